@@ -8,8 +8,9 @@ import click
 from analysis.audit.audit import audit as audit_records
 from analysis.audit.findings import Finding
 from analysis.load.records import load
-from analysis.report.audit_list import AuditList
+from analysis.report.audit_list import audit_document
 from analysis.report.rows import WarningOutput, warning_outputs
+from analysis.report.terminal import Terminal
 from commands.output import Output
 from suite.results.store import RESULTS, latest_run
 from suite.untrusted.console import PlainConsole
@@ -46,6 +47,6 @@ def audit(directories: tuple[Path, ...], as_json: bool) -> None:
     if as_json:
         AuditOutput(runs=tuple(records.directories), warnings=warning_outputs(records.warnings), **vars(found)).tell()
     else:
-        PlainConsole().print(AuditList(found, records))
+        PlainConsole().print(Terminal(audit_document(found, records)))
     if found.refused:
         sys.exit(1)

@@ -10,7 +10,8 @@ from analysis.history.history import history_of
 from analysis.history.results import Series
 from analysis.load.records import load
 from analysis.report.formatting import count
-from analysis.report.history import HistoryTerminal
+from analysis.report.history import history_document
+from analysis.report.terminal import Terminal
 from commands.output import Output
 from suite.errors import RequestError
 from suite.results.runs import find_runs
@@ -49,7 +50,7 @@ def history(directory: Path, plots: Path | None, force: bool, as_json: bool) -> 
     if as_json:
         HistoryOutput.model_validate(asdict(found)).tell()
         return
-    PlainConsole().print(HistoryTerminal(found))
+    PlainConsole().print(Terminal(history_document(found)))
     # Matplotlib takes a second to import, which --json need not wait for.
     from analysis.figures.history import draw_history
 

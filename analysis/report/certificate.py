@@ -1,48 +1,35 @@
-"""The certificate of a self-test for the terminal."""
+"""The certificate of a self-test as a document."""
 
 from collections.abc import Iterator
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
-from rich.text import Text
-
+from analysis.report.elements import Cell, Element, Head, Notes, Styled, Table
 from analysis.report.formatting import ends, number, times
 from suite.selftest.certificate import FACETS, Certificate, InjuryFinding
 
-COLUMNS = ("injury", "on", "known", "found", "phase", "verdict", "")
-_NAMES = ("injury", "on", "phase", "verdict")
-_LEAST = {"known": 8, "found": 10, "": 9}
-"""The widths of the longest words of the other columns."""
-_STYLES = {"found": "green", "missed": "red"}
+
+def certificate_document(certificate: Certificate) -> Iterator[Element]:
+    """Yield a row per finding, and what was not done."""
+    # Names are for looking up: they stay whole, and what has several words is broken between them.
+    names = {"on": False, "known": True, "found": True, "phase": False, "verdict": False, "": True}
+    columns = tuple(Head(name, wraps=wraps) for name, wraps in names.items())
+    rows = tuple((Head(finding.injury), cells_of(finding)) for finding in certificate.findings)
+    yield Table("injury", "", columns, rows, compact=True)
+    yield Notes(tuple(certificate_lines(certificate)))
 
 
-class CertificateTable:
-    """A certificate to print on a rich console: a row per finding, and what was not done."""
-
-    def __init__(self, certificate: Certificate) -> None:
-        self.certificate = certificate
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        for title in COLUMNS:
-            # Names are for looking up: they stay whole, and what has several words is broken between them.
-            table.add_column(title, no_wrap=title in _NAMES, min_width=_LEAST.get(title), overflow="fold")
-        for one in self.certificate.findings:
-            *cells, outcome = cells_of(one)
-            table.add_row(*cells, Text(outcome, style=_STYLES.get(outcome.partition(":")[0], "dim")))
-        yield table
-        yield from map(Text, certificate_lines(self.certificate))
-
-
-def cells_of(one: InjuryFinding) -> tuple[str, ...]:
-    """Return the cells of one finding, as ``COLUMNS`` heads them."""
-    low, high = one.truth or (None, None)
+def cells_of(finding: InjuryFinding) -> tuple[Cell, ...]:
+    """Return the cells of a finding after its injury."""
+    low, high = finding.truth or (None, None)
     known = "" if low is None or high is None else times(high) if low == high else f"{times(low)} to {times(high)}"
-    found = "" if one.ratio is None else f"{one.metric} {times(one.ratio)}x"
-    interval = f" ({ends(one.interval)})" if one.interval else ""
-    wrong = ", ".join(name for name, right in zip(FACETS, one.facets.values(), strict=True) if right is False)
-    outcome = "found" if one.found else f"missed: {one.note or wrong}" if one.judged else one.note
-    return one.injury, one.target, known, f"{found}{interval}", one.grown or "-", one.verdict or "-", outcome
+    found = "" if finding.ratio is None else f"{finding.metric} {times(finding.ratio)}x"
+    interval = f" ({ends(finding.interval)})" if finding.interval else ""
+    wrong = ", ".join(name for name, right in zip(FACETS, finding.facets.values(), strict=True) if right is False)
+    outcome = Styled(finding.note, "dim")
+    if finding.found:
+        outcome = Styled("found", "found")
+    elif finding.judged:
+        outcome = Styled(f"missed: {finding.note or wrong}", "missed")
+    return finding.target, known, f"{found}{interval}", finding.grown or "-", finding.verdict or "-", outcome
 
 
 def certificate_lines(certificate: Certificate) -> Iterator[str]:

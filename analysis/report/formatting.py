@@ -231,11 +231,11 @@ def overall_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str]:
             yield f"{found.target}{notes}: {effects(found.effects)}"
 
 
-def reading_guide(comparison: Comparison, *, expected: bool) -> str:
-    """Say what the ratios, intervals and verdicts of a comparison mean; empty if it has no ratio.
+EXPECTED_GUIDE = "expected: ratio of the mean times, slow trials and all, which a long queue of jobs pays"
 
-    ``expected`` says whether a column shows the expected throughput.
-    """
+
+def reading_guide(comparison: Comparison) -> str:
+    """Return what the ratios, intervals and verdicts of a comparison mean; empty if it has no ratio."""
     estimates = [e for group in comparison.groups for summary in group.targets for e in summary.estimates.values()]
     if all(estimate.ratio is None for estimate in estimates):
         return ""
@@ -246,8 +246,6 @@ def reading_guide(comparison: Comparison, *, expected: bool) -> str:
             f"equivalent: within {comparison.margin:.2g} of 1, slower or faster: beyond (two one-sided tests, Holm); "
             "+n: more blocks that would probably decide"
         )
-    if expected:
-        text += "; expected: ratio of the mean times, slow trials and all, which a long queue of jobs pays"
     names = {estimate.verdict.name for estimate in estimates if estimate.verdict}
     text += "; tail: only the typical trial is equivalent, slow ones are not" if "tail" in names else ""
     if "typical-only" in names:

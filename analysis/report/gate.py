@@ -1,38 +1,28 @@
-"""A regression between two runs as sentences, on the terminal and as JSON: the answer first, then the rows."""
+"""A regression between two runs as lines: the answer first, then the rows."""
 
 from collections.abc import Iterator
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.text import Text
-
 from analysis.compare.matching import place_of
-from analysis.compare.regression import Change, Outcome, Regression
-from analysis.report.formatting import ends, number, one_line, times
+from analysis.compare.regression import Change, Regression
+from analysis.report.elements import Line
+from analysis.report.formatting import ends, number, times
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import CONFIDENCE
 
-_STYLES: dict[Outcome | None, str] = {"slower": "red", "cannot tell": "yellow", "incomplete": "yellow"}
 
-
-class RegressionTerminal:
-    """A regression to print on a rich console: the answer, what is missing, and a line per change."""
-
-    def __init__(self, found: Regression) -> None:
-        self.found = found
-
-    def __rich_console__(self, _: Console, __: ConsoleOptions) -> RenderResult:
-        if self.found.outcome:
-            yield Text(answer(self.found), style=f"bold {_STYLES.get(self.found.outcome, '')}".strip())
-            for one in self.found.missing:
-                yield Text("missing: ", style="red").append(one_line(f"{one.name}: {one.why}"), style="default")
-            for name in self.found.added:
-                yield _warning(f"{name} was finished in the new run only, and is compared with nothing")
-        for change in sorted(self.found.changes, key=_gravity):
-            yield Text(change_line(change), style=_STYLES.get(change.outcome, ""))
-        # Without a bound both runs were pooled before, and the warnings of that comparison name what changed.
-        for text, targets in _changed(self.found).items() if self.found.outcome else ():
-            where = one_line(f"{text} on {', '.join(targets)}")
-            yield Text("changed: ", style="yellow").append(f"{where}: it may explain a difference", style="default")
+def gate_document(found: Regression) -> Iterator[Line]:
+    """Yield a regression: the answer, what is missing, and a line per change."""
+    if found.outcome:
+        yield Line(answer(found), "strong")
+        for missing in found.missing:
+            yield Line(f"{missing.name}: {missing.why}", label="missing")
+        for name in found.added:
+            yield Line(f"{name} was finished in the new run only, and is compared with nothing", label="warning")
+    for change in sorted(found.changes, key=_gravity):
+        yield Line(change_line(change), change.outcome if change.outcome in ("slower", "cannot tell") else "")
+    # Without a bound both runs were pooled before, and the warnings of that comparison name what changed.
+    for text, targets in _changed(found).items() if found.outcome else ():
+        yield Line(f"{text} on {', '.join(targets)}: it may explain a difference", label="changed")
 
 
 def _changed(found: Regression) -> dict[str, dict[str, None]]:
@@ -91,7 +81,3 @@ def _gravity(change: Change) -> int:
 def _some(changes: tuple[Change, ...]) -> str:
     others = f" (and {len(changes) - 1} others)" if len(changes) > 1 else ""
     return f"{changes[0].name}{others}"
-
-
-def _warning(text: str) -> Text:
-    return Text("warning: ", style="yellow").append(text, style="default")

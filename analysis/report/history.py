@@ -1,32 +1,23 @@
-"""A history for the terminal, printed by rich: the answer, a table for each cell, and what changed when."""
+"""A history as a document: the answer, a table for each cell, and what changed when."""
 
 from collections.abc import Iterator
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
-from rich.text import Text
-
 from analysis.history.results import History, Series, Shift
-from analysis.report.formatting import ends, number, one_line, times
-from analysis.report.layout import empty_table
+from analysis.report.elements import Element, Head, Heading, Line, Table
+from analysis.report.formatting import ends, number, times
 from analysis.statistics.change_points import LEAST_RUNS
 
 
-class HistoryTerminal:
-    """A history to print on a rich console."""
-
-    def __init__(self, found: History) -> None:
-        self.found = found
-
-    def __rich_console__(self, _: Console, __: ConsoleOptions) -> RenderResult:
-        yield Text(answer(self.found), style="bold")
-        for place in dict.fromkeys(one.place for one in self.found.series):
-            own = [one for one in self.found.series if one.place == place]
-            yield Text(f"\n{place}", style="bold")
-            yield _table(own)
-            for one in own:
-                for shift in one.shifts:
-                    yield Text.assemble(("changed: ", "yellow"), one_line(f"{one.what}: {shift_line(one, shift)}"))
+def history_document(found: History) -> Iterator[Element]:
+    """Yield a history: the answer, a table for each cell, and what changed when."""
+    yield Line(answer(found), "strong")
+    for place in dict.fromkeys(series.place for series in found.series):
+        of_place = [series for series in found.series if series.place == place]
+        yield Heading(place)
+        yield _table(of_place)
+        for series in of_place:
+            for shift in series.shifts:
+                yield Line(f"{series.what}: {shift_line(series, shift)}", label="changed")
 
 
 def answer(found: History) -> str:
@@ -59,19 +50,13 @@ def _machine(shift: Shift) -> Iterator[str]:
 
 
 def _table(series: list[Series]) -> Table:
-    table = empty_table(("metric", "runs", "first", "latest", "unit", "latest / first", "changes"))
+    columns = ("runs", "first", "latest", "unit", "latest / first", "changes")
+    rows = []
     for one in series:
-        first, latest = one.points[0], one.points[-1]
-        table.add_row(
-            one.what,
-            str(len(one.points)),
-            number(first.value),
-            number(latest.value),
-            one.unit,
-            f"{times(latest.value / first.value)}x",
-            str(len(one.shifts)) if one.shifts else "-",
-        )
-    return table
+        first, latest = one.points[0].value, one.points[-1].value
+        ratio, shifts = f"{times(latest / first)}x", str(len(one.shifts)) if one.shifts else "-"
+        rows.append((Head(one.what), (str(len(one.points)), number(first), number(latest), one.unit, ratio, shifts)))
+    return Table("metric", "", tuple(map(Head, columns)), tuple(rows), compact=True)
 
 
 def _direction(shift: Shift) -> str:

@@ -1,52 +1,57 @@
-"""A comparison as Markdown."""
+"""Documents as Markdown."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from analysis.compare.results import Comparison
-from analysis.report.answer import answer
-from analysis.report.cost_table import cost_table
-from analysis.report.formatting import (
-    group_lines,
-    one_line,
-    overall_lines,
-    reading_guide,
-    warmup_line,
-    warning_lines,
-)
-from analysis.report.interference_table import TITLE, interference_lines, interference_table, jobs_with_aggressors
-from analysis.report.table import Table, ablation_table, epoch_table, line, results_table, shows_expected
+from analysis.report.document import answer_lines, document
+from analysis.report.elements import Document, Element, Heading, Line, Notes, Table, line, with_explained_columns
+from analysis.report.formatting import one_line
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """Return the answer, one table per group and what it took of the host, the warnings, and the answer again."""
-    sentences = [line for text in answer(comparison) for line in (f"**{_escaped(text)}**", "")]
-    lines = [*sentences]
-    for group in comparison.groups:
-        lines += [f"### {_escaped(group.model)}: {_escaped(str(group.job))}", "", *_pipes(results_table(group))]
-        lines += ["", *_items(group_lines(group)), ""]
-        ablations = ablation_table(group) if group.ablations else None
-        for table in filter(None, (epoch_table(group), ablations, cost_table(group) if group.costs else None)):
-            lines += [_escaped(table.caption), "", *_pipes(table), ""]
-    for job in jobs_with_aggressors(comparison):
-        lines += [f"### {TITLE}: {_escaped(str(job))}", "", *_pipes(interference_table(comparison, job))]
-        lines += ["", *_items(interference_lines(comparison, job)), ""]
-    for job in dict.fromkeys(overall.job for overall in comparison.overall):
-        lines += [f"### all models: {_escaped(str(job))}", "", *_items(overall_lines(comparison, job)), ""]
-    guide = reading_guide(comparison, expected=shows_expected(comparison))
-    lines += [_escaped(text) for text in (guide, warmup_line(comparison)) if text]
-    lines += ["", *_items(warning_lines(comparison)), "", *sentences]
-    return "\n".join(lines).rstrip() + "\n"
+    """Return the whole document of a comparison; the answer stands at its end again."""
+    return markdown([*document(comparison, "full", costs=True), *answer_lines(comparison)])
 
 
-def _items(lines: Iterable[str]) -> Iterator[str]:
-    return (f"- {_escaped(text)}" for text in lines)
+def markdown(document: Document) -> str:
+    """Return a document as Markdown; figures are left out."""
+    blocks: list[str] = []
+    in_list = False
+    for element in with_explained_columns(document):
+        is_item = isinstance(element, Line) and bool(element.label or element.indent)
+        blocks += [""] if blocks and not (is_item and in_list) else []
+        blocks += _block(element)
+        in_list = is_item
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(blocks)).strip() + "\n"
 
 
-def _pipes(table: Table) -> list[str]:
-    rows = [(table.corner, *map(str, table.columns)), *((str(head), *map(line, cells)) for head, cells in table.rows)]
-    header, *texts = ["| " + " | ".join(map(_escaped, row)) + " |" for row in rows]
-    return [header, "|:---|" + "---:|" * len(table.columns), *texts]
+def _block(element: Element) -> Iterator[str]:
+    match element:
+        case Heading():
+            yield f"{'#' * element.rank} {_escaped(': '.join(filter(None, (element.text, element.context))))}"
+            yield from (f"- {_escaped(note)}" for note in element.notes)
+        case Line():
+            text = f"{element.label}: {element.text}" if element.label else element.text
+            strong = f"**{_escaped(text)}**" if element.style == "strong" else _escaped(text)
+            yield f"- {strong}" if element.label else f"{' ' * element.indent}{strong}"
+        case Notes():
+            yield from (f"- **{_escaped(text)}**" for text in element.strong)
+            yield from (f"- {_escaped(text)}" for text in element.lines)
+        case Table():
+            yield from _pipes(element)
+
+
+def _pipes(table: Table) -> Iterator[str]:
+    yield from (_escaped(table.caption), "") if table.caption else ()
+    yield _row([table.corner, *map(str, table.columns)])
+    yield "|:---|" + "---:|" * len(table.columns)
+    for head, cells in table.rows:
+        yield _row([str(head), *map(line, cells)])
+
+
+def _row(texts: list[str]) -> str:
+    return f"| {' | '.join(map(_escaped, texts))} |"
 
 
 def _escaped(text: str) -> str:

@@ -40,22 +40,22 @@ class Provenance:
     plan: str | None
     """The text of ``plan.json``, where there is one."""
     commands: tuple[str, ...]
-    places: tuple[EnvironmentFacts, ...]
+    environments: tuple[EnvironmentFacts, ...]
 
 
 def provenance(records: Records) -> tuple[Provenance, ...]:
     """Return the provenance of each run, with the environment of its first readable trial on each target."""
     found = []
     for run_id, trials in records.trials.groupby("run_id", observed=True):
-        places: list[EnvironmentFacts] = []
+        environments: list[EnvironmentFacts] = []
         versions: dict[str, None] = {}
         for target, of_target in trials.groupby("target", observed=True):
             if record := _first(of_target["path"]):
                 versions[record.suite_version] = None
-                if not places:
-                    places.append(EnvironmentFacts("host", _facts(record.environment.host.model_dump())))
+                if not environments:
+                    environments.append(EnvironmentFacts("host", _facts(record.environment.host.model_dump())))
                 if record.environment.target:
-                    places.append(EnvironmentFacts(str(target), _facts(record.environment.target.model_dump())))
+                    environments.append(EnvironmentFacts(str(target), _facts(record.environment.target.model_dump())))
         directory = Path(str(trials["path"].iloc[0])).parents[1]
         plan = _plan(directory)
         found.append(
@@ -65,7 +65,7 @@ def provenance(records: Records) -> tuple[Provenance, ...]:
                 started_at=str(trials["started_at"].min()),
                 plan=plan.model_dump_json(indent=2) if plan else None,
                 commands=tuple(_commands(plan, directory)),
-                places=tuple(places),
+                environments=tuple(environments),
             )
         )
     return tuple(found)

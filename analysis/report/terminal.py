@@ -1,179 +1,159 @@
-"""Comparisons for the terminal, printed by rich."""
+"""Documents on the terminal, printed by rich: every table in the widest form that fits."""
 
 import textwrap
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from analysis.compare.results import Comparison, Effect, Estimate, Group
-from analysis.load.metrics import PROBE, SHARED
-from analysis.report.answer import answer
-from analysis.report.cost_table import cost_table
-from analysis.report.formatting import (
-    ends,
-    group_lines,
-    number,
-    one_line,
-    overall_lines,
-    reading_guide,
-    times,
-    warmup_line,
-)
-from analysis.report.interference_table import TITLE, interference_lines, interference_table, jobs_with_aggressors
-from analysis.report.layout import empty_table, fits
-from analysis.report.overview import Notes, Overview, verdict_text
-from analysis.report.table import EXPECTED, Cell, Head, Table, ablation_table, epoch_table, line, results_table
-from analysis.warnings.types import notices
+from analysis.compare.results import Effect, Estimate
+from analysis.report.elements import Cell, Document, Element, Head, Heading, Line, Notes, Styled, Table, line, styled
+from analysis.report.formatting import ends, number, one_line, times
 
+STYLES: Mapping[str, str] = {
+    "": "default",
+    "strong": "bold",
+    "dim": "dim",
+    "part": "",
+    "slower": "red",
+    "faster": "green",
+    "equivalent": "cyan",
+    "undecided": "dim",
+    "no verdict": "dim",
+    "refused": "red",
+    "missed": "red",
+    "missing": "red",
+    "unusable": "red",
+    "found": "green",
+}
+"""The colours of styles and labels by their meaning; all others are yellow."""
 _NARROW = 72  # columns; below, a table would break its words
 _NOTE_WIDTH = 20  # columns; a longer note is broken at its blanks and hyphens
 
 
-class Sentences:
-    """The answer of a comparison to print on a rich console."""
-
-    def __init__(self, comparison: Comparison) -> None:
-        self.comparison = comparison
-
-    def __rich_console__(self, _: Console, __: ConsoleOptions) -> RenderResult:
-        for text in self.lines:
-            yield Text(one_line(text), style="bold")
-
-    @cached_property
-    def lines(self) -> list[str]:
-        """Return the sentences; they are shown twice, and computed once."""
-        return answer(self.comparison)
-
-
 class Terminal:
-    """A comparison to print on a rich console: the answer first, then an overview and its notes.
+    """A document to print on a rich console."""
 
-    ``costs`` adds what each target takes of the host, ``verbose`` every metric with its interval, ablations, noise,
-    advice, and how to read the numbers.
-    """
-
-    def __init__(self, comparison: Comparison, *, costs: bool = False, verbose: bool = False) -> None:
-        self.comparison = comparison
-        self.sentences = Sentences(comparison)
-        self.costs = costs
-        self.verbose = verbose
+    def __init__(self, document: Document) -> None:
+        self.document = tuple(document)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.sentences
-        yield from self._details(console, options) if self.verbose else self._overview(console, options)
-        for group in self.comparison.groups:
-            if self.costs and group.costs:
-                # Targets beside each other: eight resources in a row are wider than 80 columns.
-                costs = cost_table(group).turned()
-                yield _title(group.model, group.job)
-                yield Text(costs.caption, style="dim")
-                yield _fitting(console, options, costs)
-
-    def _overview(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        notes = Notes(self.comparison)
-        if trained := [group for group in self.comparison.groups if group.job.scenario not in (PROBE, SHARED)]:
-            yield Overview(trained, notes)
-            yield from self._epochs(console, options)
-        for group in self.comparison.groups:
-            if group.job.scenario == PROBE:
-                yield _title(group.model, group.job)
-                yield _fitting(console, options, results_table(group, full=False))
-        yield from self._interference(console, options)
-        yield from notes.lines()
-
-    def _details(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        expected = False
-        yield Text()
-        for group in self.comparison.groups:
-            table = _fitting(console, options, results_table(group), results_table(group, full=False))
-            expected |= isinstance(table, RichTable) and EXPECTED in [str(one.header) for one in table.columns]
-            yield _title(group.model, group.job)
-            yield table
-            yield from _notes(group_lines(group))
-            yield from self._epochs(console, options, group)
-            if group.ablations:
-                switched = ablation_table(group)
-                yield Text(switched.caption, style="dim")
-                yield _fitting(console, options, switched)
-            yield Text()
-        yield from self._interference(console, options)
-        for job in dict.fromkeys(overall.job for overall in self.comparison.overall):
-            yield _title("all models", job)
-            yield from map(Text, overall_lines(self.comparison, job))
-            yield Text()
-        guide = reading_guide(self.comparison, expected=expected)
-        yield from _notes(filter(None, (guide, warmup_line(self.comparison))))
-        for one in notices(self.comparison.warnings, self.comparison.jobs):
-            yield _warning(one_line(one.message))
-            yield Text(f"  {one_line(one.advice)}", style="dim")
-
-    def _epochs(self, console: Console, options: ConsoleOptions, only: Group | None = None) -> RenderResult:
-        """Yield the times per epoch and the losses, of one group below its own table or of all."""
-        for group in (only,) if only else self.comparison.groups:
-            if table := epoch_table(group):
-                yield Text(table.caption, style="dim") if only else _title(group.model, table.caption)
-                yield _fitting(console, options, table)
-
-    def _interference(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for job in jobs_with_aggressors(self.comparison):
-            yield _title(TITLE, job)
-            yield _fitting(console, options, interference_table(self.comparison, job))
-            yield from _notes(interference_lines(self.comparison, job))
-            yield Text()
-
-    def more(self) -> str:
-        """Return which options show what is not shown, for the line that says where the figures are."""
-        verbose = "" if self.verbose else "--verbose"
-        costs = "--costs" if self.comparison.costs and not self.costs else ""
-        hints = ", ".join(filter(None, (verbose, costs)))
-        return f"; more: {hints}" if hints else ""
+        previous: Element | None = None
+        columns: set[str] = set()
+        for element in self.document:
+            match element:
+                case Heading():
+                    if previous and element.rank < 4 and not isinstance(previous, Heading):
+                        yield Text()
+                    yield _heading(element)
+                case Table():
+                    if element.caption:
+                        yield Text(element.caption, style="dim")
+                    shown, form = _fitting(console, options, element)
+                    columns |= {head.text for head in form.columns}
+                    yield shown
+                case Line():
+                    if element.column and element.column not in columns:
+                        continue
+                    yield _line(element)
+                case Notes():
+                    yield from (Text(text, style="bold") for text in element.strong)
+                    yield from (Text(text, style="dim") for text in element.lines)
+                case _:
+                    continue
+            previous = element
 
 
-def _title(what: str, job: object) -> Text:
-    return Text(what, style="bold").append(f"  {job}", style="not bold")
+def _colour(style: str) -> str:
+    return STYLES.get(style, "yellow")
 
 
-def _notes(lines: Iterator[str]) -> Iterator[Text]:
-    return (Text(text, style="dim") for text in lines)
+def _heading(heading: Heading) -> Text:
+    text = Text(heading.text, style="bold")
+    text.append(f"  {heading.context}" if heading.context else "", style="not bold")
+    return text.append("".join(f", {note}" for note in heading.notes), style="not bold yellow")
 
 
-def _warning(text: str) -> Text:
-    return Text("warning: ", style="yellow").append(text, style="default")
+def _line(element: Line) -> RenderableType:
+    text = Text(one_line(element.text), style=_colour(element.style))
+    if element.label:
+        label = element.label if element.label.startswith("[") else f"{element.label}:"
+        text = Text(f"{label} ", style=_colour(element.label)).append_text(text)
+    return Padding(text, (0, 0, 0, element.indent), expand=False) if element.indent else text
 
 
-def _fitting(console: Console, options: ConsoleOptions, *tables: Table) -> RichTable | Text:
-    """Return the first table that is not too wide for the terminal; else the last one turned, or as a list."""
-    shown = (_if_fitting(console, options, each) for each in (*tables, tables[-1].turned()))
-    return next((each for each in shown if each), _list(tables[-1]))
+def _fitting(console: Console, options: ConsoleOptions, table: Table) -> tuple[RichTable | Text, Table]:
+    """Return the widest form of the table that fits: whole, narrower, turned, or as a list; and what it shows."""
+    forms = [table]
+    while forms[-1].narrower:
+        forms.append(forms[-1].narrower)
+    if not table.compact:
+        forms.append(forms[-1].turned())
+    for form in forms:
+        if shown := _if_fitting(console, options, form):
+            return shown, form
+    narrowest = forms[-1] if table.compact else forms[-2]
+    return _list(narrowest), narrowest
 
 
 def _if_fitting(console: Console, options: ConsoleOptions, table: Table) -> RichTable | None:
-    """Return the table; None where the terminal is too narrow for it."""
-    shown = empty_table((table.corner, *(_head(head, "") for head in table.columns)))
-    heads = [_head(head, "  ") for head, _ in table.rows]
-    for head, (_, cells) in zip(heads, table.rows, strict=True):
-        shown.add_row(head, *map(_cell, cells))
-    # The words of the first column may stand below each other, but its notes keep their lines.
-    lines = [line.replace(" ", "_") for head in heads for line in head.plain.splitlines()[1:]]
-    words = [*(head.text for head, _ in table.rows), table.corner, *lines]
-    return shown if options.max_width >= _NARROW and fits(console, options, shown, words) else None
+    if options.max_width < _NARROW and not table.compact:
+        return None
+    shown = RichTable(box=None, pad_edge=False, padding=(0, 1 if table.compact else 2, 0, 0), header_style="dim")
+    columns = _columns(table)
+    spare = 0
+    for texts, wraps in zip(columns, (True, *(head.wraps for head in table.columns)), strict=True):
+        shown.add_column(texts[0], justify="left" if wraps else "right", no_wrap=not wraps)
+        if wraps and not (table.compact and table.narrower):
+            shown.columns[-1].min_width, longest = _widths(texts)
+            spare += longest - (shown.columns[-1].min_width or 0)
+    for place, (head, _) in enumerate(table.rows, start=1):
+        shown.add_row(*(texts[place] for texts in columns), style=_colour(head.style) if head.style else "")
+    # Measured on a console without an end: on this one rich would take any table to fit, and cut its cells.
+    needed = console.measure(shown, options=options.update(max_width=10_000)).maximum - spare
+    return shown if needed <= options.max_width else None
 
 
-def _head(head: Head, indent: str) -> Text:
+def _columns(table: Table) -> list[list[Text]]:
+    """Return the texts of each column, its head first."""
+    columns = [[Text(table.corner), *(_head(head, table, "  ") for head, _ in table.rows)]]
+    for place, head in enumerate(table.columns):
+        columns.append([_head(head, table, ""), *(_cell(cells[place]) for _, cells in table.rows)])
+    return columns
+
+
+def _widths(texts: Sequence[Text]) -> tuple[int, int]:
+    """Return the width of a column whose words stand below each other, and of one that keeps its lines."""
+    least = longest = 0
+    for text in texts:
+        first, *rest = text.plain.splitlines() or [""]
+        # The words of a head may be broken, but its notes keep their lines.
+        least = max(least, *map(len, [*first.split(), *rest, ""]))
+        longest = max(longest, *map(len, [first, *rest]))
+    return least, longest
+
+
+def _head(head: Head, table: Table, indent: str) -> Text:
     text = Text(head.text)
     for note in head.notes:
-        lines = textwrap.wrap(note, _NOTE_WIDTH, break_long_words=False)
-        text.append("".join(f"\n{indent}{line}" for line in lines), style="yellow")
+        if table.compact:
+            text.append(f" {note}", style="yellow")
+        else:
+            lines = textwrap.wrap(note, _NOTE_WIDTH, break_long_words=False)
+            text.append("".join(f"\n{indent}{row}" for row in lines), style="yellow")
     return text
 
 
 def _list(table: Table) -> Text:
     text = Text()
     for head, cells in table.rows:
-        text.append(head.text, style="bold")
+        text.append(head.text, style="" if table.compact else "bold")
+        if table.compact:
+            text.append("".join(f" {note}" for note in head.notes), style="yellow")
+            text.append(f": {' '.join(filter(None, map(line, cells)))}\n")
+            continue
         text.append("".join(f", {note}" for note in head.notes) + "\n", style="yellow")
         for column, cell in zip(table.columns, cells, strict=True):
             text.append(f"  {column}: ", style="dim").append(f"{line(cell)}\n")
@@ -182,13 +162,15 @@ def _list(table: Table) -> Text:
 
 
 def _cell(cell: Cell) -> Text:
-    """Return below each other the value and, where there are, the ratio, its interval and the verdict."""
+    """Return below each other the value and, if there are, the ratio, its interval and the verdict."""
+    if isinstance(cell, Styled):
+        return Text(cell.text, style=_colour(cell.style))
     if not isinstance(cell, (Estimate, Effect)):
-        return Text("\n".join(cell) if isinstance(cell, tuple) else cell or "-")
+        return Text("\n".join(cell) if isinstance(cell, tuple) else line(cell))
     ratio = "" if cell.ratio is None else f"{times(cell.ratio)}x"
     text = Text(f"{number(cell.value)} {ratio:>6}".rstrip() if isinstance(cell, Estimate) else ratio)
     if cell.interval:
         text.append(f"\n{ends(cell.interval)}", style="dim")
         if cell.verdict:
-            text.append("\n").append_text(verdict_text(cell.verdict))
+            text.append("\n").append_text(_cell(styled(cell.verdict)))
     return text

@@ -1,15 +1,13 @@
-"""Explanations for the terminal, and their lines for the page."""
+"""Explanations as elements of a document: the parts of a difference in time, and what the probes predict."""
 
 from collections.abc import Iterator, Sequence
-
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table as RichTable
-from rich.text import Text
+from itertools import accumulate, pairwise
 
 from analysis.explain.explanation import UNEXPLAINED, Explained, Explanation, Predicted, TimeDifference
-from analysis.report.formatting import ablation_line, seconds
-from analysis.report.layout import empty_table
+from analysis.report.elements import Bar, Cell, Element, Head, Heading, Line, Notes, Table, warnings
+from analysis.report.formatting import ablation_line, count, seconds
 from analysis.statistics.ratios import StepTimes
+from analysis.warnings.types import notices
 from suite.targets import BASELINE
 
 
@@ -45,51 +43,60 @@ NOTHING = (
     f"Nothing to explain: no training on another target shares a block with a {BASELINE} trial that it may be compared "
     "with; bench compare says what there is"
 )
+_LEGEND = (
+    "seconds per trial; difference: mean over the blocks, with its 95 % t interval; the parts and what is unexplained "
+    "sum to the whole; of it: the part's share, if the interval of the whole excludes zero"
+)
 
 
-class Waterfall:
-    """Explanations to print on a rich console; then the warnings."""
-
-    def __init__(self, explained: Explained) -> None:
-        self.explained = explained
-
-    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        if not self.explained.explanations:
-            yield Text(NOTHING, style="bold")
-        for one in self.explained.explanations:
-            head = Text(f"{one.model} on {one.target}", style="bold").append(f"  {one.job}", style="not bold")
-            head.append("".join(f", {note}" for note in one.notes), style="yellow")
-            yield head
-            yield _table(one, narrow=options.max_width < 60)
-            yield from (Text(line, style="dim") for line in (*step_lines(one), *map(ablation_line, one.ablations)))
-            yield from (Text(line) for line in prediction_lines(one))
-            yield Text()
-        if self.explained.explanations:
-            yield Text(
-                "seconds per trial; difference: mean over the blocks, with its 95 % t interval; the parts and what is "
-                "unexplained sum to the whole; of it: the part's share, where the interval of the whole excludes zero",
-                style="dim",
-            )
-        for found in self.explained.warnings:
-            yield Text("warning: ", style="yellow").append(f"{found.message}; {found.advice}", style="default")
+def explanation_document(explained: Explained) -> Iterator[Element]:
+    """Yield explanations, then the warnings."""
+    if explained.explanations:
+        yield from explanation_parts(explained.explanations)
+    else:
+        yield Line(NOTHING, "strong")
+    yield from warnings(notices(explained.warnings, {one.job for one in explained.explanations}))
 
 
-def _table(one: Explanation, *, narrow: bool) -> RichTable:
-    columns = () if narrow else (BASELINE, one.target)
-    table = empty_table(("part", *columns, "difference s", *(() if narrow else ("",)), "of it"))
-    for name, part in [*with_phases(one.parts), (one.whole.name, one.whole)]:
-        style = "bold" if part is one.whole else ""
-        values = () if narrow else (seconds(part.baseline_s).lstrip("+"), seconds(part.target_s).lstrip("+"))
-        spread = () if narrow else (interval(part),)
-        table.add_row(name, *values, seconds(part.difference_s), *spread, share(part, one.whole), style=style)
-    return table
+def explanation_parts(explanations: Sequence[Explanation], *, bars: bool = False) -> Iterator[Element]:
+    """Yield the parts of each difference, with what the probes predict; ``bars`` adds a waterfall for the page."""
+    for one in explanations:
+        blocks = count(one.blocks, "block")
+        yield Heading(f"{one.model} on {one.target}", f"{one.job}, {blocks}", one.notes)
+        yield _table(one, bars=bars)
+        yield Notes((*step_lines(one), *map(ablation_line, one.ablations)))
+        yield from map(Line, prediction_lines(one))
+    yield Line(_LEGEND, "dim")
 
 
-def with_phases(parts: Sequence[TimeDifference]) -> Iterator[tuple[str, TimeDifference]]:
-    """Yield the parts with their names, below each its phases."""
-    for part in parts:
-        yield part.name, part
-        yield from ((f"  {phase.name}", phase) for phase in part.phases)
+def _table(one: Explanation, *, bars: bool) -> Table:
+    columns = (BASELINE, one.target, "difference s", "95 % interval", "of it")
+    spans = [*_bars(one)]
+    rows: list[tuple[Head, tuple[Cell, ...]]] = []
+    for part, bar in zip((*one.parts, one.whole), spans, strict=True):
+        rows.append((Head(part.name, style="strong" if part is one.whole else ""), (*_cells(part, one.whole), bar)))
+        rows += [(Head(f"  {phase.name}", style="part"), (*_cells(phase, one.whole), "")) for phase in part.phases]
+    if bars:
+        return Table("part", "", (*map(Head, columns), Head("")), tuple(rows))
+    short = tuple((head, (cells[2], cells[4])) for head, cells in rows)
+    narrower = Table("part", "", (Head(columns[2]), Head(columns[4])), short, compact=True)
+    whole = tuple((head, cells[:-1]) for head, cells in rows)
+    return Table("part", "", tuple(map(Head, columns)), whole, compact=True, narrower=narrower)
+
+
+def _cells(part: TimeDifference, whole: TimeDifference) -> tuple[str, ...]:
+    before, after = seconds(part.baseline_s).lstrip("+"), seconds(part.target_s).lstrip("+")
+    return before, after, seconds(part.difference_s), interval(part), share(part, whole)
+
+
+def _bars(one: Explanation) -> Iterator[Bar]:
+    """Yield a bar for each part, beginning at the end of the one before, and one for the whole, from zero."""
+    ends = [0.0, *accumulate(part.difference_s for part in one.parts)]
+    low, high = min(ends), max(ends)
+    scale = 100 / (high - low) if high > low else 0.0
+    kinds = ["rest" if part.name == UNEXPLAINED else "more" if part.difference_s > 0 else "less" for part in one.parts]
+    for (start, end), kind in zip([*pairwise(ends), (0.0, ends[-1])], [*kinds, "whole"], strict=True):
+        yield Bar((min(start, end) - low) * scale, abs(end - start) * scale, kind)
 
 
 def step_lines(one: Explanation) -> Iterator[str]:

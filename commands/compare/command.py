@@ -1,24 +1,27 @@
 """``bench compare`` and ``bench report``: what the records say."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.text import Text
 
 from analysis.audit.audit import audited
 from analysis.compare.comparison import compare as compare_records
+from analysis.compare.results import Comparison
 from analysis.explain.attribution import explain as explain_records
 from analysis.explain.explanation import Explained
 from analysis.figures.reference import normalised
 from analysis.load.margin import margin_of
 from analysis.load.records import load
+from analysis.report.answer import answer
+from analysis.report.document import Level, answer_lines, document, more_options
 from analysis.report.formatting import count, warning_lines
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import as_csv, comparison_output, warning_outputs
-from analysis.report.terminal import Sentences, Terminal
-from analysis.report.waterfall import Waterfall
+from analysis.report.terminal import Terminal
+from analysis.report.waterfall import explanation_document
 from commands.compare.gate import gate, show_change
 from commands.compare.output import ExplanationOutput
 from commands.output import print_json
@@ -73,12 +76,10 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     records = audited(load(chosen), force=options["force"])
     margin = margin_of(records.directories, options["margin"])
     comparison = compare_records(records, margin=margin, force=options["force"])
-    terminal = Terminal(comparison, costs=options["costs"], verbose=options["verbose"])
     if options["explain"]:
-        explained = explain_records(records, margin=margin, force=options["force"])
-        _show_parts(terminal.sentences, explained, options["form"])
+        _show_explanation(comparison, explain_records(records, margin=margin, force=options["force"]), options["form"])
     else:
-        _show(terminal, options["form"])
+        _show(comparison, options)
         if options["form"] is None and (certificate := certificate_of(records)):
             click.echo(certificate.line())
     if len(chosen) == 2 and options["form"] is None:
@@ -90,34 +91,37 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
         reference = normalised() if options["reference"] else None
         place = options["plots"] or chosen[0] / "plots"
         drawn = draw(comparison, place, reference)
-        more = "" if options["explain"] else terminal.more()
+        more = "" if options["explain"] else more_options(comparison, _level(options), costs=options["costs"])
         click.echo(f"drawn: {place}: {count(len({path.stem for path in drawn}), 'figure')}{more}", err=True)
     if options["form"] is None:
         # Again: where the rest is long, the terminal shows its end.
-        PlainConsole().print(terminal.sentences)
+        PlainConsole().print(Terminal(answer_lines(comparison)))
 
 
-def _show_parts(sentences: Sentences, explained: Explained, form: str | None) -> None:
+def _show_explanation(comparison: Comparison, explained: Explained, form: str | None) -> None:
     if form == "json":
         warnings = warning_outputs(explained.warnings)
         ExplanationOutput(explanations=explained.explanations, warnings=warnings).tell()
         return
-    console = PlainConsole()
-    for part in (sentences, Text(), Waterfall(explained)):
-        console.print(part)
+    PlainConsole().print(Terminal([*answer_lines(comparison), *explanation_document(explained)]))
 
 
-def _show(terminal: Terminal, form: str | None) -> None:
-    if form is None:
-        PlainConsole().print(terminal)
-        return
-    if form == "json":
-        print_json(comparison_output(terminal.comparison))
-        return
-    click.echo((as_csv if form == "csv" else as_markdown)(terminal.comparison).rstrip("\n"))
-    if form == "csv":
-        for line in (*terminal.sentences.lines, *warning_lines(terminal.comparison)):
-            click.echo(line, err=True)
+def _show(comparison: Comparison, options: Mapping[str, Any]) -> None:
+    match options["form"]:
+        case "json":
+            print_json(comparison_output(comparison))
+        case "csv":
+            click.echo(as_csv(comparison).rstrip("\n"))
+            for line in (*answer(comparison), *warning_lines(comparison)):
+                click.echo(line, err=True)
+        case "markdown":
+            click.echo(as_markdown(comparison).rstrip("\n"))
+        case _:
+            PlainConsole().print(Terminal(document(comparison, _level(options), costs=options["costs"])))
+
+
+def _level(options: Mapping[str, Any]) -> Level:
+    return "full" if options["verbose"] else "overview"
 
 
 @click.command()

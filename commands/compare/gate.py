@@ -14,7 +14,8 @@ from analysis.audit.planned import plan_of
 from analysis.compare.matching import other_hosts
 from analysis.compare.regression import Regression, regress
 from analysis.load.records import Records, load
-from analysis.report.gate import RegressionTerminal
+from analysis.report.gate import gate_document
+from analysis.report.terminal import Terminal
 from commands.compare.output import gate_output
 from suite.errors import RequestError
 from suite.results.runs import SWEEP, contains
@@ -37,7 +38,7 @@ def gate(directories: Sequence[Path], options: dict[str, Any]) -> int:
     if options["form"] == "json":
         gate_output(found).tell()
     else:
-        PlainConsole().print(RegressionTerminal(found))
+        PlainConsole().print(Terminal(gate_document(found)))
     return found.exit_code
 
 
@@ -105,7 +106,7 @@ def show_change(records: Records, directories: Sequence[Path], *, force: bool) -
     if hosts and not force:
         click.echo(f"no change between the runs is shown, for they are of other hosts: {hosts}", err=True)
     elif all(len(side.trials) for side in sides):
-        PlainConsole().print(RegressionTerminal(regress(sides[0], sides[1])))
+        PlainConsole().print(Terminal(gate_document(regress(sides[0], sides[1]))))
 
 
 def _part(records: Records, directory: Path) -> Records:

@@ -126,8 +126,9 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     from analysis.compare.comparison import compare
     from analysis.load.margin import margin_of
     from analysis.load.records import load
+    from analysis.report.document import answer_lines
     from analysis.report.rows import answer_output
-    from analysis.report.terminal import Sentences
+    from analysis.report.terminal import Terminal
     from commands.run.output import RunOutput
 
     failed = [record.trial_id for record in records if record.outcome.status == "failed"]
@@ -144,7 +145,7 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
         RunOutput(run_id=store.run_id, directory=where, trials=trials, failed=failed, answer=told).tell()
     else:
         if comparison:
-            PlainConsole().print(Sentences(comparison))
+            PlainConsole().print(Terminal(answer_lines(comparison)))
         click.echo(f"more: bench compare {store.directory}", err=True)
     if failed:
         sys.exit(1)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from analysis.report.certificate import CertificateTable
+from analysis.report.certificate import certificate_document
+from analysis.report.terminal import Terminal
 from analysis.selftest.judging import judge
 from analysis.statistics.ratios import MARGIN
 from commands.run.options import positive
@@ -115,7 +116,7 @@ def selftest(
     if as_json:
         click.echo(text.rstrip("\n"))
     else:
-        PlainConsole().print(CertificateTable(certificate))
+        PlainConsole().print(Terminal(certificate_document(certificate)))
         click.echo(f"certificate: {directory / FILE}", err=True)
     if not certificate.passed:
         sys.exit(1)

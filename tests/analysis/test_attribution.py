@@ -11,7 +11,8 @@ from rich.console import Console
 from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explanation
 from analysis.load.records import load
-from analysis.report.waterfall import Waterfall
+from analysis.report.terminal import Terminal
+from analysis.report.waterfall import explanation_document
 from suite.records.record import Steps, Timeline
 
 PHASES = (
@@ -127,7 +128,7 @@ def test_the_waterfall_is_readable_on_every_terminal(tmp_path: Path, save: Any, 
         save(block=block, target="container-vm", **trial(rng, "data", 1.0))
     found = explain(load([tmp_path / "run"]))
     console = Console(width=width, file=io.StringIO())
-    console.print(Waterfall(found))
+    console.print(Terminal(explanation_document(found)))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     for word in (*PHASES, "unexplained", "whole", "p95", "jitter"):
@@ -138,7 +139,7 @@ def test_the_waterfall_is_readable_on_every_terminal(tmp_path: Path, save: Any, 
 
 def waterfall(path: Path) -> str:
     console = Console(width=80, file=io.StringIO())
-    console.print(Waterfall(explain(load([path]))))
+    console.print(Terminal(explanation_document(explain(load([path])))))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

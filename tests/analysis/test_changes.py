@@ -19,6 +19,7 @@ from analysis.compare.results import Comparison
 from analysis.compare.validity import changes
 from analysis.explain.attribution import explain
 from analysis.load.records import load
+from analysis.report.document import document
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import as_csv, as_json
@@ -56,7 +57,7 @@ def pooled(path: Path, *runs: str) -> Comparison:
 
 def printed(comparison: Comparison, *, verbose: bool = False) -> str:
     console = Console(width=200, file=io.StringIO())
-    console.print(Terminal(comparison, verbose=verbose))
+    console.print(Terminal(document(comparison, "full" if verbose else "overview")))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

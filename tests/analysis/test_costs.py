@@ -9,6 +9,7 @@ from rich.console import Console
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison
 from analysis.load.records import load
+from analysis.report.document import document, more_options
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import as_json
 from analysis.report.terminal import Terminal
@@ -30,7 +31,7 @@ def used(inside_s: float, all_in_s: float | None, energy: dict[str, float] | Non
 
 def printed(comparison: Comparison, width: int) -> str:
     console = Console(width=width, file=io.StringIO())
-    console.print(Terminal(comparison, costs=True))
+    console.print(Terminal(document(comparison, costs=True)))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -65,10 +66,10 @@ def test_the_costs_of_four_targets_are_one_table_of_80_columns_shown_when_asked_
     assert sum(line.split() == list(TARGETS) for line in lines) == 1
     assert max(map(len, lines)) <= 80
     console = Console(width=80, file=io.StringIO())
-    console.print(Terminal(comparison))
+    console.print(Terminal(document(comparison)))
     assert isinstance(console.file, io.StringIO)
     assert "500 MiB" not in console.file.getvalue()
-    assert Terminal(comparison).more() == "; more: --verbose, --costs"
+    assert more_options(comparison, "overview", costs=False) == "; more: --verbose, --costs"
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 160])

@@ -13,7 +13,7 @@ from analysis.load.records import load
 from analysis.report.export import trials_table
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import rows
-from analysis.report.table import epoch_table, results_table
+from analysis.report.tables import epoch_table, results_table
 from suite.job.profiles import Sizes
 from suite.records.record import MetricValue, Steps
 

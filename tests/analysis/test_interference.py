@@ -13,11 +13,11 @@ from analysis.compare.results import Comparison, Interference
 from analysis.figures.plots import draw
 from analysis.figures.reference import expected_loss
 from analysis.load.records import load
-from analysis.report.interference_table import interference_lines, interference_table, jobs_with_aggressors
+from analysis.report.elements import line
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import as_json
-from analysis.report.table import line
+from analysis.report.tables import interference_lines, interference_table, jobs_with_aggressors
 from suite.job.sharing import Sharing
 from suite.records.environment import Environment
 from suite.records.record import Aggression, AggressorInstance, Steps

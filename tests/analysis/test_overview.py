@@ -12,8 +12,9 @@ from rich.console import Console
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison
 from analysis.load.records import load
+from analysis.report.document import answer_lines, document, more_options
 from analysis.report.formatting import floor
-from analysis.report.terminal import Sentences, Terminal
+from analysis.report.terminal import Terminal
 from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions
 from suite.targets import TARGETS
@@ -26,9 +27,9 @@ MODELS = ("inception_v3", "resnet50", "alexnet")
 def printed(comparison: Comparison, width: int = 80, *, verbose: bool = False, ends: bool = True) -> list[str]:
     """Return the lines that ``bench compare`` prints."""
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(Terminal(comparison, verbose=verbose))
+    console.print(Terminal(document(comparison, "full" if verbose else "overview")))
     if ends:
-        console.print(Sentences(comparison))
+        console.print(Terminal(answer_lines(comparison)))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
@@ -151,7 +152,7 @@ def test_costs_ablations_and_the_legend_come_on_request(tmp_path: Path, save: An
     short, full = ("\n".join(printed(comparison, verbose=verbose)) for verbose in (False, True))
     assert "geometric mean" not in short
     assert "seccomp" not in short
-    assert Terminal(comparison).more() == "; more: --verbose, --costs"
+    assert more_options(comparison, "overview", costs=False) == "; more: --verbose, --costs"
     assert "geometric mean" in full
     assert "seccomp off" in full
 

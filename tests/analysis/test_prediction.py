@@ -13,7 +13,8 @@ from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explanation, Predicted, Prediction
 from analysis.load.records import load
 from analysis.report.page import write_report
-from analysis.report.waterfall import Waterfall, prediction_lines
+from analysis.report.terminal import Terminal
+from analysis.report.waterfall import explanation_document, prediction_lines
 from suite.job.envelope import GIB, Envelope
 from suite.records.record import Steps, Timeline
 from tests.analysis.conftest import probe
@@ -100,7 +101,7 @@ def test_where_measurement_and_prediction_part_a_sentence_says_so(tmp_path: Path
     assert lines[-1].startswith("measurement and prediction differ: the cost of the whole is")
     records = load([tmp_path / "run", tmp_path / "probes"])
     console = Console(width=60, file=io.StringIO())
-    console.print(Waterfall(explain(records)))
+    console.print(Terminal(explanation_document(explain(records))))
     assert isinstance(console.file, io.StringIO)
     assert "predicted by the probes" in console.file.getvalue()
     (row,) = json.loads(json.dumps([asdict(one) for one in explain(records).explanations]))

@@ -14,6 +14,7 @@ from analysis.compare.convergence import should_stop_run
 from analysis.compare.regression import regress
 from analysis.compare.results import Comparison
 from analysis.load.records import load
+from analysis.report.document import document
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import KEYS, as_csv, as_json
 from analysis.report.terminal import Terminal
@@ -81,7 +82,7 @@ def test_the_rows_for_machines_keep_their_keys(tmp_path: Path, save: Any) -> Non
 def test_many_metrics_are_rows_and_few_are_columns(tmp_path: Path, save: Any, width: int) -> None:
     comparison = sweep(tmp_path, save, 2)
     console = Console(width=width, file=io.StringIO())
-    console.print(Terminal(comparison))
+    console.print(Terminal(document(comparison)))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert max(map(len, text.splitlines())) <= width

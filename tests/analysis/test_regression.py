@@ -12,7 +12,8 @@ from scipy import stats
 from analysis.compare.matching import other_hosts
 from analysis.compare.regression import Change, Outcome, Regression, regress
 from analysis.load.records import load
-from analysis.report.gate import RegressionTerminal, answer
+from analysis.report.gate import answer, gate_document
+from analysis.report.terminal import Terminal
 from commands.compare.output import gate_output
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB
@@ -43,7 +44,7 @@ def the(found: Regression, metric: str = "throughput", *, normalised: bool = Fal
 
 def shown(found: Regression) -> str:
     console = Console(width=200, file=io.StringIO())
-    console.print(RegressionTerminal(found))
+    console.print(Terminal(gate_document(found)))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

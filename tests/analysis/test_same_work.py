@@ -14,6 +14,7 @@ from analysis.compare.results import Comparison, SameWork
 from analysis.load.computed import TOLERANCE, Computed, agreement, computed
 from analysis.load.records import load
 from analysis.report.answer import answer
+from analysis.report.document import document
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import as_json
@@ -258,5 +259,5 @@ def test_every_form_of_the_results_says_it(save: Save, tmp_path: Path) -> None:
     assert sentence in as_markdown(found)
     assert sentence in write_report(load([tmp_path / "run"]), tmp_path / "report.html").read_text()
     shown = io.StringIO()
-    Console(width=200, file=shown).print(Terminal(found))
+    Console(width=200, file=shown).print(Terminal(document(found)))
     assert sentence in shown.getvalue()

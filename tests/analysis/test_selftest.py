@@ -11,8 +11,10 @@ import pytest
 from rich.console import Console
 
 from analysis.load.records import load
-from analysis.report.certificate import CertificateTable, cells_of
+from analysis.report.certificate import cells_of, certificate_document
+from analysis.report.elements import line
 from analysis.report.page import write_report
+from analysis.report.terminal import Terminal
 from analysis.selftest.judging import judge
 from analysis.selftest.matching import speaks_for
 from suite.job.profiles import Sizes
@@ -72,7 +74,7 @@ def test_an_injury_is_found_in_size_place_and_verdict(tmp_path: Path, save: Any)
     assert found.found
     assert (found.grown, found.verdict, found.blocks) == ("compute", "slower", 10)
     assert found.truth == pytest.approx((0.9, 0.9), rel=0.001)
-    assert cells_of(found)[-1] == "found"
+    assert line(cells_of(found)[-1]) == "found"
     smallest = judge(tmp_path / "run").smallest
     assert 0.001 < smallest["throughput"] < 0.01
 
@@ -99,7 +101,7 @@ def test_the_names_of_a_certificate_are_whole_at_80_columns() -> None:
         for target, name in names
     ]
     console = Console(width=80, file=io.StringIO())
-    console.print(CertificateTable(certificate(*findings)))
+    console.print(Terminal(certificate_document(certificate(*findings))))
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert [tuple(line.split()[:2]) for line in lines if line.split()[:1] in [[name] for name in INJURIES]] == [
@@ -113,7 +115,7 @@ def test_the_names_of_a_certificate_are_whole_at_80_columns() -> None:
 def test_an_injury_that_is_not_applied_is_not_found(tmp_path: Path, save: Any) -> None:
     found = sweep(save, tmp_path, lambda span_s: late(span_s, seconds=0.0, clocked=LATE_S))
     assert (found.found, found.size, found.verdict_right) == (False, False, False)
-    assert cells_of(found)[-1] == "missed: size, verdict"
+    assert line(cells_of(found)[-1]) == "missed: size, verdict"
 
 
 def test_an_injury_that_nobody_has_seen_is_not_found_either(tmp_path: Path, save: Any) -> None:
@@ -132,7 +134,7 @@ def test_an_injury_of_another_size_or_in_another_phase_is_missed(tmp_path: Path,
 def test_what_the_blocks_are_too_few_for_is_neither_found_nor_missed(tmp_path: Path, save: Any) -> None:
     found = sweep(save, tmp_path, late, noise=0.2)
     assert (found.verdict, found.judged, found.found) == ("undecided", False, False)
-    assert cells_of(found)[-1] == "too small for 10 blocks"
+    assert line(cells_of(found)[-1]) == "too small for 10 blocks"
 
 
 def test_trials_that_failed_are_no_finding(tmp_path: Path, save: Any) -> None:

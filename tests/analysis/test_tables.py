@@ -20,6 +20,7 @@ from analysis.compare.results import (
     TargetSummary,
 )
 from analysis.load.records import load
+from analysis.report.document import document
 from analysis.report.formatting import number
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import KEYS, as_csv, as_json
@@ -49,7 +50,7 @@ COMPARISON = Comparison(
 
 def printed(comparison: Comparison, width: int, *, costs: bool = False) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(Terminal(comparison, costs=costs, verbose=True))
+    console.print(Terminal(document(comparison, "full", costs=costs)))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -181,7 +182,12 @@ def test_csv_has_the_same_rows_with_empty_cells_where_nothing_was_measured() -> 
 
 def test_markdown_keeps_its_columns_whatever_the_texts_hold() -> None:
     lines = as_markdown(COMPARISON).splitlines()
-    assert [line for line in lines if line.startswith("#")] == ["### resnet50: " + str(JOB)]
+    assert [line for line in lines if line.startswith("#")] == [
+        f"## {JOB}",
+        "### resnet50",
+        "## How to read the numbers",
+        "## Warnings",
+    ]
     assert {line.count("|") for line in lines if line.startswith("|")} == {7}
     assert any("a \\| job" in line and "there is no bare-metal trial" in line for line in lines)
 

@@ -15,7 +15,7 @@ from analysis.load.records import load
 from analysis.report.answer import answer
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import as_json
-from analysis.report.table import results_table
+from analysis.report.tables import results_table
 from analysis.statistics.ratios import Verdict, judge, locate
 from analysis.statistics.tails import Tail, qualified, ratio_of_means, slow_trials, tail_of
 from suite.records.record import Steps

@@ -1,0 +1,157 @@
+"""The document of a comparison: which parts it has, and in which order. Every renderer shows this one."""
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from analysis.compare.results import ComparedJob, Comparison, Group
+from analysis.explain.explanation import Explained
+from analysis.figures.reference import SOURCE
+from analysis.load.metrics import PROBE, SHARED
+from analysis.report.answer import answer, claims, overall_claims
+from analysis.report.elements import Element, Figure, Heading, Line, Notes, warnings
+from analysis.report.formatting import (
+    EXPECTED_GUIDE,
+    difference_lines,
+    group_lines,
+    overall_lines,
+    reading_guide,
+    warmup_line,
+)
+from analysis.report.tables import (
+    EXPECTED,
+    TITLE,
+    Footnotes,
+    ablation_table,
+    common_job,
+    cost_table,
+    epoch_table,
+    interference_lines,
+    interference_table,
+    jobs_with_aggressors,
+    overview_table,
+    results_table,
+)
+from analysis.report.waterfall import explanation_parts, reason
+from analysis.warnings.types import notices
+
+Level = Literal["overview", "full"]
+"""``overview`` fits a screen; ``full`` has every metric with its interval, ablations, noise, advice and a legend."""
+Figures = Callable[[ComparedJob], Iterator[Figure]]
+
+
+def document(
+    comparison: Comparison,
+    level: Level = "overview",
+    *,
+    costs: bool = False,
+    explained: Explained | None = None,
+    figures: Figures | None = None,
+) -> Iterator[Element]:
+    """Yield a comparison, the answer first. ``costs`` adds what each target takes of the host.
+
+    With ``explained`` every job has the claims on it in place of the answer, and the parts of its differences.
+    """
+    if level == "overview":
+        yield from answer_lines(comparison)
+        yield from _overview(comparison, costs=costs)
+        return
+    # What a job answers by itself stands there, with the part of a trial that costs most.
+    listed = {claim.sentence for claim in claims(comparison) if explained and claim.job.scenario != PROBE}
+    yield from (line for line in answer_lines(comparison) if line.text not in listed)
+    overall = (one.job for one in comparison.overall)
+    for job in dict.fromkeys((*comparison.jobs, *jobs_with_aggressors(comparison), *overall)):
+        yield from _job(comparison, job, costs=costs, explained=explained, figures=figures)
+    yield from _legend(comparison, figures=figures is not None)
+    found = dict.fromkeys((*comparison.warnings, *(explained.warnings if explained else ())))
+    if noticed := notices(found, comparison.jobs):
+        yield Heading("Warnings", rank=2)
+        yield from warnings(noticed)
+
+
+def _legend(comparison: Comparison, *, figures: bool) -> Iterator[Element]:
+    if guide := reading_guide(comparison):
+        yield Heading("How to read the numbers", rank=2)
+        yield Line(f"{guide}. The noise floor is the smallest overhead that these blocks could have shown.", "dim")
+        yield Line(f"{EXPECTED_GUIDE}.", "dim", column=EXPECTED)
+        if figures:
+            yield Line(f"White diamonds in the figures are the values of {SOURCE}, if it has any for the same.", "dim")
+    if warmup := warmup_line(comparison):
+        yield Line(f"{warmup}.", "dim")
+
+
+def answer_lines(comparison: Comparison) -> Iterator[Line]:
+    """Yield the sentences with which an output begins and ends."""
+    return (Line(text, "strong") for text in answer(comparison))
+
+
+def more_options(comparison: Comparison, level: Level, *, costs: bool) -> str:
+    """Return which options show what a document leaves out, as the end of a line; empty if there are none."""
+    hints = (*(["--verbose"] if level == "overview" else []), *(["--costs"] if comparison.costs and not costs else []))
+    return f"; more: {', '.join(hints)}" if hints else ""
+
+
+def _overview(comparison: Comparison, *, costs: bool) -> Iterator[Element]:
+    footnotes = Footnotes(comparison)
+    if trained := [group for group in comparison.groups if group.job.scenario not in (PROBE, SHARED)]:
+        yield Line(str(common_job(trained)), "dim")
+        yield overview_table(trained, footnotes)
+    for group in comparison.groups:
+        if table := epoch_table(group):
+            yield Heading(group.model, rank=4)
+            yield table
+        if group.job.scenario == PROBE:
+            yield Heading(group.model, str(group.job), rank=4)
+            yield results_table(group, full=False)
+    for job in jobs_with_aggressors(comparison):
+        yield Heading(TITLE, str(job))
+        yield from _interference(comparison, job)
+    yield from footnotes.lines()
+    for group in comparison.groups if costs else ():
+        if group.costs:
+            yield Heading(group.model, str(group.job), rank=4)
+            yield cost_table(group)
+
+
+def _job(
+    comparison: Comparison, job: ComparedJob, *, costs: bool, explained: Explained | None, figures: Figures | None
+) -> Iterator[Element]:
+    yield Heading(str(job), rank=2)
+    explanations = [one for one in explained.explanations if one.job == job] if explained else []
+    if explained:
+        why = {(one.model, one.target): reason(one) for one in explanations}
+        of_job = comparison.of(job)
+        found = claims(of_job) if job.scenario != PROBE else []
+        sentences = tuple(f"{claim.sentence}{why.get((claim.what, claim.target), '')}" for claim in found)
+        yield Notes(sentences, tuple(claim.sentence for claim in overall_claims(of_job)), main=True)
+    for group in comparison.groups:
+        if group.job == job:
+            yield from _group(group, costs=costs)
+    if job in jobs_with_aggressors(comparison):
+        yield Heading(TITLE)
+        yield from _interference(comparison, job)
+    if overall := tuple(overall_lines(comparison, job)):
+        yield Heading("all models")
+        yield Notes(overall)
+    if drawn := tuple(figures(job) if figures else ()):
+        yield Heading("Figures")
+        yield from drawn
+    if explanations:
+        yield Heading("Where the time goes")
+        yield from explanation_parts(explanations, bars=True)
+
+
+def _group(group: Group, *, costs: bool) -> Iterator[Element]:
+    yield Heading(group.model)
+    yield results_table(group)
+    yield Notes((*group_lines(group), *difference_lines(group)))
+    if epochs := epoch_table(group):
+        yield epochs
+    if group.ablations:
+        yield ablation_table(group)
+    if costs and group.costs:
+        yield cost_table(group)
+
+
+def _interference(comparison: Comparison, job: ComparedJob) -> Iterator[Element]:
+    yield interference_table(comparison, job)
+    yield Notes(tuple(interference_lines(comparison, job)))

@@ -1,0 +1,151 @@
+"""The elements of a document: headings, tables, lines and figures, which terminal, Markdown and page render."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from analysis.compare.results import Effect, Estimate
+from analysis.report.formatting import number, one_line, ratio, verdict
+from analysis.statistics.ratios import Verdict
+from analysis.warnings.types import Notice
+
+
+@dataclass(frozen=True)
+class Heading:
+    """The heading of a part. ``context`` is the job, ``notes`` must be read with all numbers below it."""
+
+    text: str
+    context: str = ""
+    notes: tuple[str, ...] = ()
+    rank: int = 3
+    """2 for a job, 3 for a model or a part, 4 for what stands close to the lines above it."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A sentence. ``style`` is one of ``terminal.STYLES``; ``label`` stands before the text and is a style, too."""
+
+    text: str
+    style: str = ""
+    label: str = ""
+    indent: int = 0
+    column: str = ""
+    """The column that the line explains; without such a column above, it is left out."""
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Lines that explain what stands above them, below those that are ``strong``."""
+
+    lines: tuple[str, ...]
+    strong: tuple[str, ...] = ()
+    main: bool = False
+    """Whether they are the answers of a part, and no comments on it."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture as a data URI, with what it shows and the text that stands for it. Only the page shows it."""
+
+    uri: str
+    caption: str
+    alternative: str
+
+
+@dataclass(frozen=True)
+class Styled:
+    """A text in a style of its meaning: a verdict, an outcome."""
+
+    text: str
+    style: str
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One part of a waterfall, in per cent of the width. Only the page shows it."""
+
+    left: float
+    width: float
+    kind: str
+
+
+Cell = Estimate | Effect | Styled | Bar | tuple[str, ...] | str | None
+"""A number of the comparison, a text, or texts that belong together (inside and all-in); None if not measured."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a row or a column. Its numbers must not be read without the notes."""
+
+    text: str
+    notes: tuple[str, ...] = ()
+    style: str = ""
+    """The style of the whole row."""
+    wraps: bool = False
+    """Whether the texts of the column may be broken between words."""
+
+    def __str__(self) -> str:
+        return " ".join((self.text.strip(), *(f"({note})" for note in self.notes)))
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under heads; ``corner`` says what the rows are, ``across`` what the columns are."""
+
+    corner: str
+    across: str
+    columns: tuple[Head, ...]
+    rows: tuple[tuple[Head, tuple[Cell, ...]], ...]
+    caption: str = ""
+    compact: bool = False
+    """Whether every row is one line, with its notes beside its head; such a table is not turned."""
+    narrower: "Table | None" = None
+    """The same with fewer columns, for a terminal that has no room for all."""
+
+    def turned(self) -> "Table":
+        """Return the table with its rows as columns."""
+        columns = tuple(head for head, _ in self.rows)
+        rows = tuple((head, tuple(cells[place] for _, cells in self.rows)) for place, head in enumerate(self.columns))
+        return Table(self.across, self.corner, columns, rows, self.caption)
+
+
+Element = Heading | Table | Line | Notes | Figure
+Document = Iterable[Element]
+
+
+def with_explained_columns(document: Document) -> Iterator[Element]:
+    """Yield a document without the lines on columns that it does not have."""
+    columns: set[str] = set()
+    for element in document:
+        if isinstance(element, Table):
+            columns |= {head.text for head in element.columns}
+        if not isinstance(element, Line) or not element.column or element.column in columns:
+            yield element
+
+
+def line(cell: Cell) -> str:
+    """Return a cell in one line: ``12.3 0.972x (0.951 to 0.989), slower``; a dash if nothing was measured."""
+    match cell:
+        case Estimate():
+            return f"{number(cell.value)} {ratio(cell)}".rstrip()
+        case Effect():
+            return ratio(cell)
+        case Styled():
+            return cell.text
+        case Bar():
+            return ""
+        case tuple():
+            return " / ".join(cell)
+        case _:
+            return "-" if cell is None else cell
+
+
+def styled(found: Verdict) -> Styled:
+    """Return a verdict in its style."""
+    return Styled(verdict(found), found.given or "no verdict")
+
+
+def warnings(found: Iterable[Notice]) -> Iterator[Line]:
+    """Yield warnings, each with its advice."""
+    for notice in found:
+        yield Line(one_line(notice.message), label="warning")
+        yield Line(one_line(notice.advice), "dim", indent=2)

@@ -1,0 +1,316 @@
+"""The tables of a comparison."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+
+from analysis.compare.interference import SHARED_METRICS
+from analysis.compare.results import (
+    ComparedJob,
+    Comparison,
+    Cost,
+    Effect,
+    Estimate,
+    Group,
+    Interference,
+    TargetSummary,
+    known_first,
+)
+from analysis.figures import reference
+from analysis.load.metrics import METRICS, Metric
+from analysis.report.elements import Cell, Head, Line, Table, styled, warnings
+from analysis.report.formatting import floor, number, one_line, ratio, shown, times
+from analysis.warnings.types import AnalysisWarning, Touched, notices
+from suite.job.ablations import label_of
+from suite.records.columns import LATELY
+from suite.records.record import EPOCH_METRICS, SCALED_EPOCH
+from suite.targets import BASELINE, TARGETS
+
+_MOST_METRICS = 3
+EXPECTED = "expected"
+"""The head of the column of expected throughputs."""
+_UNITS = (("GiB", 30), ("MiB", 20), ("KiB", 10))
+_THROUGHPUT, *_TIMES = (metric for metric in METRICS if not metric.supporting)
+
+
+def overview_table(groups: Sequence[Group], footnotes: "Footnotes") -> Table:
+    """Return all trainings, a line for each target; what their numbers must not be read without are footnotes.
+
+    All cells (a job and a model each) are in one table, so that four of them fit one screen. The first line of a cell
+    is bare metal's.
+    """
+    units = {_unit(group) for group in groups}
+    rows, short = [], []
+    for group in groups:
+        for summary in group.targets:
+            throughput = summary.estimates.get(_THROUGHPUT.name)
+            spent = [summary.estimates.get(metric.name) for metric in _TIMES]
+            value, *cells = _overview_cells(group, summary, throughput)
+            value = f"{value} {_unit(group)}" if len(units) > 1 and throughput else value
+            head = _overview_head(groups, group, summary, footnotes)
+            short.append((head, (value, *cells)))
+            rows.append((head, (value, *cells, *(f"{number(time.value)} s" if time else "-" for time in spent))))
+    names = (units.pop() if len(units) == 1 else _THROUGHPUT.name, "ratio", "95 % interval", "verdict")
+    columns = (*map(Head, names), *(Head(metric.name) for metric in _TIMES))
+    narrower = Table("", "", columns[: len(names)], tuple(short), compact=True)
+    return Table("", "", columns, tuple(rows), compact=True, narrower=narrower)
+
+
+def common_job(groups: Sequence[Group]) -> ComparedJob:
+    """Return what all jobs have in common; what they differ in stands at their lines."""
+    return replace(groups[0].job, **dict.fromkeys(_differing(groups), ""))
+
+
+def _unit(group: Group) -> str:
+    return next(metric.unit for metric in group.metrics if metric.name == _THROUGHPUT.name)
+
+
+def _differing(groups: Sequence[Group]) -> list[str]:
+    names = [field.name for field in fields(ComparedJob)]
+    return [name for name in names if len({getattr(group.job, name) for group in groups}) > 1]
+
+
+def _overview_head(groups: Sequence[Group], group: Group, summary: TargetSummary, footnotes: "Footnotes") -> Head:
+    """Return ``resnet50, tuned: bare-metal``, or for the targets below it ``  vm accelerator:tcg [1]``."""
+    cell = ", ".join(filter(None, (group.model, *(getattr(group.job, name) for name in _differing(groups)))))
+    text = f"{cell}: {summary.target}" if summary is group.targets[0] else f"  {summary.target}"
+    return Head(text, tuple(filter(None, (*summary.substitutes, footnotes.at(group, summary)))))
+
+
+def _overview_cells(group: Group, summary: TargetSummary, throughput: Estimate | None) -> tuple[Cell, ...]:
+    """Return value, ratio, interval and verdict; of bare metal its value and the noise floor."""
+    if throughput is None:
+        return "-", "", "", ""
+    value = number(throughput.value)
+    if summary.target == BASELINE:
+        noise = group.noise_floors.get(_THROUGHPUT.name)
+        text = floor(noise.share) if noise else ""
+        return value, "", f"noise {text}" if text.endswith("%") else text, ""
+    interval = " to ".join(map(_short, throughput.interval)) if throughput.interval else ""
+    if throughput.ratio is None or throughput.verdict is None:
+        return value, "", interval, ""
+    # How many more blocks would decide is in the answer, and with every metric.
+    return value, f"{_short(throughput.ratio)}x", interval, styled(replace(throughput.verdict, more_blocks=None))
+
+
+def _short(ratio: float) -> str:
+    """Return a ratio in the width that a line has for it."""
+    return times(ratio) if ratio >= 0.1 else f"{ratio:.2g}"
+
+
+class Footnotes:
+    """The notes at the numbers of an overview, numbered in the order in which they are first asked for.
+
+    A note says what was found; the number of its trials and the advice are shown with ``--verbose``.
+    """
+
+    def __init__(self, comparison: Comparison) -> None:
+        self._comparison = comparison
+        self._touched: dict[str, set[Touched]] = {}
+        for warning in comparison.warnings:
+            if warning.touches:
+                self._touched.setdefault(_finding(warning), set()).update(warning.touches)
+        self._numbered: list[str] = []
+
+    def at(self, group: Group, summary: TargetSummary) -> str:
+        """Return the numbers of the notes at a target: ``[1,3]``; empty if there are none."""
+        own = {Touched(group.job, summary.target, model) for model in ("", group.model)}
+        # A change is a warning and a mark, in the same words.
+        texts = dict.fromkeys((*(text for text, touched in self._touched.items() if own & touched), *summary.marks))
+        self._numbered += [text for text in texts if text not in self._numbered]
+        return f"[{','.join(str(self._numbered.index(text) + 1) for text in texts)}]" if texts else ""
+
+    def lines(self) -> Iterator[Line]:
+        """Yield the notes that were asked for, then the warnings that stand at no number, or at none that is shown."""
+        yield from (Line(text, label=f"[{place}]") for place, text in enumerate(self._numbered, start=1))
+        left = [one for one in self._comparison.warnings if not one.touches or _finding(one) not in self._numbered]
+        yield from (line for line in warnings(notices(left, self._comparison.jobs)) if line.label)
+
+
+def _finding(warning: AnalysisWarning) -> str:
+    """Return the finding without the job and the model: it stands at their numbers."""
+    text = warning.finding
+    for touched in warning.touches:
+        text = text.removeprefix(f"{touched.job}, {touched.model}: ").removeprefix(f"{touched.job}: ")
+    return one_line(text)
+
+
+def results_table(group: Group, *, full: bool = True) -> Table:
+    """Return targets below each other and metrics beside each other; turned where a probe has many metrics.
+
+    ``full``: with what supports the numbers, the expected throughput and the step tail of a training. Epochs have a
+    table of their own.
+    """
+    metrics = [each for each in group.metrics if each.name not in EPOCH_METRICS]
+    wide = len(shown(metrics)) <= _MOST_METRICS
+    metrics = metrics if full else list(shown(metrics))
+    columns = [*(Head(title(metric)) for metric in metrics), Head("trials")]
+    rows: list[tuple[Head, list[Cell]]] = [
+        (
+            Head(summary.target, summary.notes),
+            [*(summary.estimates.get(metric.name) for metric in metrics), _trials(summary)],
+        )
+        for summary in group.targets
+    ]
+    first = [summary.estimates.get("throughput") for summary in group.targets]
+    if full and wide and any(found and found.expected for found in first):
+        columns.insert(1, Head(EXPECTED))
+        for (_, cells), found in zip(rows, first, strict=True):
+            cells.insert(1, _expected(found))
+    table = Table("target", "metric", tuple(columns), tuple((head, tuple(cells)) for head, cells in rows))
+    table = table if wide else table.turned()
+    return replace(table, narrower=results_table(group, full=False)) if full else table
+
+
+def _expected(found: Estimate | None) -> Cell:
+    if not found or not found.expected:
+        return None
+    return Effect(found.expected.ratio, found.blocks, found.expected.interval, None)
+
+
+def epoch_table(group: Group) -> Table | None:
+    """Return the times of epochs and the last losses of every target; None for a job without epochs."""
+    metrics = [each for each in group.metrics if each.name in EPOCH_METRICS and _measured(group, each)]
+    if not metrics:
+        return None
+    names = dict.fromkeys(name for summary in group.targets for name in summary.losses)
+    columns = (*(Head(title(metric)) for metric in metrics), *map(Head, names))
+    rows = tuple(
+        (
+            Head(summary.target, summary.notes),
+            (
+                *(summary.estimates.get(metric.name) for metric in metrics),
+                *(number(summary.losses[name]) if name in summary.losses else None for name in names),
+            ),
+        )
+        for summary in group.targets
+    )
+    scaled = ", scaled from a share of one" if metrics[0].name == SCALED_EPOCH else ""
+    return Table("target", "metric", columns, rows, f"time per epoch{scaled}; losses: the last {LATELY} steps, or all")
+
+
+def _measured(group: Group, metric: Metric) -> bool:
+    return any(metric.name in summary.estimates for summary in group.targets)
+
+
+def ablation_table(group: Group) -> Table:
+    """Return targets with an ablation below each other and metrics beside each other."""
+    metrics = shown(group.metrics)
+    rows = tuple(
+        (
+            Head(f"{one.target}, {label_of(one.ablation)}", one.notes),
+            tuple(one.effects.get(metric.name) for metric in metrics),
+        )
+        for one in group.ablations
+    )
+    caption = "switched in the same blocks, over the same target as it is"
+    table = Table("switched", "metric", tuple(Head(metric.name) for metric in metrics), rows, caption)
+    return table if len(metrics) <= _MOST_METRICS else table.turned()
+
+
+def title(metric: Metric) -> str:
+    """Return the head of a metric; the throughput of a training goes by its unit alone."""
+    return metric.unit if metric.name == "throughput" and not metric.model else f"{metric.name} {metric.unit}"
+
+
+def _trials(summary: TargetSummary) -> str:
+    return f"{summary.ok}, {summary.failed} failed" if summary.failed else str(summary.ok)
+
+
+_COSTS: Mapping[str, Callable[[Cost], Cell]] = {
+    "CPU s inside": lambda cost: _number(cost.cpu_inside_s),
+    "CPU s all-in": lambda cost: _number(cost.cpu_all_in_s),
+    "all-in/inside": lambda cost: None if cost.all_in_to_inside is None else times(cost.all_in_to_inside),
+    f"all-in to {BASELINE}": lambda cost: _normalised(cost),
+    "memory": lambda cost: _both(cost.memory_inside_bytes, cost.memory_all_in_bytes),
+    "disk read": lambda cost: _both(cost.disk_read_inside_bytes, cost.disk_read_all_in_bytes),
+    "disk written": lambda cost: _both(cost.disk_written_inside_bytes, cost.disk_written_all_in_bytes),
+    "energy J": lambda cost: _number(cost.energy_j),
+}
+
+
+def cost_table(group: Group) -> Table:
+    """Return targets below each other and resources beside each other; no rows where nothing is known."""
+    rows = tuple((Head(cost.target, cost.notes), tuple(cell(cost) for cell in _COSTS.values())) for cost in group.costs)
+    caption = (
+        f"taken of the host per {group.costs[0].unit}: inside is the job by its own accounting, all-in everything that "
+        "serves the target by the host's; memory is the peak, disk is per trial, both inside / all-in; energy is the "
+        "whole host's"
+        if group.costs
+        else ""
+    )
+    return Table("target", "", tuple(map(Head, _COSTS)), rows, caption)
+
+
+def _normalised(cost: Cost) -> Cell:
+    if cost.target != BASELINE:
+        return cost.normalised
+    return None if cost.cpu_all_in_s is None else "1.000x"
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else number(value)
+
+
+def _both(inside: float | None, all_in: float | None) -> Cell:
+    return None if inside is None and all_in is None else (size(inside), size(all_in))
+
+
+def size(value: float | None) -> str:
+    """Return a size as text, ``1.25 GiB``; a dash where it is not known."""
+    if value is None:
+        return "-"
+    for unit, bits in _UNITS:
+        if value >= 1 << bits:
+            return f"{number(value / (1 << bits))} {unit}"
+    return f"{value:.0f} B"
+
+
+TITLE = "beside an aggressor, over the same victim alone"
+
+
+def jobs_with_aggressors(comparison: Comparison) -> list[ComparedJob]:
+    """Return the jobs in which something ran beside a victim."""
+    return list(dict.fromkeys(one.job for one in comparison.interference))
+
+
+def interference_table(comparison: Comparison, job: ComparedJob) -> Table:
+    """Return the metrics of victims beside aggressors below each other, targets beside each other."""
+    found = comparison.of(job).interference
+    targets = sorted({one.target for one in found}, key=lambda name: known_first(TARGETS, name))
+    rows: dict[str, dict[str, Cell]] = defaultdict(dict)
+    for facts in (_beside, _alone):
+        for one in found:
+            for name, cell in facts(one, f"{one.model}, {label_of(one.ablation)}," if one.ablation else one.model):
+                rows[name][one.target] = cell
+    notes = {name: dict.fromkeys(note for one in found if one.target == name for note in one.notes) for name in targets}
+    heads = tuple(Head(name, tuple(notes[name])) for name in targets)
+    known = {row: tuple(cells.get(name) for name in targets) for row, cells in rows.items() if any(cells.values())}
+    return Table("victim", "target", heads, tuple((Head(row), cells) for row, cells in known.items()))
+
+
+def _beside(one: Interference, victim: str) -> Iterator[tuple[str, Cell]]:
+    """Yield each row of a victim beside an aggressor: the metrics over those alone, and what both had to share."""
+    beside = f"{victim} beside {one.aggressor}:"
+    for metric in SHARED_METRICS:
+        yield f"{beside} {metric.name}", one.effects.get(metric.name)
+    yield f"{beside} the aggressor's speed over that before", one.kept
+    shares = [f"{number(share * 100)} %" for share in one.steal_shares if share is not None]
+    yield f"{beside} steal alone / beside", tuple(shares) if len(shares) == len(one.steal_shares) else None
+
+
+def _alone(one: Interference, victim: str) -> Iterator[tuple[str, Cell]]:
+    for metric in SHARED_METRICS:
+        known = one.noise_floors.get(metric.name)
+        yield f"{victim} alone: noise floor of {metric.name}", floor(known.share) if known else None
+
+
+def interference_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str]:
+    """Yield the ranking of the targets, and what the paper says."""
+    own = comparison.of(job)
+    if own.isolation:
+        ranked = (f"{Head(one.target, one.notes)} {ratio(one.effect)}" for one in own.isolation)
+        pairs = f"mean over {own.isolation[0].cells} victim-aggressor pairs"
+        yield f"isolation, best first ({pairs}): {', '.join(ranked)}"
+    if own.interference:
+        yield f"{reference.SOURCE}, figure 10 (beside AlexNet at batch 512): {reference.FIGURE_10}"
