@@ -8,10 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from suite.job.envelope import GIB
-
-MEMORY_TOLERANCE = 0.02
-"""Firmware keeps a little memory, and not the same on every machine of a kind."""
+from suite.differ import MEMORY_TOLERANCE, FactRule, differ, gib
 
 
 class Host(BaseModel):
@@ -45,6 +42,13 @@ class Host(BaseModel):
         return self.hostname or "a host without a name"
 
 
+_RULES = {
+    "cpu_model": FactRule("CPU model"),
+    "cpus": FactRule("CPUs"),
+    "memory_bytes": FactRule("memory", tolerance=MEMORY_TOLERANCE, text=gib),
+}
+
+
 def differences(hosts: Iterable[Host]) -> tuple[str, ...]:
     """Return in what hosts differ from the first, each named: ``memory: a 64 GiB, b 32 GiB``. Empty if they are equal.
 
@@ -55,22 +59,8 @@ def differences(hosts: Iterable[Host]) -> tuple[str, ...]:
 
 
 def _between(one: Host, other: Host) -> Iterator[str]:
-    own_bytes, its_bytes = one.memory_bytes or 0, other.memory_bytes or 0
-    same = {"memory"} if abs(own_bytes - its_bytes) <= MEMORY_TOLERANCE * max(own_bytes, its_bytes) else set()
-    its = _texts(other)
-    for what, own in _texts(one).items():
-        if own != its[what] and what not in same:
-            yield f"{what}: {one.name} {own or 'unknown'}, {other.name} {its[what] or 'unknown'}"
-    sides = [dict(host.mitigations or ()) for host in (one, other)]
-    flaws = sorted(name for name in sides[0].keys() | sides[1].keys() if sides[0].get(name) != sides[1].get(name))
+    facts, its = (host.model_dump(include={"cpu_model", "cpus", "memory_bytes", "kernel"}) for host in (one, other))
+    yield from (fact.between(one.name, other.name) for fact in differ(facts, its, _RULES))
+    flaws = [flaw.path for flaw in differ(dict(one.mitigations or ()), dict(other.mitigations or ()))]
     if flaws:
-        yield f"mitigations of {', '.join(flaws)}: not the same on {one.name} and {other.name}"
-
-
-def _texts(host: Host) -> dict[str, object]:
-    return {
-        "CPU model": host.cpu_model,
-        "CPUs": host.cpus,
-        "memory": None if host.memory_bytes is None else f"{host.memory_bytes / GIB:.4g} GiB",
-        "kernel": host.kernel,
-    }
+        yield f"mitigations of {', '.join(sorted(flaws))}: not the same on {one.name} and {other.name}"

@@ -2,14 +2,14 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from analysis.audit.findings import Finding, Kind
+from suite.differ import FactRule, differ, flattened
 from suite.errors import RequestError
 from suite.plan import Plan, TrialPlace
 from suite.results.store import PLAN, stored_plan
@@ -79,16 +79,6 @@ def _job_differences(own: str, planned: str) -> tuple[str, ...]:
 
     Nor are the numbers of CPUs, if as many are planned, where the node of each block chooses them.
     """
-    mine, its = (dict(_leaves(json.loads(text))) for text in (own, planned))
-    for name in CHOSEN if its.get("envelope.node_chosen") else ():
-        if len(mine.get(name) or ()) == len(its.get(name) or ()):
-            mine.pop(name, None)
-    return tuple(name for name, value in mine.items() if value is not None and value != its.get(name))
-
-
-def _leaves(part: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in part.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", value
+    mine, its = (flattened(json.loads(text)) for text in (own, planned))
+    rules = dict.fromkeys(CHOSEN, FactRule(counts=len)) if its.get("envelope.node_chosen") else {}
+    return tuple(fact.path for fact in differ(mine, its, rules) if fact.one is not None)

@@ -16,13 +16,12 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.computed import Agreement, agreement
-from suite.job.envelope import GIB
+from suite.differ import MEMORY_TOLERANCE, FactRule, differ, gib
 from suite.job.job import settings_in
 from suite.records.differences import FIELDS, HOST, INSIDE, Field
 
 COLUMNS = ("facts", "settings", "data", "profile", "recipe", "isa", "forced", "computed", "rounds_freely")
 """The columns of both trials that ``assess`` needs."""
-_NAMES = {"cpus": "CPUs", "data_sha256": "data set"}
 _BY_PLACE: dict[str, dict[str, Field]] = {
     "": {one.path: one for one in (*INSIDE, *FIELDS)},
     "host": {one.path: one for one in HOST},
@@ -35,8 +34,8 @@ _ROUNDING = (
 them: its caches are its own, and libraries choose the blocks of their sums by these."""
 _BESIDE = ("host/", "aggressor ")
 """The beginnings of facts that are of no process that trains."""
-_MEMORY_TOLERANCE = 0.02
-"""As in ``suite.records.course.envelope_differences``: control groups round, and a guest's firmware keeps a little."""
+_MEMORY, _EXACT = FactRule(tolerance=MEMORY_TOLERANCE), FactRule()
+_FACTS = {"memory_bytes": _MEMORY, "*/memory_bytes": _MEMORY}
 _MOST_VALUES = 3
 """Values of a fact that are all named where it changed; of more the first and the last."""
 
@@ -114,29 +113,18 @@ def setting_differences(own: str, base: str) -> Iterator[Difference]:
     """Yield the settings of two comparison keys that differ."""
     if own == base:
         return
-    mine, its = settings_in(own), settings_in(base)
-    for name in dict.fromkeys((*mine, *its)):
-        if mine.get(name) != its.get(name) and not (name == "memory" and _near(mine, its)):
-            texts = (_shortened(found.get(name, "unknown")) for found in (mine, its))
-            yield Difference(name, f"{_NAMES.get(name, name.replace('_', ' '))} {' against '.join(texts)}", "")
-
-
-def _near(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Return whether the memory of two comparison keys, ``2 GiB``, is the same within the tolerance."""
-    own, base = (float(found.get("memory", "0 GiB").removesuffix(" GiB")) for found in (one, other))
-    return abs(own - base) <= _MEMORY_TOLERANCE * base
+    for fact in differ(settings_in(own), settings_in(base), _SETTINGS):
+        yield Difference(fact.path, fact.against, "")
 
 
 @lru_cache(maxsize=10_000)
 def fact_differences(own: str, base: str) -> tuple[Difference, ...]:
     """Return the facts of two environments (``fields.Environments.facts``) that differ and are not ignored."""
     mine, its = ({key: json.loads(value) for key, value in _parts(text)} for text in (own, base))
-    keys = dict.fromkeys((*its, *mine))
     if bool(mine.get("pod.virtual")) != bool(its.get("pod.virtual")):
         # The virtual machine numbers its own CPUs. That it is another one is named beside bare metal, too.
-        keys.pop("host_cpus", None)
-        mine, its = ({"pod.node": "none", **side} for side in (mine, its))
-    return tuple(one for key in keys for one in _difference(key, mine.get(key), its.get(key)))
+        mine, its = ({"pod.node": "none", **side, "host_cpus": None} for side in (mine, its))
+    return tuple(one for fact in differ(its, mine, _FACTS) for one in _difference(fact.path, fact.other, fact.one))
 
 
 def changes(*sides: Iterable[str]) -> tuple[str, ...]:
@@ -185,13 +173,14 @@ def _course(key: str, sides: Iterable[list[dict[str, str]]]) -> list[list[Any]]:
     place, _, path = key.rpartition("/")
     # As beside bare metal: what is only named, or belongs to a target, is nothing new where it was unknown.
     strict = path == "seccomp" or (_rule(key).treatment == "refused" and not place.startswith("aggressor"))
+    rule = _FACTS.get(path, _EXACT)
     seen: list[Any] = []
     course: list[list[int]] = []
     for side in sides:
         numbers: set[int] = set()
         for text in dict.fromkeys(facts.get(key, "null") for facts in side):
             if (value := json.loads(text)) is not None or strict:
-                number = next((n for n, one in enumerate(seen) if _agree(path, value, one)), len(seen))
+                number = next((n for n, one in enumerate(seen) if rule.agree(value, one)), len(seen))
                 if number == len(seen):
                     seen.append(value)
                 numbers.add(number)
@@ -236,15 +225,9 @@ def _difference(key: str, own: Any, base: Any) -> Iterator[Difference]:  # noqa:
     unknown = own is None or base is None
     # An idle aggressor has not said everything, and what is not known of a property that is only named is not named.
     lenient = place.startswith("aggressor") or (rule.treatment == "named" and path != "seccomp")
-    if rule.treatment not in ("refused", "named") or _agree(path, own, base) or (unknown and lenient):
+    if rule.treatment not in ("refused", "named") or (unknown and lenient):
         return
     yield Difference(path if place != "host" else key, f"{_label(key)} {_between(path, own, base)}", rule.group)
-
-
-def _agree(path: str, own: Any, base: Any) -> bool:  # noqa: ANN401
-    if path == "memory_bytes" and own is not None and base is not None:
-        return bool(abs(own - base) <= _MEMORY_TOLERANCE * base)
-    return bool(own == base)
 
 
 def _between(path: str, own: Any, base: Any) -> str:  # noqa: ANN401
@@ -266,13 +249,22 @@ def _text(path: str, value: Any) -> str:  # noqa: ANN401
     if value is None:
         return "as expected" if path == "seccomp" else "unknown"
     if path == "memory_bytes":
-        return f"{value / GIB:.4g} GiB"
+        return gib(value)
     return _shortened(",".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
 def _shortened(text: str) -> str:
     """Return the text with digests cut: their beginning tells as much as a reader can use."""
     return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text)
+
+
+_SETTINGS = {
+    "memory": FactRule(counts=lambda text: float(text.removesuffix(" GiB")), tolerance=MEMORY_TOLERANCE),
+    "cpus": FactRule("CPUs"),
+    "data_sha256": FactRule("data set", text=_shortened),
+    "*": FactRule(text=_shortened),
+}
+"""The comparison of the settings of a job, which are texts."""
 
 
 def compact(named: Iterable[Difference]) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
 """The sources of an image: the wheels by their digests, the Debian packages by their versions; and how two differ."""
 
-from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 
 from provisioning.images.image import Image, sha256
+from suite.differ import differ
 from suite.userland import MANIFEST, Entry, parse_line
 
 PACKAGES = "var/lib/dpkg/status"
@@ -35,26 +35,18 @@ def packages(tree: Path) -> dict[str, str]:
 
 def difference(one: Image, other: Image) -> list[str]:
     """Return what tells two images apart: packages first, then paths; empty for the same tree."""
-    mine, theirs = packages(one.tree), packages(other.tree)
-    told = [
-        f"package {name}: {mine.get(name, 'absent')}, {theirs.get(name, 'absent')}"
-        for name in sorted(mine.keys() | theirs.keys())
-        if mine.get(name) != theirs.get(name)
-    ]
-    paths = list(_paths(one.tree, other.tree))
+    tables = [(read(one.tree), read(other.tree)) for read in (packages, _manifest)]
+    found, entries = (sorted(differ(*pair), key=lambda fact: fact.path) for pair in tables)
+    versions = [f"package {name}: {left or 'absent'}, {right or 'absent'}" for name, left, right, _ in found]
+    paths = [_entry(name, left, right) for name, left, right, _ in entries]
     more = [f"and {len(paths) - MOST_PATHS} more paths"] if len(paths) > MOST_PATHS else []
-    return [*told, *paths[:MOST_PATHS], *more]
+    return [*versions, *paths[:MOST_PATHS], *more]
 
 
-def _paths(one: Path, other: Path) -> Iterator[str]:
-    mine, theirs = _manifest(one), _manifest(other)
-    for path in sorted(mine.keys() | theirs.keys()):
-        left, right = mine.get(path), theirs.get(path)
-        if left is None or right is None:
-            yield f"/{path}: only in {'the first' if left else 'the second'}"
-        elif left != right:
-            pairs = ((each.name, getattr(left, each.name), getattr(right, each.name)) for each in fields(Entry))
-            yield f"/{path}: another {', another '.join(name for name, here, there in pairs if here != there)}"
+def _entry(path: str, left: Entry | None, right: Entry | None) -> str:
+    if left is None or right is None:
+        return f"/{path}: only in {'the first' if left else 'the second'}"
+    return f"/{path}: another {', another '.join(fact.path for fact in differ(asdict(left), asdict(right)))}"
 
 
 def _manifest(tree: Path) -> dict[str, Entry]:

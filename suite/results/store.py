@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from suite.differ import differ
 from suite.errors import BenchError, RequestError
 from suite.plan import Plan
 from suite.records.reader import NewerRecordError, clean_record
@@ -239,10 +240,9 @@ def plan_differences(old: Plan, new: Plan) -> list[str]:
     new = new.with_cpus_of(old.job.envelope)
     one, other = (plan.model_dump(mode="json", exclude={"request"}) for plan in (old, new))
     own, its = one.pop("jobs"), other.pop("jobs")
-    found = [key for key in one if one[key] != other[key]]
+    found = [fact.path for fact in differ(one, other)]
     if old.models != new.models:
         return sorted([*found, "models"])
     if len(own) != len(its):
         return sorted([*found, "design"])
-    pairs = zip(own, its, strict=True)
-    return sorted([*found, *{key for mine, theirs in pairs for key in mine if mine[key] != theirs[key]}])
+    return sorted([*found, *{fact.path for jobs in zip(own, its, strict=True) for fact in differ(*jobs)}])

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from suite import host_compatibility
+from suite.differ import differ
 from suite.errors import RequestError
 from suite.host_compatibility import Host
 from suite.plan import Plan, Trial
@@ -44,11 +45,11 @@ class PoolMember(BaseModel):
 
 def differences(first: PoolMember, other: PoolMember) -> list[str]:
     """Return in what two machines differ, each with both values. Empty when their records may be pooled."""
-    lines = list(host_compatibility.differences([first.host, other.host]))
-    for what, here, there in (("suite", first.suite_version, other.suite_version), ("image", first.image, other.image)):
-        if here != there:
-            lines.append(f"{what}: {first.host.name} {here}, {other.host.name} {there}")
-    return lines
+    mine, its = ({"suite": machine.suite_version, "image": machine.image} for machine in (first, other))
+    return [
+        *host_compatibility.differences([first.host, other.host]),
+        *(fact.between(first.host.name, other.host.name) for fact in differ(mine, its)),
+    ]
 
 
 def join_pool(directory: Path, machine: PoolMember) -> None:

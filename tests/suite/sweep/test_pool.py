@@ -33,7 +33,7 @@ def test_equal_machines_may_differ_in_their_name_and_a_little_memory() -> None:
         ({"cpus": [0]}, "CPUs: n1 2, n2 1"),
         ({"mitigations": {"meltdown": "PTI"}}, "mitigations of meltdown: not the same on n1 and n2"),
         ({"suite_version": "2"}, "suite: n1 1, n2 2"),
-        ({"image": None}, "image: n1 abc, n2 None"),
+        ({"image": None}, "image: n1 abc, n2 unknown"),
     ],
 )
 def test_what_differs_is_named_with_both_values(changed: dict[str, Any], said: str) -> None:
