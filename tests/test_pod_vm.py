@@ -259,7 +259,9 @@ def test_what_a_pod_of_another_machine_cannot_be_given_is_refused(bench: Bench) 
     words = ("run", *SMALL, *BOTH, "--cpus", "1")
     refused(bench(*words), "are compared with those of container")
     named = (*words, "--node", NODES)
-    refused(bench(*named, "--scenario", "shared", "--aggressor", "disk"), "no disk of it to write to")
+    refused(
+        bench(*named, "--scenario", "shared", "--aggressor", "disk"), "cannot reach this machine's data or scratch disk"
+    )
     refused(bench(*named, "--scenario", "serve"), "which no other target runs on")
 
 
