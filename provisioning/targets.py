@@ -25,12 +25,11 @@ from suite.interfaces import Instance, Layer, Node, open_stack
 from suite.inventory import Inventory
 from suite.job.ablations import properties_of
 from suite.job.datasets import Dataset
-from suite.job.distributed import JOINED
 from suite.job.envelope import Envelope
 from suite.job.job import Layers
 from suite.job.properties import AS_IT_IS, Properties
-from suite.job.serving import SERVE
 from suite.plan import Trial
+from suite.request.traits import Traits
 from suite.targets import CONTAINERS, VMS
 
 
@@ -166,19 +165,19 @@ def enters_tree(inventory: Inventory | None) -> bool:
     return os.geteuid() == 0 or inventory is not None
 
 
-def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: str) -> None:
+def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: Traits) -> None:
     """Raise RequestError for an ablation that changes a property which cannot be switched in this run."""
     properties = properties_of(name)
-    if (properties.virtiofs or properties.data_in_layer) and scenario != "real":
+    if (properties.virtiofs or properties.data_in_layer) and not scenario.needs_data:
         raise RequestError(
             f"{option('ablate')} {name} is about where a data set lies", remedy=f"use {option('scenario')} real"
         )
-    if properties.host_network and scenario in JOINED and not choices.container_engine.is_cluster:
+    if properties.host_network and scenario.joined and not choices.container_engine.is_cluster:
         raise RequestError(
             f"{option('ablate')} {name}: {option('network')} says how the instances are joined",
             remedy=f"leave it out, and run it once more with {option('network')} host",
         )
-    if properties.service and not (scenario == SERVE and choices.container_engine.is_cluster):
+    if properties.service and not (scenario.service and choices.container_engine.is_cluster):
         raise RequestError(
             f"{option('ablate')} {name} is about a service of a cluster, before a pod that serves",
             remedy=f"use {option('scenario')} serve {option('target')} container {option('engine')} kubernetes",

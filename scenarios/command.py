@@ -1,22 +1,95 @@
 """A command: a program of the user's own, run as it is in place of a training. Its trial's model is its name."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field
+
+from scenarios.command_files import files_of
 from scenarios.events import ProbeTranscript
 from scenarios.job import attest, metrics_of, recordable, throughput_of
-from suite.errors import MeasurementError
+from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Instance, Measurement, Observer
+from suite.job.command import UNIT, CommandJob, parse_command, parse_pattern
+from suite.job.datasets import Dataset
+from suite.job.profiles import Profile
 from suite.plan import Trial
 from suite.records.record import Timeline
+from suite.request.option import OptionGroup, Text, about, given
+from suite.request.request import RunRequest
+from suite.scenario import Note, PlannedScenario
 
 
-class Command:
+class CommandOptions(OptionGroup):
+    """Scenario command."""
+
+    command: Text | None = about(
+        None,
+        'The program and its arguments: "python train.py --epochs 1". They are split into words once, and no shell '
+        "sees them. Records hold them: give no secrets.",
+        parse=parse_command,
+    )
+    command_files: Path | None = about(
+        None,
+        "Directory of yours that every target has, read-only, as the working directory of the command.",
+        own_code=True,
+    )
+    throughput_pattern: Text | None = about(
+        None,
+        "How to find the throughput, in units per second, in a line that the command prints: a regular expression "
+        "with a group (?P<throughput>...) and, if it likes, one (?P<step>...); or json, for lines that are objects "
+        "with these keys. Default: none is read.",
+        parse=parse_pattern,
+    )
+    unit: Annotated[Text, Field(pattern=UNIT)] = about(
+        "samples",
+        f"What the throughput counts, with {option('throughput_pattern')}: tokens.",
+        idle_without=(given("throughput_pattern"),),
+    )
+
+
+class Command(PlannedScenario):
     """One command on one instance, as the child of a worker that attests the target and counts what the child uses."""
 
     name = "command"
+    options = CommandOptions
+    workloads = trains = False
+    deciding = ("throughput", "elapsed")
+    subject, unnamed = "command", ""
     no_turns = "a command runs in one piece"
+
+    def __init__(self, command: CommandJob | None = None) -> None:
+        self._command = command
+
+    @classmethod
+    def of(cls, request: RunRequest) -> "Command":
+        asked = request.options(CommandOptions)
+        if not asked.command:
+            raise RequestError(
+                f"{option('scenario')} {cls.name} needs {option('command')}",
+                remedy=f'add {option("command")} "python train.py --epochs 1"',
+            )
+        return cls(CommandJob(argv=parse_command(asked.command), throughput=asked.throughput_pattern))
+
+    def models(self, request: RunRequest) -> tuple[str, ...]:
+        del request
+        return (self._command.name,) if self._command else ()
+
+    def data_set(self, request: RunRequest, home: Path, note: Note) -> tuple[str, Dataset | None]:
+        del home
+        files = request.options(CommandOptions).command_files
+        return ("files", files_of(files, note)) if files else ("none", None)
+
+    def unit(self, request: RunRequest, model: str) -> str:
+        del model
+        return request.options(CommandOptions).unit
+
+    def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
+        del request, profile, model
+        return {"command": self._command}
 
     def measure(
         self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]

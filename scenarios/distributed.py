@@ -8,13 +8,17 @@ from typing import Any, TypeVar
 
 from scenarios.events import SERVER_ORDER, Silent
 from scenarios.job import AttestedJob, data_use_of, measurement_of, prepare, recordable
+from scenarios.real import ReadingScenario
 from scenarios.turns import TrainingTurns
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer, Turn, TurnTaker
-from suite.job.distributed import DistributedJob, Role
+from suite.job.distributed import DistributedJob, Role, Strategy
 from suite.job.job import Devices
+from suite.job.profiles import Profile
 from suite.plan import Trial
 from suite.records.record import Rank
+from suite.request.option import Count, OptionGroup, about, given
+from suite.request.request import RunRequest
 
 PORT = 29500
 """The port of the rendezvous where rank 0 has a network of its own: nothing else listens there."""
@@ -23,10 +27,38 @@ LAST_WORDS_S = 10.0
 _Told = TypeVar("_Told")
 
 
-class Distributed:
+class DistributedOptions(OptionGroup):
+    """Scenario distributed."""
+
+    strategy: Strategy = about(
+        "parameter-server",
+        "Who adds the gradients up: parameter-server, parameter-server-async or all-reduce.",
+    )
+    workers: Count | None = about(None, "Workers of the job. Default: 2.")
+    ps: Count | None = about(
+        None,
+        "Parameter servers of the job. Default: 1; all-reduce has none.",
+        excludes=(given("strategy", "all-reduce", why="it has no server"),),
+    )
+
+
+class Distributed(ReadingScenario):
     """The paper's distributed benchmark: parameter servers, or all-reduce."""
 
     name = "distributed"
+    options = DistributedOptions
+    joined = spread = inventory = True
+
+    def ranks(self, request: RunRequest) -> tuple[int, int]:
+        asked = request.options(DistributedOptions)
+        return asked.workers or 2, 0 if asked.strategy == "all-reduce" else asked.ps or 1
+
+    def strategy(self, request: RunRequest) -> Strategy:
+        return request.options(DistributedOptions).strategy
+
+    def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
+        del request, profile, model
+        return {}
 
     def measure(
         self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]

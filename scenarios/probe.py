@@ -3,8 +3,10 @@
 A trial's model is the name of its probe, and its profile says how much is measured.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 from scenarios.events import EventLog, ProbeTranscript, ProbeTurnsTranscript
@@ -13,10 +15,15 @@ from scenarios.members import member_request
 from scenarios.turns import BurstMessage, WorkerTurns
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Instance, Measurement, Node, Observer, TurnTaker
+from suite.job.job import Alternating
+from suite.job.profiles import Profile
 from suite.plan import Trial
 from suite.records.record import Timeline
 from suite.registries import PROBES
 from suite.registry import Registry
+from suite.request.option import OptionGroup, Text, about, given
+from suite.request.request import RunRequest
+from suite.scenario import PlannedScenario
 from worker.probes.jobfile import JobFileError
 from worker.probes.probe import Probe
 
@@ -37,16 +44,62 @@ class HostProbe(Protocol):
         """Run the probe on a node. Raises MeasurementError when it does not come to its end."""
 
 
-class Probing:
+class ProbeOptions(OptionGroup):
+    """Scenario probe."""
+
+    probe: tuple[Text, ...] = about(PROBES.names, "What is probed.", members=(PROBES,))
+    fio_job: Path | None = about(None, "Job file of fio for the disk probe.", idle_without=(given("probe", "disk"),))
+
+
+class Probing(PlannedScenario):
     """One probe on one target."""
 
     name = "probe"
+    options = ProbeOptions
+    probes = True
+    workloads = trains = False
+    subject, unnamed = "probe", "all"
+    members = PROBES
 
     def __init__(self, *, fio_job: str | None = None) -> None:
         """Check ``fio_job``, the text of a job file for the disk probe. Raises RequestError when it cannot be run."""
         self._fio_job = fio_job
         if fio_job is not None:
             _written_bytes(PROBES, DISK, "smoke", fio_job)  # what is wrong with it is told before anything is started
+
+    @classmethod
+    def of(cls, request: RunRequest) -> "Probing":
+        path = request.options(ProbeOptions).fio_job
+        try:
+            return cls(fio_job=path.read_text(encoding="utf-8") if path else None)
+        except (OSError, ValueError) as error:
+            raise RequestError(
+                f"{option('fio_job')} {path} cannot be read: {error}", remedy="name a job file of fio"
+            ) from error
+
+    def models(self, request: RunRequest) -> tuple[str, ...]:
+        return request.options(ProbeOptions).probe
+
+    def scratch_bytes(self, request: RunRequest, models: Sequence[str]) -> dict[str, int]:
+        return scratch_bytes(PROBES, models, request.measurement.profile, self._fio_job)
+
+    def turns(self, request: RunRequest) -> Alternating | None:
+        turns = request.measurement.turns
+        if turns is None or request.measurement.burst_steps:
+            return turns
+        # One measurement of a probe is as long as many steps.
+        return turns.model_copy(update={"burst_steps": 1})
+
+    def hinders_turns(self, request: RunRequest) -> tuple[str, str] | None:
+        if not (whole := [name for name in self.models(request) if not _in_turns(name)]):
+            return None
+        able = [name for name in PROBES if _in_turns(name)]
+        why = f"the {' and the '.join(whole)} probe measures in one piece"
+        return why, f"give {option('probe')} {', '.join(able)}, or leave {option('design')} out"
+
+    def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
+        del request, profile, model
+        return {"fio_job": hashlib.sha256(self._fio_job.encode()).hexdigest()} if self._fio_job else {}
 
     def measure(
         self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
@@ -100,6 +153,10 @@ class ProbeTurns(WorkerTurns[BurstMessage]):
         """See ``scenarios.turns.WorkerTurns``."""
         del span_s
         return _measurement(self.job, elapsed_s)
+
+
+def _in_turns(probe: str) -> bool:
+    return bool(getattr(PROBES.get(probe), "in_turns", False))
 
 
 def _attested(trial: Trial, node: Node, observer: Observer, fio_job: str | None) -> AttestedJob[EventLog]:

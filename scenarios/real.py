@@ -2,20 +2,48 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 
+from scenarios.datasets import resolve as datasets
 from scenarios.epochs import with_epochs
 from scenarios.job import launch, prepare, recordable
 from scenarios.turns import TrainingTurns
-from suite.errors import MeasurementError, option
+from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Instance, Measurement, Observer, TurnTaker
-from suite.job.datasets import Dataset
+from suite.job.datasets import GENERATED, SYNTHETIC, Dataset
 from suite.plan import Trial
+from suite.request.request import RunRequest
+from suite.scenario import Note, PlannedScenario
 
 
-class Real:
+class ReadingScenario(PlannedScenario):
+    """A training that reads a data set; see ``needs_data`` for whether it always does."""
+
+    reads = True
+
+    def data_set(self, request: RunRequest, home: Path, note: Note) -> tuple[str, Dataset | None]:
+        asked = request.data.data or (GENERATED if self.needs_data else SYNTHETIC)
+        if asked != SYNTHETIC:
+            return datasets.resolve(asked, home, request.data.frame_stride, note)
+        if self.needs_data:
+            raise RequestError(
+                f"{option('data')} {asked} with {option('scenario')} {self.name}",
+                remedy=f"use {option('scenario')} {SYNTHETIC} for it",
+            )
+        return SYNTHETIC, None
+
+
+class Real(ReadingScenario):
     """The paper's benchmark on real data, on one instance."""
 
     name = "real"
+    needs_data = epochs = True
+
+    def hinders_turns(self, request: RunRequest) -> tuple[str, str] | None:
+        if request.data.cache == "warm":
+            return None
+        why = "a cold page cache is cold once, and not in every turn"
+        return why, f"add {option('cache')} warm, or leave {option('design')} out"
 
     def measure(
         self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]

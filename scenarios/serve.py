@@ -10,20 +10,27 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from threading import Event
-from typing import IO
+from typing import IO, Annotated
+
+from pydantic import Field
 
 from scenarios.distributed import PORT, RankProcess, followed, record_of
 from scenarios.events import Event as Said
 from scenarios.events import EventLog, Silent
 from scenarios.job import attest, metrics_of, recordable, throughput_of
 from scenarios.members import member_keys
-from suite.errors import MeasurementError
+from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Instance, Measurement, Observer
 from suite.job.distributed import DistributedJob
-from suite.job.serving import Serving
+from suite.job.profiles import Profile
+from suite.job.serving import LOADS, MOST_CLIENTS, MOST_REQUESTS, Serving, parse_rates
+from suite.job.sharing import sizes_of
 from suite.plan import Trial
 from suite.records.record import MetricValue, Timeline
 from suite.registries import WORKLOADS
+from suite.request.option import OptionGroup, Text, about
+from suite.request.request import RunRequest
+from suite.scenario import PlannedScenario
 
 SERVER_PHASES = {
     "started": "importing",
@@ -55,11 +62,62 @@ class ServeLog(EventLog):
         self.heard(event.name)
 
 
-class Serve:
+class ServingOptions(OptionGroup):
+    """Scenario serve."""
+
+    requests: Annotated[int, Field(gt=0, le=MOST_REQUESTS, strict=True)] | None = about(
+        None, "Requests of each part of the measurement. Default: the profile's."
+    )
+    rates: Text | None = about(
+        None,
+        "Requests per second that are sent whether those before are answered or not: 10,50. Default: the profile's.",
+        parse=parse_rates,
+    )
+    clients: Annotated[int, Field(gt=0, le=MOST_CLIENTS, strict=True)] | None = about(
+        None,
+        "Connections at saturation, and the most that are open at a rate. Default: the profile's.",
+    )
+
+
+class Serve(PlannedScenario):
     """A generator that is served on one target."""
 
     name = "serve"
+    options = ServingOptions
+    trains = False
+    joined = inventory = service = True
+    unnamed = "gan"
     no_turns = "a service is asked in one piece"
+
+    @classmethod
+    def usual_models(cls, profile: str) -> tuple[str, ...]:
+        del profile
+        return (cls.unnamed,)
+
+    def check_model(self, request: RunRequest, model: str) -> None:
+        del request
+        if not WORKLOADS.get(model).generates:
+            able = ", ".join(name for name in WORKLOADS.own if WORKLOADS.get(name).generates)
+            raise RequestError(
+                f"{model} makes no images that could be served", remedy=f"use {option('model')} with one of {able}"
+            )
+
+    def ranks(self, request: RunRequest) -> tuple[int, int]:
+        del request
+        return 1, 1
+
+    def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
+        names = ("image_px", "channels")
+        changed = {name: int(value) for name in names if (value := request.value(name)) is not None}
+        images, asked, load = sizes_of(profile, model, changed), request.options(ServingOptions), LOADS[profile.name]
+        serving = Serving(
+            requests=asked.requests or load.requests,
+            rates=parse_rates(asked.rates) if asked.rates else load.rates,
+            clients=asked.clients or load.clients,
+            image_px=images.image_px,
+            channels=images.channels or 3,
+        )
+        return {"serving": serving}
 
     def measure(
         self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]

@@ -1,7 +1,7 @@
 """Shared resources: a victim alone and beside aggressors, each in an instance of its own on one machine."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from threading import Event
@@ -9,20 +9,106 @@ from threading import Event
 from scenarios.aggressor import AggressorProcess, running_aggressors
 from scenarios.events import AggressorLog
 from scenarios.job import attest, launch, prepare, recordable, specification
-from scenarios.members import member_request
-from suite.errors import MeasurementError
+from scenarios.members import member_request, source_sha256
+from scenarios.probe import scratch_bytes
+from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Instance, Measurement, Observer
-from suite.job.sharing import Sharing, architecture
+from suite.job.distributed import check_memory, cpus_are_shared
+from suite.job.envelope import Envelope
+from suite.job.profiles import Profile
+from suite.job.sharing import PAPERS_VICTIMS, BareMetalCpus, Sharing, architecture, victim_names
 from suite.plan import Trial
 from suite.records.record import AggressorInstance
 from suite.registries import AGGRESSORS, WORKLOADS
+from suite.request.option import Asked, Count, Need, OptionGroup, Text, about, given
+from suite.request.request import RunRequest
+from suite.scenario import Note, PlannedScenario
+from suite.targets import BASELINE
 
 
-class Shared:
+def _trains(asked: Asked) -> bool:
+    return any(name in WORKLOADS for name in asked("aggressor"))
+
+
+TRAINED = Need("an aggressor that trains", _trains, f"name one with {option('aggressor')}")
+
+
+class SharedOptions(OptionGroup):
+    """Scenario shared."""
+
+    aggressor: tuple[Text, ...] = about(
+        ("alexnet",),
+        "What runs beside the victim, one at a time. Every model trains; disk runs fio, "
+        "memory a triad, network iperf3 to itself, cpu matrix products.",
+        members=(WORKLOADS, AGGRESSORS),
+    )
+    aggressors: Count | None = about(None, "How many instances run the aggressor, all the same. Default: 1.")
+    aggressor_batch: Count | None = about(
+        None, "Images per step of an aggressor that trains. Default: the profile's.", idle_without=(TRAINED,)
+    )
+    bare_metal_cpus: BareMetalCpus = about(
+        "unrestricted",
+        "unrestricted: every job on bare metal has the whole envelope, as in the paper. equal: each has a share of "
+        "its own, as on other targets.",
+        idle_without=(given("target", BASELINE),),
+    )
+
+
+class Shared(PlannedScenario):
     """The paper's third question: how much a job slows down when another runs beside it."""
 
     name = "shared"
+    options = SharedOptions
+    normalised = False
     no_turns = "a victim and its aggressors run at the same time on purpose"
+
+    @classmethod
+    def model_names(cls) -> tuple[str, ...]:
+        return victim_names()
+
+    @classmethod
+    def usual_models(cls, profile: str) -> tuple[str, ...]:
+        # The smoke profile proves the path, and on an emulated CPU every victim takes minutes.
+        return super().usual_models(profile) if profile == "smoke" else PAPERS_VICTIMS
+
+    def instances(self, request: RunRequest) -> int:
+        return 1 + (request.options(SharedOptions).aggressors or 1)
+
+    def scratch_bytes(self, request: RunRequest, models: Sequence[str]) -> dict[str, int]:
+        needed = scratch_bytes(AGGRESSORS, request.options(SharedOptions).aggressor, request.measurement.profile)
+        return dict.fromkeys(models, max(needed.values())) if needed else {}
+
+    def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
+        del model
+        asked = request.options(SharedOptions)
+        batch = {"batch": asked.aggressor_batch} if asked.aggressor_batch else {}
+        trained = [name for name in asked.aggressor if name in WORKLOADS]
+        sources = {name: source_sha256(WORKLOADS if name in trained else AGGRESSORS, name) for name in asked.aggressor}
+        sharing = Sharing(
+            aggressors=asked.aggressor,
+            copies=asked.aggressors or 1,
+            bare_metal_cpus=asked.bare_metal_cpus,
+            workloads={name: profile.sizes_of(name).model_copy(update=batch) for name in trained},
+            sources={name: digest for name, digest in sources.items() if digest},
+        )
+        return {"sharing": sharing}
+
+    def check_shares(self, request: RunRequest, envelope: Envelope, targets: Sequence[str], note: Note) -> None:
+        """Raise RequestError, with the arithmetic, if the machine is too small for so many instances."""
+        count, asked = self.instances(request), request.options(SharedOptions)
+        check_memory(envelope, count, who=f"a victim and {count - 1} aggressors", fewer="aggressors")
+        if not cpus_are_shared(envelope, count):
+            return
+        have = f"{count} instances on {len(envelope.cpus)} CPU{'s' if len(envelope.cpus) > 1 else ''}"
+        if set(targets) == {BASELINE} and asked.bare_metal_cpus == "unrestricted":
+            note(f"{have}: bare metal shares them as its operating system likes")
+            return
+        raise RequestError(
+            f"{have}: there is {len(envelope.cpus) / count:.2f} of a CPU for each, and each needs one of its own",
+            remedy=f"give {option('cpus')} {count} or more if the host has them, ask for fewer "
+            f"{option('aggressors')}, or measure {option('target')} {BASELINE} alone with {option('bare_metal_cpus')} "
+            "unrestricted",
+        )
 
     def measure(
         self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]

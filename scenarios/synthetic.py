@@ -7,12 +7,14 @@ from scenarios.job import prepare, run_job
 from scenarios.turns import TrainingTurns
 from suite.interfaces import Instance, Measurement, Observer, TurnTaker
 from suite.plan import Trial
+from suite.scenario import PlannedScenario
 
 
-class Synthetic:
+class Synthetic(PlannedScenario):
     """The paper's synthetic benchmark on one instance."""
 
     name = "synthetic"
+    inventory = True
 
     def measure(
         self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]

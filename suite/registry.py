@@ -28,6 +28,7 @@ class Registry:
     """``module:attribute`` by name."""
     _loaded: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     _adopted: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _refused: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @cached_property
     def _places(self) -> dict[str, EntryPoint]:
@@ -43,6 +44,10 @@ class Registry:
         """Make a member known that the user has named by its file: to this process alone, and in no list of names."""
         self._adopted[name], self._loaded[name] = place, member
 
+    def refuse(self, name: str, why: str) -> None:
+        """Make a member unusable that contradicts another one."""
+        self._refused[name] = why
+
     def __contains__(self, name: object) -> bool:
         return name in self._adopted or name in self._places
 
@@ -52,6 +57,11 @@ class Registry:
     def get(self, name: str) -> Any:  # noqa: ANN401 (the protocol of a member is its room's)
         """Return the member. Raises RequestError for a name that is unknown, or that fails to load."""
         place = self.place(name)
+        if why := self._refused.get(name):
+            raise RequestError(
+                f"the {self.what} {name!r} cannot be used: {why}",
+                remedy=f"mend or uninstall the package that provides {place}",
+            )
         if name not in self._loaded:
             try:
                 self._loaded[name] = self._places[name].load()

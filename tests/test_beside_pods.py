@@ -102,7 +102,7 @@ def test_a_pod_on_a_virtual_machine_goes_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scenario", ["real", "shared", "probe", "command"])
 def test_other_scenarios_do_not_know_an_inventory(scenario: str) -> None:
-    with pytest.raises(RequestError, match="--inventory is about --scenario distributed, serve or synthetic"):
+    with pytest.raises(RequestError, match=f"--inventory does not apply to --scenario {scenario}"):
         RunRequest.of({"scenario": scenario, "inventory": "hosts.toml"})
 
 

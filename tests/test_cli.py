@@ -39,13 +39,13 @@ from suite.plan import Trial
 from suite.records.environment import Environment, Environments
 from suite.records.record import Steps
 from suite.records.usage import Conditions, Resources, Usage
-from suite.registries import PROBES, SCENARIOS, WORKLOADS, every_registry
+from suite.registries import PROBES, WORKLOADS, every_registry
 from suite.request.request import OPTIONS, RunRequest
 from suite.results.store import Run, plan_differences
 from suite.targets import TARGETS
 from tests.analysis.conftest import timeline
 from tests.scenarios.test_own_workload import TOY
-from tests.suite.conftest import FakeScenario, FakeTargets, make_plan, make_record
+from tests.suite.conftest import FakeScenario, FakeTargets, make_plan, make_record, measuring_by
 
 Bench = Callable[..., Result]
 ROOT = Path(__file__).parents[1]
@@ -124,8 +124,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr("provisioning.targets.prepare", lambda *_: None)
     monkeypatch.setattr("provisioning.neighbours.alone_on", lambda *_, **__: nullcontext())
     monkeypatch.setattr("provisioning.targets.open_target", lambda trial, _choices: made.targets.opened(trial))
-    for name in SCENARIOS:
-        monkeypatch.setitem(SCENARIOS._loaded, name, lambda **_: made.scenario)
+    measuring_by(made.scenario, monkeypatch)
     return made
 
 
@@ -300,7 +299,7 @@ def test_more_threads_than_cpus_are_refused(bench: Bench) -> None:
         (("--until", "2%", "--blocks", "3"), "exclude each other"),
         (("--until", "200%"), "is not a share"),
         (("--detect", "2%", "--blocks", "3"), "--detect and --blocks exclude each other"),
-        (("--detect", "2%", "--until", "2%"), "--until and --detect exclude each other"),
+        (("--detect", "2%", "--until", "2%"), "--detect and --until exclude each other"),
         (("--detect", "2", "--target", "all"), "is not a share"),
         (("--detect", "2%", "--target", "bare-metal"), "--detect needs ratios"),
         (("--until", "2%", "--budget", "soon"), "is not a span of time"),
@@ -308,18 +307,18 @@ def test_more_threads_than_cpus_are_refused(bench: Bench) -> None:
         (("--ablate", "secomp"), "did you mean seccomp?"),
         (("--ablate", "huge-pages", "--recipe", "tuned"), "has them already"),
         (("--data", "generated"), "with --scenario synthetic"),
-        (("--cache", "warm"), "--cache is about --scenario real or distributed"),
+        (("--cache", "warm"), "--cache does not apply to --scenario synthetic"),
         (("--scenario", "real", "--data", "imagenet:/nowhere"), "/nowhere"),
         (("--scenario", "real", "--data", "coco:/d"), "is not a data set"),
-        (("--workers", "3"), "--workers is about --scenario distributed"),
-        (("--aggressor", "disk"), "--aggressor is about --scenario shared"),
-        (("--aggressors", "2"), "--aggressors is about --scenario shared"),
-        (("--bare-metal-cpus", "equal"), "--bare-metal-cpus is about --scenario shared"),
+        (("--workers", "3"), "--workers does not apply to --scenario synthetic"),
+        (("--aggressor", "disk"), "--aggressor does not apply to --scenario synthetic"),
+        (("--aggressors", "2"), "--aggressors does not apply to --scenario synthetic"),
+        (("--bare-metal-cpus", "equal"), "--bare-metal-cpus does not apply to --scenario synthetic"),
         (("--scenario", "shared", "--aggressor", "dsk"), "did you mean disk?"),
         (("--scenario", "shared"), "a victim and 1 aggressors share 0.0 GiB: 0.00 GiB each, and each needs 0.62 GiB"),
-        (("--scenario", "shared", "--until", "2%"), "--until says nothing with --scenario shared"),
+        (("--scenario", "shared", "--until", "2%"), "--until does not apply to --scenario shared"),
         (("--model", "alexnet-small"), "--model alexnet-small is not for --scenario synthetic"),
-        (("--fio-job", "job.fio"), "--fio-job is about --scenario probe"),
+        (("--fio-job", "job.fio"), "--fio-job does not apply to --scenario synthetic"),
         (("--scenario", "probe", "--fio-job", "nowhere.fio"), "nowhere.fio cannot be read"),
         (("--warmup-blocks", "-1"), "give a number from 0 up"),
     ],
@@ -681,6 +680,8 @@ COURSE = {
     "namespace": "lab",
     "registry": "registry.example/team",
     "containerd": "/run/containerd/other.sock",
+    "context": "minikube",
+    "node": "n1,n2",
 }
 
 

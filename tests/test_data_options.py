@@ -10,6 +10,8 @@ import cli
 from commands.run.validate import ablations_of, check_data
 from provisioning.images.image import Image
 from provisioning.targets import Choices
+from scenarios.real import Real
+from scenarios.synthetic import Synthetic
 from suite.errors import RequestError
 from suite.job.ablations import get_ablation
 from suite.job.datasets import Dataset
@@ -37,7 +39,7 @@ def request(*ablations: str, scenario: str = "real") -> RunRequest:
 
 def test_of_all_switches_those_that_would_switch_nothing_are_left_out_and_named(choices: Choices) -> None:
     notes: list[str] = []
-    kept = ablations_of(request(*ABLATIONS), ("container",), choices, "avx2", notes.append)
+    kept = ablations_of(request(*ABLATIONS), Real(), ("container",), choices, "avx2", notes.append)
     assert {"seccomp", "rootfs", "data-layer"} <= set(kept)
     assert not {"disk-cache", "virtiofs"} & set(kept)
     assert {note.split(":")[1].split()[1] for note in notes} >= {"disk-cache", "virtiofs"}
@@ -48,17 +50,17 @@ def test_vector_instructions_that_cannot_be_lowered_are_left_out_of_all_and_refu
     capability: CpuCapability | None, known: str, choices: Choices
 ) -> None:
     notes: list[str] = []
-    assert "isa" not in ablations_of(request(*ABLATIONS), ("container",), choices, capability, notes.append)
+    assert "isa" not in ablations_of(request(*ABLATIONS), Real(), ("container",), choices, capability, notes.append)
     assert f"left out: --ablate isa: the vector instructions are {known}" in notes
     with pytest.raises(RequestError, match=known):
-        ablations_of(request("isa"), ("container",), choices, capability, print)
+        ablations_of(request("isa"), Real(), ("container",), choices, capability, print)
 
 
 @pytest.mark.parametrize("name", ["virtiofs", "data-layer"])
 def test_a_named_switch_of_where_a_data_set_lies_is_refused_without_one(name: str, choices: Choices) -> None:
     targets = get_ablation(name).targets
     with pytest.raises(RequestError, match=f"--ablate {name} is about where a data set lies"):
-        ablations_of(request(name, scenario="synthetic"), targets, choices, "avx2", print)
+        ablations_of(request(name, scenario="synthetic"), Synthetic(), targets, choices, "avx2", print)
 
 
 def plan(batch: int = 1, dataset: Dataset = DATASET, **changes: Any) -> Plan:
@@ -97,4 +99,4 @@ def test_a_set_that_memory_cannot_keep_is_refused_before_anything_is_read() -> N
 def test_a_data_disk_without_a_data_set_is_refused() -> None:
     words = ["run", "--scenario", "distributed", "--data-disk", "/dev/sdx"]
     ended = CliRunner().invoke(cli.main, words, prog_name="bench")
-    assert (ended.exit_code, "--data-disk is about a data set" in ended.stderr) == (2, True)
+    assert (ended.exit_code, "--data-disk /dev/sdx needs a data set" in ended.stderr) == (2, True)

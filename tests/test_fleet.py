@@ -4,15 +4,17 @@ from typing import Any, cast
 
 import pytest
 
-from commands.run.inventory import InventoryMachines, check_inventory, envelopes_of
+from commands.run.inventory import InventoryMachines, envelopes_of
 from provisioning.images.image import Image
 from provisioning.remote.discovery import DiscoveredMachine, Discovery, Wanted
 from provisioning.remote.places import Place
 from provisioning.targets import Choices, refuse_ablation
+from scenarios.distributed import Distributed
 from suite.errors import RequestError
 from suite.inventory import Inventory
 from suite.job.envelope import GIB
 from suite.job.job import CpuCapability
+from suite.registries import SCENARIOS
 from suite.request.request import RunRequest
 
 
@@ -49,8 +51,10 @@ def test_what_a_machine_cannot_give_is_refused_with_its_name() -> None:
 
 @pytest.mark.parametrize(("option", "value"), [("lab", "nodes=3"), ("data_disk", "/dev/sdb"), ("vfio", "0000:01:00.0")])
 def test_what_is_of_this_machine_is_refused_beside_others(option: str, value: str) -> None:
-    with pytest.raises(RequestError, match=f"--{option.replace('_', '-')} is .* this machine, and --inventory names"):
-        check_inventory(request(**{option: value}), nodes=3)
+    with pytest.raises(
+        RequestError, match=f"--{option.replace('_', '-')} .*and --inventory exclude each other: it .*this machine"
+    ):
+        request(inventory="hosts.toml", data="generated", **{option: value})
 
 
 def test_machines_need_what_packs_a_data_set_for_their_guests_alone() -> None:
@@ -62,7 +66,7 @@ def test_machines_need_what_packs_a_data_set_for_their_guests_alone() -> None:
 
 def test_the_cluster_of_a_plan_names_the_machines_by_rank() -> None:
     found = made(discovered(1, (0, 1)), discovered(2, (0, 1)), discovered(3, (2, 3)))
-    distributed = found.distributed_job(request(workers=2, ps=1))
+    distributed = found.distributed_job(request(workers=2, ps=1), Distributed())
     assert [(each.name, each.address, each.cpus) for each in distributed.machines] == [
         ("n1", "10.0.0.1", (0, 1)),
         ("n2", "10.0.0.2", (0, 1)),
@@ -75,15 +79,15 @@ def test_the_cluster_of_a_plan_names_the_machines_by_rank() -> None:
 def test_a_switch_of_the_network_is_refused_where_the_network_is_an_option() -> None:
     image = cast("Image", None)
     with pytest.raises(RequestError, match="--network says how"):
-        refuse_ablation("network", Choices(image, "podman", "tcg"), "reference", "distributed")
-    refuse_ablation("network", Choices(image, "kubernetes", "tcg"), "reference", "distributed")
+        refuse_ablation("network", Choices(image, "podman", "tcg"), "reference", Distributed())
+    refuse_ablation("network", Choices(image, "kubernetes", "tcg"), "reference", Distributed())
 
 
 @pytest.mark.parametrize(("engine", "scenario"), [("podman", "serve"), ("kubernetes", "distributed")])
 @pytest.mark.parametrize("way", ["cluster-ip", "node-port"])
 def test_a_way_through_a_service_is_refused_where_no_service_is(engine: str, scenario: str, way: str) -> None:
     with pytest.raises(RequestError, match=f"--ablate {way} is about a service of a cluster"):
-        refuse_ablation(way, Choices(cast("Image", None), engine, "tcg"), "reference", scenario)
+        refuse_ablation(way, Choices(cast("Image", None), engine, "tcg"), "reference", SCENARIOS.get(scenario))
 
 
 def test_machines_of_different_make_are_capped_to_what_all_have() -> None:

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from commands.run.pods import pod_job
+from commands.run.joined import pod_job
 from provisioning.engines.base import Allotment
 from provisioning.targets import Choices
 from suite.errors import RequestError
 from suite.job.distributed import instances_of
 from suite.job.envelope import GIB, Envelope
 from suite.request.request import RunRequest
+from suite.scenario import scenario_of
 
 ENVELOPE = Envelope(cpus=(0,), memory_bytes=2 * GIB, threads=1)
 TWO = {"scenario": "distributed", "engine": "kubernetes", "node": "n1,n2", "workers": 1, "target": ("container",)}
@@ -26,7 +27,8 @@ def choices(*cpus: tuple[int, ...] | None) -> Any:
 
 def planned(given: Any, **changed: Any) -> Any:
     request = RunRequest.of({**TWO, **changed})
-    return pod_job(request, given, request.targets.target, ENVELOPE, lambda _: None)
+    given.engine_options = {"node": request.value("node")} if request.value("node") else {}
+    return pod_job(request, scenario_of(request), given, request.targets.target, ENVELOPE, lambda _: None)
 
 
 def test_each_instance_has_a_node_and_the_cpus_that_it_gives() -> None:

@@ -12,7 +12,7 @@ from analysis.load.records import fact_lines
 from commands.run.forecast import Forecast
 from commands.run.validate import check_engine, refuse_ignored
 from provisioning.engines.base import Allotment, get_engine
-from provisioning.engines.kubernetes import KUBERNETES, KubernetesEngine
+from provisioning.engines.kubernetes import KUBERNETES, KubernetesEngine, nodes_of
 from provisioning.images.image import Image
 from provisioning.kubernetes.cluster import Cluster
 from provisioning.kubernetes.execution import PodNode, kernel_inside
@@ -26,7 +26,6 @@ from suite.process_identity import boot_id
 from suite.records.course import envelope_differences
 from suite.records.differences import INSIDE, facts
 from suite.records.environment import Environment
-from suite.request.parts import nodes_of
 from suite.request.request import RunRequest
 from tests.jobs import plan_of
 from tests.provisioning.kubernetes.conftest import Server, server

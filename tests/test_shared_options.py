@@ -1,13 +1,14 @@
 """From the options of a run of jobs that share the machine to its plan."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from analysis.report.provenance import run_command
-from commands.run.shared import check_shares, sharing_of
 from provisioning.images.image import Image
 from provisioning.targets import Choices
+from scenarios.shared import Shared
 from suite.errors import RequestError
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import PROFILES
@@ -17,25 +18,28 @@ from suite.request.request import RunRequest
 from tests.jobs import plan_of
 
 FOUR = Envelope(cpus=(0, 1, 2, 3), memory_bytes=4 * GIB, threads=4)
-TWO = Sharing(aggressors=("disk",), copies=2)
 
 
 def request(**options: Any) -> RunRequest:
     return RunRequest.of({"scenario": "shared", "profile": "paper", **options})
 
 
+def sharing_of(asked: RunRequest) -> Sharing:
+    sharing = Shared().part(asked, PROFILES["paper"], "resnet50")["sharing"]
+    assert isinstance(sharing, Sharing)
+    return sharing
+
+
+def check_shares(envelope: Envelope, targets: Sequence[str], note: Callable[[str], Any], **options: Any) -> None:
+    Shared().check_shares(request(aggressor=["disk"], aggressors=2, **options), envelope, targets, note)
+
+
 def test_the_default_aggressor_has_the_papers_large_batch() -> None:
-    sharing = sharing_of(request(aggressor=["alexnet", "disk"]), PROFILES["paper"])
-    assert sharing
+    sharing = sharing_of(request(aggressor=["alexnet", "disk"]))
     assert (sharing.aggressors, sharing.copies) == (("alexnet", "disk"), 1)
     assert {name: workload.batch for name, workload in sharing.workloads.items()} == {"alexnet": 512}
-    smaller = sharing_of(request(aggressor=["alexnet", "disk"], aggressor_batch=64, aggressors=3), PROFILES["paper"])
-    assert smaller
+    smaller = sharing_of(request(aggressor=["alexnet", "disk"], aggressor_batch=64, aggressors=3))
     assert (smaller.workloads["alexnet"].batch, smaller.copies) == (64, 3)
-
-
-def test_other_scenarios_share_nothing() -> None:
-    assert sharing_of(RunRequest.of({}), PROFILES["paper"]) is None
 
 
 def test_the_default_victims_are_the_papers_and_one_where_only_the_path_is_proved() -> None:
@@ -53,24 +57,23 @@ def test_the_numbers_of_every_victim_can_be_overridden_within_what_it_can_take()
 
 
 def test_a_machine_that_is_too_small_is_refused_with_the_arithmetic() -> None:
-    check_shares(TWO, FOUR, ["vm"], pytest.fail)
+    check_shares(FOUR, ["vm"], pytest.fail)
     little = FOUR.model_copy(update={"memory_bytes": GIB})
     with pytest.raises(RequestError, match=r"share 1\.0 GiB: 0\.33 GiB each, and each needs 0\.62 GiB"):
-        check_shares(TWO, little, ["vm"], pytest.fail)
+        check_shares(little, ["vm"], pytest.fail)
     narrow = Envelope(cpus=(0, 1), memory_bytes=4 * GIB, threads=2)
     with pytest.raises(RequestError, match=r"3 instances on 2 CPUs: there is 0\.67 of a CPU for each") as caught:
-        check_shares(TWO, narrow, ["vm"], pytest.fail)
+        check_shares(narrow, ["vm"], pytest.fail)
     assert "--cpus 3" in str(caught.value.remedy)
 
 
 def test_bare_metal_alone_shares_what_there_is_and_says_so() -> None:
     narrow = Envelope(cpus=(0,), memory_bytes=4 * GIB, threads=1)
     notes: list[str] = []
-    check_shares(TWO, narrow, ["bare-metal"], notes.append)
+    check_shares(narrow, ["bare-metal"], notes.append)
     assert "as its operating system likes" in notes[0]
-    equal = TWO.model_copy(update={"bare_metal_cpus": "equal"})
     with pytest.raises(RequestError):
-        check_shares(equal, narrow, ["bare-metal"], pytest.fail)
+        check_shares(narrow, ["bare-metal"], pytest.fail, bare_metal_cpus="equal")
 
 
 def choices(gpus: tuple[str, ...] = (), vfio: tuple[str, ...] = ()) -> Choices:
@@ -91,7 +94,7 @@ def test_a_gpu_that_is_passed_through_cannot_be_in_two_machines() -> None:
 
 
 def test_the_command_that_makes_a_plan_again_names_its_aggressors() -> None:
-    sharing = sharing_of(request(aggressor=["alexnet", "disk"], aggressor_batch=64, aggressors=3), PROFILES["paper"])
+    asked = request(aggressor=["alexnet", "disk"], aggressor_batch=64, aggressors=3)
     plan = plan_of(
         scenario="shared",
         targets=("vm",),
@@ -100,12 +103,10 @@ def test_the_command_that_makes_a_plan_again_names_its_aggressors() -> None:
         sizes={"alexnet-small": sizes_of(PROFILES["paper"], "alexnet-small", {})},
         envelope=FOUR,
         trial_timeout_s=60,
-        sharing=sharing,
+        sharing=sharing_of(asked),
+        request=asked,
     )
     words = " ".join(run_command(plan))
     assert "--scenario shared --model alexnet-small" in words
     assert "--target vm" in words
-    assert (
-        "--aggressor alexnet --aggressor disk --aggressors 3 --aggressor-batch 64 --bare-metal-cpus unrestricted"
-        in words
-    )
+    assert "--aggressor alexnet --aggressor disk --aggressors 3 --aggressor-batch 64" in words

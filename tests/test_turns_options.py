@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from analysis.report.provenance import run_command
-from commands.run.turns import check_turns, fitted
+from commands.run.validate import check_turns, fitted
 from scenarios.distributed import Distributed
 from scenarios.probe import Probing
 from scenarios.real import Real
@@ -15,6 +15,7 @@ from suite.job.envelope import GIB
 from suite.job.job import Alternating, settings
 from suite.plan import Plan, together
 from suite.request.request import RunRequest
+from suite.scenario import scenario_of
 from tests.suite.conftest import make_plan
 
 TARGETS = ("bare-metal", "container")
@@ -22,6 +23,10 @@ TARGETS = ("bare-metal", "container")
 
 def request(**options: Any) -> RunRequest:
     return RunRequest.of({"design": "alternating", **options})
+
+
+def check(asked: RunRequest, targets: tuple[str, ...] = TARGETS, *, pods: bool = False) -> None:
+    check_turns(asked, scenario_of(asked), targets, pods=pods)
 
 
 def test_turns_have_defaults_and_can_be_stated() -> None:
@@ -34,15 +39,21 @@ def test_turns_have_defaults_and_can_be_stated() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"design": "sequential", "rounds": 3}, "--rounds are about jobs that take turns"),
-        ({"steps": 7}, "--steps 7: the steps of jobs that take turns are those of all their turns"),
+        ({"design": "sequential", "rounds": 3}, "--rounds needs --design alternating or both"),
+        ({"steps": 7}, "--steps and --design alternating exclude each other: give --rounds and --burst-steps"),
+        (
+            {"scenario": "distributed", "inventory": "hosts.toml"},
+            "and --inventory exclude each other: its machines hold",
+        ),
+        ({"device": "cuda", "devices": 2, "parallel": "ddp"}, "and --parallel ddp exclude each other: its ranks"),
+        ({"vfio": "0000:01:00.0"}, "and --vfio exclude each other: such a GPU belongs to one instance"),
         ({"rounds": 0}, "--rounds 0"),
         ({"design": "duet"}, "--design 'duet' is unknown"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(RequestError, match=why):
-        check_turns(request(**options), TARGETS)
+        check(request(**options))
 
 
 @pytest.mark.parametrize(
@@ -50,37 +61,36 @@ def test_options_that_contradict_each_other_are_refused(options: dict[str, Any],
     [
         ({"scenario": "shared"}, "a victim and its aggressors run at the same time on purpose"),
         ({"scenario": "probe", "probe": ("cpu", "disk", "startup")}, "the disk and the startup probe measures in one"),
-        (
-            {"scenario": "distributed", "inventory": "hosts.toml"},
-            "a machine of an inventory, or a node of a cluster, holds one",
-        ),
         ({"scenario": "real"}, "a cold page cache is cold once, and not in every turn"),
         ({"scenario": "real", "cache": "cold"}, "a cold page cache"),
-        ({"device": "cuda", "devices": 2, "parallel": "ddp"}, "the ranks of ddp"),
-        ({"vfio": "0000:01:00.0"}, "a GPU that is passed through belongs to one instance"),
     ],
 )
 def test_what_cannot_take_turns_is_refused_in_one_sentence(options: dict[str, Any], why: str) -> None:
     with pytest.raises(RequestError, match=why) as caught:
-        check_turns(request(**options), TARGETS)
+        check(request(**options))
     assert caught.value.message.startswith("--design alternating with --scenario ")
     assert "." not in caught.value.message.rstrip(".")
     assert caught.value.remedy
 
 
 def test_what_can_take_turns_is_not() -> None:
-    check_turns(request(), TARGETS)
-    check_turns(request(scenario="real", cache="warm"), TARGETS)
-    check_turns(request(scenario="distributed"), TARGETS)
-    check_turns(request(scenario="probe", probe=("cpu", "memory", "syscall")), TARGETS)
-    check_turns(RunRequest.of({"scenario": "shared"}), TARGETS)
+    check(request())
+    check(request(scenario="real", cache="warm"))
+    check(request(scenario="distributed"))
+    check(request(scenario="probe", probe=("cpu", "memory", "syscall")))
+    check(RunRequest.of({"scenario": "shared"}))
     assert all(hasattr(each, "turn_taker") for each in (Synthetic, Real, Distributed, Probing))
 
 
-def test_a_job_alone_has_nobody_to_take_turns_with() -> None:
-    with pytest.raises(RequestError, match="a job alone has nobody to take turns with"):
-        check_turns(request(), ("bare-metal",))
-    check_turns(request(aa=True), ("bare-metal",))
+def test_nodes_of_a_cluster_take_no_turns() -> None:
+    with pytest.raises(RequestError, match="a node of a cluster holds one job at a time"):
+        check(request(scenario="distributed"), pods=True)
+
+
+def test_turns_need_two_jobs() -> None:
+    with pytest.raises(RequestError, match="turns need at least two jobs"):
+        check(request(), ("bare-metal",))
+    check(request(aa=True), ("bare-metal",))
 
 
 def in_turns(**changes: Any) -> Plan:

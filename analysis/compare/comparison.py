@@ -23,7 +23,7 @@ from analysis.compare.standing import with_standing
 from analysis.compare.turns import turns_of
 from analysis.compare.validity import usable
 from analysis.load.margin import looked_after
-from analysis.load.metrics import SHARED
+from analysis.load.metrics import with_trait
 from analysis.load.records import Records
 from analysis.statistics.ratios import MARGIN
 from analysis.warnings.changes import changed, with_changes
@@ -76,9 +76,9 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     of_runs = (*records.warnings, *missing_trials(records, trials), *hosts_differ(trials))
     of_records = (*of_runs, *failures(trials), *diverged(trials), *mixtures(plain(trials)), *changed(every_ok))
     # Jobs that share the machine are compared with themselves alone, and on bare metal they may have all CPUs.
-    apart = formed.refused[formed.refused["scenario"] != SHARED]
+    apart = formed.refused[with_trait(formed.refused, "normalised")]
     of_ratios = (*refusals(apart), *refused, *shared.warnings)
-    normalised = [one for one in found if one.job.scenario != SHARED]
+    normalised = [one for one in found if one.job.traits.normalised]
     of_trust = (
         *unnormalised(normalised),
         *differing(again, [metric for metric in metrics if not metric.supporting]),

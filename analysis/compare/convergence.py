@@ -14,7 +14,7 @@ from analysis.load.metrics import METRICS, Metric, metrics_of
 from analysis.load.records import Records
 from analysis.statistics.ratios import MARGIN, Samples, locate
 from analysis.statistics.sequential import LEAST_BLOCKS, Decision, should_stop, should_stop_deciding
-from suite.request.parts import Repetitions
+from suite.request.repetitions import Repetitions
 from suite.targets import BASELINE
 
 

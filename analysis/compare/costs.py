@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.compare.effects import RATIO, Key, effect, ratios_of
 from analysis.compare.pairing import ROW, papers_order
 from analysis.compare.results import ComparedJob, Cost
-from analysis.load.metrics import PROBE, Metric
+from analysis.load.metrics import Metric, with_trait
 from analysis.statistics.ratios import locate
 from suite.targets import BASELINE
 
@@ -35,7 +35,7 @@ def with_costs(trials: pd.DataFrame) -> pd.DataFrame:
     counted = trials["steps"] + trials["warmup_steps"].where(trials["burst_s"].isna(), 0)
     # A record that names no devices is of a job on one.
     trained = trials["batch"] * trials["devices"].fillna(1) * counted
-    units = (trained / 1000).mask((trials["scenario"] == PROBE).astype(bool), 1.0)
+    units = (trained / 1000).mask(with_trait(trials, "probes"), 1.0)
     inside, all_in = trials["worker_cpu_s"], trials["serving_cpu_s"]
     return trials.assign(
         cost_inside=inside / units,
@@ -55,7 +55,7 @@ def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[Cost]:
         return []
     targets = pairs[pairs["target"] != BASELINE]
     normalised = ratios_of(targets, _TO_BASELINE)
-    for probe in targets.loc[(targets["scenario"] == PROBE).astype(bool), "model"].unique():
+    for probe in targets.loc[with_trait(targets, "probes"), "model"].unique():
         normalised |= ratios_of(targets, replace(_TO_BASELINE, model=str(probe), of_probe=True))
     rows = ok.groupby(ROW)
     positive = ok[list(_MEANS.values())].where(lambda values: values > 0)
@@ -75,7 +75,7 @@ def _cost(row: Mapping[Any, Any], normalised: Mapping[Key, pd.DataFrame]) -> Cos
     found = {name: row[column] for name, column in (_MEANS | _PEAKS | _BYTES).items()}
     known: dict[str, Any] = {name: None if pd.isna(value) else float(value) for name, value in found.items()}
     lines = (line for text in (*row["substitutes"], *row["changed"]) for line in text.splitlines())
-    unit = PER_TRIAL if key[0].scenario == PROBE else f"1,000 {row['unit']}"
+    unit = PER_TRIAL if key[0].traits.probes else f"1,000 {row['unit']}"
     return Cost(
         *key, unit=unit, normalised=effect(place) if place else None, notes=tuple(dict.fromkeys(lines)), **known
     )

@@ -12,7 +12,7 @@ from analysis.compare.effects import Key
 from analysis.compare.pairing import ROW, job_of
 from analysis.compare.results import ComparedJob, Effect, Estimate, Group, TargetSummary, known_first
 from analysis.compare.validity import all_named, compact
-from analysis.load.metrics import PROBE, Metric, in_units, metrics_of
+from analysis.load.metrics import Metric, in_units, metrics_of
 from suite.registries import WORKLOADS
 from suite.targets import BASELINE, TARGETS
 
@@ -46,7 +46,7 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric],
     ]
     names = WORKLOADS.names()
     # Trainings are what is asked for; the probes after them explain.
-    return sorted(made, key=lambda group: (group.job.scenario == PROBE, group.job, known_first(names, group.model)))
+    return sorted(made, key=lambda group: (group.job.traits.probes, group.job, known_first(names, group.model)))
 
 
 def _table(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric]) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from analysis.compare.effects import RATIO, effect, effects_of, judged, mean_of,
 from analysis.compare.pairing import ROW, pair, papers_order
 from analysis.compare.results import ComparedJob, Effect, Interference, Isolation, known_first
 from analysis.compare.validity import usable
-from analysis.load.metrics import METRICS, SHARED, Metric
+from analysis.load.metrics import METRICS, Metric, with_trait
 from analysis.statistics.ratios import NoiseFloor, locate, noise_floor
 from analysis.warnings.findings import refusals
 from analysis.warnings.types import AnalysisWarning
@@ -43,7 +43,7 @@ class SharedFindings:
 
 def interference(ok: pd.DataFrame, margin: float, *, force: bool = False) -> SharedFindings:
     """Return the interference of trials that are ok and have ``variant``; empty if no victim had an aggressor."""
-    mine = ok[ok["scenario"] == SHARED]
+    mine = ok[~with_trait(ok, "normalised")]
     if mine["aggressor"].isna().all():
         return SharedFindings((), (), {})
     trials = mine.assign(ablation=mine["ablation"].fillna(""))

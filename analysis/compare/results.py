@@ -7,12 +7,13 @@ from typing import TypeVar
 import pandas as pd
 
 from analysis.load.computed import Kind
-from analysis.load.metrics import METRICS, PROBE, Metric
+from analysis.load.metrics import METRICS, Metric
 from analysis.statistics.alternating import Components, Design, SwitchingCost
 from analysis.statistics.ratios import MARGIN, NoiseFloor, Verdict
 from analysis.statistics.tails import SlowTrials
 from analysis.warnings.types import AnalysisWarning
 from suite.records.record import EPOCH, FIRST_EPOCH, SCALED_EPOCH
+from suite.request.traits import Traits, traits_of
 
 
 @dataclass(frozen=True)
@@ -98,11 +99,16 @@ class ComparedJob:
     recipe: str
     variant: str
 
+    @property
+    def traits(self) -> type[Traits]:
+        """Return what the scenario declares of itself."""
+        return traits_of(self.scenario)
+
     def __str__(self) -> str:
         words = {name: f"{value} {name}" for name, value in vars(self).items() if value}
         if self.variant:
             words["variant"] = self.variant
-        if self.scenario == PROBE:
+        if self.traits.probes:
             # A probe trains nothing: it has neither data nor a recipe that would tell jobs apart.
             words = {name: text for name, text in words.items() if name not in ("data", "recipe")}
         return ", ".join(words.values())

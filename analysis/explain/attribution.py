@@ -18,7 +18,7 @@ from analysis.compare.results import ComparedJob
 from analysis.compare.validity import usable
 from analysis.explain.explanation import COMPUTE, OPENING, UNEXPLAINED, Explained, Explanation, TimeDifference
 from analysis.explain.prediction import predictions
-from analysis.load.metrics import METRICS, PROBE
+from analysis.load.metrics import METRICS, with_trait
 from analysis.load.records import Records, read_record
 from analysis.statistics.ratios import MARGIN, locate, step_times
 from analysis.warnings.changes import with_changes
@@ -81,7 +81,7 @@ def explain(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     """
     every = with_changes(with_variants(records.trials))
     trials = plain(every)
-    ok = trials[trials["ok"] & (trials["scenario"] != PROBE)]
+    ok = trials[trials["ok"] & ~with_trait(trials, "probes")]
     formed = usable(to_baseline(ok, []), force=force).pairs
     read = _PartsOfTrials(ok)
     found = []

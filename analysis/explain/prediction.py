@@ -16,7 +16,7 @@ from analysis.compare.pairing import ROW, to_baseline
 from analysis.compare.results import Effect
 from analysis.compare.validity import usable
 from analysis.explain.explanation import OPENING, UNEXPLAINED, Explanation, Predicted, Prediction, TimeDifference
-from analysis.load.metrics import PROBE, Metric
+from analysis.load.metrics import Metric, with_trait
 from analysis.load.records import Records
 from analysis.statistics.ratios import locate
 from suite.job.job import BETWEEN
@@ -50,11 +50,11 @@ def predictions(
     ``trials`` are those of the targets as they are, with ``variant``.
     """
     ok = trials[trials["ok"]]
-    probes = ok[(ok["scenario"] == PROBE).astype(bool)]
+    probes = ok[with_trait(ok, "probes")]
     if probes.empty:
         return [None] * len(explanations)
     metrics = [metric for metric in records.metrics if any(metric.column in names for names in PREDICTORS.values())]
-    training = ok[(ok["scenario"] != PROBE).astype(bool)].assign(key=_places(ok)).groupby(ROW).first()
+    training = ok[~with_trait(ok, "probes")].assign(key=_places(ok)).groupby(ROW).first()
     probes = probes.assign(key=_places(probes))
     found = []
     for one in explanations:

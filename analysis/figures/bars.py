@@ -28,7 +28,7 @@ from analysis.figures.style import (
     scale,
     targets_of,
 )
-from analysis.load.metrics import PROBE, SHARED, Metric
+from analysis.load.metrics import Metric
 from analysis.report.formatting import number
 from analysis.statistics.ratios import NoiseFloor
 from suite.records.record import EPOCH, EPOCH_METRICS
@@ -40,7 +40,7 @@ _NAN = float("nan")
 def training_bars(comparison: Comparison, reference: Reference) -> Iterator[Drawing]:
     """Yield one drawing per metric that a training measured: the models that have it along the axis."""
     job = comparison.jobs[0]
-    if job.scenario in (PROBE, SHARED):
+    if job.traits.probes or not job.traits.normalised:
         return
     measured = dict.fromkeys(metric for group in comparison.groups for metric in group.metrics)
     for metric in (metric for metric in measured if not metric.supporting and metric.name not in EPOCH_METRICS):
@@ -82,7 +82,7 @@ def time_per_epoch(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
 def probe_bars(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
     """Yield one drawing per probe: its metrics along the axis."""
     for group in comparison.groups:
-        if group.job.scenario == PROBE and any(summary.estimates for summary in group.targets):
+        if group.job.traits.probes and any(summary.estimates for summary in group.targets):
             title = f"The probe {group.model}: every metric on every target"
             yield Drawing(group.model, title, probe_chart(group))
 

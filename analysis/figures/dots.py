@@ -10,7 +10,7 @@ from analysis.compare.results import Comparison, Group
 from analysis.figures.drawing import Drawing, canvas, style
 from analysis.figures.reference import Reference
 from analysis.figures.style import label, legend, legend_below, palette, scale, targets_of
-from analysis.load.metrics import METRICS, PROBE
+from analysis.load.metrics import METRICS
 from suite.targets import BASELINE
 
 _MOST_VECTORS = 2000
@@ -29,7 +29,7 @@ def every_trial(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
         for summary in group.targets
         if summary.target == BASELINE and metric.name in summary.estimates
     }
-    if not base or comparison.trials.empty or comparison.jobs[0].scenario == PROBE:
+    if not base or comparison.trials.empty or comparison.jobs[0].traits.probes:
         return
     trials = comparison.trials[comparison.trials["model"].isin(list(base))]
     dots = pd.DataFrame({"model": trials["model"].astype(str), "target": trials["target"].astype(str)})

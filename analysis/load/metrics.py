@@ -8,11 +8,15 @@ import pandas as pd
 
 from analysis.warnings.types import AnalysisWarning
 from suite.records.record import SCALED_EPOCH, MetricValue
+from suite.request.traits import traits_of
 
-PROBE = "probe"
-"""The scenario whose model is the name of a probe, and which has metrics in place of a throughput."""
-SHARED = "shared"
 Better = Literal["more", "less"]
+
+
+def with_trait(table: pd.DataFrame, trait: str) -> "pd.Series[bool]":
+    """Return the rows of a table whose scenarios declare a trait; see ``suite.request.traits.Traits``."""
+    names = [str(name) for name in table["scenario"].unique()]
+    return table["scenario"].isin([name for name in names if getattr(traits_of(name), trait)])
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,11 @@ class Metric:
 
     def of(self, scenario: str, model: str) -> bool:
         """Return whether trials of this scenario and model measure it."""
-        return (scenario == PROBE) == self.of_probe and self.model in (None, model)
+        return traits_of(scenario).probes == self.of_probe and self.model in (None, model)
 
     def rows(self, table: pd.DataFrame) -> "pd.Series[bool]":
         """Return the rows of a table with ``scenario`` and ``model`` for which ``of`` holds."""
-        kind = (table["scenario"] == PROBE).astype(bool) == self.of_probe
+        kind = with_trait(table, "probes") == self.of_probe
         return kind if self.model is None else kind & (table["model"] == self.model)
 
 
@@ -85,7 +89,7 @@ def spread(trials: pd.DataFrame) -> Spread:
     for index, scenario, model, found in measured.itertuples():
         one: MetricValue
         for name, one in found.items():
-            of_probe = scenario == PROBE
+            of_probe = traits_of(scenario).probes
             column = f"{model}/{name}" if of_probe else f"training/{model}/{name}"
             metric = known.get(column)
             if metric is None:

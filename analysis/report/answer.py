@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from analysis.compare.results import Circumstances, ComparedJob, Comparison, Group, SameWork, TargetSummary
 from analysis.load.computed import AGREEMENTS
-from analysis.load.metrics import METRICS, SHARED
+from analysis.load.metrics import METRICS
 from analysis.report.claim import OUTCOMES, Claim, lower
 from analysis.report.formatting import count, duration, number, percent, shown
-from suite.job.command import COMMAND
 from suite.targets import BASELINE
 
 MOST_SENTENCES = 3
@@ -74,10 +73,11 @@ def claims_of(group: Group, margin: float) -> Iterator[Claim]:
 
     Of a command that prints no throughput it is the elapsed time.
     """
-    if group.job.scenario == SHARED:
+    if not group.job.traits.normalised:
         return
-    silent = group.job.scenario == COMMAND and not any(METRICS[0].name in one.estimates for one in group.targets)
-    deciding = METRICS[1 if silent else 0].name
+    measured = {name for summary in group.targets for name in summary.estimates}
+    candidates = group.job.traits.deciding
+    deciding = next((name for name in candidates if name in measured), candidates[0])
     metrics = [one for one in shown(group.metrics) if one.of_probe or one.name == deciding]
     for summary in group.targets:
         for metric in metrics if summary.target != BASELINE else ():

@@ -6,7 +6,6 @@ from typing import Literal
 from analysis.compare.results import ComparedJob, Comparison, Group
 from analysis.explain.explanation import Explained
 from analysis.figures.reference import SOURCE
-from analysis.load.metrics import PROBE, SHARED
 from analysis.report.answer import answer, claims, overall_claims
 from analysis.report.elements import Element, Figure, Heading, Line, Notes, warnings
 from analysis.report.formatting import (
@@ -56,7 +55,7 @@ def document(
         yield from _overview(comparison, costs=costs)
         return
     # What a job answers by itself stands there, with the part of a trial that costs most.
-    listed = {claim.sentence for claim in claims(comparison) if explained and claim.job.scenario != PROBE}
+    listed = {claim.sentence for claim in claims(comparison) if explained and not claim.job.traits.probes}
     yield from (line for line in answer_lines(comparison) if line.text not in listed)
     overall = (one.job for one in comparison.overall)
     for job in dict.fromkeys((*comparison.jobs, *jobs_with_aggressors(comparison), *overall)):
@@ -92,14 +91,15 @@ def more_options(comparison: Comparison, level: Level, *, costs: bool) -> str:
 
 def _overview(comparison: Comparison, *, costs: bool) -> Iterator[Element]:
     footnotes = Footnotes(comparison)
-    if trained := [group for group in comparison.groups if group.job.scenario not in (PROBE, SHARED)]:
+    traits = [(group, group.job.traits) for group in comparison.groups]
+    if trained := [group for group, declared in traits if declared.normalised and not declared.probes]:
         yield Line(str(common_job(trained)), "dim")
         yield overview_table(trained, footnotes)
     for group in comparison.groups:
         if table := epoch_table(group):
             yield Heading(group.model, rank=4)
             yield table
-        if group.job.scenario == PROBE:
+        if group.job.traits.probes:
             yield Heading(group.model, str(group.job), rank=4)
             yield results_table(group, full=False)
     for job in jobs_with_aggressors(comparison):
@@ -120,7 +120,7 @@ def _job(
     if explained:
         why = {(one.model, one.target): reason(one) for one in explanations}
         of_job = comparison.of(job)
-        found = claims(of_job) if job.scenario != PROBE else []
+        found = claims(of_job) if not job.traits.probes else []
         sentences = tuple(f"{claim.sentence}{why.get((claim.what, claim.target), '')}" for claim in found)
         yield Notes(sentences, tuple(claim.sentence for claim in overall_claims(of_job)), main=True)
     for group in comparison.groups:

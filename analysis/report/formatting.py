@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from analysis.compare.results import AblationEffect, BurstVariation, ComparedJob, Comparison, Effect, Estimate, Group
-from analysis.load.metrics import METRICS, SHARED, Metric
+from analysis.load.metrics import METRICS, Metric
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import SIGNIFICANCE, Verdict
 from analysis.statistics.tails import SlowTrials
@@ -127,7 +127,7 @@ def group_lines(group: Group) -> Iterator[str]:
 
     That is the noise of bare metal, and whether the layers add up.
     """
-    if group.job.scenario == SHARED:
+    if not group.job.traits.normalised:
         yield "the victim alone, with idle instances beside it: what it does beside aggressors is compared with this"
     floors: dict[str, list[str]] = {}
     for metric in shown(group.metrics):

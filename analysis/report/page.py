@@ -15,7 +15,6 @@ from analysis.explain.explanation import Explained
 from analysis.figures.drawing import svg
 from analysis.figures.plots import pictures
 from analysis.figures.reference import normalised
-from analysis.load.metrics import PROBE
 from analysis.load.records import Records
 from analysis.report import formatting
 from analysis.report.certificate import certificate_document
@@ -68,7 +67,7 @@ def render(
         runs=comparison.runs,
         document=[*with_explained_columns(page)],
         provenance=provenance(records),
-        trains=any(group.job.scenario != PROBE for group in comparison.groups),
+        trains=any(not group.job.traits.probes for group in comparison.groups),
         certificate=certificate,
     )
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from analysis.load.metrics import PROBE
 from analysis.load.records import Records
 from suite.errors import RequestError
 from suite.job.envelope import format_cpu_list
@@ -16,6 +15,7 @@ from suite.records.reader import NewerRecordError, clean_record
 from suite.records.record import TrialRecord
 from suite.registries import INJURIES
 from suite.request.request import OPTIONS, command_of
+from suite.request.traits import traits_of
 from suite.results.files import read_small
 from suite.results.store import stored_plan
 from suite.selftest.injuries import get_injury
@@ -121,7 +121,7 @@ def run_command(plan: Plan) -> list[str]:
     counted = (job.distributed and not job.distributed.lab) or job.layers.engine == "kubernetes"
     resolved: dict[str, object] = {
         "target": plan.targets,
-        **({} if job.command else {"probe" if job.scenario == PROBE else "model": _models(plan)}),
+        **({} if job.command else {traits_of(job.scenario).subject: _models(plan)}),
         "ablate": plan.ablations,
         "blocks": plan.blocks,
         "warmup_blocks": plan.warmup_blocks,

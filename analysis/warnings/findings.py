@@ -7,11 +7,10 @@ import pandas as pd
 
 from analysis.compare.pairing import ROW, job_of
 from analysis.compare.results import ComparedJob, Group
-from analysis.load.metrics import PROBE
 from analysis.warnings.types import AnalysisWarning, Touched
 from suite.host_compatibility import Host, differences
 from suite.job.ablations import label_of
-from suite.job.command import COMMAND
+from suite.job.datasets import SYNTHETIC
 from suite.targets import BASELINE
 
 _HOST_COLUMNS = {"hostname": "hostname"} | {
@@ -117,15 +116,14 @@ def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
 
 def _command(job: ComparedJob, models: Iterable[str], targets: Iterable[str]) -> str:
     """Return the ``bench run`` that repeats these trials together with bare metal."""
-    options = [f"--scenario {job.scenario}", f"--profile {job.profile}"]
-    if job.scenario != PROBE:
+    options, traits = [f"--scenario {job.scenario}", f"--profile {job.profile}"], job.traits
+    if not traits.probes:
         options.append(f"--recipe {job.recipe}")
-    if job.scenario == COMMAND:
-        options.append("--command ...")
-    elif job.data != "synthetic":
+    if traits.reads and job.data != SYNTHETIC:
         options.append(f"--data {job.data if job.data == 'generated' else f'{job.data}:DIR'}")
-    kind = "probe" if job.scenario == PROBE else "model"
-    options += [f"--{kind} {name}" for name in models if job.scenario != COMMAND]
+    # Records have the name of a command, and not its words.
+    named = traits.workloads or traits.probes
+    options += [f"--{traits.subject} {name}" for name in models] if named else [f"--{traits.subject} ..."]
     return " ".join(("bench run", *options, *(f"--target {target}" for target in targets)))
 
 

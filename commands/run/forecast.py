@@ -14,7 +14,7 @@ from provisioning.volumes import disk_of, packed_bytes
 from suite.host_compatibility import Host
 from suite.job.envelope import GIB, format_cpu_list
 from suite.plan import Plan
-from suite.request.parts import MOST_BLOCKS, RepetitionOptions
+from suite.request.repetitions import MOST_BLOCKS, RepetitionOptions
 from suite.results.store import RESULTS, Run
 from suite.sweep.estimate import Durations, Guess, Source, durations_below
 from suite.targets import VMS

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from commands.run.distributed import joined_job, needs, ranks_of
+from commands.run.joined import joined_job, needs
 from provisioning.engines.base import get_engine
 from provisioning.images.image import Image
 from provisioning.isa import lowest_of
@@ -23,6 +23,7 @@ from suite.job.envelope import Envelope, parse_bytes, plan_envelope
 from suite.job.job import CpuCapability
 from suite.job.profiles import PROFILES
 from suite.request.request import RunRequest
+from suite.scenario import PlannedScenario
 from suite.targets import BASELINE, VMS
 from worker.data import listing
 
@@ -44,7 +45,7 @@ class InventoryMachines:
         found = self.discovery
         return Choices(image, found.engine, found.accelerator, gpus, inventory=self.inventory, provider=found.provider)
 
-    def distributed_job(self, request: RunRequest) -> DistributedJob:
+    def distributed_job(self, request: RunRequest, scenario: PlannedScenario) -> DistributedJob:
         machines = (
             MachineSpec(name=found.name, address=place.address, interface=place.interface, cpus=envelope.cpus)
             for found, place, envelope in zip(
@@ -53,9 +54,10 @@ class InventoryMachines:
         )
         return joined_job(
             request,
+            scenario,
             self.targets,
             self.discovery.accelerator,
-            network=request.distributed.network,
+            network=request.joining.network,
             machines=tuple(machines),
             guests="routed" if VMS.intersection(self.targets) else None,
         )
@@ -68,18 +70,18 @@ class InventoryMachines:
 
 
 def machines_of(
-    request: RunRequest, path: Path, image: Image, dataset: Dataset | None, note: Note
+    request: RunRequest, scenario: PlannedScenario, path: Path, image: Image, dataset: Dataset | None, note: Note
 ) -> InventoryMachines:
     """Return the machines of the inventory at ``path``. Raises RequestError for what they do not carry."""
     inventory = read_inventory(path)
-    check_inventory(request, len(inventory.nodes))
-    inventory = inventory.model_copy(update={"nodes": inventory.nodes[: sum(ranks_of(request))]})
+    check_inventory(request, scenario, len(inventory.nodes))
+    inventory = inventory.model_copy(update={"nodes": inventory.nodes[: scenario.instances(request)]})
     wanted = Wanted(
         request.targets.target,
         image,
         request.targets.engine,
         request.targets.accel,
-        request.distributed.network,
+        request.joining.network,
         provider=request.targets.provider,
         with_data=dataset is not None,
     )
@@ -142,21 +144,12 @@ def _data_check(dataset: Dataset | None, note: Note) -> Callable[[Machine], None
     return check
 
 
-def check_inventory(request: RunRequest, nodes: int) -> None:
-    """Raise RequestError for options that are about this machine, and for more ranks than there are machines."""
-    refused = {
-        "lab": "a network on this machine",
-        "data_disk": "a device of this machine",
-        "vfio": "about virtual machines on this machine",
-    }
-    for name, what in refused.items():
-        if request.value(name):
-            raise RequestError(
-                f"{option(name)} is {what}, and {option('inventory')} names others", remedy="give one of the two"
-            )
-    if nodes < sum(ranks_of(request)):
+def check_inventory(request: RunRequest, scenario: PlannedScenario, nodes: int) -> None:
+    """Raise RequestError for more ranks than there are machines."""
+    if nodes < scenario.instances(request):
         raise RequestError(
-            f"{option('inventory')} {request.distributed.inventory}: {needs(request, 'machine')}, and it lists {nodes}",
+            f"{option('inventory')} {request.joining.inventory}: {needs(request, scenario, 'machine')}, and it lists "
+            f"{nodes}",
             remedy=f"list more, or ask for fewer with {option('workers')} and {option('ps')}",
         )
 

@@ -21,7 +21,6 @@ from suite.job.datasets import Dataset
 from suite.plan import Plan
 from suite.progress import Display, Lines
 from suite.records.environment import Environment
-from suite.registries import SCENARIOS
 from suite.request.request import RunRequest
 from suite.untrusted.console import PlainConsole
 from worker.environment import collect
@@ -59,9 +58,7 @@ def ready(request: RunRequest, note: Note, checks: Sequence[Check] | None = None
     ``checks`` are what ``doctor.examine`` found, where it was asked already.
     """
     resolved = resolve(request, note, checks)
-    # The scenario of the probes takes the user's own job file.
-    own = {"fio_job": resolved.fio_job} if resolved.fio_job else {}
-    return Ready(plan_of(resolved, note), SCENARIOS.get(resolved.request.scenario)(**own), resolved.choices)
+    return Ready(plan_of(resolved, note), resolved.scenario, resolved.choices)
 
 
 def refuse_changed(dataset: Dataset) -> None:

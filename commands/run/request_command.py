@@ -11,7 +11,7 @@ from scenarios.own_workload import file_of, sha256_of
 from suite.errors import RequestError, flag, option
 from suite.job.job import Job
 from suite.request.option import ALL, Option
-from suite.request.request import OPTIONS, PARTS, RunRequest
+from suite.request.request import OPTIONS, RunRequest, group_models
 from suite.results.runs import SWEEP, is_run
 from suite.results.store import PLAN, stored_plan
 from suite.untrusted.files import refuse_writable_by_others
@@ -68,7 +68,9 @@ class RequestCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         scenario = ctx.params.get("scenario")
         parameters = {str(parameter.name): parameter for parameter in self.get_params(ctx)}
-        titles = {part: str(model.__doc__).partition("\n")[0].removesuffix(".") for part, model in PARTS.items()}
+        titles = {
+            part: str(model.__doc__).partition("\n")[0].removesuffix(".") for part, model in group_models().items()
+        }
         groups: dict[str, list[str]] = {COMMON: [], **{title: [] for title in titles.values()}}
         for each in OPTIONS.values():
             if scenario is None or each.known_to(scenario):

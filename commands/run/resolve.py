@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from commands.run.distributed import ranks_of
 from commands.run.inventory import InventoryMachines, inventory_of_pods, machines_of, node_of_pods
 from provisioning import data_device, doctor
 from provisioning.doctor import Check
 from provisioning.engines.base import default_engine, get_engine
+from provisioning.engines.kubernetes import nodes_of
 from provisioning.images import image as images
 from provisioning.images.image import Image
 from provisioning.machines.accelerator import Accelerator
@@ -16,15 +16,13 @@ from provisioning.machines.base import get_provider
 from provisioning.nodes import local_node
 from provisioning.paths import home
 from provisioning.targets import Choices, booted
-from scenarios.command_files import files_of
-from scenarios.datasets import resolve as datasets
 from scenarios.own_workload import adopt
 from suite.errors import RequestError, option
-from suite.job.command import COMMAND, CommandJob, parse_command
-from suite.job.datasets import GENERATED, SYNTHETIC, Dataset
-from suite.job.distributed import JOINED
-from suite.request.parts import gpu_indices, nodes_of, pci_addresses
+from suite.job.datasets import Dataset
+from suite.job.profiles import PROFILES, Profile
+from suite.request.parts import gpu_indices, pci_addresses
 from suite.request.request import OPTIONS, RunRequest
+from suite.scenario import PlannedScenario, scenario_of
 from suite.targets import TARGETS
 
 Note = Callable[[str], None]
@@ -35,6 +33,7 @@ class Resolved:
     """A request with the facts of the machines that will serve it."""
 
     request: RunRequest
+    scenario: PlannedScenario
     models: tuple[str, ...]
     """The workloads, the probes or the command, by the names that records have for them."""
     targets: tuple[str, ...]
@@ -43,11 +42,12 @@ class Resolved:
     data: str
     """The name of the data."""
     dataset: Dataset | None
-    fio_job: str | None
-    """The text of the user's job file for the disk probe."""
-    machines: InventoryMachines | None
+    machines: InventoryMachines | None = None
     """The machines of the inventory, in place of this one."""
-    command: CommandJob | None = None
+
+    @property
+    def profile(self) -> Profile:
+        return PROFILES[self.request.measurement.profile]
 
 
 def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = None) -> Resolved:
@@ -56,28 +56,28 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
     ``checks`` are what ``doctor.examine`` found on this machine, where that is known already.
     """
     request = of_members_that_load(request, note)
-    command = command_job(request)
-    models = (command.name,) if command else models_of(request)
-    data, dataset = data_of(request, note)
-    fio_job = fio_job_of(request)
-    ranks_of(request)  # what is wrong with them is said first
-    if path := request.distributed.inventory:
-        if request.scenario in JOINED:
+    scenario = scenario_of(request)
+    files = OPTIONS["model"].is_path if scenario.workloads else lambda _: False
+    words = (adopt(word) if files(word) else word for word in scenario.models(request))
+    models = tuple(dict.fromkeys(words))
+    data, dataset = data_of(request, scenario, note)
+    if path := request.joining.inventory:
+        if scenario.joined:
             image = _image_of(request)
-            machines = machines_of(request, path, image, dataset, note)
+            machines = machines_of(request, scenario, path, image, dataset, note)
             choices = machines.choices(image, _gpus_of(request))
         else:
             inventory = inventory_of_pods(request, path)
             # The doctor knows what this machine carries, and nothing but pods is opened from it.
             choices = replace(choices_of(request, (), request.targets.target, note), inventory=inventory)
             machines = node_of_pods(request, inventory, choices, note)
-        return Resolved(request, models, machines.targets, choices, data, dataset, fio_job, machines)
+        return Resolved(request, scenario, models, machines.targets, choices, data, dataset, machines)
     if checks is None:
         note("checking this machine")
         checks = doctor.examine()
     targets = carried(request, checks, note)
     choices = choices_of(request, checks, targets, note)
-    return Resolved(request, models, targets, choices, data, dataset, fio_job, None, command)
+    return Resolved(request, scenario, models, targets, choices, data, dataset)
 
 
 def of_members_that_load(request: RunRequest, note: Note) -> RunRequest:
@@ -85,37 +85,18 @@ def of_members_that_load(request: RunRequest, note: Note) -> RunRequest:
 
     One that was named among others stays, and is refused where it is used.
     """
-    asked = {"model": request.models, **{name: request.value(name) for name in ("probe", "aggressor", "ablate")}}
-    for name, names in asked.items():
-        declared = OPTIONS[name]
-        if not declared.known_to(request.scenario) or set(names) != set(declared.choices(request.scenario)):
+    for declared in OPTIONS.values():
+        if not (declared.several and declared.about.members and declared.known_to(request.scenario)):
+            continue
+        names: tuple[str, ...] = request.value(declared.name)
+        if set(names) != set(declared.choices(request.scenario)):
             continue
         failures = declared.failures()
         for why in failures.values():
             note(f"left out: {why}")
         if failures:
-            request = request.changed(**{name: tuple(each for each in names if each not in failures)})
+            request = request.changed(**{declared.name: tuple(name for name in names if name not in failures)})
     return request
-
-
-def models_of(request: RunRequest) -> tuple[str, ...]:
-    """Return the names that records have for what is measured. Raises RequestError for a file that cannot be used."""
-    if request.scenario == "probe":
-        return request.probes.probe
-    named = (adopt(word) if OPTIONS["model"].is_path(word) else word for word in request.models)
-    return tuple(dict.fromkeys(named))
-
-
-def command_job(request: RunRequest) -> CommandJob | None:
-    """Return the command of the user's own; None in other scenarios. Raises RequestError where none is given."""
-    if request.scenario != COMMAND:
-        return None
-    if not request.own.command:
-        raise RequestError(
-            f"{option('scenario')} {COMMAND} needs {option('command')}",
-            remedy=f'add {option("command")} "python train.py --epochs 1"',
-        )
-    return CommandJob(argv=parse_command(request.own.command), throughput=request.own.throughput_pattern)
 
 
 def carried(request: RunRequest, checks: Sequence[Check], note: Note) -> tuple[str, ...]:
@@ -144,7 +125,8 @@ def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
     """Return what the layers of the targets are made of. Raises RequestError for what does not work on this machine."""
     working = [check.name for check in checks if check.kind == "engine" and check.usable]
     engine = request.targets.engine or default_engine(working)
-    options = {name: str(request.value(name)) for name in get_engine(engine).options if request.value(name)}
+    declared = [each.name for each in OPTIONS.values() if each.engine == engine]
+    options = {name: str(request.value(name)) for name in declared if request.value(name)}
     if "container" in targets and not get_engine(engine).is_cluster:
         check = next(check for check in checks if check.kind == "engine" and check.name == engine)
         if not check.usable:
@@ -193,40 +175,11 @@ def _gpus_of(request: RunRequest) -> tuple[str, ...]:
     return gpu_indices(request.gpus.gpus) if request.gpus.gpus else ()
 
 
-def data_of(request: RunRequest, note: Note) -> tuple[str, Dataset | None]:
-    """Return the name of the data and, where they are files, the data set. Raises RequestError where it cannot be."""
-    if request.scenario == COMMAND:
-        files = request.own.command_files
-        return ("files", files_of(files, note)) if files else ("none", None)
-    real = request.scenario == "real"
-    given = request.data.data or (GENERATED if real else SYNTHETIC)
-    if given != SYNTHETIC and (real or request.scenario == "distributed"):
-        name, dataset = datasets.resolve(given, home(), request.data.frame_stride, note)
-        if request.data.data_disk:
-            device = str(Path(request.data.data_disk).absolute())
-            data_device.check(device, dataset, f"{name}:{dataset.directory}")
-            dataset = dataset.model_copy(update={"device": device})
-        return name, dataset
-    if real or given != SYNTHETIC:
-        fitting = "synthetic" if real else "real"
-        raise RequestError(
-            f"{option('data')} {given} with {option('scenario')} {request.scenario}",
-            remedy=f"use {option('scenario')} {fitting} for it",
-        )
-    for name in ("data_disk", "cache", "frame_stride"):
-        if request.value(name):
-            raise RequestError(
-                f"{option(name)} is about a data set", remedy=f"name one with {option('data')}, or leave it out"
-            )
-    return given, None
-
-
-def fio_job_of(request: RunRequest) -> str | None:
-    """Return the text of the user's own job file. Raises RequestError when it cannot be read."""
-    path = request.probes.fio_job
-    try:
-        return path.read_text(encoding="utf-8") if path else None
-    except (OSError, ValueError) as error:
-        raise RequestError(
-            f"{option('fio_job')} {path} cannot be read: {error}", remedy="name a job file of fio"
-        ) from error
+def data_of(request: RunRequest, scenario: PlannedScenario, note: Note) -> tuple[str, Dataset | None]:
+    """Return the name of the data and, if they are files, the data set. Raises RequestError if it cannot be used."""
+    name, dataset = scenario.data_set(request, home(), note)
+    if dataset and request.data.data_disk:
+        device = str(Path(request.data.data_disk).absolute())
+        data_device.check(device, dataset, f"{name}:{dataset.directory}")
+        dataset = dataset.model_copy(update={"device": device})
+    return name, dataset

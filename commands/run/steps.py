@@ -8,7 +8,7 @@ from commands.run.earlier import earlier_records
 from commands.run.outlook import Outlook
 from suite.plan import Detection, Plan
 from suite.records.headers import headers
-from suite.request.parts import MOST_BLOCKS, RepetitionOptions
+from suite.request.repetitions import MOST_BLOCKS, RepetitionOptions
 from suite.results.store import Run
 from suite.units import format_duration
 

@@ -1,28 +1,39 @@
-"""Refuse options that contradict each other, and ablations that would switch nothing."""
+"""Refuse contradictions of a resolved request, ablations that switch nothing, and turns that cannot be taken."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
-from provisioning.engines.base import get_engine
 from provisioning.targets import Choices, booted, refuse_ablation
-from suite.errors import RequestError, option
+from suite.errors import RequestError, option, spelled
+from suite.interfaces import TurnScenario
 from suite.job import ablations
-from suite.job.command import COMMAND
-from suite.job.datasets import SYNTHETIC
 from suite.job.envelope import GIB
-from suite.job.job import CpuCapability
-from suite.job.serving import SERVE
-from suite.job.sharing import architecture
-from suite.plan import Plan, lower
-from suite.registries import ABLATIONS, ENGINES, WORKLOADS
-from suite.request.parts import DECIDED
+from suite.job.job import CpuCapability, Job
+from suite.plan import Plan, lower, together
+from suite.registries import ABLATIONS
+from suite.request.repetitions import DECIDED
 from suite.request.request import RunRequest
+from suite.scenario import PlannedScenario
 from suite.targets import BASELINE, CONTAINERS, VMS
 
+Note = Callable[[str], None]
 MOST_OF_MEMORY = 0.5
 """The share of an instance's memory that a data set can take and stay cached beside the job."""
 
 
-def check_ratios(request: RunRequest, targets: tuple[str, ...]) -> None:
+def refuse_ignored(request: RunRequest) -> None:
+    """Raise RequestError for an option that was given and would change nothing."""
+    request.refuse_idle()
+    given = request.given()
+    if not booted(request.targets.target, request.targets.engine):
+        for name in ("provider", "accel"):
+            if name in given:
+                raise RequestError(
+                    f"{option(name)} would change nothing: no target has a virtual machine that the suite boots",
+                    remedy="leave it out",
+                )
+
+
+def check_ratios(request: RunRequest, scenario: PlannedScenario, targets: tuple[str, ...]) -> None:
     """Raise RequestError where intervals are asked for, and nothing is there to form a ratio of."""
     planned, aa = request.repetitions.open_ended, request.repetitions.aa
     way = option("detect" if request.repetitions.detect else "until")
@@ -31,7 +42,7 @@ def check_ratios(request: RunRequest, targets: tuple[str, ...]) -> None:
             f"{way} needs ratios",
             remedy=f"add a {option('target')}, or {option('aa')} for bare metal against itself",
         )
-    if (planned or aa) and BASELINE not in targets and request.scenario != "shared":
+    if (planned or aa) and BASELINE not in targets and scenario.normalised:
         raise RequestError(
             f"{way} and {option('aa')} need bare metal in the run",
             remedy=f"add {option('target')} {BASELINE}",
@@ -41,29 +52,6 @@ def check_ratios(request: RunRequest, targets: tuple[str, ...]) -> None:
             f"{way} {DECIDED} with {option('profile')} smoke: it proves the path, and no verdict can come of it",
             remedy=f"use {option('profile')} quick",
         )
-
-
-def check_workloads(request: RunRequest, models: tuple[str, ...]) -> None:
-    """Raise RequestError for a workload that cannot be trained or served in the scenario, or on several devices."""
-    for model in models if request.scenario not in ("probe", COMMAND) else ():
-        workload = WORKLOADS.get(architecture(model))
-        if request.scenario == SERVE:
-            if not workload.generates:
-                able = ", ".join(name for name in WORKLOADS.own if WORKLOADS.get(name).generates)
-                remedy = f"use {option('model')} with one of {able}"
-                raise RequestError(f"{model} makes no images that could be served", remedy=remedy)
-            continue
-        if workload.scenarios and request.scenario not in workload.scenarios:
-            fitting = " or ".join(workload.scenarios)
-            raise RequestError(
-                f"{model} cannot be trained in the scenario {request.scenario}",
-                remedy=f"use {option('scenario')} {fitting} for it, or another {option('model')}",
-            )
-        if (request.gpus.parallel != "none" or request.scenario == "distributed") and not workload.divisible:
-            raise RequestError(
-                f"{model} has a training step of its own, which cannot be spread over devices or instances",
-                remedy=f"leave out {option('parallel')}, or use another {option('model')} or {option('scenario')}",
-            )
 
 
 def check_engine(request: RunRequest, choices: Choices, targets: tuple[str, ...]) -> None:
@@ -96,50 +84,58 @@ def check_engine(request: RunRequest, choices: Choices, targets: tuple[str, ...]
             engine.check_cpus(int(cpus))
 
 
-def check_checkpoints(request: RunRequest) -> None:
-    """Raise RequestError for checkpoints of a training that is spread over devices."""
-    if request.measurement.checkpoint != "off" and request.gpus.parallel != "none":
-        raise RequestError(
-            f"{option('checkpoint')} {request.measurement.checkpoint}: what several devices train is not written",
-            remedy=f"leave out {option('checkpoint')} or {option('parallel')}",
+def check_turns(request: RunRequest, scenario: PlannedScenario, targets: tuple[str, ...], *, pods: bool) -> None:
+    """Raise RequestError, in one sentence, if the jobs of the request cannot take turns."""
+    if request.measurement.turns is None:
+        return
+    if not isinstance(scenario, TurnScenario):
+        raise _refusal(request, scenario.no_turns)
+    if hindrance := scenario.hinders_turns(request):
+        raise _refusal(request, *hindrance)
+    if pods:
+        raise _refusal(request, "a node of a cluster holds one job at a time")
+    if len(targets) < 2 and not request.repetitions.aa and not request.targets.ablate:
+        raise _refusal(
+            request,
+            "turns need at least two jobs",
+            f"add a {option('target')}, or {option('aa')} for bare metal against itself",
         )
 
 
-def refuse_ignored(request: RunRequest) -> None:
-    """Raise RequestError for an option that was given and would change nothing."""
-    given, targets = request.given(), set(request.targets.target)
-    cpu = request.gpus.device == "cpu" and f"{option('device')} is cpu"
-    no_container = not targets & CONTAINERS and "no target has a container"
-    no_vm = not booted(targets, request.targets.engine) and "no target has a virtual machine that the suite boots"
-    generated = request.scenario == "real" or (request.data.data or SYNTHETIC) != SYNTHETIC
-    no_data = not generated and "there is no data set to read"
-    trained = any(name in WORKLOADS for name in request.shared.aggressor)
-    why = {
-        **dict.fromkeys(("devices", "parallel", "gpus", "vfio"), cpu),
-        **dict.fromkeys(("engine", "network"), no_container),
-        **_options_of_other_engines(request.targets.engine),
-        **dict.fromkeys(("provider", "accel"), no_vm),
-        **dict.fromkeys(("loader_workers", "decoder"), no_data),
-        "channels": generated and "a data set has channels of its own",
-        "unit": not request.own.throughput_pattern and "no throughput is read",
-        "fio_job": "disk" not in request.probes.probe and "the disk is not probed",
-        "aggressor_batch": not trained and "no aggressor trains",
-        "bare_metal_cpus": BASELINE not in targets and f"{BASELINE} is no target",
-    }
-    for name, reason in why.items():
-        if reason and name in given:
-            raise RequestError(f"{option(name)} would change nothing: {reason}", remedy="leave it out")
+def _refusal(request: RunRequest, why: str, remedy: str = "") -> RequestError:
+    asked = f"{option('design')} {request.measurement.design} with {option('scenario')} {request.scenario}"
+    return RequestError(f"{asked}: {why}", remedy=remedy or f"leave {option('design')} out")
 
 
-def _options_of_other_engines(engine: str | None) -> dict[str, str]:
-    """Return why each option of an engine that is not used would change nothing."""
-    used = get_engine(engine).options if engine else ()
-    return {
-        name: f"it is about {option('engine')} {each}"
-        for each in ENGINES.own
-        for name in get_engine(each).options
-        if name not in used
-    }
+def fitted(plan: Plan, host_memory_bytes: int, note: Note) -> Plan:
+    """Return the plan; where the instances of a block do not fit into memory at once, with bare metal and one target.
+
+    Raises RequestError, with the arithmetic, where these do not fit either.
+    """
+    each_bytes = plan.job.envelope.memory_bytes
+
+    def lacking(planned: Plan) -> str:
+        count = max((len(group) for group in together(planned.trials_of(0)) if group[0].job.turns), default=0)
+        if count * each_bytes <= host_memory_bytes:
+            return ""
+        take = f"{count} instances of {each_bytes / GIB:.1f} GiB take {count * each_bytes / GIB:.1f} GiB"
+        return f"{option('design')}: {take}, and the machine has {host_memory_bytes / GIB:.1f} GiB"
+
+    if not (why := lacking(plan)):
+        return plan
+    partners = [target for target in plan.targets if target != BASELINE or plan.aa]
+    pairs = tuple(pair for job in plan.jobs for pair in (_pairs(job, partners) if job.turns else (job,)))
+    paired = plan.model_copy(update={"jobs": pairs})
+    more = lacking(paired) if BASELINE in plan.targets else why
+    if more:
+        raise RequestError(more, remedy=f"lower {option('memory')}, or name fewer with {option('target')}")
+    note(f"{spelled(why)}: bare metal takes turns with one target at a time")
+    return paired
+
+
+def _pairs(job: Job, partners: Sequence[str]) -> Iterator[Job]:
+    for partner in partners:
+        yield job.model_copy(update={"turns": job.turns and job.turns.model_copy(update={"partner": partner})})
 
 
 def check_data(plan: Plan, devices: int) -> None:
@@ -169,6 +165,7 @@ def check_data(plan: Plan, devices: int) -> None:
 
 def ablations_of(
     request: RunRequest,
+    scenario: PlannedScenario,
     targets: tuple[str, ...],
     choices: Choices,
     capability: CpuCapability | None,
@@ -183,7 +180,7 @@ def ablations_of(
     for name in asked:
         try:
             ablations.check((name,), targets)
-            refuse_ablation(name, choices, request.measurement.recipe, request.scenario)
+            refuse_ablation(name, choices, request.measurement.recipe, scenario)
             if ablations.properties_of(name).lower_isa:
                 lower(capability)
             kept.append(name)

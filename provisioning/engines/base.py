@@ -21,6 +21,7 @@ from suite.interfaces import Node
 from suite.job.envelope import most_processes, parse_cpu_list
 from suite.job.properties import Properties
 from suite.registries import ENGINES
+from suite.request.option import OptionGroup
 
 SLEEPER = ("/opt/virtbench/guest/sleeper",)
 BOUND = ("/usr", "/opt")
@@ -113,8 +114,8 @@ class ContainerEngine(Protocol):
     """One way to run a container on a node. Inherit from it to get its defaults."""
 
     name: str
-    options: tuple[str, ...] = ()
-    """The options of a run that only engines like this one know."""
+    options: type[OptionGroup] | None = None
+    """The options of a run that this engine alone knows."""
     is_cluster: bool = False
     """Whether its containers are pods that a cluster places, not this machine; such an engine must be named."""
     rootfs: str

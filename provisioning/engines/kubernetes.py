@@ -28,6 +28,8 @@ from suite.job.envelope import format_cpu_list
 from suite.job.properties import AS_IT_IS, Properties
 from suite.process_identity import BOOT_ID
 from suite.records.environment import Pod
+from suite.request.option import OptionGroup, Text, about
+from suite.targets import CONTAINERS
 
 RIGHTS = {
     "pods": ("create", "get", "list", "watch", "delete"),
@@ -40,6 +42,54 @@ ASKED_WITHIN_S = 2.0
 """How long a server has to answer that no run has named."""
 SWITCHES = {"engine", "seccomp", "host_network", "huge_pages", "lower_isa", "service"}
 """The properties that a pod can be given, or that are not the pod's."""
+
+
+def nodes_of(text: str) -> dict[str, str]:
+    """Return the nodes of a cluster by target: ``n1``, or ``n1,n2`` for several instances, are those of container.
+
+    Raises RequestError for names of targets that are not exactly those with containers.
+    """
+    named = [word.partition("=") for word in text.split(",")]
+    if not any(equals for _, equals, _ in named):
+        return {"container": text}
+    nodes = {target: node for target, _, node in named}
+    if len(named) != len(CONTAINERS) or nodes.keys() != CONTAINERS or not all(nodes.values()):
+        raise RequestError(
+            f"{text!r} does not name a node for container and one for container-vm",
+            remedy="write it as container=N1,container-vm=N2",
+        )
+    return nodes
+
+
+class PodOptions(OptionGroup):
+    """Container engine kubernetes."""
+
+    context: Text | None = about(
+        None, f"With {option('engine')} kubernetes: context of the kubeconfig. Default: the current one.", meaning=False
+    )
+    namespace: Text | None = about(
+        None, f"With {option('engine')} kubernetes: namespace of the pods. Default: the context's.", meaning=False
+    )
+    node: Text | None = about(
+        None,
+        f"With {option('engine')} kubernetes: node that the pods run on. Default: the one that is this machine, or the "
+        "only one. Ranks, or server and client, need one each, with commas between them. container=N1,container-vm=N2: "
+        "N2 is a virtual machine, whose pods are the target container-vm.",
+        parse=nodes_of,
+        meaning=False,
+    )
+    registry: Text | None = about(
+        None,
+        f"With {option('engine')} kubernetes: registry that has the image, such as registry.example/team. Default: it "
+        "is imported into the containerd of this machine.",
+        meaning=False,
+    )
+    containerd: Text | None = about(
+        None, f"With {option('engine')} kubernetes: socket of this machine's containerd.", meaning=False
+    )
+    runtime_class: Text | None = about(
+        None, f"With {option('engine')} kubernetes: runtime class of the pods, such as gvisor or kata."
+    )
 
 
 @dataclass(frozen=True)
@@ -56,7 +106,7 @@ class KubernetesEngine(ContainerEngine):
     network = "pod"
     commands_are_children = False
     is_cluster = True
-    options = ("context", "namespace", "node", "registry", "containerd", "runtime_class")
+    options = PodOptions
 
     def configured(self, given: Mapping[str, str]) -> "KubernetesEngine":
         return replace(self, given=given, named=True)

@@ -9,8 +9,6 @@ from pydantic import Field
 from suite.errors import RequestError
 from suite.part import Part
 
-COMMAND = "command"
-"""The scenario."""
 JSON = "json"
 """Stands in the place of a pattern where the command prints JSON objects, each on a line."""
 THROUGHPUT, STEP = "throughput", "step"

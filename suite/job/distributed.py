@@ -7,15 +7,12 @@ from pydantic import Field, model_validator
 from suite.errors import RequestError, option
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
-from suite.job.serving import SERVE
 from suite.part import Part
 
 Strategy = Literal["parameter-server", "parameter-server-async", "all-reduce"]
 ContainerNetwork = Literal["overlay", "bridge", "host"]
 """The networks of containers that can be asked for."""
 Role = Literal["server", "worker", "client", "victim", "aggressor"]
-JOINED = ("distributed", SERVE)
-"""The scenarios whose instances are joined by a network."""
 LEAST_INSTANCE_BYTES = 640 << 20
 """A worker with torch in it takes some 450 MiB, and a guest's kernel has its share."""
 

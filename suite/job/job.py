@@ -111,6 +111,8 @@ class Job(Part):
     """Digest of the user's own job file for the disk probe."""
     workload_sha256: Digest | None = None
     """Digest of the source of a workload or probe that another package provides."""
+    options: Mapping[Name, str | int | float | bool | tuple[str, ...]] = Field(default_factory=dict)
+    """Options that a scenario or a container engine of another package declares."""
     layers: Layers = Layers()
     turns: Alternating | None = None
     """None for the sequential design: a trial has the machine to itself from its launch to its end."""
@@ -166,6 +168,7 @@ _LABELS = {
     "sharing.workloads": "workloads.",
     "command": "command.",
     "sharing.sources": "sources.",
+    "options": "options.",
 }
 """The prefixes of names of settings, by the part that they are in; others have none."""
 

@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
-from pydantic import Field, GetJsonSchemaHandler
+from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 
 from suite.errors import RequestError, flag, nearest, option, spelled
 from suite.part import MOST, Part, checked
+from suite.registries import SCENARIOS
 from suite.registry import Registry
+from suite.request.traits import traits_of
 
 Count = Annotated[int, Field(gt=0, le=MOST, strict=True)]
 NotNegative = Annotated[int, Field(ge=0, le=MOST, strict=True)]
@@ -25,8 +27,62 @@ ALL = "all"
 """Stands for every choice of an option that can be given several times."""
 
 
+Asked = Callable[[str], Any]
+"""Gives the value of an option by its name. Raises AttributeError for one that is not among those it knows."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """A condition of an option: what must hold for it, or must not."""
+
+    words: str
+    """The condition as a noun, such as another option with its value."""
+    holds: Callable[[Asked], bool]
+    remedy: str
+    why: str = ""
+    """The reason, if the words do not give it."""
+    valued: str = ""
+    """The option whose value is one of several that fulfil it."""
+
+    def among(self, asked: Asked) -> bool | None:
+        """Return whether it holds; None if that depends on options that are not known here."""
+        try:
+            return self.holds(asked)
+        except AttributeError:
+            return None
+
+
+def given(name: str, *values: str, example: str = "", why: str = "") -> Need:
+    """Return the condition that an option has a value or, if ``values`` are named, one of them."""
+
+    def holds(asked: Asked) -> bool:
+        value = asked(name)
+        if not values:
+            return value is not None
+        return bool(set(values).intersection(value if isinstance(value, tuple) else (value,)))
+
+    words = f"{option(name)} {' or '.join(values)}".rstrip()
+    return Need(
+        words,
+        holds,
+        f"add {option(name)} {example or ''.join(values[:1])}".rstrip(),
+        why,
+        name if len(values) > 1 else "",
+    )
+
+
 class OptionGroup(Part):
     """A part of a request: options of one topic. Its docstring is its title in help."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        """Refuse options of this group that contradict each other; the request looks across its groups."""
+        declared = {name: about for name, field in type(self).model_fields.items() if (about := _about(field))}
+        for name, about in declared.items():
+            default = type(self).model_fields[name].get_default(call_default_factory=True)
+            if (value := getattr(self, name)) != default:
+                about.refuse(name, value, lambda other: getattr(self, other))
+        return self
 
 
 @dataclass(frozen=True)
@@ -43,10 +99,14 @@ class About:
     """The registries whose members it names."""
     also: tuple[str, ...] = ()
     """Other spellings on the command line."""
-    only: tuple[str, ...] = ()
-    """The scenarios that know it; empty for all of them."""
-    never: tuple[str, ...] = ()
-    """The scenarios that do not know it, where all others do, those of other packages too."""
+    of: str = ""
+    """The trait of the scenarios that know it, a field of ``suite.request.traits.Traits``; empty for all of them."""
+    needs: tuple[Need, ...] = ()
+    """The conditions of which one must hold if it is given."""
+    excludes: tuple[Need, ...] = ()
+    """The conditions of which none may hold if it is given."""
+    idle_without: tuple[Need, ...] = ()
+    """The conditions of which one must hold for it to have an effect. A sweep may give it to cells without one."""
     meaning: bool = True
     """Whether it changes what a number means, and not only the course of the run."""
     own_code: bool = False
@@ -59,6 +119,34 @@ class About:
         """Return the JSON schema of a field with this as its description."""
         help_text = self.help if isinstance(self.help, str) else self.help()
         return {**handler(schema), "description": spelled(help_text, str)}
+
+    def refuse(self, name: str, value: object, asked: Asked) -> None:
+        """Raise RequestError if the option ``name`` contradicts the others with this value."""
+        # Names are worth repeating; numbers, paths and patterns are not.
+        named = isinstance(value, str) and re.fullmatch(r"[a-z][a-z-]*", value)
+        words = f"{option(name)} {value}" if named else option(name)
+        for other in self.excludes:
+            if other.among(asked):
+                why = f": {other.why}" if other.why else ""
+                found = f"{option(other.valued)} {asked(other.valued)}" if other.valued else other.words
+                raise RequestError(f"{words} and {found} exclude each other{why}", remedy="give one of them")
+        _demand(f"{words} needs", self.needs, asked)
+
+    def refuse_idle(self, name: str, asked: Asked) -> None:
+        """Raise RequestError if the option ``name`` would have no effect."""
+        _demand(f"{option(name)} would change nothing without", self.idle_without, asked)
+
+
+def _demand(what: str, needs: Iterable[Need], asked: Asked) -> None:
+    """Raise RequestError unless one of the conditions holds, may hold, or there are none."""
+    lacking = list(needs)
+    if lacking and all(need.among(asked) is False for need in lacking):
+        remedy = " or ".join(dict.fromkeys(need.remedy for need in lacking))
+        raise RequestError(f"{what} {' or '.join(need.words for need in lacking)}", remedy=f"{remedy}, or leave it out")
+
+
+def _about(field: FieldInfo) -> About | None:
+    return next((each for each in field.metadata if isinstance(each, About)), None)
 
 
 def about(
@@ -81,12 +169,18 @@ class Option:
     name: str
     """The name in a plan file; the command line writes dashes: see ``flag``."""
     part: str
-    """The field of the request that holds the part it is in."""
+    """The name of its group in the request."""
     field: FieldInfo
+    scenario: str | None = None
+    """The scenario that declares it, and alone knows it."""
+    engine: str | None = None
+    """The container engine that declares it."""
 
     @cached_property
     def about(self) -> About:
-        return next(each for each in self.field.metadata if isinstance(each, About))
+        declared = _about(self.field)
+        assert declared, self.name  # noqa: S101 (every field of a group is made by ``about``)
+        return declared
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -132,7 +226,9 @@ class Option:
         return type(value)(directory / value) if isinstance(value, (str, Path)) and self.is_path(value) else value
 
     def known_to(self, scenario: str) -> bool:
-        return scenario not in self.about.never and (not self.about.only or scenario in self.about.only)
+        if self.scenario:
+            return scenario == self.scenario
+        return not self.about.of or bool(getattr(traits_of(scenario), self.about.of))
 
     def description(self, spelling: Callable[[str], str] = str) -> str:
         """Return what it is, the names that it takes, and its default, with options as plan files spell them."""
@@ -153,9 +249,12 @@ class Option:
 
     def whose(self) -> str:
         """Return the scenarios that know it: ``real or distributed``, ``any but probe or command``, ``any``."""
-        *others, last = self.about.only or self.about.never or ("any",)
+        knowing = {name: self.known_to(name) for name in (*SCENARIOS.own, *filter(None, [self.scenario]))}
+        foreign = [name for name, known in knowing.items() if not known]
+        most = len(foreign) < len(knowing) / 2
+        *others, last = foreign or ("any",) if most else [name for name in knowing if name not in foreign]
         names = f"{', '.join(others)} or {last}" if others else last
-        return f"any but {names}" if self.about.never else names
+        return f"any but {names}" if most and foreign else names
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:  # noqa: ANN401
         """Return the JSON schema of a key of a plan file that gives this option."""
@@ -165,13 +264,9 @@ class Option:
         """Raise RequestError where the scenario does not know the option."""
         if self.known_to(scenario):
             return
-        if self.about.only:
-            raise RequestError(
-                f"{option(self.name)} is about {option('scenario')} {self.whose()}",
-                remedy=f"use {option('scenario')} {self.about.only[0]}, or leave it out",
-            )
         raise RequestError(
-            f"{option(self.name)} says nothing with {option('scenario')} {scenario}", remedy="leave it out"
+            f"{option(self.name)} does not apply to {option('scenario')} {scenario}",
+            remedy=f"leave it out; it is for {option('scenario')} {self.whose()}",
         )
 
     def chosen(self, value: object, scenario: str) -> object:

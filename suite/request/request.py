@@ -1,32 +1,39 @@
 """The request: everything that ``bench run`` is asked for, typed and checked."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError, model_validator
 
 from suite.errors import RequestError, nearest, option
-from suite.job.serving import SERVE
-from suite.job.sharing import PAPERS_VICTIMS
+from suite.registries import ENGINES, SCENARIOS
+from suite.registry import Registry
 from suite.request.option import Option, OptionGroup
 from suite.request.parts import (
-    CommandOptions,
     DataOptions,
-    DistributedOptions,
     EnvelopeOptions,
     GpuOptions,
+    JoiningOptions,
     MeasurementOptions,
-    ProbeOptions,
-    RepetitionOptions,
-    ServingOptions,
-    SharedOptions,
     TargetOptions,
 )
+from suite.request.repetitions import RepetitionOptions
+from suite.request.traits import traits_of
+
+G = TypeVar("G", bound=OptionGroup)
+OWNERS: Mapping[str, Registry] = {"scenario": SCENARIOS, "engine": ENGINES}
+"""The registries whose members can declare options."""
 
 
 class RunRequest(OptionGroup):
-    """A request for one run, or for one cell of a sweep: what is measured, where and how often."""
+    """A request for one run, or for one cell of a sweep: what is measured, where and how often.
+
+    Beside the groups that are declared here it has one of each scenario and each engine with options; see ``options``.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     measurement: MeasurementOptions = MeasurementOptions()
     targets: TargetOptions = TargetOptions()
@@ -34,11 +41,32 @@ class RunRequest(OptionGroup):
     repetitions: RepetitionOptions = RepetitionOptions()
     gpus: GpuOptions = GpuOptions()
     data: DataOptions = DataOptions()
-    probes: ProbeOptions = ProbeOptions()
-    distributed: DistributedOptions = DistributedOptions()
-    shared: SharedOptions = SharedOptions()
-    serving: ServingOptions = ServingOptions()
-    own: CommandOptions = CommandOptions()
+    joining: JoiningOptions = JoiningOptions()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _regrouped(cls, groups: Any) -> Any:  # noqa: ANN401 (anything can be stored)
+        """Give each option to the group that declares it: a stored request may have it in another."""
+        if not isinstance(groups, Mapping):
+            return groups
+        values: dict[str, dict[str, Any]] = {}
+        for stored, group in groups.items():
+            for name, value in (dict(group) if isinstance(group, (Mapping, OptionGroup)) else {}).items():
+                part = OPTIONS[name].part if name in OPTIONS else stored
+                values.setdefault(part, {})[name] = value
+        models = group_models()
+        if foreign := sorted(values.keys() - models.keys()):
+            measurement, targets = values.get("measurement", {}), values.get("targets", {})
+            if measurement.get("scenario") in SCENARIOS and targets.get("engine") in (None, *ENGINES):
+                raise ValueError(f"no group of options {foreign[0]}")
+        # What the scenario of a package that is not installed here was given is kept as it is.
+        return {**values, **{part: model.model_validate(values.get(part, {})) for part, model in models.items()}}
+
+    @model_validator(mode="after")
+    def _agree_across_groups(self) -> Self:
+        for name, value in self.given().items():
+            OPTIONS[name].about.refuse(name, value, self.value)
+        return self
 
     @classmethod
     def of(cls, given: Mapping[str, object]) -> Self:
@@ -57,12 +85,21 @@ class RunRequest(OptionGroup):
             each.refuse_foreign(scenario)
             parts.setdefault(each.part, {})[name] = each.chosen(given[name], scenario)
         try:
-            return cls.model_validate(parts)
+            groups = {part: group_models()[part].model_validate(values) for part, values in parts.items()}
         except ValidationError as error:
             raise _refusal(error) from error
+        return cls.model_validate(groups)
+
+    def options(self, kind: type[G]) -> G:
+        """Return the group of options that a scenario or an engine declares."""
+        groups: Iterator[object] = iter((self.__pydantic_extra__ or {}).values())
+        return next(each for each in groups if isinstance(each, kind))
 
     def value(self, name: str) -> Any:  # noqa: ANN401 (each option has a type of its own)
-        return getattr(getattr(self, OPTIONS[name].part), name)
+        if name not in OPTIONS:
+            raise AttributeError(name)
+        part = OPTIONS[name].part
+        return getattr((self.__pydantic_extra__ or {}).get(part) or getattr(self, part), name)
 
     def given(self) -> dict[str, object]:
         """Return the options that differ from their defaults, and the scenario, by name."""
@@ -80,6 +117,18 @@ class RunRequest(OptionGroup):
         """Return the command that asks for the same, from ``bench`` on."""
         return command_of(self.given())
 
+    def refuse_idle(self) -> None:
+        """Raise RequestError for an option that was given and would change nothing."""
+        engine = self.targets.engine
+        for name in self.given():
+            each = OPTIONS[name]
+            if each.engine and each.engine != engine:
+                raise RequestError(
+                    f"{option(name)} would change nothing: it is about {option('engine')} {each.engine}",
+                    remedy="leave it out",
+                )
+            each.about.refuse_idle(name, self.value)
+
     @property
     def scenario(self) -> str:
         return self.measurement.scenario
@@ -87,12 +136,7 @@ class RunRequest(OptionGroup):
     @property
     def models(self) -> tuple[str, ...]:
         """Return what is trained or served: what was named, or the scenario's usual."""
-        if self.measurement.model:
-            return self.measurement.model
-        if self.scenario == SERVE:
-            return ("gan",)
-        # The smoke profile proves the path, and on an emulated CPU every victim takes minutes.
-        return PAPERS_VICTIMS if self.scenario == "shared" and self.measurement.profile != "smoke" else ("resnet50",)
+        return self.measurement.model or traits_of(self.scenario).usual_models(self.measurement.profile)
 
     def with_absolute_paths(self) -> Self:
         """Return the request as it can be repeated from another directory."""
@@ -109,20 +153,64 @@ def command_of(values: Mapping[str, object]) -> list[str]:
     return words
 
 
-PARTS: dict[str, type[OptionGroup]] = {
-    name: field.annotation for name, field in RunRequest.model_fields.items() if isinstance(field.annotation, type)
-}
-"""The model of each part, by the field of the request that holds it."""
-OPTIONS = {
-    name: Option(name, part, field) for part, model in PARTS.items() for name, field in model.model_fields.items()
-}
-"""Every option by name, in the order of help."""
+class _Options(Mapping[str, Option]):
+    """Every option by name, in the order of help. They are collected when one is asked for: scenarios import this."""
+
+    @cached_property
+    def _by_name(self) -> dict[str, Option]:
+        found = {name: each for part, model in _common_groups().items() for name, each in _declared(part, model)}
+        for kind, registry in OWNERS.items():
+            for member, model in _bringing_options(registry).items():
+                added = dict(_declared(f"{kind}:{member}", model, **{kind: member}))
+                if twice := sorted(added.keys() & found.keys()):
+                    registry.refuse(member, f"it declares the option {twice[0]} a second time")
+                else:
+                    found |= added
+        return found
+
+    def __getitem__(self, name: str) -> Option:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+
+def _common_groups() -> dict[str, type[OptionGroup]]:
+    fields = RunRequest.model_fields
+    return {name: field.annotation for name, field in fields.items() if isinstance(field.annotation, type)}
+
+
+def _declared(part: str, model: type[OptionGroup], **owner: str) -> Iterator[tuple[str, Option]]:
+    for name, field in model.model_fields.items():
+        yield name, Option(name, part, field, **owner)
+
+
+def _bringing_options(registry: Registry) -> dict[str, type[OptionGroup]]:
+    """Return the groups of options that members of a registry declare, by member."""
+    broken = registry.failures()
+    groups = {name: getattr(registry.get(name), "options", None) for name in registry if name not in broken}
+    return {name: group for name, group in groups.items() if group}
+
+
+OPTIONS: Mapping[str, Option] = _Options()
+
+
+@cache
+def group_models() -> dict[str, type[OptionGroup]]:
+    """Return the model of each group of options, by its name in a request."""
+    parts = dict.fromkeys(each.part for each in OPTIONS.values())
+    owned = {f"{kind}:{name}": model for kind in OWNERS for name, model in _bringing_options(OWNERS[kind]).items()}
+    owned |= _common_groups()
+    return {part: owned[part] for part in parts}
 
 
 def _refusal(error: ValidationError) -> RequestError:
     """Return what is wrong with the first value that is wrong, in words of the command line."""
     first = error.errors(include_url=False)[0]
-    name, value, context = str(first["loc"][1]), first["input"], first.get("ctx", {})
+    name, value, context = str(first["loc"][0]), first["input"], first.get("ctx", {})
     if first["type"] == "value_error" and isinstance(cause := context["error"].__cause__, RequestError):
         return cause.within(option(name))
     if first["type"] in ("greater_than", "greater_than_equal"):

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from suite.errors import RequestError
-from suite.job.command import COMMAND
-from suite.job.serving import SERVE
 from suite.plan import MOST_TRIALS
-from suite.request.parts import Repetitions
+from suite.request.repetitions import Repetitions
 from suite.request.request import OPTIONS, RunRequest
+from suite.request.traits import traits_of
 from suite.sweep.model import Sweep
 
 _NAMED = ("data", "cache", "recipe", "profile", "strategy", "network", "aggressor", "aggressors", "engine", "isa")
@@ -103,8 +102,8 @@ def _cell_id(sweep: Sweep, settings: dict[str, Any]) -> str:
 
     The number of blocks is no part of it: a longer sweep goes on with the same cells.
     """
-    named = {"probe": ("probe", "all"), COMMAND: (COMMAND, ""), SERVE: ("model", "gan")}
-    what = settings.get(*named.get(settings["scenario"], ("model", "resnet50")))
+    traits = traits_of(settings["scenario"])
+    what = settings.get(traits.subject, traits.unnamed)
     words = [settings["scenario"], what.rpartition("/")[2], *(settings[key] for key in _NAMED if key in settings)]
     slug = re.sub(r"[^a-z0-9]+", "-", "-".join(map(str, words)).lower())[:_LONGEST_SLUG].strip("-")
     whole = sweep.model_dump(mode="json", include={"targets", "ablate", "aa", "seed", "envelope"})

@@ -11,7 +11,8 @@ from pydantic.json_schema import JsonSchemaValue
 from suite.errors import flag, nearest
 from suite.part import checked
 from suite.request.option import NotNegative, OptionGroup, Text
-from suite.request.parts import MOST_BLOCKS, EnvelopeOptions, Repetitions
+from suite.request.parts import EnvelopeOptions
+from suite.request.repetitions import MOST_BLOCKS, Repetitions
 from suite.request.request import OPTIONS
 from suite.units import parse_duration_s
 

@@ -12,7 +12,7 @@ from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
 from suite.records.record import MetricValue, Outcome, Steps, Timeline, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
-from suite.request.parts import Repetitions
+from suite.request.repetitions import Repetitions
 from suite.results.store import PLAN, Run
 from tests.jobs import in_job
 

@@ -10,6 +10,7 @@ from analysis.load.records import load
 from analysis.report.provenance import provenance, run_command
 from commands.run.command import run
 from commands.run.request_command import request_of
+from scenarios.distributed import DistributedOptions
 from suite.job.distributed import DistributedJob, MachineSpec
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec, parse_lab
@@ -71,9 +72,10 @@ def parsed(made: Plan) -> RunRequest:
     [DISTRIBUTED, DISTRIBUTED.model_copy(update={"strategy": "all-reduce", "servers": 0, "network": "host"})],
 )
 def test_a_distributed_run_is_repeated_with_its_arrangement(distributed: DistributedJob) -> None:
-    told = parsed(plan(distributed=distributed, request=arranged(distributed))).distributed
-    assert (told.strategy, told.workers, told.network) == (distributed.strategy, 2, distributed.network)
-    assert told.ps == (distributed.servers or None)
+    asked = parsed(plan(distributed=distributed, request=arranged(distributed)))
+    ranks, told = asked.options(DistributedOptions), asked.joining
+    assert (ranks.strategy, ranks.workers, told.network) == (distributed.strategy, 2, distributed.network)
+    assert ranks.ps == (distributed.servers or None)
     assert parse_lab(str(told.lab)) == LAB
     assert told.comm_timeout == 90
     assert told.inventory is None
@@ -82,7 +84,7 @@ def test_a_distributed_run_is_repeated_with_its_arrangement(distributed: Distrib
 def test_a_run_on_machines_is_repeated_with_so_many_cpus_of_each() -> None:
     distributed = DISTRIBUTED.model_copy(update={"lab": None, "machines": MACHINES, "workers": 1, "servers": 1})
     told = parsed(plan(distributed=distributed, request=arranged(distributed)))
-    assert (str(told.distributed.inventory), told.distributed.lab) == ("/my/hosts.toml", None)
+    assert (str(told.joining.inventory), told.joining.lab) == ("/my/hosts.toml", None)
     assert told.envelope.cpus == "2"
 
 
@@ -101,12 +103,12 @@ def test_what_was_asked_for_is_repeated_with_what_it_came_to() -> None:
         "budget": "2h",
         "trial_timeout": 77,
         "isa": "native",
-        "vfio": "0000:01:00.0",
+        "comm_timeout": 90,
     }
     distributed = DISTRIBUTED.model_copy(update={"lab": None, "machines": MACHINES, "workers": 1, "servers": 1})
     found = parsed(plan(request=RunRequest.of(asked), distributed=distributed, blocks=7, engine="runc")).given()
     assert found == {
-        **{name: asked[name] for name in ("scenario", "inventory", "trial_timeout", "isa", "vfio")},
+        **{name: asked[name] for name in ("scenario", "inventory", "trial_timeout", "isa", "comm_timeout")},
         "target": ("container",),
         "model": ("resnet50",),
         "engine": "runc",
@@ -123,6 +125,5 @@ def test_a_report_has_the_command(tmp_path: Path, save: Save) -> None:
     Run(tmp_path / "run").begin(made := plan(distributed=DISTRIBUTED, request=arranged(DISTRIBUTED)))
     (found,) = provenance(load([tmp_path / "run"]))
     assert found.commands[0] == shlex.join(run_command(made))
-    assert (
-        "--strategy parameter-server-async --workers 2 --ps 2 --lab nodes=4,rate=100mbit,delay=5ms" in found.commands[0]
-    )
+    assert "--strategy parameter-server-async --workers 2 --ps 2" in found.commands[0]
+    assert "--lab nodes=4,rate=100mbit,delay=5ms" in found.commands[0]

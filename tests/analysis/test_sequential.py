@@ -13,7 +13,7 @@ from analysis.load.records import load
 from analysis.statistics.ratios import judge, locate
 from analysis.statistics.sequential import EXTRA_BLOCKS, level_after, looks, should_stop, should_stop_deciding
 from suite.errors import RequestError
-from suite.request.parts import RepetitionOptions, Repetitions
+from suite.request.repetitions import RepetitionOptions, Repetitions
 from suite.request.request import RunRequest
 from suite.results.store import PLAN
 from tests.analysis.conftest import WITHIN_2

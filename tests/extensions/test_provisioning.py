@@ -96,11 +96,18 @@ MEMBER = Toy()
 """
 
 WITH_AN_OPTION = """
+from suite.request.option import OptionGroup, Text, about
+
+class ToyOptions(OptionGroup):
+    \"\"\"Container engine toy.\"\"\"
+
+    toy_speed: Text | None = about(None, "Speed of the toy: slow or fast.")
+
 class Toy(ContainerEngine):
-    options = ("runtime_class",)
+    options = ToyOptions
 
     def configured(self, given):
-        self.version = lambda node: f"1.0 {given['runtime_class']}"
+        self.version = lambda node: f"1.0 {given['toy_speed']}"
         return self
 """
 
@@ -163,9 +170,10 @@ def test_a_container_engine_of_another_package_is_used(package: Package) -> None
 def test_a_local_engine_with_an_option_of_its_own_is_no_cluster(package: Package) -> None:
     package.add("virtbench.engines", "toy", ENGINE.replace("class Toy(ContainerEngine):", WITH_AN_OPTION))
     # A cluster is told how many CPUs, and chooses which.
-    (record,) = run(package, "--target", "container", "--engine", "toy", "--runtime-class", "fast", "--cpus", "0,1")
+    (record,) = run(package, "--target", "container", "--engine", "toy", "--toy-speed", "fast", "--cpus", "0,1")
     assert record["environment"]["target"]["container_engine"]["version"] == "1.0 fast"
-    refused = package.bench("run", "--target", "container", "--engine", "runc", "--runtime-class", "fast")
+    assert record["job"]["options"] == {"toy_speed": "fast"}
+    refused = package.bench("run", "--target", "container", "--engine", "runc", "--toy-speed", "fast")
     assert (refused.returncode, "would change nothing" in refused.stderr) == (2, True)
 
 

@@ -16,6 +16,7 @@ from suite.plan import Plan, Trial
 from suite.records.environment import Environment, Environments
 from suite.records.record import Outcome, Steps, Timeline, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
+from suite.registries import SCENARIOS
 from tests.jobs import in_job, plan_of
 
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=2)
@@ -101,6 +102,14 @@ class FakeScenario:
             usage=Usage(cpu_s=4.0),
             details={"devices": 1},
         )
+
+
+def measuring_by(fake: FakeScenario, patch: pytest.MonkeyPatch) -> None:
+    """Let every scenario plan as it does, and measure what the fake does."""
+    for name in SCENARIOS:
+        real = SCENARIOS.get(name)
+        measure = {"measure": staticmethod(lambda *asked: fake.measure(*asked))}
+        patch.setitem(SCENARIOS._loaded, name, type(real.__name__, (real,), measure))
 
 
 @dataclass

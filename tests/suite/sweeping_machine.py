@@ -23,9 +23,8 @@ from provisioning.images.image import Image
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer
 from suite.plan import Trial
-from suite.registries import SCENARIOS
 from suite.targets import TARGETS
-from tests.suite.conftest import FakeAccount, FakeScenario, FakeTargets
+from tests.suite.conftest import FakeAccount, FakeScenario, FakeTargets, measuring_by
 
 
 class Scenario(FakeScenario):
@@ -78,8 +77,7 @@ def measure_nothing(patch: pytest.MonkeyPatch) -> None:
         target: MeasurementError(f"{target} is broken") for target in os.environ.get("FAILING", "").split()
     }
     scenario = Scenario([], failing)
-    for name in SCENARIOS:
-        patch.setitem(SCENARIOS._loaded, name, lambda **_: scenario)
+    measuring_by(scenario, patch)
 
 
 if __name__ == "__main__":

@@ -41,8 +41,12 @@ WRITTEN = {
     "lab": ("nodes=3,rate=1gbit", "nodes=2,delay=5ms"),
 }
 """What can be written for options that take a text of some form."""
-NEEDS_AN_END = ("min_blocks", "max_blocks", "budget")
-"""Options that say nothing of a run whose blocks are fixed."""
+NEEDED: dict[str, dict[str, object]] = {
+    **{name: {"until": "2%"} for name in ("min_blocks", "max_blocks", "budget")},
+    **{name: {"design": "alternating"} for name in ("rounds", "burst_steps")},
+    **{name: {"data": "generated"} for name in ("data_disk", "frame_stride", "cache")},
+}
+"""What an option that needs another is given with."""
 
 
 def values_of(option: Option, scenario: str) -> st.SearchStrategy[object]:
@@ -66,18 +70,20 @@ def requests(draw: st.DrawFn, scenario: str) -> RunRequest:
     known = [option for option in OPTIONS.values() if option.known_to(scenario) and option.name != "scenario"]
     chosen = draw(st.lists(st.sampled_from(known), unique_by=lambda option: option.name))
     values = {option.name: draw(values_of(option, scenario)) for option in chosen}
-    # What contradicts itself is refused: a test of its own has it.
     values.pop("min_blocks", None)
-    if "until" in values:
-        values.pop("detect", None)
-    open_ended = {"until", "detect"} & set(values)
-    for name in ("blocks",) if open_ended else ("max_blocks", "budget"):
-        values.pop(name, None)
-    if {"steps", "warmup_steps", "design"} & set(values):
-        values.pop("epochs", None)
-    if "epochs" not in values:
-        values.pop("checkpoint", None)
-    return RunRequest.of({"scenario": scenario, **values})
+    values["scenario"] = scenario
+    while contradicting := [name for name in values if contradicts(name, values)]:
+        values.pop(contradicting[0])
+    return RunRequest.of(values)
+
+
+def contradicts(name: str, values: dict[str, object]) -> bool:
+    """Whether an option is refused beside the others; what is refused has a test of its own."""
+    try:
+        OPTIONS[name].about.refuse(name, values[name], lambda other: values.get(other, OPTIONS[other].default))
+    except RequestError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.own)
@@ -105,7 +111,8 @@ def test_a_request_is_stored_as_it_is(scenario: str, data: st.DataObject) -> Non
 def test_an_option_is_refused_by_scenarios_that_do_not_know_it_alone(name: str, scenario: str) -> None:
     option = OPTIONS[name]
     value = _a_value(option, scenario)
-    given = {"scenario": scenario, name: value, **({"until": "2%"} if name in NEEDS_AN_END else {})}
+    needed = {other: value for other, value in NEEDED.get(name, {}).items() if OPTIONS[other].known_to(scenario)}
+    given = {"scenario": scenario, **needed, name: value}
     if option.known_to(scenario):
         assert RunRequest.of(given).scenario == scenario
         return
@@ -126,7 +133,7 @@ def _a_value(option: Option, scenario: str) -> object:
 def test_the_scenario_of_another_package_knows_what_is_not_about_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCENARIOS._places, "toy", EntryPoint("toy", "toy:Toy", SCENARIOS.group))
     assert RunRequest.of({"scenario": "toy", "model": "alexnet", "until": "2%"}).models == ("alexnet",)
-    with pytest.raises(RequestError, match="--strategy is about --scenario distributed"):
+    with pytest.raises(RequestError, match="--strategy does not apply to --scenario toy"):
         RunRequest.of({"scenario": "toy", "strategy": "all-reduce"})
 
 
@@ -141,10 +148,14 @@ def test_the_scenario_of_another_package_knows_what_is_not_about_others(monkeypa
         ({"seed": -1}, "--seed -1", "give a number from 0 up"),
         ({"steps": "many"}, "--steps 'many'", "bench run --help"),
         ({"gpus": "a"}, "--gpus: 'a' is not a GPU index", "write it as 0,1"),
-        ({"blocks": 3, "until": "2%"}, "--until and --blocks exclude each other", "use --max-blocks with --until"),
-        ({"detect": "2%", "until": "2%"}, "--until and --detect exclude each other", "give one of them"),
-        ({"max_blocks": 3}, "--min-blocks and --max-blocks are about --until", "or --blocks alone"),
-        ({"until": "2%", "min_blocks": 3, "max_blocks": 2}, "--min-blocks 3 is above --max-blocks 2", "exchange"),
+        (
+            {"blocks": 3, "until": "2%"},
+            "--until and --blocks exclude each other: --max-blocks",
+            "give one of them",
+        ),
+        ({"detect": "2%", "until": "2%"}, "--detect and --until exclude each other", "give one of them"),
+        ({"max_blocks": 3}, "--max-blocks needs --until or --detect", "add --until decided"),
+        ({"until": "2%", "min_blocks": 3, "max_blocks": 2}, "--min-blocks 3 is above --max-blocks 2", "swap"),
         ({"scenario": "distributed", "lab": "n=3"}, "--lab: n=3 is not KEY=VALUE", "write nodes=3"),
         ({"model": "alexnet-small"}, "--model alexnet-small is not for --scenario synthetic", "did you mean alexnet?"),
     ],

@@ -1,0 +1,135 @@
+"""The options that decide how often a run is measured, and when it ends."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from suite.errors import RequestError, option
+from suite.request.option import Count, NotNegative, OptionGroup, Seed, Text, about, given
+from suite.units import parse_duration_s, parse_share
+
+MOST_BLOCKS = 100
+"""The most blocks of a run with ``until`` or ``detect``, unless ``max_blocks`` says otherwise."""
+DECIDED = "decided"
+"""The value of ``until`` that goes on until every comparison has a verdict."""
+_ENDS = f"{option('until')} or {option('detect')}"
+_OPEN_ENDED = (given("until", example=DECIDED), given("detect", example="2%"))
+_NO_BLOCKS = given("blocks", why=f"{option('max_blocks')} limits their number")
+
+
+def _until(text: str) -> None:
+    if text != DECIDED:
+        parse_share(text)
+
+
+class Repetitions(OptionGroup):
+    """How often it is measured, in a run and in a sweep alike."""
+
+    blocks: Count | None = about(
+        None,
+        "How many times every target is measured, in random order. Default: 1.",
+        also=("--repeat",),
+        meaning=False,
+        common=True,
+    )
+    until: Text | None = about(
+        None,
+        "Go on, block by block, until every 95 % interval is within plus or minus this: 2%. decided: until every "
+        f"comparison has a verdict at the {option('margin')}.",
+        parse=_until,
+        of="normalised",
+        excludes=(_NO_BLOCKS,),
+        meaning=False,
+        common=True,
+    )
+    detect: Text | None = about(
+        None,
+        "Measure as many blocks as it takes to detect, with a chance of 80 %, a target whose throughput differs from "
+        "bare metal's by this: 2%. The test is two-sided at 5 %, corrected for all targets of the job. The number is "
+        "planned once: from earlier runs on this machine, or else after the first 10 blocks.",
+        parse=parse_share,
+        of="normalised",
+        excludes=(given("until"), _NO_BLOCKS),
+        meaning=False,
+        common=True,
+    )
+    margin: Text | None = about(
+        None,
+        "The difference from bare metal that does not matter: within it a target is equivalent, beyond it slower or "
+        "faster. bench compare and bench report take it from the plan. Default: 2%.",
+        parse=parse_share,
+        meaning=False,
+        common=True,
+    )
+    min_blocks: Count | None = about(
+        None, f"With {_ENDS}: at least this many blocks.", of="normalised", needs=_OPEN_ENDED, meaning=False
+    )
+    max_blocks: Count | None = about(
+        None,
+        f"With {_ENDS}: at most this many blocks. Default: {MOST_BLOCKS}.",
+        of="normalised",
+        needs=_OPEN_ENDED,
+        meaning=False,
+    )
+    warmup_blocks: NotNegative | None = about(
+        None,
+        f"Blocks before the first that are recorded and not counted. Default: 1 with {_ENDS}, or with 3 blocks and "
+        "more.",
+        meaning=False,
+    )
+    aa: Annotated[bool, Field(strict=True)] = about(
+        False, "Measure bare metal twice in every block: the difference is what is only noise.", meaning=False
+    )
+    seed: Seed = about(0, "Random seed of trial order and data.")
+
+    @model_validator(mode="after")
+    def _least_and_most(self) -> Self:
+        least, most = self.min_blocks or 1, self.max_blocks or MOST_BLOCKS
+        if self.open_ended and least > most:
+            raise RequestError(
+                f"{option('min_blocks')} {least} is above {option('max_blocks')} {most}", remedy="swap the two values"
+            )
+        return self
+
+    @property
+    def open_ended(self) -> bool:
+        """Return whether it depends on the records how many blocks there are."""
+        return self.until is not None or self.detect is not None
+
+    @property
+    def difference(self) -> float | None:
+        """Return the difference to be detected, as a share; None without ``detect``."""
+        return None if self.detect is None else parse_share(self.detect)
+
+    @property
+    def decides(self) -> bool:
+        """Return whether it ends when every comparison has a verdict."""
+        return self.until == DECIDED
+
+    @property
+    def half_width(self) -> float | None:
+        """Return how wide half an interval may be in the end, as a share; None unless ``until`` says so."""
+        return None if self.until is None or self.decides else parse_share(self.until)
+
+    @property
+    def margin_share(self) -> float | None:
+        """Return the difference that does not matter, as a share; None for the usual one."""
+        return None if self.margin is None else parse_share(self.margin)
+
+
+class RepetitionOptions(Repetitions):
+    """How often."""
+
+    budget: Text | None = about(
+        None,
+        f"With {_ENDS}: begin no new block after this time: 30m.",
+        parse=parse_duration_s,
+        of="normalised",
+        needs=_OPEN_ENDED,
+        meaning=False,
+    )
+
+    @property
+    def budget_s(self) -> float | None:
+        """Return the seconds after which no block is begun; None where there is no such time."""
+        return None if self.budget is None else parse_duration_s(self.budget)

@@ -1,0 +1,130 @@
+"""The base of a scenario: it plans its part of a job from a request, says what cannot be, and measures."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from suite.errors import RequestError, option
+from suite.interfaces import Instance, Measurement, Observer
+from suite.job.datasets import SYNTHETIC, Dataset
+from suite.job.distributed import Strategy
+from suite.job.envelope import Envelope
+from suite.job.job import Alternating
+from suite.job.profiles import Profile
+from suite.job.sharing import architecture
+from suite.plan import Trial
+from suite.registries import SCENARIOS, WORKLOADS
+from suite.registry import Registry
+from suite.request.request import OPTIONS, RunRequest
+from suite.request.traits import Traits
+
+Note = Callable[[str], None]
+
+
+class PlannedScenario(Traits, ABC):
+    """A scenario for one request. Methods before ``measure`` start nothing, and raise RequestError for what cannot be.
+
+    A scenario whose jobs take turns, too, has a method ``turn_taker``; see ``suite.interfaces.TurnScenario``.
+    """
+
+    members: ClassVar[Registry | None] = None
+    """The registry of what is measured, if its models are no workloads."""
+
+    @classmethod
+    def of(cls, request: RunRequest) -> Self:
+        """Return the scenario for the request."""
+        del request
+        return cls()
+
+    def models(self, request: RunRequest) -> tuple[str, ...]:
+        """Return what is measured, by the names that records have; a file stands for the workload that it declares."""
+        return request.models
+
+    def data_set(self, request: RunRequest, home: Path, note: Note) -> tuple[str, Dataset | None]:
+        """Return the name of the data and, if they are files, the data set; ``home`` has those that were generated."""
+        del home, note
+        asked = request.data.data or SYNTHETIC
+        if asked != SYNTHETIC:
+            raise RequestError(
+                f"{option('data')} {asked} with {option('scenario')} {self.name}",
+                remedy=f"use {option('scenario')} {' or '.join(reading())} for it",
+            )
+        return SYNTHETIC, None
+
+    def check_model(self, request: RunRequest, model: str) -> None:
+        """Raise RequestError for a model that cannot be measured as the request asks for."""
+        if not self.workloads:
+            return
+        workload = WORKLOADS.get(architecture(model))
+        if workload.scenarios and self.name not in workload.scenarios:
+            raise RequestError(
+                f"{model} cannot be trained in the scenario {self.name}",
+                remedy=f"use {option('scenario')} {' or '.join(workload.scenarios)} for it, or another "
+                f"{option('model')}",
+            )
+        if (self.spread or request.gpus.parallel != "none") and not workload.divisible:
+            raise RequestError(
+                f"{model} has a training step of its own, which cannot be spread over devices or instances",
+                remedy=f"leave out {option('parallel')}, or use another {option('model')} or {option('scenario')}",
+            )
+
+    def ranks(self, request: RunRequest) -> tuple[int, int]:
+        """Return how many workers and servers a joined job has."""
+        raise NotImplementedError(f"the instances of {self.name} are not joined: {request.scenario}")
+
+    def strategy(self, request: RunRequest) -> Strategy | None:
+        """Return how the workers of a joined job train together; None if they are clients of a server."""
+        del request
+        return None
+
+    def instances(self, request: RunRequest) -> int:
+        """Return how many instances share the envelope."""
+        return sum(self.ranks(request)) if self.joined else 1
+
+    def check_shares(self, request: RunRequest, envelope: Envelope, targets: Sequence[str], note: Note) -> None:
+        """Raise RequestError if the envelope is too small for its instances."""
+
+    def scratch_bytes(self, request: RunRequest, models: Sequence[str]) -> dict[str, int]:
+        """Return the disk space in bytes that each model needs to write to, without those that write nothing."""
+        del request, models
+        return {}
+
+    def unit(self, request: RunRequest, model: str) -> str | None:
+        """Return what the throughput counts; None if there is none."""
+        del request
+        return str(WORKLOADS.get(architecture(model)).unit) if self.workloads else None
+
+    def turns(self, request: RunRequest) -> Alternating | None:
+        """Return how the jobs take turns; None if they do not."""
+        return request.measurement.turns
+
+    def hinders_turns(self, request: RunRequest) -> tuple[str, str] | None:
+        """Return why the jobs of the request cannot take turns, and a remedy; None if they can."""
+        del request
+        return None
+
+    def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, Any]:
+        """Return the fields of ``suite.job.job.Job`` that this scenario alone decides: by default, its options."""
+        del profile, model
+        own = [each.name for each in OPTIONS.values() if each.scenario == self.name and each.about.meaning]
+        values = {name: value for name in own if (value := request.value(name)) is not None}
+        return {"options": {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}}
+
+    @abstractmethod
+    def measure(
+        self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
+    ) -> Measurement:
+        """Measure; see ``suite.interfaces.Scenario``."""
+
+
+def scenario_of(request: RunRequest) -> PlannedScenario:
+    """Return the scenario of a request. Raises RequestError for one that fails to load."""
+    found: PlannedScenario = SCENARIOS.get(request.scenario).of(request)
+    return found
+
+
+def reading() -> list[str]:
+    """Return the scenarios of the suite that read data sets."""
+    return [name for name in SCENARIOS.own if SCENARIOS.get(name).reads]
