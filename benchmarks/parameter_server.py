@@ -20,7 +20,8 @@ from typing import get_args
 from parts.exchange_rank import ELEMENTS
 
 from provisioning.images.image import current
-from provisioning.targets import Choices, open_target
+from provisioning.openers import InLab
+from provisioning.targets import Choices
 from scenarios.job import clean_environment
 from suite.interfaces import Instance, Process
 from suite.job.distributed import ContainerNetwork, DistributedJob
@@ -78,7 +79,7 @@ def started(rank: int, instances: list[Instance], options: argparse.Namespace) -
 def measured(target: str, options: argparse.Namespace) -> dict[str, list[list[float]]]:
     """Return the seconds of every step of the last worker, by way and round."""
     choices = Choices(current(), options.engine, "tcg")
-    with open_target(trial_of(target, options, choices), choices) as instances:
+    with InLab(choices).opened(trial_of(target, options, choices)) as instances:
         ranks = [started(rank, list(instances), options) for rank in range(len(instances))]
         said = [list(process.lines(WITHIN_S)) for process in ranks]
         for process, lines in zip(ranks, said, strict=True):

@@ -75,20 +75,16 @@ class Command(PlannedScenario):
         return cls(CommandJob(argv=parse_command(asked.command), throughput=asked.throughput_pattern))
 
     def models(self, request: RunRequest) -> tuple[str, ...]:
-        del request
         return (self._command.name,) if self._command else ()
 
     def data_set(self, request: RunRequest, home: Path, note: Note) -> tuple[str, Dataset | None]:
-        del home
         files = request.options(CommandOptions).command_files
         return ("files", files_of(files, note)) if files else ("none", None)
 
     def unit(self, request: RunRequest, model: str) -> str:
-        del model
         return request.options(CommandOptions).unit
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
-        del request, profile, model
         return {"command": self._command}
 
     def measure(

@@ -57,7 +57,6 @@ class Distributed(ReadingScenario):
         return request.options(DistributedOptions).strategy
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
-        del request, profile, model
         return {}
 
     def measure(

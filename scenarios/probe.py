@@ -98,7 +98,6 @@ class Probing(PlannedScenario):
         return why, f"give {option('probe')} {', '.join(able)}, or leave {option('design')} out"
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
-        del request, profile, model
         return {"fio_job": hashlib.sha256(self._fio_job.encode()).hexdigest()} if self._fio_job else {}
 
     def measure(
@@ -145,13 +144,11 @@ class ProbeTurns(WorkerTurns[BurstMessage]):
 
     def steps_of(self, burst: BurstMessage) -> int:
         """See ``scenarios.turns.WorkerTurns``."""
-        del burst
         turns = self.job.trial.job.turns
         return turns.burst_steps if turns else 0
 
     def measurement(self, elapsed_s: float, span_s: float) -> Measurement:
         """See ``scenarios.turns.WorkerTurns``."""
-        del span_s
         return _measurement(self.job, elapsed_s)
 
 

@@ -91,11 +91,9 @@ class Serve(PlannedScenario):
 
     @classmethod
     def usual_models(cls, profile: str) -> tuple[str, ...]:
-        del profile
         return (cls.unnamed,)
 
     def check_model(self, request: RunRequest, model: str) -> None:
-        del request
         if not WORKLOADS.get(model).generates:
             able = ", ".join(name for name in WORKLOADS.own if WORKLOADS.get(name).generates)
             raise RequestError(
@@ -103,7 +101,6 @@ class Serve(PlannedScenario):
             )
 
     def ranks(self, request: RunRequest) -> tuple[int, int]:
-        del request
         return 1, 1
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:

@@ -59,7 +59,7 @@ class Shared(PlannedScenario):
 
     name = "shared"
     options = SharedOptions
-    normalised = False
+    neighbours, normalised = True, False
     no_turns = "a victim and its aggressors run at the same time on purpose"
 
     @classmethod
@@ -79,7 +79,6 @@ class Shared(PlannedScenario):
         return dict.fromkeys(models, max(needed.values())) if needed else {}
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
-        del model
         asked = request.options(SharedOptions)
         batch = {"batch": asked.aggressor_batch} if asked.aggressor_batch else {}
         trained = [name for name in asked.aggressor if name in WORKLOADS]

@@ -35,7 +35,6 @@ class PlannedScenario(Traits, ABC):
     @classmethod
     def of(cls, request: RunRequest) -> Self:
         """Return the scenario for the request."""
-        del request
         return cls()
 
     def models(self, request: RunRequest) -> tuple[str, ...]:
@@ -44,7 +43,6 @@ class PlannedScenario(Traits, ABC):
 
     def data_set(self, request: RunRequest, home: Path, note: Note) -> tuple[str, Dataset | None]:
         """Return the name of the data and, if they are files, the data set; ``home`` has those that were generated."""
-        del home, note
         asked = request.data.data or SYNTHETIC
         if asked != SYNTHETIC:
             raise RequestError(
@@ -76,7 +74,6 @@ class PlannedScenario(Traits, ABC):
 
     def strategy(self, request: RunRequest) -> Strategy | None:
         """Return how the workers of a joined job train together; None if they are clients of a server."""
-        del request
         return None
 
     def instances(self, request: RunRequest) -> int:
@@ -88,12 +85,10 @@ class PlannedScenario(Traits, ABC):
 
     def scratch_bytes(self, request: RunRequest, models: Sequence[str]) -> dict[str, int]:
         """Return the disk space in bytes that each model needs to write to, without those that write nothing."""
-        del request, models
         return {}
 
     def unit(self, request: RunRequest, model: str) -> str | None:
         """Return what the throughput counts; None if there is none."""
-        del request
         return str(WORKLOADS.get(architecture(model)).unit) if self.workloads else None
 
     def turns(self, request: RunRequest) -> Alternating | None:
@@ -102,12 +97,10 @@ class PlannedScenario(Traits, ABC):
 
     def hinders_turns(self, request: RunRequest) -> tuple[str, str] | None:
         """Return why the jobs of the request cannot take turns, and a remedy; None if they can."""
-        del request
         return None
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, Any]:
         """Return the fields of ``suite.job.job.Job`` that this scenario alone decides: by default, its options."""
-        del profile, model
         own = [each.name for each in OPTIONS.values() if each.scenario == self.name and each.about.meaning]
         values = {name: value for name in own if (value := request.value(name)) is not None}
         return {"options": {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}}

@@ -23,7 +23,7 @@ from tests.suite.sweeping_machine import furnish
 
 
 @contextmanager
-def opened(trial: Trial, _choices: object) -> Iterator[Sequence[Instance]]:
+def opened(trial: Trial) -> Iterator[Sequence[Instance]]:
     """Open the target: this machine, which is not held to the envelope, and says what its job expects of it."""
     dataset, engine = trial.job.dataset, {"name": trial.job.layers.engine, "version": "1", "network": "none"}
     node = HereNode(
@@ -41,7 +41,7 @@ def opened(trial: Trial, _choices: object) -> Iterator[Sequence[Instance]]:
 if __name__ == "__main__":
     patch = pytest.MonkeyPatch()
     furnish(patch, Path(os.environ["VIRTBENCH_HOME"]))
-    patch.setattr("provisioning.targets.open_target", opened)
+    patch.setattr("commands.run.prepare.Ready.open_target", staticmethod(opened))
     patch.setattr("provisioning.metrics.accounting.open_account", lambda *_: FakeAccount(least_s=0.0))
     patch.setattr("suite.records.course.envelope_differences", lambda *_: [])
     cli.main(sys.argv[1:])

@@ -10,7 +10,7 @@ import pytest
 
 from commands.run.inventory import envelopes_of, inventory_of_pods, node_of_pods
 from commands.run.resolve import choices_of
-from provisioning import targets
+from provisioning import openers
 from provisioning.engines.kubernetes import KubernetesEngine
 from provisioning.images.image import Image
 from provisioning.kubernetes import owned
@@ -18,6 +18,7 @@ from provisioning.kubernetes.node import ClusterNode
 from provisioning.metrics.accounting import HostAccount, NoAccount, open_account
 from provisioning.remote.discovery import DiscoveredMachine, Discovery
 from provisioning.targets import Choices
+from scenarios.synthetic import Synthetic
 from suite.errors import RequestError
 from suite.interfaces import Completed, Instance
 from suite.inventory import Inventory
@@ -164,9 +165,9 @@ def test_pods_are_opened_from_here_and_all_else_on_the_machine_of_the_inventory(
         yield node
 
     for each in (on_machine, local_node, open_stack):
-        monkeypatch.setattr(targets, each.__name__, each)
+        monkeypatch.setattr(openers, each.__name__, each)
     for arm, trial in trials().items():
-        with targets.open_target(trial, choices(inventory)) as (instance,):
+        with openers.opener_of(choices(inventory), Synthetic, (trial.target,)).opened(trial) as (instance,):
             name, cpus = cast("Any", instance.node)
             opened = ("m1", 1.5) if arm in by_ssh else ("localhost", None)
             assert (name, instance.clock_offset_s, cpus) == (*opened, ENVELOPE.cpus)
@@ -184,12 +185,12 @@ def test_the_machine_is_sent_the_tree_and_loaded_for_the_engines_that_run_there(
     def engine(name: str) -> Any:
         return SimpleNamespace(name=name, load=lambda node, *_: events.append(f"{name} loads on {node.name}"))
 
-    monkeypatch.setattr(targets, "machine", machine)
-    monkeypatch.setattr(targets, "get_engine", engine)
-    monkeypatch.setattr(targets, "sync_image", lambda node, *_: events.append(f"sync to {node.name}"))
+    monkeypatch.setattr(openers, "machine", machine)
+    monkeypatch.setattr(openers, "get_engine", engine)
+    monkeypatch.setattr(openers, "sync_image", lambda node, *_: events.append(f"sync to {node.name}"))
     given = choices()
     given.__dict__["container_engine"] = KubernetesEngine()
-    targets.prepare(given, ("bare-metal", "container"), print, ablations=("runc", "seccomp"))
+    openers.prepare(given, ("bare-metal", "container"), print, ablations=("runc", "seccomp"))
     assert events == ["sync to m1", "runc loads on m1"]
 
 

@@ -121,9 +121,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr("provisioning.images.image.current", lambda _variant: image)
     monkeypatch.setattr("provisioning.machines.accelerator.choose", lambda _requested: ("tcg", "asked for"))
     monkeypatch.setattr("provisioning.isa.shared", lambda *_, **__: "avx2")
-    monkeypatch.setattr("provisioning.targets.prepare", lambda *_: None)
+    monkeypatch.setattr("provisioning.openers.prepare", lambda *_: None)
     monkeypatch.setattr("provisioning.neighbours.alone_on", lambda *_, **__: nullcontext())
-    monkeypatch.setattr("provisioning.targets.open_target", lambda trial, _choices: made.targets.opened(trial))
+    monkeypatch.setattr("commands.run.prepare.Ready.open_target", made.targets.opened)
     measuring_by(made.scenario, monkeypatch)
     return made
 

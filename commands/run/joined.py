@@ -71,11 +71,6 @@ def check_instances(distributed: DistributedJob, envelope: Envelope, note: Calla
         note(f"{count} instances share {len(envelope.cpus)} CPUs, on every target alike")
 
 
-def are_pods(scenario: PlannedScenario, choices: Choices, targets: tuple[str, ...]) -> bool:
-    """Return whether the instances of the scenario's job are pods that are joined by a network."""
-    return scenario.joined and "container" in targets and choices.container_engine.is_cluster
-
-
 def pod_job(
     request: RunRequest,
     scenario: PlannedScenario,

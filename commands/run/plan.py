@@ -7,7 +7,7 @@ from typing import Any
 
 import psutil
 
-from commands.run.joined import are_pods, check_instances, lab_job, pod_job
+from commands.run.joined import check_instances, lab_job, pod_job
 from commands.run.resolve import Resolved
 from commands.run.validate import (
     ablations_of,
@@ -21,6 +21,7 @@ from provisioning import isa
 from provisioning.engines.base import Allotment
 from provisioning.machines.base import GuestSpec, get_provider
 from provisioning.nodes import local_node
+from provisioning.openers import AsPods
 from scenarios.members import source_sha256
 from suite.errors import RequestError, option
 from suite.job.ablations import properties_of
@@ -46,7 +47,7 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
     for model in resolved.models:
         scenario.check_model(request, model)
     check_ratios(request, scenario, targets)
-    pods = are_pods(scenario, choices, targets)
+    pods = isinstance(resolved.opener, AsPods)
     check_turns(request, scenario, targets, pods=pods)
     distributed = None
     if scenario.joined and not pods:

@@ -10,8 +10,9 @@ from rich.console import Console
 
 from commands.run.plan import plan_of
 from commands.run.resolve import resolve
-from provisioning import targets
+from provisioning import openers
 from provisioning.doctor import Check
+from provisioning.openers import Opener
 from provisioning.targets import Choices
 from scenarios.command_files import files_of
 from scenarios.datasets.resolve import sha256_now
@@ -34,10 +35,14 @@ class Ready:
 
     plan: Plan
     scenario: Scenario
-    choices: Choices
+    opener: Opener
+
+    @property
+    def choices(self) -> Choices:
+        return self.opener.choices
 
     def prepare(self, note: Note) -> None:
-        """Make what is made once and kept; see ``provisioning.targets.prepare``."""
+        """Make what is made once and kept; see ``provisioning.openers.prepare``."""
         dataset, ablations = self.plan.job.dataset, self.plan.ablations
 
         def check() -> None:
@@ -45,11 +50,11 @@ class Ready:
                 refuse_changed(dataset)
 
         check()
-        targets.prepare(self.choices, self.plan.targets, note, dataset, ablations, check)
+        openers.prepare(self.choices, self.plan.targets, note, dataset, ablations, check)
 
     @property
     def open_target(self) -> OpenTarget:
-        return lambda trial: targets.open_target(trial, self.choices)
+        return self.opener.opened
 
 
 def ready(request: RunRequest, note: Note, checks: Sequence[Check] | None = None) -> Ready:
@@ -58,7 +63,7 @@ def ready(request: RunRequest, note: Note, checks: Sequence[Check] | None = None
     ``checks`` are what ``doctor.examine`` found, where it was asked already.
     """
     resolved = resolve(request, note, checks)
-    return Ready(plan_of(resolved, note), resolved.scenario, resolved.choices)
+    return Ready(plan_of(resolved, note), resolved.scenario, resolved.opener)
 
 
 def refuse_changed(dataset: Dataset) -> None:

@@ -14,6 +14,7 @@ from provisioning.images.image import Image
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import get_provider
 from provisioning.nodes import local_node
+from provisioning.openers import Opener, opener_of
 from provisioning.paths import home
 from provisioning.targets import Choices, booted
 from scenarios.own_workload import adopt
@@ -42,6 +43,8 @@ class Resolved:
     data: str
     """The name of the data."""
     dataset: Dataset | None
+    opener: Opener
+    """The way in which its targets are opened."""
     machines: InventoryMachines | None = None
     """The machines of the inventory, in place of this one."""
 
@@ -71,13 +74,16 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
             # The doctor knows what this machine carries, and nothing but pods is opened from it.
             choices = replace(choices_of(request, (), request.targets.target, note), inventory=inventory)
             machines = node_of_pods(request, inventory, choices, note)
-        return Resolved(request, scenario, models, machines.targets, choices, data, dataset, machines)
+        targets = machines.targets
+        opener = opener_of(choices, scenario, targets)
+        return Resolved(request, scenario, models, targets, choices, data, dataset, opener, machines)
     if checks is None:
         note("checking this machine")
         checks = doctor.examine()
     targets = carried(request, checks, note)
     choices = choices_of(request, checks, targets, note)
-    return Resolved(request, scenario, models, targets, choices, data, dataset)
+    opener = opener_of(choices, scenario, targets)
+    return Resolved(request, scenario, models, targets, choices, data, dataset, opener)
 
 
 def of_members_that_load(request: RunRequest, note: Note) -> RunRequest:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from provisioning.targets import Choices, booted, refuse_ablation
+from provisioning.hindrances import refuse_ablation
+from provisioning.targets import Choices, booted
 from suite.errors import RequestError, option, spelled
 from suite.interfaces import TurnScenario
 from suite.job import ablations

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from commands.run.prepare import Ready, ready
 from provisioning import doctor
 from provisioning.doctor import Check
+from provisioning.hindrances import hindrances
 from provisioning.lab.shaping import choose_limiter
 from provisioning.nodes import local_node
-from provisioning.targets import hindrances
 from suite.errors import RequestError
 from suite.job.ablations import properties_of
 from suite.request.request import RunRequest

@@ -37,6 +37,8 @@ class Traits:
     """Whether it can run on the machines of an inventory."""
     service: ClassVar[bool] = False
     """Whether clients ask one of the instances, perhaps through a service of a cluster."""
+    neighbours: ClassVar[bool] = False
+    """Whether further instances share the machine with the one that is measured."""
     probes: ClassVar[bool] = False
     """Whether a trial measures one cost of a layer, with metrics of its own that all decide, and no throughput."""
     normalised: ClassVar[bool] = True
@@ -58,7 +60,6 @@ class Traits:
     @classmethod
     def usual_models(cls, profile: str) -> tuple[str, ...]:
         """Return the models of a run that names none."""
-        del profile
         return (PLAIN_MODEL,)
 
 

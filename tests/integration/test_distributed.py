@@ -14,7 +14,8 @@ import pytest
 
 from provisioning.metrics.accounting import open_account
 from provisioning.nodes import WrappedNode
-from provisioning.targets import Choices, open_target
+from provisioning.openers import InLab
+from provisioning.targets import Choices
 from scenarios.distributed import Distributed
 from suite.interfaces import Instance, Node
 from suite.job.distributed import ContainerNetwork, DistributedJob
@@ -78,7 +79,7 @@ def run_distributed(
 
     @contextmanager
     def opened(trial: Trial) -> Iterator[Sequence[Instance]]:
-        with open_target(trial, choices) as instances:
+        with InLab(choices).opened(trial) as instances:
             thread = threading.Thread(target=disturb, args=(instances,))
             thread.start()
             yield instances

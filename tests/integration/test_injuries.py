@@ -14,7 +14,8 @@ from analysis.load.records import load
 from provisioning.cgroup import limits as cgroups
 from provisioning.metrics.accounting import open_account
 from provisioning.nodes import WrappedNode, write_file
-from provisioning.targets import Choices, open_target
+from provisioning.openers import Here
+from provisioning.targets import Choices
 from scenarios.synthetic import Synthetic
 from suite.interfaces import Instance
 from suite.job.envelope import Envelope
@@ -66,7 +67,7 @@ def measured(
 
     @contextmanager
     def opened(trial: Trial) -> Iterator[Sequence[Instance]]:
-        with open_target(trial, choices) as instances:
+        with Here(choices).opened(trial) as instances:
             node = instances[0].node
             if trial.target == "container":
                 assert isinstance(node, WrappedNode)

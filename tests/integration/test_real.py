@@ -12,8 +12,9 @@ from PIL import Image as Picture
 from provisioning.cgroup import limits as cgroups
 from provisioning.metrics.accounting import open_account
 from provisioning.nodes import LocalNode, WrappedNode, local_node
+from provisioning.openers import Here, prepare
 from provisioning.paths import home, state
-from provisioning.targets import Choices, open_target, prepare
+from provisioning.targets import Choices
 from scenarios.datasets.resolve import resolve
 from scenarios.real import Real
 from suite.interfaces import Instance, Node
@@ -139,7 +140,7 @@ def test_a_slow_data_disk_is_seen_in_the_wait_for_data(target: str, tmp_path: Pa
     def opened(trial: Trial) -> Iterator[Sequence[Instance]]:
         # What bare metal starts is a child of this process; a guest's reads are QEMU's.
         with (
-            open_target(trial, choices) as instances,
+            Here(choices).opened(trial) as instances,
             slow(qemu(instances[0].node) if target == "vm" else os.getpid(), device),
         ):
             yield instances

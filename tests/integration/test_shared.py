@@ -14,7 +14,8 @@ import pytest
 from analysis.compare.comparison import compare
 from analysis.load.records import load
 from provisioning.metrics.accounting import open_account
-from provisioning.targets import Choices, open_target
+from provisioning.openers import BesideNeighbours
+from provisioning.targets import Choices
 from scenarios.probe import scratch_bytes
 from scenarios.shared import Shared
 from suite.errors import MeasurementError
@@ -66,7 +67,7 @@ def run_shared(
 
     @contextmanager
     def opened(trial: Trial) -> Iterator[Sequence[Instance]]:
-        with open_target(trial, choices) as instances:
+        with BesideNeighbours(choices).opened(trial) as instances:
             if disturb and not trial.aggressor:
                 raise MeasurementError("not asked for", kind="test")
             thread = threading.Thread(target=disturb)

@@ -1,0 +1,91 @@
+"""Why the properties of a target cannot be switched in a run, as an ablation or an injury switches them."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from provisioning.cgroup import limits as cgroups
+from provisioning.engines.base import get_engine
+from provisioning.machines.base import get_provider
+from provisioning.nodes import local_node
+from provisioning.remote.machine import machine
+from provisioning.targets import Choices, enters_tree
+from suite.errors import BenchError, RequestError, option
+from suite.interfaces import Node
+from suite.job.ablations import properties_of
+from suite.job.properties import AS_IT_IS, Properties
+from suite.request.traits import Traits
+
+
+def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: Traits) -> None:
+    """Raise RequestError for an ablation that changes a property which cannot be switched in this run."""
+    properties = properties_of(name)
+    if (properties.virtiofs or properties.data_in_layer) and not scenario.needs_data:
+        raise RequestError(
+            f"{option('ablate')} {name} is about where a data set lies", remedy=f"use {option('scenario')} real"
+        )
+    if properties.host_network and scenario.joined and not choices.container_engine.is_cluster:
+        raise RequestError(
+            f"{option('ablate')} {name}: {option('network')} says how the instances are joined",
+            remedy=f"leave it out, and run it once more with {option('network')} host",
+        )
+    if properties.service and not (scenario.service and choices.container_engine.is_cluster):
+        raise RequestError(
+            f"{option('ablate')} {name} is about a service of a cluster, before a pod that serves",
+            remedy=f"use {option('scenario')} serve {option('target')} container {option('engine')} kubernetes",
+        )
+    if found := get_provider(choices.provider).hindrance(properties, choices.image):
+        raise RequestError(f"{option('ablate')} {name}: {found[0]}", remedy=found[1])
+    if reason := next(hindrances(properties, choices, recipe), None):
+        raise RequestError(f"{option('ablate')} {name}: {reason}", remedy="leave it out, or change the other option")
+
+
+def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterator[str]:
+    """Yield why these properties cannot be had, or would be the same if they were switched."""
+    engine = choices.container_engine
+    if properties == AS_IT_IS:
+        yield "it changes no property"
+    yield from _hindrances_of_engine(properties, choices)
+    if properties.bound_tree and engine.rootfs == "directory":
+        yield f"{engine.name} runs the tree in place already"
+    if properties.huge_pages and recipe == "tuned":
+        yield "the tuned recipe has them already"
+    limits = ("pinned", "memory_limited", "confined", "disk_limit_bytes_per_s", "cpu_share")
+    limited = any(getattr(properties, name) != getattr(AS_IT_IS, name) for name in limits)
+    if limited and not enters_tree(choices.inventory):
+        yield "without root nothing is limited that could be"
+    if properties.disk_limit_bytes_per_s:
+        if choices.inventory:
+            yield "disks are limited on this machine only"
+        elif not cgroups.disks_can_be_limited():
+            yield "the kernel's block I/O controller is not there"
+        else:
+            try:
+                cgroups.disks_under((str(choices.image.tree),))
+            except RequestError as error:
+                yield error.message
+
+
+def _hindrances_of_engine(properties: Properties, choices: Choices) -> Iterator[str]:
+    engine = choices.container_engine
+    if reason := engine.hindrance(properties):
+        yield reason
+    if properties.engine == engine.name:
+        yield "it is the engine of the run already"
+    elif properties.engine:
+        try:
+            with _machines(choices) as nodes:
+                for node in nodes:
+                    engine.check_machine(node)
+                    get_engine(properties.engine).version(node)
+        except BenchError as error:
+            yield error.message
+
+
+@contextmanager
+def _machines(choices: Choices) -> Iterator[list[Node]]:
+    """Open the machines that all targets but pods are opened on: this one, or those of the inventory."""
+    with ExitStack() as stack:
+        if choices.inventory:
+            yield [stack.enter_context(machine(planned)) for planned in choices.inventory.nodes]
+        else:
+            yield [stack.enter_context(local_node((), None))]
