@@ -20,7 +20,7 @@ from suite.plan import Trial
 from suite.records.record import Timeline
 from suite.request.option import OptionGroup, Text, about, given
 from suite.request.request import RunRequest
-from suite.scenario import Note, PlannedScenario
+from suite.request.scenario import Note, PlannedScenario
 
 
 class CommandOptions(OptionGroup):

@@ -23,7 +23,7 @@ from suite.registries import PROBES
 from suite.registry import Registry
 from suite.request.option import OptionGroup, Text, about, given
 from suite.request.request import RunRequest
-from suite.scenario import PlannedScenario
+from suite.request.scenario import PlannedScenario
 from worker.probes.jobfile import JobFileError
 from worker.probes.probe import Probe
 

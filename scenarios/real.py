@@ -13,7 +13,7 @@ from suite.interfaces import Instance, Measurement, Observer, TurnTaker
 from suite.job.datasets import GENERATED, SYNTHETIC, Dataset
 from suite.plan import Trial
 from suite.request.request import RunRequest
-from suite.scenario import Note, PlannedScenario
+from suite.request.scenario import Note, PlannedScenario
 
 
 class ReadingScenario(PlannedScenario):

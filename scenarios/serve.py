@@ -30,7 +30,7 @@ from suite.records.record import MetricValue, Timeline
 from suite.registries import WORKLOADS
 from suite.request.option import OptionGroup, Text, about
 from suite.request.request import RunRequest
-from suite.scenario import PlannedScenario
+from suite.request.scenario import PlannedScenario
 
 SERVER_PHASES = {
     "started": "importing",

@@ -22,7 +22,7 @@ from suite.records.record import AggressorInstance
 from suite.registries import AGGRESSORS, WORKLOADS
 from suite.request.option import Asked, Count, Need, OptionGroup, Text, about, given
 from suite.request.request import RunRequest
-from suite.scenario import Note, PlannedScenario
+from suite.request.scenario import Note, PlannedScenario
 from suite.targets import BASELINE
 
 

@@ -7,7 +7,7 @@ from scenarios.job import prepare, run_job
 from scenarios.turns import TrainingTurns
 from suite.interfaces import Instance, Measurement, Observer, TurnTaker
 from suite.plan import Trial
-from suite.scenario import PlannedScenario
+from suite.request.scenario import PlannedScenario
 
 
 class Synthetic(PlannedScenario):

@@ -12,7 +12,7 @@ from suite.errors import RequestError
 from suite.job.distributed import instances_of
 from suite.job.envelope import GIB, Envelope
 from suite.request.request import RunRequest
-from suite.scenario import scenario_of
+from suite.request.scenario import scenario_of
 
 ENVELOPE = Envelope(cpus=(0,), memory_bytes=2 * GIB, threads=1)
 TWO = {"scenario": "distributed", "engine": "kubernetes", "node": "n1,n2", "workers": 1, "target": ("container",)}

@@ -15,7 +15,7 @@ from suite.job.envelope import GIB
 from suite.job.job import Alternating, settings
 from suite.plan import Plan, together
 from suite.request.request import RunRequest
-from suite.scenario import scenario_of
+from suite.request.scenario import scenario_of
 from tests.suite.conftest import make_plan
 
 TARGETS = ("bare-metal", "container")

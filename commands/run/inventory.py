@@ -23,7 +23,7 @@ from suite.job.envelope import Envelope, parse_bytes, plan_envelope
 from suite.job.job import CpuCapability
 from suite.job.profiles import PROFILES
 from suite.request.request import RunRequest
-from suite.scenario import PlannedScenario
+from suite.request.scenario import PlannedScenario
 from suite.targets import BASELINE, VMS
 from worker.data import listing
 

@@ -12,7 +12,7 @@ from suite.job.distributed import DistributedJob, MachineSpec, check_memory, cpu
 from suite.job.envelope import Envelope, format_cpu_list
 from suite.job.lab import LabSpec, parse_lab
 from suite.request.request import RunRequest
-from suite.scenario import PlannedScenario
+from suite.request.scenario import PlannedScenario
 from suite.targets import VMS
 
 COMM_TIMEOUT_S, EMULATED_COMM_TIMEOUT_S = 60, 600

@@ -23,7 +23,7 @@ from suite.job.datasets import Dataset
 from suite.job.profiles import PROFILES, Profile
 from suite.request.parts import gpu_indices, pci_addresses
 from suite.request.request import OPTIONS, RunRequest
-from suite.scenario import PlannedScenario, scenario_of
+from suite.request.scenario import PlannedScenario, scenario_of
 from suite.targets import TARGETS
 
 Note = Callable[[str], None]

@@ -13,7 +13,7 @@ from suite.plan import Plan, lower, together
 from suite.registries import ABLATIONS
 from suite.request.repetitions import DECIDED
 from suite.request.request import RunRequest
-from suite.scenario import PlannedScenario
+from suite.request.scenario import PlannedScenario
 from suite.targets import BASELINE, CONTAINERS, VMS
 
 Note = Callable[[str], None]

@@ -14,7 +14,7 @@ NAP = '''
 from scenarios.command import Command
 from suite.job.command import CommandJob
 from suite.request.option import Count, OptionGroup, about, given
-from suite.scenario import PlannedScenario
+from suite.request.scenario import PlannedScenario
 
 
 class NapOptions(OptionGroup):
