@@ -28,25 +28,25 @@ class CommandOptions(OptionGroup):
 
     command: Text | None = about(
         None,
-        'The program and its arguments: "python train.py --epochs 1". They are split into words once, and no shell '
-        "sees them. Records hold them: give no secrets.",
+        'Program with arguments: "python train.py --epochs 1". It is split into words and started without a shell. '
+        "Records contain it: do not include secrets.",
         parse=parse_command,
     )
     command_files: Path | None = about(
         None,
-        "Directory of yours that every target has, read-only, as the working directory of the command.",
+        "Directory that every target mounts read-only as the working directory of the command.",
         own_code=True,
     )
     throughput_pattern: Text | None = about(
         None,
-        "How to find the throughput, in units per second, in a line that the command prints: a regular expression "
-        "with a group (?P<throughput>...) and, if it likes, one (?P<step>...); or json, for lines that are objects "
-        "with these keys. Default: none is read.",
+        "Pattern that finds the throughput, in units per second, in a printed line: a regular expression with a "
+        "group (?P<throughput>...) and optionally (?P<step>...); or json, for lines that are objects with these "
+        "keys. Default: none.",
         parse=parse_pattern,
     )
     unit: Annotated[Text, Field(pattern=UNIT)] = about(
         "samples",
-        f"What the throughput counts, with {option('throughput_pattern')}: tokens.",
+        f"Unit of the throughput, with {option('throughput_pattern')}: tokens. Default: samples.",
         idle_without=(given("throughput_pattern"),),
     )
 

@@ -32,7 +32,7 @@ class DistributedOptions(OptionGroup):
 
     strategy: Strategy = about(
         "parameter-server",
-        "Who adds the gradients up: parameter-server, parameter-server-async or all-reduce.",
+        "Exchange of gradients: parameter-server, parameter-server-async or all-reduce.",
     )
     workers: Count | None = about(None, "Workers of the job. Default: 2.")
     ps: Count | None = about(

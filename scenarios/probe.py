@@ -47,8 +47,8 @@ class HostProbe(Protocol):
 class ProbeOptions(OptionGroup):
     """Scenario probe."""
 
-    probe: tuple[Text, ...] = about(PROBES.names, "What is probed.", members=(PROBES,))
-    fio_job: Path | None = about(None, "Job file of fio for the disk probe.", idle_without=(given("probe", "disk"),))
+    probe: tuple[Text, ...] = about(PROBES.names, "Probes to run.", members=(PROBES,))
+    fio_job: Path | None = about(None, "fio job file for the disk probe.", idle_without=(given("probe", "disk"),))
 
 
 class Probing(PlannedScenario):

@@ -70,12 +70,12 @@ class ServingOptions(OptionGroup):
     )
     rates: Text | None = about(
         None,
-        "Requests per second that are sent whether those before are answered or not: 10,50. Default: the profile's.",
+        "Requests per second, sent regardless of responses: 10,50. Default: the profile's.",
         parse=parse_rates,
     )
     clients: Annotated[int, Field(gt=0, le=MOST_CLIENTS, strict=True)] | None = about(
         None,
-        "Connections at saturation, and the most that are open at a rate. Default: the profile's.",
+        "Connections at saturation, and the most open at a rate. Default: the profile's.",
     )
 
 

@@ -38,18 +38,18 @@ class SharedOptions(OptionGroup):
 
     aggressor: tuple[Text, ...] = about(
         ("alexnet",),
-        "What runs beside the victim, one at a time. Every model trains; disk runs fio, "
-        "memory a triad, network iperf3 to itself, cpu matrix products.",
+        "Load next to the victim, one at a time. Models train; disk runs fio, memory a triad, network iperf3 over "
+        "loopback, cpu matrix products.",
         members=(WORKLOADS, AGGRESSORS),
     )
-    aggressors: Count | None = about(None, "How many instances run the aggressor, all the same. Default: 1.")
+    aggressors: Count | None = about(None, "Number of instances that run the aggressor. Default: 1.")
     aggressor_batch: Count | None = about(
         None, "Images per step of an aggressor that trains. Default: the profile's.", idle_without=(TRAINED,)
     )
     bare_metal_cpus: BareMetalCpus = about(
         "unrestricted",
-        "unrestricted: every job on bare metal has the whole envelope, as in the paper. equal: each has a share of "
-        "its own, as on other targets.",
+        "CPUs of jobs on bare metal. unrestricted: each job sees the whole envelope, as in the paper. equal: each "
+        "has a share, as on other targets.",
         idle_without=(given("target", BASELINE),),
     )
 

@@ -72,20 +72,20 @@ class PodOptions(OptionGroup):
     )
     node: Text | None = about(
         None,
-        f"With {option('engine')} kubernetes: node that the pods run on. Default: the one that is this machine, or the "
-        "only one. Ranks, or server and client, need one each, with commas between them. container=N1,container-vm=N2: "
-        "N2 is a virtual machine, whose pods are the target container-vm.",
+        f"With {option('engine')} kubernetes: node of the pods. Default: this machine, or the only node. For "
+        "several instances, name one node each, separated by commas. container=N1,container-vm=N2: N2 is a virtual "
+        "machine and runs the target container-vm.",
         parse=nodes_of,
         meaning=False,
     )
     registry: Text | None = about(
         None,
-        f"With {option('engine')} kubernetes: registry that has the image, such as registry.example/team. Default: it "
-        "is imported into the containerd of this machine.",
+        f"With {option('engine')} kubernetes: registry that holds the image, such as registry.example/team. "
+        "Default: import the image into the containerd of this machine.",
         meaning=False,
     )
     containerd: Text | None = about(
-        None, f"With {option('engine')} kubernetes: socket of this machine's containerd.", meaning=False
+        None, f"With {option('engine')} kubernetes: socket of the containerd of this machine.", meaning=False
     )
     runtime_class: Text | None = about(
         None, f"With {option('engine')} kubernetes: runtime class of the pods, such as gvisor or kata."

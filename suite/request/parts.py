@@ -83,18 +83,17 @@ class MeasurementOptions(OptionGroup):
 
     scenario: Text = about(
         "synthetic",
-        "What is run. synthetic: training on data in memory. real: training on images from the disk. probe: what a "
-        "layer costs by itself. distributed: one job over several instances. shared: a job alone, and beside "
-        "another on the same machine. command: a program of your own, as it is. serve: a generator behind HTTP.",
+        "Arrangement of the work. synthetic: training on data in memory. real: training on images from disk. "
+        "probe: single costs of a layer. distributed: one job over several instances. shared: a job alone and next "
+        "to another. command: your program, unchanged. serve: a generator behind HTTP.",
         members=(SCENARIOS,),
         common=True,
     )
     model: tuple[Text, ...] = about(
         (),
-        "What is trained or served; or a workload of your own, by its file: ./my_model.py, or ./my_model.py:NAME. "
-        f"alexnet-small, with its small batch, is a victim of {option('scenario')} shared. "
-        f"Default: resnet50; with {option('scenario')} serve gan; with shared the paper's, except in the profile "
-        "smoke.",
+        "Workload to train or serve, or a workload in your file: ./my_model.py or ./my_model.py:NAME. "
+        f"alexnet-small, with its small batch, is a victim of {option('scenario')} shared. Default: resnet50; with "
+        f"{option('scenario')} serve gan; with shared those of the paper, except in the profile smoke.",
         choices=_models,
         members=(WORKLOADS,),
         of="workloads",
@@ -111,21 +110,21 @@ class MeasurementOptions(OptionGroup):
     )
     recipe: Recipe = about(
         "reference",
-        "How the job is set up. reference: fp32, eager, the defaults of torch. tuned: bf16, channels-last, an "
-        "allocator that keeps memory.",
+        "Training setup. reference: fp32, eager, torch's defaults. tuned: bf16, channels-last, an allocator that "
+        "keeps memory.",
     )
     batch: Count | None = about(None, "Images per step and device.", of="trains")
     image_px: Count | None = about(None, "Width and height of the images.", of="workloads")
     channels: Literal["1", "3"] | None = about(
         None,
-        f"Channels of the images of workloads that take one or three. Default: those of {option('data')}, else the "
+        f"Image channels of workloads that accept one or three. Default: those of {option('data')}, else the "
         "workload's.",
         of="workloads",
         idle_without=(Need("drawn images, for a data set has channels of its own", _draws, "use drawn ones"),),
     )
     steps: Count | None = about(
         None,
-        "Measured steps of a trial that takes no turns.",
+        "Measured steps of a trial without turns.",
         of="trains",
         excludes=(
             given("design", "alternating", why=f"give {option('rounds')} and {option('burst_steps')} for its steps"),
@@ -134,24 +133,24 @@ class MeasurementOptions(OptionGroup):
     warmup_steps: NotNegative | None = about(None, "Steps before the measured ones.", of="trains")
     epochs: Count | None = about(
         None,
-        f"Measured epochs of a trial, in place of {option('steps')}: each goes once through the data set, in whole "
-        "batches. The first is timed apart and stands for the warm-up. Drawn data have no end, and so no epochs.",
+        f"Measured epochs of a trial, in place of {option('steps')}. Each covers the data set once, in whole "
+        "batches. The first is reported separately and replaces the warm-up. It needs a data set.",
         of="epochs",
         excludes=(given("steps"), given("warmup_steps"), *_IN_TURNS),
     )
     checkpoint: Literal["off", "on", "fsync"] = about(
         "off",
-        f"Write a checkpoint after each of the {option('epochs')}, timed apart. fsync: wait until it is on the disk.",
+        f"Write a checkpoint after each of the {option('epochs')} and time it separately. fsync: wait until it is "
+        "on the disk.",
         of="epochs",
         needs=(given("epochs", example="2"),),
         excludes=(given("parallel", "parameter-cpu", "ddp", why="no checkpoint is written of several devices"),),
     )
     design: Literal["sequential", "alternating", "both"] = about(
         SEQUENTIAL,
-        "How the trials of a block share the machine. sequential: one after the other, each launched and ended. "
-        "alternating: all open at once, their jobs take short bursts of steps in turns; on a busy machine this takes a "
-        "fraction of the blocks, and gives no elapsed times. both: the sequential trials of each block, then the "
-        "alternating ones.",
+        "Order of the trials of a block. sequential: one after the other. alternating: all targets open at once, "
+        "their jobs taking short bursts of steps in turns; on a busy machine this needs a fraction of the blocks, "
+        "but gives no elapsed times. both: sequential trials, then alternating ones.",
         excludes=(
             given("inventory", why="its machines hold one job at a time"),
             given("parallel", "ddp", why="its ranks are processes of their own and take no turns"),
@@ -160,17 +159,17 @@ class MeasurementOptions(OptionGroup):
     )
     rounds: Count | None = about(
         None,
-        f"Turns of each job in a block, with {option('design')} alternating or both. Default: {ROUNDS}.",
+        f"Turns of each job per block, with {option('design')} alternating or both. Default: {ROUNDS}.",
         needs=_IN_TURNS,
     )
     burst_steps: Count | None = about(
         None,
-        f"Steps of one turn, or measurements of a probe, with {option('design')} alternating or both. Default: "
+        f"Steps, or probe measurements, per turn, with {option('design')} alternating or both. Default: "
         f"{BURST_STEPS} steps, 1 measurement.",
         needs=_IN_TURNS,
     )
     trial_timeout: Count | None = about(
-        None, "Seconds after which a job, or a turn of it, is given up. Default: the profile's.", meaning=False
+        None, "Seconds after which a job, or one turn of it, is aborted. Default: the profile's.", meaning=False
     )
 
     @property
@@ -186,7 +185,7 @@ class TargetOptions(OptionGroup):
 
     target: tuple[Text, ...] = about(
         TARGETS,
-        "Where the job runs. With all, targets that this machine cannot carry are left out.",
+        "Where the job runs. all: every target that this machine can run.",
         choices=lambda _: TARGETS,
         common=True,
     )
@@ -199,16 +198,16 @@ class TargetOptions(OptionGroup):
     )
     image: Text | None = about(
         None,
-        "Image that the targets run, by its name or the first 6 or more characters of its digest: see bench image "
-        "list. Default: the newest of the suite's own.",
+        "Image of the targets, by name or by at least 6 characters of its digest: see bench image list. Default: "
+        "the newest image of the suite.",
     )
-    provider: Text = about("qemu", "What runs the virtual machines.", members=(MACHINES,))
+    provider: Text = about("qemu", "Provider of the virtual machines.", members=(MACHINES,))
     accel: Literal["auto", "kvm", "tcg"] = about(
-        "auto", "How virtual machines run. auto: kvm where a guest boots under it, else tcg, which emulates the CPU."
+        "auto", "Virtualisation of the CPU. auto: kvm if a guest boots under it, else tcg, which emulates the CPU."
     )
     isa: Literal["shared", "native"] = about(
         "shared",
-        "Vector instructions. shared: every target is capped to what all of them have. native: each uses what it has.",
+        "Vector instructions. shared: cap every target to those that all have. native: do not cap.",
     )
     ablate: tuple[Text, ...] = about(
         (),
@@ -225,7 +224,7 @@ class EnvelopeOptions(OptionGroup):
     """Envelope of every target."""
 
     cpus: Count | Text | None = about(
-        None, "How many CPUs (2), or which (0-1,4). Default: all that this process may use.", parse=_cpus, common=True
+        None, "Number of CPUs (2), or a list (0-1,4). Default: all that this process may use.", parse=_cpus, common=True
     )
     memory: Text | None = about(
         None, "Memory of every target, such as 4G. Default: the profile's.", parse=memory_of, common=True
@@ -236,14 +235,14 @@ class EnvelopeOptions(OptionGroup):
 class GpuOptions(OptionGroup):
     """GPUs."""
 
-    device: Literal["cpu", "cuda"] = about("cpu", "What the job computes on.")
+    device: Literal["cpu", "cuda"] = about("cpu", "Device that computes.")
     devices: Count | None = about(
-        None, f"GPUs of one job, with {option('device')} cuda. Default: 1.", idle_without=_ON_GPUS
+        None, f"GPUs per job, with {option('device')} cuda. Default: 1.", idle_without=_ON_GPUS
     )
     parallel: Literal["none", "parameter-cpu", "ddp"] = about(
         "none",
-        "How several devices work on one model. parameter-cpu: parameters on the CPU, as in Table 1 of the paper. "
-        "ddp: DistributedDataParallel.",
+        "Parallelism over several devices. parameter-cpu: parameters on the CPU, as in Table 1 of the paper. ddp: "
+        "DistributedDataParallel.",
         idle_without=_ON_GPUS,
     )
     gpus: Text | None = about(
@@ -270,15 +269,15 @@ class DataOptions(OptionGroup):
     )
     data_disk: Text | None = about(
         None,
-        "Block device that bench data disk has put the data set on: every target reads it from there. Default: "
-        "containers and bare metal read the directory, a VM reads a disk in a file beside it.",
+        "Block device, written by bench data disk, from which every target reads the data set. Default: containers "
+        "and bare metal read the directory, a VM reads a packed disk file.",
         of="reads",
         needs=(DATA_SET,),
         excludes=(given("inventory", why="it is a device of this machine"),),
     )
     frame_stride: Count | None = about(
         None,
-        "Take one frame in so many of each video, with frames:DIR. Default: 1, all that are there.",
+        "With frames:DIR, use every Nth frame of each video. Default: 1.",
         of="reads",
         needs=(DATA_SET,),
     )
@@ -293,7 +292,7 @@ class DataOptions(OptionGroup):
     )
     decoder: Literal["auto", "simplejpeg", "pillow"] = about(
         "auto",
-        "Decoder of JPEG files. auto: simplejpeg (libjpeg-turbo), and pillow for files that it refuses.",
+        "Decoder of JPEG files. auto: simplejpeg (libjpeg-turbo), and pillow for files that it rejects.",
         of="reads",
         idle_without=(DATA_SET,),
     )
@@ -304,7 +303,7 @@ class JoiningOptions(OptionGroup):
 
     lab: Text | None = about(
         None,
-        "Virtual nodes on this machine: nodes=3,rate=1gbit[,delay=5ms]. Default: a node for each instance, 1gbit.",
+        "Virtual nodes on this machine: nodes=3,rate=1gbit[,delay=5ms]. Default: one node per instance, 1gbit.",
         parse=parse_lab,
         of="joined",
         excludes=(given("inventory", why="it is a network on this machine"),),
@@ -312,13 +311,13 @@ class JoiningOptions(OptionGroup):
     inventory: Path | None = about(
         None,
         f"Machines reached by SSH, in place of a lab: hosts.toml. With {option('scenario')} synthetic and "
-        f"{option('engine')} kubernetes: the node of the pods, on which bare metal and other engines are then opened.",
+        f"{option('engine')} kubernetes: the node of the pods, which then also runs bare metal and other engines.",
         of="inventory",
     )
     network: ContainerNetwork = about(
         "overlay",
-        "Network of the containers. overlay: VXLAN between the nodes, as flannel makes it. bridge: address "
-        "translation and published ports. host: the node's own.",
+        "Network of the containers. overlay: VXLAN between the nodes, like flannel. bridge: address translation "
+        "and published ports. host: the network of the node.",
         of="joined",
         idle_without=_IN_CONTAINERS,
     )

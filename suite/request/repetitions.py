@@ -27,15 +27,15 @@ class Repetitions(OptionGroup):
 
     blocks: Count | None = about(
         None,
-        "How many times every target is measured, in random order. Default: 1.",
+        "Trials per target, in random order. Default: 1.",
         also=("--repeat",),
         meaning=False,
         common=True,
     )
     until: Text | None = about(
         None,
-        "Go on, block by block, until every 95 % interval is within plus or minus this: 2%. decided: until every "
-        f"comparison has a verdict at the {option('margin')}.",
+        "Add blocks until every 95 % interval is within plus or minus this: 2%. decided: until every comparison "
+        f"has a verdict at the {option('margin')}.",
         parse=_until,
         of="normalised",
         excludes=(_NO_BLOCKS,),
@@ -44,9 +44,9 @@ class Repetitions(OptionGroup):
     )
     detect: Text | None = about(
         None,
-        "Measure as many blocks as it takes to detect, with a chance of 80 %, a target whose throughput differs from "
-        "bare metal's by this: 2%. The test is two-sided at 5 %, corrected for all targets of the job. The number is "
-        "planned once: from earlier runs on this machine, or else after the first 10 blocks.",
+        "Plan the blocks that detect a throughput difference of this size from bare metal, such as 2%, with a "
+        "power of 80 %. The test is two-sided at 5 %, corrected for all targets of the job. The number is fixed "
+        "once, from earlier runs on this machine or after the first 10 blocks.",
         parse=parse_share,
         of="normalised",
         excludes=(given("until"), _NO_BLOCKS),
@@ -55,8 +55,8 @@ class Repetitions(OptionGroup):
     )
     margin: Text | None = about(
         None,
-        "The difference from bare metal that does not matter: within it a target is equivalent, beyond it slower or "
-        "faster. bench compare and bench report take it from the plan. Default: 2%.",
+        "Difference from bare metal that does not matter. A target is equivalent within it, slower or faster "
+        "beyond it. bench compare and bench report take it from the plan. Default: 2%.",
         parse=parse_share,
         meaning=False,
         common=True,
@@ -73,12 +73,11 @@ class Repetitions(OptionGroup):
     )
     warmup_blocks: NotNegative | None = about(
         None,
-        f"Blocks before the first that are recorded and not counted. Default: 1 with {_ENDS}, or with 3 blocks and "
-        "more.",
+        f"Blocks at the start that are recorded and not counted. Default: 1 with {_ENDS}, or from 3 blocks on.",
         meaning=False,
     )
     aa: Annotated[bool, Field(strict=True)] = about(
-        False, "Measure bare metal twice in every block: the difference is what is only noise.", meaning=False
+        False, "Measure bare metal twice per block; any difference is noise.", meaning=False
     )
     seed: Seed = about(0, "Random seed of trial order and data.")
 
@@ -122,7 +121,7 @@ class RepetitionOptions(Repetitions):
 
     budget: Text | None = about(
         None,
-        f"With {_ENDS}: begin no new block after this time: 30m.",
+        f"With {_ENDS}: begin no new block after this time, such as 30m.",
         parse=parse_duration_s,
         of="normalised",
         needs=_OPEN_ENDED,
