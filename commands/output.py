@@ -45,7 +45,7 @@ def model_of(name: str) -> type[BaseModel]:
 class Output(BaseModel):
     """The JSON of a command. ``schema_version`` grows when a key goes or changes its meaning."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
 
@@ -56,9 +56,9 @@ class Output(BaseModel):
 def print_json(output: BaseModel, indent: int | None = 1) -> None:
     """Print the JSON of a command; without indent as one line of a stream."""
     try:
-        text = output.model_dump_json(indent=indent)
+        text = output.model_dump_json(indent=indent, by_alias=True)
     except ValueError:  # the name of a file need not be Unicode
-        text = json.dumps(cleaned(output.model_dump(mode="json")), indent=indent)
+        text = json.dumps(cleaned(output.model_dump(mode="json", by_alias=True)), indent=indent)
     click.echo(text)
 
 
