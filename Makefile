@@ -13,6 +13,11 @@ TEST_PACKAGES := $(PACKAGES) fio iperf3 nftables cron openssh-server munge slurm
                  $(shell . /etc/os-release; if [ "$$ID" = debian ]; then echo chromium; fi)
 TESTS ?= tests
 PYTEST := $(VENV)/bin/python -m pytest
+# Where the output of the tests that run behind those on real targets is kept until these have ended.
+BEHIND := $(VENV)/tests.log
+# Behind all others: by its own priority, and by that of its session, between which Linux shares the CPUs first (sched(7)).
+# What a shell starts behind itself ignores SIGINT, and tests press Ctrl-C.
+LAST := setsid sh -c 'echo 19 2>/dev/null > /proc/self/autogroup; exec env --default-signal=INT nice -n 19 "$$@"' -
 # How pytest ends when a part (TESTS=...) holds none of a kind.
 NO_TESTS := 5
 
@@ -65,11 +70,14 @@ test-image: setup-test
 	@echo "== removing what a crashed run may have left"
 	$(BENCH) clean
 
+# Tests on real targets wait most of their time; the others use the CPUs meanwhile, as far as nobody else wants them.
 test: test-image
-	@echo "== running the tests that need no machine to themselves, as many at a time as there are CPUs"
-	$(PYTEST) -n auto --dist worksteal -m "(not integration or beside) and not thorough" $(TESTS) || test $$? -eq $(NO_TESTS)
-	@echo "== running the tests on real targets, one after the other"
-	$(PYTEST) -m "integration and not beside and not thorough" --durations=15 $(TESTS) || test $$? -eq $(NO_TESTS)
+	@echo "== running the tests: those on real targets one after the other, the others behind them ($(BEHIND))"
+	@$(LAST) $(PYTEST) -n auto --dist worksteal -m "(not integration or beside) and not thorough" $(TESTS) \
+	    > $(BEHIND) 2>&1 & behind=$$!; trap 'kill $$behind; wait' INT TERM; \
+	$(PYTEST) -m "integration and not beside and not thorough" --durations=15 $(TESTS); real=$$?; \
+	wait $$behind; other=$$?; cat $(BEHIND); \
+	for status in $$real $$other; do test $$status -eq 0 -o $$status -eq $(NO_TESTS) || exit $$status; done
 
 test-all: test
 	@echo "== building the Kubernetes that the tests start (3 to 9 minutes the first time, then nothing)"

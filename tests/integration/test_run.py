@@ -58,7 +58,9 @@ def ours() -> dict[str, list[str]]:
     carrying = []
     for process in psutil.process_iter():
         try:
-            if TOKEN in process.environ():
+            environment = process.environ()
+            # What the tests that run at the same time have started is of a worker of pytest.
+            if TOKEN in environment and XDIST_WORKER not in environment:
                 carrying.append(" ".join(process.cmdline()))
         except psutil.Error:
             continue
@@ -73,6 +75,7 @@ def ours() -> dict[str, list[str]]:
     }  # fmt: skip
 
 
+XDIST_WORKER = "PYTEST_XDIST_WORKER"
 NOTHING: dict[str, list[str]] = {k: [] for k in ("processes", "groups", "files", "mounts", "ledger", "workers")}
 
 
