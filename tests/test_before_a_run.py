@@ -89,12 +89,12 @@ def test_a_dry_run_says_when_an_open_ended_run_ends(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--budget", "1h"), "--budget 1h ends nothing without --until or --detect"),
-        (("--scenario", "probe", "--model", "resnet50"), "--model says nothing with --scenario probe"),
+        (("--budget", "1h"), "--budget needs --until or --detect"),
+        (("--scenario", "probe", "--model", "resnet50"), "--model does not apply to --scenario probe"),
         (("--memory", "4"), "--memory: '4' is 4 bytes"),
         (("--until", "decided", "--profile", "smoke"), "no verdict can come of it"),
-        (("--gpus", "0"), "--gpus would change nothing: --device is cpu"),
-        (("--target", "vm", "--engine", "podman"), "--engine would change nothing: no target has a container"),
+        (("--gpus", "0"), "--gpus would change nothing without --device cuda"),
+        (("--target", "vm", "--engine", "podman"), "--engine would change nothing without --target container"),
         (("--target", "container", "--accel", "tcg"), "--accel would change nothing: no target has a virtual machine"),
         (("--scenario", "distributed", "--loader-workers", "2"), "--loader-workers would change nothing"),
         (("--scenario", "probe", "--probe", "memory", "--fio-job", "a.fio"), "--fio-job would change nothing"),

@@ -272,7 +272,7 @@ def test_the_command_prints_worst_first_in_80_columns_and_its_exit_code_says_wha
     edited(podman, PODMAN, times("throughput_per_s", 100))
     done = bench("audit", place)
     assert done.exit_code == 1
-    assert done.stdout.startswith("refused  throughput")
+    assert done.stdout.startswith("refused: throughput")
     assert max(map(len, done.stdout.splitlines())) <= 80
     told = json.loads(bench("audit", place, "--json").stdout)
     assert [one["severity"] for one in told["findings"]] == ["refused", "named"]

@@ -131,7 +131,7 @@ def test_steps_that_are_no_numbers_teach_a_sweep_nothing(tmp_path: Path, bench: 
     shutil.copytree(RUNS / "sweep", tmp_path / "sweep")
     for path, steps in zip(sorted((tmp_path / "sweep").glob("*/trials/*.json")), (STEERING, [], 10**400), strict=False):
         record = json.loads(path.read_text())
-        record["workload"] |= {"steps": steps, "warmup_steps": steps}
+        record["job"]["sizes"] |= {"steps": steps, "warmup_steps": steps}
         path.write_text(json.dumps(record, indent=1))
     assert bench("sweep", "status", str(tmp_path / "sweep")).exit_code == 0
 

@@ -61,7 +61,7 @@ def parameters() -> Iterator[Any]:
         yield pytest.param(command, marks=pytest.mark.thorough if command in measuring[1:] else ())
 
 
-@pytest.mark.parametrize("command", parameters())
+@pytest.mark.parametrize("command", list(parameters()))
 def test_each_command_answers_in_its_first_three_lines(command: str, place: Path) -> None:
     _, *words = shlex.split(command)
     if "./my_model.py" in words and not (place / "my_model.py").exists():

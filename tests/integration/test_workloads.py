@@ -78,7 +78,7 @@ def test_bare_metal_and_a_container_compute_the_same_weights(
 
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("scenario", "target"), product(WORDS, TARGETS))
+@pytest.mark.parametrize(("scenario", "target"), list(product(WORDS, TARGETS)))
 def test_every_workload_of_a_scenario_runs(scenario: str, target: str, data: tuple[str, ...], tmp_path: Path) -> None:
     trained(tmp_path / "run", scenario, declaring(scenario), (target,), data)
 
