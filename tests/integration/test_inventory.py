@@ -285,7 +285,7 @@ def test_what_is_still_running_on_a_machine_ends_with_the_connection(machines: F
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--lab", "nodes=3"), "--lab is a network on this machine"),
+        (("--lab", "nodes=3"), "--lab and --inventory exclude each other: it is a network on this machine"),
         (("--workers", "3"), "need a machine each, and it lists 3"),
     ],
 )

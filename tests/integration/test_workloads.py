@@ -18,7 +18,7 @@ TARGETS = ("bare-metal", "container")
 WORDS: Mapping[str, tuple[str, ...]] = {
     "synthetic": (),
     "real": (),
-    "shared": ("--aggressor", "memory"),
+    "shared": ("--aggressor", "memory", "--bare-metal-cpus", "equal"),
     "distributed": ("--workers", "2", "--strategy", "all-reduce"),
 }
 """Each scenario that trains, and what it is asked for besides."""
@@ -73,7 +73,9 @@ def test_bare_metal_and_a_container_compute_the_same_weights(
     scenario: str, data: tuple[str, ...], tmp_path: Path
 ) -> None:
     trained(tmp_path / "run", scenario, SOME[scenario], TARGETS, data)
-    assert agreements(tmp_path / "run") == {(model, "container"): "weights" for model in SOME[scenario]}
+    found = agreements(tmp_path / "run")
+    assert set(found.values()) == {"weights"}
+    assert {(model, "container") for model in SOME[scenario]} <= set(found)
 
 
 @pytest.mark.thorough
