@@ -53,14 +53,9 @@ class FollowedPart:
     """The newest pod behind it."""
 
 
-def selector(name: str, component: str | None = None) -> str:
-    wanted = labels_of(name) | ({COMPONENT: component} if component else {})
-    return ",".join(f"{label}={value}" for label, value in wanted.items())
-
-
 def parts_of(cluster: Cluster, name: str) -> Iterator[PipelinePart]:
     for kind, path in KINDS.items():
-        for live in cluster.listed(path, selector(name)):
+        for live in cluster.listed(path, labels_of(name)):
             yield seen(cluster, name, kind, live).part
 
 
@@ -73,7 +68,7 @@ def seen(cluster: Cluster, name: str, kind: str, live: Object) -> FollowedPart:
         return FollowedPart(PipelinePart(**about, state=state, reason=phase))
     if kind not in ("Job", "Deployment"):
         return FollowedPart(PipelinePart(**about, state="ready"))
-    pods = cluster.listed("v1/pods", selector(name, "train" if kind == "Job" else "serve"))
+    pods = cluster.listed("v1/pods", {**labels_of(name), COMPONENT: "train" if kind == "Job" else "serve"})
     if kind == "Deployment" and status.get("readyReplicas"):
         return FollowedPart(PipelinePart(**about, state="ready"))
     if kind == "Deployment" and (refused := condition(live, "ReplicaFailure")):
@@ -240,4 +235,4 @@ def remove(cluster: Cluster, name: str, *, claim: bool) -> list[str]:
     *others, claims = KINDS.values()
     # A ReplicaSet that is there would make another pod; and a volume that is in use cannot be removed.
     created = ["apps/v1/replicasets", "v1/pods"]
-    return remove_selected(cluster, selector(name), [*others, *created, *([claims] if claim else [])])
+    return remove_selected(cluster, labels_of(name), [*others, *created, *([claims] if claim else [])])

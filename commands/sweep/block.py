@@ -16,7 +16,7 @@ from commands.sweep.backends.local import run_block
 from commands.sweep.backends.rounds import BLOCK
 from commands.sweep.resolve import refuse_refused, resolve
 from provisioning import ledger, paths
-from provisioning.batch.outside_pod import run_outside
+from provisioning.batch.kubernetes import run_outside
 from provisioning.images import image
 from provisioning.kubernetes import owned
 from suite import __version__

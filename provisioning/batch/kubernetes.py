@@ -1,19 +1,22 @@
 """The blocks of a sweep as Jobs of a Kubernetes cluster, each with a pod that runs bench.
 
-The cluster is the only memory, as the queue is with Slurm: Jobs are found by a label that is made from the output
-directory, and a block has one name, which the server gives to one Job at a time. So no block runs twice.
+All state is in the cluster, as it is in the queue with Slurm: Jobs are found by a label made from the output directory.
+The name of a block can belong to only one Job at a time, so that no block runs twice.
 """
 
 import re
+import subprocess
+import sys
 import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from provisioning.batch.options import KubernetesOptions
 from provisioning.batch.remote import lost
 from provisioning.kubernetes import owned
-from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, MANAGED, Cluster, Object
+from provisioning.kubernetes.cluster import MANAGED, Cluster, Object
 from provisioning.kubernetes.owned import await_gone, not_found_is_fine
 from provisioning.kubernetes.pod import HOSTNAME_LABEL, POD_FAILURES, PodVolume, job_manifest, pod_template
 from provisioning.kubernetes.refusals import ApiError, AwayError, refused_as_request
@@ -43,6 +46,9 @@ RIGHTS = {
 }
 """What the user who submits needs; the pods need what ``--engine kubernetes`` does."""
 CONFLICT = 409
+ALL_OF_THE_NODE = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
+OF_ROOT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
+"""The environment on the node, in place of the pod's."""
 SILENT_S = 10.0
 """Seconds after which a log without new lines is opened again, and a stop is noticed."""
 FINAL = ("image", "runtime-class", "admission", "namespace")
@@ -74,35 +80,25 @@ def manifest(options: KubernetesOptions, sweep: str, block: int, given: str, ben
     queued = {QUEUE: options.queue} if options.queue else {}
     node_bench = ["--on-node", options.privileged_bench] if options.privileged_bench else []
     template = bench_template(options, labels, given, [*bench, *node_bench, str(block)])
-    template["spec"]["affinity"] = _affinity(options)
-    if node_bench:
-        # The pod enters the namespaces of its node's first process, as root, without a token of the cluster.
-        template["spec"].update(hostPID=True, automountServiceAccountToken=False, securityContext={"runAsUser": 0})
-        template["spec"]["containers"][0]["securityContext"] = {"privileged": True}
-    job = job_manifest(
-        f"{sweep}-{block:03d}",
-        {**labels, **queued},
-        template,
-        podFailurePolicy=POD_FAILURES,
-        ttlSecondsAfterFinished=KEPT_S,
-    )
-    # A Job that the pod of a CronJob has made is removed with that pod.
-    job["metadata"]["ownerReferences"] = owned.owners()
-    return job
-
-
-def _affinity(options: KubernetesOptions) -> Object:
-    on_nodes = {"key": HOSTNAME_LABEL, "operator": "In", "values": list(options.nodes)}
-    placed = {
-        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [on_nodes]}]}
-    }
     # Two blocks on one node would measure each other.
     alone = {
         "labelSelector": {"matchExpressions": [{"key": SWEEP, "operator": "Exists"}]},
         "topologyKey": HOSTNAME_LABEL,
     }
-    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [alone]}}
-    return affinity | ({"nodeAffinity": placed} if options.nodes else {})
+    template["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [alone]}}
+    if options.nodes:
+        on_nodes = {"key": HOSTNAME_LABEL, "operator": "In", "values": list(options.nodes)}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [on_nodes]}]}
+        template["spec"]["affinity"]["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    if node_bench:
+        # The pod enters the namespaces of its node's first process, as root, without a token of the cluster.
+        template["spec"].update(hostPID=True, automountServiceAccountToken=False, securityContext={"runAsUser": 0})
+        template["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    name, labels = f"{sweep}-{block:03d}", {**labels, **queued}
+    job = job_manifest(name, labels, template, podFailurePolicy=POD_FAILURES, ttlSecondsAfterFinished=KEPT_S)
+    # A Job that the pod of a CronJob has made is removed with that pod.
+    job["metadata"]["ownerReferences"] = owned.owners()
+    return job
 
 
 def bench_template(options: KubernetesOptions, labels: Mapping[str, str], given: str, command: Sequence[str]) -> Object:
@@ -134,7 +130,7 @@ def bench_template(options: KubernetesOptions, labels: Mapping[str, str], given:
 
 
 def submit(cluster: Cluster, job: Object, **query: object) -> bool:
-    """Create the Job of a block; return False, and change nothing, if the block has one already.
+    """Create the Job of a block; return False if the block has one already.
 
     With ``dryRun="All"`` nothing is created. Raises RequestError for a Job that this cluster takes from nobody.
     """
@@ -150,8 +146,8 @@ def submit(cluster: Cluster, job: Object, **query: object) -> bool:
 
 def jobs(cluster: Cluster, sweep: str, block: int | None = None) -> list[BlockJob]:
     """Return the Jobs of a sweep in the cluster, or of one block of it."""
-    selector = f"{SWEEP}={sweep}" + ("" if block is None else f",{BLOCK}={block}")
-    live, pods = (cluster.listed(kind, selector) for kind in ("batch/v1/jobs", "v1/pods"))
+    labels = {SWEEP: sweep} | ({} if block is None else {BLOCK: str(block)})
+    live, pods = (cluster.listed(kind, labels) for kind in ("batch/v1/jobs", "v1/pods"))
     states = []
     for job in live:
         about, uid = job["metadata"], job["metadata"]["uid"]
@@ -162,10 +158,9 @@ def jobs(cluster: Cluster, sweep: str, block: int | None = None) -> list[BlockJo
 
 
 def remove(cluster: Cluster, name: str) -> None:
-    """Remove a Job with its pod and the pods that it has opened; harmless if it is not there."""
+    """Remove a Job with its pod and the pods that it has opened; harmless if there is none."""
     with not_found_is_fine():
-        path = cluster.path("jobs", name, group="batch/v1")
-        cluster.request("DELETE", path, patience_s=AWAY_AT_MOST_S, query={"propagationPolicy": "Background"})
+        cluster.delete("batch/v1/jobs", name)
 
 
 def remove_all(cluster: Cluster, sweep: str, removed: Sequence[BlockJob]) -> None:
@@ -174,13 +169,12 @@ def remove_all(cluster: Cluster, sweep: str, removed: Sequence[BlockJob]) -> Non
     Raises MeasurementError if some are still there after ``GONE_WITHIN_S``.
     """
     blocks, owners = {str(job.block) for job in removed}, set()
-    managed = ",".join(f"{label}={value}" for label, value in MANAGED.items())
     for job in removed:
-        owners |= {pod["metadata"]["uid"] for pod in cluster.listed("v1/pods", f"{SWEEP}={sweep},{BLOCK}={job.block}")}
+        owners |= {pod["metadata"]["uid"] for pod in cluster.listed("v1/pods", {SWEEP: sweep, BLOCK: str(job.block)})}
         remove(cluster, job.name)
 
-    def left() -> Iterator[str]:
-        for pod in cluster.listed("v1/pods", managed):
+    def remaining() -> Iterator[str]:
+        for pod in cluster.listed("v1/pods", MANAGED):
             about = pod["metadata"]
             if about["labels"].get(SWEEP) == sweep and about["labels"].get(BLOCK) in blocks:
                 owners.add(about["uid"])
@@ -188,7 +182,7 @@ def remove_all(cluster: Cluster, sweep: str, removed: Sequence[BlockJob]) -> Non
             elif owners.intersection(owner["uid"] for owner in about.get("ownerReferences", [])):
                 yield about["name"]
 
-    await_gone(cluster, "pods", lambda: list(left()), GONE_WITHIN_S)
+    await_gone(cluster, "pods", lambda: list(remaining()), GONE_WITHIN_S)
 
 
 class JobProcess:
@@ -277,3 +271,28 @@ class JobProcess:
         refused = f"exit code {RequestError.exit_code}" in self._job.reason
         bench = [line for line in output.splitlines() if line.startswith("bench: ")]
         return lost("\n".join(bench), self._job.reason or "its pod has ended", self._log, refused=refused)
+
+
+def run_outside(bench: str, words: Sequence[str], lines: Iterable[str]) -> int:
+    """Run bench in the namespaces of the node's first process, with lines as its input; return the exit status.
+
+    All its output goes to standard output, the pod's one log. Its input stays open while it runs: it ends in order
+    when this process does, however that ends. Raises RequestError if there is no such command.
+    """
+    argv = ["nsenter", "--target", "1", *ALL_OF_THE_NODE, "--", bench, *words]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=sys.stdout.fileno(), text=True, env=OF_ROOT)
+    with suppress(BrokenPipeError), process:  # what it has died of is in the log
+        assert process.stdin is not None  # noqa: S101 (opened as a pipe)
+        process.stdin.writelines(f"{line}\n" for line in lines)
+        process.stdin.flush()
+        try:
+            process.wait()
+        finally:
+            process.stdin.close()  # it ends in order, before the pod and all in it do
+            process.wait()
+    if process.returncode in (126, 127):  # as shells have it, for a command that cannot be started
+        raise RequestError(
+            f"the node cannot start {bench}",
+            remedy="set virtbench up there, and give its command as engine.privileged_bench",
+        )
+    return process.returncode

@@ -9,45 +9,21 @@ from suite.part import checked
 from suite.units import parse_duration_s
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:&|*()\[\]@+-]*$", max_length=500)]
-"""A name that the cluster knows, or an expression of names such as ``intel&nvme``."""
+"""A name in the cluster's configuration, or an expression of names such as ``intel&nvme``."""
 ObjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)]
 """The name of an object of Kubernetes."""
 FURTHER = frozenset(
     {
-        "begin",
-        "clusters",
-        "comment",
-        "contiguous",
-        "core-spec",
-        "cpu-freq",
-        "deadline",
-        "delay-boot",
-        "gpu-freq",
-        "gpus",
-        "gpus-per-node",
-        "gres",
-        "hint",
-        "licenses",
-        "mail-type",
-        "mail-user",
-        "mem-bind",
-        "mincpus",
-        "network",
-        "nice",
-        "nodelist",
-        "priority",
-        "sockets-per-node",
-        "switches",
-        "threads-per-core",
-        "tmp",
-        "use-min-nodes",
-        "wckey",
+        *("begin", "clusters", "comment", "contiguous", "core-spec", "cpu-freq", "deadline", "delay-boot", "gpu-freq"),
+        *("gpus", "gpus-per-node", "gres", "hint", "licenses", "mail-type", "mail-user", "mem-bind", "mincpus"),
+        *("network", "nice", "nodelist", "priority", "sockets-per-node", "switches", "threads-per-core", "tmp"),
+        *("use-min-nodes", "wckey"),
     }
 )
 """Options of sbatch(1) that select nodes, time, and mail notifications of a block.
 
-Others name programs to start (``--prolog``), files to write (``--output``) or variables (``--export``), and belong
-into the configuration of the cluster.
+Others name programs to start (``--prolog``), files to write (``--output``) or variables (``--export``), and belong in
+the configuration of the cluster.
 """
 
 
@@ -109,7 +85,7 @@ class KubernetesOptions(_Options):
     """A cluster of Kubernetes: every block is a Job, whose pod runs bench and opens pods on its own node."""
 
     image: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._:/@-]*$", max_length=500)]
-    """The image of the suite, as the cluster knows it: ``registry.example.org/virtbench-suite@sha256:...``."""
+    """The image of the suite, by its name in the cluster: ``registry.example.org/virtbench-suite@sha256:...``."""
     context: Word | None = None
     """The context of the kubeconfig. Default: the current one."""
     namespace: ObjectName | None = None

@@ -41,12 +41,13 @@ def client_library(module: str = "kubernetes") -> Any:  # noqa: ANN401 (an optio
 
 
 def not_installed() -> RequestError:
-    message = "the Python client of Kubernetes is not installed"
-    return RequestError(message, remedy="pip install 'virtbench[kubernetes]'")
+    return RequestError(
+        "the Python client of Kubernetes is not installed", remedy="pip install 'virtbench[kubernetes]'"
+    )
 
 
 def kubeconfig() -> str:
-    """Return the path, or the paths between colons, of the user's kubeconfig."""
+    """Return the path of the user's kubeconfig, or several paths between colons."""
     return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube/config")
 
 
@@ -67,19 +68,17 @@ class Cluster:
 
     @classmethod
     def connect(cls, context: str | None = None, namespace: str | None = None, config: str | None = None) -> "Cluster":
-        """Read the kubeconfig; nothing is asked of the server yet.
+        """Read the kubeconfig, without a request to the server. Raises RequestError.
 
-        ``context`` and ``namespace`` are the kubeconfig's own where they are None. Raises RequestError.
+        The kubeconfig has the defaults of ``context`` and ``namespace``.
         """
         library, path = client_library(), config or kubeconfig()
         contexts, current = _contexts(path)
         name = context or current
         if name not in contexts:
             message = f"no context {name!r} in {path}" if name else f"{path} has no current context"
-            remedy = (
-                f"use {option('context')} with one of: {', '.join(contexts)}" if contexts else "kubectl config view"
-            )
-            raise RequestError(message, remedy=remedy)
+            use = f"use {option('context')} with one of: {', '.join(contexts)}"
+            raise RequestError(message, remedy=use if contexts else "kubectl config view")
         configuration = library.client.Configuration()
         try:
             library.config.load_kube_config(path, name, configuration)
@@ -128,11 +127,17 @@ class Cluster:
     def get(self, path: str, **query: object) -> Object:
         return self.request("GET", path, query=query)
 
-    def listed(self, kind: str, selector: str) -> list[Object]:
-        """Return the objects of a kind (``batch/v1/jobs``) with these labels. A server that is away is waited for."""
+    def listed(self, kind: str, labels: Mapping[str, str], patience_s: float = AWAY_AT_MOST_S) -> list[Object]:
+        """Return the objects of a kind (``batch/v1/jobs``) with these labels; an empty value stands for any."""
+        selector = ",".join(f"{label}={value}" if value else label for label, value in labels.items())
         path, query = self.path_of_kind(kind), {"labelSelector": selector}
-        items: list[Object] = self.request("GET", path, patience_s=AWAY_AT_MOST_S, query=query)["items"]
+        items: list[Object] = self.request("GET", path, patience_s=patience_s, query=query)["items"]
         return items
+
+    def delete(self, kind: str, name: str, **query: object) -> None:
+        """Remove an object with what it has made. A server that is away is waited for."""
+        path, query = f"{self.path_of_kind(kind)}/{name}", {"propagationPolicy": "Background", **query}
+        self.request("DELETE", path, patience_s=AWAY_AT_MOST_S, query=query)
 
     def create(self, manifest: Object, **query: object) -> Object:
         """Create an object of the namespace, and return it as admission has left it."""
@@ -177,15 +182,11 @@ class Cluster:
 
     def may(self, verb: str, name: str) -> bool:
         """Return whether the user may do this in the namespace, according to the server. See ``demand``."""
-        whole, _, part = name.partition("/")
-        resource, _, group = whole.partition(".")
+        full_name, _, part = name.partition("/")
+        resource, _, group = full_name.partition(".")
         attributes = {"verb": verb, "group": group, "resource": resource, "subresource": part}
-        wanted = {"namespace": self.namespace, **attributes}
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": wanted},
-        }
+        spec = {"resourceAttributes": {"namespace": self.namespace, **attributes}}
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
         answer = self.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
         return bool(answer["status"]["allowed"])
 
@@ -247,8 +248,8 @@ def _contexts(path: str) -> tuple[dict[str, str | None], str | None]:
 def _lines(response: Any) -> Iterator[str]:  # noqa: ANN401 (as ``client_library``)
     pending = b""
     for piece in response.stream():
-        *whole, pending = (pending + piece).split(b"\n")
-        yield from (line.decode(errors="replace") for line in whole if line)
+        *lines, pending = (pending + piece).split(b"\n")
+        yield from (line.decode(errors="replace") for line in lines if line)
     if pending:
         yield pending.decode(errors="replace")
 

@@ -1,7 +1,6 @@
 """The inside of a pod: a node whose commands start over the WebSocket of the API server's ``exec``, and its processes.
 
-This process speaks with the server itself: a client program for each command would cost its start inside the measured
-time.
+No client program is started for a command: its start would be part of the measured time.
 """
 
 import json
@@ -31,9 +30,9 @@ from suite.process_identity import BOOT_ID
 STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255
 """The channels of the stream: the first byte of each message. The last closes another, from version 5 on."""
 ENDED_HERE = ("sh", "-c", 'head -c "$0" | "$@"')
-"""What gives a command an end of its input: until version 5, which servers have since 1.30, the stream has none.
+"""Gives a command the end of its input, which the stream lacks before version 5 (servers before 1.30).
 
-The text is constant: the number of bytes and the command follow it as words.
+The number of bytes and the command follow this constant text as words.
 """
 KILL_ALL = ("kill", "-KILL", "--", "-1")
 """Kills everything in the pod but its first process: nothing ends with the stream that has started it."""
@@ -150,7 +149,9 @@ class PodProcess(HeardProcess):
                         if channel == STATUS:
                             self._status, why = exit_status(content)
                             channel, content = STDERR, why.encode()
-                        _write_all({STDOUT: output, STDERR: errors}.get(channel), content)
+                        pipe = {STDOUT: output, STDERR: errors}.get(channel)
+                        while pipe and content:
+                            content = content[pipe.write(content) :]
             finally:
                 # Before the pipes are closed: a reader that has seen the end of the output must kill nothing else.
                 self._ended.set()
@@ -176,11 +177,6 @@ def exit_status(content: bytes) -> tuple[int, str]:
     if status.get("reason") == "NonZeroExitCode" and causes:
         return int(causes[0]["message"]), ""
     return NOT_STARTED, str(status.get("message"))
-
-
-def _write_all(pipe: IO[bytes] | None, content: bytes) -> None:
-    while pipe and content:
-        content = content[pipe.write(content) :]
 
 
 @dataclass(kw_only=True)

@@ -27,15 +27,15 @@ class ClusterNode:
 
     @classmethod
     def find(cls, cluster: Cluster, name: str | None) -> "ClusterNode":
-        """Return the node of this name; without one that of this pod, this machine, or the only one there is.
+        """Return the node of this name; by default that of this pod, this machine, or the only one.
 
-        Raises RequestError where there is none.
+        Raises RequestError if there is none.
         """
         nodes = {node["metadata"]["name"]: node for node in cluster.get("/api/v1/nodes")["items"]}
-        here = [key for key, node in nodes.items() if cls(node, {}).boot_id == boot_id()]
+        this_machine = [key for key, node in nodes.items() if cls(node, {}).boot_id == boot_id()]
         name = name or own_node()
-        chosen = name or next(iter(here or nodes), "")
-        if name is None and not (here or len(nodes) == 1):
+        chosen = name or next(iter(this_machine or nodes), "")
+        if name is None and not (this_machine or len(nodes) == 1):
             names = ", ".join(sorted(nodes))
             raise RequestError(
                 f"no node of {cluster.context} is this machine", remedy=f"choose a {option('node')} of: {names}"
@@ -44,7 +44,11 @@ class ClusterNode:
             raise RequestError(
                 f"{option('node')} {chosen}: the cluster has no such node", remedy=nearest(chosen, list(nodes))
             )
-        return cls(nodes[chosen], _kubelet(cluster, chosen))
+        try:
+            config: Object = cluster.get(f"/api/v1/nodes/{chosen}/proxy/configz").get("kubeletconfig", {})
+        except ApiError:
+            config = {}
+        return cls(nodes[chosen], config)
 
     @property
     def name(self) -> str:
@@ -52,7 +56,7 @@ class ClusterNode:
 
     @property
     def hostname(self) -> str:
-        """Return the value of the label by which pods are placed on it."""
+        """The value of the label by which pods are placed on it."""
         return str(self.live["metadata"].get("labels", {}).get(HOSTNAME_LABEL, self.name))
 
     @property
@@ -61,12 +65,12 @@ class ClusterNode:
 
     @property
     def here(self) -> bool:
-        """Return whether it is this machine: its kernel was booted here, and bench does not run in a pod of it."""
+        """Whether it is this machine: its kernel was booted here, and bench does not run in a pod of it."""
         return self.boot_id == boot_id() and not own_node()
 
     @property
     def whole_cpus(self) -> int:
-        """Return how many whole CPUs its pods can have together."""
+        """The whole CPUs that its pods can have together."""
         text = str(self.live["status"]["allocatable"]["cpu"])
         return int(text[:-1]) // 1000 if text.endswith("m") else int(text)
 
@@ -96,15 +100,6 @@ def others_on(cluster: Cluster, node: str, pod: str) -> list[str] | None:
         return None
     names = (f"{item['metadata']['namespace']}/{item['metadata']['name']}" for item in pods)
     return sorted(name for name in names if not name.endswith(f"/{pod}"))
-
-
-def _kubelet(cluster: Cluster, node: str) -> Object:
-    try:
-        answer = cluster.get(f"/api/v1/nodes/{node}/proxy/configz")
-    except ApiError:
-        return {}
-    config: Object = answer.get("kubeletconfig", {})
-    return config
 
 
 def ctr(address: str, *words: str) -> list[str]:

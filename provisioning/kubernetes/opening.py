@@ -80,7 +80,8 @@ class Opening:
                 heard = self._heard.get(timeout=max(0.0, min(deadline, scheduled_by) - time.monotonic()))
             except queue.Empty:
                 late = f"the pod was not started within {OPENED_WITHIN_S:g} s: {self.complaint}"
-                raise PodState.of(self._now()).hindrance or fault("engine", late) from None
+                live = self.cluster.get(self.cluster.path("pods", self.pod))
+                raise PodState.of(live).hindrance or fault("engine", late) from None
             if isinstance(heard, Exception):
                 raise heard
             self._take(*heard)
@@ -99,9 +100,6 @@ class Opening:
         placed = SCHEDULED if live["spec"].get("nodeName") else 0
         self.ended = max(self.ended, STARTED if now.state == "running" else placed)
 
-    def _now(self) -> Object:
-        return self.cluster.get(self.cluster.path("pods", self.pod))
-
 
 def changes(sent: object, live: object, path: str = "") -> Iterator[str]:
     """Yield what admission has changed of what was sent, or added to its lists: ``spec.schedulerName: sent, live``.
@@ -114,13 +112,10 @@ def changes(sent: object, live: object, path: str = "") -> Iterator[str]:
     elif isinstance(sent, list) and isinstance(live, list):
         for number, value in enumerate(sent):
             yield from changes(value, live[number] if number < len(live) else None, f"{path}[{number}]")
-        yield from (f"{path}: {_named(added)} was added" for added in live[len(sent) :])
+        for added in live[len(sent) :]:
+            yield f"{path}: {added.get('name', added) if isinstance(added, Mapping) else added} was added"
     elif not _same(sent, live):
         yield f"{path}: {live!r} instead of {sent!r}"
-
-
-def _named(value: object) -> str:
-    return str(value.get("name", value)) if isinstance(value, Mapping) else str(value)
 
 
 def _same(sent: object, live: object) -> bool:
@@ -182,13 +177,9 @@ def open_service(cluster: Cluster, pod: str, port: int, way: str) -> Iterator[tu
         live = cluster.create(service_manifest(name, pod, port, way))
         if way == CLUSTER_IP:
             yield str(live["spec"]["clusterIP"]), port
-        else:
-            yield _node_address(cluster, pod), int(live["spec"]["ports"][0]["nodePort"])
-
-
-def _node_address(cluster: Cluster, pod: str) -> str:
-    """Return the address of the pod's own node: the port of another one would add a way between nodes."""
-    address = cluster.get(cluster.path("pods", pod))["status"].get("hostIP")
-    if not address:
-        raise MeasurementError(f"the server does not report the address of the node of {pod}", kind="kubernetes")
-    return str(address)
+            return
+        # The port of another node than the pod's would add a way between nodes.
+        address = cluster.get(cluster.path("pods", pod))["status"].get("hostIP")
+        if not address:
+            raise MeasurementError(f"the server does not report the address of the node of {pod}", kind="kubernetes")
+        yield str(address), int(live["spec"]["ports"][0]["nodePort"])

@@ -1,20 +1,20 @@
-"""Who owns the objects that the suite makes in a cluster: an entry of the ledger, and the pod that bench runs in.
+"""The owners of the objects that the suite makes in a cluster: an entry of the ledger, and the pod that bench runs in.
 
-An entry names everything that is needed to find the cluster again, and the kinds of objects that were made for the
-owner: nothing else is looked at, and they are removed by their label. If bench runs in a pod, which the variables of
-``FIELDS`` show, the pods that it opens belong to that pod, and the cluster removes them with it.
+An entry holds all that is needed to find the cluster again, and the kinds of objects that were made for the owner. They
+are removed by their label. If bench runs in a pod, as the variables of ``FIELDS`` show, that pod owns those that it
+opens, and the cluster removes them with it.
 """
 
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, OWNER, Cluster
+from provisioning.kubernetes.cluster import OWNER, Cluster
 from provisioning.kubernetes.refusals import ApiError
 from suite.errors import MeasurementError
 
@@ -36,34 +36,33 @@ def entry(cluster: Cluster, owner: str, kinds: Sequence[str]) -> str:
     return json.dumps([cluster.kubeconfig, cluster.context, cluster.namespace, ",".join(kinds), owner])
 
 
-def remove(what: str) -> None:
-    """Remove what an entry names; harmless if nothing of it is there. Raises BenchError."""
-    config, context, namespace, kinds, owner = json.loads(what)
-    remove_selected(Cluster.connect(context, namespace, config), f"{OWNER}={owner}", kinds.split(","))
+def remove(entry_text: str) -> None:
+    """Remove the objects of an entry; harmless if there are none. Raises BenchError."""
+    config, context, namespace, kinds, owner = json.loads(entry_text)
+    remove_selected(Cluster.connect(context, namespace, config), {OWNER: owner}, kinds.split(","))
 
 
-def remove_selected(cluster: Cluster, selector: str, kinds: Sequence[str]) -> list[str]:
+def remove_selected(cluster: Cluster, labels: Mapping[str, str], kinds: Sequence[str]) -> list[str]:
     """Remove the objects with these labels at once, and wait until the server has none of them; return their names."""
+
+    def names(kind: str) -> list[str]:
+        return [item["metadata"]["name"] for item in cluster.listed(kind, labels)]
+
     removed = []
     for kind in kinds:
-        path, plural = cluster.path_of_kind(kind), kind.rpartition("/")[2]
-        for name in _names(cluster, kind, selector):
+        plural = kind.rpartition("/")[2]
+        for name in names(kind):
             removed.append(f"{plural}/{name}")
             with not_found_is_fine():
-                cluster.request(
-                    "DELETE",
-                    f"{path}/{name}",
-                    patience_s=AWAY_AT_MOST_S,
-                    query={"gracePeriodSeconds": 0, "propagationPolicy": "Background"},
-                )
-        await_gone(cluster, plural, partial(_names, cluster, kind, selector), GONE_WITHIN_S)
+                cluster.delete(kind, name, gracePeriodSeconds=0)
+        await_gone(cluster, plural, partial(names, kind), GONE_WITHIN_S)
     return removed
 
 
-def await_gone(cluster: Cluster, plural: str, left: Callable[[], Sequence[str]], within_s: float) -> None:
-    """Wait until ``left`` names no object. Raises MeasurementError that names those which are there too long."""
+def await_gone(cluster: Cluster, plural: str, remaining: Callable[[], Sequence[str]], within_s: float) -> None:
+    """Wait until no name remains. Raises MeasurementError with the names that remain after this time."""
     deadline = time.monotonic() + within_s
-    while names := left():
+    while names := remaining():
         if time.monotonic() > deadline:
             kubectl = f"kubectl --context {cluster.context} -n {cluster.namespace}"
             raise MeasurementError(
@@ -74,13 +73,8 @@ def await_gone(cluster: Cluster, plural: str, left: Callable[[], Sequence[str]],
         time.sleep(LOOKED_EVERY_S)
 
 
-def _names(cluster: Cluster, kind: str, selector: str) -> list[str]:
-    return [item["metadata"]["name"] for item in cluster.listed(kind, selector)]
-
-
 @contextmanager
 def not_found_is_fine() -> Iterator[None]:
-    """Ignore that something is not there."""
     try:
         yield
     except ApiError as error:
@@ -89,12 +83,12 @@ def not_found_is_fine() -> Iterator[None]:
 
 
 def own_node() -> str | None:
-    """Return the node of this pod; None where bench runs in no pod."""
+    """Return the node of this pod; None outside of pods."""
     return os.environ.get(NODE)
 
 
 def owners() -> list[dict[str, str]]:
-    """Return the owner of the pods that are opened from here: with it the cluster removes them, however it ends."""
+    """Return this pod as the owner of those that it opens; empty outside of pods."""
     if POD not in os.environ:
         return []
     return [{"apiVersion": "v1", "kind": "Pod", "name": os.environ[POD], "uid": os.environ[UID]}]

@@ -56,46 +56,38 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
 
     It is placed by its node selector: ``nodeName`` would go around the scheduler and its check of resources.
     """
-    resources = {"cpu": str(spec.cpu_count), "memory": str(spec.memory_bytes)}
-    volumes, mounts = _volumes(spec)
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": spec.name,
-            "labels": labels(spec.name),
-            "annotations": ANNOTATIONS,
-            "ownerReferences": owners(),
+    # As much memory for each directory as the other engines give it.
+    memory = {"medium": "Memory", "sizeLimit": f"{(spec.memory_bytes or 0) // 2 // MIB}Mi"}
+    paths = (SHARED_MEMORY, *TMPFS)
+    volumes = [PodVolume(path.strip("/").replace("/", "-"), {"emptyDir": memory}, path) for path in paths]
+    if spec.data:
+        directory, target, writable = spec.data
+        source = {"hostPath": {"path": directory, "type": "Directory"}}
+        volumes.append(PodVolume("data", source, target, read_only=not writable))
+    template = pod_template(
+        {
+            "name": CONTAINER,
+            "image": placement.image,
+            "imagePullPolicy": "IfNotPresent" if placement.pulled else "Never",
+            "command": list(SLEEPER),
+            "securityContext": {"privileged": False, "readOnlyRootFilesystem": True},
         },
-        "spec": {
-            "nodeSelector": {HOSTNAME_LABEL: placement.node},
-            "restartPolicy": "Never",
-            "activeDeadlineSeconds": LIVES_AT_MOST_S,
-            "terminationGracePeriodSeconds": 0,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            # No job asks for a name: those of the node, and nothing of the cluster's own service.
-            "dnsPolicy": "Default",
-            "hostNetwork": spec.network is not None,
-            "hostPID": False,
-            "hostIPC": False,
-            "shareProcessNamespace": False,
-            **({"runtimeClassName": placement.runtime_class} if placement.runtime_class else {}),
-            "securityContext": as_nobody("RuntimeDefault" if spec.seccomp else "Unconfined"),
-            "containers": [
-                {
-                    "name": CONTAINER,
-                    "image": placement.image,
-                    "imagePullPolicy": "IfNotPresent" if placement.pulled else "Never",
-                    "command": list(SLEEPER),
-                    "resources": {"requests": resources, "limits": resources},
-                    "securityContext": {"privileged": False, "readOnlyRootFilesystem": True, **UNPRIVILEGED},
-                    "volumeMounts": mounts,
-                }
-            ],
-            "volumes": volumes,
-        },
-    }
+        {"cpu": str(spec.cpu_count), "memory": str(spec.memory_bytes)},
+        volumes,
+        labels(spec.name),
+        ANNOTATIONS,
+        nodeSelector={HOSTNAME_LABEL: placement.node},
+        activeDeadlineSeconds=LIVES_AT_MOST_S,
+        terminationGracePeriodSeconds=0,
+        hostNetwork=spec.network is not None,
+        hostPID=False,
+        hostIPC=False,
+        shareProcessNamespace=False,
+        securityContext=as_nobody("RuntimeDefault" if spec.seccomp else "Unconfined"),
+        **({"runtimeClassName": placement.runtime_class} if placement.runtime_class else {}),
+    )
+    template["metadata"] |= {"name": spec.name, "ownerReferences": owners()}
+    return {"apiVersion": "v1", "kind": "Pod", **template}
 
 
 @dataclass(frozen=True)
@@ -127,6 +119,7 @@ def pod_template(
             "restartPolicy": "Never",
             "automountServiceAccountToken": "serviceAccountName" in settings,
             "enableServiceLinks": False,
+            # No job asks for a name: those of the node, and nothing of the cluster's own service.
             "dnsPolicy": "Default",
             # The volumes belong to the group, so that nobody can write to them.
             "securityContext": {**as_nobody(), "fsGroup": USER},
@@ -151,19 +144,3 @@ def job_manifest(
     """Return the Job that runs a pod of the template to its end. ``settings`` are further fields of the Job."""
     spec = {"backoffLimit": retries, "template": template, **settings}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "labels": dict(labels)}, "spec": spec}
-
-
-def _volumes(spec: ContainerSpec) -> tuple[list[Object], list[Object]]:
-    """Return the volumes and their mounts: directories in memory, as the other engines have them, and the data."""
-    half = f"{(spec.memory_bytes or 0) // 2 // MIB}Mi"
-    volumes: list[Object] = []
-    mounts: list[Object] = []
-    for path in (SHARED_MEMORY, *TMPFS):
-        name = path.strip("/").replace("/", "-")
-        volumes.append({"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": half}})
-        mounts.append({"name": name, "mountPath": path})
-    if spec.data:
-        directory, target, writable = spec.data
-        volumes.append({"name": "data", "hostPath": {"path": directory, "type": "Directory"}})
-        mounts.append({"name": "data", "mountPath": target, "readOnly": not writable})
-    return volumes, mounts

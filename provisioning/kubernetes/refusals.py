@@ -1,4 +1,4 @@
-"""The refusals of a cluster's server, and its silence, as errors with a remedy."""
+"""Errors, with a remedy, for what a cluster's server refuses, and for a server that does not answer."""
 
 import json
 import re
@@ -10,12 +10,12 @@ from suite.errors import MeasurementError, RequestError, option
 
 
 class _Cause(NamedTuple):
-    """A hindrance that keeps pods from being made or started, recognised by a text of the server or the kubelet."""
+    """Something that keeps pods from being made or started, recognised by a text of the server or the kubelet."""
 
     pattern: str
     kind: str
     meaning: str
-    """What it means; empty if the text is clear by itself."""
+    """An explanation; empty if the text is clear by itself."""
     remedy: str
 
 
@@ -60,8 +60,8 @@ _CAUSES = (
 _REFUSED = {"invalid", "unschedulable", *(cause.kind for cause in _CAUSES)}
 """The kinds of what stays so until the request or the cluster is changed."""
 _REMEDIES = {
-    "unschedulable": f"free what is missing, choose another {option('node')}, or lower {option('cpus')} and "
-    f"{option('memory')}",
+    "unschedulable": f"free what is missing, choose another {option('node')}, "
+    f"or lower {option('cpus')} and {option('memory')}",
     "evicted": "see why the node was short of it: kubectl describe node",
     "killed": f"give the targets more with {option('memory')}, or make {option('batch')} smaller",
     "node-lost": "see why: kubectl describe node",
@@ -90,7 +90,13 @@ class AwayError(MeasurementError):
 
 def refusal(method: str, path: str, status: int, text: str) -> ApiError:
     """Return the error for an answer of the server: the request, the reason, and a remedy."""
-    reason = _reason(text)
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = None
+    # A ``Status`` object has a message.
+    message = answer.get("message") if isinstance(answer, dict) else None
+    reason = str(message or text.strip() or "no reason given")[:1000]
     if status == 401:
         return ApiError(
             f"the server does not accept the credentials: {reason}", status, remedy="sign in to the cluster again"
@@ -129,13 +135,3 @@ def refused_as_request() -> Iterator[None]:
             raise
         message, remedy = error.marked
         raise RequestError(message, remedy=remedy) from error
-
-
-def _reason(text: str) -> str:
-    """Return the message of an answer: that of a ``Status`` object if it is one."""
-    try:
-        answer = json.loads(text)
-    except ValueError:
-        answer = None
-    message = answer.get("message") if isinstance(answer, dict) else None
-    return str(message or text.strip() or "no reason given")[:1000]

@@ -42,7 +42,9 @@ class PodState:
             return cls("ended", failure.message if failure else "its pod has ended", failure, begun=begun)
         if failure:
             return cls("waiting", failure.message, failure, begun=begun)
-        if unplaced := _unschedulable(pod):
+        if placed := condition(pod, "PodScheduled", status="False"):
+            why = f"the pod cannot be scheduled: {placed.get('message', placed.get('reason'))}"
+            unplaced = fault("unschedulable", why)
             return cls("waiting", unplaced.message, hindrance=unplaced, begun=begun)
         return cls(*_progress(pod, begun=begun), begun=begun)
 
@@ -132,13 +134,6 @@ def _not_started(container: Mapping[str, Any]) -> str | None:
         return f"the container ends again and again: {last.get('reason')}, exit code {last.get('exitCode')}"
     message = f"the container does not start: {waiting.get('reason')}: {waiting.get('message', '')}"
     return message if waiting.get("reason") in _NEVER_STARTS or cause_of(message) else None
-
-
-def _unschedulable(pod: Object) -> MeasurementError | None:
-    placed = condition(pod, "PodScheduled", status="False")
-    if placed is None:
-        return None
-    return fault("unschedulable", f"the pod cannot be scheduled: {placed.get('message', placed.get('reason'))}")
 
 
 def fate(cluster: Cluster, pod: str) -> BenchError | None:

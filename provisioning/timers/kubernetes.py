@@ -53,7 +53,6 @@ class KubernetesTimer(Timer):
             self._cluster.create(cronjob)
 
     def installed(self) -> list[ScheduleEntry]:
-        selector = ",".join([*(f"{key}={value}" for key, value in MANAGED.items()), SCHEDULE])
         cluster = self._cluster
         return [
             ScheduleEntry(
@@ -61,12 +60,11 @@ class KubernetesTimer(Timer):
                 f"{item['spec']['schedule']} ({item['spec'].get('timeZone', 'in the time zone of the cluster')})",
                 f"cronjobs/{item['metadata']['name']} in {cluster.namespace} of {cluster.context}",
             )
-            for item in cluster.get(cluster.path("cronjobs", group=self._group), labelSelector=selector)["items"]
+            for item in cluster.listed(f"{self._group}/cronjobs", {**MANAGED, SCHEDULE: ""}, patience_s=0)
         ]
 
     def remove(self, name: str) -> None:
-        path = self._cluster.path("cronjobs", f"virtbench-{name}", group=self._group)
-        self._cluster.request("DELETE", path, query={"propagationPolicy": "Background"})
+        self._cluster.delete(f"{self._group}/cronjobs", f"virtbench-{name}")
 
     @cached_property
     def _cluster(self) -> Cluster:

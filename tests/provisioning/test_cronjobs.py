@@ -38,21 +38,25 @@ class FakeCluster:
         self.kept: dict[str, dict[str, Any]] = {}
         self.asked: list[str] = []
 
-    path, path_of = Cluster.path, Cluster.path_of
+    path, path_of, path_of_kind = Cluster.path, Cluster.path_of, Cluster.path_of_kind
+    delete = Cluster.delete
 
     def demand(self, rights: dict[str, Any]) -> None:
         assert list(rights) == ["cronjobs.batch"]
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
-        if path == "/apis/batch/v1":
-            return {"resources": [{"name": kind} for kind in self.kinds]}
-        assert "virtbench.dev/schedule" in query["labelSelector"]
-        return {"items": list(self.kept.values())}
+        assert (path, query) == ("/apis/batch/v1", {})
+        return {"resources": [{"name": kind} for kind in self.kinds]}
+
+    def listed(self, kind: str, labels: dict[str, str], patience_s: float) -> list[dict[str, Any]]:
+        assert "virtbench.dev/schedule" in labels
+        assert (kind.rpartition("/")[2], patience_s) == ("cronjobs", 0)
+        return list(self.kept.values())
 
     def create(self, manifest: dict[str, Any]) -> None:
         self.request("POST", f"{self.path_of(manifest)}/{manifest['metadata']['name']}", manifest)  # type: ignore[misc]
 
-    def request(self, method: str, path: str, body: Any = None, query: Any = None) -> None:
+    def request(self, method: str, path: str, body: Any = None, query: Any = None, **_: object) -> None:
         self.asked.append(f"{method} {path}")
         if method == "DELETE":
             assert query == {"propagationPolicy": "Background"}

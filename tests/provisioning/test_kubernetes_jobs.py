@@ -129,8 +129,11 @@ class FakeCluster:
         metadata = {"name": "p", "creationTimestamp": "2026", "ownerReferences": [{"uid": "u"}]}
         return {"items": [{"metadata": metadata, "spec": {"nodeName": "n1"}, "status": phase["status"]}]}
 
-    def listed(self, kind: str, selector: str) -> list[dict[str, Any]]:
-        del selector
+    def delete(self, kind: str, name: str) -> None:
+        self.request("DELETE", f"{kind}/{name}")
+
+    def listed(self, kind: str, labels: dict[str, str]) -> list[dict[str, Any]]:
+        del labels
         found: list[dict[str, Any]] = self.request("GET", kind)["items"]
         return found
 
@@ -282,11 +285,10 @@ class LeavingCluster(FakeCluster):
         super().__init__([], [])
         self.looks = list(looks)
 
-    def listed(self, kind: str, selector: str) -> list[dict[str, Any]]:
+    def listed(self, kind: str, labels: dict[str, str]) -> list[dict[str, Any]]:
         assert kind == "v1/pods"
-        wanted = dict(pair.split("=") for pair in selector.split(","))
-        found = self.looks[0] if "/managed-by" not in selector or len(self.looks) == 1 else self.looks.pop(0)
-        return [{"metadata": each} for each in found if wanted.items() <= each["labels"].items()]
+        found = self.looks[0] if not MANAGED.keys() <= labels.keys() or len(self.looks) == 1 else self.looks.pop(0)
+        return [{"metadata": each} for each in found if labels.items() <= each["labels"].items()]
 
 
 SWEEP = "bench-smoke-1a2b3c4d"

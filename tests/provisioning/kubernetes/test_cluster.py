@@ -140,7 +140,7 @@ def test_only_what_has_the_owners_label_is_removed_and_its_end_is_awaited(server
 def test_what_was_removed_already_is_no_error(server: Server, cluster: Cluster) -> None:
     answers: list[Answer] = [(200, {"items": []}), (200, {"items": [{"metadata": {"name": NAME}}]})]
     server.answers |= {f"GET {PODS}": answers.pop, f"DELETE {PODS}/{NAME}": (404, {"message": "gone"})}
-    owned.remove_selected(cluster, f"{OWNER}={NAME}", ("v1/pods",))
+    owned.remove_selected(cluster, {OWNER: NAME}, ("v1/pods",))
 
 
 def test_an_entry_without_a_name_of_the_suites_is_left_alone(cluster: Cluster) -> None:

@@ -139,7 +139,10 @@ def test_a_pod_that_cannot_be_opened_before_the_plan_names_node_and_cpus(
         f"GET {EVENTS}": (200, ""),
     }
     monkeypatch.setattr("provisioning.kubernetes.opening.SCHEDULED_WITHIN_S", 0.01)
-    monkeypatch.setattr(Opening, "_now", lambda _: live)
+    get = Cluster.get
+    monkeypatch.setattr(
+        Cluster, "get", lambda self, path, **query: live if "/pods/" in path else get(self, path, **query)
+    )
     image: Any = SimpleNamespace(digest="f" * 64, tree=tmp_path, file=lambda name: tmp_path / name)
     engine = KUBERNETES.configured({"context": "here", "registry": "registry.example.org"})
     with pytest.raises(RequestError, match=r"a pod of 2 CPUs on the node n1, 2 whole ones.*: Insufficient"):
