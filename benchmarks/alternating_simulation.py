@@ -30,9 +30,9 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.statistics.alternating import Components, Costs, Design, choose, components
+from analysis.statistics.power import degrees_of_freedom
 from analysis.statistics.ratios import CONFIDENCE, locate, t_quantile
 from analysis.statistics.sequential import LEAST_BLOCKS
-from analysis.statistics.trimming import degrees_of_freedom
 
 
 class Share(float):

@@ -29,10 +29,9 @@ from rich.table import Table
 from scipy import special
 
 from analysis.compare.detection import GROWTH, PILOT_BLOCKS
-from analysis.statistics.power import detectable
+from analysis.statistics.power import degrees_of_freedom, detectable, trimmed
 from analysis.statistics.ratios import detection_level
 from analysis.statistics.sequential import LEAST_BLOCKS
-from analysis.statistics.trimming import degrees_of_freedom, trimmed
 
 Numbers = npt.NDArray[np.float64]
 NoiseName = Literal["normal", "heavy", "skewed"]

@@ -1,20 +1,14 @@
 """The audit of loaded records, and what a comparison may use after it."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pandas as pd
-
-from analysis.audit.course import CHANGED, course
-from analysis.audit.files import NO_MANIFEST, UNLISTED, files
 from analysis.audit.findings import Finding, grouped
 from analysis.audit.inside import inside
-from analysis.audit.limits import limits
-from analysis.audit.missing import gaps, missing
+from analysis.audit.numbers import gaps, limits, missing, sums
 from analysis.audit.parts import parts
-from analysis.audit.planned import plan_of, planned
-from analysis.audit.sums import sums
+from analysis.audit.runs import CHANGED, NO_MANIFEST, UNLISTED, course, files, planned
+from analysis.load.plans import plan_of
 from analysis.load.records import Records
 from suite.errors import RequestError
 from suite.job.job import Job
@@ -33,32 +27,26 @@ class Audit:
     @property
     def refused(self) -> tuple[Finding, ...]:
         """The findings for which records are left out."""
-        return tuple(one for one in self.findings if one.severity == "refused")
+        return tuple(finding for finding in self.findings if finding.severity == "refused")
 
 
 def audit(records: Records, *, every_digest: bool = True) -> Audit:
     """Hold every record, and every run as a whole, against itself."""
     evidence = records.evidence
-    found = list(_inside(evidence[evidence["ok"].astype(bool)]))
-    directories = evidence["path"].map(lambda path: str(Path(path).parents[1]))
-    found += gaps(evidence, directories)
+    ok = evidence[evidence["ok"].astype(bool)]
+    jobs = {text: Job.model_validate_json(text.text) for text in ok["job"].unique()}
+    findings = [finding for check in (sums, parts, missing, inside, limits) for finding in check(ok, jobs)]
+    directories = evidence["path"].map(_run_of)
+    findings += gaps(evidence, directories)
     for run in records.directories:
         trials = evidence[directories == str(run)]
         if len(trials):
             plan = plan_of(run)
-            found += planned(run, trials, plan)
-            found += course(run, trials, plan.trial_timeout_s if plan else None)
-        found += files(run, every_digest=every_digest)
-    unique = dict.fromkeys(found)
-    return Audit(tuple(sorted(unique, key=lambda one: one.severity != "refused")), len(evidence))
-
-
-def _inside(ok: pd.DataFrame) -> Iterator[Finding]:
-    jobs = {text: Job.model_validate_json(text.text) for text in ok["job"].unique()}
-    devices = {text: job.devices.devices for text, job in jobs.items()}
-    yield from sums(ok.assign(devices_asked=ok["job"].map(devices).astype("float64")))
-    for check in (parts, missing, inside, limits):
-        yield from check(ok, jobs)
+            findings += planned(run, trials, plan)
+            findings += course(run, trials, plan.trial_timeout_s if plan else None)
+        findings += files(run, every_digest=every_digest)
+    unique = dict.fromkeys(findings)
+    return Audit(tuple(sorted(unique, key=lambda finding: finding.severity != "refused")), len(evidence))
 
 
 def audited(records: Records, *, force: bool = False) -> Records:
@@ -66,22 +54,28 @@ def audited(records: Records, *, force: bool = False) -> Records:
 
     ``force`` keeps them, with a mark. Raises RequestError where none is left.
     """
-    found = audit(records, every_digest=False)
+    result = audit(records, every_digest=False)
     refused: dict[str, list[str]] = {}
-    for one in found.refused:
-        refused.setdefault(str(one.where), []).append(f"audit {one.kind}")
-    why = records.trials["path"].map(lambda path: _why(path, refused)) if refused else None
-    told = [group.warning for group in grouped(one for one in found.findings if one.kind not in _NOT_COMPARED)]
-    kept = records.trials
-    if why is not None:
-        kept = kept.assign(forced=why) if force else kept[why == ""].reset_index(drop=True)
-    if not len(kept):
+    for finding in result.refused:
+        refused.setdefault(str(finding.where), []).append(f"audit {finding.kind}")
+
+    def why(path: str) -> str:
+        """Return why a record is refused: for itself, or with its whole run."""
+        return ", ".join(dict.fromkeys((*refused.get(path, ()), *refused.get(_run_of(path), ()))))
+
+    compared = (finding for finding in result.findings if finding.kind not in _NOT_COMPARED)
+    warnings = [group.warning for group in grouped(compared)]
+    trials = records.trials
+    if refused:
+        forced = trials["path"].map(why)
+        trials = trials.assign(forced=forced) if force else trials[forced == ""].reset_index(drop=True)
+    if not len(trials):
         raise RequestError(
-            f"the audit refuses every record ({told[0].message})", remedy="see bench audit, or keep them with --force"
+            f"the audit refuses every record ({warnings[0].message})",
+            remedy="see bench audit, or keep them with --force",
         )
-    return replace(records, trials=kept, warnings=(*records.warnings, *told))
+    return replace(records, trials=trials, warnings=(*records.warnings, *warnings))
 
 
-def _why(path: str, refused: dict[str, list[str]]) -> str:
-    """Return why a record is refused: for itself, or with its whole run."""
-    return ", ".join(dict.fromkeys((*refused.get(path, ()), *refused.get(str(Path(path).parents[1]), ()))))
+def _run_of(path: str) -> str:
+    return str(Path(path).parents[1])

@@ -1,4 +1,4 @@
-"""Findings of the audit: what contradicts itself, where, and what to do."""
+"""Findings of the audit: contradictions, where they are, and what to do."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Literal
 from analysis.warnings.types import AnalysisWarning
 
 Severity = Literal["refused", "named"]
-"""``refused``: the record takes part in nothing. ``named``: a reader should know it."""
+"""``refused``: the record takes part in nothing. ``named``: it is mentioned."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,10 @@ class FindingGroup:
 
     @property
     def first(self) -> Finding:
-        """The finding that stands for all."""
         return self.findings[0]
 
     @property
     def warning(self) -> AnalysisWarning:
-        """The group as a warning of a comparison."""
         first, more = self.first, len(self.findings) - 1
         refused = first.severity == "refused"
         others = f" (and {more} other record{'s' * (more > 1)} for the same reason)" if more else ""
@@ -47,23 +45,23 @@ class FindingGroup:
 def grouped(findings: Iterable[Finding]) -> list[FindingGroup]:
     """Return findings of one kind and run together, those that refuse first."""
     groups: dict[tuple[str, str, Path], list[Finding]] = {}
-    for one in findings:
-        run = one.where.parents[1] if one.where.suffix == ".json" and one.where.parent.name == "trials" else one.where
-        groups.setdefault((one.severity, one.kind, run), []).append(one)
+    for finding in findings:
+        where = finding.where
+        run = where.parents[1] if where.suffix == ".json" and where.parent.name == "trials" else where
+        groups.setdefault((finding.severity, finding.kind, run), []).append(finding)
     ordered = sorted(groups.items(), key=lambda group: group[0][0] != "refused")
-    return [FindingGroup(tuple(found)) for _, found in ordered]
+    return [FindingGroup(tuple(members)) for _, members in ordered]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of finding: makes findings that differ in their place and words alone."""
+    """A kind of finding; its findings differ in their place and words alone."""
 
     name: str
     severity: Severity
     advice: str
 
     def at(self, where: Path | str, what: str) -> Finding:
-        """Return a finding of this kind."""
         return Finding(self.name, self.severity, Path(where), what, self.advice)
 
 

@@ -22,14 +22,12 @@ from analysis.compare.same_work import same_work
 from analysis.compare.standing import with_standing
 from analysis.compare.turns import turns_of
 from analysis.compare.validity import usable
-from analysis.load.margin import looked_after
 from analysis.load.metrics import with_trait
+from analysis.load.plans import looked_after
 from analysis.load.records import Records
 from analysis.statistics.ratios import MARGIN
-from analysis.warnings.changes import changed, with_changes
-from analysis.warnings.conditions import disturbances, disturbed
-from analysis.warnings.findings import failures, hosts_differ, mixtures, refusals, unnormalised
-from analysis.warnings.missing import missing_trials
+from analysis.warnings.conditions import changed, disturbances, disturbed, with_changes
+from analysis.warnings.findings import failures, hosts_differ, missing_trials, mixtures, refusals, unnormalised
 from analysis.warnings.training import diverged, learning
 from suite.targets import BASELINE
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from analysis.compare.results import ComparedJob, Comparison, Disturbed, Effect, Estimate, Group
+from analysis.statistics.power import TRIM
 from analysis.statistics.sequential import LEAST_BLOCKS
-from analysis.statistics.trimming import TRIM
 from suite.job.profiles import PROFILES
 from suite.targets import BASELINE
 

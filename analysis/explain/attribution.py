@@ -21,7 +21,7 @@ from analysis.explain.prediction import predictions
 from analysis.load.metrics import METRICS, with_trait
 from analysis.load.records import Records, read_record
 from analysis.statistics.ratios import MARGIN, locate, step_times
-from analysis.warnings.changes import with_changes
+from analysis.warnings.conditions import with_changes
 from analysis.warnings.types import AnalysisWarning
 from suite.targets import BASELINE
 

@@ -17,7 +17,7 @@ from analysis.explain.attribution import Parts, difference
 from analysis.load.metrics import METRICS, Metric
 from analysis.load.records import load
 from analysis.statistics.ratios import MARGIN, locate
-from analysis.warnings.changes import with_changes
+from analysis.warnings.conditions import with_changes
 from suite.records.record import TrialRecord
 from suite.results.store import Run
 from suite.selftest.certificate import InjuryFinding

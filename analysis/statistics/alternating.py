@@ -20,16 +20,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from analysis.statistics.ratios import Samples, locate
 from suite.errors import RequestError
 
 LEAST_ROUNDS = 2
-"""A single round says nothing about how rounds vary, and nothing balances which of the two came first in it."""
+"""A single round does not show how rounds vary, and nothing balances which of the two came first in it."""
 MOST_ROUNDS = 64
 MOST_INSTANCES = 4
-"""Where blocks do not seem to vary, one would last for ever; but the interval is over blocks, and needs several."""
+"""If blocks do not seem to vary, one would last for ever; but the interval is over blocks, and needs several."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +51,16 @@ def components(log_ratios: Sequence[Sequence[Samples]]) -> Components:
 
     Missing rounds (NaN) are left out, and so are pairs and blocks that have no others.
     """
-    pairs = [(number, kept) for number, block in enumerate(log_ratios) for each in block if len(kept := _finite(each))]
+    pairs = [
+        (number, finite)
+        for number, block in enumerate(log_ratios)
+        for rounds in (np.asarray(pair, dtype=np.float64) for pair in block)
+        if len(finite := rounds[np.isfinite(rounds)])
+    ]
     if not pairs:
         return Components(None, None, None)
-    values = np.concatenate([kept for _, kept in pairs])
-    pair = np.repeat(np.arange(len(pairs)), [len(kept) for _, kept in pairs])
+    values = np.concatenate([finite for _, finite in pairs])
+    pair = np.repeat(np.arange(len(pairs)), [len(finite) for _, finite in pairs])
     block_of = np.unique([number for number, _ in pairs], return_inverse=True)[1]
     block = block_of[pair]
     rounds, block_rounds, n = np.bincount(pair), np.bincount(block), len(values)
@@ -79,11 +83,6 @@ def components(log_ratios: Sequence[Sequence[Samples]]) -> Components:
     truncated = tuple(name for name, value in named.items() if value is not None and value < 0)
     burst, instance, variance = (None if value is None else max(0.0, value) for value in named.values())
     return Components(burst, instance, variance, truncated)
-
-
-def _finite(values: Samples) -> npt.NDArray[np.float64]:
-    found = np.asarray(values, dtype=np.float64)
-    return found[np.isfinite(found)]
 
 
 @dataclass(frozen=True)
@@ -111,17 +110,17 @@ class Design:
     instances: int
 
 
-def choose(found: Components, costs: Costs, step: float | None = None) -> Design:
+def choose(variances: Components, costs: Costs, step: float | None = None) -> Design:
     """Return the arrangement that narrows the interval fastest; numbers are rounded up.
 
     ``step`` is the variance that a single step inside a burst has, as a log ratio: that of both sides together. With it
     the length of bursts is chosen as well, up to that of the pilot: how the weather changes between longer ones, the
     pilot has not seen. Raises RequestError for a pilot in which neither rounds nor blocks were repeated.
     """
-    if found.burst is None or found.block is None:
-        lacking = "one block" if found.block is None else "one round in every pair of instances"
+    if variances.burst is None or variances.block is None:
+        lacking = "one block" if variances.block is None else "one round in every pair of instances"
         raise RequestError(f"a pilot of {lacking} does not show how they vary", remedy="give the pilot two or more")
-    steps, burst, round_s = costs.burst_steps, found.burst, costs.round_s
+    steps, burst, round_s = costs.burst_steps, variances.burst, costs.round_s
     if step is not None:
         step_s = (round_s - costs.switch_s) / steps
         of_steps = min(step, burst * steps)
@@ -130,7 +129,7 @@ def choose(found: Components, costs: Costs, step: float | None = None) -> Design
         steps = _rounded_up(best, most=steps)
         burst, round_s = beyond + of_steps / steps, costs.switch_s + steps * step_s
     seconds = costs.block_s, costs.instance_s, round_s
-    instances, rounds = repetitions(seconds, (found.block, found.instance or 0.0, burst))
+    instances, rounds = repetitions(seconds, (variances.block, variances.instance or 0.0, burst))
     return Design(
         burst_steps=steps,
         rounds=max(LEAST_ROUNDS, _rounded_up(rounds, most=MOST_ROUNDS)),
@@ -153,16 +152,16 @@ def repetitions(seconds: Sequence[float], variances: Sequence[float]) -> list[fl
     """
     # Seconds, variance, and the number of levels in it.
     merged: list[tuple[float, float, int]] = []
-    for own in zip(seconds, variances, itertools.repeat(1), strict=False):
-        merged.append(own)
+    for level in zip(seconds, variances, itertools.repeat(1), strict=False):
+        merged.append(level)
         while len(merged) > 1 and merged[-1][1] * merged[-2][0] <= merged[-2][1] * merged[-1][0]:
             above, below = merged[-2:]
             merged[-2:] = [(above[0] + below[0], above[1] + below[1], above[2] + below[2])]
-    found = [1.0] * (merged[0][2] - 1)
-    for (above_s, above_variance, _), (own_s, own_variance, levels) in itertools.pairwise(merged):
-        divisor = own_s * above_variance
-        found += [math.sqrt(above_s * own_variance / divisor) if divisor else math.inf, *[1.0] * (levels - 1)]
-    return found
+    counts = [1.0] * (merged[0][2] - 1)
+    for (above_s, above_variance, _), (level_s, variance, levels) in itertools.pairwise(merged):
+        divisor = level_s * above_variance
+        counts += [math.sqrt(above_s * variance / divisor) if divisor else math.inf, *[1.0] * (levels - 1)]
+    return counts
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,7 @@ class SwitchingCost:
 
     @property
     def shown(self) -> bool:
-        """Return whether the data show that the first step costs more: only then is it to be left out."""
+        """Whether the data show that the first step costs more: only then is it to be left out."""
         return self.interval is not None and self.interval[0] > 1
 
 
@@ -190,9 +189,9 @@ def switching_cost(first_steps: Sequence[Samples], other_steps: Sequence[Sequenc
     """
     instances = []
     for firsts, bursts in zip(first_steps, other_steps, strict=True):
-        compared = [(first, others) for first, others in zip(firsts, bursts, strict=True) if len(others)]
+        compared = [(first, steps) for first, steps in zip(firsts, bursts, strict=True) if len(steps)]
         if compared:
-            instances.append(float(np.mean([np.log(first) - np.log(others).mean() for first, others in compared])))
+            instances.append(float(np.mean([np.log(first) - np.log(steps).mean() for first, steps in compared])))
     place = locate(instances)
     if place is None:
         return None

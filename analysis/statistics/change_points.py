@@ -7,7 +7,7 @@ most series without a change are done after a few orders (Besag and Clifford, Bi
 
 Nights are not exchangeable: a slow one is followed by slow ones. So each candidate is held, between its neighbours,
 against ``DRAWS`` of weather, made of the same runs, of which ``STAYS`` stays from run to run (the sieve bootstrap:
-Buehlmann, Bernoulli 3 (1997) 123). The weakest that is matched is dropped; the others are placed and tested anew.
+Buehlmann, Bernoulli 3 (1997) 123). The weakest that is matched is dropped; the right_n are placed and tested anew.
 ``benchmarks/history.py`` measures what it finds, and how often there is nothing to find.
 """
 
@@ -33,27 +33,26 @@ def change_points(values: Numbers) -> list[int]:
     The same values give the same places: the orders are drawn from a generator of their own.
     """
     rng = np.random.default_rng(len(values))
-    found = _placed(values, _split(values, 0, len(values), rng))
-    while found:
-        draws = [_weather_until_matched(part, rng) for part in _around(values, found)]
+    changes = _placed(values, _split(values, 0, len(values), rng))
+    while changes:
+        draws = [_weather_until_matched(part, rng) for part in _around(values, changes)]
         weakest = int(np.argmin(draws))
         if draws[weakest] == DRAWS:
             break
-        found = _placed(values, [*found[:weakest], *found[weakest + 1 :]])
-    return found
+        changes = _placed(values, [*changes[:weakest], *changes[weakest + 1 :]])
+    return changes
 
 
-def _around(values: Numbers, found: list[int]) -> list[Numbers]:
+def _around(values: Numbers, changes: list[int]) -> list[Numbers]:
     """Return the runs around each change, from the one before it to the one after it."""
-    ends = [0, *found, len(values)]
+    ends = [0, *changes, len(values)]
     return [values[low:high] for low, high in zip(ends, ends[2:], strict=False)]
 
 
-def _placed(values: Numbers, found: list[int]) -> list[int]:
-    """Place each change anew between its neighbours: the first were placed while the series still held the others."""
-    found = sorted(found)
-    begins = [0, *found]
-    parts = zip(begins, _around(values, found), strict=False)
+def _placed(values: Numbers, changes: list[int]) -> list[int]:
+    """Place each change anew between its neighbours: the first were placed while the series still held the right_n."""
+    changes = sorted(changes)
+    parts = zip([0, *changes], _around(values, changes), strict=False)
     return sorted({begin + _best(part)[0] for begin, part in parts})
 
 
@@ -74,18 +73,13 @@ def _split(values: Numbers, low: int, high: int, rng: np.random.Generator) -> li
     """Return the change points between two places, in the order in which they are found."""
     if high - low < 2 * LEAST_RUNS:
         return []
-    own = values[low:high]
-    place, observed = _best(own)
-    if not observed > 0 or _matched_by_chance(own, observed, rng):
-        return []
-    middle = low + place
-    return [middle, *_split(values, low, middle, rng), *_split(values, middle, high, rng)]
-
-
-def _matched_by_chance(values: Numbers, observed: float, rng: np.random.Generator) -> bool:
-    """Return whether any random order of the runs splits as well as the one that was observed."""
+    part = values[low:high]
+    size, observed = _best(part)
     # Equal splits count as chance; their sums differ by rounding.
-    return any(_best(values[rng.permutation(len(values))])[1] >= observed * (1 - 1e-9) for _ in range(ORDERS))
+    if not observed > 0 or any(_best(rng.permutation(part))[1] >= observed * (1 - 1e-9) for _ in range(ORDERS)):
+        return []
+    middle = low + size
+    return [middle, *_split(values, low, middle, rng), *_split(values, middle, high, rng)]
 
 
 def _best(values: Numbers) -> tuple[int, float]:
@@ -97,11 +91,11 @@ def _best(values: Numbers) -> tuple[int, float]:
     left = before.cumsum()[sizes - 1]
     right = after[::-1].cumsum()[n - sizes - 1]
     between = before.sum() - left - right
-    rest = n - sizes
-    energy = 2 * between / (sizes * rest) - 2 * left / (sizes * (sizes - 1)) - 2 * right / (rest * (rest - 1))
-    scaled = energy * sizes * rest / n
-    place = int(scaled.argmax())
-    return int(sizes[place]), float(scaled[place])
+    right_n = n - sizes
+    energy = 2 * between / (sizes * right_n) - 2 * left / (sizes * (sizes - 1)) - 2 * right / (right_n * (right_n - 1))
+    scaled = energy * sizes * right_n / n
+    best = int(scaled.argmax())
+    return int(sizes[best]), float(scaled[best])
 
 
 def _distances_after(values: Numbers) -> Numbers:
@@ -115,6 +109,6 @@ def _distances_to_all(values: Numbers) -> Numbers:
     order = values.argsort()
     ascending = values[order]
     sums = ascending.cumsum()
-    found = np.empty_like(values)
-    found[order] = ascending * (2 * np.arange(1, len(values) + 1) - len(values)) + sums[-1] - 2 * sums
-    return found
+    distances = np.empty_like(values)
+    distances[order] = ascending * (2 * np.arange(1, len(values) + 1) - len(values)) + sums[-1] - 2 * sums
+    return distances

@@ -1,4 +1,4 @@
-"""The power of a run: which difference so many blocks detect, and how many blocks a difference takes.
+"""The power of a run: which difference so many blocks detect, how many blocks a difference takes, what is trimmed.
 
 Blocks detect a difference d if a one-sided t test of their trimmed mean wins with a chance of ``POWER`` where the
 truth is d away from the bound. With the deviation sigma of a block known, it is (t_level + z_power) sigma / sqrt(n).
@@ -14,11 +14,21 @@ from bisect import bisect_left
 
 from scipy import special
 
-from analysis.statistics.trimming import degrees_of_freedom
-
 POWER = 0.8
 MOST_BLOCKS = 10_000
 """A difference that takes more blocks is out of reach."""
+TRIM = 0.15
+"""The share of the blocks that is trimmed at each end: at least one block, of five or more."""
+
+
+def trimmed(n: int, trim: float = TRIM) -> int:
+    """Return how many of ``n`` values are trimmed at each end."""
+    return max(1, int(trim * n)) if trim and n >= 5 else 0
+
+
+def degrees_of_freedom(n: int, trim: float = TRIM) -> int:
+    """Return the degrees of freedom of the trimmed mean of ``n`` values."""
+    return n - 2 * trimmed(n, trim) - 1
 
 
 def detectable(deviation: float, freedom: float, blocks: int, *, level: float, power: float = POWER) -> float:
@@ -27,18 +37,18 @@ def detectable(deviation: float, freedom: float, blocks: int, *, level: float, p
     ``deviation``: the standard deviation of a block's log ratio, estimated with ``freedom`` degrees of freedom.
     Infinite for a single block.
     """
-    own = degrees_of_freedom(blocks)
-    if own < 1:
+    tested = degrees_of_freedom(blocks)
+    if tested < 1:
         return math.inf
-    return errors_detected(freedom, own, level=level, power=power) * deviation / math.sqrt(blocks)
+    return errors_detected(freedom, tested, level=level, power=power) * deviation / math.sqrt(blocks)
 
 
-def errors_detected(freedom: float, own: float, *, level: float, power: float = POWER) -> float:
-    """Return the difference that a test with ``own`` degrees of freedom detects, in standard errors.
+def errors_detected(freedom: float, tested: float, *, level: float, power: float = POWER) -> float:
+    """Return the difference that a test with ``tested`` degrees of freedom detects, in standard errors.
 
     ``freedom``: the degrees of freedom of the deviation from which the standard error is known.
     """
-    return float(special.nctdtrit(freedom, special.stdtrit(own, 1 - level), power))
+    return float(special.nctdtrit(freedom, special.stdtrit(tested, 1 - level), power))
 
 
 def blocks_needed(
@@ -49,5 +59,5 @@ def blocks_needed(
     def suffice(blocks: int) -> bool:
         return detectable(deviation, freedom, blocks, level=level, power=power) <= difference
 
-    found = least + bisect_left(range(least, MOST_BLOCKS + 1), True, key=suffice)
-    return found if found <= MOST_BLOCKS else None
+    needed = least + bisect_left(range(least, MOST_BLOCKS + 1), True, key=suffice)
+    return needed if needed <= MOST_BLOCKS else None

@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from analysis.statistics.power import POWER, blocks_needed, detectable
-from analysis.statistics.trimming import TRIM, degrees_of_freedom, trimmed
+from analysis.statistics.power import POWER, TRIM, blocks_needed, degrees_of_freedom, detectable, trimmed
 
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
@@ -50,36 +49,36 @@ class Location:
 
     @property
     def deviation(self) -> float | None:
-        """Return the standard deviation of one value, as far as it is not trimmed; None for one value."""
+        """The standard deviation of one value, as far as it is not trimmed; None for one value."""
         return None if self.standard_error is None else self.standard_error * math.sqrt(self.n)
 
     @property
     def half_width(self) -> float | None:
-        """Return that of the two-sided interval at ``CONFIDENCE``; zero without variance, None for one value."""
+        """The half width of the two-sided interval at ``CONFIDENCE``; zero without variance, None for one value."""
         if self.standard_error is None:
             return None
         return self.standard_error * t_quantile((1 + CONFIDENCE) / 2, self.degrees_of_freedom)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Return the two-sided interval at ``CONFIDENCE``; None for one value."""
+        """The two-sided interval at ``CONFIDENCE``; None for one value."""
         half = self.half_width
         return None if half is None else (self.centre - half, self.centre + half)
 
 
 def locate(values: Samples, trim: float = TRIM) -> Location | None:
     """Return the trimmed mean, the mean for ``trim`` 0. Missing values (NaN) are left out; None if none is left."""
-    found = np.sort(np.asarray(values, dtype=np.float64))
-    found = found[np.isfinite(found)]
-    n = len(found)
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    ordered = ordered[np.isfinite(ordered)]
+    n = len(ordered)
     if n == 0:
         return None
     cut = trimmed(n, trim)
     kept = n - 2 * cut
-    centre = float(found[cut : n - cut].mean())
+    centre = float(ordered[cut : n - cut].mean())
     if kept < 2:
         return Location(centre, None, 0, n)
-    winsorised = np.clip(found, found[cut], found[n - cut - 1])
+    winsorised = np.clip(ordered, ordered[cut], ordered[n - cut - 1])
     squares = float(((winsorised - winsorised.mean()) ** 2).sum())
     return Location(centre, math.sqrt(squares / (kept * (kept - 1))), degrees_of_freedom(n, trim), n)
 
@@ -103,7 +102,7 @@ class Verdict:
 
     @property
     def given(self) -> VerdictName | None:
-        """Return the name where the verdict stands; None where it is withheld."""
+        """The name if the verdict stands; None if it is withheld."""
         return None if self.withheld else self.name
 
 
@@ -124,24 +123,23 @@ def judge(
     inside = [p_inside(place, bound) if place else math.nan for place in locations]
     outside = [min(1.0, 2 * _p(abs(place.centre) - bound, place)) if place else math.nan for place in locations]
     family = sum(place is not None for place in locations)
-    adjusted = zip(locations, holm(inside), holm(outside), strict=True)
     return [
-        None if place is None else _verdict(place, bound, (p_in, p_out), family, more_is_faster, level)
-        for place, p_in, p_out in adjusted
+        _verdict(place, bound, levels, family, more_is_faster, level) if place else None
+        for place, *levels in zip(locations, holm(inside), holm(outside), strict=True)
     ]
 
 
 def _verdict(
-    place: Location, bound: float, levels: tuple[float, float], family: int, more_is_faster: bool, level: float
+    place: Location, bound: float, levels: Sequence[float], family: int, more_is_faster: bool, level: float
 ) -> Verdict:
     if place.standard_error is None:
         return Verdict("undecided", None)
-    (p_in, p_out), seen = levels, detectable_share(place, family)
+    (p_in, p_out), share = levels, detectable_share(place, family)
     if p_in <= level:
-        return Verdict("equivalent", p_in, detectable=seen)
+        return Verdict("equivalent", p_in, detectable=share)
     if p_out <= level:
-        return Verdict("faster" if (place.centre > 0) == more_is_faster else "slower", p_out, detectable=seen)
-    return Verdict("undecided", min(p_in, p_out), _more_blocks(place, bound, level / family), seen)
+        return Verdict("faster" if (place.centre > 0) == more_is_faster else "slower", p_out, detectable=share)
+    return Verdict("undecided", min(p_in, p_out), _more_blocks(place, bound, level / family), share)
 
 
 def p_inside(place: Location, bound: float) -> float:
@@ -173,8 +171,8 @@ def detectable_share(place: Location, family: int, blocks: int | None = None) ->
     if place.deviation is None:
         return None
     level = detection_level(family)
-    found = detectable(place.deviation, place.degrees_of_freedom, blocks or place.n, level=level)
-    return math.expm1(found) if found < math.log(10) else None
+    log_ratio = detectable(place.deviation, place.degrees_of_freedom, blocks or place.n, level=level)
+    return math.expm1(log_ratio) if log_ratio < math.log(10) else None
 
 
 def _more_blocks(place: Location, bound: float, level: float) -> int | None:

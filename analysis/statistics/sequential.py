@@ -58,21 +58,29 @@ def should_stop(
     ``log_ratios``: for each requested interval, by its name, log(target / bare metal) per block in the order of the
     run; NaN where a trial failed. ``half_width``: 0.02 for 2 %. Raises RequestError for bounds that make no sense.
     """
-    _check(half_width, min_blocks, max_blocks)
+    if not 0 < half_width < 1:
+        raise RequestError(f"{option('until')} {half_width:.3g}: not a share between 0 and 1", remedy="write it as 2%")
+    if not 0 < min_blocks <= max_blocks:
+        raise RequestError(
+            f"{option('min_blocks')} {min_blocks} and {option('max_blocks')} {max_blocks}",
+            remedy="ask for 0 < min-blocks <= max-blocks",
+        )
     blocks = max((len(values) for values in log_ratios.values()), default=0)
     widest, name = _widest(log_ratios, blocks)
     now = None if widest is None else math.expm1(widest)
     if blocks >= max_blocks:
-        return Decision(True, f"the most blocks asked for ({max_blocks}) are measured", now, 0)
+        return _ended(max_blocks, now)
     bound = math.log1p(half_width)
-    first = _settled(log_ratios, bound, max(min_blocks, LEAST_BLOCKS), blocks)
+    # The first number of blocks after which every interval was narrow enough.
+    counts = range(max(min_blocks, LEAST_BLOCKS), blocks + 1)
+    first = next((n for n in counts if (width := _widest(log_ratios, n)[0]) is not None and width <= bound), None)
     if first is None:
         # The width falls with the root of the number of blocks.
         lacking = None if not widest else max(1, math.ceil(blocks * (widest / bound) ** 2) - blocks) + EXTRA_BLOCKS
         return Decision(False, f"{name} is not yet within {half_width:.1%}", now, EXTRA_BLOCKS + 1, lacking)
     if blocks < first + EXTRA_BLOCKS:
-        left = first + EXTRA_BLOCKS - blocks
-        return Decision(False, f"narrow enough since block {first}; {left} more keep the coverage", now, left, left)
+        more = first + EXTRA_BLOCKS - blocks
+        return Decision(False, f"narrow enough since block {first}; {more} more keep the coverage", now, more, more)
     if widest is None or widest > bound:
         return Decision(False, f"{name} is again wider than {half_width:.1%}", now, 1)
     return Decision(True, f"every interval is within {half_width:.1%}", now, 0)
@@ -88,22 +96,33 @@ def should_stop_deciding(
     verdicts: dict[str, Verdict | None] = {}
     blocks, least = 0, max(min_blocks, LEAST_BLOCKS)
     for family in families:
-        places = [locate(np.asarray(values)) for values in family.values()]
+        verdicts |= _verdicts(family, margin, least)
         blocks = max([blocks, *map(len, family.values())])
-        judged = judge(places, margin, level=level_of(places, least))
-        enough = [place is not None and place.n >= LEAST_BLOCKS for place in places]
-        verdicts |= {name: one if n else None for name, one, n in zip(family, judged, enough, strict=True)}
     if blocks >= max_blocks:
-        return Decision(True, f"the most blocks asked for ({max_blocks}) are measured", None, 0)
-    undecided = {name: one for name, one in verdicts.items() if one is None or one.name == "undecided"}
+        return _ended(max_blocks, None)
+    undecided = {name: verdict for name, verdict in verdicts.items() if not verdict or verdict.name == "undecided"}
     if verdicts and not undecided and blocks in looks(least, blocks):
         return Decision(True, f"every comparison is decided at a margin of {margin:.1%}", None, 0)
     following = next(look for look in looks(least, max(2 * blocks, least)) if look > blocks)
-    known = [one.more_blocks if one else None for one in undecided.values()]
-    lacking = None if None in known or not known else max(filter(None, known))
-    names = ", ".join(undecided) or "no ratio"
-    reason = f"{names} undecided at a margin of {margin:.1%}" if undecided else f"the next look is at {following}"
-    return Decision(False, reason, None, following - blocks, lacking)
+    if not undecided:
+        return Decision(False, f"the next look is at {following}", None, following - blocks)
+    more = [verdict.more_blocks if verdict else None for verdict in undecided.values()]
+    reason = f"{', '.join(undecided)} undecided at a margin of {margin:.1%}"
+    return Decision(False, reason, None, following - blocks, None if None in more else max(filter(None, more)))
+
+
+def _verdicts(family: Mapping[str, Samples], margin: float, least: int) -> dict[str, Verdict | None]:
+    """Judge the ratios of a family; None for those of too few blocks."""
+    places = [locate(np.asarray(values)) for values in family.values()]
+    verdicts = judge(places, margin, level=level_of(places, least))
+    return {
+        name: verdict if place and place.n >= LEAST_BLOCKS else None
+        for name, place, verdict in zip(family, places, verdicts, strict=True)
+    }
+
+
+def _ended(max_blocks: int, half_width: float | None) -> Decision:
+    return Decision(True, f"the most blocks requested ({max_blocks}) are measured", half_width, 0)
 
 
 def looks(least: int, most: int) -> Iterator[int]:
@@ -145,16 +164,6 @@ def _look(after: tuple[int, ...]) -> tuple[float, npt.NDArray[np.float64]]:
     return float(special.ndtr(-bound)), density * np.clip((bound - _GRID) / step + 0.5, 0, 1)
 
 
-def _check(half_width: float, min_blocks: int, max_blocks: int) -> None:
-    if not 0 < half_width < 1:
-        raise RequestError(f"{option('until')} {half_width:.3g}: not a share between 0 and 1", remedy="write it as 2%")
-    if not 0 < min_blocks <= max_blocks:
-        raise RequestError(
-            f"{option('min_blocks')} {min_blocks} and {option('max_blocks')} {max_blocks}",
-            remedy="ask for 0 < min-blocks <= max-blocks",
-        )
-
-
 def _widest(log_ratios: Mapping[str, Samples], blocks: int) -> tuple[float | None, str]:
     """Return the widest half width after the first ``blocks``, and its name; None if an interval cannot be formed."""
     widths: list[tuple[float, str]] = []
@@ -165,12 +174,3 @@ def _widest(log_ratios: Mapping[str, Samples], blocks: int) -> tuple[float | Non
             return None, name
         widths.append((place.half_width, name))
     return max(widths) if widths else (None, "no ratio")
-
-
-def _settled(log_ratios: Mapping[str, Samples], bound: float, first: int, blocks: int) -> int | None:
-    """Return the first number of blocks after which every interval was narrow enough."""
-    for count in range(first, blocks + 1):
-        widest, _ = _widest(log_ratios, count)
-        if widest is not None and widest <= bound:
-            return count
-    return None

@@ -49,7 +49,7 @@ class Mean:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return the two-sided interval at ``CONFIDENCE``."""
+        """The two-sided interval at ``CONFIDENCE``."""
         quantile = t_quantile((1 + CONFIDENCE) / 2, self.n - 1)
         return (
             self.centre - self.standard_error * max(quantile, self._untransformed(quantile)),
@@ -91,12 +91,12 @@ def ratio_of_means(log_ratios: Samples, log_base: Samples) -> Mean | None:
     n = len(ratios)
     if n < 2:
         return None
-    own, base = np.exp(ratios + base - base.max()), np.exp(base - base.max())
-    influence = own / own.mean() - base / base.mean()
+    target, base = np.exp(ratios + base - base.max()), np.exp(base - base.max())
+    influence = target / target.mean() - base / base.mean()
     variance = float(influence @ influence) / n
     skewness = float((influence**3).mean()) / variance**1.5 if variance > _NOTHING**4 else 0.0
     error = math.sqrt(variance / (n - 1)) if variance > _NOTHING**4 else 0.0
-    return Mean(math.log(own.mean() / base.mean()), error, skewness / math.sqrt(n), n)
+    return Mean(math.log(target.mean() / base.mean()), error, skewness / math.sqrt(n), n)
 
 
 @dataclass(frozen=True)
@@ -114,12 +114,12 @@ class SlowTrials:
 
     @property
     def p(self) -> float:
-        """Return the chance of so many of the slow trials on the target if both were slow equally often."""
+        """The chance of so many of the slow trials on the target if both were slow equally often."""
         return float(special.bdtrc(self.own - 1, self.own + self.base, 0.5)) if self.own else 1.0
 
     @property
     def excluded(self) -> float:
-        """Return the share of slow trials such that more are excluded at ``CONFIDENCE``."""
+        """The share of slow trials such that more are excluded at ``CONFIDENCE``."""
         return float(special.betaincinv(self.own + 1, self.n - self.own, CONFIDENCE)) if self.own < self.n else 1.0
 
 

@@ -8,9 +8,8 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from analysis.statistics.power import MOST_BLOCKS, errors_detected
+from analysis.statistics.power import MOST_BLOCKS, degrees_of_freedom, errors_detected
 from analysis.statistics.ratios import CONFIDENCE, Location, t_quantile
-from analysis.statistics.trimming import degrees_of_freedom
 
 LEVEL = (1 - CONFIDENCE) / 2
 """The level at which a whole interval lies on one side of a bound by chance."""
@@ -46,7 +45,7 @@ def _joined(old: Location, new: Location, more: int = 0) -> tuple[float, float]:
         ((place.deviation or 0) ** 2 / (place.n + more), degrees_of_freedom(place.n + more)) for place in (old, new)
     ]
     total = sum(variance for variance, _ in parts)
-    freedom = total**2 / sum(variance**2 / own for variance, own in parts) if total else parts[0][1] + parts[1][1]
+    freedom = total**2 / sum(variance**2 / free for variance, free in parts) if total else parts[0][1] + parts[1][1]
     return math.sqrt(total), freedom
 
 
@@ -57,16 +56,16 @@ def detectable(old: Location, new: Location, more: int = 0) -> float | None:
     """
     if old.standard_error is None or new.standard_error is None:
         return None
-    (_, known), (error, own) = _joined(old, new), _joined(old, new, more)
-    return errors_detected(known, own, level=LEVEL) * error
+    (_, estimated), (error, tested) = _joined(old, new), _joined(old, new, more)
+    return errors_detected(estimated, tested, level=LEVEL) * error
 
 
 def more_blocks(old: Location, new: Location, distance: float) -> int | None:
     """Return how many more blocks in each run detect a difference of ``distance``; None above ``MOST_BLOCKS``."""
 
     def suffice(more: int) -> bool:
-        found = detectable(old, new, more)
-        return found is not None and found <= distance
+        shift = detectable(old, new, more)
+        return shift is not None and shift <= distance
 
-    found = 1 + bisect_left(range(1, MOST_BLOCKS + 1), True, key=suffice)
-    return found if found <= MOST_BLOCKS else None
+    needed = 1 + bisect_left(range(1, MOST_BLOCKS + 1), True, key=suffice)
+    return needed if needed <= MOST_BLOCKS else None

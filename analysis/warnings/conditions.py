@@ -1,20 +1,26 @@
-"""Disturbances: typed warnings with advice, made of the conditions that the records hold.
+"""The state of host and targets while trials ran: what disturbed them, and facts that changed between them.
 
-A record without conditions says nothing and gives no warning: what was not measured is absent, never fine.
+A record without conditions gives no warning: what was not measured is absent, never fine. Facts are compared over all
+trials, of however many runs: what is constant inside each run can still differ from run to run, and no pair of a block
+shows it.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from analysis.compare.pairing import JOB, ROW, job_of
 from analysis.compare.results import ComparedJob, Disturbed
+from analysis.compare.validity import changes
 from analysis.warnings.types import AnalysisWarning, Touched
+from suite.job.ablations import label_of
 from suite.targets import BASELINE
 
-_PLACE = [*JOB, "target"]
+_TARGET = [*JOB, "target"]
+ARM = ("target", "ablation", "aggressor", "hostname")
+"""What tells arms apart, each on its host."""
 _TURNS_TOGETHER = ["scenario", "model", "design", "run_id", "block"]
 LINE, REST = (0.002, 0.002), (0.025, 0.005)
 """The seconds, plus the share of a turn, by which an honest target may differ from bare metal: up to the line after its
@@ -56,12 +62,12 @@ def clocks_apart(trials: pd.DataFrame) -> "pd.Series[float]":
     a turn takes beside its steps, which is the same on bare metal but for the way of a line and the end of spinning.
     """
     blocks = [trials[name] for name in _TURNS_TOGETHER]
-    found = [(trials["clock_ratio"] - 1).abs()]
+    shares = [(trials["clock_ratio"] - 1).abs()]
     for column, (honest_s, honest_share) in (("late_s", LINE), ("beside_s", REST)):
         base_s = trials[column].where(trials["target"] == BASELINE).groupby(blocks, observed=True).transform("mean")
         more_s = (trials[column] - base_s).abs() - honest_s
-        found.append((more_s / trials["turn_s"] - honest_share).clip(lower=0))
-    return pd.concat(found, axis=1).max(axis=1)
+        shares.append((more_s / trials["turn_s"] - honest_share).clip(lower=0))
+    return pd.concat(shares, axis=1).max(axis=1)
 
 
 DISTURBANCES = (
@@ -144,11 +150,11 @@ def disturbances(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield one warning per job, target and disturbance, models together, from ok trials that have ``variant``."""
     for kind in DISTURBANCES:
         amounts = kind.amount(ok).astype(float)
-        for _, disturbed in ok[amounts > kind.bound].groupby(_PLACE):
-            first = disturbed.iloc[0]
-            of = int((ok[_PLACE] == first[_PLACE]).all(axis=1).sum())
-            worst = kind.words(float(amounts[disturbed.index].max()), "up to")
-            where = f"{first['target']} in {len(disturbed)} of {of} trials ({worst})"
+        for _, rows in ok[amounts > kind.bound].groupby(_TARGET):
+            first = rows.iloc[0]
+            trials = int((ok[_TARGET] == first[_TARGET]).all(axis=1).sum())
+            worst = kind.words(float(amounts[rows.index].max()), "up to")
+            where = f"{first['target']} in {len(rows)} of {trials} trials ({worst})"
             touches = (Touched(job_of(first), str(first["target"])),)
             yield AnalysisWarning(kind.kind, f"{job_of(first)}: {kind.finding}", kind.advice, where, touches)
     yield from _mitigations(ok)
@@ -157,7 +163,7 @@ def disturbances(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
 def disturbed(ok: pd.DataFrame) -> dict[tuple[ComparedJob, str, str], tuple[Disturbed, ...]]:
     """Return what has disturbed the trials of each job, model and target, as far as it can spoil a trial."""
     counts = ok.groupby(ROW).size().to_dict()
-    found: dict[tuple[ComparedJob, str, str], list[Disturbed]] = defaultdict(list)
+    by_row: dict[tuple[ComparedJob, str, str], tuple[Disturbed, ...]] = defaultdict(tuple)
     for kind in DISTURBANCES:
         if kind.spoils is None:
             continue
@@ -165,16 +171,16 @@ def disturbed(ok: pd.DataFrame) -> dict[tuple[ComparedJob, str, str], tuple[Dist
         for key, rows in ok[amounts > kind.bound].groupby(ROW):
             *job, model, target = (str(part) for part in key)
             spoiled = int((amounts[rows.index] > kind.spoils).sum())
-            one = Disturbed(kind.kind, len(rows), counts[key], spoiled, kind.words(kind.spoils, "over"))
-            found[ComparedJob(*job), model, target].append(one)
-    return {key: tuple(each) for key, each in found.items()}
+            row = Disturbed(kind.kind, len(rows), counts[key], spoiled, kind.words(kind.spoils, "over"))
+            by_row[ComparedJob(*job), model, target] += (row,)
+    return dict(by_row)
 
 
 def _mitigations(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield the targets whose kernel protects against other CPU flaws: part of the difference is that."""
-    known = ok["mitigations"].notna() & ok["host_mitigations"].notna() & (ok["target"] != BASELINE)
-    differing = ok[known & (ok["mitigations"] != ok["host_mitigations"])]
-    for _, rows in differing.groupby(_PLACE):
+    both = ok["mitigations"].notna() & ok["host_mitigations"].notna() & (ok["target"] != BASELINE)
+    differing = ok[both & (ok["mitigations"] != ok["host_mitigations"])]
+    for _, rows in differing.groupby(_TARGET):
         first = rows.iloc[0]
         sides = set(str(first["mitigations"]).splitlines()) ^ set(str(first["host_mitigations"]).splitlines())
         names = ", ".join(sorted({line.split(":")[0] for line in sides}))
@@ -184,4 +190,48 @@ def _mitigations(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
             "part of the difference may come from this; the records hold both sides (environment.*.mitigations)",
             str(first["target"]),
             (Touched(job_of(first), str(first["target"])),),
+        )
+
+
+def changed_arms(trials: pd.DataFrame, keys: Sequence[str]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Yield the key of every arm that changed, and its changes in the order of time."""
+    # Of 100,000 trials few have other facts.
+    ordered = trials.sort_values("started_at", kind="stable").drop_duplicates([*keys, "facts"])
+    arms = ordered[list(keys)].astype(object).fillna("")
+    for key, facts in ordered["facts"].astype(object).groupby([arms[name] for name in keys], sort=False):
+        if len(facts) > 1 and (texts := changes(*([text.text] for text in facts))):
+            yield tuple(map(str, key)), texts
+
+
+def with_changes(trials: pd.DataFrame) -> pd.DataFrame:
+    """Add ``changed``: the mark at the numbers of a trial whose arm changed; empty elsewhere. They have ``variant``."""
+    keys = [*ROW, *ARM[1:]]
+    marks = {
+        key: f"changed between trials: {'; '.join(texts)}" for key, texts in changed_arms(trials[trials["ok"]], keys)
+    }
+    if not marks:
+        return trials.assign(changed="")
+    arms = trials[keys].astype(object).fillna("")
+    return trials.assign(changed=[marks.get(key, "") for key in arms.itertuples(index=False, name=None)])
+
+
+def changed(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
+    """Yield one warning per job, arm, host and change, models together, from ok trials that have ``changed``."""
+    keys = [*JOB, *ARM, "changed"]
+    rows = ok[ok["changed"] != ""].drop_duplicates([*keys, "model"])
+    several = ok["hostname"].nunique() > 1
+    for _, arm in rows.groupby([rows[name].astype(object).fillna("") for name in keys], sort=False):
+        first = arm.iloc[0]
+        target = str(first["target"])
+        switched = f", {label_of(first['ablation'])}" if isinstance(first["ablation"], str) else ""
+        beside = f" beside {first['aggressor']}" if isinstance(first["aggressor"], str) else ""
+        host = f" on {first['hostname']}" if several else ""
+        plain = not (switched or beside)
+        yield AnalysisWarning(
+            "changed",
+            f"{job_of(first)}: {first['changed']}",
+            "the numbers mix the trials of each state: compare the runs, or the trials, of one state alone",
+            f"{target}{switched}{beside}{host}",
+            # The number of a target as it is holds no trial of its other arms.
+            tuple(Touched(job_of(first), target, model) for model in arm["model"].unique()) if plain else (),
         )

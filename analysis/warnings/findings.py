@@ -1,17 +1,25 @@
 """Findings that a reader must know: typed warnings, made of the trials and of their summaries."""
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from analysis.compare.pairing import ROW, job_of
 from analysis.compare.results import ComparedJob, Group
+from analysis.load.plans import plan_of
+from analysis.load.records import Records
 from analysis.warnings.types import AnalysisWarning, Touched
+from suite.errors import RequestError
 from suite.host_compatibility import Host, differences
 from suite.job.ablations import label_of
 from suite.job.datasets import SYNTHETIC
+from suite.results.store import TRIALS
+from suite.sweep.directory import SweepDirectory
 from suite.targets import BASELINE
+from suite.trial_names import arm_name
 
 _HOST_COLUMNS = {"hostname": "hostname"} | {
     f"host_{name}": name for name in ("kernel", "cpu_model", "cpus", "memory_bytes", "mitigations")
@@ -19,7 +27,6 @@ _HOST_COLUMNS = {"hostname": "hostname"} | {
 
 
 def _what(row: Mapping[Hashable, object] | pd.Series) -> str:
-    """Return the job and the model of a row as text."""
     return f"{job_of(row)}, {row['model']}"
 
 
@@ -33,12 +40,12 @@ def failures(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
         return
     arms = trials.assign(ablation=trials["ablation"].fillna(""), aggressor=trials["aggressor"].fillna(""))
     arm = [*ROW, "ablation", "aggressor"]
-    of = arms.groupby(arm)["ok"].transform("size")
+    planned = arms.groupby(arm)["ok"].transform("size")
     for _, failed in arms[~arms["ok"]].groupby(arm):
         first = failed.iloc[0]
         target = _switched(first["target"], first["ablation"])
         target += f", beside {first['aggressor']}" if first["aggressor"] else ""
-        trials_failed = f"{len(failed)} of {of[failed.index[0]]} trials on {target} failed"
+        trials_failed = f"{len(failed)} of {planned[failed.index[0]]} trials on {target} failed"
         yield AnalysisWarning(
             "failed-trials",
             f"{_what(first)}: {trials_failed} ({first['error_kind']}: {first['error_message']})",
@@ -67,20 +74,23 @@ def refusals(refused: pd.DataFrame, against: str = BASELINE, ablation: str = "")
         first = rows.iloc[0]
         blocks = "1 block" if len(rows) == 1 else f"{len(rows)} blocks"
         target, difference = _switched(first["target"], ablation), str(first["difference"])
-        if "userland" in difference:
-            advice = "build the image with bench image build and run all targets as root, so that they share it"
-        elif "losses" in difference or "weights" in difference:
-            advice = (
-                "see the losses of both (bench results export --steps); a workload of yours that the seed does not "
-            )
-            advice += "decide says so: reproducible = False"
-        elif difference.startswith("CPU capability"):
-            advice = "run all targets with the capability that they share, or declare it with --isa native"
-        else:
-            advice = "run all targets from one plan; --force forms the ratio and marks it"
+        advice = next(text for words, text in _REFUSED if any(word in difference for word in words))
         refusal = f"in {blocks} {target} is not comparable with {against}, so no ratio is formed"
-        found = f"{_what(first)}: {refusal}: {difference}"
-        yield AnalysisWarning("incomparable", found, advice, touches=(_touched(first),))
+        finding = f"{_what(first)}: {refusal}: {difference}"
+        yield AnalysisWarning("incomparable", finding, advice, touches=(_touched(first),))
+
+
+_REFUSED = (
+    (("userland",), "build the image with bench image build and run all targets as root, so that they share it"),
+    (
+        ("losses", "weights"),
+        "see the losses of both (bench results export --steps); a workload of yours that the seed does not decide says "
+        "so: reproducible = False",
+    ),
+    (("CPU capability",), "run all targets with the capability that they share, or declare it with --isa native"),
+    (("",), "run all targets from one plan; --force forms the ratio and marks it"),
+)
+"""Advice by what differs; the last row stands for everything else."""
 
 
 def _switched(target: object, ablation: str) -> str:
@@ -89,22 +99,22 @@ def _switched(target: object, ablation: str) -> str:
 
 def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
     """Yield one warning per job and reason, with the targets and models whose values have no ratio to bare metal."""
-    found: dict[tuple[ComparedJob, str], tuple[list[str], list[str]]] = {}
+    bare: dict[tuple[ComparedJob, str], tuple[dict[str, None], dict[str, None]]] = {}
     for group in groups:
         baseline = next((summary for summary in group.targets if summary.target == BASELINE), None)
         reason = f"no block holds both and a comparable {BASELINE} trial"
         if not baseline or not baseline.ok:
             reason = f"every {BASELINE} trial failed" if baseline else f"there is no {BASELINE} trial"
-        bare = [
-            summary.target
+        targets = {
+            summary.target: None
             for summary in group.targets
             if summary.target != BASELINE and any(estimate.ratio is None for estimate in summary.estimates.values())
-        ]
-        if bare:
-            models, targets = found.setdefault((group.job, reason), ([], []))
-            models.append(group.model)
-            targets += (target for target in bare if target not in targets)
-    for (job, reason), (models, targets) in found.items():
+        }
+        if targets:
+            models, all_targets = bare.setdefault((group.job, reason), ({}, {}))
+            models[group.model] = None
+            all_targets |= targets
+    for (job, reason), (models, targets) in bare.items():
         values = f"{', '.join(targets)} of {', '.join(models)}"
         yield AnalysisWarning(
             "not-normalised",
@@ -133,18 +143,65 @@ def hosts_differ(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
     if len(rows) < 2:
         return
     hosts = [_host(row) for row in rows.astype(object).where(rows.notna(), None).to_dict("records")]
-    if found := differences(hosts):
+    if differing := differences(hosts):
         names = ", ".join(dict.fromkeys(host.name for host in hosts))
         yield AnalysisWarning(
             "hosts-differ",
-            f"the trials are of hosts that are not equal ({names}): {'; '.join(found)}",
+            f"the trials are of hosts that are not equal ({names}): {'; '.join(differing)}",
             "a block is of one host, so its ratios hold there; for one answer, compare the hosts one at a time",
         )
 
 
 def _host(row: Mapping[Hashable, Any]) -> Host:
     facts = {name: row[column] for column, name in _HOST_COLUMNS.items()}
-    if (known := facts["mitigations"]) is not None:
-        pairs = (line.partition(": ") for line in str(known).splitlines())
+    if facts["mitigations"] is not None:
+        pairs = (line.partition(": ") for line in str(facts["mitigations"]).splitlines())
         facts["mitigations"] = tuple((name, how) for name, _, how in pairs)
     return Host.model_validate(facts)
+
+
+def missing_trials(records: Records, trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
+    """Yield the arms of each run that lack planned trials. Warm-up trials, which count in nothing, may be missing.
+
+    ``trials`` have ``variant``. The blocks of an open-ended sweep are planned when they begin.
+    """
+    for run in records.directories:
+        if (plan := plan_of(run)) is None:
+            continue
+        recorded = records.evidence[records.evidence["path"].str.startswith(f"{run / TRIALS}/")]
+        names, begun = set(recorded["trial_id"]), recorded["block"].max()
+        open_ended = _is_open_ended(run)
+        missing: Counter[tuple[str, str, str]] = Counter()
+        total: Counter[tuple[str, str, str]] = Counter()
+        for planned in plan.places():
+            if planned.warm_up or (open_ended and planned.block > begun):
+                continue
+            key = planned.job.model, planned.arm[0], arm_name(*planned.arm)
+            total[key] += 1
+            missing[key] += planned.trial_id not in names
+        for (model, target, arm), count in sorted((+missing).items()):
+            # What has no trial at all has no number that the warning could stand at.
+            rows = trials[(trials["model"] == model) & (trials["target"] == target)]
+            rows = rows[rows["path"].str.startswith(f"{run / TRIALS}/")].head(1)
+            yield AnalysisWarning(
+                "missing-trials",
+                f"planned trials of {run} are missing",
+                _continuing(run),
+                f"{model} on {arm}, {count} of {total[model, target, arm]}",
+                tuple(_touched(row) for _, row in rows.iterrows()),
+            )
+
+
+def _is_open_ended(run: Path) -> bool:
+    """Return whether the run is a cell of a sweep that decides as it goes how many blocks it takes."""
+    try:
+        accepted = SweepDirectory(run.parent).accepted()
+    except RequestError:
+        return False
+    return accepted is not None and accepted.sweep.open_ended
+
+
+def _continuing(run: Path) -> str:
+    if (run.parent / "sweep.json").is_file():
+        return f"go on with the sweep: bench sweep run FILE --out {run.parent}"
+    return f"go on with the run: bench run --continue {run}"

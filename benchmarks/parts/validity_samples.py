@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from analysis.statistics.trimming import TRIM
+from analysis.statistics.power import TRIM
 
 Logs = npt.NDArray[np.float64]
 TRUTH = {"identical": 0.0, "5 % slower": math.log(1.05), "12 % slower": math.log(1.12)}

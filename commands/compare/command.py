@@ -13,7 +13,7 @@ from analysis.compare.results import Comparison
 from analysis.explain.attribution import explain as explain_records
 from analysis.explain.explanation import Explained
 from analysis.figures.reference import normalised
-from analysis.load.margin import margin_of
+from analysis.load.plans import margin_of
 from analysis.load.records import load
 from analysis.report.answer import answer
 from analysis.report.document import Level, answer_lines, document, more_options

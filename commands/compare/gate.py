@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from analysis.audit.audit import audited
-from analysis.audit.planned import plan_of
 from analysis.compare.matching import other_hosts
 from analysis.compare.regression import Regression, regress
+from analysis.load.plans import plan_of
 from analysis.load.records import Records, load
 from analysis.report.gate import gate_document
 from analysis.report.terminal import Terminal

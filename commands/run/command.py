@@ -124,7 +124,7 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     # Here, since pandas takes as long to import as everything else together.
     from analysis.audit.audit import audited
     from analysis.compare.comparison import compare
-    from analysis.load.margin import margin_of
+    from analysis.load.plans import margin_of
     from analysis.load.records import load
     from analysis.report.document import answer_lines
     from analysis.report.rows import answer_output

@@ -8,7 +8,7 @@ from scipy import special
 
 from analysis.compare.comparison import compare
 from analysis.compare.convergence import should_stop_run
-from analysis.load.margin import looked_after
+from analysis.load.plans import looked_after
 from analysis.load.records import load
 from analysis.statistics.ratios import judge, locate
 from analysis.statistics.sequential import EXTRA_BLOCKS, level_after, looks, should_stop, should_stop_deciding
@@ -129,7 +129,7 @@ def test_blocks_without_a_ratio_decide_nothing() -> None:
     assert not deciding([math.nan] * 12).stop
     assert not deciding([0.0, 0.0, *[math.nan] * 10]).stop
     assert not should_stop_deciding([], 0.05, max_blocks=9).stop
-    assert deciding([math.nan] * 12, max_blocks=12).reason == "the most blocks asked for (12) are measured"
+    assert deciding([math.nan] * 12, max_blocks=12).reason == "the most blocks requested (12) are measured"
 
 
 def test_a_run_is_decided_by_its_records(tmp_path: Path, save: Any) -> None:

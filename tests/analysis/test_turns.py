@@ -337,8 +337,11 @@ def test_trials_that_took_turns_overlap_on_purpose(tmp_path: Path, save_turns: S
         (lambda one: one["alternation"]["bursts"][1].update(span_s=9.0), "took 9 s, longer than its turn of 0.5 s"),
         (lambda one: one["alternation"]["bursts"][1].update(span_s=0.6), "took 0.6 s, longer than its turn of 0.5 s"),
         (lambda one: one["alternation"]["bursts"][1].update(heard_s=0.3), "took 0.5 s, longer than its turn of 0.3 s"),
-        (lambda one: one["alternation"]["bursts"][1].update(heard_s=0.6), "heard after 0.6 s, later than that of"),
-        (lambda one: one["alternation"]["bursts"][3].update(ended_s=75.0), "took 0.5 s, and 9.5 s beside it"),
+        (lambda one: one["alternation"]["bursts"][1].update(heard_s=0.6), "reported after 0.6 s, later than that of"),
+        (
+            lambda one: one["alternation"]["bursts"][3].update(ended_s=75.0),
+            "took 0.5 s, with 9.5 s of its turn beside it",
+        ),
         (lambda one: one["alternation"]["bursts"][1].update(cpu_s=9.0), "its bursts make 12.0 of serving_cpu_s"),
         (lambda one: one["alternation"]["bursts"][1].update(own_cpu_s=None), "skipped"),
         (lambda one: one["job"].update(turns=None), "it took turns, and its job has none"),

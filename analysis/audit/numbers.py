@@ -1,0 +1,171 @@
+"""Columns of numbers held against each other and against the jobs: sums, limits, and what must have been counted.
+
+The bounds come from the sample runs; ``docs/method/audit.md`` states them with the largest deviations found there.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import pandas as pd
+
+from analysis.audit.findings import AGAIN, Finding, Kind
+from analysis.load.records import Text
+from suite.job.ablations import known_properties
+from suite.job.job import Job
+from suite.records.columns import TABLE
+from suite.records.record import EPOCH_METRICS
+
+EXACT = 1e-6
+"""The share by which numbers may differ that were computed from each other: JSON keeps all digits."""
+GAP_SHARE, GAP_S = 0.02, 0.1
+"""The time between steps: the share of the span, and the seconds."""
+COPY_SHARE = 0.05
+"""The share by which phases may exceed their steps if the copy is timed by the device's own clock."""
+CLOCKS_SHARE, CLOCKS_S = 0.05, 0.5
+"""How far the timeline, on the target's clock, may be from the elapsed time on the host's."""
+COUNTING_S = 2.0
+"""The seconds that reading the counters around a job may take."""
+COMPUTES_S = 0.1
+"""The seconds of computing that show in every accounting, whose ticks may be 10 ms."""
+LIMIT_SHARE, MAPPED_BYTES = 0.02, 1 << 30
+"""Memory beyond the limit: the share by which groups and guests round, and what is mapped of files and counted for the
+process that read them first, or belongs to the hypervisor and the engine."""
+
+THROUGHPUT, STEPS = Kind("throughput", "refused", AGAIN), Kind("steps", "refused", AGAIN)
+TIMELINE, INTERVAL = Kind("timeline", "refused", AGAIN), Kind("interval", "refused", AGAIN)
+CPU, MEMORY = Kind("cpu-time", "refused", AGAIN), Kind("memory", "refused", AGAIN)
+OPENING = Kind("opening", "refused", AGAIN)
+MISSING = Kind(
+    "evidence", "refused", "the record was changed, or is of the first suite, which did not count this: run it again"
+)
+CONTRADICTS = Kind("outcome", "refused", "the record was changed: run the trial again")
+GAP = Kind("gap", "named", "see whether the host could not count it then, or the record was changed")
+_COUNTED = tuple(column.name for column in TABLE if column.path.startswith(("conditions.", "resources.")))
+"""The columns that the host and the worker count of every trial alike."""
+_ARM = ("hostname", "scenario", "model", "design", "target", "ablation", "aggressor")
+_EVIDENCE = {
+    "throughput_per_s": "throughput",
+    "steps_s": "steps",
+    "whole_timeline": "whole timeline",
+    "interval_s": "conditions of the host",
+    "worker_cpu_s": "CPU time of its worker",
+    "alternation": "turns",
+    "ranks": "ranks",
+    "aggressors": "instances beside the victim",
+    "data_use": "account of its data set",
+}
+"""What a job leaves, by the column that is empty without it."""
+
+
+def sums(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
+    """Yield contradictions inside the records that are ok. ``jobs``: the job of each text in the column ``job``."""
+    devices = trials["job"].map({text: job.devices.devices for text, job in jobs.items()}).astype("float64")
+    alone = trials[trials["ranks"].isna()]
+    made = alone["batch"] * devices[alone.index] * alone["steps"] / alone["measured_s"].fillna(alone["steps_s"])
+    # Without a timeline the span is the steps', which leave out what lies between them.
+    bound = alone["measured_s"].isna() * GAP_SHARE + EXACT
+    wrong = (alone["throughput_per_s"] - made).abs() > bound * made
+    yield from _mismatches(THROUGHPUT, alone[wrong], "throughput_per_s", "per second", "its steps make", made)
+
+    planned, counted, measured = trials["steps"], trials["counted_steps"], trials["measured_s"]
+    wrong = counted.notna() & (counted != planned)
+    yield from _mismatches(STEPS, trials[wrong], "counted_steps", "steps", "the job has", planned)
+    steps, phases, copied = trials["steps_s"], trials["phases_s"], COPY_SHARE * trials["copied_s"].notna()
+    wrong = (phases < steps * (1 - EXACT)) | (phases > steps * (1 + EXACT + copied))
+    yield from _mismatches(STEPS, trials[wrong], "phases_s", "s of phases", "its steps take", steps)
+    computed = trials["computed_s"]
+    wrong = trials["parts_s"] > computed * (1 + EXACT) + copied * steps
+    yield from _mismatches(STEPS, trials[wrong], "parts_s", "s of named phases", "computing takes", computed)
+    # A workload that measures something after each step lengthens the span at will.
+    measures = trials["metrics"].map(lambda own: isinstance(own, dict) and not set(own) <= set(EPOCH_METRICS))
+    gap = measured - steps
+    wrong = (gap < -EXACT * steps) | ((gap > GAP_SHARE * measured + GAP_S) & ~measures.astype(bool))
+    yield from _mismatches(STEPS, trials[wrong], "steps_s", "s of steps", "it measured", measured)
+
+    elapsed, interval = trials["elapsed_s"], trials["interval_s"]
+    wrong = (trials["timeline_s"] - elapsed).abs() > CLOCKS_SHARE * elapsed + CLOCKS_S
+    yield from _mismatches(TIMELINE, trials[wrong], "timeline_s", "s in its timeline", "elapsed are", elapsed)
+    wrong = (interval < elapsed * (1 - EXACT)) | (interval > elapsed * (1 + CLOCKS_SHARE) + COUNTING_S)
+    yield from _mismatches(INTERVAL, trials[wrong], "interval_s", "s between its counters", "elapsed are", elapsed)
+    parts_s, open_s = trials["opening_s"], trials["open_s"]
+    wrong = parts_s.notna() & ~((parts_s - open_s).abs() <= EXACT * parts_s + EXACT)
+    yield from _mismatches(OPENING, trials[wrong], "opening_s", "s of parts", "the opening took", open_s)
+
+
+def limits(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
+    """Yield the records that are ok and used more than there was, or that computed without CPU time."""
+    spread = {text: job.distributed for text, job in jobs.items()}
+    instances = trials["job"].map({text: float(len(part.roles)) if part else 1.0 for text, part in spread.items()})
+    machines = trials["job"].map({text: max(1.0, len(part.machines)) if part else 1.0 for text, part in spread.items()})
+    most_s = trials["elapsed_s"].fillna(trials["block_s"]) * (1 + CLOCKS_SHARE) + COUNTING_S
+    # What serves a target (hypervisor, shims, clients) is pinned to none of its CPUs.
+    for column, cpus in (("worker_cpu_s", trials["cpus"] * machines), ("serving_cpu_s", trials["host_cpus"])):
+        over = trials[trials[column] > cpus * most_s]
+        yield from _mismatches(CPU, over, column, f"s of {column}", "its CPUs could give", cpus * most_s)
+        idle = trials[(trials[column] == 0) & (trials["measured_s"] > COMPUTES_S)]
+        yield from _mismatches(CPU, idle, column, f"s of {column}", "the seconds measured are", trials["measured_s"])
+    limit = trials["memory_bytes"] * machines
+    properties = {name: known_properties(name) for name in trials["ablation"].dropna().unique()}
+    unlimited = [name for name, switched in properties.items() if not (switched and switched.memory_limited)]
+    limited = ~trials["ablation"].isin(unlimited)
+    for column in ("worker_peak_memory_bytes", "serving_peak_memory_bytes"):
+        over = trials[limited & (trials[column] > limit * (1 + LIMIT_SHARE) + MAPPED_BYTES * instances)]
+        yield from _mismatches(MEMORY, over, column, f"of {column}", "its limit is", limit)
+
+
+def _mismatches(
+    kind: Kind, wrong: pd.DataFrame, column: str, unit: str, other: str, expected: "pd.Series[float]"
+) -> Iterator[Finding]:
+    for path, value, wanted in zip(wrong["path"], wrong[column], expected[wrong.index], strict=True):
+        yield kind.at(path, f"{value:.6g} {unit}, and {other} {wanted:.6g}")
+
+
+def missing(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
+    """Yield the records that are ok and lack what their jobs leave, or that hold a failure.
+
+    A record without its evidence proves nothing, whatever its throughput.
+    """
+    needed = {text: frozenset(_needed(job)) for text, job in jobs.items()}
+    for column, words in _EVIDENCE.items():
+        due = trials["job"].map({text: column in columns for text, columns in needed.items()}).astype(bool)
+        for path in trials.loc[due & trials[column].isna(), "path"]:
+            yield MISSING.at(path, f"it is ok and has no {words}")
+    for path, failure in trials.loc[trials["failure"].notna(), ["path", "failure"]].itertuples(index=False):
+        yield CONTRADICTS.at(path, f"it is ok and holds a failure: {failure}")
+
+
+def _needed(job: Job) -> Iterator[str]:
+    """Yield the columns that a finished job fills. What other machines and clusters count, this host cannot."""
+    parts = {
+        "alternation": job.turns,
+        "ranks": job.distributed and job.distributed.strategy,
+        "aggressors": job.sharing,
+    }
+    yield from (column for column, part in parts.items() if part)
+    if job.sizes and not job.serving:
+        yield from ("throughput_per_s", "steps_s", "whole_timeline", *(("data_use",) if job.dataset else ()))
+        if job.layers.engine != "kubernetes" and not (job.distributed and job.distributed.machines):
+            yield from ("interval_s", "worker_cpu_s")
+
+
+def gaps(trials: pd.DataFrame, runs: "pd.Series[str]") -> Iterator[Finding]:
+    """Yield the finished trials that lack a count, or a fact, which others of the same target in their run have."""
+    ok = trials[trials["ok"].astype(bool)]
+    arms = ok.groupby([runs[ok.index], *(ok[name] for name in _ARM)], dropna=False, observed=True).ngroup()
+    counted = ok[list(_COUNTED)].notna()
+    lost = counted.groupby(arms).transform("any") & ~counted
+    for column in lost.columns[lost.any()]:
+        for path in ok.loc[lost[column], "path"]:
+            yield GAP.at(path, f"its {column} is missing, which other trials of its target have")
+    several = ok["facts"].cat.codes.groupby(arms).transform("nunique") > 1
+    for _, rows in ok.loc[several, ["path", "facts"]].groupby(arms[several]):
+        names = {facts: _known_facts(facts.text) for facts in rows["facts"].unique()}
+        every = frozenset[str]().union(*names.values())
+        for path, facts in rows.itertuples(index=False):
+            if lacking := sorted(every - names[facts]):
+                yield GAP.at(path, f"it does not record {', '.join(lacking)}, which other trials of its target do")
+
+
+def _known_facts(facts: str) -> frozenset[str]:
+    """Return the names of known facts. A filter of system calls is one only where none was expected."""
+    pairs = (line.partition("=") for line in facts.splitlines())
+    return frozenset(name for name, _, value in pairs if value != "null" and not name.endswith("seccomp"))

@@ -1,0 +1,113 @@
+"""Trials that take turns: each held against its job, and those of a block against each other."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.audit.findings import AGAIN, Finding, Kind
+from analysis.audit.numbers import CLOCKS_S, CLOCKS_SHARE, COMPUTES_S, COUNTING_S, EXACT
+from suite.job.job import Job
+from suite.records.record import Alternation, Burst
+
+TURNS = Kind("turns", "refused", AGAIN)
+TICK_S = 0.01
+"""By how much a burst may be longer than its turn: a coarse clock ticks every 10 ms."""
+BESIDE_SHARE, BESIDE_S = 0.5, 2.5
+"""The most of a turn in which no step is taken: 1 s of rest, and lines of an emulated guest that are 1.2 s late."""
+
+
+def turns(taken: Alternation, job: Job, _: dict[Any, Any]) -> Iterator[str]:
+    """Yield how the turns of a trial differ from those of its job, and the first burst that does not fit its turn."""
+    if (planned := job.turns) is None:
+        yield "it took turns, and its job has none"
+        return
+    bursts = taken.bursts
+    if [burst.round for burst in bursts] != list(range(planned.rounds)):
+        yield f"its {len(bursts)} turns are not one of each of the job's {planned.rounds} rounds"
+    if any(burst.steps != planned.burst_steps for burst in bursts):
+        yield f"its bursts have {sorted({burst.steps for burst in bursts})} steps, and the job's {planned.burst_steps}"
+    if any(burst.position >= taken.instances for burst in bursts):
+        yield f"it had a turn after those of all {taken.instances} instances"
+    mistimed = ((burst, problem) for burst in bursts if (problem := _mistimed(burst)))
+    for burst, problem in itertools.islice(mistimed, 1):
+        yield f"its burst {burst.round} took {burst.span_s:.6g} s, {problem}"
+
+
+def _mistimed(burst: Burst) -> str | None:
+    """Return what is wrong with the seconds of a burst, on the worker's clock, by those of its turn on the host's."""
+    turn_s = burst.ended_s - burst.begun_s
+    heard_s = turn_s if burst.heard_s is None else burst.heard_s
+    if heard_s > turn_s * (1 + EXACT) + EXACT:
+        return f"and its end was reported after {heard_s:.6g} s, later than that of its turn"
+    if burst.span_s > heard_s * (1 + CLOCKS_SHARE) + TICK_S:
+        return f"longer than its turn of {heard_s:.6g} s"
+    idle_s = turn_s - burst.span_s
+    return f"with {idle_s:.6g} s of its turn beside it" if idle_s > BESIDE_SHARE * turn_s + BESIDE_S else None
+
+
+def turn_limits(taken: Alternation, _: Job, row: dict[Any, Any]) -> Iterator[str]:
+    """Yield what does not fit into the block, and bursts with other CPU time than their CPUs could give."""
+    bursts = taken.bursts
+    for name, parts_s in (("last turn ended after", bursts[-1].ended_s), ("timeline has", row["timeline_s"])):
+        if parts_s > taken.block_s * (1 + CLOCKS_SHARE) + CLOCKS_S:
+            yield f"its {name} {parts_s:.6g} s, and its block took {taken.block_s:.6g} s"
+    if any((burst.waiting_cpu_s is None) != (burst.cpu_s is None) for burst in bursts):
+        yield "its CPU time was counted in some of its turns and not between them"
+    for name, cpus in (("own_cpu_s", row["cpus"]), ("cpu_s", row["host_cpus"])):
+        for burst in bursts:
+            used_s = getattr(burst, name)
+            most_s = cpus * ((burst.ended_s - burst.begun_s) * (1 + CLOCKS_SHARE) + CLOCKS_S)
+            if used_s is not None and (used_s > most_s or not (used_s > 0 or burst.span_s <= COMPUTES_S)):
+                yield f"its burst {burst.round} took {burst.span_s:.6g} s and {used_s:.6g} CPU s ({name})"
+
+
+def turn_sums(taken: Alternation, job: Job, row: dict[Any, Any]) -> Iterator[str]:
+    """Yield the numbers of a trial that are not the sums of those of its bursts."""
+    if job.turns is None:
+        return
+    bursts = taken.bursts
+    columns = {"serving_cpu_s": "cpu_s", "worker_cpu_s": "own_cpu_s"}
+    # A turn of a distributed job is as long as that of its slowest worker; the record has the first one's.
+    if not job.distributed:
+        columns = {"measured_s": "span_s", **columns}
+    elif row["measured_s"] > math.fsum(burst.span_s for burst in bursts) * (1 + EXACT):
+        yield f"its first worker measured {row['measured_s']:.6g} s, longer than all its bursts"
+    for name, column in columns.items():
+        spans = [getattr(burst, column) for burst in bursts]
+        total = None if None in spans else math.fsum(spans)
+        recorded = None if math.isnan(row[name]) else row[name]
+        if (total is None) != (recorded is None) or (total and not math.isclose(total, recorded or 0.0, rel_tol=EXACT)):
+            yield f"its bursts make {total} of {name}, and the record has {recorded}"
+
+
+def turns_of_blocks(trials: pd.DataFrame, block: list[str]) -> Iterator[Finding]:
+    """Yield the trials of a block that did not take their turns together, or that computed at the same time.
+
+    ``trials`` have ``begin_s``; ``block`` names the columns that tell blocks apart.
+    """
+    taking = trials[trials["alternation"].notna()]
+    for (_, number, *_), rows in taking.groupby(block, observed=True):
+        if rows["block_s"].nunique() > 1 or rows["begin_s"].max() - rows["begin_s"].min() > rows["block_s"].max():
+            for path in rows["path"]:
+                yield TURNS.at(path, f"the trials of block {number} did not take their turns together")
+            continue
+        instances = {taken.instances for taken in rows["alternation"]}
+        by_trial = zip(rows["path"], rows["alternation"], strict=True)
+        bursts = [(burst, path) for path, taken in by_trial for burst in taken.bursts]
+        places = {(burst.round, burst.position) for burst, _ in bursts}
+        if len(instances) > 1 or len(rows) > max(instances) or len(places) < len(bursts):
+            for path in rows["path"]:
+                yield TURNS.at(path, f"the turns of block {number} are not those of its {max(instances)} instances")
+        last_s = max(taken.bursts[-1].ended_s for taken in rows["alternation"])
+        wrong = (rows["interval_s"] < last_s) | (rows["interval_s"] > last_s * (1 + CLOCKS_SHARE) + COUNTING_S)
+        for path, interval_s in rows.loc[wrong, ["path", "interval_s"]].itertuples(index=False):
+            yield TURNS.at(path, f"its counters enclose {interval_s:.6g} s, and the last turn ended after {last_s:.6g}")
+        spans = sorted((burst.begun_s, burst.ended_s, path) for burst, path in bursts)
+        for (_, ended_s, path), (begun_s, _, next_path) in itertools.pairwise(spans):
+            if begun_s < ended_s:
+                ended = f"its turn ended {ended_s - begun_s:.3g} s after {Path(next_path).stem} had begun one"
+                yield TURNS.at(path, ended)

@@ -1,0 +1,33 @@
+"""The plans of runs, and how they are to be judged: their margin, and whether they went on until they had a verdict."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from analysis.statistics.ratios import MARGIN
+from analysis.statistics.sequential import LEAST_BLOCKS
+from suite.errors import RequestError
+from suite.plan import Plan
+from suite.results.store import stored_plan
+
+
+def plan_of(run: Path) -> Plan | None:
+    """Return the plan of a run; None where it has none that can be read."""
+    try:
+        return stored_plan(run)
+    except RequestError:
+        return None
+
+
+def margin_of(runs: Iterable[Path], requested: float | None = None) -> float:
+    """Return the margin, a share: the requested one, else the one that all plans state, else the usual one."""
+    if requested is not None:
+        return requested
+    planned = {plan.margin if (plan := plan_of(run)) else None for run in runs}
+    return planned.pop() or MARGIN if len(planned) == 1 else MARGIN
+
+
+def looked_after(runs: Iterable[Path]) -> int | None:
+    """Return the blocks after which the first of the runs ``--until decided`` began to look; None if there is none."""
+    requests = [plan.request.repetitions for run in runs if (plan := plan_of(run)) and plan.request]
+    least = [repetitions.min_blocks or LEAST_BLOCKS for repetitions in requests if repetitions.decides]
+    return max(min(least), LEAST_BLOCKS) if least else None
