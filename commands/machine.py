@@ -1,6 +1,7 @@
 """``bench doctor`` and ``bench clean``: what this machine can carry, and what crashed runs left on it."""
 
 import sys
+from functools import partial
 
 import click
 from rich.table import Table
@@ -8,8 +9,7 @@ from rich.text import Text
 
 from commands.output import Output
 from provisioning import ledger
-from provisioning.diagnosis import Diagnosis, diagnose
-from provisioning.doctor import Check, examine_as_far_as_possible
+from provisioning.doctor import Check, Diagnosis, diagnose, examine_as_far_as_possible
 from suite.untrusted.console import PlainConsole
 
 
@@ -33,36 +33,32 @@ def doctor(as_json: bool) -> None:
       bench doctor --json
     """
     checks = examine_as_far_as_possible()
-    found = diagnose(checks)
+    diagnosis = diagnose(checks)
     if as_json:
-        DoctorOutput(answer=found, checks=checks).tell()
+        DoctorOutput(answer=diagnosis, checks=checks).tell()
     else:
-        _show(found, checks)
-    if not found.works:
+        _show(diagnosis, checks)
+    if not diagnosis.works:
         sys.exit(1)
 
 
-def _show(found: Diagnosis, checks: list[Check]) -> None:
+def _show(diagnosis: Diagnosis, checks: list[Check]) -> None:
     """Print the answer, the targets and then every check, those whose evidence takes several lines last."""
     console = PlainConsole()
-    for line in found.lines:
+    for line in diagnosis.lines:
         console.print(Text(line, "bold"))
-    console.print(Text(f"Next: {found.next_step}\n"))
+    console.print(Text(f"Next: {diagnosis.next_step}\n"))
     table = Table(box=None, pad_edge=False)
     for title in ("", "what", "evidence, or reason and remedy"):
         table.add_column(title, overflow="fold")
-    said = {check: check.evidence if check.usable else f"{check.reason}; {check.remedy}" for check in checks}
+    texts = {check: check.evidence if check.usable else f"{check.reason}; {check.remedy}" for check in checks}
     room = console.width - max(len(f"{check.kind} {check.name}") for check in checks) - _MARK_WIDTH
-    for check in sorted(checks, key=lambda check: (check.kind != "target", max(len(said[check]) - room, 0))):
-        mark = Text("yes", "green") if check.usable else Text("no", "red")
+    for check in sorted(checks, key=lambda check: (check.kind != "target", max(len(texts[check]) - room, 0))):
+        mark, text = Text("yes", "green") if check.usable else Text("no", "red"), texts[check]
         if check.usable and check.substitute:
-            mark = Text("path", "yellow")
-        table.add_row(mark, f"{check.kind} {check.name}", Text(_with_substitute(check, said[check])))
+            mark, text = Text("path", "yellow"), f"{text}, with {check.substitute}: it only proves the path"
+        table.add_row(mark, f"{check.kind} {check.name}", Text(text))
     console.print(table)
-
-
-def _with_substitute(check: Check, text: str) -> str:
-    return f"{text}, with {check.substitute}: it only proves the path" if check.substitute else text
 
 
 _MARK_WIDTH = 6
@@ -79,11 +75,10 @@ def clean() -> None:
     Examples:
       bench clean
     """
-    removed = ledger.clean(lambda said: click.echo(said, err=True))
+    removed = ledger.clean(partial(click.echo, err=True))
     for line in removed:
         click.echo(f"removed: {line}")
-    busy = ledger.living()
-    if busy:
+    if busy := ledger.living():
         click.echo(f"{len(busy)} things are in use by a running bench and were left alone", err=True)
     if not removed:
         click.echo("nothing was left behind")

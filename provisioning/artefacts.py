@@ -34,32 +34,32 @@ def workshop(node: Node, parent: str) -> Iterator[str]:
 
     On this machine it is in the ledger; another machine removes it by itself when the connection is lost.
     """
-    place = f"{parent}/{ledger.fresh('.making')}"
-    removed = ledger.holding("directory", place) if node.local else undone(node, ["rm", "-r", "-f", "--", place])
-    with removed:
-        node.run(["mkdir", "-m", "700", "--", place])
-        yield place
+    directory = f"{parent}/{ledger.fresh('.making')}"
+    remove = ["rm", "-r", "-f", "--", directory]
+    with ledger.holding("directory", directory) if node.local else undone(node, remove):
+        node.run(["mkdir", "-m", "700", "--", directory])
+        yield directory
 
 
-def put(node: Node, made: str, final: str) -> None:
+def put(node: Node, content: str, final: str) -> None:
     """Rename what was made to its place, once its content is on the disk."""
-    node.run(["sync", "--", made], timeout_s=HASHED_WITHIN_S)
-    node.run(["mv", "-T", "--", made, final])
+    node.run(["sync", "--", content], timeout_s=HASHED_WITHIN_S)
+    node.run(["mv", "-T", "--", content, final])
     node.run(["sync", "--", final.rpartition("/")[0]])
 
 
-def put_stamped(node: Node, made: str, final: str, sha256: str) -> None:
+def put_stamped(node: Node, content: str, final: str, sha256: str) -> None:
     """Put a file in its place, and a stamp with its digest beside it, for ``digest_of``."""
-    stamp = Stamp(sha256=sha256, size_bytes=int(_stat(node, made, "%s")), mtime_ns=_mtime_ns(node, made))
-    write_file(node, f"{made}.stamp", stamp.model_dump_json().encode())
-    put(node, made, final)
-    put(node, f"{made}.stamp", f"{final}.stamp")
+    stamp = Stamp(sha256=sha256, size_bytes=int(_stat(node, content, "%s")), mtime_ns=_mtime_ns(node, content))
+    write_file(node, f"{content}.stamp", stamp.model_dump_json().encode())
+    put(node, content, final)
+    put(node, f"{content}.stamp", f"{final}.stamp")
 
 
 def digest_of(node: Node, path: str) -> str | None:
     """Return the SHA-256 of a file that was put there with its stamp; None if it is not that file, or none is there.
 
-    A file of this user's that nobody else may write to is believed by its size and time, so that gigabytes are not
+    A file of this user's that nobody else may write to is trusted if size and time agree, so that gigabytes are not
     hashed before each run. Any other is hashed again.
     """
     if node.run(["test", "-f", path, "-a", "!", "-L", path], check=False).returncode:
@@ -70,13 +70,14 @@ def digest_of(node: Node, path: str) -> str | None:
         return None
     if int(_stat(node, path, "%s")) != stamp.size_bytes:
         return None
-    own = node.run(["test", "-O", path], check=False).returncode == 0 and not int(_stat(node, path, "%a"), 8) & 0o022
-    believed = own and _mtime_ns(node, path) == stamp.mtime_ns
-    return stamp.sha256 if believed or sha256_on(node, path) == stamp.sha256 else None
+    ours = node.run(["test", "-O", path], check=False).returncode == 0
+    protected = ours and not int(_stat(node, path, "%a"), 8) & 0o022
+    trusted = protected and _mtime_ns(node, path) == stamp.mtime_ns
+    return stamp.sha256 if trusted or sha256_on(node, path) == stamp.sha256 else None
 
 
-def _stat(node: Node, path: str, what: str) -> str:
-    return node.run(["stat", f"--format={what}", "--", path]).stdout.strip()
+def _stat(node: Node, path: str, form: str) -> str:
+    return node.run(["stat", f"--format={form}", "--", path]).stdout.strip()
 
 
 def _mtime_ns(node: Node, path: str) -> int:

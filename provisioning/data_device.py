@@ -34,10 +34,10 @@ def check(device: str, dataset: Dataset, data: str) -> None:
             f"{option('data_disk')} {device} needs root: it is mounted for bare metal", remedy="run bench as root"
         )
     _refuse_busy(device)
-    found = _signatures(device)
-    if _whole(dataset) not in found:
+    signatures = _signatures(device)
+    if _whole(dataset) not in signatures:
         raise RequestError(
-            f"{option('data_disk')} {device} does not hold this data set: {_describe(found)}",
+            f"{option('data_disk')} {device} does not hold this data set: {_describe(signatures)}",
             remedy=f"write it there, once: bench data disk --device {device} --data {data}",
         )
 
@@ -48,11 +48,11 @@ def write(device: str, dataset: Dataset, note: Callable[[str], None]) -> None:
     Raises RequestError for a device that may not be written, and BenchError when the writing fails.
     """
     _refuse_busy(device)
-    found = _signatures(device)
-    if _whole(dataset) in found:
+    signatures = _signatures(device)
+    if _whole(dataset) in signatures:
         note(f"{device} holds the data set already")
         return
-    if foreign := [each for each in found if each[2] != UNFINISHED]:
+    if foreign := [signature for signature in signatures if signature[2] != UNFINISHED]:
         raise RequestError(
             f"{device} is left alone: {_describe(foreign)}",
             remedy=f"name an empty device; if nothing on this one is needed any more: wipefs --all {device}",
@@ -107,13 +107,13 @@ def _refuse_busy(device: str) -> None:
 def _signatures(device: str) -> list[Signature]:
     with local_node((), None) as node:
         listed = json.loads(node.run(["wipefs", "--no-act", "--json", device]).stdout or "{}")
-    return [(each["type"], each.get("uuid"), each.get("label")) for each in listed.get("signatures", ())]
+    return [(entry["type"], entry.get("uuid"), entry.get("label")) for entry in listed.get("signatures", ())]
 
 
-def _describe(found: list[Signature]) -> str:
-    if not found:
+def _describe(signatures: list[Signature]) -> str:
+    if not signatures:
         return "it is empty"
-    named = [f"{kind}{f' labelled {label}' if label else ''}" for kind, _, label in found]
+    named = [f"{kind}{f' labelled {label}' if label else ''}" for kind, _, label in signatures]
     return f"it holds {', '.join(named)}"
 
 

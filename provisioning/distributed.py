@@ -19,10 +19,9 @@ from provisioning.lab.tap import join, tap
 from provisioning.layers.container import ContainerLayer, Plug
 from provisioning.layers.vm import VmLayer
 from provisioning.nodes import local_node
-from provisioning.remote.data import directory_of, volume_on
-from provisioning.remote.image_sync import tree_of
+from provisioning.remote.content import directory_of, tree_of, volume_on
 from provisioning.remote.machine import machine
-from provisioning.remote.routed import forwarded, joined, routed
+from provisioning.remote.network import forwarded, joined, routed
 from suite.errors import MeasurementError, option
 from suite.interfaces import Instance, Layer, Node
 from suite.inventory import Inventory, InventoryNode
@@ -101,7 +100,7 @@ def _behind_service(
     port = free_port(server.node, str(server.address))
     address, at = stack.enter_context(layer.engine.served(server.node, port, way))
     end = replace(_end("server", server), port=port)
-    await_reached([_end("client", each) for each in clients], end, f"{address}:{at}")
+    await_reached([_end("client", client) for client in clients], end, f"{address}:{at}")
     return (replace(server, port=port, service=(address, at)), *clients)
 
 
@@ -129,13 +128,13 @@ def open_on_machines(
         ]
         _check_ways(machines)
         first = [
-            _with_data(layers[0], each.node, planned, dataset)
-            for layers, each, planned in zip(stacks, machines, inventory.nodes, strict=True)
+            _with_data(layers[0], machine.node, planned, dataset)
+            for layers, machine, planned in zip(stacks, machines, inventory.nodes, strict=True)
         ]
         places = _on_machines(stack, machines, first)
         if job.network in BRIDGES and isinstance(stacks[0][0], ContainerLayer):
-            for each in machines:
-                stack.enter_context(forwarded(each.node, [BRIDGES[job.network]]))
+            for machine in machines:
+                stack.enter_context(forwarded(machine.node, [BRIDGES[job.network]]))
         instances = _upper(stack, job, places, stacks, [None] * len(places))
         port = instances[0].port or free_port(instances[0].node, str(instances[0].address))
         master = replace(instances[0], port=port)
@@ -163,7 +162,7 @@ def _with_data(layer: Layer, machine: Node, planned: InventoryNode, dataset: Dat
 
 def _check_ways(machines: Sequence[Instance]) -> None:
     """Raise MeasurementError if a machine does not reach another, or does through another interface."""
-    ends = [_end(place.node.name, place) for place in machines]
+    ends = [_end(machine.node.name, machine) for machine in machines]
     for pair in reach(ends):
         source = next(end for end in ends if end.name == pair.source)
         if pair.source_address != source.address:
@@ -217,30 +216,30 @@ def _upper(
         return tuple(places)
     if job.network == "host":
         opened = []
-        for layer, place, namespace in zip(containers, places, namespaces, strict=False):
-            given = layer.engine.host_network(namespace if place.node.local else None)
-            node = stack.enter_context(replace(layer, network=given).opened(place.node))
-            opened.append(replace(place, node=node))
+        for layer, lower, namespace in zip(containers, places, namespaces, strict=False):
+            network = layer.engine.host_network(namespace if lower.node.local else None)
+            node = stack.enter_context(replace(layer, network=network).opened(lower.node))
+            opened.append(replace(lower, node=node))
         return tuple(opened)
     members = [
-        Member(number, place.node, str(place.address), str(place.interface))
-        for number, place in enumerate(places, start=1)
+        Member(number, lower.node, str(lower.address), str(lower.interface))
+        for number, lower in enumerate(places, start=1)
     ]
     bridges = stack.enter_context(BETWEEN_NODES[job.network](members))
     return tuple(
-        _plugged(stack, layer, place, bridge) for layer, place, bridge in zip(containers, places, bridges, strict=True)
+        _plugged(stack, layer, lower, bridge) for layer, lower, bridge in zip(containers, places, bridges, strict=True)
     )
 
 
-def _plugged(stack: ExitStack, layer: ContainerLayer, place: Instance, bridge: ContainerBridge) -> Instance:
+def _plugged(stack: ExitStack, layer: ContainerLayer, lower: Instance, bridge: ContainerBridge) -> Instance:
     plug = Plug(bridge, bridge.address)
-    node = stack.enter_context(replace(layer, plug=plug).opened(place.node))
+    node = stack.enter_context(replace(layer, plug=plug).opened(lower.node))
     return replace(
-        place,
+        lower,
         node=node,
         address=plug.address,
         interface=INTERFACE,
-        node_address=place.address,
+        node_address=lower.address,
         port=bridge.published[0] if bridge.published else None,
     )
 
@@ -251,9 +250,9 @@ def _tunnelled(job: DistributedJob, stacks: Sequence[Sequence[Layer]]) -> bool:
 
 def _linked(instances: Sequence[Instance], job: DistributedJob, *, tunnelled: bool) -> tuple[Instance, ...]:
     """Return every instance with its links to the others. Raises MeasurementError if one does not reach another."""
-    ends = [_end(f"rank {rank}", each) for rank, each in enumerate(instances)]
+    ends = [_end(f"rank {rank}", instance) for rank, instance in enumerate(instances)]
     link = job.lab.rate_bits_per_s if job.lab else None
-    emulated = any("accelerator:tcg" in each.node.substitutes for each in instances)
+    emulated = any("accelerator:tcg" in instance.node.substitutes for instance in instances)
     pairs = connectivity(
         ends,
         measure_s=0 if emulated else RATE_WITHIN_S,
@@ -264,17 +263,18 @@ def _linked(instances: Sequence[Instance], job: DistributedJob, *, tunnelled: bo
     ranks = {end.name: rank for rank, end in enumerate(ends)}
     return tuple(
         replace(
-            each,
+            instance,
             links=tuple(
                 Link(rank=ranks[pair.target], **pair.model_dump(exclude={"source", "target", "address"}))
                 for pair in pairs
                 if pair.source == end.name
             ),
         )
-        for each, end in zip(instances, ends, strict=True)
+        for instance, end in zip(instances, ends, strict=True)
     )
 
 
-def _end(name: str, place: Instance) -> End:
-    """Return the end, named so that messages tell the machine and the interface."""
-    return End(f"{name} ({place.node.name}, {place.interface})", place.node, str(place.address), port=place.port or 0)
+def _end(name: str, instance: Instance) -> End:
+    """Return the end, named so that messages name the machine and the interface."""
+    name = f"{name} ({instance.node.name}, {instance.interface})"
+    return End(name, instance.node, str(instance.address), port=instance.port or 0)

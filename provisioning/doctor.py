@@ -1,9 +1,10 @@
-"""Checks of what this machine can carry: each with its evidence, and each refusal with its reason and remedy."""
+"""Checks of what this machine can carry, each with evidence or reason and remedy, and the diagnosis from them."""
 
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -54,19 +55,71 @@ class Check(BaseModel):
     substitute: str | None = None
 
 
+@dataclass(frozen=True)
+class Diagnosis:
+    """The targets of a machine by what their numbers would be worth."""
+
+    measurable: tuple[str, ...]
+    """Those without a substitute."""
+    path_only: tuple[str, ...]
+    """Those that run with a substitute: their numbers prove that the path works, and nothing more."""
+    absent: tuple[str, ...]
+    lines: tuple[str, ...]
+    """The two sentences of the answer."""
+    next_step: str
+
+    @property
+    def works(self) -> bool:
+        return bool(self.measurable or self.path_only)
+
+
+def diagnose(checks: Sequence[Check]) -> Diagnosis:
+    """Return what can be measured, what only proves the path, and what to do next, from the checks of ``examine``."""
+    targets = [check for check in checks if check.kind == "target"]
+    measurable = [check for check in targets if check.usable and not check.substitute]
+    path_only = [check for check in targets if check.usable and check.substitute]
+    absent = [check for check in targets if not check.usable]
+    engines = ", ".join(check.name for check in checks if check.kind == "engine" and check.usable)
+    names = (f"container ({engines})" if check.name == "container" else check.name for check in measurable)
+    lines = (
+        f"Can be measured here: {', '.join(names) or 'nothing'}.",
+        " ".join(
+            f"{title}: {', '.join(check.name for check in group)} ({'; '.join(dict.fromkeys(map(why, group)))})."
+            for title, group, why in (
+                ("Only proves the path", path_only, lambda check: str(check.substitute)),
+                ("Does not work", absent, lambda check: str(check.reason)),
+            )
+            if group
+        )
+        or "No target needs a substitute.",
+    )
+    full, substituted, gone = (tuple(check.name for check in group) for group in (measurable, path_only, absent))
+    return Diagnosis(full, substituted, gone, lines, _next_step(checks, full, substituted))
+
+
+def _next_step(checks: Sequence[Check], measurable: Sequence[str], path_only: Sequence[str]) -> str:
+    remedies = {check.kind: check.remedy for check in reversed(checks) if not check.usable and check.remedy}
+    if "image" in remedies:
+        return remedies["image"]
+    if BASELINE in measurable and len(measurable) > 1:
+        return f"bench run {' '.join(f'--target {name}' for name in measurable)} --profile quick --blocks 20 --aa"
+    # The first missing target is the one with the fewest layers.
+    smoke = " ".join(f"--target {name}" for name in (*measurable, *path_only))
+    return remedies.get("target", f"bench run {smoke} --profile smoke")
+
+
 def examine_as_far_as_possible() -> list[Check]:
     """Return what ``examine`` does; with a home that cannot be written to, the checks that need none, and why."""
     try:
         with tempfile.TemporaryFile(dir=state("ledger")):
             pass
     except (BenchError, OSError) as error:
-        said = of_system(error) if isinstance(error, OSError) else error
-        refused = (f"the suite's folder cannot be written to: {said.message}", HOME_REMEDY)
-        evidence = "needs the suite's folder"
+        cause = of_system(error) if isinstance(error, OSError) else error
+        refusal = (f"the suite's folder cannot be written to: {cause.message}", HOME_REMEDY)
         return [
-            _check("host", "home", str(home()), *refused),
+            _check("host", "home", str(home()), *refusal),
             *_tools([get_provider(name) for name in MACHINES.own]),
-            *(_check("target", name, evidence, *refused) for name in TARGETS),
+            *(_check("target", name, "needs the suite's folder", *refusal) for name in TARGETS),
         ]
     return examine()
 
@@ -75,28 +128,27 @@ def examine() -> list[Check]:
     """Return every check of this machine. Takes seconds: the longest is a guest that does not boot under KVM."""
     failures = {registry.what: registry.failures() for registry in every_registry()}
     extensions = [
-        _check("extension", f"{what} {name}", "tried", reason, EXTENSION_REMEDY)
-        for what, failed in failures.items()
+        _check("extension", f"{kind} {name}", "tried", reason, EXTENSION_REMEDY)
+        for kind, failed in failures.items()
         for name, reason in failed.items()
     ]
     providers = [get_provider(name) for name in MACHINES if name not in failures[MACHINES.what]]
     engines = [get_engine(name) for name in ENGINES if name not in failures[ENGINES.what]]
     with local_node(tuple(sorted(os.sched_getaffinity(0))), None) as node:
         checks = [*_host(node), *_tools(providers), _image(), *_accelerators()]
-        checks += [_tried("provider", each.name, partial(_version, MACHINES, each, node)) for each in providers]
-        checks += [_tried("engine", each.name, partial(_version, ENGINES, each, node)) for each in engines]
-        checks += [*(_check("gpu", *found) for found in gpu_checks()), *extensions]
+        checks += [_tried("provider", member.name, partial(_version, MACHINES, member, node)) for member in providers]
+        checks += [_tried("engine", member.name, partial(_version, ENGINES, member, node)) for member in engines]
+        checks += [*(_check("gpu", *gpu) for gpu in gpu_checks()), *extensions]
         return [*checks, *(_target(name, checks, node, providers) for name in TARGETS)]
 
 
 def _check(kind: Kind, name: str, evidence: str, reason: str | None = None, remedy: str | None = None) -> Check:
-    """Return a check of something that is usable unless there is a reason why not."""
     usable = reason is None
     return Check(kind=kind, name=name, usable=usable, evidence=evidence, reason=reason, remedy=remedy)
 
 
 def _version(registry: Registry, member: MachineProvider | ContainerEngine, node: LocalNode) -> str:
-    """Return the member's version. An error in another package is told as a BenchError: every run asks the doctor."""
+    """Return the member's version. An error in another package becomes a BenchError: every run asks the doctor."""
     try:
         return f"version {member.version(node)}"
     except Exception as error:
@@ -107,20 +159,18 @@ def _version(registry: Registry, member: MachineProvider | ContainerEngine, node
 
 def _host(node: LocalNode) -> Iterator[Check]:
     user = os.geteuid()
-    refused = ("not root", "use sudo; docs/guide/what-to-measure.md lists what works without root") if user else ()
-    yield _check("host", "root", f"effective user {user}", *refused)
+    refusal = ("not root", "use sudo; docs/guide/what-to-measure.md lists what works without root") if user else ()
+    yield _check("host", "root", f"effective user {user}", *refusal)
     yield _check("host", "control-groups", f"memory is governed by version {cgroups.version(node)}")
     if reason := cache_counters.absent():
         yield _check("host", "cache-counters", "tried", reason, "records say so; nothing else needs them")
     else:
         yield _check("host", "cache-counters", "perf counts the misses of the last-level cache")
-    place = home()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    directory = next(path for path in (home(), *home().parents) if path.exists())
+    free = shutil.disk_usage(directory).free
     reason = f"building an image needs {build.NEEDED_BYTES >> 30} GiB"
-    refused = (reason, build.SPACE_REMEDY) if free < build.NEEDED_BYTES else ()
-    yield _check("host", "disk", f"{free >> 30} GiB free in {place}", *refused)
+    refusal = (reason, build.SPACE_REMEDY) if free < build.NEEDED_BYTES else ()
+    yield _check("host", "disk", f"{free >> 30} GiB free in {directory}", *refusal)
 
 
 def _tools(providers: Sequence[MachineProvider]) -> Iterator[Check]:
@@ -129,11 +179,11 @@ def _tools(providers: Sequence[MachineProvider]) -> Iterator[Check]:
         for provider in providers
         for tool, package in {**provider.tools, **provider.local_tools}.items()
     }
-    for tool, what in {**of_providers, **TOOLS}.items():
+    for tool, purpose in {**of_providers, **TOOLS}.items():
         if path := shutil.which(tool):
             yield _check("tool", tool, path)
         else:
-            remedy = f"install it ({what}); in a checkout: make setup"
+            remedy = f"install it ({purpose}); in a checkout: make setup"
             yield _check("tool", tool, "not on PATH", f"{tool} is not installed", remedy)
 
 
@@ -150,8 +200,8 @@ def _image() -> Check:
 def _accelerators() -> Iterator[Check]:
     probe = accelerator.probe_kvm()
     remedy = "VMs run under tcg (emulation), named beside every number; else use another host"
-    refused = () if probe.usable else (probe.reason, remedy)
-    yield _check("accelerator", "kvm", f"{probe.evidence}, {probe.took_s} s", *refused)
+    refusal = () if probe.usable else (probe.reason, remedy)
+    yield _check("accelerator", "kvm", f"{probe.evidence}, {probe.took_s} s", *refusal)
     if qemu := shutil.which(accelerator.PROGRAM):
         yield _check("accelerator", "tcg", qemu)
     else:
@@ -166,43 +216,42 @@ def _tried(kind: Kind, name: str, attempt: Callable[[], str]) -> Check:
         return _check(kind, name, "tried", error.message, error.remedy)
 
 
-def _target(name: str, checks: list[Check], node: LocalNode, providers: Sequence[MachineProvider]) -> Check:
-    """Return whether everything that the layers of the target need is there."""
-    missing = next((check for check in _needs(name, checks, providers) if not check.usable), None)
-    if missing:
-        return _check("target", name, "something that it needs is missing", missing.reason, missing.remedy)
-    if name == BASELINE and os.geteuid() == 0:
-        tree = str(current().tree)
-        return _tried("target", name, lambda: _entered(node, tree))
-    found = _check("target", name, "all that it needs is there")
-    return found.model_copy(update={"substitute": _substitute(name, checks)})
-
-
-def _substitute(target: str, checks: Sequence[Check]) -> str | None:
-    """Return what a target that is usable would run with, in place of what its numbers need; None for nothing."""
-    if target == BASELINE:
-        return "userland:own-environment" if os.geteuid() else None
-    emulated = not any(check.usable for check in checks if (check.kind, check.name) == ("accelerator", "kvm"))
-    return "accelerator:tcg" if target in VMS and emulated else None
-
-
-def _entered(node: LocalNode, tree: str) -> str:
-    node.run([*chroot_argv(tree, user=FIRST_USER), "true"])
-    return "the image's tree was entered"
-
-
-def _needs(target: str, checks: list[Check], providers: Sequence[MachineProvider]) -> Iterator[Check]:
+def _target(name: str, checks: Sequence[Check], node: LocalNode, providers: Sequence[MachineProvider]) -> Check:
+    """Return whether everything that the layers of the target need is there, and the substitute that it would have."""
     by_name = {(check.kind, check.name): check for check in checks}
+    if missing := next((check for check in _needs(name, by_name, providers) if not check.usable), None):
+        return _check("target", name, "something that it needs is missing", missing.reason, missing.remedy)
+    substitute = None
+    if name == BASELINE:
+        if os.geteuid() == 0:
+
+            def enter() -> str:
+                node.run([*chroot_argv(str(current().tree), user=FIRST_USER), "true"])
+                return "the image's tree was entered"
+
+            return _tried("target", name, enter)
+        substitute = "userland:own-environment"
+    elif name in VMS and not by_name["accelerator", "kvm"].usable:
+        substitute = "accelerator:tcg"
+    return _check("target", name, "all that it needs is there").model_copy(update={"substitute": substitute})
+
+
+def _needs(
+    target: str, by_name: Mapping[tuple[Kind, str], Check], providers: Sequence[MachineProvider]
+) -> Iterator[Check]:
     yield by_name["image", "cpu"]
     yield by_name["tool", "taskset"]
     if target == BASELINE and os.geteuid() == 0:
         yield from (by_name["tool", tool] for tool in ("bwrap", "cgexec"))
     if target == "container":
-        engines = [check for check in checks if check.kind == "engine"]
+        engines = [check for (kind, _), check in by_name.items() if kind == "engine"]
         yield next((check for check in engines if check.usable), engines[0])
     if target in VMS:
         needs = [
-            [by_name["tool", tool] for tool in (*each.tools, *each.local_tools)] + [by_name["provider", each.name]]
-            for each in providers
+            [
+                *(by_name["tool", tool] for tool in (*member.tools, *member.local_tools)),
+                by_name["provider", member.name],
+            ]
+            for member in providers
         ]
-        yield from next((each for each in needs if all(check.usable for check in each)), needs[0])
+        yield from next((checks for checks in needs if all(check.usable for check in checks)), needs[0])

@@ -1,11 +1,11 @@
 """Commands that this process waits for, outside of any trial."""
 
-import os
 import re
 import signal
 import subprocess
 from collections.abc import Sequence
 
+from provisioning.processes import run_apart
 from suite.errors import CommandError, RequestError
 
 CALLED_WITHIN_S = 60.0
@@ -17,29 +17,19 @@ def call(argv: Sequence[str], text: str = "", *, allowed: str | None = None, rem
     Raises CommandError when it fails, unless its output matches the pattern ``allowed``, and RequestError when it is
     missing.
     """
-    plain = {**os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(
-            argv,
-            input=text,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=CALLED_WITHIN_S,
-            env=plain,
-            start_new_session=True,  # Ctrl-C must not reach it
-        )
+        answer = run_apart(argv, CALLED_WITHIN_S, text=text)
     except FileNotFoundError as error:
         raise RequestError(f"{argv[0]} is not installed", remedy=remedy) from error
-    except subprocess.TimeoutExpired as error:
+    except CommandError as error:
         raise CommandError(argv, None, "", remedy=remedy) from error
-    if done.returncode and (allowed is None or not re.search(allowed, done.stdout + done.stderr)):
-        raise CommandError(argv, done.returncode, done.stderr or done.stdout, remedy=remedy)
-    return done.stdout
+    if answer.returncode and (allowed is None or not re.search(allowed, answer.stdout + answer.stderr)):
+        raise CommandError(argv, answer.returncode, answer.stderr or answer.stdout, remedy=remedy)
+    return answer.stdout
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run it to its end with this process's own output. An interruption is handed on, waited for, and raised."""
+    """Run it to its end with this process's own output. An interruption is passed on, then raised."""
     with _start(argv, None) as child:
         try:
             return child.wait()
@@ -50,7 +40,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def tell(argv: Sequence[str], text: str, timeout_s: float) -> None:
-    """Give it a text on its standard input. Raises CommandError when it fails or takes longer."""
+    """Run it with a text on its standard input. Raises CommandError when it fails or takes longer."""
     with _start(argv, subprocess.PIPE) as child:
         try:
             child.communicate(text.encode(), timeout=timeout_s)

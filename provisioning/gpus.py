@@ -52,8 +52,8 @@ def cdi_edits(specification: dict[str, Any], gpus: tuple[str, ...], numbers: Cal
     """
     devices = {device["name"]: device for device in specification.get("devices", [])}
     if missing := [gpu for gpu in gpus if gpu not in devices]:
-        known = ", ".join(sorted(devices)) or "none"
-        raise RequestError(f"no GPU {', '.join(missing)}", remedy=f"this host has: {known}")
+        available = ", ".join(sorted(devices)) or "none"
+        raise RequestError(f"no GPU {', '.join(missing)}", remedy=f"this host has: {available}")
     parts = [specification.get("containerEdits", {}), *(devices[gpu].get("containerEdits", {}) for gpu in gpus)]
     paths = {node["path"]: None for part in parts for node in part.get("deviceNodes", [])}
     mounts = {(m["hostPath"], m["containerPath"]): None for part in parts for m in part.get("mounts", [])}
@@ -114,8 +114,8 @@ def passthrough(device: Path) -> Found:
     evidence = f"driver {driver}, IOMMU group {group.resolve().name}: {', '.join(members)}"
     # Functions of the same card (its audio, its USB) go with it; bridges are not handed over.
     card = device.name.rpartition(".")[0]
-    others = [member for member in members if not member.startswith(card)]
-    strangers = [other for other in others if not read(group / "devices" / other / "class").startswith("0x0604")]
+    foreign = [member for member in members if not member.startswith(card)]
+    strangers = [member for member in foreign if not read(group / "devices" / member / "class").startswith("0x0604")]
     if strangers:
         return name, evidence, f"shares its IOMMU group with {', '.join(strangers)}", "use another slot"
     if driver != "vfio-pci":

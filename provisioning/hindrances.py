@@ -33,8 +33,8 @@ def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: Traits) 
             f"{option('ablate')} {name} is about a service of a cluster, before a pod that serves",
             remedy=f"use {option('scenario')} serve {option('target')} container {option('engine')} kubernetes",
         )
-    if found := get_provider(choices.provider).hindrance(properties, choices.image):
-        raise RequestError(f"{option('ablate')} {name}: {found[0]}", remedy=found[1])
+    if hindrance := get_provider(choices.provider).hindrance(properties, choices.image):
+        raise RequestError(f"{option('ablate')} {name}: {hindrance[0]}", remedy=hindrance[1])
     if reason := next(hindrances(properties, choices, recipe), None):
         raise RequestError(f"{option('ablate')} {name}: {reason}", remedy="leave it out, or change the other option")
 

@@ -24,8 +24,8 @@ _NEEDS = {"avx2": {"avx2", "fma"}, "avx512": {"avx512f", "avx512bw", "avx512dq",
 
 def capability(cpuinfo: str) -> CpuCapability:
     """Return the highest level of a machine, from its /proc/cpuinfo; ``default`` if it has none of them."""
-    found = re.search(r"^flags\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
-    flags = set(found[1].split()) if found else set()
+    match = re.search(r"^flags\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    flags = set(match[1].split()) if match else set()
     return next((level for level in reversed(CPU_CAPABILITIES) if flags >= _NEEDS.get(level, set())), "default")
 
 
@@ -68,13 +68,13 @@ def _of_guests(provider: MachineProvider, spec: GuestSpec, note: Callable[[str],
         kept = json.loads(cache.read_text())
     except (OSError, ValueError):
         kept = {}
-    found = next((level for level in CPU_CAPABILITIES if level == kept.get("capability")), None)
-    if found is None or kept.get("key") != key:
+    level = next((level for level in CPU_CAPABILITIES if level == kept.get("capability")), None)
+    if level is None or kept.get("key") != key:
         note("asking a guest which vector instructions it has (once)")
         with (
             local_node(spec.envelope.cpus, str(spec.image.tree)) as host,
             VmLayer(provider, spec).opened(host) as guest,
         ):
-            found = capability(guest.run(["cat", "/proc/cpuinfo"]).stdout)
-        write_atomic(cache, json.dumps({"key": key, "capability": found}))
-    return found
+            level = capability(guest.run(["cat", "/proc/cpuinfo"]).stdout)
+        write_atomic(cache, json.dumps({"key": key, "capability": level}))
+    return level

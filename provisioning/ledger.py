@@ -76,16 +76,16 @@ def fresh(prefix: str) -> str:
     return f"{prefix}-{secrets.token_hex(6)}"
 
 
-def _ours(what: str) -> Path:
-    path = Path(os.path.normpath(what))
+def _ours(name: str) -> Path:
+    path = Path(os.path.normpath(name))
     path = path.parent.resolve() / path.name  # neither ".." nor a link leads out; a link itself is not followed
     if not any(path.is_relative_to(ours.resolve()) and path != ours.resolve() for ours in (runtime(), home())):
         raise LedgerError(f"{path} is not in a folder of the suite's and is left alone")
     return path
 
 
-def _remove_mount(what: str) -> None:
-    path = _ours(what)
+def _remove_mount(name: str) -> None:
+    path = _ours(name)
     if not path.is_mount():
         return
     argv = ["umount", "--", str(path)]
@@ -93,13 +93,13 @@ def _remove_mount(what: str) -> None:
         raise CommandError(argv, answer.returncode, answer.stderr)
 
 
-def _remove_directory(what: str) -> None:
-    if (path := _ours(what)).exists():
+def _remove_directory(name: str) -> None:
+    if (path := _ours(name)).exists():
         shutil.rmtree(path)
 
 
-def _remove_container(what: str) -> None:
-    engine, _, name = what.partition(":")
+def _remove_container(name: str) -> None:
+    engine, _, name = name.partition(":")
     ENGINES.get(engine).remove_local(name)
 
 
@@ -123,25 +123,25 @@ KINDS: dict[str, LedgerKind] = {
 }
 
 
-def _removal(kind: str, what: str) -> Callable[[], object]:
+def _removal(kind: str, name: str) -> Callable[[], object]:
     """Return what removes a thing. Raises LedgerError for one whose name is not of the suite's form."""
-    if kind not in KINDS or not re.fullmatch(KINDS[kind].form, what, re.DOTALL):
+    if kind not in KINDS or not re.fullmatch(KINDS[kind].form, name, re.DOTALL):
         raise LedgerError(f"no name that the suite gives to a {kind}; it is left alone")
-    return partial(KINDS[kind].remove, what)
+    return partial(KINDS[kind].remove, name)
 
 
 @contextmanager
 def holding(kind: str, what: str) -> Iterator[str]:
     """Hold one thing: the entry is written now, the thing is removed at the end, however it comes."""
-    remove, own = _removal(kind, what), ProcessIdentity.own()
+    remove, owner = _removal(kind, what), ProcessIdentity.own()
     entry = LedgerEntry(
         kind=kind,
         what=what,
-        boot_id=own.boot_id,
-        owner_pid=own.pid,
-        owner_started=own.started_ticks,
-        host=own.host,
-        owner_namespace=own.pid_namespace,
+        boot_id=owner.boot_id,
+        owner_pid=owner.pid,
+        owner_started=owner.started_ticks,
+        host=owner.host,
+        owner_namespace=owner.pid_namespace,
     )
     path = state("ledger") / f"{secrets.token_hex(8)}.json"
     _HELD[path] = f"{kind} {what}", remove
@@ -164,14 +164,14 @@ def end_held() -> list[str]:
 
     A signal that comes between two lines of a closing can end it there.
     """
-    left = []
+    failures = []
     for path, (name, remove) in reversed(list(_HELD.items())):
         try:
             remove()
             _cross_out(path)
         except (BenchError, OSError) as error:
-            left.append(f"{name} ({error})")
-    return left
+            failures.append(f"{name} ({error})")
+    return failures
 
 
 def clean(note: Callable[[str], object] = lambda _: None) -> list[str]:
@@ -182,8 +182,8 @@ def clean(note: Callable[[str], object] = lambda _: None) -> list[str]:
     removed, stuck = [], []
     waiting = "another bench clean is at work: waiting until it has ended"
     with files.locked(state("ledger") / ".lock", lambda: note(waiting)):
-        for place in (home(), *home().glob("*/"), *home().glob("images/*/")):
-            removed += [f"file {path}" for path in files.remove_temporaries(place)]
+        for directory in (home(), *home().glob("*/"), *home().glob("images/*/")):
+            removed += [f"file {path}" for path in files.remove_temporaries(directory)]
         for path in _entries():
             try:
                 entry = LedgerEntry.model_validate_json(files.read(path))
@@ -220,10 +220,10 @@ def _entries() -> list[Path]:
 
 def living() -> list[LedgerEntry]:
     """Return the entries whose owners are not known to have ended: what another ``bench`` is using now."""
-    entries, own = [], ProcessIdentity.own()
+    entries, me = [], ProcessIdentity.own()
     for path in _entries():
         with suppress(ValidationError, OSError):
             entry = LedgerEntry.model_validate_json(files.read(path))
-            if entry.owner.here and entry.owner != own and not entry.owner.has_ended():
+            if entry.owner.here and entry.owner != me and not entry.owner.has_ended():
                 entries.append(entry)
     return entries

@@ -37,14 +37,14 @@ def alone_on(cpus: Sequence[int], note: Callable[[str], None], *, concurrent: bo
             if (holder := _held(stack, cpu)) is not None:
                 holders.setdefault(holder, []).append(cpu)
         for holder, shared in holders.items():
-            what = f"{holder.name} measures on CPUs {format_cpu_list(shared)}"
+            conflict = f"{holder.name} measures on CPUs {format_cpu_list(shared)}"
             if not concurrent and holder.believed:
                 raise RequestError(
-                    f"{what} now: two runs on the same CPUs disturb each other",
+                    f"{conflict} now: two runs on the same CPUs disturb each other",
                     remedy=f"wait for it, choose others with {option('cpus')}, or give --concurrent to run all the "
                     "same",
                 )
-            note(f"{what}, too: the two disturb each other")
+            note(f"{conflict}, too: the two disturb each other")
         if cpus and not holders and (load := _load(cpus)):
             note(load)
         yield
@@ -106,12 +106,12 @@ def _load(cpus: Sequence[int]) -> str | None:
     used = {who: used_s - used_before_s.get(who, used_s) for who, used_s in _used_s().items()}
     busiest = sorted(used, key=lambda who: used[who], reverse=True)[:MOST_NAMED]
     named = ", ".join(f"{name} ({100 * used[pid, name] / lasted_s:.0f} %)" for pid, name in busiest if used[pid, name])
-    what = f"CPUs {format_cpu_list(cpus)} are {100 * share:.0f} % busy with other work{f': {named}' if named else ''}"
-    return f"{what}; what is measured now is disturbed"
+    finding = f"CPUs {format_cpu_list(cpus)} are {100 * share:.0f} % busy with other work"
+    return f"{finding}{f': {named}' if named else ''}; what is measured now is disturbed"
 
 
 def _used_s() -> dict[tuple[int, str], float]:
     """Return the CPU seconds of every other process that this user may see."""
-    seen = (process.info for process in psutil.process_iter(["pid", "name", "cpu_times"]))
-    known = (each for each in seen if each["cpu_times"] and each["pid"] != os.getpid())
-    return {(each["pid"], each["name"]): each["cpu_times"].user + each["cpu_times"].system for each in known}
+    infos = (process.info for process in psutil.process_iter(["pid", "name", "cpu_times"]))
+    readable = (info for info in infos if info["cpu_times"] and info["pid"] != os.getpid())
+    return {(info["pid"], info["name"]): info["cpu_times"].user + info["cpu_times"].system for info in readable}

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from provisioning.distributed import on_machine, open_as_pods, open_in_lab, open_on_machines
 from provisioning.engines.base import ContainerEngine, get_engine
 from provisioning.nodes import local_node
-from provisioning.remote import data
-from provisioning.remote.image_sync import sync_file, sync_image
+from provisioning.remote import content
+from provisioning.remote.content import sync_file, sync_image
 from provisioning.remote.machine import Machine, machine
 from provisioning.targets import Choices, layers
 from provisioning.volumes import Volume, check_disk_space, disk_of, packed_bytes, prepare_disk, volume_of
@@ -201,8 +201,8 @@ def _prepare_machine(
     if VMS.intersection(targets):
         sync_file(reached, choices.image, "disk.img", note)
         if dataset:
-            disk = data.disk_of(planned, dataset)
-            prepare_disk(reached, data.directory_of(planned, dataset), disk, dataset, note)
+            disk = content.disk_of(planned, dataset)
+            prepare_disk(reached, content.directory_of(planned, dataset), disk, dataset, note)
     if "container-vm" in targets and engine.guest_store:
         sync_file(reached, choices.image, engine.guest_store.file, note)
     for each in engines if "container" in targets else ():

@@ -23,16 +23,18 @@ def home() -> Path:
 def runtime() -> Path:
     """Return a private directory for the sockets and keys of running trials."""
     if os.geteuid() == 0:
-        place = Path("/run/virtbench")
+        directory = Path("/run/virtbench")
     else:
         base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-        place = Path(base) / f"virtbench-{os.geteuid()}"
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory = Path(base) / f"virtbench-{os.geteuid()}"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Not through a link: in a directory that all may write to, somebody else could have made it first.
-    if place.lstat().st_uid != os.geteuid():
-        raise RequestError(f"{place} belongs to somebody else", remedy="set XDG_RUNTIME_DIR to a directory of your own")
-    place.chmod(0o700)
-    return place
+    if directory.lstat().st_uid != os.geteuid():
+        raise RequestError(
+            f"{directory} belongs to somebody else", remedy="set XDG_RUNTIME_DIR to a directory of your own"
+        )
+    directory.chmod(0o700)
+    return directory
 
 
 def state(*parts: str) -> Path:
@@ -40,23 +42,23 @@ def state(*parts: str) -> Path:
 
     Raises RequestError where others may write to it or to the home: what is kept there is believed.
     """
-    place = home().joinpath(*parts)
+    directory = home().joinpath(*parts)
     home().mkdir(mode=0o755, parents=True, exist_ok=True)
     refuse_foreign(home().resolve(), "set VIRTBENCH_HOME to a directory of your own")
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    refuse_foreign(place.resolve(), "look at what is in it, and remove it; it is made again")
-    return place
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    refuse_foreign(directory.resolve(), "look at what is in it, and remove it; it is made again")
+    return directory
 
 
-def refuse_foreign(place: Path, remedy: str) -> None:
+def refuse_foreign(directory: Path, remedy: str) -> None:
     """Raise RequestError unless it is a directory, no link, of this user's or root's that nobody else may write to."""
-    info = place.lstat()
+    info = directory.lstat()
     if not stat.S_ISDIR(info.st_mode):
-        raise RequestError(f"{place} is no directory", remedy=remedy)
+        raise RequestError(f"{directory} is no directory", remedy=remedy)
     if info.st_uid not in (os.geteuid(), 0):
-        raise RequestError(f"{place} belongs to another user (uid {info.st_uid})", remedy=remedy)
+        raise RequestError(f"{directory} belongs to another user (uid {info.st_uid})", remedy=remedy)
     if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise RequestError(
-            f"others may write to {place} (mode {stat.S_IMODE(info.st_mode):o})",
-            remedy=f"if you trust what is in it: chmod go-w {place}; else {remedy}",
+            f"others may write to {directory} (mode {stat.S_IMODE(info.st_mode):o})",
+            remedy=f"if you trust what is in it: chmod go-w {directory}; else {remedy}",
         )

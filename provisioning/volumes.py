@@ -61,8 +61,8 @@ def _data(dataset: Dataset, *, with_disk: bool) -> Iterator[Volume]:
     if dataset.device and with_disk:
         yield Volume(directory, Path(dataset.device))
     elif dataset.device:
-        with _mounted(dataset.device) as place:
-            yield Volume(place)
+        with _mounted(dataset.device) as mounted:
+            yield Volume(mounted)
     else:
         disk = disk_of(dataset) if with_disk else None
         if disk and not disk.exists():
@@ -76,37 +76,37 @@ def _layer(wanted: bool) -> Iterator[Path | None]:
     if not wanted:
         yield None
         return
-    place = state("scratch") / ledger.fresh("layer")
-    with ledger.holding("directory", str(place)):
-        place.mkdir()
-        yield place
+    directory = state("scratch") / ledger.fresh("layer")
+    with ledger.holding("directory", str(directory)):
+        directory.mkdir()
+        yield directory
 
 
 @contextmanager
 def _mounted(device: str) -> Iterator[Path]:
     """Mount the user's block device read-only. Without a journal nothing is replayed onto it."""
-    place = runtime() / ledger.fresh("data")
+    directory = runtime() / ledger.fresh("data")
     options = "ro,noload,noatime,nosuid,nodev,noexec"
-    with ledger.holding("directory", str(place)):
-        place.mkdir(mode=0o700)
-        with ledger.holding("mount", str(place)), local_node((), None) as node:
-            node.run(["mount", "-t", "ext4", "-o", options, device, str(place)])
-            yield place
+    with ledger.holding("directory", str(directory)):
+        directory.mkdir(mode=0o700)
+        with ledger.holding("mount", str(directory)), local_node((), None) as node:
+            node.run(["mount", "-t", "ext4", "-o", options, device, str(directory)])
+            yield directory
 
 
-def same_device(one: Path, other: Path) -> bool:
+def same_device(first: Path, second: Path) -> bool:
     """Return whether two places are on one device of this machine."""
-    return one.stat().st_dev == other.stat().st_dev
+    return first.stat().st_dev == second.stat().st_dev
 
 
 @contextmanager
 def _scratch(size_bytes: int, *, with_disk: bool) -> Iterator[Volume]:
-    place = state("scratch") / ledger.fresh("scratch")
-    with local_node((), None) as node, ledger.holding("directory", str(place)):
-        check_disk_space(node, str(place.parent), size_bytes, "the room to write")
-        directory = place / "directory"
+    scratch = state("scratch") / ledger.fresh("scratch")
+    with local_node((), None) as node, ledger.holding("directory", str(scratch)):
+        check_disk_space(node, str(scratch.parent), size_bytes, "the room to write")
+        directory = scratch / "directory"
         directory.mkdir(parents=True)
-        disk = place / "disk.img" if with_disk else None
+        disk = scratch / "disk.img" if with_disk else None
         if disk:
             filesystem(node, directory, disk, mib=mib_of(size_bytes), journal=True)
             # Its blocks are there before the first write.
@@ -141,17 +141,17 @@ def prepare_disk(
     with artefacts.making(f"{disk_name(dataset)} on {node.name}", note):
         if artefacts.digest_of(node, disk):
             return
-        place = disk.rpartition("/")[0]
-        node.run(["mkdir", "-p", "-m", "700", "--", place])
+        folder = disk.rpartition("/")[0]
+        node.run(["mkdir", "-p", "-m", "700", "--", folder])
         size_bytes = packed_bytes(dataset)
-        check_disk_space(node, place, size_bytes, "the disk of the data set")
+        check_disk_space(node, folder, size_bytes, "the disk of the data set")
         note(f"packing the data set on {node.name} as a disk for VMs: {dataset.size_bytes / 1e9:.1f} GB (once)")
-        with artefacts.workshop(node, place) as half_made:
-            made = f"{half_made}/disk.img"
+        with artefacts.workshop(node, folder) as half_made:
+            image = f"{half_made}/disk.img"
             size_mib, inodes = mib_of(size_bytes), inodes_of(dataset)
-            filesystem(node, Path(directory), Path(made), mib=size_mib, journal=False, inodes=inodes)
+            filesystem(node, Path(directory), Path(image), mib=size_mib, journal=False, inodes=inodes)
             refuse_changed()
-            artefacts.put_stamped(node, made, disk, artefacts.sha256_on(node, made))
+            artefacts.put_stamped(node, image, disk, artefacts.sha256_on(node, image))
 
 
 def packed_bytes(dataset: Dataset) -> int:
@@ -179,21 +179,21 @@ def check_one_filesystem(node: Node, directory: str) -> None:
     """
     lines = node.run(["cat", "/proc/self/mountinfo"]).stdout.splitlines()
     # proc_pid_mountinfo(5) writes white space and backslashes in octal.
-    places = (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split(" ")[4]) for line in lines)
-    if found := next((place for place in places if place.startswith(f"{directory.rstrip('/')}/")), None):
+    mounts = (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split(" ")[4]) for line in lines)
+    if mount := next((path for path in mounts if path.startswith(f"{directory.rstrip('/')}/")), None):
         raise RequestError(
-            f"{found} on {node.name} is a mount inside of the data set, which containers are not given",
+            f"{mount} on {node.name} is a mount inside of the data set, which containers are not given",
             remedy="lay the data set in one file system, or mount that elsewhere",
         )
 
 
-def check_disk_space(node: Node, directory: str, needed_bytes: int, what: str) -> None:
+def check_disk_space(node: Node, directory: str, needed_bytes: int, content: str) -> None:
     """Raise RequestError if the file system of the node's directory has less free space than is needed."""
     free_bytes = int(node.run(["df", "-B1", "--output=avail", "--", directory]).stdout.split()[-1])
     if free_bytes < needed_bytes * 1.05:
-        other = "set VIRTBENCH_HOME to another disk" if node.local else "name another directory in the inventory"
+        elsewhere = "set VIRTBENCH_HOME to another disk" if node.local else "name another directory in the inventory"
         raise RequestError(
-            f"{what} needs {needed_bytes / 1e9:.1f} GB in {directory} on {node.name}, "
+            f"{content} needs {needed_bytes / 1e9:.1f} GB in {directory} on {node.name}, "
             f"{free_bytes / 1e9:.1f} GB are free",
-            remedy=f"free some space there, or {other}",
+            remedy=f"free some space there, or {elsewhere}",
         )

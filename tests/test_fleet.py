@@ -8,7 +8,7 @@ from commands.run.inventory import InventoryMachines, envelopes_of
 from provisioning.hindrances import refuse_ablation
 from provisioning.images.image import Image
 from provisioning.remote.discovery import DiscoveredMachine, Discovery, Wanted
-from provisioning.remote.places import Place
+from provisioning.remote.network import Place
 from provisioning.targets import Choices
 from scenarios.distributed import Distributed
 from suite.errors import RequestError

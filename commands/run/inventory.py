@@ -11,7 +11,7 @@ from commands.run.joined import joined_job, needs
 from provisioning.engines.base import get_engine
 from provisioning.images.image import Image
 from provisioning.isa import lowest_of
-from provisioning.remote.data import check_data, directory_of
+from provisioning.remote.content import check_data, directory_of
 from provisioning.remote.discovery import Discovery, Wanted, discover
 from provisioning.remote.machine import Machine
 from provisioning.targets import Choices, booted

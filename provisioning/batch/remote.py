@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from provisioning.hearing import PipeTail
+from provisioning.bounded_output import PipeTail
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.results.files import appending
 from suite.sweep.file_transfer import GIVEN, LONGEST_LINE_BYTES, TransferError

@@ -101,8 +101,8 @@ class ControlGroup:
             directory, group = self.root, self.paths.get(VERSION_2)
         else:
             directory, group = self.root / controller, self.paths.get(controller)
-        place = directory / group.lstrip("/") if group else None
-        return place / name if place and place.is_dir() else None
+        path = directory / group.lstrip("/") if group else None
+        return path / name if path and path.is_dir() else None
 
 
 def read(path: Path | None) -> str:

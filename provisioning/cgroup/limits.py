@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.cgroup import removal as group_removal
-from provisioning.programs import program_argv
+from provisioning.processes import program_argv
 from suite.errors import RequestError
 from suite.interfaces import Node
 from suite.job.envelope import Envelope, format_cpu_list, most_processes
@@ -97,30 +97,30 @@ def disks_can_be_limited() -> bool:
     return (ROOT / DISK_CONTROLLERS[1]).is_dir()
 
 
-def _online(node: Node, what: str) -> str:
+def _online(node: Node, kind: str) -> str:
     """Return the CPUs or the memory nodes that the node has, as the kernel writes them."""
-    return node.run(["cat", f"/sys/devices/system/{what}/online"], check=False).stdout.strip() or "0"
+    return node.run(["cat", f"/sys/devices/system/{kind}/online"], check=False).stdout.strip() or "0"
 
 
-def disks_under(places: Iterable[str | None]) -> tuple[BlockDevice, ...]:
+def disks_under(paths: Iterable[str | None]) -> tuple[BlockDevice, ...]:
     """Return the disks that the places are on, each once, in order; places that are None are left out.
 
     Raises RequestError for a file system that has no disk of its own.
     """
-    return tuple(dict.fromkeys(_disk_under(place) for place in places if place))
+    return tuple(dict.fromkeys(_disk_under(path) for path in paths if path))
 
 
-def _disk_under(place: str) -> BlockDevice:
+def _disk_under(path: str) -> BlockDevice:
     try:
-        device = Path(place).stat().st_dev
+        device = Path(path).stat().st_dev
         entry = BLOCK_DEVICES / f"{os.major(device)}:{os.minor(device)}"
         # A partition's directory lies in that of its disk, which alone can be limited.
-        whole = entry.resolve().parent if (entry / "partition").exists() else entry
-        number = (whole / "dev").read_text().strip()
-        said = dict(line.split("=", 1) for line in (whole / "uevent").read_text().splitlines())
-        return BlockDevice(f"/dev/{said['DEVNAME']}", number)
+        disk = entry.resolve().parent if (entry / "partition").exists() else entry
+        number = (disk / "dev").read_text().strip()
+        variables = dict(line.split("=", 1) for line in (disk / "uevent").read_text().splitlines())
+        return BlockDevice(f"/dev/{variables['DEVNAME']}", number)
     except (OSError, KeyError, ValueError) as error:
         raise RequestError(
-            f"{place} lies on a file system without a disk of its own (an overlay, btrfs, a network's)",
+            f"{path} lies on a file system without a disk of its own (an overlay, btrfs, a network's)",
             remedy="set VIRTBENCH_HOME to a directory on ext4 or XFS",
         ) from error

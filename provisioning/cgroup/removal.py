@@ -21,8 +21,8 @@ def remove(name: str) -> None:
     Raises OSError when the kernel does not let it go.
     """
     deadline = time.monotonic() + GONE_WITHIN_S
-    for place in (ROOT, *ROOT.glob("*/")):
-        for group, _, _ in os.walk(place / name, topdown=False):
+    for hierarchy in (ROOT, *ROOT.glob("*/")):
+        for group, _, _ in os.walk(hierarchy / name, topdown=False):
             while _is_left(Path(group)):
                 if time.monotonic() > deadline:
                     raise OSError(errno.EBUSY, "its processes do not end", group)

@@ -14,8 +14,7 @@ from provisioning.cgroup.limits import BlockDevice
 from provisioning.engines import clients
 from provisioning.gpus import NO_EDITS, Edits
 from provisioning.images.image import Image
-from provisioning.processes import run_apart
-from provisioning.programs import program_argv
+from provisioning.processes import program_argv, run_apart
 from suite.errors import CommandError, MeasurementError, RequestError, option
 from suite.interfaces import Node
 from suite.job.envelope import most_processes, parse_cpu_list

@@ -17,11 +17,10 @@ from typing import IO
 
 import psutil
 
-from provisioning.hearing import PipeTail
+from provisioning.bounded_output import BoundedProcess, PipeTail
 from provisioning.kubernetes.cluster import Cluster, client_library
 from provisioning.kubernetes.states import fate
 from provisioning.nodes import WrappedNode
-from provisioning.processes import HeardProcess
 from suite.errors import BenchError, CommandError, MeasurementError
 from suite.interfaces import Completed
 from suite.job.envelope import parse_cpu_list
@@ -44,7 +43,7 @@ NOT_STARTED = 126
 _CHUNK = 1 << 16
 
 
-class PodProcess(HeardProcess):
+class PodProcess(BoundedProcess):
     """A command in a pod."""
 
     def __init__(
@@ -78,7 +77,7 @@ class PodProcess(HeardProcess):
     def lines(self, timeout_s: float) -> Iterator[str]:
         if self._stdout.closed:
             return
-        yield from self._heard(self._stdout, timeout_s)
+        yield from self._bounded(self._stdout, timeout_s)
         self._stdout.close()
 
     def wait(self, timeout_s: float) -> int:

@@ -84,9 +84,9 @@ def connectivity(
 def check_rate(pair: Pair, rate: float, link: int | None, most_share: float = 1.0) -> None:
     """Raise MeasurementError if the pair cannot have used the link."""
     if link is not None and rate > most_share * link:
-        said = f"{rate / 1e6:.0f} Mbit/s on a link of {link / 1e6:.0f}, more than it can carry"
+        excess = f"{rate / 1e6:.0f} Mbit/s on a link of {link / 1e6:.0f}, more than it can carry"
         raise MeasurementError(
-            f"{pair.source} to {pair.target} ({pair.address}): {said}",
+            f"{pair.source} to {pair.target} ({pair.address}): {excess}",
             kind="network",
             remedy="see which interface has the address; for an overlay, whether an older kernel runs",
         )
@@ -99,13 +99,13 @@ def reach(ends: Sequence[End]) -> tuple[Pair, ...]:
         ports = [_listener(stack, end, len(ends) - 1, source) for end in ends]
         targets = [[n for n in range(len(ends)) if n != me] for me in range(len(ends))]
         connecting = []
-        for me, others in zip(ends, targets, strict=True):
-            words = ["connect", str(CONNECT_WITHIN_S), *(f"{ends[n].address}:{ports[n]}" for n in others)]
+        for me, peers in zip(ends, targets, strict=True):
+            words = ["connect", str(CONNECT_WITHIN_S), *(f"{ends[n].address}:{ports[n]}" for n in peers)]
             connecting.append(_started(stack, me, words, source))
         return tuple(
             pair
-            for me, others, process in zip(ends, targets, connecting, strict=True)
-            for pair in _pairs(me, [ends[n] for n in others], process)
+            for me, peers, process in zip(ends, targets, connecting, strict=True)
+            for pair in _pairs(me, [ends[n] for n in peers], process)
         )
 
 
@@ -133,9 +133,9 @@ def await_reached(sources: Sequence[End], target: End, way: str) -> None:
 def interface_of(node: Node, address: str) -> str:
     """Return the interface of the node that has the address. Raises MeasurementError if none has."""
     listed = json.loads(node.run(["ip", "-json", "-4", "address", "show"]).stdout or "[]")
-    for each in listed:
-        if any(info.get("local") == address for info in each.get("addr_info", [])):
-            return str(each["ifname"])
+    for link in listed:
+        if any(info.get("local") == address for info in link.get("addr_info", [])):
+            return str(link["ifname"])
     raise MeasurementError(f"no interface of {node.name} has the address {address}", kind="network", remedy=REMEDY)
 
 
@@ -168,8 +168,9 @@ def _started(stack: ExitStack, end: End, words: Sequence[str], source: bytes) ->
 def _pairs(source: End, targets: Sequence[End], process: Process) -> Iterator[Pair]:
     lines = process.lines(PATIENCE_S + CONNECT_WITHIN_S)
     for target in targets:
-        said = json.loads(next(lines, None) or json.dumps({"error": process.output_tail()[-300:] or "it says nothing"}))
-        if error := said.get("error"):
+        line = next(lines, None)
+        result = json.loads(line or json.dumps({"error": process.output_tail()[-300:] or "no answer"}))
+        if error := result.get("error"):
             raise MeasurementError(
                 f"{source.name} does not reach {target.name} ({target.address}): {error}", kind="network", remedy=REMEDY
             )
@@ -177,8 +178,8 @@ def _pairs(source: End, targets: Sequence[End], process: Process) -> Iterator[Pa
             source=source.name,
             target=target.name,
             address=target.address,
-            source_address=said["from"],
-            connect_s=said["connect_s"],
+            source_address=result["from"],
+            connect_s=result["connect_s"],
         )
 
 
@@ -214,7 +215,7 @@ def rate_bits_per_s(source: End, target: End, measure_s: int, sample_bytes: int 
         server.kill()
 
 
-def parse(written: str, said: str = "") -> float:
+def parse(written: str, errors: str = "") -> float:
     """Return the rate in the client's JSON, which also holds the error if there was one."""
     try:
         report = json.loads(written)
@@ -222,7 +223,7 @@ def parse(written: str, said: str = "") -> float:
             raise MeasurementError(f"iperf3: {str(error)[:300]}")
         rate = float(report["end"]["sum_received"]["bits_per_second"])
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise MeasurementError("iperf3 gives no result", output_tail=(said or written)[-2000:]) from None
+        raise MeasurementError("iperf3 gives no result", output_tail=(errors or written)[-2000:]) from None
     if not rate > 0:
         raise MeasurementError("iperf3 has received nothing")
     return rate

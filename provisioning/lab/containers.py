@@ -15,7 +15,7 @@ from provisioning.lab import forwarding_users
 from provisioning.lab.lab import BRIDGE_KIND, DEVICE, NO_IPV6
 from provisioning.lab.netns import enter
 from provisioning.nodes import undone
-from provisioning.programs import program_argv
+from provisioning.processes import program_argv
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Node
 
@@ -113,10 +113,10 @@ def run_each(node: Node, argvs: Iterable[list[str]]) -> None:
 @contextmanager
 def made(node: Node, device: str, argvs: Iterable[list[str]]) -> Iterator[None]:
     """Make an interface by the commands, the first of which creates it; at the end it is deleted."""
-    first, *others = argvs
+    first, *further = argvs
     node.run(first)
     with undone(node, ["ip", "link", "delete", "dev", device]):
-        run_each(node, others)
+        run_each(node, further)
         yield
 
 

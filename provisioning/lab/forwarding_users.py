@@ -18,23 +18,23 @@ BEFORE = "before"
 def main(verb: str, user: str) -> None:
     """Let a user ``enter`` or ``leave``. Both may be done again."""
     USERS.mkdir(mode=0o700, parents=True, exist_ok=True)
-    place = USERS / str(NAMESPACE.stat().st_ino)
+    users = USERS / str(NAMESPACE.stat().st_ino)
     lock = os.open(USERS, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        before = place / BEFORE
+        before = users / BEFORE
         if verb == "enter":
-            place.mkdir(mode=0o700, exist_ok=True)
+            users.mkdir(mode=0o700, exist_ok=True)
             if not before.exists():
                 before.write_text(SETTING.read_text())
-            (place / user).touch()
+            (users / user).touch()
             SETTING.write_text("1")
-        elif (place / user).exists():
-            (place / user).unlink()
-            if [path.name for path in place.iterdir()] == [BEFORE]:
+        elif (users / user).exists():
+            (users / user).unlink()
+            if [path.name for path in users.iterdir()] == [BEFORE]:
                 SETTING.write_text(before.read_text())
                 before.unlink()
-                place.rmdir()
+                users.rmdir()
     finally:
         os.close(lock)
 

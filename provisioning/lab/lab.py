@@ -143,8 +143,8 @@ def neighbours_batch(node: LabNode, nodes: Sequence[LabNode]) -> bytes:
 
     A kernel keeps 1024 learned neighbours, of all its namespaces together: 33 nodes would have more. These count not.
     """
-    others = (other for other in nodes if other is not node)
-    lines = (f"neighbour add {o.address} lladdr {o.mac} dev {node.device} nud permanent\n" for o in others)
+    peers = (peer for peer in nodes if peer is not node)
+    lines = (f"neighbour add {o.address} lladdr {o.mac} dev {node.device} nud permanent\n" for o in peers)
     return "".join(lines).encode()
 
 
@@ -157,14 +157,14 @@ def limit_argvs(switch: str, node: LabNode, spec: LabSpec, limiter: Limiter) -> 
 
 def free_subnet(routes: Iterable[str]) -> IPv4Network:
     """Return the first /24 of the pool that overlaps none of the routes, which are as ``ip route`` writes them."""
-    taken = [IPv4Network(route, strict=False) for route in routes if route[:1].isdigit()]
+    used = [IPv4Network(route, strict=False) for route in routes if route[:1].isdigit()]
     for subnet in POOL.subnets(new_prefix=PREFIX):
-        if not any(subnet.overlaps(other) for other in taken if other.prefixlen):
+        if not any(subnet.overlaps(network) for network in used if network.prefixlen):
             return subnet
     raise RequestError(f"this machine routes all of {POOL}", remedy="take away a route to a part of it: ip route")
 
 
 def routes_of(node: Node) -> list[str]:
     """Return the destinations of all routes of the node except the default ones."""
-    said = node.run(["ip", "-json", "-4", "route", "show", "table", "all"]).stdout
-    return [route["dst"] for route in json.loads(said or "[]") if route.get("dst", "default") != "default"]
+    listed = node.run(["ip", "-json", "-4", "route", "show", "table", "all"]).stdout
+    return [route["dst"] for route in json.loads(listed or "[]") if route.get("dst", "default") != "default"]

@@ -31,12 +31,12 @@ def connect(peers: list[str], within_s: float) -> None:
         try:
             with socket.create_connection((address, int(port)), timeout=within_s) as connection:
                 connect_s = time.monotonic() - begun
-                said = {"connect_s": connect_s, "from": connection.getsockname()[0]}
+                result = {"connect_s": connect_s, "from": connection.getsockname()[0]}
         except OSError as error:
-            said = {"error": error.strerror or str(error)}
-        sys.stdout.write(json.dumps(said) + "\n")
+            result = {"error": error.strerror or str(error)}
+        sys.stdout.write(json.dumps(result) + "\n")
         sys.stdout.flush()
-        if "error" in said:
+        if "error" in result:
             return
 
 

@@ -51,13 +51,13 @@ class LinkShape:
 def shape_argvs(device: str, shape: LinkShape, limiter: Limiter) -> list[list[str]]:
     """Return the commands, in order, that shape an interface. The delay comes first; its packets then queue."""
     add = ["tc", "qdisc", "add", "dev", device]
-    argvs, place = [], ["root"]
+    argvs, position = [], ["root"]
     if shape.delay_s is not None:
         delay = f"{shape.delay_s * 1e6:.0f}us"
-        argvs.append([*add, *place, "handle", "1:", "netem", "delay", delay, "limit", str(shape.delayed_packets)])
-        place = ["parent", "1:1"]
+        argvs.append([*add, *position, "handle", "1:", "netem", "delay", delay, "limit", str(shape.delayed_packets)])
+        position = ["parent", "1:1"]
     if shape.rate_bits_per_s is not None:
-        argvs += _limit(device, [*add, *place, "handle", "2:"], shape, limiter)
+        argvs += _limit(device, [*add, *position, "handle", "2:"], shape, limiter)
     return argvs
 
 

@@ -48,10 +48,10 @@ def takeover_argvs(node: LabNode) -> tuple[list[list[str]], list[list[str]]]:
     its own.
     """
     give = ["ip", "link", "set", "dev", node.device, "address"]
-    other = f"06{node.mac[2:]}"
+    substitute = f"06{node.mac[2:]}"
     words = [node.cidr, "dev", node.device]
     return (
-        [["ip", "address", "delete", *words], [*give, other]],
+        [["ip", "address", "delete", *words], [*give, substitute]],
         [["ip", "address", "add", *words], [*give, node.mac]],
     )
 

@@ -128,22 +128,22 @@ def choose_common(machines: Sequence[Node], requested: str, image: Image, note: 
 
     Raises RequestError for ``kvm`` if one boots no guest, and for a machine of another architecture.
     """
-    own = os.uname().machine
+    architecture = os.uname().machine
     for machine in machines:
-        if (found := machine.run(["uname", "-m"]).stdout.strip()) != own:
-            told = f"{machine.name} is {found}, and the image is for {own}"
-            raise RequestError(told, remedy="use machines of one kind")
+        if (reported := machine.run(["uname", "-m"]).stdout.strip()) != architecture:
+            message = f"{machine.name} is {reported}, and the image is for {architecture}"
+            raise RequestError(message, remedy="use machines of one kind")
     if requested == "tcg":
         return "tcg"
     for machine in machines:
         if reason := _remote_hindrance(machine, image):
-            said = f"on {machine.name} KVM is not usable: {reason}"
+            cause = f"on {machine.name} KVM is not usable: {reason}"
             if requested == "kvm":
                 raise RequestError(
-                    f"{option('accel')} kvm: {said}",
+                    f"{option('accel')} kvm: {cause}",
                     remedy=f"use {option('accel')} tcg (emulation), or machines with KVM",
                 )
-            note(f"VMs run under tcg on all machines: {said}")
+            note(f"VMs run under tcg on all machines: {cause}")
             return "tcg"
     note("VMs run under kvm: a guest boots under it on every machine")
     return "kvm"
@@ -153,11 +153,11 @@ def _remote_hindrance(machine: Node, image: Image) -> str | None:
     """Return why the image's own kernel does not boot under KVM there; None if it does."""
     if machine.run(["test", "-r", str(KVM), "-a", "-w", str(KVM)], check=False).returncode:
         return "there is no /dev/kvm that root may open"
-    place = f"/run/virtbench/probe-{secrets.token_hex(6)}"
+    directory = f"/run/virtbench/probe-{secrets.token_hex(6)}"
     try:
-        with undone(machine, ["rm", "-r", "-f", "--", place]):
-            write_file(machine, f"{place}/kernel", (image.tree / "boot/vmlinuz").read_bytes())
-            write_file(machine, f"{place}/initrd", image.file("initrd.img").read_bytes())
-            return boot(machine, (f"{place}/kernel", f"{place}/initrd"))
+        with undone(machine, ["rm", "-r", "-f", "--", directory]):
+            write_file(machine, f"{directory}/kernel", (image.tree / "boot/vmlinuz").read_bytes())
+            write_file(machine, f"{directory}/initrd", image.file("initrd.img").read_bytes())
+            return boot(machine, (f"{directory}/kernel", f"{directory}/initrd"))
     except BenchError as error:
         return error.message

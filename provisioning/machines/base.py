@@ -79,7 +79,7 @@ class MachineProvider(Protocol):
     ) -> Accelerator:
         """Return one accelerator for guests on all of these machines. Raises RequestError as above."""
 
-    def guest_capability(self, node: Node, accelerator: Accelerator, own: CpuCapability) -> CpuCapability:
+    def guest_capability(self, node: Node, accelerator: Accelerator, level: CpuCapability) -> CpuCapability:
         """Return the vector instructions of a guest on another machine, whose own are ``own``, without booting one."""
 
     def hindrance(self, properties: Properties, image: Image) -> tuple[str, str] | None:  # noqa: ARG002 (some have)
@@ -99,5 +99,5 @@ class MachineProvider(Protocol):
 
 def get_provider(name: str) -> MachineProvider:
     """Return the provider. Raises RequestError for a name that is unknown, or that fails to load."""
-    found: MachineProvider = MACHINES.get(name)
-    return found
+    provider: MachineProvider = MACHINES.get(name)
+    return provider

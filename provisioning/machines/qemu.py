@@ -1,6 +1,7 @@
-"""QEMU: boots the image's kernel and disk on the node itself, reached by SSH when it is ready."""
+"""QEMU: boots the image's kernel and disk on the node itself; the guest is reached by SSH when it is ready."""
 
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,8 +16,6 @@ from provisioning.machines import accelerator, ssh, virtiofs
 from provisioning.machines import qemu_command as qemu
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import Guest, GuestSpec, MachineProvider
-from provisioning.machines.console import GuestConsole
-from provisioning.machines.directory import private_directory, written_here
 from provisioning.nodes import local_node
 from suite.errors import BenchError, MeasurementError, ending, option, signal_of
 from suite.interfaces import Node, Process
@@ -35,6 +34,52 @@ KILLED_REMEDY = "see who ended it: the host's kernel log tells whether it was fo
 EMULATES_AVX2 = (7, 2)
 """The first QEMU whose emulation has AVX2 and FMA (its change log, "TCG: x86")."""
 ADDRESS = "10.0.2.15/24"  # what QEMU's user-mode network forwards to
+
+READY = "virtbench-ready"
+LOCKED_UP = "soft lockup"
+"""The message of a kernel about a CPU that has done nothing else for twenty seconds."""
+KEPT_CHARACTERS = 6000
+"""The end of what the guest says; the rest is forgotten. A guest that floods its console is ended: see ``hearing``."""
+
+
+class GuestConsole:
+    """Keeps the end of the guest's serial output (QEMU's standard output), read in a thread that mostly sleeps."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.text = ""
+        """The end of the guest's output."""
+        self._changed = threading.Event()
+        self.ready = False
+        """Whether the guest takes commands."""
+        self.locked_up = False
+        """Whether one of its CPUs was locked up."""
+        self.flood: BenchError | None = None
+        """Why it was ended for its output, if it was."""
+        self._reading = threading.Thread(target=self._read, daemon=True, name="guest console")
+        self._reading.start()
+
+    def wait_until_ready(self, within_s: float) -> bool:
+        """Wait until the guest is ready, has ended, or the time is over; return whether it is ready."""
+        self._changed.wait(within_s)
+        return self.ready
+
+    def close(self) -> None:
+        """Read the rest of the output of a QEMU that has ended."""
+        self._reading.join(_GONE_WITHIN_S)
+
+    def _read(self) -> None:
+        try:
+            for line in self._process.lines(float("inf")):
+                self.text = (self.text + line + "\n")[-KEPT_CHARACTERS:]
+                self.locked_up = self.locked_up or LOCKED_UP in line
+                if READY in line:
+                    self.ready = True
+                    self._changed.set()
+        except BenchError as error:
+            self.flood = error
+        finally:
+            self._changed.set()
 
 
 class Qemu(MachineProvider):
@@ -60,12 +105,12 @@ class Qemu(MachineProvider):
     ) -> Accelerator:
         return accelerator.choose_common(nodes, requested, image, note)
 
-    def guest_capability(self, node: Node, accelerator: Accelerator, own: CpuCapability) -> CpuCapability:
-        return own if accelerator == "kvm" else emulated_capability(self.version(node))
+    def guest_capability(self, node: Node, accelerator: Accelerator, level: CpuCapability) -> CpuCapability:
+        return level if accelerator == "kvm" else emulated_capability(self.version(node))
 
     def hindrance(self, properties: Properties, image: Image) -> tuple[str, str] | None:
-        if properties.virtiofs and (found := virtiofs.hindrance(image.tree)):
-            return found
+        if properties.virtiofs and (reason := virtiofs.hindrance(image.tree)):
+            return reason
         if not properties.direct_io:
             with local_node((), None) as node:
                 if not qemu.takes_direct_io(node, str(image.file("disk.img"))):
@@ -77,13 +122,13 @@ class Qemu(MachineProvider):
         within_s = READY_WITHIN_S[spec.accelerator]
         with ExitStack() as stack:
             with node.opening.paused():
-                directory = stack.enter_context(private_directory(node))
+                directory = stack.enter_context(ssh.private_directory(node))
                 port = ssh.free_port() if node.local else free_port(node, "127.0.0.1")
                 access = ssh.SshAccess(str(directory), port)
                 started = _qemu_spec(node, spec, directory, access)
             if spec.shared_directory:
                 cpus = spec.envelope.cpus if spec.properties.pinned else None
-                virtiofs.serve(node, str(spec.shared_directory), _socket(directory), cpus)
+                virtiofs.serve(node, str(spec.shared_directory), f"{directory}/{virtiofs.SOCKET}", cpus)
             process = node.start(qemu.qemu_argv(started))
             console = GuestConsole(process)
             stack.callback(console.close)
@@ -108,18 +153,18 @@ QEMU = Qemu()
 
 def emulated_capability(version: str) -> CpuCapability:
     """Return the vector instructions that this version of QEMU emulates, as ``Qemu.version`` returns it."""
-    found = re.search(r"(\d+)\.(\d+)", version)
-    return "avx2" if found and (int(found[1]), int(found[2])) >= EMULATES_AVX2 else "default"
+    match = re.search(r"(\d+)\.(\d+)", version)
+    return "avx2" if match and (int(match[1]), int(match[2])) >= EMULATES_AVX2 else "default"
 
 
 def _qemu_spec(node: Node, spec: GuestSpec, directory: PurePath, access: ssh.SshAccess) -> qemu.QemuSpec:
-    with written_here(node, directory) as (here, place):
-        ssh.make_keys(here, str(place))
-        archive = _run_files(here, place, spec)
-        (place / "initrd").write_bytes(joined(spec.image.file("initrd.img").read_bytes(), archive))
+    with ssh.written_here(node, directory) as (machine, files):
+        ssh.make_keys(machine, str(files))
+        archive = _run_files(machine, files, spec)
+        (files / "initrd").write_bytes(joined(spec.image.file("initrd.img").read_bytes(), archive))
     words = tap.qemu_words(spec.tap) if spec.tap else []
     if spec.shared_directory:
-        words += virtiofs.qemu_words(_socket(directory), spec.envelope.memory_bytes)
+        words += virtiofs.qemu_words(f"{directory}/{virtiofs.SOCKET}", spec.envelope.memory_bytes)
     return qemu.QemuSpec(
         name=directory.name,
         accelerator=spec.accelerator,
@@ -165,13 +210,13 @@ def _run_files(node: Node, directory: Path, spec: GuestSpec) -> bytes:
     (directory / "host_key").rename(keys / "host_key")
     (keys / "authorized_keys").write_text((directory / "client_key.pub").read_text())
     (keys / "sshd_config").write_text(ssh.SSHD_CONFIG)
-    others = iter(("vdb", "vdc"))  # the disks after the first, in the order of ``_disks``
+    further = iter(("vdb", "vdc"))  # the disks after the first, in the order of ``_disks``
     settings = {
         "VIRTBENCH_HOSTNAME": "virtbench-vm",
         "VIRTBENCH_ADDRESS": ADDRESS,
-        "VIRTBENCH_DATA": next(others) if spec.volume and spec.volume.disk else "none",
+        "VIRTBENCH_DATA": next(further) if spec.volume and spec.volume.disk else "none",
         "VIRTBENCH_DATA_MODE": "rw" if spec.volume and spec.volume.writable else "ro",
-        "VIRTBENCH_STORE": next(others) if spec.store else "none",
+        "VIRTBENCH_STORE": next(further) if spec.store else "none",
     }
     (root / "virtbench/guest.env").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     archive = cpio(node, root)
@@ -193,12 +238,7 @@ def _guest(node: Node, spec: GuestSpec, started: qemu.QemuSpec, access: ssh.SshA
     return Guest(access.wrap, facts, tuple(substitutes))
 
 
-def _socket(directory: PurePath) -> str:
-    return f"{directory}/data.socket"
-
-
 def _wait_until_ready(console: GuestConsole, process: Process, spec: qemu.QemuSpec, within_s: float) -> None:
-    """Follow the console until the guest says that it is ready."""
     if console.wait_until_ready(within_s):
         return
     if not process.running():
@@ -223,17 +263,20 @@ def _end(node: Node, access: ssh.SshAccess, process: Process, spec: qemu.QemuSpe
 
 
 def _explained(error: BenchError, process: Process, console: GuestConsole) -> MeasurementError:
-    """Return the error with what the guest and QEMU said last, and with the cause where these know it.
+    """Return the error with the last output of the guest and of QEMU, and with the cause that these show.
 
     A kernel that locked up explains every other failure, and so does the end of QEMU: all that the others see of it is
     a connection that is gone.
     """
-    status = _status(process)
-    if status is not None:
-        console.close()  # what it said last is heard before it is judged
+    status, deadline = None, time.monotonic() + _GONE_WITHIN_S
+    while process.running() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if not process.running():
+        status = process.wait(_GONE_WITHIN_S)
+        console.close()  # its last output is read before it is judged
     parts = [getattr(error, "output_tail", "")]
-    if said := console.text():
-        parts.append("--- the guest's console ---\n" + said)
+    if console.text:
+        parts.append("--- the guest's console ---\n" + console.text)
     if tail := process.output_tail():
         parts.append("--- QEMU ---\n" + tail)
     message, kind, remedy = error.message, error.kind, error.remedy
@@ -250,13 +293,3 @@ def _explained(error: BenchError, process: Process, console: GuestConsole) -> Me
         output_tail="\n".join(part for part in parts if part),
         remedy=remedy,
     )
-
-
-def _status(process: Process) -> int | None:
-    """Return the exit status of QEMU; None while it runs."""
-    deadline = time.monotonic() + _GONE_WITHIN_S
-    while process.running():
-        if time.monotonic() > deadline:
-            return None
-        time.sleep(0.02)
-    return process.wait(_GONE_WITHIN_S)

@@ -108,8 +108,8 @@ def execute(node: Node, socket: str, command: str) -> Any:  # noqa: ANN401 (an a
 
 def vcpu_threads(node: Node, socket: str) -> list[int]:
     """Return the thread id, on the node, of each virtual CPU, in order."""
-    found = execute(node, socket, "query-cpus-fast")
-    return [cpu["thread-id"] for cpu in sorted(found, key=lambda cpu: cpu["cpu-index"])]
+    cpus = execute(node, socket, "query-cpus-fast")
+    return [cpu["thread-id"] for cpu in sorted(cpus, key=lambda cpu: cpu["cpu-index"])]
 
 
 def disk_limit_bytes_per_s(node: Node, socket: str) -> int | None:

@@ -16,19 +16,19 @@ def ask(qemu: TextIO, command: str) -> Any:  # noqa: ANN401 (an answer is whatev
     qemu.write(json.dumps({"execute": command}) + "\n")
     qemu.flush()
     for line in qemu:
-        said = json.loads(line)
-        if "return" in said:
-            return said["return"]
-        if "error" in said:
-            sys.exit(f"{command}: {said['error'].get('desc')}")
+        answer = json.loads(line)
+        if "return" in answer:
+            return answer["return"]
+        if "error" in answer:
+            sys.exit(f"{command}: {answer['error'].get('desc')}")
     sys.exit(f"{command}: QEMU has ended")
 
 
 def main(path: str, command: str) -> None:
-    with socket.socket(socket.AF_UNIX) as there:
-        there.settimeout(ANSWERED_WITHIN_S)
-        there.connect(path)
-        with there.makefile("rw", encoding="utf-8") as qemu:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(ANSWERED_WITHIN_S)
+        connection.connect(path)
+        with connection.makefile("rw", encoding="utf-8") as qemu:
             qemu.readline()  # it greets
             ask(qemu, "qmp_capabilities")
             print(json.dumps(ask(qemu, command)))

@@ -1,12 +1,15 @@
-"""SSH to a guest: keys and known hosts that exist for this run alone, one connection for all commands."""
+"""SSH to a guest: a private directory with keys and known hosts for this run alone, one connection for all commands."""
 
 import shlex
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
+from provisioning import ledger
+from provisioning.nodes import local_node, undone, write_file
+from provisioning.paths import runtime
 from suite.interfaces import Node
 
 SSHD_CONFIG = """\
@@ -26,6 +29,8 @@ PrintLastLog no
 LogLevel ERROR
 MaxSessions 100
 """
+ELSEWHERE = "/run/virtbench"
+"""The parent directory on other machines; short, because the path of a socket has at most 108 bytes."""
 
 
 @dataclass(frozen=True)
@@ -92,3 +97,39 @@ def connection(node: Node, access: SshAccess, timeout_s: float) -> Iterator[None
         yield
     finally:
         node.run(access.argv("-O", "exit"), check=False, timeout_s=60.0)
+
+
+@contextmanager
+def private_directory(node: Node) -> Iterator[PurePath]:
+    """Make the directory; at the end nothing of it is left."""
+    name = ledger.fresh("vm")
+    if node.local:
+        local = runtime() / name
+        with ledger.holding("directory", str(local)):
+            local.mkdir(mode=0o700)
+            yield local
+        return
+    remote = f"{ELSEWHERE}/{name}"
+    node.run(["mkdir", "-p", "-m", "700", "--", ELSEWHERE])
+    with undone(node, ["rm", "-r", "-f", "--", remote]):
+        node.run(["mkdir", "-m", "700", "--", remote])
+        yield PurePath(remote)
+
+
+@contextmanager
+def written_here(node: Node, directory: PurePath) -> Iterator[tuple[Node, Path]]:
+    """Write files on this machine that are to be in ``directory`` of ``node``.
+
+    Yields a node of this machine and the place for the files; they are copied at the end.
+    """
+    if node.local:
+        yield node, Path(directory)
+        return
+    with local_node((), None) as machine:
+        files = Path(machine.directory) / "files"
+        files.mkdir(mode=0o700)
+        yield machine, files
+        for path in sorted(files.iterdir()):
+            if path.is_file():
+                write_file(node, f"{directory}/{path.name}", path.read_bytes())
+                node.run(["chmod", "600", "--", f"{directory}/{path.name}"])

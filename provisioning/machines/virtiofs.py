@@ -16,6 +16,8 @@ NOT_ON_PATH = ("/usr/libexec", "/usr/lib/qemu", "/usr/lib/virtiofsd")
 MODULE = "virtiofs"
 SOURCE = "/run/data"
 """The directory as the daemon sees it: an option of it ends at a comma, and paths may have some."""
+SOCKET = "data.socket"
+"""The daemon's socket, in the private directory of the guest."""
 READY_WITHIN_S = 60.0
 
 
@@ -41,11 +43,11 @@ def daemon_argv(program: str, directory: str, socket: str, cpus: tuple[int, ...]
 
     It sees the shared directory read-only. The options are those that both programs know.
     """
-    place = str(Path(socket).parent)
+    directory_of_socket = str(Path(socket).parent)
     return [
         *(("taskset", "--cpu-list", format_cpu_list(cpus)) if cpus else ()),
         *("bwrap", "--die-with-parent", "--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc"),
-        *("--tmpfs", "/run", "--bind", place, place, "--ro-bind", directory, SOURCE, "--"),
+        *("--tmpfs", "/run", "--bind", directory_of_socket, directory_of_socket, "--ro-bind", directory, SOURCE, "--"),
         *(program, "-f", f"--socket-path={socket}", "-o", f"source={SOURCE}", "-o", "cache=auto"),
         "--rlimit-nofile=0",
     ]

@@ -62,7 +62,7 @@ class HostAccount:
         begin_s = time.thread_time()
         self._footprint = Footprint.of(self._nodes)
         self._of_victims = Footprint.of(self._victims) if len(self._victims) < len(self._nodes) else None
-        groups = [each.group for each in self._footprint.host_processes if each.group]
+        groups = [processes.group for processes in self._footprint.host_processes if processes.group]
         self._host = EnvelopeHost(self._cpus, [ControlGroup.of_process("self"), *groups])
         self._gpus = GpuSampler()
         self._gpus.start()
@@ -80,14 +80,14 @@ class HostAccount:
         host_before, energy_before, reading_before, of_victims_before = self._before
         serving = self._footprint.usage(reading_before, reading)
         conditions = self._host.conditions(host_before, host, serving.cpu_s)
-        beside = None
+        aggressors = None
         if self._of_victims and of_victims and of_victims_before:
             everything, serving = serving, self._of_victims.usage(of_victims_before, of_victims)
-            beside = rest(everything, serving)
+            aggressors = rest(everything, serving)
         gpu_joules, gpus = self._gpus.stop()
         spent = joules(energy_before, energy) | (gpu_joules or {})
         counted = self._counting.stop()
-        self.resources = Resources(serving=serving, energy_j=spent or None, gpus=gpus, beside=beside, cache=counted)
+        self.resources = Resources(serving=serving, energy_j=spent or None, gpus=gpus, beside=aggressors, cache=counted)
         sampler_cpu_s = self._entering_cpu_s + self._gpus.cpu_s + time.thread_time() - begin_s
         self.conditions = conditions.model_copy(update={"load_1min": self._load_1min, "sampler_cpu_s": sampler_cpu_s})
 
@@ -117,8 +117,8 @@ def own_cpus(nodes: Sequence[Node], victims: Sequence[Node]) -> list[int] | None
     """Return this host's CPUs that the victims are pinned to; None if one is not, or if another may run on them."""
     pinned = [(node in victims, node.facts.get("host_cpus")) for node in nodes]
     mine = {cpu for victim, cpus in pinned if victim and isinstance(cpus, list) for cpu in cpus}
-    others = {cpu for victim, cpus in pinned if not victim and isinstance(cpus, list) for cpu in cpus}
-    if mine & others or not all(isinstance(cpus, list) for _, cpus in pinned):
+    foreign = {cpu for victim, cpus in pinned if not victim and isinstance(cpus, list) for cpu in cpus}
+    if mine & foreign or not all(isinstance(cpus, list) for _, cpus in pinned):
         return None
     return sorted(mine) or None
 

@@ -46,8 +46,8 @@ def counts(text: str, event: str, cpus: Collection[int] | None = None) -> float 
             continue
         if cpus is None or int(cpu.removeprefix("CPU")) in cpus:
             values.append(value)
-    known = [float(value) for value in values if value.replace(".", "", 1).isdigit()]
-    return sum(known) if known and len(known) == len(values) else None
+    numbers = [float(value) for value in values if value.replace(".", "", 1).isdigit()]
+    return sum(numbers) if numbers and len(numbers) == len(values) else None
 
 
 @cache
@@ -75,8 +75,8 @@ def absent() -> str | None:
 class Counting:
     """Counts from ``start`` to ``stop``, once each. ``own`` are CPUs that only the job was given; None without any."""
 
-    def __init__(self, own: Sequence[int] | None) -> None:
-        self._own = own
+    def __init__(self, cpus: Sequence[int] | None) -> None:
+        self._own = cpus
         self._perf: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
@@ -118,22 +118,22 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "LC_ALL": "C"}
 
 
-def cache_use(text: str, own: Sequence[int] | None) -> CacheUse:
+def cache_use(text: str, job_cpus: Sequence[int] | None) -> CacheUse:
     """Return what perf has counted, from its output."""
     of_memory = {name: counts(text, event) for name, event in MEMORY.items()}
     return CacheUse(
-        cpus=list(own) if own else None,
-        llc_loads=_whole(counts(text, LOADS, own)) if own else None,
-        llc_load_misses=_whole(counts(text, MISSES, own)) if own else None,
+        cpus=list(job_cpus) if job_cpus else None,
+        llc_loads=_whole(counts(text, LOADS, job_cpus)) if job_cpus else None,
+        llc_load_misses=_whole(counts(text, MISSES, job_cpus)) if job_cpus else None,
         **{name: _whole(mib, MIB) for name, mib in of_memory.items()},
-        absent="; ".join(_reasons(text, own)) or None,
+        absent="; ".join(_reasons(text, job_cpus)) or None,
     )
 
 
-def _reasons(text: str, own: Sequence[int] | None) -> Iterator[str]:
-    if not own:
+def _reasons(text: str, job_cpus: Sequence[int] | None) -> Iterator[str]:
+    if not job_cpus:
         yield "the cache: the job has no CPUs of its own, and CPUs are what is counted"
-    elif counts(text, MISSES, own) is None:
+    elif counts(text, MISSES, job_cpus) is None:
         yield "the cache: perf did not count on all CPUs of the job"
     if counts(text, MEMORY["memory_read_bytes"]) is None:
         yield "memory: no counters of memory controllers (uncore_imc)"

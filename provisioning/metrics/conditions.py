@@ -55,7 +55,7 @@ class EnvelopeHost:
     def conditions(self, before: HostReading, after: HostReading, serving_cpu_s: float | None) -> Conditions:
         """Return what happened between two readings. The caller adds ``load_1min`` and ``sampler_cpu_s``."""
         heats = [b - a for a, b in zip(before.thermal, after.thermal, strict=True) if a is not None and b is not None]
-        held = [b - a for a, b in zip(before.throttled_s, after.throttled_s, strict=False)]
+        throttled = [b - a for a, b in zip(before.throttled_s, after.throttled_s, strict=False)]
         busy_s = _minus(after.busy_s, before.busy_s)
         ours_s = None if serving_cpu_s is None else serving_cpu_s + after.own_s - before.own_s
         mhz = (before.mhz, after.mhz)
@@ -63,7 +63,7 @@ class EnvelopeHost:
             interval_s=after.at_s - before.at_s or None,
             steal_s=_minus(after.steal_s, before.steal_s),
             other_cpu_s=_minus(busy_s, ours_s),
-            throttled_s=max(held, default=None),
+            throttled_s=max(throttled, default=None),
             thermal_throttles=max(heats, default=None),
             swapped_bytes=_minus(after.swapped_bytes, before.swapped_bytes),
             governor=self._governor(),
@@ -87,10 +87,10 @@ class EnvelopeHost:
         return busy / ticks_per_s, sum(row[7] for row in rows) / ticks_per_s
 
     def _thermal(self, cpu: int) -> int | None:
-        place = self._cpu(cpu) / "thermal_throttle"
-        counts = [read(place / f"{what}_throttle_count") for what in ("core", "package")]
-        known = [int(count) for count in counts if count.isdigit()]
-        return sum(known) if known else None
+        directory = self._cpu(cpu) / "thermal_throttle"
+        counts = [read(directory / f"{kind}_throttle_count") for kind in ("core", "package")]
+        numbers = [int(count) for count in counts if count.isdigit()]
+        return sum(numbers) if numbers else None
 
     def _swapped_bytes(self) -> int | None:
         pairs = dict(line.split() for line in read(PROC / "vmstat").splitlines())
@@ -109,7 +109,7 @@ class EnvelopeHost:
         lines = [line.partition(":") for line in read(PROC / "cpuinfo").splitlines()]
         numbers = [int(value) for key, _, value in lines if key.strip() == "processor"]
         mhz = [float(value) for key, _, value in lines if key.strip() == "cpu MHz"]
-        ours = [each for number, each in zip(numbers, mhz, strict=False) if number in self.cpus]
+        ours = [rate for number, rate in zip(numbers, mhz, strict=False) if number in self.cpus]
         return fmean(ours) if ours else None
 
     def _siblings_shared(self) -> bool | None:

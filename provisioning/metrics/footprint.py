@@ -50,21 +50,21 @@ class Footprint:
     def of(cls, nodes: Sequence[Node]) -> "Footprint":
         """Find the processes: before the job, so that nothing is searched for when it has ended."""
         pids: set[int] = set()
-        found = []
+        host_processes = []
         for node in nodes:
-            own = None  # that of the lowest layer that has some
+            lowest = None  # that of the lowest layer that has some
             while isinstance(node, WrappedNode):
-                own, node = node.host_processes or own, node.parent
+                lowest, node = node.host_processes or lowest, node.parent
             if isinstance(node, LocalNode):
                 pids |= {process.pid for process in processes.carrying(node.token)}
             # The shim of an engine with a daemon is started by that, and does not carry the token.
-            if own and own.main_pid and (shim := _parent(own.main_pid)) not in (1, os.getpid(), None):
+            if lowest and lowest.main_pid and (shim := _parent(lowest.main_pid)) not in (1, os.getpid(), None):
                 pids.add(shim)
-            found += [own] if own else []
+            host_processes += [lowest] if lowest else []
         # The kernel's threads for a QEMU's network; newer kernels count them as QEMU's own.
         threads = {f"vhost-{pid}" for pid in pids}
-        pids |= {each.pid for each in psutil.process_iter(["name"]) if each.info["name"] in threads}
-        return cls(sorted(pids), found)
+        pids |= {process.pid for process in psutil.process_iter(["name"]) if process.info["name"] in threads}
+        return cls(sorted(pids), host_processes)
 
     def read(self) -> FootprintReading:
         return FootprintReading(
@@ -76,10 +76,10 @@ class Footprint:
                     **dict(zip(FAULTS, group.faults(), strict=True)),
                     **dict(zip(DISK, group.disk_bytes(), strict=True)),
                 }
-                for each in self.host_processes
-                if (group := each.group)
+                for processes in self.host_processes
+                if (group := processes.group)
             ],
-            networks=[network_bytes(each.main_pid) for each in self.host_processes if each.main_pid],
+            networks=[network_bytes(processes.main_pid) for processes in self.host_processes if processes.main_pid],
         )
 
     @property
@@ -97,9 +97,9 @@ class Footprint:
             for earlier, later in zip(before.groups, after.groups, strict=True):
                 grouped = total(grouped, difference(earlier, later))
             # Children are in the groups too; only what of them nobody waited for is in those alone.
-            by_children = all(each.by_children for each in self.host_processes)
-            known = [amounts["cpu_s"] for amounts in (used, grouped) if amounts["cpu_s"] is not None]
-            used = {**used, "cpu_s": max(known, default=None)} if by_children else total(used, grouped)
+            by_children = all(processes.by_children for processes in self.host_processes)
+            numbers = [amounts["cpu_s"] for amounts in (used, grouped) if amounts["cpu_s"] is not None]
+            used = {**used, "cpu_s": max(numbers, default=None)} if by_children else total(used, grouped)
         return used
 
     def usage(self, before: FootprintReading, after: FootprintReading) -> Usage:
@@ -109,7 +109,7 @@ class Footprint:
         network = {name: sum(b[way] - a[way] for a, b in pairs) for way, name in enumerate(names)}
         # The peaks may have come at different times, but what runs beside the job is small.
         peaks: list[int | None] = [peak for pid in self.pids if (peak := peak_memory_bytes(pid)) is not None]
-        peaks += [each.group.peak_memory_bytes() for each in self.host_processes if each.group]
+        peaks += [processes.group.peak_memory_bytes() for processes in self.host_processes if processes.group]
         peak = None if None in peaks else sum(filter(None, peaks)) or None
         return Usage.model_validate({**self.used(before, after), **network, "peak_memory_bytes": peak})
 
@@ -144,9 +144,9 @@ def children_used() -> Amounts:
 
 
 def _disk(pid: int | str) -> Amounts:
-    said = dict(line.split(": ") for line in read(PROC / str(pid) / "io").splitlines())
+    counters = dict(line.split(": ") for line in read(PROC / str(pid) / "io").splitlines())
     names = {"disk_read_bytes": "read_bytes", "disk_written_bytes": "write_bytes"}
-    return {ours: int(said[name]) if name in said else None for ours, name in names.items()}
+    return {ours: int(counters[name]) if name in counters else None for ours, name in names.items()}
 
 
 def peak_memory_bytes(pid: int) -> int | None:

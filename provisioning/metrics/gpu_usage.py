@@ -46,8 +46,8 @@ class GpuSampler:
         with suppress(pynvml.NVMLError):
             handles = [pynvml.nvmlDeviceGetHandleByIndex(n) for n in range(pynvml.nvmlDeviceGetCount())]
             for handle in handles:
-                said = pynvml.nvmlDeviceGetPciInfo(handle).busId
-                address = (said.decode() if isinstance(said, bytes) else said).lower()
+                bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
+                address = (bus_id.decode() if isinstance(bus_id, bytes) else bus_id).lower()
                 # The kernel writes four digits for the domain, and NVML eight.
                 self._gpus.append(_Gpu(handle, address[-len("0000:00:00.0") :], self._energy_mj(handle)))
         if self._gpus:

@@ -26,29 +26,29 @@ GREETING, FAREWELL = 0, -1
 
 def carrying(mark: str) -> list[int]:
     """Return the processes whose environment has the mark, or one below it (``TOKEN.7`` is below ``TOKEN``)."""
-    found = []
+    pids = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        own = [each[len(TOKEN) :].decode() for each in variables if each.startswith(TOKEN)]
-        if any(each == mark or each.startswith(f"{mark}.") for each in own) and int(pid) != os.getpid():
-            found.append(int(pid))
-    return found
+        marks = [entry[len(TOKEN) :].decode() for entry in variables if entry.startswith(TOKEN)]
+        if any(entry == mark or entry.startswith(f"{mark}.") for entry in marks) and int(pid) != os.getpid():
+            pids.append(int(pid))
+    return pids
 
 
 def end(mark: str) -> list[int]:
     """Kill them, and wait until they are gone; returns the numbers of those that stay."""
     deadline = time.monotonic() + GONE_WITHIN_S
-    left = carrying(mark)
-    while left and time.monotonic() < deadline:
-        for pid in left:
+    pids = carrying(mark)
+    while pids and time.monotonic() < deadline:
+        for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
-        left = carrying(mark)
-    return left
+        pids = carrying(mark)
+    return pids
 
 
 def undo(argv: list[str]) -> list[str]:
@@ -82,11 +82,11 @@ def run(request: dict[str, Any]) -> dict[str, object]:
     return {"returncode": status, "stdout": out.decode(errors="replace"), "stderr": err.decode(errors="replace")}
 
 
-def answer(request: dict[str, Any], held: dict[str, list[str]]) -> dict[str, object]:
+def answer(request: dict[str, Any], undos: dict[str, list[str]]) -> dict[str, object]:
     if request["do"] == "keep":
-        held[request["key"]] = request["argv"]
+        undos[request["key"]] = request["argv"]
     elif request["do"] == "drop":
-        held.pop(request["key"], None)
+        undos.pop(request["key"], None)
     elif request["do"] == "find":
         return {"missing": [name for name in request["programs"] if shutil.which(name) is None]}
     elif request["do"] == "run":
@@ -96,24 +96,24 @@ def answer(request: dict[str, Any], held: dict[str, list[str]]) -> dict[str, obj
     return {"at_s": time.time()}
 
 
-def say(said: dict[str, object]) -> None:
+def say(message: dict[str, object]) -> None:
     with contextlib.suppress(OSError):  # nobody may be listening any more
-        sys.stdout.write(json.dumps(said) + "\n")
+        sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
 
 
 def main(token: str) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    held: dict[str, list[str]] = {}
+    undos: dict[str, list[str]] = {}
     memory_bytes = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
     say({"number": GREETING, "uid": os.getuid(), "cpus": sorted(os.sched_getaffinity(0)), "memory_bytes": memory_bytes})
     for line in sys.stdin:
         request = json.loads(line)
-        say({"number": request["number"], **answer(request, held)})
-    left = [f"process {pid}" for pid in end(token)]
-    for key in reversed(list(held)):
-        left += undo(held[key])
-    say({"number": FAREWELL, "left": left})
+        say({"number": request["number"], **answer(request, undos)})
+    failures = [f"process {pid}" for pid in end(token)]
+    for key in reversed(list(undos)):
+        failures += undo(undos[key])
+    say({"number": FAREWELL, "left": failures})
 
 
 if __name__ == "__main__":

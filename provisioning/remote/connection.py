@@ -16,8 +16,7 @@ from typing import Any
 
 from provisioning.machines.ssh import option_words, quoted
 from provisioning.nodes import LocalNode
-from provisioning.processes import TOKEN
-from provisioning.programs import program_argv
+from provisioning.processes import TOKEN, program_argv
 from provisioning.remote import agent
 from suite.errors import CommandError, MeasurementError
 from suite.inventory import InventoryNode
@@ -57,8 +56,8 @@ class Access:
 
     def argv(self, remote: Sequence[str], *, shared: bool = True) -> list[str]:
         """Return the ssh command for the far side; ``shared`` goes through the open connection, and never beside it."""
-        own = {"ControlMaster": "no", "ProxyCommand": "false"} if shared else {"ControlMaster": "yes"}
-        options = option_words({**ALWAYS, **own, "ControlPath": self.socket, "ControlPersist": "no"})
+        mode = {"ControlMaster": "no", "ProxyCommand": "false"} if shared else {"ControlMaster": "yes"}
+        options = option_words({**ALWAYS, **mode, "ControlPath": self.socket, "ControlPersist": "no"})
         port = ["-p", str(self.planned.port)] if self.planned.port else []
         # The login shell gets one string and gives way to the command: the connection's end is then its parent's.
         return ["ssh", *self._config(), *options, "-T", *port, "--", self.planned.host, f"exec {quoted(remote)}"]
@@ -123,11 +122,11 @@ class RemoteAgent:
     def close(self) -> None:
         """Let the machine end and undo what is left. Raises MeasurementError when something stays."""
         os.close(self._writing)
-        said = self._answer(agent.FAREWELL, UNDONE_WITHIN_S)
-        if left := said.get("left"):
+        farewell = self._answer(agent.FAREWELL, UNDONE_WITHIN_S)
+        if failures := farewell.get("left"):
             name = self._access.planned.name
             raise MeasurementError(
-                f"{name}: cleanup failed: {'; '.join(left)[:500]}",
+                f"{name}: cleanup failed: {'; '.join(failures)[:500]}",
                 kind="cleanup",
                 remedy=f"see why, and remove it there: ssh {self._access.planned.host}",
             )
@@ -141,9 +140,9 @@ class RemoteAgent:
         """Return the answer with this number; earlier ones are left over from a caller that was interrupted."""
         try:
             for line in self._process.lines(within_s):
-                said = parse_object(line)
-                if said["number"] == number:
-                    return said
+                message = parse_object(line)
+                if message["number"] == number:
+                    return message
         except (CommandError, ValueError, LookupError):
             pass
         raise self.lost()
@@ -151,13 +150,13 @@ class RemoteAgent:
     def lost(self) -> MeasurementError:
         """Return the error that says why there is no connection, in ssh's own words."""
         planned = self._access.planned
-        told = self._process.output_tail()
-        last = (told.strip().splitlines() or ["it does not answer"])[-1]
-        remedy = next((text for word, text in REMEDIES.items() if word in told), "see whether this works: ssh {host}")
+        output = self._process.output_tail()
+        last = (output.strip().splitlines() or ["it does not answer"])[-1]
+        remedy = next((text for word, text in REMEDIES.items() if word in output), "see whether this works: ssh {host}")
         return MeasurementError(
             f"no connection to {planned.name} ({planned.host}): {last[:300]}",
             kind="connection",
-            output_tail=told,
+            output_tail=output,
             remedy=remedy.format(host=planned.host),
         )
 

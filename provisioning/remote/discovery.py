@@ -10,9 +10,9 @@ from provisioning.isa import capability
 from provisioning.lab.nat import rules_for
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import DEFAULT_PROVIDER, MachineProvider, get_provider
-from provisioning.remote import data
+from provisioning.remote import content
 from provisioning.remote.machine import Machine, machine
-from provisioning.remote.places import Place, places
+from provisioning.remote.network import Place, places
 from suite.errors import BenchError, RequestError, option
 from suite.inventory import Inventory
 from suite.job.job import CpuCapability
@@ -82,7 +82,7 @@ class Wanted:
     def programs(self) -> dict[str, str]:
         if not self.guests:
             return PROGRAMS
-        return {**PROGRAMS, **get_provider(self.provider).tools, **(data.PROGRAMS if self.with_data else {})}
+        return {**PROGRAMS, **get_provider(self.provider).tools, **(content.PROGRAMS if self.with_data else {})}
 
     @property
     def guests(self) -> bool:
@@ -116,11 +116,11 @@ def discover(
             engine = _engine(reached, wanted.engine)
         provider = get_provider(wanted.provider) if wanted.guests else None
         accelerator: Accelerator = "tcg"
-        found = places(reached) if wanted.network else ()
+        locations = places(reached) if wanted.network else ()
         if provider:
             accelerator = provider.choose_common_accelerator(reached, wanted.accelerator, wanted.image, note)
-        machines = tuple(_discovered(each, provider, accelerator) for each in reached)
-        return Discovery(machines, engine, found, accelerator, wanted.provider)
+        machines = tuple(_discovered(connected, provider, accelerator) for connected in reached)
+        return Discovery(machines, engine, locations, accelerator, wanted.provider)
 
 
 def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
@@ -128,8 +128,8 @@ def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
     reasons = []
     for name in (wanted,) if wanted else ENGINES:
         try:
-            for each in reached:
-                get_engine(name).version(each)
+            for node in reached:
+                get_engine(name).version(node)
         except BenchError as error:
             if wanted:
                 raise RequestError(

@@ -45,17 +45,17 @@ class Machine:
         quick = timeout_s <= QUICK_S and len(stdin) <= QUICK_BYTES
         completed = (self._quickly if quick else self._through_ssh)(argv, stdin, timeout_s)
         if check and completed.returncode:
-            told = completed.stderr or completed.stdout or "no output"
-            raise CommandError(argv, completed.returncode, f"{self.name}: {told}")
+            output = completed.stderr or completed.stdout or "no output"
+            raise CommandError(argv, completed.returncode, f"{self.name}: {output}")
         return completed
 
     def _quickly(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> Completed:
         """Run it by the agent, without a client and a session of its own. The agent hears nothing else meanwhile."""
-        given = {"stdin": base64.b64encode(stdin).decode(), "mark": self._mark(), "timeout_s": timeout_s}
-        said = self.agent.ask(do="run", argv=list(argv), within_s=timeout_s + ANSWERED_WITHIN_S, **given)
-        if said["returncode"] is None:
-            raise CommandError(argv, None, f"{self.name}: {said['stderr']}")
-        return Completed(said["returncode"], said["stdout"], said["stderr"])
+        options = {"stdin": base64.b64encode(stdin).decode(), "mark": self._mark(), "timeout_s": timeout_s}
+        answer = self.agent.ask(do="run", argv=list(argv), within_s=timeout_s + ANSWERED_WITHIN_S, **options)
+        if answer["returncode"] is None:
+            raise CommandError(argv, None, f"{self.name}: {answer['stderr']}")
+        return Completed(answer["returncode"], answer["stdout"], answer["stderr"])
 
     def _through_ssh(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> Completed:
         mark, words = self._words(argv)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from provisioning.remote.routed import DEVICE, peers_only_argvs, route_argv, subnet, tap_argvs
+from provisioning.remote.network import DEVICE, peers_only_argvs, route_argv, subnet, tap_argvs
 from tests.integration.machine import require_root
 
 pytestmark = pytest.mark.integration

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from provisioning import hearing
-from provisioning.machines import console
-from provisioning.machines.console import GuestConsole
-from provisioning.machines.qemu import _explained
+from provisioning import bounded_output
+from provisioning.machines import qemu
+from provisioning.machines.qemu import GuestConsole, _explained
 from provisioning.nodes import LocalNode, local_node
 from scenarios.synthetic import Synthetic
 from suite.errors import CommandError, MeasurementError
@@ -111,8 +110,8 @@ def test_a_time_limit_is_kept_while_output_flows(code: str, node: LocalNode) -> 
 
 @pytest.mark.parametrize(("code", "said"), [("print('x' * 100, end='')", "one line"), ("print('x')", "more than")])
 def test_who_says_too_much_is_ended(code: str, said: str, node: LocalNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hearing, "LONGEST_LINE_BYTES", 1 << 16)
-    monkeypatch.setattr(hearing, "MOST_OUTPUT_BYTES", 1 << 18)
+    monkeypatch.setattr(bounded_output, "LONGEST_LINE_BYTES", 1 << 16)
+    monkeypatch.setattr(bounded_output, "MOST_OUTPUT_BYTES", 1 << 18)
     with pytest.raises(MeasurementError, match=said) as raised:
         node.run([sys.executable, "-c", f"while True: {code}"])
     assert raised.value.kind == "output"
@@ -123,7 +122,7 @@ def test_standard_error_fills_no_disk_and_its_end_is_kept(node: LocalNode) -> No
     assert str(Path(f"/proc/{process.popen.pid}/fd/2").readlink()).startswith("pipe:")  # type: ignore[attr-defined]
     assert process.wait(60) == 0
     tail = process.output_tail()
-    assert len(tail) == hearing.TAIL_BYTES
+    assert len(tail) == bounded_output.TAIL_BYTES
     assert tail.endswith("the end")
 
 
@@ -142,19 +141,19 @@ def guest(node: LocalNode, code: str) -> tuple[Any, GuestConsole]:
 def test_a_guest_that_floods_its_console_is_ended_and_the_reason_said(
     node: LocalNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hearing, "MOST_OUTPUT_BYTES", 1 << 18)
-    process, heard = guest(node, f"print({console.READY!r}, flush=True)\nwhile True: print('x' * 50)")
+    monkeypatch.setattr(bounded_output, "MOST_OUTPUT_BYTES", 1 << 18)
+    process, heard = guest(node, f"print({qemu.READY!r}, flush=True)\nwhile True: print('x' * 50)")
     assert heard.wait_until_ready(30)
     process.wait(60)
     error = _explained(MeasurementError("ssh ended with exit status 255"), process, heard)
     heard.close()
     assert error.kind == "output"
-    assert "said more than" in error.message
-    assert len(heard.text()) <= console.KEPT_CHARACTERS
+    assert "wrote more than" in error.message
+    assert len(heard.text) <= qemu.KEPT_CHARACTERS
 
 
 def test_a_killed_qemu_is_named_as_that(node: LocalNode) -> None:
-    process, heard = guest(node, f"print({console.READY!r}, flush=True); import time; time.sleep(60)")
+    process, heard = guest(node, f"print({qemu.READY!r}, flush=True); import time; time.sleep(60)")
     assert heard.wait_until_ready(30)
     os.kill(process.popen.pid, signal.SIGKILL)
     error = _explained(MeasurementError("the worker ended with exit status 255"), process, heard)
@@ -176,4 +175,4 @@ def test_the_end_of_qemu_is_noticed_before_the_time_is_up(node: LocalNode) -> No
     assert not heard.wait_until_ready(30)
     assert time.monotonic() - begin_s < 20
     heard.close()
-    assert "no such disk" in heard.text()
+    assert "no such disk" in heard.text

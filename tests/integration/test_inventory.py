@@ -18,8 +18,7 @@ from provisioning.images.pack import oci_archive
 from provisioning.layers.vm import VmLayer
 from provisioning.machines.base import GuestSpec
 from provisioning.machines.qemu import QEMU
-from provisioning.remote.data import directory_of, disk_of
-from provisioning.remote.image_sync import sync_file, sync_image
+from provisioning.remote.content import directory_of, disk_of, sync_file, sync_image
 from provisioning.remote.machine import machine
 from provisioning.volumes import DISKS, MOUNT, disk_name, prepare_disk
 from scenarios.datasets.resolve import resolve

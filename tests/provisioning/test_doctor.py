@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from provisioning import doctor
-from provisioning.diagnosis import diagnose
+from provisioning.doctor import diagnose
 from provisioning.engines.podman import PODMAN
 from provisioning.nodes import LocalNode
 from suite.errors import BenchError

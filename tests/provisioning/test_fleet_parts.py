@@ -13,8 +13,8 @@ from provisioning import volumes
 from provisioning.engines.docker import DOCKER, layers
 from provisioning.images.pack import oci_archive
 from provisioning.nodes import LocalNode
-from provisioning.remote.data import check_data, directory_of, disk_of, volume_on
-from provisioning.remote.routed import forwarded
+from provisioning.remote.content import check_data, directory_of, disk_of, volume_on
+from provisioning.remote.network import forwarded
 from provisioning.volumes import prepare_disk
 from scenarios.command_files import files_of
 from scenarios.datasets.resolve import resolve

@@ -661,7 +661,7 @@ class TestConnectivity:
             connectivity.End("n1", Player(answering()), "10.99.0.1"),
             connectivity.End("n2", Player(answering(None)), "10.99.0.2"),
         ]
-        with pytest.raises(MeasurementError, match=r"n1 does not reach n2 .*: it says nothing"):
+        with pytest.raises(MeasurementError, match=r"n1 does not reach n2 .*: no answer"):
             connectivity.connectivity(ends)
 
     def test_one_that_cannot_listen_is_named_and_what_runs_is_ended(self) -> None:

@@ -17,8 +17,8 @@ import pytest
 from provisioning.processes import TOKEN
 from provisioning.remote import agent
 from provisioning.remote.connection import Access, marked
-from provisioning.remote.image_sync import checksums
-from provisioning.remote.places import Place, addresses, chosen, host_name
+from provisioning.remote.content import checksums
+from provisioning.remote.network import Place, addresses, chosen, host_name
 from suite import userland
 from suite.errors import RequestError
 from suite.inventory import InventoryNode

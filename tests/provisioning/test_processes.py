@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from provisioning import ledger
-from provisioning.hearing import TAIL_BYTES
+from provisioning.bounded_output import TAIL_BYTES
 from provisioning.nodes import LocalNode, WrappedNode, local_node, write_file
 from provisioning.paths import state
 from provisioning.processes import TOKEN, LocalProcess, carrying, end_all

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.programs import program_argv
+from provisioning.processes import program_argv
 
 
 @pytest.mark.parametrize("word", ["virtbench-0123456789ab", "--", "-c", "a b", "$(false)"])

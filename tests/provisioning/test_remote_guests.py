@@ -18,7 +18,7 @@ from provisioning.machines.accelerator import PROGRAM, choose_common
 from provisioning.machines.qemu import QEMU, emulated_capability
 from provisioning.nodes import LocalNode
 from provisioning.remote.machine import Machine
-from provisioning.remote.routed import DEVICE, routed
+from provisioning.remote.network import DEVICE, routed
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Completed, Instance
 

@@ -1,7 +1,6 @@
 """What is said of a guest that failed."""
 
-from provisioning.machines.console import GuestConsole
-from provisioning.machines.qemu import _explained
+from provisioning.machines.qemu import GuestConsole, _explained
 from provisioning.nodes import LocalNode
 from suite.errors import MeasurementError
 

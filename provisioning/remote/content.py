@@ -1,27 +1,92 @@
-"""The image on a machine: its tree, sent once, verified, and put in its place in one step."""
+"""The image and the data set on a machine of the inventory.
 
+The image is sent once, verified, and put in its place in one step. A data set stays where it is: the disk of it that a
+virtual machine gets is made on the machine.
+"""
+
+import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from provisioning import artefacts
 from provisioning.images.image import Image
 from provisioning.remote.machine import Machine
-from provisioning.volumes import check_disk_space
-from suite.errors import CommandError, MeasurementError
+from provisioning.volumes import DISKS, Volume, check_disk_space, disk_name
+from suite.errors import CommandError, MeasurementError, RequestError
+from suite.interfaces import Node
 from suite.inventory import InventoryNode
+from suite.job.datasets import Dataset
 from suite.userland import MANIFEST, parse_line
 
+PROGRAMS = {"mke2fs": "e2fsprogs"}
+"""The programs that pack it as a disk, and the packages that have them."""
+HASHED_WITHIN_S = 3600.0
 SENT_WITHIN_S = 3600.0
 VERIFIED_WITHIN_S = 900.0
+# The lister is written for the image's Python: a machine's may be too old to evaluate its annotations.
+BEFORE = "from __future__ import annotations\n"
+AFTER = """
+import json, sys
+try:
+    entries = tuple(entries_of(sys.argv[1]))
+    kind, sha256 = identify(sys.argv[1], entries)
+except OSError as error:
+    sys.exit(f"{error.filename or sys.argv[1]}: {error.strerror}")
+print(json.dumps([kind, sha256, len(entries), sum(entry.size_bytes for entry in entries)]))
+"""
+
+
+def directory_of(planned: InventoryNode, dataset: Dataset) -> str:
+    """Return the directory that the inventory gives, else the one of this machine."""
+    return planned.data or dataset.directory
+
+
+def check_data(machine: Node, directory: str, dataset: Dataset, lister: str) -> None:
+    """Raise RequestError if other data are there. ``lister`` is the program text that defines ``identify``."""
+    program = f"{BEFORE}{lister}{AFTER}".encode()
+    answer = machine.run(["python3", "-I", "-", directory], stdin=program, check=False, timeout_s=HASHED_WITHIN_S)
+    if answer.returncode:
+        last = (answer.stderr.strip().splitlines() or ["no answer"])[-1]
+        raise RequestError(
+            f"{machine.name} does not hold the data set: {last[:300]}",
+            remedy=f"copy {dataset.directory} to it, to the same path or to one that the inventory gives as data",
+        )
+    kind, sha256, files, size_bytes = json.loads(answer.stdout)
+    if sha256 != dataset.sha256:
+        compared = "contents" if kind == "contents" else "names, sizes, times and parts of files"
+        raise RequestError(
+            f"{machine.name} has another data set in {directory}: {files} files of {size_bytes} bytes, and "
+            f"{dataset.directory} here holds {dataset.size_bytes} bytes ({compared} are compared)",
+            remedy="make them alike, for instance with: rsync -a --checksum --delete",
+        )
+
+
+def disk_of(planned: InventoryNode, dataset: Dataset) -> str:
+    """Return the path of the data set's disk on the machine."""
+    return f"{planned.directory}/{DISKS}/{disk_name(dataset)}"
+
+
+def volume_on(machine: Node, planned: InventoryNode, dataset: Dataset) -> Volume:
+    """Return the volume for a guest of the machine. Raises MeasurementError if its disk is not there."""
+    directory, disk = directory_of(planned, dataset), disk_of(planned, dataset)
+    answer = machine.run(["stat", "--dereference", "--format=%d", "--", directory, disk], check=False)
+    if answer.returncode:
+        raise MeasurementError(
+            f"{machine.name} has no disk of the data set: {answer.stderr.strip()[-300:]}",
+            kind="dataset",
+            remedy="run again: it is made before the first trial",
+        )
+    return Volume(Path(directory), Path(disk), same_device=len(set(answer.stdout.split())) == 1)
 
 
 def tree_of(planned: InventoryNode, image: Image) -> str:
-    """Return where the image's tree is, or is to be, on the machine."""
+    """Return the path of the image's tree on the machine."""
     return f"{planned.directory}/images/{image.digest[:12]}/tree"
 
 
 def sync_image(machine: Machine, image: Image, note: Callable[[str], None]) -> str:
-    """Send the image's tree, unless the machine has it already, and return where it is there.
+    """Send the image's tree, unless the machine has it already, and return its path there.
 
     Raises RequestError when there is no room, MeasurementError when what has arrived is not the image.
     """
@@ -46,10 +111,10 @@ def _send_image(machine: Machine, image: Image, final: str, note: Callable[[str]
         _send(machine, str(image.tree), f"{arriving}/tree")
         note(f"verifying the image on {machine.name}")
         _verify(machine, f"{arriving}/tree", image)
-        place = final.removesuffix("/tree")
+        store = final.removesuffix("/tree")
         machine.run(["sync", "--file-system", "--", arriving], timeout_s=SENT_WITHIN_S)
-        machine.run(["rm", "-r", "-f", "--", place])
-        artefacts.put(machine, arriving, place)
+        machine.run(["rm", "-r", "-f", "--", store])
+        artefacts.put(machine, arriving, store)
 
 
 def sync_file(machine: Machine, image: Image, name: str, note: Callable[[str], None]) -> None:
@@ -94,15 +159,15 @@ def _send(machine: Machine, source: str, target: str) -> None:
     unpacking = machine.start(unpack, stdin=os.fdopen(reading, "rb"))
     status = unpacking.wait(SENT_WITHIN_S), packing.wait(60.0)
     if any(status):
-        said = unpacking.output_tail() or packing.output_tail()
-        raise CommandError(unpack, status[0], f"{machine.name}: {said}")
+        output = unpacking.output_tail() or packing.output_tail()
+        raise CommandError(unpack, status[0], f"{machine.name}: {output}")
 
 
 def _verify(machine: Machine, tree: str, image: Image) -> None:
-    """Compare the content of every file. All else (types, permissions, links) every trial compares from inside."""
+    """Compare the content of every file. Types, permissions and links are compared from inside by every trial."""
     check = ["env", "--chdir", tree, "sha256sum", "--check", "--quiet", "--strict", "-"]
-    given = checksums((image.tree / MANIFEST).read_text(encoding="ascii"), image.digest).encode()
-    answer = machine.run(check, stdin=given, check=False, timeout_s=VERIFIED_WITHIN_S)
+    listed = checksums((image.tree / MANIFEST).read_text(encoding="ascii"), image.digest).encode()
+    answer = machine.run(check, stdin=listed, check=False, timeout_s=VERIFIED_WITHIN_S)
     if answer.returncode:
         wrong = answer.stdout.strip().splitlines() or answer.stderr.strip().splitlines() or ["no answer"]
         raise MeasurementError(

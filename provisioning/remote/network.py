@@ -1,0 +1,215 @@
+"""The network between machines of an inventory: their addresses, and the way between guests of different machines.
+
+Each machine has a subnet for its guest, and a route to those of the others. A guest's card is a tap of its machine,
+which forwards what comes from it by its own interface: no tunnel, no address translation, the MTU of the network. The
+machines must be neighbours, with no router between them. Nothing is forwarded from a guest except to the other guests.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+from provisioning.lab.containers import forwarding, made, mtu_of, run_each
+from provisioning.lab.tap import Tap, join
+from provisioning.nodes import undone
+from provisioning.remote.machine import Machine
+from suite.errors import CommandError, MeasurementError, RequestError
+from suite.interfaces import Instance, Node
+
+REMEDY = "write the right interface or address for it in the inventory"
+DEVICE = "vbtap0"
+TABLES = ("iptables", "--wait")
+NOTHING_DROPPED = ("", "-P FORWARD ACCEPT")
+NETWORK = IPv4Network("10.245.0.0/16")
+TABLE, PRIORITY = 10245, 10245
+"""The table of routes for what a guest sends, and the priority of its rule: before that of the main table."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The address and interface of one machine."""
+
+    address: str
+    interface: str
+
+
+def places(machines: Sequence[Machine]) -> tuple[Place, ...]:
+    """Return the address and the interface of each machine, as the inventory gives them.
+
+    If it gives none, they are taken from the route to the first machine, for the first from that to the second. Raises
+    RequestError for an interface or address that a machine does not have, or that two have.
+    """
+    planned = machines[0].planned
+    fixed = len(machines) < 2 or planned.interface or planned.address
+    first = _place(machines[0], None if fixed else _known_address(machines[0], machines[1]))
+    reached = (first, *(_place(machine, first.address) for machine in machines[1:]))
+    owners: dict[str, str] = {}
+    for machine, location in zip(machines, reached, strict=True):
+        # Each may have the address on a bridge of its own, such as docker0.
+        if (owner := owners.setdefault(location.address, machine.name)) != machine.name:
+            raise RequestError(
+                f"{owner} and {machine.name} have the same address {location.address} (on {location.interface}): they "
+                "cannot reach each other there",
+                remedy=REMEDY,
+            )
+    return reached
+
+
+def _place(machine: Machine, towards: str | None) -> Place:
+    listed = machine.run(["ip", "-json", "-4", "address", "show"]).stdout
+    available = addresses(json.loads(listed or "[]"))
+    planned = machine.planned
+    if planned.interface or planned.address:
+        return chosen(machine.name, available, planned.interface, planned.address)
+    if towards is None:
+        raise RequestError(f"{machine.name} is the only machine and reaches none", remedy="list two nodes or more")
+    answer = machine.run(["ip", "-json", "-4", "route", "get", towards], check=False)
+    route = (json.loads(answer.stdout or "[]") or [{}])[0]
+    interface, address = route.get("dev"), route.get("prefsrc")
+    if not interface or not address or interface == "lo":
+        raise RequestError(
+            f"{machine.name} has no route to {towards} ({answer.stderr.strip()[:200] or interface})", remedy=REMEDY
+        )
+    return Place(str(address), str(interface))
+
+
+def addresses(links: Sequence[Mapping[str, object]]) -> tuple[Place, ...]:
+    """Return every IPv4 address in the output of ``ip -json address show``, without those of loopback."""
+    listed = []
+    for link in links:
+        infos = link.get("addr_info")
+        for info in infos if isinstance(infos, list) else []:
+            if link["ifname"] != "lo" and info.get("local"):
+                listed.append(Place(str(info["local"]), str(link["ifname"])))
+    return tuple(listed)
+
+
+def chosen(name: str, available: Sequence[Place], interface: str | None, address: str | None) -> Place:
+    """Return the place that the inventory names. Raises RequestError if the machine does not have it."""
+    for location in available:
+        if interface in (None, location.interface) and address in (None, location.address):
+            return location
+    wanted = " with ".join(word for word in (interface, address) if word)
+    has = ", ".join(f"{location.interface} {location.address}" for location in available) or "none"
+    raise RequestError(f"{name} has no interface {wanted}; it has: {has}", remedy=REMEDY)
+
+
+def _known_address(asking: Machine, target: Machine) -> str:
+    """Return the other machine's address: the inventory's, or what the asking one resolves its name in ssh to."""
+    if target.planned.address:
+        return target.planned.address
+    name = host_name(target.carrier.run(target.access.query()).stdout)
+    answer = asking.run(["getent", "ahostsv4", name], check=False)
+    address = next((line.split()[0] for line in answer.stdout.splitlines()), None)
+    if address is None or address.startswith("127."):
+        raise RequestError(
+            f"{asking.name} cannot resolve the address of {target.name} ({name})",
+            remedy=f"write address = … or interface = … for {asking.name} in the inventory",
+        )
+    return address
+
+
+def host_name(ssh_config: str) -> str:
+    """Return the host name in the output of ``ssh -G``."""
+    return next((line.split()[1] for line in ssh_config.splitlines() if line.startswith("hostname ")), "")
+
+
+def subnet(number: int) -> IPv4Network:
+    """Return the subnet of machine ``number``, from 1: its own address there is the first, the guest's the second."""
+    return IPv4Network(f"10.245.{number}.0/24")
+
+
+def tap_argvs(number: int, mtu: int) -> list[list[str]]:
+    net = subnet(number)
+    return [
+        ["ip", "tuntap", "add", "dev", DEVICE, "mode", "tap"],
+        ["ip", "link", "set", "dev", DEVICE, "mtu", str(mtu), "up"],
+        ["ip", "address", "add", f"{net[1]}/{net.prefixlen}", "dev", DEVICE],
+    ]
+
+
+def peers_only_argvs(peers: Sequence[IPv4Network]) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the commands that let packets of the guest reach these subnets alone, and what undoes each.
+
+    A table of routes for the tap alone: the peers are left to the other tables, all else is unreachable. No firewall
+    is needed or changed.
+    """
+    table = ["table", str(TABLE)]
+    routes = [*(["throw", str(peer)] for peer in peers), ["unreachable", "default"]]
+    rule = ["iif", DEVICE, "lookup", str(TABLE), "priority", str(PRIORITY)]
+    return (
+        [*(["ip", "route", "add", *route, *table] for route in routes), ["ip", "rule", "add", *rule]],
+        [*(["ip", "route", "delete", *route, *table] for route in routes), ["ip", "rule", "delete", *rule]],
+    )
+
+
+def route_argv(verb: str, number: int, address: str, interface: str) -> list[str]:
+    return ["ip", "route", verb, str(subnet(number)), "via", address, "dev", interface]
+
+
+@contextmanager
+def routed(machines: Sequence[Instance]) -> Iterator[tuple[Tap, ...]]:
+    """Make a tap on each machine, by rank; at the end nothing of it is left.
+
+    Raises MeasurementError of kind ``network``.
+    """
+    mtu = min(mtu_of(machine.node, str(machine.interface)) for machine in machines)
+    subnets = [subnet(number) for number in range(1, len(machines) + 1)]
+    with ExitStack() as stack:
+        for number, machine in enumerate(machines, start=1):
+            stack.enter_context(forwarding(machine.node))
+            stack.enter_context(forwarded(machine.node, [DEVICE]))
+            stack.enter_context(made(machine.node, DEVICE, tap_argvs(number, mtu)))
+            peers = [net for net in subnets if net != subnet(number)]
+            for argv, undo in zip(*peers_only_argvs(peers), strict=True):
+                machine.node.run(argv)
+                stack.enter_context(undone(machine.node, undo))
+            for target, peer in enumerate(machines, start=1):
+                if target != number:
+                    way = (target, str(peer.address), str(machine.interface))
+                    try:
+                        machine.node.run(route_argv("add", *way))
+                    except CommandError as error:
+                        raise MeasurementError(
+                            f"{machine.node.name} cannot send to guests by way of {peer.address}: {error.output_tail}",
+                            kind="network",
+                            remedy="machines of guests must be on one network, with no router between them: "
+                            "docs/guide/distributed.md",
+                        ) from error
+                    stack.enter_context(undone(machine.node, route_argv("delete", *way)))
+        yield tuple(
+            Tap(DEVICE, f"02:42:0a:f5:{number:02x}:02", str(net[2]), f"{net[2]}/{net.prefixlen}")
+            for number, net in enumerate(subnets, start=1)
+        )
+
+
+@contextmanager
+def forwarded(machine: Node, devices: Sequence[str]) -> Iterator[None]:
+    """Make the machine forward what comes from the interfaces or goes to them, if it drops anything at all.
+
+    Docker, where it runs, makes it drop what it does not know (chain FORWARD).
+    """
+    listed = machine.run([*TABLES, "--list-rules", "FORWARD"], check=False)
+    with ExitStack() as stack:
+        if listed.returncode == 0 and listed.stdout.strip() not in NOTHING_DROPPED:
+            for words in (["FORWARD", way, name, "--jump", "ACCEPT"] for name in devices for way in ("-i", "-o")):
+                machine.run([*TABLES, "--insert", *words])
+                stack.enter_context(undone(machine, [*TABLES, "--delete", *words]))
+        yield
+
+
+def joined(machine: Instance, guest: Node, plugged: Tap) -> Instance:
+    """Give the booted guest its address and the route to the others; return it as an instance."""
+    device = join(guest, plugged)
+    gateway = str(IPv4Network(plugged.cidr, strict=False)[1])
+    mtu = str(mtu_of(machine.node, DEVICE))
+    run_each(
+        guest,
+        [
+            ["ip", "link", "set", "dev", device, "mtu", mtu],
+            ["ip", "route", "replace", str(NETWORK), "via", gateway, "dev", device],
+        ],
+    )
+    return Instance(guest, plugged.address, device, clock_offset_s=machine.clock_offset_s)
