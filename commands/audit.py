@@ -43,10 +43,10 @@ def audit(directories: tuple[Path, ...], as_json: bool) -> None:
       bench audit results/sweep --json
     """
     records = load(list(directories) or [latest_run(RESULTS)], warm_ups=True)
-    found = audit_records(records)
+    result = audit_records(records)
     if as_json:
-        AuditOutput(runs=tuple(records.directories), warnings=warning_outputs(records.warnings), **vars(found)).tell()
+        AuditOutput(runs=tuple(records.directories), warnings=warning_outputs(records.warnings), **vars(result)).tell()
     else:
-        PlainConsole().print(Terminal(audit_document(found, records)))
-    if found.refused:
+        PlainConsole().print(Terminal(audit_document(result, records)))
+    if result.refused:
         sys.exit(1)

@@ -46,14 +46,14 @@ def history(directory: Path, plots: Path | None, force: bool, as_json: bool) -> 
     runs = find_runs([directory])
     if not runs:
         raise RequestError(f"{directory} holds no run", remedy="name a directory of runs, sweeps or scheduled sweeps")
-    found = history_of(audited(load(runs), force=force))
+    result = history_of(audited(load(runs), force=force))
     if as_json:
-        HistoryOutput.model_validate(asdict(found)).tell()
+        HistoryOutput.model_validate(asdict(result)).tell()
         return
-    PlainConsole().print(Terminal(history_document(found)))
+    PlainConsole().print(Terminal(history_document(result)))
     # Matplotlib takes a second to import, which --json need not wait for.
     from analysis.figures.history import draw_history
 
-    place = plots or directory / "plots"
-    drawn = draw_history(found, place)
-    click.echo(f"drawn: {place}: {count(len({path.stem for path in drawn}), 'figure')}", err=True)
+    target = plots or directory / "plots"
+    drawn = draw_history(result, target)
+    click.echo(f"drawn: {target}: {count(len({path.stem for path in drawn}), 'figure')}", err=True)

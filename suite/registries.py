@@ -41,8 +41,8 @@ FIGURES = Registry(
         "probe": "analysis.figures.bars:probe_bars",
         "interference": "analysis.figures.interference:loss_bars",
         "interference-map": "analysis.figures.interference:heat_map",
-        "trials": "analysis.figures.dots:every_trial",
-        "latency": "analysis.figures.latency:latency_lines",
+        "trials": "analysis.figures.points:every_trial",
+        "latency": "analysis.figures.points:latency_lines",
     },
 )
 

@@ -14,11 +14,11 @@ from matplotlib.container import Container
 from matplotlib.figure import Figure
 
 from analysis.compare.results import Comparison, Group, TargetSummary
-from analysis.figures.drawing import Drawing, canvas, style
-from analysis.figures.reference import SOURCE, Reference, figure_number, kind_of
-from analysis.figures.style import (
+from analysis.figures.drawing import (
     WIDTH,
+    Drawing,
     above,
+    canvas,
     grouped,
     intervals,
     label,
@@ -26,8 +26,10 @@ from analysis.figures.style import (
     legend_below,
     middles,
     scale,
+    style,
     targets_of,
 )
+from analysis.figures.reference import SOURCE, Reference, figure_number, kind_of
 from analysis.load.metrics import Metric
 from analysis.report.formatting import number
 from analysis.statistics.ratios import NoiseFloor
@@ -49,10 +51,10 @@ def training_bars(comparison: Comparison, reference: Reference) -> Iterator[Draw
             name = f"{metric.model}-{metric.name}" if metric.model else metric.name
             if any(other.column == metric.column and other != metric for other in measured):
                 name += f"-{metric.unit.partition('/')[0]}"
-            place = figure_number(job, name)
+            figure = figure_number(job, name)
             what = f"{metric.name}, {job.scenario} scenario, {job.data} data"
-            title = f"Figure {place}: {what}" if place else f"{what[0].upper()}{what[1:]}"
-            yield Drawing(name, title, metric_chart(groups, metric, title, reference), place)
+            title = f"Figure {figure}: {what}" if figure else f"{what[0].upper()}{what[1:]}"
+            yield Drawing(name, title, metric_chart(groups, metric, title, reference), figure)
 
 
 def time_per_epoch(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
@@ -116,12 +118,12 @@ def probe_chart(group: Group) -> Figure:
         return _chart(bars, [group], floors, f"Probe: {group.model}", "the measured value")
 
 
-def _bar(place: str, summary: TargetSummary, metric: Metric) -> dict[str, object]:
+def _bar(group: str, summary: TargetSummary, metric: Metric) -> dict[str, object]:
     estimate = summary.estimates.get(metric.name)
     low, high = estimate.interval if estimate and estimate.interval else (_NAN, _NAN)
     ratio = _NAN if estimate is None or estimate.ratio is None else estimate.ratio
     value = estimate.value if estimate else _NAN
-    return {"place": place, "target": summary.target, "value": value, "ratio": ratio, "low": low, "high": high}
+    return {"place": group, "target": summary.target, "value": value, "ratio": ratio, "low": low, "high": high}
 
 
 def _chart(
@@ -165,9 +167,9 @@ def _floors(axes: Axes, floors: Mapping[str, NoiseFloor], places: Sequence[str])
     """Draw the noise floor of each place as a band around 1, and return the entry of the legend."""
     band = None
     for name, floor in floors.items():
-        place, top = places.index(name), 1 + floor.share
+        middle, top = places.index(name), 1 + floor.share
         look: dict[str, Any] = {"color": "0.45", "alpha": 0.35, "linewidth": 0, "zorder": 3}
-        band = axes.fill_between([place - 0.46, place + 0.46], 1 / top, top, label="noise floor", **look)
+        band = axes.fill_between([middle - 0.46, middle + 0.46], 1 / top, top, label="noise floor", **look)
     return band
 
 

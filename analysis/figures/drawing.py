@@ -1,4 +1,4 @@
-"""A drawing: what a figure gives for one thing to show, the canvas it is drawn on, and the ways to save it.
+"""A drawing: what a figure gives for one thing to show, its canvas and look, and the ways to save it.
 
 A *figure* is a function of a comparison of one job and of published values, and a member of
 ``suite.registries.FIGURES``. It yields a drawing for each thing that it can show of the comparison, and none where it
@@ -11,19 +11,28 @@ left changed, and the same comparison gives the same bytes.
 """
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
+import pandas as pd
 import seaborn as sns
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.container import Container
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
-from analysis.compare.results import Comparison
+from analysis.compare.results import Comparison, Group
 from analysis.figures.reference import Reference
+from suite.errors import RequestError
 from suite.results.files import whole
+from suite.targets import TARGETS
 
 _STYLE = {
     "svg.hashsalt": "virtbench",
@@ -67,13 +76,20 @@ def style() -> AbstractContextManager[None]:
     return mpl.rc_context(sns.axes_style("whitegrid") | sns.plotting_context("notebook") | _STYLE)
 
 
-def save(chart: Figure, paths: Sequence[Path], below: Path | None = None) -> Sequence[Path]:
-    """Write the figure to each path, in the format that its suffix names. ``below``: see ``files.directory``."""
-    with style():
-        for path in paths:
-            metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-            with whole(path, below=below, sync=False) as file:
-                chart.savefig(file, format=path.suffix[1:], dpi=160, metadata=metadata)
+def write(charts: Iterable[tuple[str, Figure]], directory: Path, below: Path | None = None) -> list[Path]:
+    """Write each figure as PNG and SVG under its name, and return the paths. ``below``: see ``files.directory``.
+
+    Raises RequestError if the directory cannot be written.
+    """
+    paths: list[Path] = []
+    try:
+        for name, chart in charts:
+            for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+                paths.append(directory / f"{name}.{suffix}")
+                with style(), whole(paths[-1], below=below, sync=False) as file:
+                    chart.savefig(file, format=suffix, dpi=160, metadata=metadata)
+    except OSError as error:
+        raise RequestError(f"cannot write {directory}: {error.strerror}", remedy="name another directory") from error
     return paths
 
 
@@ -83,3 +99,117 @@ def svg(chart: Figure) -> bytes:
     with style():
         chart.savefig(out, format="svg", metadata={"Date": None})
     return out.getvalue()
+
+
+# Colours of seaborn's colour-blind palette, ordered so that they also differ in lightness; hatches for print in grey.
+_COLOURS = {
+    target: sns.color_palette("colorblind")[number] for target, number in zip(TARGETS, (7, 0, 1, 2), strict=True)
+}
+_HATCHES = dict(zip(TARGETS, ("", "///", "\\\\\\", "xxx"), strict=True))
+WIDTH = 0.84
+"""The width of the bars of one place together, where places are 1 apart."""
+_LINEAR_RANGE = 20.0
+"""Ratios further apart than this are drawn on a logarithmic axis: on a linear one the small bars would vanish."""
+
+
+def palette(targets: Sequence[str]) -> dict[str, object]:
+    """Return the colour of each target; grey for a target of another package."""
+    return {target: _COLOURS.get(target, "0.5") for target in targets}
+
+
+def targets_of(groups: Sequence[Group]) -> list[str]:
+    """Return all targets, those of the paper first and in its order."""
+    names = {summary.target for group in groups for summary in group.targets}
+    return [target for target in TARGETS if target in names] + sorted(names - set(TARGETS))
+
+
+def legend(groups: Sequence[Group], targets: Sequence[str]) -> list[Patch]:
+    """Return one entry per target, which names its substitutes and marks."""
+    notes: dict[str, dict[str, None]] = {target: {} for target in targets}
+    for summary in (summary for group in groups for summary in group.targets if summary.target in notes):
+        notes[summary.target] |= dict.fromkeys(summary.notes)
+    return [entry(target, texts) for target, texts in notes.items()]
+
+
+def entry(target: str, notes: Iterable[str]) -> Patch:
+    """Return the entry of one target in a legend."""
+    look = {"facecolor": _COLOURS.get(target, "0.5"), "hatch": _HATCHES.get(target, "..."), "edgecolor": "white"}
+    return Patch(**look, label="\n".join((target, *(textwrap.fill(note, 40) for note in notes))))
+
+
+def legend_below(chart: Figure, entries: Sequence[Artist | Container], columns: int) -> None:
+    """Put the legend under the figure, in as many columns as its width has room for, and ``columns`` at most."""
+    widest = max(len(line) for entry in entries for line in str(entry.get_label()).splitlines())
+    fitting = int(chart.get_figwidth() / (0.8 + 0.08 * widest))  # inches of the patch and of a letter at this size
+    columns = min(columns, max(fitting, 1))
+    chart.legend(handles=entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+
+
+def grouped(axes: Axes, bars: pd.DataFrame, x: str, y: str, places: Sequence[str], targets: Sequence[str]) -> None:
+    """Draw a bar of height ``y`` for each row, by ``x`` and, inside that, by its column ``target``."""
+    sns.barplot(
+        bars,
+        x=x,
+        y=y,
+        hue="target",
+        order=places,
+        hue_order=targets,
+        palette=palette(targets),
+        saturation=1,
+        errorbar=None,
+        legend=False,
+        width=WIDTH,
+        edgecolor="white",
+        linewidth=0.8,
+        ax=axes,
+    )
+    for number, target in enumerate(targets):
+        for patch in axes.containers[number]:
+            patch.set_hatch(_HATCHES.get(target, "..."))
+
+
+def middles(bars: pd.DataFrame, x: str, places: Sequence[str], targets: Sequence[str]) -> list[float]:
+    """Return where ``grouped`` draws each row's bar on the horizontal axis."""
+    return [
+        places.index(name) + (targets.index(target) + 0.5) * WIDTH / len(targets) - WIDTH / 2
+        for name, target in zip(bars[x], bars["target"], strict=True)
+    ]
+
+
+def intervals(axes: Axes, bars: pd.DataFrame, height: str) -> Container | None:
+    """Draw the intervals of the bars that have one, from ``low`` to ``high`` at ``x``; None where none has."""
+    bounded = bars[bars["low"].notna() & bars[height].notna()]
+    if bounded.empty:
+        return None
+    errors = [bounded[height] - bounded["low"], bounded["high"] - bounded[height]]
+    look: dict[str, Any] = {"fmt": "none", "ecolor": "0.1", "elinewidth": 1.2, "capsize": 3, "label": "95 % interval"}
+    return axes.errorbar(bounded["x"], bounded[height], errors, **look)
+
+
+def above(axes: Axes, text: str, x: float, top: float, **look: object) -> None:
+    """Write the text above a bar."""
+    offset: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", **look}
+    axes.annotate(text, (x, top), **offset, ha="center", va="bottom", fontsize=9)
+
+
+def scale(axes: Axes, heights: "pd.Series[float]") -> None:
+    """Fit the vertical axis to the heights: from zero, or logarithmic where they are far apart."""
+    low, high = heights.min(), heights.max()
+    if low > 0 and high / low > _LINEAR_RANGE:
+        axes.set_yscale("log")
+        axes.set_ylim(min(low, 1) / 3, high * 3)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    else:
+        axes.set_ylim(0, high * 1.15)
+
+
+def label(axes: Axes, title: str, below: str, what: str, *, normalised: bool) -> None:
+    """Write the title, ``below`` in small letters under it, and ``what`` at the vertical axis."""
+    axes.set_xlabel("")
+    axes.set_ylabel(what + (", log scale" if axes.get_yscale() == "log" else ""))
+    if normalised:
+        axes.axhline(1, color="0.2", linewidth=1, linestyle=(0, (4, 3)), zorder=0.9)
+    axes.set_title(title, loc="left", fontweight="bold", pad=30)
+    above_axes: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, 5), "textcoords": "offset points"}
+    axes.annotate(below, (0, 1), **above_axes, fontsize=9, color="0.3")
+    sns.despine(ax=axes, left=True)

@@ -14,10 +14,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.figures.drawing import Drawing, canvas, save, style
-from analysis.figures.style import label, legend_below, palette
+from analysis.figures.drawing import Drawing, canvas, label, legend_below, palette, style, write
 from analysis.history.results import History, Series
-from suite.errors import RequestError
 from suite.registries import HISTORY_FIGURES
 from suite.targets import BASELINE
 
@@ -26,26 +24,18 @@ HistoryFigure = Callable[[History], Iterator[Drawing]]
 
 
 def draw_history(history: History, directory: Path) -> list[Path]:
-    """Write every figure of a history as PNG and SVG, and return the paths. Raises RequestError where it cannot."""
-    paths: list[Path] = []
+    """Write every figure of a history as PNG and SVG, and return the paths. Raises RequestError if it cannot."""
     broken = HISTORY_FIGURES.failures()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for name in (name for name in HISTORY_FIGURES if name not in broken):
-            figure: HistoryFigure = HISTORY_FIGURES.get(name)
-            for drawing in figure(history):
-                paths += save(drawing.chart, [directory / f"{drawing.name}.{kind}" for kind in ("png", "svg")])
-    except OSError as error:
-        raise RequestError(f"cannot write {directory}: {error.strerror}", remedy="name another directory") from error
-    return paths
+    figures: list[HistoryFigure] = [HISTORY_FIGURES.get(name) for name in HISTORY_FIGURES if name not in broken]
+    return write(((drawing.name, drawing.chart) for figure in figures for drawing in figure(history)), directory)
 
 
 def values(history: History) -> Iterator[Drawing]:
     """Yield a drawing for each metric of each job and model: its targets over time, and their changes."""
     pictures: dict[tuple[str, ...], list[Series]] = {}
-    for one in history.series:
-        job = (one.scenario, one.data, one.profile, one.recipe, one.variant, one.model, one.host)
-        pictures.setdefault((*job, one.metric, "relative" if one.normalised else ""), []).append(one)
+    for row in history.series:
+        job = (row.scenario, row.data, row.profile, row.recipe, row.variant, row.model, row.host)
+        pictures.setdefault((*job, row.metric, "relative" if row.normalised else ""), []).append(row)
     for key, series in pictures.items():
         parts = (re.sub(r"[^A-Za-z0-9_.]+", "-", part).strip("-") for part in key)
         yield _drawing("-".join(filter(None, ("history", *parts))), series)
@@ -53,12 +43,12 @@ def values(history: History) -> Iterator[Drawing]:
 
 def _drawing(name: str, series: Sequence[Series]) -> Drawing:
     first = series[0]
-    targets = [one.target for one in series]
+    targets = [row.target for row in series]
     colours = palette(targets)
     with style():
         chart = canvas(8.0, 4.0)
         axes = chart.subplots()
-        entries = [_line(axes, one, colours[one.target]) for one in series]
+        entries = [_line(axes, row, colours[row.target]) for row in series]
         unit = f"relative to {BASELINE}" if first.normalised else first.unit
         job = ", ".join(
             filter(None, (first.scenario, first.data, first.profile, first.recipe, first.variant, first.host))
@@ -67,7 +57,7 @@ def _drawing(name: str, series: Sequence[Series]) -> Drawing:
         label(axes, f"{first.model}: {first.what}", below, unit, normalised=first.normalised)
         axes.tick_params(axis="x", labelrotation=30)
         legend_below(chart, entries, 4)
-    changes = sum(len(one.shifts) for one in series)
+    changes = sum(len(row.shifts) for row in series)
     return Drawing(name, f"{first.model}: {first.what}", chart, description=f"over time, with {changes} changes")
 
 

@@ -12,9 +12,20 @@ from matplotlib.patches import Rectangle
 
 from analysis.compare.interference import SHARED_METRICS
 from analysis.compare.results import Comparison, Effect, Interference, known_first
-from analysis.figures.drawing import Drawing, canvas, style
+from analysis.figures.drawing import (
+    WIDTH,
+    Drawing,
+    above,
+    canvas,
+    entry,
+    grouped,
+    intervals,
+    label,
+    legend_below,
+    middles,
+    style,
+)
 from analysis.figures.reference import SOURCE, Reference, expected_loss
-from analysis.figures.style import WIDTH, above, entry, grouped, intervals, label, legend_below, middles
 from analysis.load.metrics import Metric
 from suite.job.sharing import aggressor_names, victim_names
 from suite.targets import TARGETS
@@ -27,32 +38,32 @@ _MOST_SAID = 0.6
 
 def loss_bars(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
     """Yield the paper's figure 10: what each victim loses beside AlexNet, by throughput and by elapsed time."""
-    found = [one for one in _as_they_are(comparison) if one.aggressor == _PAPERS_AGGRESSOR]
+    rows = [row for row in _as_they_are(comparison) if row.aggressor == _PAPERS_AGGRESSOR]
     for metric in SHARED_METRICS[:2]:
-        if any(metric.name in one.effects for one in found):
+        if any(metric.name in row.effects for row in rows):
             title = f"Figure 10: {metric.name} beside AlexNet, shared scenario"
-            yield Drawing(metric.name, title, _losses(found, metric, title), 10)
+            yield Drawing(metric.name, title, _losses(rows, metric, title), 10)
 
 
 def heat_map(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
     """Yield the per cent of throughput lost: victims down, aggressors across, a panel for each target on one scale."""
-    found = _as_they_are(comparison)
-    if any("throughput" in one.effects for one in found):
+    rows = _as_they_are(comparison)
+    if any("throughput" in row.effects for row in rows):
         title = "Interference: throughput that victims lose beside aggressors"
-        yield Drawing("interference", title, _map(found, title))
+        yield Drawing("interference", title, _map(rows, title))
 
 
 def _as_they_are(comparison: Comparison) -> list[Interference]:
-    return [one for one in comparison.interference if not one.ablation]
+    return [row for row in comparison.interference if not row.ablation]
 
 
-def _losses(found: Sequence[Interference], metric: Metric, title: str) -> Figure:
+def _losses(rows: Sequence[Interference], metric: Metric, title: str) -> Figure:
     """Draw bars by target, the ranges that the paper's text gives as outlines."""
-    victims, targets = _order(found)
+    victims, targets = _order(rows)
     bars = pd.DataFrame(
-        {"victim": one.model, "target": one.target, **_lost(one.effects[metric.name], metric)}
-        for one in found
-        if metric.name in one.effects
+        {"victim": row.model, "target": row.target, **_lost(row.effects[metric.name], metric)}
+        for row in rows
+        if metric.name in row.effects
     )
     bars["x"] = middles(bars, "victim", victims, targets)
     with style():
@@ -70,35 +81,35 @@ def _losses(found: Sequence[Interference], metric: Metric, title: str) -> Figure
                 axes.add_patch(Rectangle(*box, **_OUTLINE, linewidth=1.6, zorder=4))
                 axes.autoscale_view()
         axes.margins(y=0.12)  # room for what is written above the bars
-        job = found[0].job
+        job = rows[0].job
         label(axes, title, str(job), f"{metric.name} lost, %", normalised=False)
         axes.axhline(0, color="0.2", linewidth=1)
         outline = Rectangle((0, 0), 1, 1, **_OUTLINE, label=f"{SOURCE},\nby its text")
-        entries = [*(entry(target, _notes(found, target)) for target in targets), outline]
+        entries = [*(entry(target, _notes(rows, target)) for target in targets), outline]
         legend_below(chart, entries, len(entries))
     return chart
 
 
-def _map(found: Sequence[Interference], title: str) -> Figure:
-    victims, targets = _order(found)
-    aggressors = sorted({one.aggressor for one in found}, key=lambda name: known_first(aggressor_names(), name))
+def _map(rows: Sequence[Interference], title: str) -> Figure:
+    victims, targets = _order(rows)
+    aggressors = sorted({row.aggressor for row in rows}, key=lambda name: known_first(aggressor_names(), name))
     cells = {
-        (one.target, one.model, one.aggressor): _lost(one.effects["throughput"], SHARED_METRICS[0])["lost"]
-        for one in found
-        if "throughput" in one.effects
+        (row.target, row.model, row.aggressor): _lost(row.effects["throughput"], SHARED_METRICS[0])["lost"]
+        for row in rows
+        if "throughput" in row.effects
     }
     top = max(10.0, *cells.values())
     with style():
         chart = canvas(2.0 + (1.2 + 0.9 * len(aggressors)) * len(targets), 2.4 + 0.6 * len(victims))
-        for place, target in enumerate(targets):
-            axes = chart.add_subplot(1, len(targets), place + 1)
+        for column, target in enumerate(targets):
+            axes = chart.add_subplot(1, len(targets), column + 1)
             table = pd.DataFrame(
                 [[cells.get((target, victim, name)) for name in aggressors] for victim in victims],
                 index=pd.Index(victims),
                 columns=pd.Index(aggressors),
                 dtype=float,
             )
-            last = place == len(targets) - 1
+            last = column == len(targets) - 1
             sns.heatmap(
                 table,
                 ax=axes,
@@ -109,17 +120,17 @@ def _map(found: Sequence[Interference], title: str) -> Figure:
                 fmt=".0f",
                 cbar=last,
                 cbar_kws={"label": "throughput lost, %"},
-                yticklabels=place == 0,
+                yticklabels=column == 0,
                 linewidths=1,
             )
-            axes.set_title("\n".join((target, *_notes(found, target))), fontsize=10)
-        chart.suptitle(f"{title}\n{found[0].job}", fontsize=10, x=0.01, ha="left")
+            axes.set_title("\n".join((target, *_notes(rows, target))), fontsize=10)
+        chart.suptitle(f"{title}\n{rows[0].job}", fontsize=10, x=0.01, ha="left")
     return chart
 
 
-def _order(found: Sequence[Interference]) -> tuple[list[str], list[str]]:
-    victims = sorted({one.model for one in found}, key=lambda name: known_first(victim_names(), name))
-    return victims, sorted({one.target for one in found}, key=lambda name: known_first(TARGETS, name))
+def _order(rows: Sequence[Interference]) -> tuple[list[str], list[str]]:
+    victims = sorted({row.model for row in rows}, key=lambda name: known_first(victim_names(), name))
+    return victims, sorted({row.target for row in rows}, key=lambda name: known_first(TARGETS, name))
 
 
 def _lost(effect: Effect, metric: Metric) -> dict[str, float]:
@@ -132,5 +143,5 @@ def _lost(effect: Effect, metric: Metric) -> dict[str, float]:
     return {"lost": lost(effect.ratio), "low": low, "high": high}
 
 
-def _notes(found: Sequence[Interference], target: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(note for one in found if one.target == target for note in one.notes))
+def _notes(rows: Sequence[Interference], target: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(note for row in rows if row.target == target for note in row.notes))

@@ -17,9 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from analysis.compare.results import ComparedJob, Comparison
-from analysis.figures.drawing import Drawing, FigureKind, save
+from analysis.figures.drawing import Drawing, FigureKind, write
 from analysis.figures.reference import Reference
-from suite.errors import RequestError
 from suite.registries import FIGURES
 from suite.results.files import remove_temporaries
 from suite.results.store import PLOTS
@@ -42,18 +41,11 @@ def draw(comparison: Comparison, directory: Path, reference: Reference | None = 
     ``reference``: published ratios to draw as markers, such as ``analysis.figures.reference.normalised()``.
     Raises RequestError if the directory cannot be written.
     """
-    paths: list[Path] = []
     # Whoever may write the run could have made a link of its plots/; a directory that the user names may be one.
     below = directory.parent if directory.name == PLOTS else None
     remove_temporaries(directory)  # of a bench compare that was killed
-    try:
-        for job in comparison.jobs:
-            for picture in pictures(comparison, job, reference or {}):
-                files = [directory / f"{picture.stem}.{kind}" for kind in ("png", "svg")]
-                paths += save(picture.drawing.chart, files, below)
-    except OSError as error:
-        raise RequestError(f"cannot write {directory}: {error.strerror}", remedy="name another directory") from error
-    return paths
+    drawn = (picture for job in comparison.jobs for picture in pictures(comparison, job, reference or {}))
+    return write(((picture.stem, picture.drawing.chart) for picture in drawn), directory, below)
 
 
 def pictures(comparison: Comparison, job: ComparedJob, reference: Reference) -> Iterator[Picture]:
@@ -61,13 +53,13 @@ def pictures(comparison: Comparison, job: ComparedJob, reference: Reference) -> 
 
     A figure of another package that cannot be loaded is left out; ``bench doctor`` tells why.
     """
-    one = comparison.of(job)
+    of_job = comparison.of(job)
     broken = FIGURES.failures()
     for name in FIGURES:
         if name in broken:
             continue
         figure: FigureKind = FIGURES.get(name)
-        for drawing in figure(one, reference):
+        for drawing in figure(of_job, reference):
             numbered = drawing.number is not None
             parts = [*([f"figure-{drawing.number}"] if numbered else []), *_place(job, comparison), drawing.name]
             caption = f"{drawing.title}{' (numbered as in the paper)' if numbered else ''}"

@@ -9,16 +9,11 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
-import pandas as pd
-
 from analysis.compare.results import ComparedJob
-from analysis.load.computed import computed
-from analysis.load.metrics import METRICS
-from analysis.load.records import COLUMNS, FLOATS, Records, Text
 from suite.job.sharing import SMALL_ALEXNET
+from suite.targets import BASELINE
 
 SOURCE = "Lin, Pai and Chou 2018"
-RUN_ID = "closer2018"
 _FILE = "closer2018_figures.csv"
 _SCENARIOS = {("single", "real"): "real", ("single", "synthetic"): "synthetic"}
 
@@ -45,46 +40,6 @@ def figure_number(job: ComparedJob, metric: str) -> int | None:
     return _FIGURES.get((job.scenario, kind_of(job.data), metric))
 
 
-def load_reference() -> Records:
-    """Return the paper's numbers as a run: ``compare`` gives its normalised figures."""
-    trials: dict[tuple[str, ...], dict[str, object]] = {}
-    columns = {metric.name: metric.column for metric in METRICS}
-    for line in csv.DictReader((files("analysis.figures") / _FILE).read_text(encoding="utf-8").splitlines()):
-        scenario = _SCENARIOS.get((line["scenario"], line["data"]), line["scenario"])
-        key = (scenario, line["data"], line["model"], line["target"])
-        trial = trials.setdefault(key, _trial(*key))
-        trial[columns[line["metric"]]] = float(line["value"])
-    table = pd.DataFrame(list(trials.values()), columns=[*COLUMNS, "path"]).drop(columns="metrics")
-    table = table.assign(forced="")
-    return Records(table.astype(dict.fromkeys((*FLOATS, "memory_bytes"), "float64")), (), ())
-
-
-def _trial(scenario: str, data: str, model: str, target: str) -> dict[str, object]:
-    missing = dict.fromkeys(COLUMNS)
-    return missing | {
-        "run_id": RUN_ID,
-        "trial_id": f"{scenario}-{data}-{model}-{target}",
-        "started_at": "2018-03-19",
-        "scenario": scenario,
-        "data": data,
-        "profile": "paper",
-        "recipe": "reference",
-        "model": model,
-        "target": target,
-        "replica": 0,
-        "block": int(data == "real"),  # a block has one kind of data
-        "position": 0,
-        "unit": "images",
-        "settings": "",
-        "computed": computed(0, {}, None),
-        "facts": Text(""),
-        "warm_up": False,
-        "ok": True,
-        "substitutes": "",
-        "path": _FILE,
-    }
-
-
 def kind_of(data: str) -> str:
     """Return ``synthetic`` or ``real``, as the paper tells data apart: whatever is read is real."""
     return data if data == "synthetic" else "real"
@@ -93,15 +48,11 @@ def kind_of(data: str) -> str:
 @cache
 def normalised() -> Reference:
     """Return each published value over that of bare metal."""
-    trials = load_reference().trials.set_index(["scenario", "data", "model", "target"])
-    found: dict[Key, float] = {}
-    for scenario, data, model, target in trials.index:
-        for metric in METRICS:
-            column = trials[metric.column]
-            ratio = column[scenario, data, model, target] / column[scenario, data, model, "bare-metal"]
-            if ratio == ratio:  # not NaN: the paper has it
-                found[scenario, data, model, target, metric.name] = float(ratio)
-    return found
+    values: dict[Key, float] = {}
+    for line in csv.DictReader((files("analysis.figures") / _FILE).read_text(encoding="utf-8").splitlines()):
+        scenario = _SCENARIOS.get((line["scenario"], line["data"]), line["scenario"])
+        values[scenario, line["data"], line["model"], line["target"], line["metric"]] = float(line["value"])
+    return {key: value / values[(*key[:3], BASELINE, key[4])] for key, value in values.items()}
 
 
 FIGURE_10 = (

@@ -4,6 +4,7 @@ The run is the sample: what differs from night to night is in the noise between 
 do not hold. Two runs belong to one series if their jobs agree in everything but the image, and their host is the same.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,8 @@ import pandas as pd
 
 from analysis.compare.matching import KEY, Key, by_key, prepared
 from analysis.compare.pairing import to_baseline, with_variants
-from analysis.compare.validity import changes, usable
+from analysis.compare.validity import changes as changes_of
+from analysis.compare.validity import usable
 from analysis.history.results import SCHEMA_VERSION, History, Point, Series, Shift
 from analysis.load.metrics import Metric, in_units, metrics_of
 from analysis.load.records import Records
@@ -29,27 +31,22 @@ _RUN = "directory"
 
 def history_of(records: Records) -> History:
     """Return the series of all runs, in the order of the paper."""
-    trials = _with_places(records.trials)
+    host = records.trials["hostname"].fillna("a host without a name")
+    trials = prepared(records.trials).assign(
+        host=host if host.nunique() > 1 else "",
+        directory=records.trials["path"].map(lambda path: str(Path(path).parents[1])),
+        image=records.trials["settings"].astype(str).map(lambda text: settings_in(text).get("image", "")),
+    )
+    # A directory is a run, whatever its name: the firings of a schedule hold cells of the same names.
+    trials = with_variants(trials.assign(run_id=trials[_RUN]))
     ok = trials[trials["ok"]]
     formed = usable(to_baseline(ok, [metric.column for metric in records.metrics])).pairs
     hosts = ok.drop_duplicates("run_id").set_index("run_id")
     ratios = formed[formed["target"] != BASELINE]
     ratios = ratios.assign(arm="", **{name: ratios["run_id"].map(hosts[name]) for name in ("host", _RUN)})
-    own, normalised = by_key(ok, _KEY), by_key(ratios, _KEY)
-    series = [one for key, rows in own.items() for one in _series_of(key, rows, normalised.get(key), records.metrics)]
-    return History(SCHEMA_VERSION, ok["run_id"].nunique(), tuple(series))
-
-
-def _with_places(trials: pd.DataFrame) -> pd.DataFrame:
-    """Add what the series are told apart by, and the directory and image of each run."""
-    host = trials["hostname"].fillna("a host without a name")
-    found = prepared(trials).assign(
-        host=host if host.nunique() > 1 else "",
-        directory=trials["path"].map(lambda path: str(Path(path).parents[1])),
-        image=trials["settings"].astype(str).map(lambda text: settings_in(text).get("image", "")),
-    )
-    # A directory is a run, whatever its name: the firings of a schedule hold cells of the same names.
-    return with_variants(found.assign(run_id=found["directory"]))
+    values, normalised = by_key(ok, _KEY), by_key(ratios, _KEY)
+    series = (_series_of(key, rows, normalised.get(key), records.metrics) for key, rows in values.items())
+    return History(SCHEMA_VERSION, ok["run_id"].nunique(), tuple(itertools.chain.from_iterable(series)))
 
 
 def _series_of(
@@ -57,8 +54,8 @@ def _series_of(
 ) -> Iterator[Series]:
     runs = rows.groupby(_RUN)["started_at"].min().sort_values()
     facts = rows.drop_duplicates(_RUN).set_index(_RUN)[["facts", "image"]]
-    own = metrics_of(metrics, key[KEY.index("scenario")], key[KEY.index("model")])
-    for metric in in_units(own, rows["unit"].iloc[0]):
+    measured = metrics_of(metrics, key[KEY.index("scenario")], key[KEY.index("model")])
+    for metric in in_units(measured, rows["unit"].iloc[0]):
         if metric.supporting:
             continue
         logs = {False: (rows, np.log(rows[metric.column].where(rows[metric.column] > 0)))}
@@ -81,52 +78,45 @@ def _points(table: pd.DataFrame, logs: "pd.Series[float]", runs: "pd.Series[str]
     blocks = logs.groupby([table[_RUN], table["block"]]).mean().dropna()
     by_run = {str(run): list(values) for run, values in blocks.groupby(level=0)}
     for run, started_at in runs.items():
-        place = locate(by_run.get(str(run), ()))
-        if place is not None:
-            ends = place.interval
+        if location := locate(by_run.get(str(run), ())):
+            ends = location.interval
             interval = None if ends is None else (math.exp(ends[0]), math.exp(ends[1]))
-            yield Point(str(run), started_at, math.exp(place.centre), interval, place.n)
+            yield Point(str(run), started_at, math.exp(location.centre), interval, location.n)
 
 
 def _shifts(points: Sequence[Point], facts: pd.DataFrame, *, more_is_faster: bool) -> Iterator[Shift]:
     logs = np.log([point.value for point in points])
-    places = change_points(logs)
-    ends = [0, *places, len(points)]
-    for number, place in enumerate(places, start=1):
-        levels = [locate(logs[ends[number - 1] : place]), locate(logs[place : ends[number + 1]])]
-        before, after = levels
+    changes = change_points(logs)
+    for begin, first, end in zip([0, *changes], changes, [*changes[1:], len(points)], strict=False):
+        before, after = locate(logs[begin:first]), locate(logs[first:end])
         if before is None or after is None:
             continue
-        found = difference(before, after)
-        half = found.half_width
-        at, machine = _changed(points, facts, place)
+        shift = difference(before, after)
+        half = shift.half_width
+        at, machine = _changed(points, facts, first)
         yield Shift(
-            run=points[place].run,
-            started_at=points[place].started_at,
+            run=points[first].run,
+            started_at=points[first].started_at,
             before=math.exp(before.centre),
             after=math.exp(after.centre),
             runs=(before.n, after.n),
-            ratio=math.exp(found.centre),
-            interval=None if half is None else (math.exp(found.centre - half), math.exp(found.centre + half)),
-            slower=math.expm1(-found.centre if more_is_faster else found.centre),
+            ratio=math.exp(shift.centre),
+            interval=None if half is None else (math.exp(shift.centre - half), math.exp(shift.centre + half)),
+            slower=math.expm1(-shift.centre if more_is_faster else shift.centre),
             machine=machine,
             machine_at=at,
         )
 
 
-def _changed(points: Sequence[Point], facts: pd.DataFrame, place: int) -> tuple[str | None, tuple[str, ...]]:
+def _changed(points: Sequence[Point], facts: pd.DataFrame, first: int) -> tuple[str | None, tuple[str, ...]]:
     """Return what changed on the machine where the level did, else a run before or after, and at which run."""
-    for there in (place, place - 1, place + 1):
-        if 0 < there < len(points):
-            new, old = (facts.loc[points[number].run] for number in (there, there - 1))
-            found = changes([old["facts"].text], [new["facts"].text])
+    for number in (first, first - 1, first + 1):
+        if 0 < number < len(points):
+            old, new = (facts.loc[points[neighbour].run] for neighbour in (number - 1, number))
+            texts = changes_of([old["facts"].text], [new["facts"].text])
             if new["image"] and old["image"] and new["image"] != old["image"]:
-                found = (*found, f"image {_digest(old['image'])} -> {_digest(new['image'])}")
-            if found:
-                return points[there].run, found
+                before, after = (run["image"].removeprefix("sha256:")[:12] for run in (old, new))
+                texts = (*texts, f"image {before} -> {after}")
+            if texts:
+                return points[number].run, texts
     return None, ()
-
-
-def _digest(image: str) -> str:
-    """Return the beginning of a digest, which tells as much as a reader can use."""
-    return image.removeprefix("sha256:")[:12]

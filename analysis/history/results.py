@@ -71,5 +71,5 @@ class History:
 
     @property
     def shifts(self) -> int:
-        """Return how many changes there are in all series together."""
-        return sum(len(one.shifts) for one in self.series)
+        """The number of changes in all series together."""
+        return sum(len(series.shifts) for series in self.series)

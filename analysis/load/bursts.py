@@ -20,7 +20,7 @@ Bursts = list[list[float]]
 
 def bursts_of(trial: pd.Series) -> Bursts:
     """Return the steps of a row of evidence with ``alternation``."""
-    ends = accumulate((one.steps for one in trial["alternation"].bursts), initial=0)
+    ends = accumulate((burst.steps for burst in trial["alternation"].bursts), initial=0)
     return [trial["turn_steps"][begin:end] for begin, end in pairwise(ends)]
 
 
@@ -33,10 +33,11 @@ def check_bursts(alternation: Alternation, steps_s: Sequence[float]) -> None:
 
 
 def switching(trials: pd.DataFrame) -> SwitchingCost | None:
-    """Return what switching costs the trials of one target, from rows of evidence; None where it cannot be told."""
-    each = [bursts_of(trial) for _, trial in trials.iterrows()]
+    """Return what switching costs the trials of one target, from rows of evidence; None if it cannot be estimated."""
+    instances = [bursts_of(trial) for _, trial in trials.iterrows()]
     return switching_cost(
-        [[burst[0] for burst in bursts] for bursts in each], [[burst[1:] for burst in bursts] for bursts in each]
+        [[burst[0] for burst in bursts] for bursts in instances],
+        [[burst[1:] for burst in bursts] for bursts in instances],
     )
 
 

@@ -33,10 +33,13 @@ class Computed(NamedTuple):
 
         None where the two do not have the same losses to compare.
         """
-        if [(name, len(column)) for name, column in self.early] != [(name, len(each)) for name, each in other.early]:
+        if [(name, len(column)) for name, column in self.early] != [
+            (name, len(column)) for name, column in other.early
+        ]:
             return None
         return max(
-            (_apart(mine, its) for (_, mine), (_, its) in zip(self.early, other.early, strict=True)), default=None
+            (_apart(losses, others) for (_, losses), (_, others) in zip(self.early, other.early, strict=True)),
+            default=None,
         )
 
 
@@ -47,23 +50,24 @@ def _apart(mine: Sequence[float], its: Sequence[float]) -> float:
 
 def computed(seed: int, losses: Mapping[str, Sequence[float]], weights_sha256: str | None) -> Computed:
     """Return what a trial computed."""
-    known = sorted((name, column) for name, column in losses.items() if column)
+    nonempty = sorted((name, column) for name, column in losses.items() if column)
     digest = hashlib.sha256()
-    for name, column in known:
+    for name, column in nonempty:
         digest.update(f"{name} {len(column)}\n".encode() + array("d", column).tobytes())
-    early = tuple((name, tuple(column[:EARLY])) for name, column in known)
-    return _one_object(Computed(seed, digest.hexdigest() if known else "", early, weights_sha256 or ""))
+    early = tuple((name, tuple(column[:EARLY])) for name, column in nonempty)
+    return _one_object(Computed(seed, digest.hexdigest() if nonempty else "", early, weights_sha256 or ""))
 
 
 @lru_cache(maxsize=10_000)
-def _one_object(found: Computed) -> Computed:
-    return found
+def _one_object(work: Computed) -> Computed:
+    return work
 
 
-def together(found: Sequence[Computed]) -> Computed:
-    """Return what the trials of one target in a block computed; where they did other work, what agrees with nothing."""
-    first, *others = found
-    if all((agreed := agreement(one, first, may_round=True)) is None or agreed.kind != "other" for one in others):
+def together(trials: Sequence[Computed]) -> Computed:
+    """Return what the trials of one target in a block computed; if they did other work, what agrees with nothing."""
+    first, *later = trials
+    agreements = (agreement(work, first, may_round=True) for work in later)
+    if all(agreed is None or agreed.kind != "other" for agreed in agreements):
         return first
     return first._replace(losses=_CLASH, early=(), weights=_CLASH)
 
@@ -89,19 +93,19 @@ class Agreement(NamedTuple):
 _WEIGHTS, _LOSSES = Agreement("weights"), Agreement("losses")
 
 
-def agreement(own: Computed, base: Computed, *, may_round: bool) -> Agreement | None:
+def agreement(work: Computed, base: Computed, *, may_round: bool) -> Agreement | None:
     """Return how two trials agree; None where neither says what it computed, or their seeds differ.
 
     ``may_round``: whether the machines, or the job, let equal work end in other bits.
     """
-    if own.seed != base.seed or not (own.losses or own.weights or base.losses or base.weights):
+    if work.seed != base.seed or not (work.losses or work.weights or base.losses or base.weights):
         return None
-    if own == base:
-        return _WEIGHTS if own.weights else _LOSSES
-    for name, mine, its in (("losses", own.losses, base.losses), ("weights", own.weights, base.weights)):
+    if work == base:
+        return _WEIGHTS if work.weights else _LOSSES
+    for name, mine, its in (("losses", work.losses, base.losses), ("weights", work.weights, base.weights)):
         if bool(mine) != bool(its):
             return Agreement("other", f"recorded {name} on one side alone")
-    apart = own.apart(base)
+    apart = work.apart(base)
     if may_round and apart is not None and apart <= TOLERANCE:
         return Agreement("near", apart=apart)
-    return Agreement("other", f"computed other {'weights' if own.losses == base.losses else 'losses'}", apart)
+    return Agreement("other", f"computed other {'weights' if work.losses == base.losses else 'losses'}", apart)

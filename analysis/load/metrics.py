@@ -65,7 +65,7 @@ def metrics_of(metrics: Sequence[Metric], scenario: str, model: str) -> tuple[Me
 
 def in_units(metrics: Sequence[Metric], unit: object) -> tuple[Metric, ...]:
     """Return the metrics, the throughput in what the workload counts: ``images/s``."""
-    return tuple(replace(one, unit=f"{unit}/s") if one == METRICS[0] else one for one in metrics)
+    return tuple(replace(metric, unit=f"{unit}/s") if metric == METRICS[0] else metric for metric in metrics)
 
 
 @dataclass(frozen=True)
@@ -82,31 +82,31 @@ def spread(trials: pd.DataFrame) -> Spread:
 
     A value in another unit or direction is left out, with a warning.
     """
-    known: dict[str, Metric] = {}
+    metrics: dict[str, Metric] = {}
     columns: dict[str, dict[object, float]] = {}
-    other: dict[Metric, int] = {}
+    redefined: dict[Metric, int] = {}
     measured = trials.loc[trials["metrics"].notna(), ["scenario", "model", "metrics"]]
-    for index, scenario, model, found in measured.itertuples():
-        one: MetricValue
-        for name, one in found.items():
+    for index, scenario, model, values in measured.itertuples():
+        value: MetricValue
+        for name, value in values.items():
             of_probe = traits_of(scenario).probes
             column = f"{model}/{name}" if of_probe else f"training/{model}/{name}"
-            metric = known.get(column)
+            metric = metrics.get(column)
             if metric is None:
                 # It is the throughput once more.
                 scaled = name == SCALED_EPOCH
-                metric = known[column] = Metric(name, column, one.unit, one.better, str(model), of_probe, scaled)
-            if (one.unit, one.better) == (metric.unit, metric.better):
-                columns.setdefault(metric.column, {})[index] = one.value
+                metric = metrics[column] = Metric(name, column, value.unit, value.better, str(model), of_probe, scaled)
+            if (value.unit, value.better) == (metric.unit, metric.better):
+                columns.setdefault(metric.column, {})[index] = value.value
             else:
-                other[metric] = other.get(metric, 0) + 1
-    added = {name: pd.Series(values, dtype="float64").reindex(trials.index) for name, values in columns.items()}
+                redefined[metric] = redefined.get(metric, 0) + 1
+    added = {name: pd.Series(column, dtype="float64").reindex(trials.index) for name, column in columns.items()}
     warnings = tuple(
         AnalysisWarning(
             "metric-redefined",
             f"{metric.column} is not in {metric.unit}, or has another direction, in {count} records: left out there",
             "records of different versions of the probe or workload: compare the runs one at a time",
         )
-        for metric, count in other.items()
+        for metric, count in redefined.items()
     )
-    return Spread(trials.drop(columns="metrics").assign(**added), (*METRICS, *known.values()), warnings)
+    return Spread(trials.drop(columns="metrics").assign(**added), (*METRICS, *metrics.values()), warnings)

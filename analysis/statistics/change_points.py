@@ -7,7 +7,7 @@ most series without a change are done after a few orders (Besag and Clifford, Bi
 
 Nights are not exchangeable: a slow one is followed by slow ones. So each candidate is held, between its neighbours,
 against ``DRAWS`` of weather, made of the same runs, of which ``STAYS`` stays from run to run (the sieve bootstrap:
-Buehlmann, Bernoulli 3 (1997) 123). The weakest that is matched is dropped; the right_n are placed and tested anew.
+Buehlmann, Bernoulli 3 (1997) 123). The weakest that is matched is dropped; the others are placed and tested anew.
 ``benchmarks/history.py`` measures what it finds, and how often there is nothing to find.
 """
 
@@ -50,7 +50,7 @@ def _around(values: Numbers, changes: list[int]) -> list[Numbers]:
 
 
 def _placed(values: Numbers, changes: list[int]) -> list[int]:
-    """Place each change anew between its neighbours: the first were placed while the series still held the right_n."""
+    """Place each change anew between its neighbours: the first were placed while the series still held the others."""
     changes = sorted(changes)
     parts = zip([0, *changes], _around(values, changes), strict=False)
     return sorted({begin + _best(part)[0] for begin, part in parts})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.compare.comparison import compare
-from analysis.figures.latency import latency_lines
+from analysis.figures.points import latency_lines
 from analysis.load.records import load
 from suite.records.record import MetricValue
 from tests.analysis.conftest import Save
