@@ -1,4 +1,4 @@
-"""The one way to find in what two tables of facts differ."""
+"""Finds the differences of two tables of facts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,6 @@ UNKNOWN = "unknown"
 
 
 def gib(value: object) -> str:
-    """Return bytes as ``2 GiB``."""
     return f"{value / GIB:.4g} GiB" if isinstance(value, int | float) else str(value)
 
 
@@ -29,16 +28,17 @@ class FactRule:
     """The share of the smaller of two numbers by which they may differ."""
     text: Callable[[Any], str] = str
     lenient: bool = False
-    """Whether a value that one side does not know agrees with any."""
+    """Whether a value that is null on one side agrees with any."""
 
-    def agree(self, one: Any, other: Any) -> bool:  # noqa: ANN401 (any value of JSON)
-        """Return whether two values agree; a value that only one side knows differs."""
-        if one is None or other is None:
-            return one is other or self.lenient
-        left, right = (self.counts(one), self.counts(other)) if self.counts else (one, other)
+    def agree(self, first: Any, second: Any) -> bool:  # noqa: ANN401 (any value of JSON)
+        """Return whether two values agree; one that is null on one side differs."""
+        if first is None or second is None:
+            return first is second or self.lenient
+        if self.counts:
+            first, second = self.counts(first), self.counts(second)
         if not self.tolerance:
-            return bool(left == right)
-        return bool(abs(left - right) <= self.tolerance * min(abs(left), abs(right)))
+            return bool(first == second)
+        return bool(abs(first - second) <= self.tolerance * min(abs(first), abs(second)))
 
     def shown(self, value: object) -> str:
         """Return a value as messages show it."""
@@ -49,38 +49,39 @@ class Differing(NamedTuple):
     """One fact in which two tables differ."""
 
     path: str
-    one: Any
-    other: Any
+    first: Any
+    second: Any
     rule: FactRule
 
     @property
     def label(self) -> str:
         return self.rule.label or self.path.replace("_", " ")
 
-    def between(self, one: str, other: str) -> str:
-        """Return ``memory: a 64 GiB, b 32 GiB`` of two that are called so."""
-        return f"{self.label}: {one} {self.rule.shown(self.one)}, {other} {self.rule.shown(self.other)}"
+    def between(self, first: str, second: str) -> str:
+        """Return ``memory: a 64 GiB, b 32 GiB``, given the two names."""
+        return f"{self.label}: {first} {self.rule.shown(self.first)}, {second} {self.rule.shown(self.second)}"
 
     @property
     def against(self) -> str:
         """Return ``memory 64 GiB against 32 GiB``."""
-        return f"{self.label} {self.rule.shown(self.one)} against {self.rule.shown(self.other)}"
+        return f"{self.label} {self.rule.shown(self.first)} against {self.rule.shown(self.second)}"
 
 
 _EXACT = FactRule()
 
 
 def differ(
-    one: Mapping[str, Any], other: Mapping[str, Any], rules: Mapping[str, FactRule] | None = None
+    first: Mapping[str, Any], second: Mapping[str, Any], rules: Mapping[str, FactRule] | None = None
 ) -> Iterator[Differing]:
     """Yield the facts that differ, in the order of the first table; absent and None are both unknown.
 
     The first of the ``rules`` whose pattern matches a path holds for it; without one, values must be equal.
     """
-    for path in dict.fromkeys((*one, *other)):
+    for path in dict.fromkeys((*first, *second)):
         rule = next((rule for pattern, rule in (rules or {}).items() if fnmatchcase(path, pattern)), _EXACT)
-        if not rule.agree(one.get(path), other.get(path)):
-            yield Differing(path, one.get(path), other.get(path), rule)
+        values = first.get(path), second.get(path)
+        if not rule.agree(*values):
+            yield Differing(path, *values, rule)
 
 
 def flattened(part: Mapping[str, Any], path: str = "") -> dict[str, Any]:

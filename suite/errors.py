@@ -29,10 +29,10 @@ def spelled(text: str, spelling: Callable[[str], str] = flag) -> str:
     return "".join(pieces)
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
+def nearest(word: str, names: Sequence[str]) -> str:
     """Return ``"did you mean smoke? choose among paper, quick, smoke"``; without the question if no name is close."""
-    near = difflib.get_close_matches(word, known, n=1)
-    return (f"did you mean {near[0]}? " if near else "") + f"choose among {', '.join(known)}"
+    near = difflib.get_close_matches(word, names, n=1)
+    return (f"did you mean {near[0]}? " if near else "") + f"choose among {', '.join(names)}"
 
 
 class BenchError(Exception):
@@ -118,7 +118,7 @@ def ending(status: int) -> str:
     number = signal_of(status)
     if number is None:
         return f"ended with exit status {status}"
-    names = {int(known): known.name for known in signal.Signals}
+    names = {int(number): number.name for number in signal.Signals}
     return f"was ended by {names.get(number, f'signal {number}')}"
 
 
@@ -132,7 +132,7 @@ _WHAT_TO_DO = {
 
 
 def of_system(error: OSError) -> BenchError:
-    """Return what the operating system has said, and nobody nearer to it has caught, as a message."""
+    """Return an error of the operating system that nothing nearer to it has caught."""
     where = f"{error.filename}: " if error.filename else ""
     kind = RequestError if error.errno in _REFUSED or error.errno in (errno.EROFS, errno.ENAMETOOLONG) else BenchError
     return kind(f"{where}{error.strerror or error}", remedy=_WHAT_TO_DO.get(error.errno or 0))

@@ -26,15 +26,15 @@ class Host(BaseModel):
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> "Host":
-        """Make one from the fields of ``records.Environment``; other keys are ignored.
+        """Make a host from the fields of ``records.Environment``; other keys are ignored.
 
-        Raises ValueError for facts that are of none.
+        Raises ValueError for facts of another type.
         """
         flaws, cpus = facts.get("mitigations"), facts.get("cpus")
         if not isinstance(flaws, dict | None) or not isinstance(cpus, list | None):
             raise ValueError("mitigations must be an object and cpus a list")
-        known = {"mitigations": flaws and tuple(sorted(flaws.items())), "cpus": cpus and len(cpus)}
-        return cls.model_validate({**facts, **known})
+        counted = {"mitigations": flaws and tuple(sorted(flaws.items())), "cpus": cpus and len(cpus)}
+        return cls.model_validate({**facts, **counted})
 
     @property
     def name(self) -> str:
@@ -50,17 +50,18 @@ _RULES = {
 
 
 def differences(hosts: Iterable[Host]) -> tuple[str, ...]:
-    """Return in what hosts differ from the first, each named: ``memory: a 64 GiB, b 32 GiB``. Empty if they are equal.
+    """Return the differences of hosts from the first: ``memory: a 64 GiB, b 32 GiB``. Empty if they are equal.
 
     A value that only one host knows counts as a difference.
     """
     distinct = list(dict.fromkeys(hosts))
-    return tuple(dict.fromkeys(text for other in distinct[1:] for text in _between(distinct[0], other)))
+    return tuple(dict.fromkeys(text for host in distinct[1:] for text in _between(distinct[0], host)))
 
 
-def _between(one: Host, other: Host) -> Iterator[str]:
-    facts, its = (host.model_dump(include={"cpu_model", "cpus", "memory_bytes", "kernel"}) for host in (one, other))
-    yield from (fact.between(one.name, other.name) for fact in differ(facts, its, _RULES))
-    flaws = [flaw.path for flaw in differ(dict(one.mitigations or ()), dict(other.mitigations or ()))]
+def _between(first: Host, second: Host) -> Iterator[str]:
+    keys = {"cpu_model", "cpus", "memory_bytes", "kernel"}
+    facts = differ(first.model_dump(include=keys), second.model_dump(include=keys), _RULES)
+    yield from (fact.between(first.name, second.name) for fact in facts)
+    flaws = sorted(fact.path for fact in differ(dict(first.mitigations or ()), dict(second.mitigations or ())))
     if flaws:
-        yield f"mitigations of {', '.join(sorted(flaws))}: not the same on {one.name} and {other.name}"
+        yield f"mitigations of {', '.join(flaws)}: not the same on {first.name} and {second.name}"

@@ -1,9 +1,9 @@
-"""The base class of the suite's models, and what several of them hold."""
+"""The base class of the suite's models, types of several, and the message of what they refuse."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from suite.errors import RequestError
 
@@ -33,3 +33,9 @@ def checked(parse: Callable[[str], object]) -> AfterValidator:
         return text
 
     return AfterValidator(check)
+
+
+def first_problem(error: ValidationError, whole: str = "the value") -> str:
+    """Return the first problem of a model with its key; ``whole`` names the model if it concerns no single key."""
+    problem = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, problem['loc'])) or whole}: {problem['msg']}"

@@ -164,4 +164,4 @@ INJURIES = Registry(
 
 def every_registry() -> tuple[Registry, ...]:
     """Return all registries of this module, in the order in which they stand here."""
-    return tuple(each for each in globals().values() if isinstance(each, Registry))
+    return tuple(registry for registry in globals().values() if isinstance(registry, Registry))

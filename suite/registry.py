@@ -32,17 +32,17 @@ class Registry:
 
     @cached_property
     def _places(self) -> dict[str, EntryPoint]:
-        own = {name: EntryPoint(name, place, self.group) for name, place in self.own.items()}
-        # A member of the suite's own keeps its name: another package must not change what a number means.
-        return {**{each.name: each for each in entry_points(group=self.group) if each.name not in own}, **own}
+        own = {name: EntryPoint(name, location, self.group) for name, location in self.own.items()}
+        # A member of the suite keeps its name: another package must not change what a number means.
+        return {**{point.name: point for point in entry_points(group=self.group)}, **own}
 
     def names(self) -> tuple[str, ...]:
-        """Return every name: the suite's own in their order, then those of other packages in that of the alphabet."""
+        """Return all names: those of the suite in their order, then those of other packages in alphabetical order."""
         return (*self.own, *sorted(set(self._places) - set(self.own)))
 
-    def adopt(self, name: str, place: str, member: Any) -> None:  # noqa: ANN401 (as ``get``)
-        """Make a member known that the user has named by its file: to this process alone, and in no list of names."""
-        self._adopted[name], self._loaded[name] = place, member
+    def adopt(self, name: str, location: str, member: Any) -> None:  # noqa: ANN401 (as ``get``)
+        """Add a member that the user has named by its file: to this process alone, and to no list of names."""
+        self._adopted[name], self._loaded[name] = location, member
 
     def refuse(self, name: str, why: str) -> None:
         """Make a member unusable that contradicts another one."""
@@ -56,11 +56,11 @@ class Registry:
 
     def get(self, name: str) -> Any:  # noqa: ANN401 (the protocol of a member is its room's)
         """Return the member. Raises RequestError for a name that is unknown, or that fails to load."""
-        place = self.place(name)
+        location = self.place(name)
         if why := self._refused.get(name):
             raise RequestError(
                 f"the {self.what} {name!r} cannot be used: {why}",
-                remedy=f"mend or uninstall the package that provides {place}",
+                remedy=f"mend or uninstall the package that provides {location}",
             )
         if name not in self._loaded:
             try:
@@ -68,7 +68,7 @@ class Registry:
             except Exception as error:
                 raise RequestError(
                     f"the {self.what} {name!r} cannot be loaded: {type(error).__name__}: {error}",
-                    remedy=f"mend or uninstall the package that provides {place}",
+                    remedy=f"mend or uninstall the package that provides {location}",
                 ) from error
         return self._loaded[name]
 
@@ -78,7 +78,7 @@ class Registry:
             return self._adopted[name]
         if name not in self._places:
             raise RequestError(f"no {self.what} {name!r}", remedy=nearest(name, list(self.names())))
-        # As it was written: what is no name of a module at all is told when it is loaded.
+        # As it was written: a text that names no module is refused when it is loaded.
         return self._places[name].value.partition("[")[0].strip()
 
     def added(self) -> tuple[str, ...]:
@@ -87,10 +87,10 @@ class Registry:
 
     def failures(self) -> dict[str, str]:
         """Return, by name, why a member that another package has added cannot be used; empty where all can."""
-        found = {}
+        reasons = {}
         for name in self.added():
             try:
                 self.get(name)
             except RequestError as error:
-                found[name] = error.message
-        return found
+                reasons[name] = error.message
+        return reasons

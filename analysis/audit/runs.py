@@ -18,8 +18,7 @@ from suite.errors import RequestError
 from suite.job.job import SEQUENTIAL
 from suite.plan import Plan, TrialPlace
 from suite.records.headers import record_entries
-from suite.results.manifest import MANIFEST, ListedFile, read_manifest
-from suite.results.store import PLAN, TRIALS
+from suite.results.store import MANIFEST, PLAN, TRIALS, ListedFile, read_manifest
 from suite.trial_names import record_file
 
 _CHANGED = "the record, or the plan, was changed: run the trial again"
@@ -114,7 +113,7 @@ def _job_differences(recorded: str, planned: str) -> tuple[str, ...]:
     """
     record, plan = (flattened(json.loads(text)) for text in (recorded, planned))
     rules = dict.fromkeys(_CHOSEN, FactRule(counts=len)) if plan.get("envelope.node_chosen") else {}
-    return tuple(fact.path for fact in differ(record, plan, rules) if fact.one is not None)
+    return tuple(fact.path for fact in differ(record, plan, rules) if fact.first is not None)
 
 
 def course(run: Path, trials: pd.DataFrame, timeout_s: float | None) -> Iterator[Finding]:

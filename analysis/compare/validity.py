@@ -18,7 +18,8 @@ import pandas as pd
 from analysis.load.computed import Agreement, agreement
 from suite.differ import MEMORY_TOLERANCE, FactRule, differ, gib
 from suite.job.job import settings_in
-from suite.records.differences import FIELDS, HOST, INSIDE, Field
+from suite.records.columns import Field
+from suite.records.differences import FIELDS, HOST, INSIDE
 
 COLUMNS = ("facts", "settings", "data", "profile", "recipe", "isa", "forced", "computed", "rounds_freely")
 """The columns of both trials that ``assess`` needs."""
@@ -124,7 +125,7 @@ def fact_differences(own: str, base: str) -> tuple[Difference, ...]:
     if bool(mine.get("pod.virtual")) != bool(its.get("pod.virtual")):
         # The virtual machine numbers its own CPUs. That it is another one is named beside bare metal, too.
         mine, its = ({"pod.node": "none", **side, "host_cpus": None} for side in (mine, its))
-    return tuple(one for fact in differ(its, mine, _FACTS) for one in _difference(fact.path, fact.other, fact.one))
+    return tuple(one for fact in differ(its, mine, _FACTS) for one in _difference(fact.path, fact.second, fact.first))
 
 
 def changes(*sides: Iterable[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ this table; headers, tables, the audit, the explanation and exports take what th
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from msgspec import Meta
 
@@ -26,9 +26,12 @@ _SHOWN = 200
 Treatment = Literal["refused", "named", "constant", "measured", "checked", "ignored"]
 
 
-class Meaning(NamedTuple):
-    """What a difference between two records in a field means; see ``suite.records.differences``."""
+@dataclass(frozen=True)
+class Field:
+    """The meaning of a difference in the fields that a pattern names; ``*`` stands for any part of a path."""
 
+    path: str
+    """Empty for a column's field, which has its own."""
     treatment: Treatment
     why: str
     label: str = ""
@@ -44,8 +47,8 @@ class FieldType:
     type: Any
     """The type and bounds, as msgspec checks them; None for an object of which other rows name the fields."""
     values: Literal["number", "count", "flag", "text", "category", "object"] = "object"
-    made: Callable[[Any], Any] | None = None
-    """Makes the column's value of the field's."""
+    derive: Callable[[Any], Any] | None = None
+    """Returns the column's value, given the field's."""
 
 
 REQUIRED, REQUIRED_INSIDE = object(), object()
@@ -59,19 +62,19 @@ class Column:
     name: str
     path: str
     kind: FieldType
-    meaning: Meaning | None = None
+    meaning: Field | None = None
     default: Any = None
     """The value if the field is absent; see ``REQUIRED``."""
 
     @property
     def is_float(self) -> bool:
-        """Whether a table holds numbers, of which some may be missing."""
+        """Return whether a table holds numbers, of which some may be missing."""
         always = self.default is REQUIRED or isinstance(self.default, int)
         return self.kind.values in ("number", "count") and not always
 
     @property
     def pattern(self) -> str:
-        """The path as ``suite.records.differences`` has it: a mapping stands for each of its values."""
+        """Return the path as ``suite.records.differences`` has it: a mapping stands for each of its values."""
         return f"{self.path}.*" if get_origin(self.kind.type) is dict else self.path
 
 
@@ -84,14 +87,6 @@ _Number = Annotated[float, Meta(ge=-MOST, le=MOST)]
 _Positive = Annotated[float, Meta(ge=LEAST, le=MOST)]
 _Count = Annotated[int, Meta(ge=0, lt=1 << 50)]
 _Words = Annotated[str, Meta(max_length=500)]
-
-
-def _lines(texts: Mapping[str, str]) -> str:
-    return "\n".join(f"{name}: {text}" for name, text in sorted(texts.items()))
-
-
-def _cpu_list(cpus: list[int]) -> str:
-    return ",".join(map(str, sorted(cpus)))
 
 
 def _p99(seconds: list[float]) -> float | None:
@@ -107,11 +102,8 @@ def _tail(seconds: list[float]) -> float | None:
 
 
 def _phases(steps: Any) -> list[list[float]]:  # noqa: ANN401 (decoded by the table below)
-    return [one for one in (steps.data_s, steps.copy_s, steps.compute_s, steps.communicate_s) if one is not None]
-
-
-def _phases_s(steps: Any) -> float:  # noqa: ANN401
-    return sum(sum(column) for column in _phases(steps))
+    phases = (steps.data_s, steps.copy_s, steps.compute_s, steps.communicate_s)
+    return [seconds for seconds in phases if seconds is not None]
 
 
 def _counted(steps: Any) -> int:  # noqa: ANN401
@@ -124,10 +116,6 @@ def _latest(losses: Mapping[str, list[float]]) -> dict[str, float] | None:
     """Return the mean of each loss over the last steps; None if there are no losses."""
     last = {name: column[-LATELY:] for name, column in losses.items() if column}
     return {name: math.fsum(column) / len(column) for name, column in last.items()} or None
-
-
-def _sum_of_all(columns: Mapping[str, list[float]]) -> float:
-    return sum(map(sum, columns.values()))
 
 
 def _spans(timeline: Any) -> list[float | None]:  # noqa: ANN401
@@ -155,18 +143,14 @@ def _contradiction(outcome: Any) -> str | None:  # noqa: ANN401
 def _speed_of(name: str) -> Callable[[list[AggressorInstance]], float | None]:
     def total(aggressors: list[AggressorInstance]) -> float | None:
         """Return the speed of all aggressors together; None if one is unknown."""
-        rates = [getattr(one.aggression, name) for one in aggressors if one.aggression]
+        rates = [getattr(instance.aggression, name) for instance in aggressors if instance.aggression]
         return sum(rates) if rates and None not in rates else None
 
     return total
 
 
 def _samples(metrics: Mapping[str, MetricValue]) -> dict[str, tuple[float, list[float]]] | None:
-    return {name: (one.value, one.samples) for name, one in metrics.items() if one.samples} or None
-
-
-def _nonempty(part: Any) -> Any:  # noqa: ANN401
-    return part or None
+    return {name: (metric.value, metric.samples) for name, metric in metrics.items() if metric.samples} or None
 
 
 SECONDS, POSITIVE, COUNT = FieldType(_Seconds, "number"), FieldType(_Positive, "number"), FieldType(_Count, "count")
@@ -176,22 +160,26 @@ NAME, CATEGORY = FieldType(_pattern(Name), "text"), FieldType(_Words, "category"
 _Times = list[_Seconds]
 _Aggressors = list[AggressorInstance]
 HOW_MANY = FieldType(list[_Count], "count", len)
-LINES, CPU_LIST = FieldType(dict[str, str], "text", _lines), FieldType(list[_Count], "text", _cpu_list)
-SUM, P99, TAIL = (
-    FieldType(_Times, "number", sum),
-    FieldType(_Times, "number", _p99),
-    FieldType(_Times, "number", _tail),
+LINES = FieldType(
+    dict[str, str], "text", lambda texts: "\n".join(f"{name}: {text}" for name, text in sorted(texts.items()))
 )
+CPU_LIST = FieldType(list[_Count], "text", lambda cpus: ",".join(map(str, sorted(cpus))))
+SUM, P99, TAIL = (FieldType(_Times, "number", derive) for derive in (sum, _p99, _tail))
+PHASES = FieldType(dict[_Words, _Times], "number", lambda phases: sum(map(sum, phases.values())))
 JOULES = FieldType(dict[str, _Seconds], "number", lambda counters: sum(counters.values()) if counters else None)
 PARTS_S = FieldType(dict[_Words, _Seconds], "number", lambda parts: math.fsum(parts.values()) if parts else None)
 
 
-def _measured(why: str) -> Meaning:
-    return Meaning("measured", why)
+def _objects(kind: Any) -> FieldType:  # noqa: ANN401 (any type that msgspec reads)
+    return FieldType(kind, derive=lambda objects: objects or None)
 
 
-def _checked(why: str) -> Meaning:
-    return Meaning("checked", why)
+def _measured(why: str) -> Field:
+    return Field("", "measured", why)
+
+
+def _checked(why: str) -> Field:
+    return Field("", "checked", why)
 
 
 _PLACE = _checked("the plan says which trial it is, when in its block it is due, and with which seed")
@@ -205,12 +193,13 @@ _SPANS, _READ = _checked("its parts sum to the elapsed time"), _checked("no fewe
 _TURNS = _checked("trials of a block take turns together, and never at once")
 _QUOTED, _METRIC = _measured("the warning of failed trials quotes it"), _measured("a metric")
 _VERSION = _checked("a record of a later suite is refused by name")
-_FAILURE = Meaning("ignored", "explains a failure")
-_CLOSED = Meaning("ignored", "everything that is compared has ended before")
-_LOSSES = Meaning("refused", "the seed decides them; where rounding may differ, they must be near", "losses")
+_FAILURE = Field("", "ignored", "explains a failure")
+_CLOSED = Field("", "ignored", "everything that is compared has ended before")
+_LOSSES = Field("", "refused", "the seed decides them; where rounding may differ, they must be near", "losses")
 _WEIGHTS = "the seed decides them, bit for bit; where rounding may differ, the losses count"
-_CHECKPOINTS = Meaning("named", "memory is no disk", "file system of checkpoints", "checkpoints")
-_SUITE = Meaning("named", "the suite may have measured in another way", "suite version", "software")
+_CHECKPOINTS = Field("", "named", "memory is no disk", "file system of checkpoints", "checkpoints")
+_SUITE = Field("", "named", "the suite may have measured in another way", "suite version", "software")
+_USAGE = {"cpu_s": SECONDS, "peak_memory_bytes": COUNT, "disk_read_bytes": COUNT, "disk_written_bytes": COUNT}
 SUBSTITUTES = FieldType(Annotated[list[_Words], Meta(max_length=50)], "text", "\n".join)
 _STATUS = FieldType(Literal["ok", "failed"], "flag", lambda status: status == "ok")
 _DEVICES = FieldType(Any, "count", lambda number: number if isinstance(number, int) and 0 < number < MOST else None)
@@ -278,14 +267,11 @@ TABLE = (
     Column("governor", "conditions.governor", TEXT, _WARNED),
     Column("siblings_shared", "conditions.siblings_shared", FLAG, _WARNED),
     Column("numa_nodes", "conditions.numa_nodes", HOW_MANY, _WARNED),
-    Column("serving_cpu_s", "resources.serving.cpu_s", SECONDS, _COST),
-    Column("serving_peak_memory_bytes", "resources.serving.peak_memory_bytes", COUNT, _COST),
-    Column("serving_disk_read_bytes", "resources.serving.disk_read_bytes", COUNT, _COST),
-    Column("serving_disk_written_bytes", "resources.serving.disk_written_bytes", COUNT, _COST),
-    Column("worker_cpu_s", "resources.worker.cpu_s", SECONDS, _COST),
-    Column("worker_peak_memory_bytes", "resources.worker.peak_memory_bytes", COUNT, _COST),
-    Column("worker_disk_read_bytes", "resources.worker.disk_read_bytes", COUNT, _COST),
-    Column("worker_disk_written_bytes", "resources.worker.disk_written_bytes", COUNT, _COST),
+    *(
+        Column(f"{part}_{name}", f"resources.{part}.{name}", kind, _COST)
+        for part in ("serving", "worker")
+        for name, kind in _USAGE.items()
+    ),
     Column("energy_j", "resources.energy_j", JOULES, _COST),
     Column("llc_load_misses", "resources.cache.llc_load_misses", COUNT, _measured("the interference table holds it")),
     Column("devices", "details.devices", _DEVICES),
@@ -294,11 +280,9 @@ TABLE = (
     Column("images_read", "data_use.images_read", COUNT, _READ),
     Column("damaged", "data_use.damaged", COUNT, _measured("a warning counts them")),
     Column("aggressor", "aggressor", NAME, _PLACE),
-    Column(
-        "aggressor_before_per_s", "aggressors", FieldType(_Aggressors, "number", _speed_of("before_per_s")), default=[]
-    ),
-    Column(
-        "aggressor_beside_per_s", "aggressors", FieldType(_Aggressors, "number", _speed_of("beside_per_s")), default=[]
+    *(
+        Column(f"aggressor_{name}", "aggressors", FieldType(_Aggressors, "number", _speed_of(name)), default=[])
+        for name in ("before_per_s", "beside_per_s")
     ),
     Column("burst_s", "alternation.burst_s", POSITIVE),
     Column("block_s", "alternation.block_s", SECONDS, _TURNS),
@@ -306,8 +290,8 @@ TABLE = (
     Column("turn_s", "alternation.turn_s", SECONDS),
     Column("beside_s", "alternation.beside_s", NUMBER),
     Column("late_s", "alternation.late_s", NUMBER),
-    Column("metrics", "metrics", FieldType(dict[_Words, MetricValue], made=_nonempty), default={}),
-    Column("losses", "steps.losses", FieldType(dict[_Words, list[_Number]], made=_latest), _LOSSES, {}),
+    Column("metrics", "metrics", _objects(dict[_Words, MetricValue]), default={}),
+    Column("losses", "steps.losses", FieldType(dict[_Words, list[_Number]], derive=_latest), _LOSSES, {}),
 )
 """The columns of a table of trials; ``cpus`` is their number, ``seen_…`` what the target reports from inside,
 ``data_bytes`` those of the data set that were asked for at least once, ``metrics`` those of a probe by name, ``losses``
@@ -320,19 +304,19 @@ AUDIT = (
     Column("opening_s", "opening", PARTS_S, _measured("the parts of a metric"), {}),
     Column("counted_steps", "steps", FieldType(None, "count", _counted)),
     Column("steps_s", "steps.elapsed_s", SUM, default=REQUIRED_INSIDE),
-    Column("phases_s", "steps", FieldType(None, "number", _phases_s)),
+    Column("phases_s", "steps", FieldType(None, "number", lambda steps: sum(map(sum, _phases(steps))))),
     Column("copied_s", "steps.copy_s", SUM, _STEPS),
     Column("waited_s", "steps.data_s", SUM, _STEPS, REQUIRED_INSIDE),
     Column("computed_s", "steps.compute_s", SUM, _STEPS, REQUIRED_INSIDE),
-    Column("parts_s", "steps.phases", FieldType(dict[_Words, _Times], "number", _sum_of_all), _STEPS, {}),
+    Column("parts_s", "steps.phases", PHASES, _STEPS, {}),
     Column("measured_s", "timeline.measured_s", SECONDS, _SPANS),
     Column("timeline_s", "timeline", FieldType(None, "number", _timeline_s)),
     Column("whole_timeline", "timeline", FieldType(None, "flag", _whole_timeline)),
     Column("alternation", "alternation", FieldType(Alternation)),
-    Column("ranks", "ranks", FieldType(list[Rank], made=_nonempty), default=[]),
-    Column("aggressors", "aggressors", FieldType(_Aggressors, made=_nonempty), default=[]),
+    Column("ranks", "ranks", _objects(list[Rank]), default=[]),
+    Column("aggressors", "aggressors", _objects(_Aggressors), default=[]),
     Column("data_use", "data_use", FieldType(DataUse)),
-    Column("samples", "metrics", FieldType(dict[_Words, MetricValue], made=_samples), default={}),
+    Column("samples", "metrics", FieldType(dict[_Words, MetricValue], derive=_samples), default={}),
 )
 """The columns that the audit needs besides. Parts that few records have are objects; ``failure`` is the text of a
 failure in a trial that is ok, ``opening_s`` the sum of all parts of opening, ``samples`` those of the metrics."""
@@ -343,7 +327,7 @@ FURTHER = (
     Column("outcome.command", "outcome.command", FieldType(list[str]), _FAILURE, []),
     Column("outcome.output_tail", "outcome.output_tail", TEXT, _FAILURE, ""),
     Column("outcome.remedy", "outcome.remedy", TEXT, _FAILURE),
-    Column("weights_sha256", "weights_sha256", FieldType(_pattern(Digest)), Meaning("refused", _WEIGHTS, "weights")),
+    Column("weights_sha256", "weights_sha256", FieldType(_pattern(Digest)), Field("", "refused", _WEIGHTS, "weights")),
     Column("communicate_s", "steps.communicate_s", SUM, _STEPS),
     *(Column(f"timeline.{name}_s", f"timeline.{name}_s", SECONDS, _SPANS) for name in _TIMELINE if name != "measured"),
     Column("timeline.between_epochs_s", "timeline.between_epochs_s", SECONDS, _SPANS),

@@ -1,29 +1,34 @@
 """The course of one trial, whether it ends well or not, and the record that it leaves."""
 
 import math
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from pydantic import ValidationError
 
 from suite import __version__
-from suite.errors import MeasurementError
+from suite.differ import MEMORY_TOLERANCE
+from suite.errors import BenchError, MeasurementError
 from suite.interfaces import Account, Instance, Measurement
 from suite.interruption import interrupted
 from suite.job.distributed import cpus_are_shared
 from suite.job.envelope import Envelope
+from suite.part import first_problem
 from suite.plan import Trial
 from suite.records.environment import Environment, Environments
-from suite.records.failure import failed
 from suite.records.record import Alternation, Outcome, TrialRecord
-from suite.records.usage import Conditions, Resources, Usage
+from suite.records.usage import Resources, Usage
 from suite.results.store import StoreError
 from suite.untrusted.terminal import clean
 
 _OF_TRIAL = sorted(Trial.model_fields.keys() & TrialRecord.model_fields.keys())
 """The fields of a trial that its record copies: all that both have."""
+_OF_MEASUREMENT = (Measurement.__dataclass_fields__.keys() & TrialRecord.model_fields.keys()) - {"environment"}
+"""The fields of a measurement that the record of a trial which came to its end copies."""
+_MOST_MESSAGE, _MOST_TAIL = 4000, 64_000
+"""The most characters of a message, and of the end of an output, in a record: a worker's are as long as it likes."""
 
 
 @dataclass
@@ -63,10 +68,17 @@ class Course:
         names = dict.fromkeys(name for parts in watches for name in parts)
         self.opening = {name: math.fsum(parts.get(name, 0.0) for parts in watches) for name in names}
         self.open_s = math.fsum(self.opening.values())
-        self.substitutes = _substitutes(self.trial, instances)
+        job = self.trial.job
+        in_lab = job.distributed is not None and job.distributed.lab is not None
+        substitutes = [name for instance in instances for name in instance.node.substitutes]
+        if in_lab and cpus_are_shared(job.envelope, len(self.trial.instances)):
+            substitutes.append("cpus:shared-by-instances")
+        if job.envelope.pinning:
+            substitutes.append("cpus:quota")
+        self.substitutes = tuple(dict.fromkeys(substitutes))
 
     def check(self) -> None:
-        """Raise MeasurementError where the target, as it was measured, differs from the plan."""
+        """Raise MeasurementError if the target, as it was measured, differs from the plan."""
         if self.measurement and (differences := _differences(self.trial, self.measurement)):
             raise MeasurementError("the target differs from the plan: " + "; ".join(differences), kind="envelope")
 
@@ -79,56 +91,45 @@ class Course:
 
     def _recorded(self, run_id: str) -> TrialRecord:
         outcome = Outcome(status="ok") if self.failure is None else failed(self.failure)
-        seen = self.measurement
-        measured = None if self.failure else seen
-        # What a job that takes turns has taken in all holds its waiting.
-        timed: dict[str, Any] = {"open_s": self.open_s, "opening": self.opening, "close_s": self.close_s}
-        return TrialRecord(
-            **{name: getattr(self.trial, name) for name in _OF_TRIAL},
-            **_numbers(self.trial, measured),
-            **({} if self.trial.job.turns else timed),
-            run_id=clean(run_id),
-            suite_version=__version__,
-            started_at=self.started_at,
-            outcome=outcome,
-            substitutes=list(self.substitutes),
-            environment=Environments(host=self.host, target=seen.environment if seen else None),
-            alternation=self.alternation,
-            conditions=self._conditions,
-            resources=self._resources(measured),
+        measured = None if self.failure else self.measurement
+        takes_turns = self.trial.job.turns is not None
+        fields = {name: getattr(self.trial, name) for name in _OF_TRIAL}
+        if not takes_turns:  # the times of a job that takes turns hold its waiting
+            fields |= {"open_s": self.open_s, "opening": self.opening, "close_s": self.close_s}
+        if measured:
+            names = _OF_MEASUREMENT - ({"elapsed_s"} if takes_turns else set())
+            fields |= {name: getattr(measured, name) for name in names}
+        return TrialRecord.model_validate(
+            {
+                **fields,
+                "run_id": clean(run_id),
+                "suite_version": __version__,
+                "started_at": self.started_at,
+                "outcome": outcome,
+                "substitutes": list(self.substitutes),
+                "environment": Environments(
+                    host=self.host, target=self.measurement.environment if self.measurement else None
+                ),
+                "alternation": self.alternation,
+                "conditions": self.account.conditions if self.account else None,
+                "resources": self._resources(measured),
+            }
         )
-
-    @property
-    def _conditions(self) -> Conditions | None:
-        return self.account.conditions if self.account else None
 
     def _resources(self, measured: Measurement | None) -> Resources | None:
         """Return what the host has counted, also of a failed job, with what a job that ended has counted itself."""
-        if self.trial.job.turns:
-            # The account is that of all jobs of the block.
-            counted = Resources(serving=_of_turns(self.alternation)) if self.alternation else None
-        else:
-            counted = self.account.resources if self.account else None
+        counted = self.account.resources if self.account else None
+        if self.trial.job.turns:  # the account is that of all jobs of the block
+            counted = Resources(serving=_usage_of_turns(self.alternation)) if self.alternation else None
         if measured is None or measured.usage is None:
             return counted
         return (counted or Resources()).model_copy(update={"worker": measured.usage})
 
 
-def _of_turns(taken: Alternation) -> Usage | None:
-    """Return what the turns have cost the host; None where one could not be counted."""
-    each = [burst.cpu_s for burst in taken.bursts]
-    known = [seconds for seconds in each if seconds is not None]
-    return Usage(cpu_s=math.fsum(known)) if len(known) == len(each) else None
-
-
-def _substitutes(trial: Trial, instances: Sequence[Instance]) -> tuple[str, ...]:
-    """Return the substitutes of all instances, each once."""
-    in_lab = trial.job.distributed is not None and trial.job.distributed.lab is not None
-    shared = in_lab and cpus_are_shared(trial.job.envelope, len(trial.instances))
-    named = [name for instance in instances for name in instance.node.substitutes]
-    named += ["cpus:shared-by-instances"] if shared else []
-    named += ["cpus:quota"] if trial.job.envelope.pinning else []
-    return tuple(dict.fromkeys(named))
+def _usage_of_turns(alternation: Alternation) -> Usage | None:
+    """Return the CPU time that the turns took on the host; None if that of one could not be counted."""
+    seconds = [burst.cpu_s for burst in alternation.bursts if burst.cpu_s is not None]
+    return Usage(cpu_s=math.fsum(seconds)) if len(seconds) == len(alternation.bursts) else None
 
 
 def _differences(trial: Trial, measured: Measurement) -> list[str]:
@@ -137,58 +138,84 @@ def _differences(trial: Trial, measured: Measurement) -> list[str]:
         return envelope_differences(trial, trial.envelope, measured.environment)
     return [
         f"{name}: {difference}"
-        for planned, (name, seen) in zip(trial.instances, _seen(trial, measured), strict=True)
-        for difference in envelope_differences(trial, planned.envelope, seen)
+        for planned, (name, inside) in zip(trial.instances, _environments(trial, measured), strict=True)
+        for difference in envelope_differences(trial, planned.envelope, inside)
     ]
 
 
-def _seen(trial: Trial, measured: Measurement) -> list[tuple[str, Environment]]:
-    """Return what each instance is called, and what was seen inside it."""
+def _environments(trial: Trial, measured: Measurement) -> Iterator[tuple[str, Environment]]:
+    """Yield the name of each instance in messages, and its environment as seen from inside."""
     if not trial.job.sharing:
-        return [(f"rank {rank.rank}", rank.environment) for rank in measured.ranks]
-    found = [("victim", measured.environment)]
-    for number, (planned, one) in enumerate(zip(trial.instances[1:], measured.aggressors, strict=True), start=1):
+        yield from ((f"rank {rank.rank}", rank.environment) for rank in measured.ranks)
+        return
+    yield "victim", measured.environment
+    for number, (planned, instance) in enumerate(zip(trial.instances[1:], measured.aggressors, strict=True), start=1):
         # In an idle instance nothing computes that could have threads.
-        idle = {} if one.aggression else {"threads": planned.envelope.threads}
-        found.append((f"aggressor {number}", one.environment.model_copy(update=idle)))
-    return found
+        idle = {} if instance.aggression else {"threads": planned.envelope.threads}
+        yield f"aggressor {number}", instance.environment.model_copy(update=idle)
 
 
-def _numbers(trial: Trial, measured: Measurement | None) -> dict[str, Any]:
-    """Return the fields of a record that only a trial which came to its end has."""
-    if measured is None:
-        return {}
-    names = ["throughput_per_s", "steps", "weights_sha256", "timeline", "data_use", "epochs", "clock_ratio"]
-    names += [] if trial.job.turns else ["elapsed_s"]
-    copied = {name: getattr(measured, name) for name in names}
-    copied |= {"ranks": list(measured.ranks), "aggressors": list(measured.aggressors)}
-    return {**copied, "metrics": dict(measured.metrics), "details": dict(measured.details)}
-
-
-def envelope_differences(trial: Trial, plan: Envelope, seen: Environment) -> list[str]:
-    """Return in what an instance, as seen from inside, departs from its envelope. An absent attestation departs, too.
+def envelope_differences(trial: Trial, plan: Envelope, inside: Environment) -> list[str]:
+    """Return the differences of an instance, as seen from inside, from its envelope. A fact that is absent differs.
 
     Memory may differ by 2 %: control groups round to pages and a guest's firmware keeps a little.
     """
-    differences = []
-    properties = trial.properties
-    by_count = not properties.pinned  # then the CPUs are given as a quota, and all of the place are seen
-    if seen.cpus is None or (len(seen.cpus) < len(plan.cpus) if by_count else len(seen.cpus) != len(plan.cpus)):
-        differences.append(f"CPUs {seen.cpus} instead of {len(plan.cpus)}")
-    if not by_count and seen.host_cpus is not None and tuple(seen.host_cpus) != plan.cpus:
-        differences.append(f"pinned to host CPUs {seen.host_cpus} instead of {list(plan.cpus)}")
-    if seen.threads != plan.threads:
-        differences.append(f"{seen.threads} threads instead of {plan.threads}")
-    more_bytes = None if seen.memory_bytes is None else seen.memory_bytes - plan.memory_bytes
-    if not properties.memory_limited:
-        if more_bytes is None or more_bytes <= 0.02 * plan.memory_bytes:
-            differences.append(f"memory is limited to {seen.memory_bytes} bytes, which it should not be")
-    elif more_bytes is None or abs(more_bytes) > 0.02 * plan.memory_bytes:
-        differences.append(f"{seen.memory_bytes} bytes of memory instead of {plan.memory_bytes}")
-    if seen.disk_limit_bytes_per_s != properties.disk_limit_bytes_per_s:
-        differences.append(
-            f"disks limited to {seen.disk_limit_bytes_per_s} bytes/s instead of {properties.disk_limit_bytes_per_s}"
-        )
-    if seen.userland_differences:
-        differences.append(f"userland departs from its manifest: {', '.join(seen.userland_differences[:3])}")
-    return differences
+    properties, limit = trial.properties, inside.disk_limit_bytes_per_s
+    cpus = -1 if inside.cpus is None else len(inside.cpus)
+    more_bytes = math.nan if inside.memory_bytes is None else inside.memory_bytes - plan.memory_bytes
+    tolerated_bytes = MEMORY_TOLERANCE * plan.memory_bytes
+    departures = inside.userland_differences or []
+    pinned = cpus == len(plan.cpus), inside.host_cpus is None or tuple(inside.host_cpus) == plan.cpus
+    # CPUs that are not pinned are given as a quota: all of the machine's are seen.
+    right_cpus, right_host_cpus = pinned if properties.pinned else (cpus >= len(plan.cpus), True)
+    memory = (
+        (abs(more_bytes) <= tolerated_bytes, f"{inside.memory_bytes} bytes of memory instead of {plan.memory_bytes}")
+        if properties.memory_limited
+        else (more_bytes > tolerated_bytes, f"memory is limited to {inside.memory_bytes} bytes, which it should not be")
+    )
+    checks = (
+        (right_cpus, f"CPUs {inside.cpus} instead of {len(plan.cpus)}"),
+        (right_host_cpus, f"pinned to host CPUs {inside.host_cpus} instead of {list(plan.cpus)}"),
+        (inside.threads == plan.threads, f"{inside.threads} threads instead of {plan.threads}"),
+        memory,
+        (
+            limit == properties.disk_limit_bytes_per_s,
+            f"disks limited to {limit} bytes/s instead of {properties.disk_limit_bytes_per_s}",
+        ),
+        (not departures, f"userland departs from its manifest: {', '.join(departures[:3])}"),
+    )
+    return [text for right, text in checks if not right]
+
+
+def failed(error: Exception) -> Outcome:
+    """Return the failed outcome. Its texts may come from the job: they are cut, and what is not Unicode is replaced."""
+    if not isinstance(error, BenchError):
+        error = _unforeseen(error)
+    return Outcome(
+        status="failed",
+        kind=_text(error.kind, _MOST_MESSAGE) or "unnamed",
+        message=_text(error.message, _MOST_MESSAGE) or "it has no message",
+        command=[_text(word, _MOST_MESSAGE) for word in getattr(error, "command", ())],
+        output_tail=_text(getattr(error, "output_tail", "")[-_MOST_TAIL:], _MOST_TAIL),
+        remedy=None if error.remedy is None else _text(error.remedy, _MOST_MESSAGE),
+    )
+
+
+def _unforeseen(error: Exception) -> MeasurementError:
+    """Return an error that the suite did not foresee with a kind, and its traceback as the end of the output."""
+    lines = "".join(traceback.format_exception(error))
+    if isinstance(error, OSError):
+        return MeasurementError(f"the system says: {error}", kind="system", output_tail=lines)
+    if isinstance(error, ValidationError):
+        problem = first_problem(error, "the record")
+        return MeasurementError(f"cannot be recorded: {problem}", kind="protocol", output_tail=lines)
+    return MeasurementError(
+        f"{type(error).__name__}: {error}",
+        kind="mistake",
+        output_tail=lines,
+        remedy="this is a mistake of the suite's: please report it with this record",
+    )
+
+
+def _text(text: str, most: int) -> str:
+    return text[:most].encode(errors="replace").decode()

@@ -5,11 +5,11 @@ test changes each field of real records and checks the treatment.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from suite.records.columns import AUDIT, FURTHER, TABLE, Column, Treatment
+from suite.records.columns import AUDIT, FURTHER, TABLE, Column, Field, Treatment
 
 TREATMENTS: Mapping[Treatment, str] = {
     "refused": "Another experiment: no ratio is formed between records that differ in it.",
@@ -19,19 +19,6 @@ TREATMENTS: Mapping[Treatment, str] = {
     "checked": "Checked by the audit against the rest of the record, or against the plan.",
     "ignored": "Does not matter to a ratio.",
 }
-
-
-@dataclass(frozen=True)
-class Field:
-    """The treatment of the fields that a pattern names; ``*`` stands for any part of a path."""
-
-    path: str
-    treatment: Treatment
-    why: str
-    label: str = ""
-    """Its name in messages, where a difference is named or refused."""
-    group: str = ""
-    """The name of its kind in a mark beside a number."""
 
 
 def _refused(path: str, label: str, why: str) -> Field:
@@ -102,14 +89,12 @@ INSIDE = (
     *(_constant(f"pod.{name}", label, "belongs to the pod") for name, label in _OF_POD.items()),
     Field("pod.changed", "ignored", "what would not be comparable is refused"),
     Field("pod.others", "ignored", "what they take of the CPUs is in the conditions"),
-    Field("pod.this_machine", "ignored", "follows from the node"),
-    Field("pod.boot_id", "ignored", "tells machines apart, as the node does"),
+    *_many("ignored", "tells machines apart, as the node does", "pod.this_machine", "pod.boot_id"),
     Field("pod.image_id", "ignored", "a name of the image; the userland is compared itself"),
     Field("hostname", "ignored", "each instance has a new one"),
     Field("pid1", "ignored", "tells what kind of place it is, which the target's name does"),
     Field("kernel_memory_bytes", "ignored", "the memory that is left is in the envelope"),
-    Field("no_new_privileges", "ignored", "decides what a program may do, and not how fast"),
-    Field("effective_capabilities", "ignored", "decide what a program may do, and not how fast"),
+    *_many("ignored", "what a program may do, and not how fast", "no_new_privileges", "effective_capabilities"),
     Field("gpus.pci_address", "ignored", "a guest gives a device another address"),
 )
 """An environment as seen from inside a target, or an instance of one."""
@@ -133,31 +118,38 @@ _OF_HOST = {
 HOST = (
     _refused("hostname", "host", "another machine is another time and place: a ratio of two measures both"),
     *(
-        _named(one.path, f"host {one.label.removesuffix(' seen inside')}", f"host {_OF_HOST[one.path]}", _CHANGED)
-        for one in INSIDE
-        if one.path in _OF_HOST
+        _named(fact.path, f"host {fact.label.removesuffix(' seen inside')}", f"host {_OF_HOST[fact.path]}", _CHANGED)
+        for fact in INSIDE
+        if fact.path in _OF_HOST
     ),
     Field("*", "ignored", "tells of the suite's own process; trials say it of the inside"),
 )
 """The same questions asked on the host."""
 
+_BURST = (
+    *_many("checked", "trials of a block take turns together", "begun_s", "ended_s"),
+    *_many("checked", "every round has one turn of each", "round", "position"),
+    *_many("checked", "spans and steps sum to those of the trial", "span_s", "steps"),
+    *_many("checked", "no burst is longer; a warning says how far the clocks are apart", "heard_s"),
+    *_many("checked", "they sum to the CPU time of the trial", "cpu_s", "own_cpu_s"),
+    *_many("measured", "a warning says what waiting costs", "waiting_cpu_s"),
+    *_many("ignored", "waiting_cpu_s holds it, and what serves the job, too", "own_waiting_cpu_s"),
+    *_many("ignored", "explains a burst; no table holds it", "faults"),
+)
+_AGGRESSION = (
+    _constant("unit", "unit of the aggressor", "belongs to the aggressor"),
+    *_many("checked", "an aggressor encloses its victim", "begun_s", "ended_s"),
+    *_many("checked", "the work that it reported only grows", "heard_s", "steps", "work"),
+    *_many("measured", "the speed that the aggressor keeps", "before_per_s", "beside_per_s"),
+    *_many("ignored", "what counts is what the victim loses, which is measured there", "usage.*"),
+)
 _ELSEWHERE = (
     Field("job.dataset.directory", "ignored", "a path of the user's, which is written nowhere"),
     Field("job.*", "refused", "the job decides what a number means; the audit holds it against the plan, too", "job"),
     *_many("measured", "a metric of a probe or workload", "metrics.*.value", "metrics.*.unit", "metrics.*.better"),
     Field("metrics.*.samples", "checked", "the value lies among its samples"),
     *_many("ignored", "the metrics are made of it: epoch, first-epoch, checkpoint, epoch-scaled", "epochs.*"),
-    *_many("checked", "trials of a block take turns together", "alternation.bursts.begun_s"),
-    *_many("checked", "see alternation.bursts.begun_s", "alternation.bursts.ended_s"),
-    *_many("checked", "every round has one turn of each", "alternation.bursts.round", "alternation.bursts.position"),
-    *_many("checked", "spans and steps sum to those of the trial", "alternation.bursts.span_s"),
-    *_many("checked", "see alternation.bursts.span_s", "alternation.bursts.steps"),
-    *_many("checked", "no burst is longer; a warning says how far the clocks are apart", "alternation.bursts.heard_s"),
-    *_many("checked", "they sum to the CPU time of the trial", "alternation.bursts.cpu_s"),
-    *_many("checked", "see alternation.bursts.cpu_s", "alternation.bursts.own_cpu_s"),
-    *_many("measured", "a warning says what waiting costs", "alternation.bursts.waiting_cpu_s"),
-    *_many("ignored", "waiting_cpu_s holds it, and what serves the job, too", "alternation.bursts.own_waiting_cpu_s"),
-    *_many("ignored", "explains a burst; no table holds it", "alternation.bursts.faults"),
+    *(replace(field, path=f"alternation.bursts.{field.path}") for field in _BURST),
     _refused("data_use.sha256", "data set", "other images are other work"),
     *_many("checked", "it is the data set of the job", "data_use.kind", "data_use.images", "data_use.size_bytes"),
     *_many("checked", "names and sizes inside are those of the job's data set", "data_use.listing_sha256"),
@@ -168,27 +160,16 @@ _ELSEWHERE = (
     _constant("data_use.device", "device of the data", "a target reads through layers of its own"),
     Field("data_use.bytes_read", "checked", "no more is read than the images hold"),
     Field("data_use.damaged_files", "ignored", "names what data_use.damaged counts"),
-    *_many("checked", "the ranks are those of the job, each with links to all others", "ranks.rank", "ranks.role"),
-    Field("ranks.links.rank", "checked", "see ranks.rank"),
-    *_many("checked", "the ranks' throughputs sum to the whole's", "ranks.throughput_per_s"),
-    *_many("checked", "see ranks.throughput_per_s", "ranks.measured_s"),
+    *_many("checked", "the ranks are those of the job", "ranks.rank", "ranks.role"),
+    Field("ranks.links.rank", "checked", "each rank has links to all others"),
+    *_many("checked", "the ranks' throughputs sum to the whole's", "ranks.throughput_per_s", "ranks.measured_s"),
     *_many("checked", "they sum to the rank's measured span", "ranks.data_s", "ranks.compute_s", "ranks.communicate_s"),
     *_many("checked", "what one rank has sent another has received", "ranks.sent_bytes", "ranks.received_bytes"),
-    *_many("ignored", "names a place in the network of this trial", "ranks.address", "ranks.interface"),
-    *_many("ignored", "see ranks.address", "ranks.node_address", "ranks.links.source_address"),
-    *_many(
-        "ignored", "the state of the link before the job; what it costs is in communicate_s", "ranks.links.connect_s"
-    ),
-    *_many("ignored", "see ranks.links.connect_s", "ranks.links.rate_bits_per_s"),
+    *_many("ignored", "part of the network of this trial", "ranks.address", "ranks.node_address", "ranks.interface"),
+    Field("ranks.links.source_address", "ignored", "part of the network of this trial"),
+    Field("ranks.links.*", "ignored", "the state of the link before the job; what it costs is in communicate_s"),
     Field("ranks.clock_offset_s", "ignored", "no number subtracts the times of two machines"),
-    _constant("aggressors.aggression.unit", "unit of the aggressor", "belongs to the aggressor"),
-    *_many("checked", "an aggressor encloses its victim", "aggressors.aggression.begun_s"),
-    *_many("checked", "see aggressors.aggression.begun_s", "aggressors.aggression.ended_s"),
-    *_many("checked", "what it reported only grows", "aggressors.aggression.heard_s", "aggressors.aggression.steps"),
-    *_many("checked", "see aggressors.aggression.heard_s", "aggressors.aggression.work"),
-    *_many("measured", "what the aggressor keeps of its own speed", "aggressors.aggression.before_per_s"),
-    *_many("measured", "see aggressors.aggression.before_per_s", "aggressors.aggression.beside_per_s"),
-    *_many("ignored", "what counts is what the victim loses, which is measured there", "aggressors.aggression.usage.*"),
+    *(replace(field, path=f"aggressors.aggression.{field.path}") for field in _AGGRESSION),
     Field("conditions.frequency_mhz", "ignored", "two moments beside the job; throttling is counted over all of it"),
     Field("conditions.load_1min", "ignored", "conditions.other_cpu_s says what others took while the job ran"),
     Field("conditions.sampler_cpu_s", "ignored", "the suite's own, and the same on every target"),
@@ -199,51 +180,44 @@ _ELSEWHERE = (
 
 def fields_of(columns: Iterable[Column]) -> Iterator[Field]:
     """Yield the treatment of each column that has one."""
-    for column in columns:
-        if column.meaning:
-            yield Field(column.pattern, *column.meaning)
+    return (replace(column.meaning, path=column.pattern) for column in columns if column.meaning)
 
 
 FIELDS: tuple[Field, ...] = (
     *fields_of((*TABLE, *AUDIT, *FURTHER)),
     *_ELSEWHERE,
-    *(replace(one, path=f"environment.host.{one.path}") for one in HOST),
+    *(replace(field, path=f"environment.host.{field.path}") for field in HOST),
     *(
-        replace(one, path=f"{place}.{one.path}")
-        for place in ("environment.target", "ranks.environment", "aggressors.environment")
-        for one in INSIDE
+        replace(field, path=f"{environment}.{field.path}")
+        for environment in ("environment.target", "ranks.environment", "aggressors.environment")
+        for field in INSIDE
     ),
 )
 
 
 def field_of(path: str) -> Field:
-    """Return the row of the table for a field of a record, by its dotted path. Raises KeyError where there is none."""
-    for one in FIELDS:
-        if fnmatchcase(path, one.path):
-            return one
+    """Return the row of the table for a field of a record, by its dotted path. Raises KeyError if there is none."""
+    for field in FIELDS:
+        if fnmatchcase(path, field.path):
+            return field
     raise KeyError(path)
 
 
 def facts(environment: Mapping[str, Any], fields: Iterable[Field]) -> dict[str, Any]:
-    """Return what the table does not ignore of an environment, by path, as far as it is known."""
-    found = {}
-    for one in fields:
-        name, _, inner = one.path.partition(".")
-        value = environment.get(name)
-        if one.treatment == "ignored" or value is None or (name == "seccomp" and _as_expected(environment)):
-            continue
-        if isinstance(value, list) and inner:
-            value = [each.get(inner) for each in value]
-        elif isinstance(value, Mapping) and inner != "*":
-            value = value.get(inner)
-        elif name == "cpus":
-            value = len(value)
-        if value is not None:
-            found[one.path] = value
-    return found
+    """Return the facts of an environment that the table does not ignore, by path; null ones are left out."""
+    # A filter of system calls is expected in a container, and nowhere else.
+    filter_expected = (environment.get("seccomp") == "filter") == (environment.get("container_engine") is not None)
+    compared = [field.path for field in fields if field.treatment != "ignored"]
+    if filter_expected:
+        compared = [path for path in compared if path != "seccomp"]
+    values = {path: _fact(environment, *path.split(".", 1)) for path in compared}
+    return {path: value for path, value in values.items() if value is not None}
 
 
-def _as_expected(environment: Mapping[str, Any]) -> bool:
-    """Return whether a container has a filter of system calls, and what is none has not."""
-    filtered: bool = environment["seccomp"] == "filter"
-    return filtered == (environment.get("container_engine") is not None)
+def _fact(environment: Mapping[str, Any], name: str, inner: str = "*") -> Any:  # noqa: ANN401 (any value of JSON)
+    value = environment.get(name)
+    if name == "cpus" and value is not None:
+        return len(value)
+    if inner == "*" or value is None:
+        return value
+    return [item.get(inner) for item in value] if isinstance(value, list) else value.get(inner)

@@ -5,6 +5,7 @@ Made for 100,000 records.
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -70,7 +71,7 @@ class RecordHeader:
         job = msgspec.json.decode(record.job, type=dict[str, Any])
         machine = msgspec.json.decode(record.environment, type=dict[str, Any])["host"]
         return cls(
-            **dict(zip((one.name for one in _HEADER.columns), _HEADER.values(record), strict=True)),
+            **dict(zip((column.name for column in _HEADER.columns), _HEADER.values(record), strict=True)),
             job=job,
             turns=Alternating.model_validate(job["turns"]) if job.get("turns") else None,
             host=Host.of(machine),
@@ -93,7 +94,7 @@ class RecordHeader:
 
 
 def _named(*names: str) -> list[Column]:
-    by_name = {one.name: one for one in (*TABLE, *AUDIT, *FURTHER)}
+    by_name = {column.name: column for column in (*TABLE, *AUDIT, *FURTHER)}
     return [by_name[name] for name in names]
 
 
@@ -138,12 +139,9 @@ def read_header(path: str | Path) -> RecordHeader | None:
 def headers(run: Path) -> Iterator[RecordHeader]:
     """Yield the header of each record of a run, in the order of the names. Files that are not records are left out."""
     for entry in record_entries(run):
-        try:
-            header = read_header(entry.path)
-        except NewerRecordError:
-            continue
-        if header:
-            yield header
+        with suppress(NewerRecordError):
+            if header := read_header(entry.path):
+                yield header
 
 
 def record_entries(run: Path) -> "list[os.DirEntry[str]]":

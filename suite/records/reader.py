@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from suite.errors import RequestError
 from suite.job.job import Job
+from suite.part import first_problem
 from suite.records.columns import LEAST, MOST, REQUIRED, REQUIRED_INSIDE, Column
 from suite.records.environment import Environments
 from suite.records.record import SCHEMA_VERSION
@@ -74,16 +75,17 @@ class Projection:
         self, columns: Sequence[Column], further: Sequence[Column] = (), parts: Collection[str] = _PARTS
     ) -> None:
         self._parts = parts
-        inside = {name: [one for one in columns if one.path.partition(".")[0] == name] for name in _PARTS}
-        rest = [one for one in columns if one.path.partition(".")[0] not in _PARTS]
-        self._decoder = msgspec.json.Decoder(_record_type((*rest, *further), parts), dec_hook=_validated)
-        self._rest = _Values(rest)
-        self._job, self._environment = (_Values(inside[name]) for name in _PARTS)
-        self._job_row = remembered(lambda text: self._job.checked(SimpleNamespace(job=job_of(text))))
+        by_part: dict[str, list[Column]] = defaultdict(list)
+        for column in columns:
+            part = column.path.partition(".")[0]
+            by_part[part if part in _PARTS else ""].append(column)
+        self._decoder = msgspec.json.Decoder(_record_type((*by_part[""], *further), parts), dec_hook=_validated)
+        self._own, job, environment = (_Values(by_part[name]) for name in ("", *_PARTS))
+        self._job_row = remembered(lambda text: job.checked(SimpleNamespace(job=job_of(text))))
         self._environment_row = remembered(
-            lambda text: self._environment.checked(SimpleNamespace(environment=environments_of(text)))
+            lambda text: environment.checked(SimpleNamespace(environment=environments_of(text)))
         )
-        self.columns = (*self._rest.columns, *self._job.columns, *self._environment.columns)
+        self.columns = (*self._own.columns, *job.columns, *environment.columns)
 
     def decode(self, content: bytes) -> Any:  # noqa: ANN401 (its type is made of the columns)
         """Return a record as an object of the fields that the columns are made of; ``job`` and ``environment`` as text.
@@ -101,12 +103,12 @@ class Projection:
 
     def values(self, record: Any) -> list[Any]:  # noqa: ANN401
         """Return the values of the columns that are neither of the job nor of the environment."""
-        return self._rest.of(record)
+        return self._own.of(record)
 
     def row(self, record: Any) -> tuple[Any, ...]:  # noqa: ANN401
         """Return the values of a decoded record. Raises UnusableRecordError for a job or environment that is none."""
         return (
-            *self._rest.of(record),
+            *self._own.of(record),
             *self._job_row(record.job),
             *self._environment_row(record.environment),
         )
@@ -116,21 +118,23 @@ class _Values:
     """The values of columns, from an object and the objects in it."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
-        around: dict[str, list[Column]] = defaultdict(list)
+        by_object: dict[str, list[Column]] = defaultdict(list)
         for column in columns:
-            around[column.path.rpartition(".")[0]].append(column)
-        self.columns = tuple(column for group in around.values() for column in group)
+            by_object[column.path.rpartition(".")[0]].append(column)
+        self.columns = tuple(column for group in by_object.values() for column in group)
         self._groups = [
-            (path.split(".") if path else [], _getter([one.path.rpartition(".")[2] for one in group]), len(group))
-            for path, group in around.items()
+            (path.split(".") if path else [], _getter([column.path.rpartition(".")[2] for column in group]), len(group))
+            for path, group in by_object.items()
         ]
-        self._made = [(number, one.kind.made) for number, one in enumerate(self.columns) if one.kind.made]
+        self._derived = [
+            (number, column.kind.derive) for number, column in enumerate(self.columns) if column.kind.derive
+        ]
 
     def of(self, record: Any) -> list[Any]:  # noqa: ANN401
         values = self._raw(record)
-        for number, made in self._made:
+        for number, derive in self._derived:
             if values[number] is not None:
-                values[number] = made(values[number])
+                values[number] = derive(values[number])
         return values
 
     def checked(self, record: Any) -> list[Any]:  # noqa: ANN401
@@ -161,11 +165,11 @@ def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
 
 def _record_type(columns: Sequence[Column], parts: Collection[str]) -> Any:  # noqa: ANN401
     """Return the type, for msgspec, of the objects in each other that the columns are fields of."""
-    whole = {one.path for one in columns if one.kind.type is not None}
+    typed = {column.path for column in columns if column.kind.type is not None}
     tree: dict[str, Any] = {}
     for column in columns:
         *path, last = column.path.split(".")
-        if column.kind.type is None or any(".".join(path[:end]) in whole for end in range(1, len(path) + 1)):
+        if column.kind.type is None or any(".".join(path[:end]) in typed for end in range(1, len(path) + 1)):
             continue
         node = tree
         for name in path:
@@ -181,7 +185,7 @@ def _struct(name: str, node: dict[str, Any]) -> Any:  # noqa: ANN401
             fields.append((key, item))
         elif isinstance(item, dict):
             inner = _struct(key, item)
-            required = any(isinstance(one, Column) and one.default is REQUIRED for one in item.values())
+            required = any(isinstance(part, Column) and part.default is REQUIRED for part in item.values())
             fields.append((key, inner) if required else (key, inner | None, None))
         elif item.default in (REQUIRED, REQUIRED_INSIDE):
             fields.append((key, item.kind.type))
@@ -199,12 +203,6 @@ def _validated(model: type, value: Any) -> Any:  # noqa: ANN401 (a hook of msgsp
         return model.model_validate(value, extra="ignore")
     except ValidationError as error:
         raise ValueError(first_problem(error)) from error
-
-
-def first_problem(error: ValidationError) -> str:
-    """Return what is wrong with the first value that a model refuses."""
-    first = error.errors(include_url=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'the value'}: {first['msg']}"
 
 
 def bounded(part: Any) -> None:  # noqa: ANN401 (any value of JSON)
@@ -259,7 +257,7 @@ def _diagnosis(content: bytes, error: Exception) -> str:
         return f"it is not JSON ({reason})"
     if not isinstance(record, dict) or not isinstance(record.get("schema_version"), int):
         return "it is not a record of this suite (it has no schema_version)"
-    message, _, place = str(error).partition(" - at `$")
+    message, _, path = str(error).partition(" - at `$")
     if missing := _MISSING.fullmatch(message):
-        message, place = "field required", f"{place.rstrip('`')}.{missing[1]}"
-    return f"{place.strip('.`') or 'the record'}: {message}"
+        message, path = "field required", f"{path.rstrip('`')}.{missing[1]}"
+    return f"{path.strip('.`') or 'the record'}: {message}"

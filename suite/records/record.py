@@ -284,8 +284,8 @@ class Alternation(Part):
         """The CPU seconds of the others' turns, over those of its own turns; None if they were not counted."""
         waited = [burst.waiting_cpu_s for burst in self.bursts if burst.waiting_cpu_s is not None]
         spent = [burst.cpu_s for burst in self.bursts if burst.cpu_s is not None]
-        whole = len(waited) == len(spent) == len(self.bursts) and math.fsum(spent) > 0
-        return math.fsum(waited) / math.fsum(spent) if whole else None
+        counted = len(waited) == len(spent) == len(self.bursts) and math.fsum(spent) > 0
+        return math.fsum(waited) / math.fsum(spent) if counted else None
 
 
 class Outcome(Part):
@@ -376,7 +376,7 @@ class TrialRecord(Part):
     def _aggressors_enclose_the_victim(self) -> Self:
         """Refuse a trial whose victim was not under load all the time: it must not be taken for one that was."""
         if self.outcome.status == "ok" and self.aggressor is not None:
-            ends_s = [one.aggression.ended_s if one.aggression else 0.0 for one in self.aggressors]
+            ends_s = [instance.aggression.ended_s if instance.aggression else 0.0 for instance in self.aggressors]
             if not ends_s or min(ends_s) < (self.elapsed_s or 0.0):
                 raise ValueError("the measured steps of every aggressor last until the victim has ended")
         return self

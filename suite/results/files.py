@@ -31,15 +31,15 @@ class SpecialFileError(OSError):
     """A link, pipe, device or directory is where a regular file was expected."""
 
 
-def open_regular(path: str | Path, flags: int = os.O_RDONLY, *, place: int | None = None) -> int:
+def open_regular(path: str | Path, flags: int = os.O_RDONLY, *, dir_fd: int | None = None) -> int:
     """Open a regular file, and never what a link leads to; return the descriptor. A pipe is not waited for.
 
-    It can be the ``opener`` of ``open``. ``place``: a descriptor of the directory that ``path`` is relative to.
-    Raises OSError; SpecialFileError for what is no regular file.
+    It can be the ``opener`` of ``open``. ``dir_fd``: a descriptor of the directory that ``path`` is relative to.
+    Raises OSError; SpecialFileError unless it is a regular file.
     """
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags, 0o666, dir_fd=place)
+        descriptor = os.open(path, flags, 0o666, dir_fd=dir_fd)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise SpecialFileError(errno.ELOOP, "it is a link, and links are not followed", str(path)) from error
@@ -62,13 +62,13 @@ def open_small(path: str | Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read(path: Path) -> bytes:
-    """Return the content of a regular file. Raises OSError as ``open_regular`` does."""
+    """Read a regular file. Raises OSError as ``open_regular`` does."""
     with open(path, "rb", opener=open_regular) as file:
         return file.read()
 
 
 def read_small(path: Path) -> bytes:
-    """Return the content of a record or a plan. Raises OSError as ``open_small`` does."""
+    """Read a record or a plan. Raises OSError as ``open_small`` does."""
     with open(path, "rb", opener=open_small) as file:
         return file.read()
 
@@ -76,8 +76,8 @@ def read_small(path: Path) -> bytes:
 @contextmanager
 def appending(path: Path, below: Path) -> Iterator[IO[bytes]]:
     """Yield a file to append to, made if it is missing; see ``directory``. Raises OSError."""
-    with directory(path.parent, below) as place:
-        descriptor = open_regular(path.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, place=place)
+    with directory(path.parent, below) as parent:
+        descriptor = open_regular(path.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, dir_fd=parent)
     with os.fdopen(descriptor, "ab") as file:
         yield file
 
@@ -91,14 +91,14 @@ def directory(path: Path, below: Path | None = None) -> Iterator[int]:
     """
     top = below or path
     top.mkdir(parents=True, exist_ok=True)
-    held = os.open(top, _DIRECTORY)
+    descriptor = os.open(top, _DIRECTORY)
     try:
         for part in path.relative_to(top).parts:
-            outer, held = held, _enter(held, part, path)
+            outer, descriptor = descriptor, _enter(descriptor, part, path)
             os.close(outer)
-        yield held
+        yield descriptor
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def _enter(outer: int, name: str, path: Path) -> int:
@@ -122,23 +122,23 @@ def whole(path: Path, *, below: Path | None = None, new: bool = False, sync: boo
     the machine stops. Raises OSError, with the old content in place; FileExistsError for a name that is taken.
     """
     name = temporary_name(ProcessIdentity.own())
-    with directory(path.parent, below) as place:
+    with directory(path.parent, below) as parent:
         try:
-            descriptor = open_regular(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, place=place)
+            descriptor = open_regular(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, dir_fd=parent)
             with os.fdopen(descriptor, "wb") as file:
                 yield file
                 file.flush()
                 if sync:
                     os.fsync(descriptor)
             if new:  # linking succeeds once, on NFS too
-                os.link(name, path.name, src_dir_fd=place, dst_dir_fd=place, follow_symlinks=False)
+                os.link(name, path.name, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=False)
             else:
-                os.replace(name, path.name, src_dir_fd=place, dst_dir_fd=place)
+                os.replace(name, path.name, src_dir_fd=parent, dst_dir_fd=parent)
         finally:
             with suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=place)
+                os.unlink(name, dir_fd=parent)
         if sync:
-            os.fsync(place)
+            os.fsync(parent)
 
 
 def temporary_name(writer: ProcessIdentity) -> str:
@@ -147,34 +147,31 @@ def temporary_name(writer: ProcessIdentity) -> str:
     return f".virtbench.{who}.{secrets.token_hex(8)}.tmp"
 
 
-def remove_temporaries(place: Path) -> list[Path]:
-    """Remove the temporary files of this machine's writers that were killed, and nothing else; return what was removed.
+def remove_temporaries(path: Path) -> list[Path]:
+    """Remove the temporary files of this machine's killed writers from a directory; return what was removed.
 
-    What a living process, or one of another machine, is writing is left alone. A link to a directory is not followed.
+    Files that a living process, or one of another machine, is writing stay. A link to a directory is not followed.
     """
     try:
-        held = os.open(place, _DIRECTORY | os.O_NOFOLLOW)
+        descriptor = os.open(path, _DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return []
     try:
-        left = [name for name in os.listdir(held) if _is_abandoned(name)]
-        for name in left:
+        abandoned = [name for name in os.listdir(descriptor) if _is_abandoned(name)]
+        for name in abandoned:
             with suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=held)
+                os.unlink(name, dir_fd=descriptor)
     finally:
-        os.close(held)
-    return [place / name for name in left]
+        os.close(descriptor)
+    return [path / name for name in abandoned]
 
 
 def _is_abandoned(name: str) -> bool:
-    if not (found := _TEMPORARY.fullmatch(name)):
+    if not (match := _TEMPORARY.fullmatch(name)):
         return False
+    host, namespace, pid, ticks = match.groups()
     writer = ProcessIdentity(
-        host=found["host"],
-        boot_id=boot_id(),
-        pid=int(found["pid"]),
-        started_ticks=float(found["ticks"]),
-        pid_namespace=int(found["space"]),
+        host=host, boot_id=boot_id(), pid=int(pid), started_ticks=float(ticks), pid_namespace=int(namespace)
     )
     return writer.has_ended()
 
@@ -185,21 +182,21 @@ def locked(path: Path, waiting: Callable[[], object] | None = None) -> Iterator[
 
     While another process holds it, call ``waiting`` once and wait; without, raise BlockingIOError. Raises OSError.
     """
-    with directory(path.parent) as place:
-        held = open_regular(path.name, os.O_RDWR | os.O_CREAT, place=place)
+    with directory(path.parent) as parent:
+        descriptor = open_regular(path.name, os.O_RDWR | os.O_CREAT, dir_fd=parent)
     try:
-        lock(held, waiting)
+        lock(descriptor, waiting)
         yield
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
-def lock(held: int, waiting: Callable[[], object] | None = None) -> None:
+def lock(descriptor: int, waiting: Callable[[], object] | None = None) -> None:
     """Lock an open file or directory until it is closed; see ``locked``."""
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         if waiting is None:
             raise
         waiting()
-        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)

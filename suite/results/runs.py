@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,32 +42,27 @@ def is_run(directory: Path) -> bool:
     return (directory / PLAN).is_file()
 
 
-def find_runs(places: Sequence[Path]) -> list[Path]:
-    """Return the runs at and below places, in their order: runs, runs in a directory, runs of sweeps there.
+def find_runs(directories: Sequence[Path]) -> list[Path]:
+    """Return the runs at and below directories, in their order: runs, runs in a directory, runs of sweeps there.
 
-    Raises RequestError for a place that does not exist.
+    Raises RequestError for a directory that does not exist.
     """
-    for place in places:
-        if not place.is_dir():
-            raise RequestError(f"no directory {place}", remedy="name a run, a sweep, or a directory of them")
-    return list(dict.fromkeys(run for place in places for run in _runs(place, _DEPTH)))
+    for directory in directories:
+        if not directory.is_dir():
+            raise RequestError(f"no directory {directory}", remedy="name a run, a sweep, or a directory of them")
+    return list(dict.fromkeys(run for directory in directories for run in _runs(directory, _DEPTH)))
 
 
-def _runs(place: Path, depth: int) -> Iterator[Path]:
-    if is_run(place):
-        yield place
+def _runs(directory: Path, depth: int) -> Iterator[Path]:
+    if is_run(directory):
+        yield directory
     elif depth:
-        for child in _below(place):
-            yield from _runs(child, depth - 1)
-
-
-def _below(directory: Path) -> list[Path]:
-    """Return the directories in a directory; links are not followed: what they lead to belongs elsewhere."""
-    try:
-        with os.scandir(directory) as entries:
-            return sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
-    except OSError:
-        return []
+        below: list[str] = []
+        with suppress(OSError), os.scandir(directory) as entries:
+            # Links are not followed: they lead to what belongs elsewhere.
+            below = sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+        for path in below:
+            yield from _runs(Path(path), depth - 1)
 
 
 def contains(directory: Path, other: Path) -> bool:
@@ -78,12 +74,12 @@ def find_run(name: str, results: Path = RESULTS) -> Path:
     """Return a run by its directory or its id below ``results``. Raises RequestError if there is none, or several."""
     if is_run(Path(name)):
         return Path(name)
-    known = find_runs([results]) if results.is_dir() else []
-    found = [run for run in known if name in (run.name, f"{run.parent.name}/{run.name}")]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise RequestError(f"{name} is the name of {len(found)} runs", remedy=f"choose {', '.join(map(str, found))}")
+    below = find_runs([results]) if results.is_dir() else []
+    runs = [run for run in below if name in (run.name, f"{run.parent.name}/{run.name}")]
+    if len(runs) == 1:
+        return runs[0]
+    if runs:
+        raise RequestError(f"{name} is the name of {len(runs)} runs", remedy=f"choose {', '.join(map(str, runs))}")
     raise RequestError(f"there is no run {name}", remedy="name a directory, or an id that bench results list shows")
 
 

@@ -2,30 +2,32 @@
 
 DIR/plan.json           the plan
 DIR/trials/ID.json      a record
-DIR/manifest.json       digests of both; see ``suite.results.manifest``
+DIR/manifest.json       digests of both, so that an edited, missing or added file is seen
 """
 
 import datetime
+import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Annotated, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from suite.differ import differ
 from suite.errors import BenchError, RequestError
+from suite.part import Count, Part, first_problem
 from suite.plan import Plan
 from suite.records.reader import NewerRecordError, clean_record
 from suite.records.record import TrialRecord
 from suite.results import files
-from suite.results.manifest import MANIFEST, ListedFile, Manifest, read_manifest
 from suite.trial_names import RECORD_FILES, record_file
 from suite.untrusted.parse import parse_object
 
 RESULTS = Path("results")
-PLAN, TRIALS = "plan.json", "trials"
+PLAN, TRIALS, MANIFEST = "plan.json", "trials", "manifest.json"
 LOCK = ".lock"
 """The file that the one process which writes a run has locked."""
 LOCKS = ".locks"
@@ -40,6 +42,45 @@ class StoreError(BenchError):
     """A file of the store could not be written or read."""
 
     kind = "store"
+
+
+class ListedFile(Part):
+    """One file as it was when its run ended. The size alone shows most edits, and costs no reading."""
+
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    size_bytes: Count
+
+    @classmethod
+    def of(cls, path: Path) -> "ListedFile":
+        """Describe the file as it is now. Raises OSError."""
+        with open(path, "rb", opener=files.open_regular) as file:
+            return cls(sha256=hashlib.file_digest(file, "sha256").hexdigest(), size_bytes=file.tell())
+
+
+class Manifest(Part):
+    """The content of ``manifest.json``; ``files`` by their paths in the run's directory.
+
+    It is written by rename at every orderly end of a run. A digest that is listed stays until the suite itself writes
+    that file again: to continue a run must not turn an edited record into a listed one. A run that was killed has no
+    manifest, or one that lists fewer files than it has.
+    """
+
+    schema_version: Literal[1] = 1
+    files: dict[str, ListedFile]
+
+
+def read_manifest(run: Path) -> Manifest | None:
+    """Return the manifest of a run; None if it has none. Raises RequestError for a file that is not one."""
+    path = run / MANIFEST
+    try:
+        return Manifest.model_validate_json(files.read(path))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        why = error.strerror if isinstance(error, OSError) else "or of a newer suite"
+        raise RequestError(
+            f"{path} is not a manifest ({why})", remedy="remove it, if nobody can say what it listed"
+        ) from error
 
 
 def write_atomic(path: Path, text: str, *, below: Path | None = None) -> None:
@@ -65,7 +106,7 @@ def sweep_temporaries(directory: Path) -> list[Path]:
     top = directory.resolve()
     runs = [top]
     if (top / "sweep.json").exists():
-        runs += [place for place in top.iterdir() if place.is_dir() and not place.is_symlink()]
+        runs += [path for path in top.iterdir() if path.is_dir() and not path.is_symlink()]
     parts = ("", TRIALS, ATTEMPTS, PLOTS, LOCKS)
     return [path for run in runs for part in parts for path in files.remove_temporaries(run / part)]
 
@@ -100,9 +141,9 @@ class Run:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Hold the directory against other processes. Raises RequestError if another one holds it."""
-        with ExitStack() as held:
+        with ExitStack() as stack:
             try:
-                held.enter_context(files.locked(self.directory / LOCK))
+                stack.enter_context(files.locked(self.directory / LOCK))
             except BlockingIOError as error:
                 raise RequestError(
                     f"another bench is writing {self.directory}", remedy="wait for it, or give another --out"
@@ -149,37 +190,36 @@ class Run:
         """
         if (self.directory / MANIFEST).exists():  # else there is nothing to take off, and no record to read for it
             kept = {PLAN, *(f"{TRIALS}/{record_file(trial_id)}" for trial_id in self.finished())}
-            self._change_manifest(lambda listed: {name: one for name, one in listed.items() if name in kept})
+            self._change_manifest(lambda listed: {name: file for name, file in listed.items() if name in kept})
         try:
             yield
         finally:
             self.seal()
 
-    def seal(self, known: Mapping[str, ListedFile] | None = None) -> None:
-        """Write the manifest: list what is not listed yet, under its digest in ``known`` or else as it is on the disk.
+    def seal(self) -> None:
+        """Write the manifest: list each file that is not listed yet, as it is on the disk.
 
         Only who holds the whole run may call this: blocks of a sweep on other machines share the manifest, and no lock.
         Raises StoreError.
         """
 
         def complete(listed: dict[str, ListedFile]) -> dict[str, ListedFile]:
-            files = {path.relative_to(self.directory).as_posix(): path for path in self.record_files()}
-            files[PLAN] = self.directory / PLAN
-            new = {name: path for name, path in files.items() if name not in listed and name not in (known or {})}
-            return {**(known or {}), **listed, **{name: ListedFile.of(path) for name, path in new.items()}}
+            paths = {path.relative_to(self.directory).as_posix(): path for path in self.record_files()}
+            paths[PLAN] = self.directory / PLAN
+            return listed | {name: ListedFile.of(path) for name, path in paths.items() if name not in listed}
 
         if (self.directory / PLAN).exists():
             self._change_manifest(complete)
 
     def unlist(self, name: str) -> None:
         """Take a file off the manifest before it is written anew."""
-        self._change_manifest(lambda listed: {other: one for other, one in listed.items() if other != name})
+        self._change_manifest(lambda listed: {path: file for path, file in listed.items() if path != name})
 
     def _change_manifest(self, change: Callable[[dict[str, ListedFile]], dict[str, ListedFile]]) -> None:
         before = read_manifest(self.directory) or Manifest(files={})
-        files = change(before.files)
-        if files != before.files:
-            text = Manifest(files=dict(sorted(files.items()))).model_dump_json(indent=1)
+        listed = change(before.files)
+        if listed != before.files:
+            text = Manifest(files=dict(sorted(listed.items()))).model_dump_json(indent=1)
             write_atomic(self.directory / MANIFEST, text + "\n")
 
     def records(self) -> Iterator[TrialRecord]:
@@ -188,8 +228,8 @@ class Run:
 
     def record_files(self) -> list[Path]:
         """Return the files of the records, in the order of their names; regular files alone."""
-        found = sorted((self.directory / TRIALS).glob(RECORD_FILES))
-        return [path for path in found if stat.S_ISREG(path.lstat().st_mode)]
+        paths = sorted((self.directory / TRIALS).glob(RECORD_FILES))
+        return [path for path in paths if stat.S_ISREG(path.lstat().st_mode)]
 
     def finished(self) -> Iterator[str]:
         """Yield the trials that need not be run again: those with a record that is ok."""
@@ -217,19 +257,12 @@ def stored_plan(run: Path) -> Plan:
     try:
         return Plan.model_validate(parse_object(files.read_small(run / PLAN)))
     except (OSError, ValueError, RecursionError) as error:
+        why = str(error.strerror if isinstance(error, OSError) else error)
+        if isinstance(error, ValidationError):
+            why = first_problem(error, "the file")
         raise RequestError(
-            f"{run / PLAN} is not a plan of this suite, or of a newer one ({_problem(error)})",
-            remedy="give another directory",
+            f"{run / PLAN} is not a plan of this suite, or of a newer one ({why})", remedy="give another directory"
         ) from error
-
-
-def _problem(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return str(error.strerror)
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors(include_url=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
 
 
 def plan_differences(old: Plan, new: Plan) -> list[str]:
@@ -238,11 +271,13 @@ def plan_differences(old: Plan, new: Plan) -> list[str]:
     The request decides nothing: what it came to is in the other keys. Nor does it matter which CPUs a node has chosen.
     """
     new = new.with_cpus_of(old.job.envelope)
-    one, other = (plan.model_dump(mode="json", exclude={"request"}) for plan in (old, new))
-    own, its = one.pop("jobs"), other.pop("jobs")
-    found = [fact.path for fact in differ(one, other)]
+    facts = [plan.model_dump(mode="json", exclude={"request"}) for plan in (old, new)]
+    jobs = [plan.pop("jobs") for plan in facts]
+    keys = {fact.path for fact in differ(*facts)}
     if old.models != new.models:
-        return sorted([*found, "models"])
-    if len(own) != len(its):
-        return sorted([*found, "design"])
-    return sorted([*found, *{fact.path for jobs in zip(own, its, strict=True) for fact in differ(*jobs)}])
+        keys.add("models")
+    elif len(old.jobs) != len(new.jobs):
+        keys.add("design")
+    else:
+        keys.update(fact.path for pair in zip(*jobs, strict=True) for fact in differ(*pair))
+    return sorted(keys)

@@ -16,8 +16,8 @@ class PlainConsole(Console):
     def __init__(self, *, file: IO[str] | None = None, stderr: bool = False, **more: Any) -> None:  # noqa: ANN401
         stream = file or (sys.stderr if stderr else sys.stdout)
         # Now, and not when it prints: a live display puts itself before the streams.
-        own = getattr(stream, "rich_proxied_file", stream)
-        super().__init__(file=own, markup=False, emoji=False, highlight=False, **more)
+        terminal = getattr(stream, "rich_proxied_file", stream)
+        super().__init__(file=terminal, markup=False, emoji=False, highlight=False, **more)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield segments as rich does, with their text cleaned; control segments are rich's own."""

@@ -37,7 +37,7 @@ def refuse_writable_by_others(path: Path, what: str) -> None:
 
 
 def _trusted() -> set[int]:
-    """Return the users whose files are this one's own: root, this user, and who has become root by sudo."""
+    """Return the users whose files are trusted: root, this user, and the user that became root by sudo."""
     by_sudo = os.environ.get("SUDO_UID", "") if os.geteuid() == 0 else ""
     return {0, os.geteuid(), *([int(by_sudo)] if by_sudo.isdigit() else [])}
 
@@ -45,11 +45,11 @@ def _trusted() -> set[int]:
 def _is_private(group: int) -> bool:
     """Return whether the group is that of a trusted user, and has no other member."""
     try:
-        found = grp.getgrgid(group)
+        entry = grp.getgrgid(group)
         owners = {pwd.getpwuid(user).pw_name for user in _trusted()}
     except KeyError:
         return False
-    return found.gr_name in owners and set(found.gr_mem) <= {found.gr_name}
+    return entry.gr_name in owners and set(entry.gr_mem) <= {entry.gr_name}
 
 
 def _user(number: int) -> str:

@@ -18,30 +18,30 @@ def parse(text: str | bytes) -> Any:  # noqa: ANN401 (whatever the text holds)
     That is a number that is not finite or has too many digits, what is nested too deeply, and text that is not Unicode.
     """
     try:
-        found = json.loads(text, parse_int=_integer, parse_float=_number, parse_constant=_number)
+        value = json.loads(text, parse_int=_integer, parse_float=_number, parse_constant=_number)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    _check(found)
-    return found
+    _check(value)
+    return value
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
     """Return the object of a JSON text, ``cleaned``. Raises ValueError as ``parse`` does, and for any other value."""
-    found = parse(text)
-    if not isinstance(found, dict):
+    value = cleaned(parse(text))
+    if not isinstance(value, dict):
         raise ValueError("it is no JSON object")
-    return {clean(key): cleaned(value) for key, value in found.items()}
+    return value
 
 
-def cleaned(found: Any) -> Any:  # noqa: ANN401 (as ``parse``)
+def cleaned(value: Any) -> Any:  # noqa: ANN401 (as ``parse``)
     """Return a value that ``parse`` has returned with every text fit for a terminal, a page and a figure."""
-    if isinstance(found, str):
-        return clean(found)
-    if isinstance(found, list):
-        return [cleaned(each) for each in found]
-    if isinstance(found, dict):
-        return {clean(key): cleaned(value) for key, value in found.items()}
-    return found
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return [cleaned(item) for item in value]
+    if isinstance(value, dict):
+        return {clean(key): cleaned(item) for key, item in value.items()}
+    return value
 
 
 def _integer(digits: str) -> int:
@@ -57,15 +57,15 @@ def _number(text: str) -> float:
     return number
 
 
-def _check(found: object) -> None:
+def _check(value: object) -> None:
     """Raise ValueError for what is nested too deeply, or for half a surrogate pair: no file can hold it as UTF-8."""
-    level: list[object] = [found]
+    level: list[object] = [value]
     for _ in range(DEEPEST + 1):
         if not level:
             return
-        for each in level:
-            if isinstance(each, str):
-                each.encode()
-        inside = [each for each in level if isinstance(each, (dict, list))]
-        level = [part for each in inside for part in (each if isinstance(each, list) else (*each, *each.values()))]
+        for item in level:
+            if isinstance(item, str):
+                item.encode()
+        inside = [item for item in level if isinstance(item, (dict, list))]
+        level = [part for item in inside for part in (item if isinstance(item, list) else (*item, *item.values()))]
     raise ValueError(f"it is nested more than {DEEPEST} deep")

@@ -20,7 +20,7 @@ Python reads these from names of files as halves of surrogate pairs."""
 
 def clean(text: str) -> str:
     r"""Return the text with what steers a terminal written as ``\u001b``, which JSON reads as the same character."""
-    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 class CleanStream:

@@ -12,7 +12,7 @@ from analysis.load import records as loading
 from analysis.load.records import load
 from analysis.report.export import trials_table
 from suite.part import Seconds
-from suite.records.columns import AUDIT, EXEMPT, FURTHER, SECONDS, TABLE, Column, Meaning
+from suite.records.columns import AUDIT, EXEMPT, FURTHER, SECONDS, TABLE, Column, Field
 from suite.records.differences import fields_of
 from suite.records.reader import Projection, UnusableRecordError
 from suite.records.record import TrialRecord
@@ -61,7 +61,7 @@ class ToyRecord(TrialRecord):
     toy_s: Seconds | None = None
 
 
-TOY = Column("toy_s", "toy_s", SECONDS, Meaning("measured", "a toy"))
+TOY = Column("toy_s", "toy_s", SECONDS, Field("", "measured", "a toy"))
 
 
 def test_a_new_field_that_is_shown_is_the_models_and_one_row(

@@ -17,8 +17,18 @@ from suite.errors import BenchError, RequestError
 from suite.records.headers import read_head, read_header
 from suite.records.record import Outcome
 from suite.results import files
-from suite.results.manifest import MANIFEST, ListedFile, read_manifest
-from suite.results.store import PLAN, Run, StoreError, read_record, stored_plan, sweep_temporaries, write_atomic
+from suite.results.store import (
+    MANIFEST,
+    PLAN,
+    ListedFile,
+    Run,
+    StoreError,
+    read_manifest,
+    read_record,
+    stored_plan,
+    sweep_temporaries,
+    write_atomic,
+)
 from suite.sweep.directory import CellRun, SweepDirectory
 from suite.sweep.file_transfer import Outbox, encode, receive_file
 from suite.sweep.locks import holders, locked

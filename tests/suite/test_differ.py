@@ -7,7 +7,7 @@ from suite.differ import FactRule, differ, flattened, gib
 
 def test_facts_differ_in_the_order_of_the_first_table_and_unknown_ones_too() -> None:
     found = list(differ({"b": 1, "a": None, "c": 3}, {"a": 2, "c": 3, "d": 4, "e": None}))
-    assert [(fact.path, fact.one, fact.other) for fact in found] == [("b", 1, None), ("a", None, 2), ("d", None, 4)]
+    assert [(fact.path, fact.first, fact.second) for fact in found] == [("b", 1, None), ("a", None, 2), ("d", None, 4)]
 
 
 @pytest.mark.parametrize(("other", "same"), [(100, True), (102, True), (98.1, True), (103, False), (None, False)])

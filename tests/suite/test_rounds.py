@@ -21,8 +21,7 @@ from suite.records.environment import Environment
 from suite.records.headers import read_header
 from suite.records.record import Steps, Timeline, TrialRecord
 from suite.records.usage import Usage
-from suite.results.manifest import MANIFEST, read_manifest
-from suite.results.store import Run
+from suite.results.store import MANIFEST, Run, read_manifest
 from suite.sweep.directory import CellRun
 from suite.trial_names import record_file
 from tests.suite.conftest import ENVELOPE, WORKLOAD, FakeAccount, FakeObserver, FakeTargets, make_plan
