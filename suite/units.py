@@ -1,4 +1,4 @@
-"""Shares and spans of time as people write them, to numbers."""
+"""Shares, spans of time and counts as people write them."""
 
 import re
 
@@ -30,6 +30,11 @@ def parse_duration_s(text: str) -> float:
     if seconds <= 0:
         raise RequestError(f"{text!r} is no time at all", remedy="write it as 90s, 30m or 1h30m")
     return float(seconds)
+
+
+def count(number: int, noun: str) -> str:
+    """Return ``1 block``, ``2 blocks``: the plural of the noun has an s."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def format_duration(seconds: float) -> str:

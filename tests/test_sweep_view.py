@@ -47,9 +47,10 @@ def test_what_is_run_and_what_is_left_is_told() -> None:
     assert lines(status(running=(holder, idle))) == [
         "now: trial 5 of 9, t of a-cell, by process 7 on node1",
         "left: 3 trials in 2 blocks, time 10 min",
-        "1 trials failed: see their records",
+        "1 trial failed: see their records",
     ]
     assert "time unknown" in lines(status(left_s=None))[0]
+    assert lines(status(left_source="rough", blocks_left=(1,)))[0] == "left: 3 trials in 1 block, time 10 min, ROUGH"
     assert lines(status(blocks_left=(), cells=())) == []
 
 

@@ -14,7 +14,7 @@ from analysis.explain.attribution import explain as explain_records
 from analysis.explain.explanation import Explained
 from analysis.figures.reference import normalised
 from analysis.load.plans import margin_of
-from analysis.load.records import load
+from analysis.load.records import Records, load
 from analysis.report.answer import answer
 from analysis.report.document import Level, answer_lines, document, more_options
 from analysis.report.formatting import count, warning_lines
@@ -22,12 +22,14 @@ from analysis.report.markdown import as_markdown
 from analysis.report.rows import as_csv, comparison_output, warning_outputs
 from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document
+from analysis.selftest.matching import speaks_for
 from commands.compare.gate import gate, show_change
 from commands.compare.output import ExplanationOutput
 from commands.output import print_json
 from commands.run.options import shares
-from commands.selftest.known import certificate_of
+from provisioning.paths import home
 from suite.results.store import RESULTS, latest_run
+from suite.selftest.certificate import FILE, Certificate, read_certificate
 from suite.untrusted.console import PlainConsole
 
 _MARGIN = click.option(
@@ -80,7 +82,7 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
         _show_explanation(comparison, explain_records(records, margin=margin, force=options["force"]), options["form"])
     else:
         _show(comparison, options)
-        if options["form"] is None and (certificate := certificate_of(records)):
+        if options["form"] is None and (certificate := _certificate_of(records)):
             click.echo(certificate.line())
     if len(chosen) == 2 and options["form"] is None:
         show_change(records, chosen, force=options["force"])
@@ -96,6 +98,12 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     if options["form"] is None:
         # Again: where the rest is long, the terminal shows its end.
         PlainConsole().print(Terminal(answer_lines(comparison)))
+
+
+def _certificate_of(records: Records) -> Certificate | None:
+    """Return this machine's last certificate; None if there is none, or if the records are of another machine."""
+    certificate = read_certificate(home() / FILE)
+    return certificate if certificate and speaks_for(certificate, records) else None
 
 
 def _show_explanation(comparison: Comparison, explained: Explained, form: str | None) -> None:
@@ -143,4 +151,4 @@ def report(directories: tuple[Path, ...], html: Path | None, margin: float | Non
     chosen = list(directories) or [latest_run(RESULTS)]
     records, path = audited(load(chosen), force=force), html or chosen[0] / "report.html"
     chosen_margin = margin_of(records.directories, margin)
-    click.echo(write_report(records, path, margin=chosen_margin, force=force, certificate=certificate_of(records)))
+    click.echo(write_report(records, path, margin=chosen_margin, force=force, certificate=_certificate_of(records)))

@@ -11,7 +11,7 @@ from commands.output import Output
 from suite.errors import RequestError
 from suite.host_compatibility import Host
 from suite.job.job import settings
-from suite.part import Part
+from suite.part import Part, first_problem
 from suite.plan import Plan
 from suite.records.headers import headers
 from suite.records.reader import clean_record
@@ -20,6 +20,7 @@ from suite.results.files import read_small
 from suite.results.runs import RunSummary, find_run, summarise
 from suite.results.store import TRIALS, stored_plan
 from suite.trial_names import record_file
+from suite.units import count
 
 SPANS = ("elapsed_s", "open_s", "close_s")
 
@@ -42,44 +43,46 @@ def _read(path: Path) -> TrialRecord:
     try:
         return TrialRecord.model_validate_json(clean_record(read_small(path)))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the file"
-        raise RequestError(f"{path} is not a record of this suite ({place}: {first['msg']})") from error
+        raise RequestError(f"{path} is not a record of this suite ({first_problem(error, 'the file')})") from error
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def record_json(path: Path) -> dict[str, Any]:
+def record_json(path: Path) -> Any:  # noqa: ANN401 (any value of JSON)
     """Return the record at the present schema version."""
     # Details hold what they like; of infinity this makes null, where json.dumps would make what is not JSON.
-    found: dict[str, Any] = json.loads(_read(path).model_dump_json())
-    return found
+    return json.loads(_read(path).model_dump_json())
 
 
 def record_lines(path: Path) -> Iterator[str]:
     """Yield what a reader looks for first; the rest is in the JSON."""
     record = _read(path)
-    outcome, host = record.outcome, record.environment.host
-    switched = f", {record.ablation} switched" if record.ablation else ""
-    beside = f", beside {record.aggressor}" if record.aggressor else ""
-    arm = f"{record.job.model} on {record.target}{switched}{beside}"
+    outcome, throughput = record.outcome, record.throughput_per_s
+    spans = {name: getattr(record, name) for name in SPANS}
+    words = [record.job.scenario, f"{record.job.model} on {record.target}"]
+    words += [f"{record.ablation} switched"] if record.ablation else []
+    words += [f"beside {record.aggressor}"] if record.aggressor else []
+    words += [f"block {record.block}", *(["warm-up"] if record.warm_up else [])]
     yield f"{record.trial_id}  ({record.run_id}, {record.started_at})"
-    yield f"  {record.job.scenario}, {arm}, block {record.block}{', warm-up' if record.warm_up else ''}"
-    throughput = record.throughput_per_s
-    told = {
+    yield f"  {', '.join(words)}"
+    values = {
         "outcome": outcome.status + (f", {outcome.kind}: {outcome.message}" if outcome.kind else ""),
         "throughput": throughput and f"{throughput:.4g} {record.job.unit}/s",
         **{name: f"{metric.value:.4g} {metric.unit}" for name, metric in record.metrics.items()},
-        **{name: f"{getattr(record, name):.4g}" for name in SPANS if getattr(record, name) is not None},
+        **{name: f"{seconds:.4g}" for name, seconds in spans.items() if seconds is not None},
         "substitutes": ", ".join(record.substitutes),
-        "host": f"{host.hostname or 'unknown'}, {host.cpu_model or 'unknown CPU'}, kernel {host.kernel or 'unknown'}",
+        "host": _host_line(Host.of(record.environment.host.model_dump())),
         "file": path,
         "command": " ".join(outcome.command),
     }
-    yield from (f"  {name}: {value}" for name, value in told.items() if value)
+    yield from (f"  {name}: {value}" for name, value in values.items() if value)
     if outcome.output_tail:
         yield "  the end of its output:"
         yield from (f"    {line}" for line in outcome.output_tail.rstrip().splitlines()[-20:])
+
+
+def _host_line(host: Host) -> str:
+    return f"{host.hostname or 'unknown'}, {host.cpu_model or 'unknown CPU'}, kernel {host.kernel or 'unknown'}"
 
 
 class ArmCount(Part):
@@ -137,14 +140,14 @@ def run_lines(run: Path) -> Iterator[str]:
     yield f"{summary.run_id}  {run}"
     yield f"  {summary.started_at or 'no trial yet'} to {summary.last_at or 'now'}"
     yield f"  scenario {job.scenario}, data {job.data}, profile {job.profile}, recipe {job.recipe}"
-    yield f"  {plan.blocks} blocks, seed {plan.seed}"
+    yield f"  {count(plan.blocks, 'block')}, seed {plan.seed}"
     for name, value in settings(job).items():
         yield f"  {name}: {value}"
     yield f"  trials: {summary.ok} ok, {summary.failed} failed, {summary.unreadable} unreadable"
     for arm in described.arms:
         yield f"    {arm.model} on {arm.target}: {arm.ok} ok, {arm.failed} failed"
     for host in described.hosts:
-        yield f"  host: {host.hostname or 'unknown'}, {host.cpu_model or 'unknown CPU'}, kernel {host.kernel}"
+        yield f"  host: {_host_line(host)}"
     for failure in described.failures:
         yield f"  failed: {failure.trial_id}: {failure.kind}: {failure.message}"
     yield f"  compare it with: bench compare {run}"

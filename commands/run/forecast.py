@@ -16,7 +16,7 @@ from suite.job.envelope import GIB, format_cpu_list
 from suite.plan import Plan
 from suite.request.repetitions import MOST_BLOCKS, RepetitionOptions
 from suite.results.store import RESULTS, Run
-from suite.sweep.estimate import Durations, Guess, Source, durations_below
+from suite.sweep.estimate import SOURCES, Durations, Guess, durations_below
 from suite.targets import VMS
 from suite.units import format_duration
 
@@ -24,11 +24,6 @@ RECORD_BYTES, STEP_BYTES = 16_000, 90
 """The size of a record, and what each measured step adds to it."""
 ANSWER_S = 4.0
 """What starting the command and answering at the end take, beside checking the machine."""
-SOURCES: dict[Source, str] = {
-    "records": "from earlier trials of this job",
-    "similar": "from earlier trials of other sizes or models",
-    "rough": "ROUGH, within a factor of 5: it never ran here",
-}
 
 
 @dataclass(frozen=True)

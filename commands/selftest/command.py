@@ -15,7 +15,7 @@ from analysis.selftest.judging import judge
 from analysis.statistics.ratios import MARGIN
 from commands.run.options import positive
 from commands.run.prepare import Ready, host_environment, observing
-from commands.selftest.plan import ASSUMED_EMULATED_S, ASSUMED_TRIAL_S, Prepared, emulated, prepared
+from commands.selftest.plan import Prepared, prepared
 from provisioning import ledger, neighbours
 from provisioning.metrics.accounting import open_account
 from provisioning.paths import home
@@ -27,22 +27,23 @@ from suite.registries import ENGINES, INJURIES
 from suite.results.store import RESULTS, Run, new_run_directory, write_atomic
 from suite.selftest.certificate import FILE, Certificate, CertifiedMachine
 from suite.selftest.injuries import UNINJURED
-from suite.sweep.estimate import durations_below, total
-from suite.targets import TARGETS, VMS
+from suite.sweep.estimate import SOURCES, durations_below
+from suite.targets import TARGETS
+from suite.units import count, format_duration
 from suite.untrusted.console import PlainConsole
 
 LEAST_BLOCKS = 2
 KINDS = tuple(name for name in INJURIES if name != UNINJURED)
 
 
-def _names(known: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[str, ...]]:
-    """Return a callback that takes names of ``known``, and ``all`` for every one."""
+def _names(choices: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[str, ...]]:
+    """Return a callback that takes names among ``choices``, and ``all`` for every one."""
 
-    def chosen(_ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-        for name in given:
-            if name not in (*known, "all"):
-                raise RequestError(f"{param.opts[0]} {name!r} is unknown", remedy=nearest(name, [*known, "all"]))
-        return known if "all" in given else tuple(dict.fromkeys(given))
+    def chosen(_ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in (*choices, "all"):
+                raise RequestError(f"{param.opts[0]} {name!r} is unknown", remedy=nearest(name, [*choices, "all"]))
+        return choices if "all" in names else tuple(dict.fromkeys(names))
 
     return chosen
 
@@ -100,19 +101,19 @@ def selftest(
     """
     if blocks < LEAST_BLOCKS:
         raise RequestError(f"--blocks {blocks}: an interval takes two blocks", remedy=f"give {LEAST_BLOCKS} or more")
-    asked = targets or ("bare-metal", "container")
-    given: dict[str, object] = {"target": asked, "cpus": cpus}
-    given |= {"engine": engine} if engine else {}
+    targets = targets or ("bare-metal", "container")
+    options: dict[str, object] = {"target": targets, "cpus": cpus}
+    options |= {"engine": engine} if engine else {}
     directory = out or new_run_directory()
     with observing() as observer:
-        made = prepared(given, blocks, injuries or KINDS, observer.note)
-        _foretell(made, observer.note)
-        for scenario, run in made.runs.items():
+        planned = prepared(options, blocks, injuries or KINDS, observer.note)
+        _forecast(planned, observer.note)
+        for scenario, run in planned.runs.items():
             measure(run, Run(directory / scenario), observer)
-    certificate = _certificate(made, directory, asked, blocks)
+    certificate = _certificate(planned, directory, targets, blocks)
     text = certificate.model_dump_json(indent=1) + "\n"
-    for place in (directory / FILE, home() / FILE):
-        write_atomic(place, text)
+    for path in (directory / FILE, home() / FILE):
+        write_atomic(path, text)
     if as_json:
         click.echo(text.rstrip("\n"))
     else:
@@ -122,31 +123,24 @@ def selftest(
         sys.exit(1)
 
 
-def _foretell(made: Prepared, note: Callable[[str], None]) -> None:
-    """Say what is done and about how long it takes, and what cannot be done."""
-    for one in made.absent:
-        note(f"{one.name} is left out: {one.reason}")
-    durations = durations_below(RESULTS)
-    trials = [trial for run in made.runs.values() for trial in run.plan.trials()]
-    known = total(map(durations.of, trials))
-    guess_s = sum(
-        ASSUMED_EMULATED_S if emulated(run) and trial.target in VMS else ASSUMED_TRIAL_S
-        for run in made.runs.values()
-        for trial in run.plan.trials()
-    )
-    seconds, how = (guess_s, "at a guess") if known is None else (known, "by earlier trials")
-    note(f"{len(trials)} trials, about {max(1, round(seconds / 60))} min {how}")
+def _forecast(planned: Prepared, note: Callable[[str], None]) -> None:
+    """Note what cannot be done, and about how long the rest takes."""
+    for injury in planned.absent:
+        note(f"{injury.name} is left out: {injury.reason}")
+    trials = [trial for run in planned.runs.values() for trial in run.plan.trials()]
+    estimate = durations_below(RESULTS).guess(*trials)
+    note(f"{count(len(trials), 'trial')}, about {format_duration(estimate.seconds)}, {SOURCES[estimate.source]}")
 
 
-def measure(made: Ready, store: Run, observer: Observer) -> None:
-    """Measure all trials of the plan into the store, or go on with them. Raises BenchError where that cannot be."""
-    made.prepare(observer.note)
-    if made.plan.job.dataset:
-        _read_ahead(made.choices.image.tree)
-    loop = Loop(made.scenario, made.open_target, store, observer, host_environment, open_account)
-    held = ledger.holding("run-directory", str(store.directory.absolute()))
-    with neighbours.alone_on(made.plan.job.envelope.cpus, observer.note), store.exclusive(), held, store.sealed():
-        loop.run(made.plan)
+def measure(run: Ready, store: Run, observer: Observer) -> None:
+    """Measure all trials of the plan into the store, or continue with them. Raises BenchError."""
+    run.prepare(observer.note)
+    if run.plan.job.dataset:
+        _read_ahead(run.choices.image.tree)
+    loop = Loop(run.scenario, run.open_target, store, observer, host_environment, open_account)
+    noted = ledger.holding("run-directory", str(store.directory.absolute()))
+    with neighbours.alone_on(run.plan.job.envelope.cpus, observer.note), store.exclusive(), noted, store.sealed():
+        loop.run(run.plan)
 
 
 def _read_ahead(tree: Path) -> None:
@@ -158,12 +152,12 @@ def _read_ahead(tree: Path) -> None:
                     shutil.copyfileobj(file, nowhere)
 
 
-def _certificate(made: Prepared, directory: Path, targets: tuple[str, ...], blocks: int) -> Certificate:
-    judged = [judge(directory / scenario) for scenario in made.runs]
+def _certificate(planned: Prepared, directory: Path, targets: tuple[str, ...], blocks: int) -> Certificate:
+    judged = [judge(directory / scenario) for scenario in planned.runs]
     smallest: dict[str, float] = {}
-    for one in reversed(judged):
-        smallest |= one.smallest  # that of the synthetic job counts, which is there first
-    choices = next(iter(made.runs.values())).choices
+    for judgement in reversed(judged):
+        smallest |= judgement.smallest  # that of the synthetic job counts, which is there first
+    choices = next(iter(planned.runs.values())).choices
     host = host_environment()
     return Certificate(
         suite_version=__version__,
@@ -176,7 +170,7 @@ def _certificate(made: Prepared, directory: Path, targets: tuple[str, ...], bloc
         engine=choices.engine,
         blocks=blocks,
         margin=MARGIN,
-        findings=tuple(finding for one in judged for finding in one.findings),
-        absent=made.absent,
+        findings=tuple(finding for judgement in judged for finding in judgement.findings),
+        absent=planned.absent,
         smallest=smallest,
     )

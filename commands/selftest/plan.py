@@ -31,9 +31,6 @@ EMULATED: Mapping[str, Mapping[str, object]] = {
     REAL: {"steps": 10},
 }
 """The options that replace these where the CPU of a VM is emulated: a step takes 20 s there, and one of a GAN 4 s."""
-ASSUMED_TRIAL_S = 10.0
-"""How long a trial takes where no earlier one is known: on one CPU, without emulation."""
-ASSUMED_EMULATED_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,8 @@ class Prepared:
     absent: tuple[Absent, ...]
 
 
-def prepared(given: Mapping[str, object], blocks: int, names: Sequence[str], note: Note) -> Prepared:
-    """Plan the runs of the injuries. Raises RequestError where none of them can be done."""
+def prepared(chosen: Mapping[str, object], blocks: int, names: Sequence[str], note: Note) -> Prepared:
+    """Plan the runs of the injuries. Raises RequestError if none of them can be done."""
     note("checking this machine")
     checks = doctor.examine()
     runs: dict[str, Ready] = {}
@@ -55,66 +52,63 @@ def prepared(given: Mapping[str, object], blocks: int, names: Sequence[str], not
         if not (wanted := injuries_of(scenario, names)):
             continue
         repeated = blocks if scenario == SYNTHETIC else min(blocks, FEW_BLOCKS)
-        asked = {"scenario": scenario, "blocks": repeated, "warmup_blocks": 0, **COMMON, **options, **given}
+        request = {"scenario": scenario, "blocks": repeated, "warmup_blocks": 0, **COMMON, **options, **chosen}
         try:
-            made = _run(asked, wanted, note, checks)
+            planned = _run(request, wanted, note, checks)
         except RequestError as error:
             errors.append(error)
             reason = "; ".join(filter(None, (error.message, error.remedy)))
             absent += [_absent(name, (), reason) for name in wanted if get_injury(name).changes]
             continue
-        absent += made.absent
-        runs |= made.runs
+        absent += planned.absent
+        runs |= planned.runs
+    if not runs and errors:
+        raise errors[0]
     if not runs:
-        raise (
-            errors[0]
-            if errors
-            else RequestError(
-                "; ".join(f"{one.injury}: {one.reason}" for one in absent), remedy="choose another --injury or --target"
-            )
-        )
+        reasons = "; ".join(f"{injury.injury}: {injury.reason}" for injury in absent)
+        raise RequestError(reasons, remedy="choose another --injury or --target")
     return Prepared(runs, tuple(absent))
 
 
-def emulated(made: Ready) -> bool:
+def emulated(run: Ready) -> bool:
     """Return whether the CPU of a target is emulated."""
-    return made.choices.accelerator == "tcg" and bool(VMS.intersection(made.plan.targets))
+    return run.choices.accelerator == "tcg" and bool(VMS.intersection(run.plan.targets))
 
 
-def _run(asked: Mapping[str, object], wanted: Sequence[str], note: Note, checks: Sequence[Check]) -> Prepared:
+def _run(request: Mapping[str, object], wanted: Sequence[str], note: Note, checks: Sequence[Check]) -> Prepared:
     """Return the run of one scenario, without the injuries that cannot be done in it."""
-    made = ready(RunRequest.of(dict(asked)), note, checks)
-    if emulated(made):
-        fewer = EMULATED.get(str(asked["scenario"]), {})
-        made = ready(RunRequest.of({**asked, **fewer}), lambda _told_already: None, checks)
+    run = ready(RunRequest.of(dict(request)), note, checks)
+    if emulated(run):
+        fewer = EMULATED.get(str(request["scenario"]), {})
+        run = ready(RunRequest.of({**request, **fewer}), lambda _already_noted: None, checks)
     kept, absent = [], []
     for name in wanted:
         injury = get_injury(name)
-        missing = tuple(target for target in made.plan.targets if target not in injury.targets)
+        missing = tuple(target for target in run.plan.targets if target not in injury.targets)
         if missing:
-            absent.append(_absent(name, missing, "no counter of this machine could say how large it is there"))
-        if len(missing) == len(made.plan.targets):
+            absent.append(_absent(name, missing, "no counter of this machine shows how large it is there"))
+        if len(missing) == len(run.plan.targets):
             continue
-        if injury.changes and (reason := _hindrance(name, made)):
+        if injury.changes and (reason := _hindrance(name, run)):
             absent.append(_absent(name, (), reason))
         else:
             kept.append(name)
     if not any(get_injury(name).changes for name in kept):
         return Prepared({}, tuple(absent))
-    plan = made.plan.model_copy(update={"ablations": tuple(kept)})
-    return Prepared({plan.job.scenario: replace(made, plan=plan)}, tuple(absent))
+    plan = run.plan.model_copy(update={"ablations": tuple(kept)})
+    return Prepared({plan.job.scenario: replace(run, plan=plan)}, tuple(absent))
 
 
-def _hindrance(name: str, made: Ready) -> str | None:
+def _hindrance(name: str, run: Ready) -> str | None:
     """Return why an injury cannot be done here; None if it can."""
-    properties, lab = properties_of(name), made.plan.job.distributed and made.plan.job.distributed.lab
+    properties, lab = properties_of(name), run.plan.job.distributed and run.plan.job.distributed.lab
     if properties.link and lab:
         try:
             with local_node((), None) as node:
                 choose_limiter(node, lab.model_copy(update=properties.link))
         except RequestError as error:
             return error.message
-    return next(hindrances(properties, made.choices, made.plan.job.recipe), None)
+    return next(hindrances(properties, run.choices, run.plan.job.recipe), None)
 
 
 def _absent(name: str, targets: tuple[str, ...], reason: str) -> Absent:

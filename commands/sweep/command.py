@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from commands.lazy import SuggestingGroup
 from commands.output import Output
 from commands.run.options import CONCURRENT_HELP, PlanFile, number
 from commands.run.prepare import observing
@@ -28,6 +29,7 @@ from suite.sweep.file import load_sweep
 from suite.sweep.locks import WHOLE, locked
 from suite.sweep.model import Sweep
 from suite.sweep.pool import join_pool
+from suite.units import count
 
 
 class SweepOutput(Output):
@@ -41,7 +43,7 @@ class SweepOutput(Output):
     """Why trials are left; None where none is."""
 
 
-@click.group(commands=(plan, status, stop, cancel, schedule, schedule_run, block))
+@click.group(cls=SuggestingGroup, commands=(plan, status, stop, cancel, schedule, schedule_run, block))
 def sweep() -> None:
     """Measure the matrix of cells in a plan file; resume after an interruption.
 
@@ -125,7 +127,7 @@ def _run(
     take_over: bool,
     concurrent: bool,
 ) -> SweepEnd:
-    directory, sweep, note = request.directory, request.sweep, request.observer.note
+    directory, sweep = request.directory, request.sweep
     # Of one block alone the runner holds a lock, so that other machines can run other blocks.
     lock = locked(directory.path, WHOLE, take_over=take_over) if only_block is None else nullcontext()
     # With the ledger's entry, ``bench clean`` finds what a killed sweep has left half written.
@@ -133,38 +135,46 @@ def _run(
         if only_block is not None:
             directory.refuse_changed(sweep)
         # What other machines run is checked there: a cluster's login node may carry no target at all.
-        planned = _checked(sweep, note) if checked_here else []
+        planned = _checked(sweep, request.observer.note) if checked_here else []
         cells = cells_of(sweep)
         for line in directory.changes(sweep, cells).lines():
-            note(line)
+            request.observer.note(line)
         directory.accept(sweep, cells)
         request = replace(request, planned=planned)
-        if only_block is not None:
-            if not backend.runs_here:
-                join_pool(directory.path, this_machine())
-            return run_block(request, only_block, take_over=take_over)
-        with ExitStack() as stack:
-            for cell in cells:
-                stack.enter_context(directory.cell(cell.cell_id, sweep.budget.retries).sealed())
-            if backend.runs_here:  # else a scheduler knows which CPUs are free
-                plans = [cell.ready.plan for cell in planned if cell.ready and not cell.ready.choices.inventory]
-                cpus = sorted({cpu for plan in plans for cpu in plan.job.envelope.cpus})
-                stack.enter_context(neighbours.alone_on(cpus, note, concurrent=concurrent))
-            directory.clear_stop()
-            return backend.run(request)
+        if only_block is None:
+            return _run_all(request, backend, concurrent=concurrent)
+        if not backend.runs_here:
+            join_pool(directory.path, this_machine())
+        return run_block(request, only_block, take_over=take_over)
+
+
+def _run_all(request: SweepRequest, backend: Backend, *, concurrent: bool) -> SweepEnd:
+    directory, sweep = request.directory, request.sweep
+    with ExitStack() as stack:
+        for cell in cells_of(sweep):
+            stack.enter_context(directory.cell(cell.cell_id, sweep.budget.retries).sealed())
+        if backend.runs_here:  # else a scheduler knows which CPUs are free
+            plans = [cell.ready.plan for cell in request.planned if cell.ready and not cell.ready.choices.inventory]
+            cpus = sorted({cpu for plan in plans for cpu in plan.job.envelope.cpus})
+            stack.enter_context(neighbours.alone_on(cpus, request.observer.note, concurrent=concurrent))
+        directory.clear_stop()
+        return backend.run(request)
 
 
 def _report(planned: Sweep, directory: SweepDirectory, end: SweepEnd, only_block: int | None, *, as_json: bool) -> None:
     records = directory.failed(planned.budget.retries)
     failed = [f"{name}/{record.trial_id}" for name, record in records if only_block in (None, record.block)]
     if as_json:
-        where, measured = str(directory.path), len(end.made)
-        output = SweepOutput(
-            name=planned.name, directory=where, measured=measured, failed=failed, ended_early=end.reason
-        )
-        output.tell()
+        SweepOutput(
+            name=planned.name,
+            directory=str(directory.path),
+            measured=len(end.made),
+            failed=failed,
+            ended_early=end.reason,
+        ).tell()
     else:
-        click.echo(f"{len(end.made)} trials run now, {len(failed)} failed in the end: {directory.path}", err=True)
+        measured = count(len(end.made), "trial")
+        click.echo(f"{measured} run now, {len(failed)} failed in the end: {directory.path}", err=True)
         if end.reason:
             click.echo(f"ended early: {end.reason}; bench sweep run continues it", err=True)
         click.echo(f"see them with: bench compare {directory.path}", err=True)

@@ -102,9 +102,9 @@ def _compared(out: Path, baseline: Path, fail_above: float | None, *, ok: bool) 
     runs = find_runs([out])
     if not runs:
         raise RequestError(f"{out} holds no run to compare")
-    found = judged(find_runs([baseline]), runs, fail_above)
-    told = {"baseline": str(baseline), "gate": gate_output(found).model_dump(mode="json")}
-    return told | {"outcome": found.outcome, "exit_code": found.exit_code} if ok and found.exit_code else told
+    gate = judged(find_runs([baseline]), runs, fail_above)
+    result = {"baseline": str(baseline), "gate": gate_output(gate).model_dump(mode="json")}
+    return result | {"outcome": gate.outcome, "exit_code": gate.exit_code} if ok and gate.exit_code else result
 
 
 def _remove_older(into: Path, keep: int, baseline: Path | None) -> list[str]:

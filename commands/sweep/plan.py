@@ -5,24 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import BaseModel, ConfigDict
 
 from commands.output import Output
 from commands.run.options import PlanFile
 from commands.sweep.backends.base import backend_of
 from commands.sweep.resolve import Planned, resolve
+from suite.part import Part
 from suite.results.store import RESULTS
 from suite.sweep.directory import SweepDirectory, default_directory
-from suite.sweep.estimate import Durations, durations_below, total
+from suite.sweep.estimate import SOURCES, Durations, Source, durations_below, least_certain
 from suite.sweep.file import load_sweep
 from suite.sweep.model import Sweep
-from suite.units import format_duration
+from suite.units import count, format_duration
 
 
-class PlannedCell(BaseModel):
+class PlannedCell(Part):
     """A cell: ``first_s`` are the seconds of its first block, with the warm-up before it; ``block_s`` of each other."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     cell_id: str
     settings: dict[str, Any]
@@ -34,10 +32,12 @@ class PlannedCell(BaseModel):
     trials_left: int = 0
     first_s: float | None = None
     block_s: float | None = None
+    source: Source | None = None
+    """The least certain source of these seconds."""
 
 
 class PlannedOutput(Output):
-    """The trials that a sweep will run; ``changes`` are lines. Seconds are None if no earlier trial gives them."""
+    """The trials that a sweep will run; ``changes`` are lines. Seconds are None if every cell is refused."""
 
     name: str
     directory: str
@@ -49,6 +49,8 @@ class PlannedOutput(Output):
     trials_left: int
     block_s: float | None
     total_s: float | None
+    source: Source | None
+    """The least certain source of these seconds."""
     changes: list[str]
     cells: list[PlannedCell]
 
@@ -88,10 +90,7 @@ def plan(file: Path, out: Path | None, estimate_from: Path | None, as_json: bool
 def _described(sweep: Sweep, directory: SweepDirectory, planned: list[Planned], durations: Durations) -> PlannedOutput:
     cells = [_cell(sweep, directory, item, durations) for item in planned]
     runnable = [cell for cell in cells if not cell.refused]
-    first_s, block_s = (
-        total(getattr(cell, name) for cell in runnable) if runnable else None for name in ("first_s", "block_s")
-    )
-    is_known = None not in (first_s, block_s)
+    first_s, block_s = (sum(getattr(cell, name) for cell in runnable) for name in ("first_s", "block_s"))
     return PlannedOutput(
         name=sweep.name,
         directory=str(directory.path),
@@ -101,34 +100,34 @@ def _described(sweep: Sweep, directory: SweepDirectory, planned: list[Planned], 
         detect=sweep.detect,
         trials=sum(cell.trials for cell in cells),
         trials_left=sum(cell.trials_left for cell in cells),
-        block_s=block_s,
-        total_s=(first_s or 0) + (sweep.block_count - 1) * (block_s or 0) if is_known else None,
+        block_s=block_s if runnable else None,
+        total_s=first_s + (sweep.block_count - 1) * block_s if runnable else None,
+        source=least_certain(cell.source for cell in runnable if cell.source) if runnable else None,
         changes=directory.changes(sweep, [item.cell for item in planned]).lines(),
         cells=cells,
     )
 
 
-def _cell(sweep: Sweep, directory: SweepDirectory, each: Planned, durations: Durations) -> PlannedCell:
-    cell = PlannedCell(cell_id=each.cell.cell_id, settings=each.cell.settings, command=each.command)
-    if each.ready is None:
-        message, remedy = (each.refusal.message, each.refusal.remedy) if each.refusal else ("refused", None)
+def _cell(sweep: Sweep, directory: SweepDirectory, planned: Planned, durations: Durations) -> PlannedCell:
+    cell = PlannedCell(cell_id=planned.cell.cell_id, settings=planned.cell.settings, command=planned.command)
+    if planned.ready is None:
+        message, remedy = (planned.refusal.message, planned.refusal.remedy) if planned.refusal else ("refused", None)
         return cell.model_copy(update={"refused": message, "remedy": remedy})
-    plan = each.ready.plan
-    run = directory.cell(each.cell.cell_id, sweep.budget.retries)
-    planned = {
+    plan = planned.ready.plan
+    run = directory.cell(cell.cell_id, sweep.budget.retries)
+    first, later = (durations.guess(*plan.trials_of(block)) for block in (0, 1))
+    values = {
         "targets": plan.targets,
         "trials": sum(1 for _ in plan.trials()),
         "trials_left": sum(map(len, run.left(plan, range(plan.blocks)).values())),
-        "first_s": durations.of_block(plan, 0),
-        "block_s": durations.of_block(plan, 1),
+        "first_s": first.seconds,
+        "block_s": later.seconds,
+        "source": first.source,
     }
-    return cell.model_copy(update=planned)
+    return cell.model_copy(update=values)
 
 
 def _print(described: PlannedOutput) -> None:
-    def time_of(seconds: float | None) -> str:
-        return "unknown" if seconds is None else format_duration(seconds)
-
     refusals: dict[str, list[str]] = {}
     for cell in described.cells:
         if cell.refused:
@@ -136,14 +135,17 @@ def _print(described: PlannedOutput) -> None:
             refusals.setdefault(reason, []).append(cell.cell_id)
         else:
             targets = ", ".join(cell.targets)
-            click.echo(f"{cell.cell_id}: {cell.trials} trials on {targets}; a block: {time_of(cell.block_s)}")
+            block = format_duration(cell.block_s or 0.0)
+            click.echo(f"{cell.cell_id}: {count(cell.trials, 'trial')} on {targets}; a block: {block}")
     for reason, cells in refusals.items():
         click.echo(f"refused: {', '.join(cells)}: {reason}")
     for line in described.changes:
         click.echo(line)
     most = "at most " if described.until or described.detect else ""
+    counted = f"{count(len(described.cells), 'cell')}, {most}{count(described.blocks, 'block')}"
     click.echo(
-        f"{len(described.cells)} cells, {most}{described.blocks} blocks, {described.trials} trials "
-        f"({described.trials_left} to be run) into {described.directory}, by the engine {described.engine}; "
-        f"time: {most if described.total_s else ''}{time_of(described.total_s)}"
+        f"{counted}, {count(described.trials, 'trial')} ({described.trials_left} to be run) "
+        f"into {described.directory}, by the engine {described.engine}"
     )
+    if described.total_s is not None and described.source:
+        click.echo(f"time: {most or 'about '}{format_duration(described.total_s)}, {SOURCES[described.source]}")

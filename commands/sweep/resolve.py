@@ -10,6 +10,7 @@ from suite.errors import RequestError
 from suite.request.request import RunRequest
 from suite.sweep.cells import Cell, cells_of, request_of
 from suite.sweep.model import Sweep, key_of
+from suite.units import count
 
 Note = Callable[[str], None]
 
@@ -36,7 +37,7 @@ def resolve(sweep: Sweep, note: Note) -> list[Planned]:
     Raises RequestError for a plan without cells.
     """
     cells = cells_of(sweep)
-    note(f"{len(cells)} cells; checking this machine")
+    note(f"{count(len(cells), 'cell')}; checking this machine")
     checks = doctor.examine()
     say = once(note)
     return [_planned(sweep, cell, checks, say) for cell in cells]
@@ -60,7 +61,7 @@ def refuse_refused(planned: Sequence[Planned]) -> None:
         reasons = "; ".join(f"{name}: {error.message}" for name, error in refused if error)
         remedies = dict.fromkeys(error.remedy for _, error in refused if error and error.remedy)
         raise RequestError(
-            f"{len(refused)} of {len(planned)} cells cannot be run here: {reasons}",
+            f"{len(refused)} of {count(len(planned), 'cell')} cannot be run here: {reasons}",
             remedy="; ".join([*remedies, "or exclude such cells in the plan"]),
         )
 

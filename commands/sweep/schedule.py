@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from commands.output import Output
 from commands.run.options import PlanFile
@@ -17,6 +17,7 @@ from provisioning.timers.base import ScheduledJob, ScheduleEntry, Timer, check_n
 from provisioning.timers.host import Cron, Systemd
 from provisioning.timers.kubernetes import KubernetesTimer
 from suite.errors import RequestError
+from suite.part import Part
 from suite.results.runs import contains, find_runs
 from suite.results.store import RESULTS
 from suite.sweep.file import load_sweep
@@ -28,10 +29,8 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Timers give a job a shorter one, without the programs that make networks and disks."""
 
 
-class Scheduled(BaseModel):
+class Scheduled(Part):
     """A schedule: ``with`` is the timer, ``entry`` what it holds."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     when: str
@@ -100,11 +99,20 @@ def schedule(kind: str | None, dry_run: bool, listing: bool, remove: str | None,
       bench sweep schedule --list
       bench sweep schedule --remove nightly
     """
-    if listing:
-        _list(as_json=as_json)
+    entries = installed() if listing or remove else []
+    if as_json and listing:
+        schedules = [
+            Scheduled(name=entry.name, when=entry.when, timer=timer.kind, entry=entry.line) for timer, entry in entries
+        ]
+        SchedulesOutput(schedules=schedules).tell()
+    elif listing:
+        for timer, entry in entries:
+            click.echo(f"{entry.name}  {entry.when}  ({timer.kind})\n  {entry.line}")
+        if not entries:
+            click.echo("nothing is scheduled", err=True)
     elif remove:
         check_name(remove)
-        holders = [timer for timer, entry in installed() if entry.name == remove]
+        holders = [timer for timer, entry in entries if entry.name == remove]
         if not holders:
             raise RequestError(f"there is no schedule {remove}", remedy="see them with: bench sweep schedule --list")
         for timer in holders:
@@ -128,19 +136,6 @@ def _install(job: ScheduledJob, kind: str | None, *, dry_run: bool) -> None:
     click.echo(f"installed: {job.name} ({timer.kind}, {job.schedule.text})", err=True)
     if why := timer.asleep():
         click.echo(f"warning: it will not fire: {why}", err=True)
-
-
-def _list(*, as_json: bool) -> None:
-    schedules = [
-        Scheduled(name=entry.name, when=entry.when, timer=timer.kind, entry=entry.line) for timer, entry in installed()
-    ]
-    if as_json:
-        SchedulesOutput(schedules=schedules).tell()
-        return
-    for scheduled in schedules:
-        click.echo(f"{scheduled.name}  {scheduled.when}  ({scheduled.timer})\n  {scheduled.entry}")
-    if not schedules:
-        click.echo("nothing is scheduled", err=True)
 
 
 def choose(kind: str | None) -> Timer:

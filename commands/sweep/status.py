@@ -19,7 +19,7 @@ from suite.records.record import TrialRecord
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.locks import lock_files
 from suite.sweep.status import CellStatus, SweepStatus, latest_sweep, status_of
-from suite.units import format_duration
+from suite.units import count, format_duration
 from suite.untrusted.console import PlainConsole
 
 Widths = Mapping[str, float | None]
@@ -70,11 +70,12 @@ def lines(status: SweepStatus) -> list[str]:
         if holder.trial
     ]
     if status.blocks_left:
-        seconds = "unknown" if status.left_s is None else format_duration(status.left_s)
-        blocks = f"{len(status.blocks_left)} blocks"
-        shown.append(f"left: {status.count('missing')} trials in {blocks}, time {seconds}")
+        rough = ", ROUGH" if status.left_source == "rough" else ""
+        seconds = "unknown" if status.left_s is None else f"{format_duration(status.left_s)}{rough}"
+        trials, blocks = count(status.count("missing"), "trial"), count(len(status.blocks_left), "block")
+        shown.append(f"left: {trials} in {blocks}, time {seconds}")
     if failed := status.count("failed"):
-        shown.append(f"{failed} trials failed: see their records")
+        shown.append(f"{count(failed, 'trial')} failed: see their records")
     return shown
 
 

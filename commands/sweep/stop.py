@@ -18,8 +18,11 @@ ENDS_WITHIN_S = 120
 """A trial is closed first: a guest is shut down, containers are removed."""
 
 
+_directory = click.argument("directory", required=False, type=click.Path(path_type=Path))
+
+
 @click.command()
-@click.argument("directory", required=False, type=click.Path(path_type=Path))
+@_directory
 def stop(directory: Path | None) -> None:
     """End a sweep after its current trial. bench sweep run continues it.
 
@@ -39,7 +42,7 @@ def stop(directory: Path | None) -> None:
 
 
 @click.command()
-@click.argument("directory", required=False, type=click.Path(path_type=Path))
+@_directory
 def cancel(directory: Path | None) -> None:
     """End a sweep now, like Ctrl-C: the current trial is lost, finished trials are kept.
 
@@ -51,16 +54,16 @@ def cancel(directory: Path | None) -> None:
     path = directory or latest_sweep()
     sweep = SweepDirectory(path).begun().sweep
     running = holders(path)
-    here = {holder.owner.pid: holder for holder in running if holder.owner.lives_here()}
+    local = {holder.owner.pid: holder for holder in running if holder.owner.lives_here()}
     try:
         # The sweep before its blocks, and both before the queue: it would take what leaves the queue for lost.
-        for holder in reversed(here.values()):
+        for holder in reversed(local.values()):
             click.echo(_end(path, holder), err=True)
     finally:
-        done = backend_of(sweep).cancel(sweep, path)
-        for line in done:
+        cancelled = backend_of(sweep).cancel(sweep, path)
+        for line in cancelled:
             click.echo(line, err=True)
-    if not here and not done:
+    if not local and not cancelled:
         where = f"it is {', '.join(str(holder.owner) for holder in running)}: cancel it there"
         raise RequestError(
             f"no process that is seen from here runs the sweep in {path}",
@@ -83,7 +86,7 @@ def _end(directory: Path, holder: LockHolder) -> str:
         if not owner.lives_here():
             return f"{owner} has ended"
         if not is_held(directory, holder):
-            if all(other.owner != owner for other in holders(directory)):
+            if all(current.owner != owner for current in holders(directory)):
                 return f"{owner} has ended"  # by itself: the file of a lock goes before its socket
             raise RequestError(
                 f"{owner} is left alone: {directory} names it, and it does not hold the sweep's lock",

@@ -49,9 +49,9 @@ def cells_of(sweep: Sweep) -> tuple[Cell, ...]:
         raise RequestError(
             f"the matrix has {count:,} cells: {MOST_CELLS:,} are the most", remedy="make lists of it shorter"
         )
-    every = list(_settings(sweep))
-    _refuse_idle(sweep, every)
-    kept = [settings for settings in every if not any(_has(settings, out.given()) for out in sweep.exclude)]
+    cells = list(_settings(sweep))
+    _refuse_idle(sweep, cells)
+    kept = [settings for settings in cells if not any(_has(settings, out.given()) for out in sweep.exclude)]
     if not kept:
         raise RequestError("the plan has no cell: all are excluded", remedy="remove an exclude")
     if (trials := len(kept) * sweep.block_count * len(sweep.targets)) > MOST_TRIALS:
@@ -68,12 +68,12 @@ def _settings(sweep: Sweep) -> Iterator[dict[str, Any]]:
     points = [dict(zip(sweep.matrix, values, strict=True)) for values in itertools.product(*sweep.matrix.values())]
     if not sweep.matrix and sweep.include:
         points = []
-    seen: list[dict[str, Any]] = []
+    cells: list[dict[str, Any]] = []
     for point in (*points, *(included.given() for included in sweep.include)):
         values = {"scenario": OPTIONS["scenario"].default, **sweep.options.given(), **point}
         settings = {key: value for key, value in values.items() if OPTIONS[key].known_to(values["scenario"])}
-        if settings not in seen:
-            seen.append(settings)
+        if settings not in cells:
+            cells.append(settings)
             yield settings
 
 
@@ -81,17 +81,19 @@ def _has(settings: dict[str, Any], wanted: dict[str, Any]) -> bool:
     return all(settings.get(key) == value for key, value in wanted.items())
 
 
-def _refuse_idle(sweep: Sweep, every: list[dict[str, Any]]) -> None:
+def _refuse_idle(sweep: Sweep, cells: list[dict[str, Any]]) -> None:
     """Raise RequestError for what changes nothing: an exclude that fits no cell, a key that no cell has."""
-    for out in sweep.exclude:
-        if not any(_has(settings, out.given()) for settings in every):
-            text = ", ".join(f"{key} = {value}" for key, value in out.given().items()) or "{}"
+    excluded, included = ([settings.given() for settings in group] for group in (sweep.exclude, sweep.include))
+    for wanted in excluded:
+        if not any(_has(settings, wanted) for settings in cells):
+            text = ", ".join(f"{key} = {value}" for key, value in wanted.items()) or "{}"
             raise RequestError(f"exclude {text} fits no cell", remedy="correct or remove it")
-    for key in (*sweep.matrix, *sweep.options.given()):
-        if not any(key in settings for settings in every):
+    used, common = set[str]().union(*cells), sweep.options.given()
+    for key in (*sweep.matrix, *common):
+        if key not in used:
             raise RequestError(f"no cell has {key}", remedy=f"it belongs to scenario {OPTIONS[key].whose()}; remove it")
-    for key in sweep.options.given():
-        if key in sweep.matrix and all(key in included.given() for included in sweep.include):
+    for key in common:
+        if key in sweep.matrix and all(key in settings for settings in included):
             raise RequestError(
                 f"options.{key} has no effect: matrix.{key} sets it for every cell", remedy="remove one of them"
             )
@@ -103,9 +105,9 @@ def _cell_id(sweep: Sweep, settings: dict[str, Any]) -> str:
     The number of blocks is no part of it: a longer sweep goes on with the same cells.
     """
     traits = traits_of(settings["scenario"])
-    what = settings.get(traits.subject, traits.unnamed)
-    words = [settings["scenario"], what.rpartition("/")[2], *(settings[key] for key in _NAMED if key in settings)]
+    subject = settings.get(traits.subject, traits.unnamed)
+    words = [settings["scenario"], subject.rpartition("/")[2], *(settings[key] for key in _NAMED if key in settings)]
     slug = re.sub(r"[^a-z0-9]+", "-", "-".join(map(str, words)).lower())[:_LONGEST_SLUG].strip("-")
-    whole = sweep.model_dump(mode="json", include={"targets", "ablate", "aa", "seed", "envelope"})
-    text = json.dumps({**whole, "settings": settings}, sort_keys=True)
+    common = sweep.model_dump(mode="json", include={"targets", "ablate", "aa", "seed", "envelope"})
+    text = json.dumps({**common, "settings": settings}, sort_keys=True)
     return f"{slug}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

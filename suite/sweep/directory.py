@@ -27,6 +27,7 @@ from suite.results.store import ATTEMPTS, PLAN, RESULTS, TRIALS, Run, StoreError
 from suite.sweep.cells import Cell
 from suite.sweep.model import Sweep
 from suite.trial_names import RECORD_FILES, attempt_file, record_file, trial_of_attempt
+from suite.units import count
 
 
 class CellRun(Run):
@@ -56,7 +57,7 @@ class CellRun(Run):
         write_atomic(path, record.model_dump_json(indent=1) + "\n", below=self.directory)
 
     def attempts(self) -> Counter[str]:
-        """Return how often each trial has failed."""
+        """Count the failures of each trial."""
         return Counter(trial_of_attempt(path.name) for path in (self.directory / ATTEMPTS).glob(RECORD_FILES))
 
     def finished(self) -> Iterator[str]:
@@ -137,12 +138,14 @@ class Changes:
         """Return the changes as lines; none if nothing changed."""
         if not self.keys:
             return []
-        names = {"kept": "stay valid, with their records", "new": "are new"}
-        names["gone"] = "are no longer part of it (their records stay on the disk)"
-        listed = [(getattr(self, key), text) for key, text in names.items()]
+        kinds = (
+            (self.kept, "kept, with records"),
+            (self.new, "new"),
+            (self.gone, "no longer part of it (records stay on the disk)"),
+        )
         return [
             f"the plan has changed: {'; '.join(self.keys)}",
-            *(f"{len(cells)} cells {text}: {', '.join(cells)}" for cells, text in listed if cells),
+            *(f"{count(len(cells), 'cell')} {text}: {', '.join(cells)}" for cells, text in kinds if cells),
         ]
 
 
@@ -179,13 +182,10 @@ class SweepDirectory:
         if before is None:
             return Changes(new=tuple(names))
         old, new = before.sweep.model_dump(mode="json"), sweep.model_dump(mode="json")
-        keys = [
-            f"{key} from {old[key]} to {new[key]}" if _is_short(old[key]) and _is_short(new[key]) else key
-            for key in new
-            if key not in IRRELEVANT and old[key] != new[key]
-        ]
+        differing = [key for key in new if key not in IRRELEVANT and old[key] != new[key]]
+        short = {key for key in differing if all(isinstance(plan[key], (str, int, NoneType)) for plan in (old, new))}
         return Changes(
-            tuple(keys),
+            tuple(f"{key} from {old[key]} to {new[key]}" if key in short else key for key in differing),
             kept=tuple(name for name in names if name in before.cells),
             gone=tuple(name for name in before.cells if name not in names),
             new=tuple(name for name in names if name not in before.cells),
@@ -274,7 +274,3 @@ def runs_below(directory: Path) -> list[Path]:
     if accepted is None:
         return [directory]
     return [directory / name for name in accepted.cells if (directory / name / TRIALS).is_dir()] or [directory]
-
-
-def _is_short(value: object) -> bool:
-    return isinstance(value, (str, int, bool, NoneType))

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from suite.host_compatibility import Host
 from suite.job.job import leaves
-from suite.plan import Plan, Trial
+from suite.plan import Trial
 from suite.records.headers import RecordHeader, headers
 from suite.results.store import TRIALS
 from suite.targets import VMS
@@ -31,11 +31,17 @@ ROUGH_EMULATION, ROUGH_CUDA = 300.0, 0.02
 ROUGH_EXCHANGE_S, ROUGH_PROBE_S = 1.0, 8.0
 """What a step of a distributed job takes for each worker beside computing, and a probe."""
 Source = Literal["records", "similar", "rough"]
+SOURCES: dict[Source, str] = {
+    "records": "from earlier trials of this job",
+    "similar": "from earlier trials of other sizes or models",
+    "rough": "ROUGH, within a factor of 5: it never ran here",
+}
+"""The sources of a guess in words, the most certain first."""
 
 
 @dataclass(frozen=True, order=True)
 class Guess:
-    """The seconds that a trial takes, and its source: trials like it, others on the same target, or a rough rule."""
+    """The seconds that trials take, and the source: trials like them, others on the same target, or a rough rule."""
 
     seconds: float
     source: Source
@@ -76,8 +82,12 @@ class Durations:
         measured = self._seconds.get(_key(trial.job.model_dump(mode="json"), trial))
         return statistics.median(measured) if measured else None
 
-    def guess(self, trial: Trial) -> Guess:
-        """Return the seconds that the trial takes, by the best that is known."""
+    def guess(self, *trials: Trial) -> Guess:
+        """Return the seconds that the trials take together, by the best source for each, and the least certain one."""
+        guesses = [self._guess(trial) for trial in trials]
+        return Guess(sum(guess.seconds for guess in guesses), least_certain(guess.source for guess in guesses))
+
+    def _guess(self, trial: Trial) -> Guess:
         if (measured := self.of(trial)) is not None:
             return Guess(measured, "records")
         job = trial.job.model_dump(mode="json")
@@ -88,9 +98,9 @@ class Durations:
                 return Guess(beside_s + work * rate_s, "similar")
         return Guess(_rough_s(trial, job), "rough")
 
-    def of_block(self, plan: Plan, block: int) -> float | None:
-        """Return the seconds that one block of a plan takes; None as soon as one of its trials is unknown."""
-        return total(self.of(trial) for trial in plan.trials_of(block))
+
+def least_certain(sources: Iterable[Source]) -> Source:
+    return max(sources, key=list(SOURCES).index, default="records")
 
 
 def durations_below(*directories: Path, here: Host | None = None) -> Durations:
@@ -100,16 +110,9 @@ def durations_below(*directories: Path, here: Host | None = None) -> Durations:
     newest = sorted(begun, key=lambda directory: (directory / TRIALS).stat().st_mtime, reverse=True)
     durations = Durations()
     for header, took_s in itertools.islice(itertools.chain.from_iterable(map(_timed, newest)), MOST_RECORDS):
-        machine = header.host
-        if here is None or (machine.hostname, machine.cpu_model) == (here.hostname, here.cpu_model):
+        if here is None or (header.host.hostname, header.host.cpu_model) == (here.hostname, here.cpu_model):
             durations.add(header, took_s)
     return durations
-
-
-def total(seconds: Iterable[float | None]) -> float | None:
-    """Return the sum; None as soon as one is unknown."""
-    values = list(seconds)
-    return None if None in values else sum(filter(None, values))
 
 
 def _timed(run: Path) -> Iterator[tuple[RecordHeader, float]]:
@@ -122,29 +125,28 @@ def _timed(run: Path) -> Iterator[tuple[RecordHeader, float]]:
         yield header, header.duration_s + (beside_s if 0 < beside_s < pause_s else 0.0)
 
 
-def _key(job: Mapping[str, Any], what: RecordHeader | Trial) -> str:
-    """Return what trials that take equally long have in common: the job and the arm."""
-    same = dict(leaves(job))
+def _key(job: Mapping[str, Any], trial: RecordHeader | Trial) -> str:
+    """Return the key of trials that take equally long: their job and arm."""
     # A new image, or another engine, hardly changes how long a trial takes, so earlier records still count.
-    same = {name: value for name, value in same.items() if not name.startswith("layers.")}
-    return json.dumps([same, _accelerator(job, what), _arm(what)], sort_keys=True)
+    facts = {name: value for name, value in dict(leaves(job)).items() if not name.startswith("layers.")}
+    return json.dumps([facts, _accelerator(job, trial), _arm(trial)], sort_keys=True)
 
 
-def _similar(job: Mapping[str, Any], what: RecordHeader | Trial) -> Sequence[tuple[str, ...]]:
-    """Return what trials of other sizes, and then of other models, have in common, the nearest first."""
-    shared = (str(job["scenario"]), str(_accelerator(job, what)), _arm(what))
+def _similar(job: Mapping[str, Any], trial: RecordHeader | Trial) -> Sequence[tuple[str, ...]]:
+    """Return the keys of trials of other sizes, and then of other models, the nearest first."""
+    shared = (str(job["scenario"]), str(_accelerator(job, trial)), _arm(trial))
     nearest = (*shared, str(job["model"]))
     # The time of one probe does not predict another.
     return (nearest, shared) if job.get("sizes") else (nearest,)
 
 
-def _accelerator(job: Mapping[str, Any], what: RecordHeader | Trial) -> str | None:
-    return (job.get("layers") or {}).get("accelerator") if what.target in VMS else None
+def _accelerator(job: Mapping[str, Any], trial: RecordHeader | Trial) -> str | None:
+    return (job.get("layers") or {}).get("accelerator") if trial.target in VMS else None
 
 
-def _arm(what: RecordHeader | Trial) -> str:
+def _arm(trial: RecordHeader | Trial) -> str:
     # The second bare metal of an A/A block is the first one again.
-    return arm_name(what.target, 0, what.ablation, what.aggressor)
+    return arm_name(trial.target, 0, trial.ablation, trial.aggressor)
 
 
 def _steps(job: Mapping[str, Any]) -> int:

@@ -56,28 +56,32 @@ def load_sweep(path: Path) -> Sweep:
 
     A plan that names other machines, how to reach them, or code to be run, is refused if others may write it.
     """
+    sweep = read_sweep(_toml_of(path), str(path))
+    values = [(key, value) for key, values in sweep.matrix.items() for value in values]
+    values += [pair for settings in (sweep.options, *sweep.include) for pair in settings.given().items()]
+    code = any(key == "inventory" or _is_code(key, value) for key, value in values)
+    if sweep.engine.kind != "local" or code:
+        refuse_writable_by_others(path, "the plan")
+    return _located(sweep, path.absolute().parent)
+
+
+def _toml_of(path: Path) -> dict[str, Any]:
+    page = "docs/guide/sweeps.md"
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST_BYTES + 1)
         if len(text) > _LARGEST_BYTES:
-            raise RequestError(f"{path} is larger than 1 MiB", remedy="name a plan file: see docs/guide/sweeps.md")
-        content = tomllib.loads(text.decode())
+            raise RequestError(f"{path} is larger than 1 MiB", remedy=f"name a plan file: see {page}")
+        return tomllib.loads(text.decode())
     except RecursionError as error:
-        raise RequestError(f"{path} is nested too deeply", remedy="see docs/guide/sweeps.md") from error
+        raise RequestError(f"{path} is nested too deeply", remedy=f"see {page}") from error
     except OSError as error:
         raise RequestError(
             f"cannot read {path}: {error.strerror}",
             remedy=f"name a plan file, or a plan that comes with bench: {', '.join(shipped_plans())}",
         ) from error
     except ValueError as error:  # not UTF-8, not TOML, or a number of more digits than Python reads
-        raise RequestError(f"{path} is not TOML: {error}", remedy="mend it there; see docs/guide/sweeps.md") from error
-    sweep = read_sweep(content, str(path))
-    named = [(key, value) for key, values in sweep.matrix.items() for value in values]
-    named += [pair for settings in (sweep.options, *sweep.include) for pair in settings.given().items()]
-    code = any(key == "inventory" or _is_code(key, value) for key, value in named)
-    if sweep.engine.kind != "local" or code:
-        refuse_writable_by_others(path, "the plan")
-    return _located(sweep, path.absolute().parent)
+        raise RequestError(f"{path} is not TOML: {error}", remedy=f"mend it there; see {page}") from error
 
 
 def _is_code(key: str, value: object) -> bool:
@@ -90,8 +94,8 @@ def _located(sweep: Sweep, directory: Path) -> Sweep:
     def located(key: str, value: object) -> object:
         return OPTIONS[key].located(value, directory) if _is_code(key, value) else value
 
-    def settings(given: Settings) -> Settings:
-        return given.model_copy(update={key: located(key, value) for key, value in given.given().items()})
+    def settings(table: Settings) -> Settings:
+        return table.model_copy(update={key: located(key, value) for key, value in table.given().items()})
 
     return sweep.model_copy(
         update={

@@ -43,12 +43,12 @@ class PoolMember(BaseModel):
         return Host.of(self.environment.model_dump())
 
 
-def differences(first: PoolMember, other: PoolMember) -> list[str]:
-    """Return in what two machines differ, each with both values. Empty when their records may be pooled."""
-    mine, its = ({"suite": machine.suite_version, "image": machine.image} for machine in (first, other))
+def differences(first: PoolMember, second: PoolMember) -> list[str]:
+    """Return the differences of two machines, each with both values. Empty if their records may be pooled."""
+    facts = [{"suite": machine.suite_version, "image": machine.image} for machine in (first, second)]
     return [
-        *host_compatibility.differences([first.host, other.host]),
-        *(fact.between(first.host.name, other.host.name) for fact in differ(mine, its)),
+        *host_compatibility.differences([first.host, second.host]),
+        *(fact.between(first.host.name, second.host.name) for fact in differ(facts[0], facts[1])),
     ]
 
 
@@ -130,23 +130,23 @@ class Receiver:
             raise TransferError(f"the plan of {cell.cell_id} that arrived is not the one that the sweep asks for")
         self._run(cell.cell_id).begin(plan)
 
-    def _take_record(self, block: int, run: CellRun, place: Path, text: str) -> None:
-        record, plan = TrialRecord.model_validate_json(text), run.plan()
+    def _take_record(self, block: int, run: CellRun, name: Path, text: str) -> None:
+        record, plan, is_attempt = TrialRecord.model_validate_json(text), run.plan(), name.parent.name == ATTEMPTS
         trials = plan.with_cpus_of(record.job.envelope).trials_of(block) if plan else ()
-        planned = next((trial for trial in trials if trial.trial_id == record.trial_id), None)
-        if planned is None or any(getattr(planned, name) != getattr(record, name) for name in _SAME):
-            raise TransferError(f"{run.directory.name}/{place} arrived, and is no record of block {block}")
-        path, failed = run.directory / place, record.outcome.status == "failed"
-        if place.parent.name == ATTEMPTS:
-            numbers = range(1, run.retries + 2)
-            named = failed and place.name in {attempt_file(record.trial_id, number) for number in numbers}
-        else:
-            named = place.name == record_file(record.trial_id)
-        if not named:
-            raise TransferError(f"{run.directory.name}/{place} arrived, and has the name of another record")
-        if path.exists() and read(path) == text.encode():
-            return
-        before = read_record(path) if path.exists() else None
-        if before and (before.outcome.status == "ok" or place.parent.name == ATTEMPTS):
-            raise TransferError(f"{run.directory.name}/{place} arrived, but a different record already exists")
+        facts = [getattr(record, field) for field in _SAME]
+        if facts not in ([getattr(trial, field) for field in _SAME] for trial in trials):
+            raise TransferError(f"{run.directory.name}/{name} arrived, and is no record of block {block}")
+        names = {record_file(record.trial_id)}
+        if is_attempt:
+            numbers = range(1, run.retries + 2) if record.outcome.status == "failed" else ()
+            names = {attempt_file(record.trial_id, number) for number in numbers}
+        if name.name not in names:
+            raise TransferError(f"{run.directory.name}/{name} arrived, and has the name of another record")
+        path = run.directory / name
+        if path.exists():
+            if read(path) == text.encode():
+                return
+            before = read_record(path)
+            if before and (is_attempt or before.outcome.status == "ok"):
+                raise TransferError(f"{run.directory.name}/{name} arrived, but a different record already exists")
         write_atomic(path, text, below=self._directory.path)

@@ -14,6 +14,7 @@ from suite.sweep.cells import Cell
 from suite.sweep.directory import CellRun, StopRule, SweepDirectory
 from suite.sweep.locks import Lock, block_lock, locked, remove_stale
 from suite.sweep.model import Sweep
+from suite.units import count
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,8 @@ class Runner:
     stop_rule: StopRule | None = None
     take_over: bool = False
     made: list[TrialRecord] = field(default_factory=list)
-    _done: list[ReadyCell] = field(default_factory=list)
+    """The records of this process."""
+    _converged: set[str] = field(default_factory=set)
 
     def run(self, blocks: Iterable[int]) -> str | None:
         """Run what is missing of the blocks; return why it ended before they were done, None if they are.
@@ -57,44 +59,49 @@ class Runner:
         for ready, run in runs.items():
             run.begin(ready.plan)
         missing = _missing(runs, blocks)
-        of = sum(1 for ready in self.cells for block in blocks for _ in ready.plan.trials_of(block))
-        if missing < of:
-            self.observer.note(f"{of - missing} of {of} trials are there already and are kept")
-        watch = _SweepObserver(self.observer, self.directory, missing, self.made)
+        total = sum(1 for ready in self.cells for block in blocks for _ in ready.plan.trials_of(block))
+        if missing < total:
+            self.observer.note(f"{total - missing} of {count(total, 'trial')} are there already and are kept")
+        observer = _SweepObserver(self.observer, self.directory, missing, self.made)
+        try:
+            return self._run_blocks(runs, blocks, observer)
+        except StopRequested:
+            return "it was asked to stop"
+
+    def _run_blocks(
+        self, runs: "dict[ReadyCell, CellRun]", blocks: Sequence[int], observer: "_SweepObserver"
+    ) -> str | None:
         # The budget counts what the trials of the records took, and from now on what this process takes.
         budget_s = self.sweep.budget.total_s
         begin_s = time.monotonic()
         if budget_s is not None:
             begin_s -= sum(header.duration_s for run in runs.values() for header in headers(run.directory))
-        try:
-            for block in blocks:
-                left = {ready: run for ready, run in runs.items() if not self._converged(ready, run)}
-                if not left:
-                    return None
-                if not _missing(left, [block]):
-                    remove_stale(self.directory.path, block_lock(block))
-                    continue
-                if budget_s is not None and time.monotonic() - begin_s >= budget_s:
-                    return f"the budget of {self.sweep.budget.total} is spent"
-                with locked(self.directory.path, block_lock(block), take_over=self.take_over) as lock:
-                    watch.lock = lock
-                    for ready, run in left.items():
-                        self._run_cell(ready, run, block, watch)
-        except StopRequested:
-            return "it was asked to stop"
+        for block in blocks:
+            left = {ready: run for ready, run in runs.items() if not self._has_converged(ready, run)}
+            if not left:
+                return None
+            if not _missing(left, [block]):
+                remove_stale(self.directory.path, block_lock(block))
+                continue
+            if budget_s is not None and time.monotonic() - begin_s >= budget_s:
+                return f"the budget of {self.sweep.budget.total} is spent"
+            with locked(self.directory.path, block_lock(block), take_over=self.take_over) as lock:
+                observer.lock = lock
+                for ready, run in left.items():
+                    self._run_cell(ready, run, block, observer)
         return None
 
-    def _converged(self, ready: ReadyCell, run: CellRun) -> bool:
-        why = self.stop_rule(run) if self.stop_rule else None
-        if why and ready not in self._done:
-            self._done.append(ready)
-            self.observer.note(f"{ready.cell.cell_id} is done: {why}")
+    def _has_converged(self, ready: ReadyCell, run: CellRun) -> bool:
+        name, why = ready.cell.cell_id, self.stop_rule(run) if self.stop_rule else None
+        if why and name not in self._converged:
+            self._converged.add(name)
+            self.observer.note(f"{name} is done: {why}")
         return why is not None
 
-    def _run_cell(self, ready: ReadyCell, run: CellRun, block: int, watch: "_SweepObserver") -> None:
+    def _run_cell(self, ready: ReadyCell, run: CellRun, block: int, observer: "_SweepObserver") -> None:
         """Run one block of one cell; try again right after what failed, so that the block stays close in time."""
-        watch.cell = ready.cell.cell_id
-        loop = Loop(ready.scenario, ready.open_target, run, watch, self.environment, self.open_account)
+        observer.cell = ready.cell.cell_id
+        loop = Loop(ready.scenario, ready.open_target, run, observer, self.environment, self.open_account)
         while records := loop.run(ready.plan, block):
             if not any(record.outcome.status == "failed" for record in records):
                 return
@@ -124,8 +131,9 @@ class _SweepObserver:
         self._number += 1
         self._total = max(self._total, self._number)  # a trial that is tried again is one more
         if self.lock:
-            what = {"cell": self.cell, "trial": trial.trial_id, "target": trial.target}
-            self.lock.update(**what, number=self._number, of=self._total)
+            self.lock.update(
+                cell=self.cell, trial=trial.trial_id, target=trial.target, number=self._number, of=self._total
+            )
         self._observer.trial_started(trial, self._number, self._total)
 
     def trial_finished(self, record: TrialRecord) -> None:

@@ -1,16 +1,18 @@
 """Find out from its directory how far a sweep is."""
 
-from collections import Counter
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Container
 from pathlib import Path
 from typing import Any, Literal
 
 from suite.errors import RequestError
 from suite.part import Part
+from suite.plan import Trial
 from suite.records.headers import headers
 from suite.results.store import RESULTS
 from suite.sweep.directory import CellRun, StopRule, SweepDirectory
-from suite.sweep.estimate import Durations, total
+from suite.sweep.estimate import Durations, Source
 from suite.sweep.locks import LockHolder, holders
 from suite.sweep.model import Sweep
 from suite.trial_names import arm_name
@@ -50,44 +52,49 @@ class SweepStatus(Part):
     blocks_left: tuple[int, ...]
     """The blocks that still have trials to run."""
     left_s: float | None
-    """Seconds that these take; None if unknown."""
+    """Seconds that these take; None while a cell was not begun."""
+    left_source: Source | None = None
+    """The least certain source of these seconds."""
 
     def count(self, state: TrialState) -> int:
         return sum(getattr(counts, state) for cell in self.cells for counts in cell.arms.values())
 
 
 def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus:
-    """Return how far the sweep is; nothing is written. ``stop_rule`` is that of an open-ended sweep.
+    """Return the progress of the sweep; nothing is written. ``stop_rule`` is that of an open-ended sweep.
 
     Raises RequestError for a directory that does not hold a sweep.
     """
     sweep_directory = SweepDirectory(directory)
     accepted = sweep_directory.begun()
-    now = holders(directory)
-    running = {(holder.cell, holder.trial) for holder in now}
-    retries = accepted.sweep.budget.retries
-    cells, left, seconds = [], set(), []
+    sweep, running = accepted.sweep, holders(directory)
+    names = {(holder.cell, holder.trial) for holder in running}
+    durations, cells, left = Durations(), [], []
     for cell_id, settings in accepted.cells.items():
-        run = sweep_directory.cell(cell_id, retries)
+        run = sweep_directory.cell(cell_id, sweep.budget.retries)
         converged = stop_rule is not None and stop_rule(run) is not None
-        arms, own_left, own_s = _progress_of(run, accepted.sweep, running, converged=converged)
+        arms, trials_left = _progress_of(run, sweep, names, durations, converged=converged)
         cells.append(CellStatus(cell_id=cell_id, settings=settings, arms=arms, converged=converged))
         if not converged:
-            left |= own_left
-            seconds.append(own_s)
-    state: SweepState = "incomplete" if left else "complete"
-    if now:
+            left.append(trials_left)
+    blocks_left = set(itertools.chain(*filter(None, left)))
+    if None in left:
+        blocks_left |= set(range(1 if sweep.open_ended else sweep.block_count))
+    guess = durations.guess(*(trial for trials in filter(None, left) for trial in itertools.chain(*trials.values())))
+    state: SweepState = "incomplete" if blocks_left else "complete"
+    if running:
         state = "stopping" if sweep_directory.stop_requested() else "running"
-    elif not left and any(counts.failed for cell in cells for counts in cell.arms.values()):
+    elif not blocks_left and any(counts.failed for cell in cells for counts in cell.arms.values()):
         state = "failed"
     return SweepStatus(
-        name=accepted.sweep.name,
+        name=sweep.name,
         directory=str(directory),
         state=state,
         cells=tuple(cells),
-        running=tuple(now),
-        blocks_left=tuple(sorted(left)),
-        left_s=total(seconds),
+        running=tuple(running),
+        blocks_left=tuple(sorted(blocks_left)),
+        left_s=None if None in left else guess.seconds,
+        left_source=None if None in left else guess.source,
     )
 
 
@@ -100,33 +107,35 @@ def latest_sweep(results: Path = RESULTS) -> Path:
 
 
 def _progress_of(
-    run: CellRun, sweep: Sweep, running: Container[tuple[str | None, str | None]], *, converged: bool
-) -> tuple[dict[str, TrialCounts], set[int], float | None]:
-    """Return the counts of a cell's arms, the blocks that it has left, and the seconds that these take, if known."""
+    run: CellRun,
+    sweep: Sweep,
+    running: Container[tuple[str | None, str | None]],
+    durations: Durations,
+    *,
+    converged: bool,
+) -> tuple[dict[str, TrialCounts], dict[int, list[Trial]] | None]:
+    """Return the counts of a cell's arms, and its trials left by block; None for those of a cell that was not begun.
+
+    The records are added to ``durations``.
+    """
     states: dict[str, TrialState] = {}
-    durations = Durations()
     for header in headers(run.directory):
         states[header.trial_id] = "done" if header.ok else "failed"
         durations.add(header)
     plan = run.plan()
     if plan is None:
-        return {}, set(range(1 if sweep.open_ended else sweep.block_count)), None
+        return {}, None
     blocks = [list(plan.trials_of(block)) for block in range(sweep.block_count)]
     if sweep.open_ended:  # those that were begun, and the least that there will be
         begun = sum(any(trial.trial_id in states for trial in trials) for trials in blocks)
         del blocks[begun if converged else max(sweep.min_blocks or 1, begun + 1) :]
-    failed_often = {name for name, count in run.attempts().items() if count > run.retries}
-    counted: dict[str, Counter[str]] = {}
-    blocks_left: set[int] = set()
-    seconds: list[float | None] = []
-    for block, trials in enumerate(blocks):
-        for trial in trials:
-            now = (run.directory.name, trial.trial_id) in running
-            state = "running" if now else states.get(trial.trial_id, "missing")
-            name = arm_name(trial.target, trial.replica, trial.ablation, trial.aggressor, trial.job.design)
-            counted.setdefault(name, Counter())[state] += 1
-            if states.get(trial.trial_id) != "done" and trial.trial_id not in failed_often:
-                blocks_left.add(block)
-                seconds.append(durations.of(trial))
-    arms = {name: TrialCounts(**counted[name]) for name in sorted(counted)}
-    return arms, blocks_left, total(seconds)
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for trial in itertools.chain(*blocks):
+        arm = arm_name(trial.target, trial.replica, trial.ablation, trial.aggressor, trial.job.design)
+        now = (run.directory.name, trial.trial_id) in running
+        counts[arm]["running" if now else states.get(trial.trial_id, "missing")] += 1
+    finished = {name for name, count in run.attempts().items() if count > run.retries}
+    finished |= {name for name, state in states.items() if state == "done"}
+    left = {block: [item for item in trials if item.trial_id not in finished] for block, trials in enumerate(blocks)}
+    arms = {name: TrialCounts(**counts[name]) for name in sorted(counts)}
+    return arms, {block: trials for block, trials in left.items() if trials}

@@ -23,7 +23,7 @@ ANSWERS = {
     "compare": COMPARED,
     "sweep schedule": r"# nightly would run at 02:00 daily, by cron; nothing is installed\.",
     "history": r"(No change found|No change can be found yet|\d+ changes? in).*\d+ numbers over \d+ runs?",
-    "sweep run": r"# 10 blocks of 1 cell on bare-metal, container would go to Slurm, each to a node of its own\.",
+    "sweep run": r"# 10 blocks of 1 cell on bare-metal, container would go to Slurm, each to its own node\.",
 }
 """What the answer of each command reads like."""
 OWN = REPOSITORY / "docs/guide/own-training.md"

@@ -17,6 +17,7 @@ from suite.sweep.cells import cells_of
 from suite.sweep.directory import Accepted
 from suite.sweep.file_transfer import GIVEN, encode, encode_file, packed
 from suite.sweep.model import Sweep
+from suite.units import count
 
 
 class KubernetesBackend(Backend):
@@ -37,9 +38,8 @@ class KubernetesBackend(Backend):
         """Print the manifests as ``kubectl apply`` takes them, a document for each object."""
         options = options_of(KubernetesOptions, request.sweep)
         blocks = next_round(request, options.at_once)
-        click.echo(
-            f"# {len(blocks)} blocks would go to Kubernetes, {options.at_once} at once, each to a node of its own."
-        )
+        counted = count(len(blocks), "block")
+        click.echo(f"# {counted} would go to Kubernetes, {options.at_once} at once, each to its own node.")
         for block in blocks:
             click.echo(f"---\n{json.dumps(_manifest(request, options, block), indent=2)}")
 
@@ -84,8 +84,8 @@ def _manifest(request: SweepRequest, options: KubernetesOptions, block: int) -> 
     label = _label(request.sweep, directory)
     # What a dry run prints is whole before the directory is there, and can be applied by hand.
     plan = encode("sweep.json", Accepted.of(request.sweep, cells_of(request.sweep)).text())
-    others = [encode_file(directory, path) for path in files_to_send(directory, block) if path.name != "sweep.json"]
-    files = packed([plan, *others, GIVEN])
+    records = [encode_file(directory, path) for path in files_to_send(directory, block) if path.name != "sweep.json"]
+    files = packed([plan, *records, GIVEN])
     places = ["--given", kubernetes.GIVEN_AT, "--scratch", kubernetes.RECORDS_AT]
     return kubernetes.manifest(options, label, block, files, ["bench", *BLOCK, "--name", label, *places])
 

@@ -14,11 +14,12 @@ from suite.records.record import TrialRecord
 from suite.results.store import PLAN, stored_plan
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import CONVERGED, CellRun, StopRule
-from suite.sweep.estimate import durations_below, total
+from suite.sweep.estimate import durations_below
 from suite.sweep.file_transfer import encode_file
 from suite.sweep.model import Sweep
 from suite.sweep.pool import POOL, Receiver
 from suite.trial_names import files_of_block
+from suite.units import count
 
 BLOCK = ("sweep", "block")
 """The command that runs a block on another machine."""
@@ -36,7 +37,7 @@ def run_rounds(request: SweepRequest, run: Callable[[list[int]], None], at_once:
             break
         if lost := sorted({*blocks} & {*blocks_left(request)}):
             raise MeasurementError(
-                f"{len(lost)} of {len(blocks)} blocks were not completed: {', '.join(map(str, lost))}",
+                f"{len(lost)} of {count(len(blocks), 'block')} not completed: {', '.join(map(str, lost))}",
                 remedy=f"their logs are in {request.directory.path / 'logs'}; bench sweep run tries them again",
             )
     records = [record for key, record in _records(request).items() if before.get(key) != record]
@@ -96,13 +97,10 @@ def next_round(request: SweepRequest, at_once: int) -> list[int]:
 
 def files_to_send(directory: Path, block: int) -> list[Path]:
     """Return what a machine needs of the output directory to run a block, with what the block has there already."""
-    of_the_block = (path for name in files_of_block(block) for path in directory.glob(f"*/*/{name}"))
-    whole = (directory / name for name in ("sweep.json", POOL, CONVERGED))
-    return [
-        path
-        for path in (*whole, *directory.glob(f"*/{PLAN}"), *of_the_block)
-        if path.is_file() and not path.is_symlink()
-    ]
+    of_sweep = (directory / name for name in ("sweep.json", POOL, CONVERGED))
+    of_block = (path for name in files_of_block(block) for path in directory.glob(f"*/*/{name}"))
+    paths = (*of_sweep, *directory.glob(f"*/{PLAN}"), *of_block)
+    return [path for path in paths if path.is_file() and not path.is_symlink()]
 
 
 def estimate_s(request: SweepRequest) -> float | None:
@@ -110,16 +108,18 @@ def estimate_s(request: SweepRequest) -> float | None:
 
     A cell that was not begun here is known by its plan in an earlier sweep: its name says all that matters.
     """
-    beside = request.directory.path.absolute().parent
-    durations = durations_below(beside)
+    results = request.directory.path.absolute().parent
+    durations = durations_below(results)
     blocks = {0, request.sweep.block_count - 1}  # the first has the warm-ups
-    longest: list[float | None] = []
+    seconds = 0.0
     for run in _runs(request):
-        places = (run.directory, *sorted(beside.glob(f"*/{run.directory.name}")))
-        plan = next(filter(None, map(_readable_plan, places)), None)
-        times = [durations.of_block(plan, block) for block in blocks] if plan else [None]
-        longest.append(None if None in times else max(filter(None, times), default=0.0))
-    return total(longest)
+        directories = (run.directory, *sorted(results.glob(f"*/{run.directory.name}")))
+        plan = next(filter(None, map(_readable_plan, directories)), None)
+        guesses = [durations.guess(*plan.trials_of(block)) for block in blocks] if plan else []
+        if not guesses or any(guess.source != "records" for guess in guesses):
+            return None
+        seconds += max(guess.seconds for guess in guesses)
+    return seconds
 
 
 def _runs(request: SweepRequest) -> list[CellRun]:

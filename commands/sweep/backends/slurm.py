@@ -15,6 +15,7 @@ from provisioning.batch.remote import srun_wrap
 from suite.errors import BenchError
 from suite.sweep.cells import cells_of
 from suite.sweep.model import Sweep
+from suite.units import count
 
 BENCH = str(Path(sys.executable).with_name("bench"))
 AT_ONCE = 16
@@ -38,11 +39,10 @@ class Slurm(Backend):
         """Say what would be handed to sbatch now, in a comment of the script."""
         options = options_of(SlurmOptions, request.sweep)
         blocks = next_round(request, options.at_once or 1)
-        shebang, _, rest = _script(request, options, blocks).partition("\n")
-        cells, targets = len(cells_of(request.sweep)), ", ".join(request.sweep.targets)
-        what = f"{len(blocks)} blocks of {cells} cell{'s' * (cells > 1)} on {targets}"
-        comment = f"# {what} would go to Slurm, each to a node of its own."
-        click.echo(f"{shebang}\n{comment}\n{rest}", nl=False)
+        shebang, _, script = _script(request, options, blocks).partition("\n")
+        cells, targets = count(len(cells_of(request.sweep)), "cell"), ", ".join(request.sweep.targets)
+        comment = f"# {count(len(blocks), 'block')} of {cells} on {targets} would go to Slurm, each to its own node."
+        click.echo(f"{shebang}\n{comment}\n{script}", nl=False)
 
     def queue(self, sweep: Sweep, directory: Path) -> list[str]:
         try:
@@ -74,9 +74,9 @@ def _by_array(request: SweepRequest, options: SlurmOptions, blocks: list[int]) -
     if new := [block for block in blocks if block not in queued]:
         (request.directory.path / "logs").mkdir(exist_ok=True)
         job = slurm.submit(_script(request, options, new))
-        request.observer.note(f"job {job} ({name}): {len(new)} blocks in the queue")
+        request.observer.note(f"job {job} ({name}): {count(len(new), 'block')} in the queue")
     if queued:
-        request.observer.note(f"{len(queued)} blocks are in the queue already and are followed")
+        request.observer.note(f"{count(len(queued), 'block')} already in the queue, which this process follows")
     tasks = slurm.FollowedQueue(name, options.poll_s, request.observer.note, [task for task in before if task.ended])
     openers = {
         f"slurm-{number}": partial(slurm.TaskProcess, tasks) for number in range(min(len(blocks), MOST_FOLLOWED))

@@ -42,7 +42,7 @@ def test_a_changed_plan_says_what_changed_and_which_records_stay_valid(tmp_path:
     assert changes.keys == ("blocks from 2 to 5", "matrix")
     assert (changes.kept, changes.gone) == ((resnet,), (alexnet,))
     assert [name.partition("-v3")[0] for name in changes.new] == ["synthetic-inception"]
-    assert "1 cells stay valid, with their records" in "\n".join(changes.lines())
+    assert "1 cell kept, with records" in "\n".join(changes.lines())
 
 
 def test_where_and_by_whom_it_is_run_is_no_change(tmp_path: Path, sweep: MakeSweep) -> None:
@@ -206,7 +206,8 @@ def test_status_counts_what_is_done_failed_running_and_missing(tmp_path: Path, s
         "container": {"done": 0, "failed": 1, "running": 0, "missing": 1},
     }
     assert now.blocks_left == (1,)
-    assert now.left_s is None, "nothing is known of how long the container takes"
+    assert now.left_source == "rough", "no record shows how long the container takes"
+    assert now.left_s
     assert status_of(tmp_path).state == "incomplete"
 
 
@@ -241,9 +242,8 @@ def test_an_estimate_is_the_median_of_earlier_records_of_the_same(tmp_path: Path
     (tmp_path / "results/run/trials/torn.json").write_text('{"trial')
     durations = durations_below(tmp_path / "results")
     assert durations.of(trial) == 4.5
-    assert durations.of_block(plan, 0) == 4.5
     assert durations.of(trial.with_job(recipe="tuned")) is None
-    assert durations.of_block(make_plan(blocks=1), 0) is None, "of two of its targets nothing is known"
+    assert durations.guess(*make_plan(blocks=1).trials()).source == "rough", "two of its targets never ran"
     assert Durations().of(trial) is None
 
 
