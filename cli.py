@@ -1,6 +1,7 @@
 """The command ``bench``: its commands, and how errors become messages and exit codes."""
 
 import errno
+import itertools
 import os
 import signal
 import sys
@@ -36,6 +37,8 @@ COMMANDS = {
 }
 SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 INTERRUPTED = 130
+_JSON = "virtbench.json"
+"""The key, in the context of the command line, of whether it has ``--json``."""
 
 EPILOG = """\b
 Exit codes: 0 done; 1 a measurement failed; 2 the request was wrong; 130 interrupted.
@@ -50,6 +53,7 @@ class Bench(LazyGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the words of the command line, and refuse names that are not UTF-8: no record could hold them."""
+        ctx.meta[_JSON] = "--json" in itertools.takewhile(lambda word: word != "--", args)
         for word in (*args, os.environ.get("VIRTBENCH_HOME", "")):
             if word.encode(errors="replace").decode() != word:
                 raise click.UsageError(f"{clean(word)} is not UTF-8: name it by a path that is")
@@ -60,12 +64,16 @@ class Bench(LazyGroup):
         with clean_streams():
             try:
                 return super().invoke(ctx)
+            except click.ClickException as error:  # click prints it, too
+                if ctx.meta[_JSON]:
+                    _print_json("usage", error.format_message(), exit_code=error.exit_code)
+                raise
             except (BenchError, OSError, UnicodeError, MemoryError) as error:
                 if interrupted():  # it was raised by what was being cleaned up
                     _end_interrupted(ctx)
                 if os.environ.get("VIRTBENCH_DEBUG") or getattr(error, "errno", None) == errno.EPIPE:
                     raise
-                _tell(ctx, error)
+                _print_error(ctx, error)
             except KeyboardInterrupt:
                 _end_interrupted(ctx)
 
@@ -75,27 +83,37 @@ def _end_interrupted(ctx: click.Context) -> NoReturn:
     # Here, since most commands hold nothing, and this imports what they do without.
     from provisioning import ledger
 
-    left = ledger.end_held()
-    ended = f"these are left: {'; '.join(left)}" if left else "everything started is ended"
+    remaining = ledger.end_held()
+    ended = f"these are left: {'; '.join(remaining)}" if remaining else "everything started is ended"
     click.echo(f"interrupted: {ended}; what was measured is kept", err=True)
-    if left:
+    if remaining:
         click.echo("  what to do: bench clean removes them", err=True)
-    for each in ENDING:
-        signal.signal(each, signal.SIG_IGN)  # else one that comes while the interpreter ends would be the exit code
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)  # else one that comes while the interpreter ends would be the exit code
     ctx.exit(INTERRUPTED)
 
 
-def _tell(ctx: click.Context, error: BenchError | OSError | UnicodeError | MemoryError) -> None:
-    """Print an error as a message, and end with its exit code."""
+def _print_json(kind: str, message: str, **details: Any) -> None:  # noqa: ANN401 (those of the model)
+    # Here, since pydantic takes longer to import than most commands to refuse a word.
+    from commands.output import ErrorDetails, ErrorOutput
+
+    ErrorOutput(error=ErrorDetails(kind=kind, message=message, **details)).tell()
+
+
+def _print_error(ctx: click.Context, error: BenchError | OSError | UnicodeError | MemoryError) -> None:
+    """Print an error as a message, with ``--json`` as an object too, and end with its exit code."""
     if isinstance(error, OSError):
         error = of_system(error)
     elif isinstance(error, UnicodeError):
         error = RequestError(f"a name or a text is not UTF-8: {error}", remedy="give it another name")
     elif isinstance(error, MemoryError):
         error = BenchError("this process has no memory left", remedy="give it more, or name less at a time")
+    tail = getattr(error, "output_tail", "").rstrip()[-3000:]
+    if ctx.meta[_JSON]:
+        _print_json(error.kind, error.message, remedy=error.remedy, output_tail=tail, exit_code=error.exit_code)
     click.echo(f"bench: {error.message}", err=True)
-    if tail := getattr(error, "output_tail", ""):
-        click.echo(tail.rstrip()[-3000:], err=True)
+    if tail:
+        click.echo(tail, err=True)
     if error.remedy:
         click.echo(f"  what to do: {error.remedy}", err=True)
     ctx.exit(error.exit_code)
@@ -128,8 +146,8 @@ def _end_in_order_on_signals() -> None:
     """Let SIGTERM and SIGHUP end a run as Ctrl-C does; a signal that comes while it cleans up does not stop that."""
 
     def listen(handler: Callable[[int, FrameType | None], object]) -> None:
-        for each in ENDING:
-            signal.signal(each, handler)
+        for number in ENDING:
+            signal.signal(number, handler)
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         listen(cleaning_up)

@@ -10,6 +10,7 @@ import click
 from pydantic import BaseModel, ConfigDict
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from commands.lazy import SuggestingGroup
 from commands.output import Output
 from commands.run.options import choice, number
 from provisioning import data_device
@@ -67,7 +68,7 @@ def _described(made: SetPlan) -> dict[str, Any]:
     return made.model_dump(exclude={"files", "schema_version"})
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def data() -> None:
     """Generate data sets in the formats of well-known ones.
 

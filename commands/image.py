@@ -3,6 +3,7 @@
 import click
 from pydantic import BaseModel, ConfigDict
 
+from commands.lazy import SuggestingGroup
 from commands.output import Output
 from provisioning import artefacts, ledger
 from provisioning.images.build import build
@@ -13,7 +14,7 @@ from provisioning.images.suite import build_suite
 from suite.errors import RequestError
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def image() -> None:
     """Build and keep the userland that every target runs: built once, packed for all.
 

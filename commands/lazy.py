@@ -1,4 +1,4 @@
-"""Commands that are imported when they are run, so that ``bench --help`` is there at once."""
+"""Groups of commands: they suggest a name for an unknown one, and import a command when it is run."""
 
 import ast
 import importlib
@@ -11,8 +11,22 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from suite.errors import nearest
 
-class LazyGroup(click.Group):
+
+class SuggestingGroup(click.Group):
+    """A group that suggests the command which was probably meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the first word names. Raises UsageError for an unknown one."""
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            ctx.fail(f"there is no command {args[0]!r}: {nearest(args[0], self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(SuggestingGroup):
     """A group whose ``lazy`` commands are named as ``module:attribute``, as click's documentation has it.
 
     Their short help, in the help of the group and in completion, is the docstring of the function as it stands in the
@@ -28,7 +42,7 @@ class LazyGroup(click.Group):
         return [*self._lazy, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command, imported; None where there is none of that name."""
+        """Return the command, imported; None for an unknown name."""
         if cmd_name not in self._lazy:
             return super().get_command(ctx, cmd_name)
         module, _, attribute = self._lazy[cmd_name].partition(":")
@@ -43,9 +57,9 @@ class LazyGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands that begin like this, and what completes the group's own options."""
-        found = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         return [
-            *(CompletionItem(name, help=self._described(ctx, name).get_short_help_str()) for name in found),
+            *(CompletionItem(name, help=self._described(ctx, name).get_short_help_str()) for name in names),
             *click.Command.shell_complete(self, ctx, incomplete),
         ]
 
@@ -56,6 +70,6 @@ class LazyGroup(click.Group):
         module, _, attribute = self._lazy[name].partition(":")
         spec = find_spec(module)
         tree = ast.parse(Path(str(spec.origin)).read_text(encoding="utf-8")) if spec else ast.Module([], [])
-        function = next((each for each in tree.body if getattr(each, "name", None) == attribute), None)
+        function = next((node for node in tree.body if getattr(node, "name", None) == attribute), None)
         text = ast.get_docstring(function) if isinstance(function, ast.FunctionDef) else None
         return click.Command(name, help=inspect.cleandoc(text or ""))

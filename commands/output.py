@@ -18,6 +18,7 @@ OUTPUTS = {
     "data make": "commands.data:MadeOutput",
     "data verify": "commands.data:VerifiedOutput",
     "doctor": "commands.machine:DoctorOutput",
+    "error": "commands.output:ErrorOutput",
     "history": "commands.history:HistoryOutput",
     "image list": "commands.image:ImagesOutput",
     "kubernetes pipeline status": "commands.kubernetes.command:PipelineOutput",
@@ -51,6 +52,25 @@ class Output(BaseModel):
 
     def tell(self, indent: int | None = 1) -> None:
         print_json(self, indent)
+
+
+class ErrorDetails(BaseModel):
+    """An error: ``kind`` classifies it, ``remedy`` names the next step, ``exit_code`` is that of the command."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str
+    message: str
+    remedy: str | None = None
+    output_tail: str = ""
+    """The end of the output of the program that failed."""
+    exit_code: int
+
+
+class ErrorOutput(Output):
+    """The error that a command with ``--json`` prints in place of its own output."""
+
+    error: ErrorDetails
 
 
 def print_json(output: BaseModel, indent: int | None = 1) -> None:

@@ -29,7 +29,7 @@ def printing(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[str]:
 
 def test_every_command_that_prints_json_is_in_the_list() -> None:
     listed = {name.partition(" --")[0].partition(" RUN")[0] for name in OUTPUTS}
-    assert {*printing(cli.main)} == listed
+    assert {*printing(cli.main)} == listed - {"error"}
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
@@ -74,3 +74,39 @@ def test_what_is_printed_is_what_the_schema_says_and_nothing_more(
     assert code in (0, 1), text
     # Keys that the schema lacks are refused at the top, and lost below.
     assert model_of(name).model_validate_json(text, strict=True).model_dump(mode="json") == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "message", "code"),
+    [
+        (("results", "show", "no-such-run"), "request", "there is no run no-such-run", 2),
+        (
+            (
+                "results",
+                "shwo",
+            ),
+            "usage",
+            "there is no command 'shwo': did you mean show? choose among",
+            2,
+        ),
+        (("results", "list", "--no-such-option"), "usage", "No such option '--no-such-option'.", 2),
+        (("compare", "no-such-place"), "request", "no-such-place", 2),
+    ],
+)
+def test_with_json_an_error_is_json_too(
+    words: tuple[str, ...], kind: str, message: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
+    done = CliRunner().invoke(cli.main, [*words, "--json"], prog_name="bench")
+    error = json.loads(done.stdout)["error"]
+    assert (done.exit_code, error["exit_code"], error["kind"]) == (code, code, kind)
+    assert message in error["message"]
+    assert message in done.stderr, "people read it where they always do"
+    plain = CliRunner().invoke(cli.main, [*words], prog_name="bench")
+    assert (plain.exit_code, plain.stdout, plain.stderr) == (code, "", done.stderr)
+
+
+def test_json_for_another_program_is_not_for_bench() -> None:
+    done = CliRunner().invoke(cli.main, ["no-such-command", "--", "--json"], prog_name="bench")
+    assert (done.exit_code, done.stdout) == (2, "")

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from commands.kubernetes.lifecycle import RIGHTS, PipelinePart, address_of, ask, ensure, follow, parts_of, remove
 from commands.kubernetes.manifests import NAME, PORT, Pipeline, service, training
+from commands.lazy import SuggestingGroup
 from commands.output import Output
 from provisioning.kubernetes.cluster import Cluster
 from suite.errors import RequestError
@@ -35,7 +36,7 @@ class PipelineOutput(Output):
     """Where pods of the namespace reach the service; None until it answers."""
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def kubernetes() -> None:
     """Train a generator in a Kubernetes cluster and serve it there.
 
@@ -45,7 +46,7 @@ def kubernetes() -> None:
     """
 
 
-@kubernetes.group()
+@kubernetes.group(cls=SuggestingGroup)
 def pipeline() -> None:
     """Create, show or remove a pipeline: a claim, a training Job, and a Deployment with a Service.
 

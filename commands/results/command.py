@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from commands.lazy import SuggestingGroup
 from commands.results.listing import as_json as listed
 from commands.results.listing import as_table, entries
 from commands.results.show import find_record, record_json, record_lines, run_lines, run_output
@@ -16,11 +17,13 @@ from suite.results.store import RESULTS, latest_run
 from suite.untrusted.console import PlainConsole
 
 FORMATS = ("parquet", "csv", "jsonl")
+_UNBOUNDED = 240
+"""Columns of a table that goes to a file or a pipe."""
 places = click.argument("places", nargs=-1, type=click.Path(path_type=Path))
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def results() -> None:
     """List, show and export runs and records.
 
@@ -44,17 +47,13 @@ def list_runs(places: tuple[Path, ...], as_json: bool) -> None:
       bench results list results/sweep
       bench results list results /mnt/other/results --json
     """
-    found = entries([*map(summarise, find_runs(places or [RESULTS]))], places)
+    rows = entries([*map(summarise, find_runs(places or [RESULTS]))], places)
     if as_json:
-        listed(found).tell()
+        listed(rows).tell()
         return
-    if not found:
+    if not rows:
         raise RequestError("there is no run", remedy="make one with: bench run --target all")
-    PlainConsole(width=None if sys.stdout.isatty() else _UNBOUNDED).print(as_table(found))
-
-
-_UNBOUNDED = 240
-"""Columns of a table that goes to a file or a pipe."""
+    PlainConsole(width=None if sys.stdout.isatty() else _UNBOUNDED).print(as_table(rows))
 
 
 @results.command()
