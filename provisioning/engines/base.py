@@ -1,8 +1,9 @@
 """The protocol of container engines, and the specification of a container.
 
-The container runs nothing of its own but a sleeper: commands come by the engine's ``exec``, so that an open container
-is a node like every other.
+The container runs only a sleeper: commands come by the engine's ``exec``, so that an open container is a node like any
+other.
 """
+# ruff: noqa: ARG002 (defaults need few of the arguments)
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
@@ -38,7 +39,7 @@ class ContainerSpec:
 
     name: str
     image: str
-    """The image's digest; engines with a store of their own know it as ``virtbench:DIGEST12``."""
+    """The image's digest; in an engine's store its name is ``virtbench:DIGEST12``."""
     tree: str
     """The unpacked tree on the node."""
     cpus: str
@@ -70,18 +71,12 @@ class ContainerSpec:
 
     @property
     def cpu_count(self) -> int:
-        """The number of ``cpus``."""
         return len(parse_cpu_list(self.cpus))
 
     @property
     def most_processes(self) -> int:
         """The most processes and threads of the container."""
         return most_processes(self.cpu_count)
-
-    @property
-    def reference(self) -> str:
-        """The image's name in an engine's store."""
-        return image_reference(self.image)
 
 
 def image_reference(digest: str) -> str:
@@ -114,93 +109,85 @@ class ContainerEngine(Protocol):
 
     name: str
     options: type[OptionGroup] | None = None
-    """The options of a run that this engine alone knows."""
+    """The options of a run that only this engine has."""
     is_cluster: bool = False
     """Whether its containers are pods that a cluster places, not this machine; such an engine must be named."""
     rootfs: str
-    """The way in which the tree becomes the container's root: ``overlay`` or ``directory``."""
+    """How the tree becomes the container's root: ``overlay`` or ``directory``."""
     commands_are_children: bool
     """Whether a command in the container descends from the client that starts it, not from a shim or a daemon."""
     network: str = "none"
-    """The network of a container that is told of none: an empty one of its own."""
+    """The default network of a container: by default an empty namespace."""
     gpus_by_edits: bool = False
     """Whether it takes GPUs as devices and mounts (``ContainerSpec.edits``) and not by an option of its own."""
     guest_store: GuestStore | None = None
     """The disk that a guest needs in which the engine is to run; None if the image's tree is enough."""
     says_gone: tuple[str, ...] = ()
-    """The messages, in lower case, with which ``removal`` fails for a container that is gone, if it does."""
+    """Messages, in lower case, with which ``removal`` may fail for a container that is gone."""
 
-    def configured(self, given: Mapping[str, str]) -> "ContainerEngine":  # noqa: ARG002 (engines with options do)
-        """Return the engine with those of its options that were given."""
+    def configured(self, given: Mapping[str, str]) -> "ContainerEngine":
+        """Return the engine with the values of its options by name."""
         return self
 
     def on_vm(self, node: str) -> "ContainerEngine":
-        """Return the engine for containers on a node that is a virtual machine, as the containers themselves attest.
+        """Return the engine for containers on a node that is a virtual machine, which the containers attest.
 
-        Raises RequestError for a node of the same kernel as this engine's own.
+        Raises RequestError for a node that runs under the same kernel as this engine's own.
         """
         raise RequestError(f"{self.name} has no node {node}", remedy=f"use {option('engine')} kubernetes")
 
-    def hindrance(self, properties: Properties) -> str | None:  # noqa: ARG002 (engines that lack one do)
-        """Return why containers cannot have these properties; None where they can."""
+    def hindrance(self, properties: Properties) -> str | None:
+        """Return why containers cannot have these properties; None if they can."""
         return None
 
     def most_cpus(self) -> int | None:
-        """Return how many CPUs a container can have; None where it is this machine that decides."""
+        """Return how many CPUs a container can have; None if this machine is the limit."""
         return None
 
-    def check_cpus(self, count: int) -> None:  # noqa: ARG002 (engines that decide it do)
-        """Raise RequestError where the engine's containers cannot have so many CPUs."""
+    def check_cpus(self, count: int) -> None:
+        """Raise RequestError if the engine's containers cannot have so many CPUs."""
         return
 
-    def check_machine(self, node: Node) -> None:  # noqa: ARG002 (engines whose containers may be elsewhere do)
-        """Raise RequestError where the node is another machine than the one that the engine's containers run on."""
+    def check_machine(self, node: Node) -> None:
+        """Raise RequestError if the engine's containers run on another machine than this node."""
         return
 
-    def allotment(
-        self,
-        image: Image,  # noqa: ARG002 (see above)
-        cpus: int,  # noqa: ARG002
-        memory_bytes: int,  # noqa: ARG002
-        count: int = 1,  # noqa: ARG002
-    ) -> Allotment | None:
-        """Try which CPUs ``count`` containers get that are open at once; None for an engine that gives what it is told.
+    def allotment(self, image: Image, cpus: int, memory_bytes: int, count: int = 1) -> Allotment | None:
+        """Try which CPUs ``count`` containers get that are open at once; None for an engine that can be given CPUs.
 
-        ``cpus`` and ``memory_bytes`` are those of each.
-
-        Raises BenchError where it cannot run one.
+        ``cpus`` and ``memory_bytes`` are those of each. Raises BenchError if it cannot run one.
         """
         return None
 
     def version(self, node: Node) -> str:
-        """Return the version of the engine, started first where nobody else starts it: in a guest of the suite's.
+        """Return the version of the engine. In a guest of the suite's its daemon is started first.
 
         Raises BenchError, with a remedy, if it could not run a container on the node.
         """
 
-    def load(self, host: Node, digest: str, archive: Path) -> None:  # noqa: ARG002 (engines with a store do)
-        """Make the image known to the engine, once; do nothing for an engine that runs the tree where it is.
+    def load(self, host: Node, digest: str, archive: Path) -> None:
+        """Load the image into the engine's store, once, from the packed ``archive`` on this machine.
 
-        ``archive`` is the packed image, on this machine.
+        An engine that runs the tree in place does nothing.
         """
         return
 
-    def check(self, node: Node, digest: str) -> None:  # noqa: ARG002 (engines with a store do)
-        """Raise MeasurementError of kind ``image`` if the engine has not loaded the image, and needs to."""
+    def check(self, node: Node, digest: str) -> None:
+        """Raise MeasurementError of kind ``image`` if the engine has to load the image and has not."""
         return
 
     def layers_at(self, node: Node) -> str:
         """Return the directory, on the node, that holds the containers' own layers."""
 
     def host_network(self, namespace: str | None) -> str:
-        """Return what gives a container the network of its node, for ``ContainerSpec.network``.
+        """Return the value of ``ContainerSpec.network`` that gives a container the network of its node.
 
-        ``namespace`` is the path of a lab node's network namespace, and None if the node is a whole machine. Raises
+        ``namespace`` is the path of a lab node's network namespace; None if the node is a whole machine. Raises
         RequestError if the engine cannot start a container in the network of a lab node.
         """
 
-    def seccomp_sha256(self, node: Node, tree: str) -> str | None:  # noqa: ARG002 (engines without an own profile do)
-        """Return the digest of the seccomp profile that the suite gives its containers; None if the engine has one."""
+    def seccomp_sha256(self, node: Node, tree: str) -> str | None:
+        """Return the digest of the seccomp profile that the suite gives; None for an engine with its own profile."""
         return None
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
@@ -212,8 +199,8 @@ class ContainerEngine(Protocol):
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         """Return the words that start a command in the container."""
 
-    def entered(self, node: Node, spec: ContainerSpec) -> Node:  # noqa: ARG002 (engines without a command line do)
-        """Return the node on which the words of ``exec_argv`` are said: for most engines the one below."""
+    def entered(self, node: Node, spec: ContainerSpec) -> Node:
+        """Return the node on which the words of ``exec_argv`` run: for most engines the one below."""
         return node
 
     def address(self, node: Node) -> str:
@@ -225,12 +212,7 @@ class ContainerEngine(Protocol):
             f"the containers of {self.name} have no address of their own on {node.name}", kind="plan"
         )
 
-    def served(
-        self,
-        node: Node,
-        port: int,
-        way: str,  # noqa: ARG002 (engines that have services do)
-    ) -> AbstractContextManager[tuple[str, int]]:
+    def served(self, node: Node, port: int, way: str) -> AbstractContextManager[tuple[str, int]]:
         """Put a service before a port of an opened container; see ``Properties.service`` for ``way``.
 
         Yields the address and the port to which its clients connect. Raises MeasurementError for an engine that has no
@@ -245,8 +227,8 @@ class ContainerEngine(Protocol):
         """Return the kind and the text of the container's entry in the ledger of this machine."""
         return "container", f"{self.name}:{name}"
 
-    def await_end(self, name: str) -> None:  # noqa: ARG002 (engines that only say that it is gone do)
-        """Return when nothing of a removed container runs on this machine any more."""
+    def await_end(self, name: str) -> None:
+        """Wait until nothing of a removed container runs on this machine."""
         return
 
     def removal(self, name: str) -> list[list[str]]:
@@ -257,7 +239,7 @@ class ContainerEngine(Protocol):
         self._remove(name, lambda argv: node.run(argv, check=False))
 
     def remove_local(self, name: str) -> None:
-        """Kill and remove the container on this machine, where no node is open: the ledger calls this."""
+        """Kill and remove the container on this machine, without an open node: the ledger calls this."""
         self._remove(name, lambda argv: run_apart(argv, REMOVED_WITHIN_S))
 
     def _remove(self, name: str, run: Callable[[list[str]], Any]) -> None:
@@ -268,18 +250,18 @@ class ContainerEngine(Protocol):
 
 
 def end_starting(name: str) -> list[str]:
-    """Return the command that ends what still starts the container, on any node; see ``clients``."""
+    """Return the command that ends clients which still start the container, on any node; see ``clients``."""
     return program_argv(clients, name)
 
 
 def get_engine(name: str) -> ContainerEngine:
     """Return the engine. Raises RequestError for a name that is unknown, or that fails to load."""
-    found: ContainerEngine = ENGINES.get(name)
-    return found
+    engine: ContainerEngine = ENGINES.get(name)
+    return engine
 
 
 def default_engine(usable: Collection[str]) -> str:
     """Return the first engine of the registry that is usable; the last of the suite's own if none is."""
     # With none on this machine one is still needed for its guests, whose image has them all; the last needs no daemon.
-    own = [name for name in ENGINES.own if not get_engine(name).is_cluster]
-    return next((name for name in ENGINES if name in usable and not get_engine(name).is_cluster), own[-1])
+    local = [name for name in ENGINES.own if not get_engine(name).is_cluster]
+    return next((name for name in ENGINES if name in usable and not get_engine(name).is_cluster), local[-1])

@@ -14,21 +14,21 @@ from pathlib import Path
 
 PROCESSES = Path("/proc")
 STARTS = {"docker": "--name", "podman": "--name", "runc": "--bundle"}
-"""The option by which a start is told from the other commands of an engine."""
+"""The option that marks a start among the commands of an engine."""
 ENDED_WITHIN_S = 45.0
 
 
 def end(name: str) -> None:
-    """Return when nobody starts the container any more. Raises TimeoutError if that does not come.
+    """Wait until no client starts the container. Raises TimeoutError after ``ENDED_WITHIN_S``.
 
-    Clients of podman and docker end by themselves when they have started it. That of runc stays for as long as the
-    container runs, and is killed.
+    Clients of podman and docker end when they have started it. That of runc stays as long as the container runs, and is
+    killed.
     """
     deadline = time.monotonic() + ENDED_WITHIN_S
-    while found := dict(_starting(name)):
+    while clients := dict(_starting(name)):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{', '.join(found.values())} still starts {name}")
-        for pid, engine in found.items():
+            raise TimeoutError(f"{', '.join(clients.values())} still starts {name}")
+        for pid, engine in clients.items():
             if engine == "runc":
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

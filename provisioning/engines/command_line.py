@@ -13,7 +13,7 @@ READ_ONLY = ",readonly,bind-nonrecursive"
 
 
 class CommandLineEngine(ContainerEngine):
-    """An engine that is driven by docker's command line. See ``base.ContainerEngine``."""
+    """An engine that is driven by docker's command line."""
 
     program: tuple[str, ...]
     version_field: str
@@ -51,9 +51,9 @@ class CommandLineEngine(ContainerEngine):
     def begin(self, node: Node, spec: ContainerSpec) -> None:
         # Not run: at Ctrl-C that kills, and the removal can only wait for a client that ends by itself.
         client = node.start(argv := self.run_argv(spec))
-        said = list(client.lines(STARTED_WITHIN_S))
+        output = list(client.lines(STARTED_WITHIN_S))
         if status := client.wait(STARTED_WITHIN_S):
-            raise CommandError(argv, status, client.output_tail() or "\n".join(said))
+            raise CommandError(argv, status, client.output_tail() or "\n".join(output))
         if spec.layer:
             # The copies belong to root, as the files of an image do.
             source, target, _ = spec.layer
@@ -62,7 +62,7 @@ class CommandLineEngine(ContainerEngine):
 
     def run_argv(self, spec: ContainerSpec) -> list[str]:
         """Return the ``run`` command with the envelope, and without any privilege that training does not need."""
-        tmpfs = [word for place in TMPFS for word in ("--tmpfs", f"{place}:rw,exec")]
+        tmpfs = [word for path in TMPFS for word in ("--tmpfs", f"{path}:rw,exec")]
         limits = [] if spec.by_count else ["--cpuset-cpus", spec.cpus]
         if spec.by_count or spec.cpu_share < 1:
             limits += ["--cpus", f"{spec.cpu_count * spec.cpu_share:g}"]
@@ -94,7 +94,7 @@ class CommandLineEngine(ContainerEngine):
 
     def _mounts(self, spec: ContainerSpec) -> list[str]:
         """Return the options of the bind mounts: ``--mount`` splits its value at commas, so that paths are quoted."""
-        binds = [(f"{spec.tree.rstrip('/')}{place}", place, False) for place in BOUND] if spec.bound_tree else []
+        binds = [(f"{spec.tree.rstrip('/')}{path}", path, False) for path in BOUND] if spec.bound_tree else []
         binds += [spec.data] if spec.data else []
         options = {writable: f"{'' if writable else READ_ONLY}{self.bind_options}" for writable in (False, True)}
         return [

@@ -1,36 +1,104 @@
-"""Docker, through its command line and the daemon that it reaches. In a guest of the suite's the daemon is started."""
+"""Docker, through its command line and the daemon that it reaches; in a guest the daemon is started.
+
+A guest gets a disk with the image in docker's own store, made once, natively, by the tree's own daemon: loading a
+gigabyte inside an emulated guest would take minutes at every start.
+"""
 
 import json
+import os
 import tarfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
+from provisioning import artefacts
 from provisioning.engines.base import ContainerSpec, GuestStore, image_reference
 from provisioning.engines.command_line import CommandLineEngine
-from provisioning.engines.docker_store import NAME, PROGRAM, daemon_argv, docker_store
-from provisioning.nodes import is_guest
+from provisioning.images.image import Image, find, stamp
+from provisioning.images.pack import disk
+from provisioning.nodes import LocalNode, is_guest, local_node
 from suite.errors import CommandError, MeasurementError, RequestError, option
 from suite.interfaces import Node
 
-DAEMON_READY_S = 180.0
+PROGRAM = ("docker",)
+STORE = "docker.img"
+STORE_READY_S, DAEMON_READY_S = 60.0, 180.0
 LOADED_WITHIN_S = 1800.0
+DAEMON = (
+    # Makes containers and nothing else: no bridge, no firewall rules.
+    *("dockerd", "--data-root", "/var/lib/docker", "--exec-root", "/run/docker", "--pidfile", "/run/docker.pid"),
+    *("--storage-driver", "overlay2", "--bridge", "none", "--iptables=false", "--ip6tables=false"),
+    *("--ip-forward=false", "--log-level", "warn"),
+)
+
+
+def docker_store(image: Image, note: Callable[[str], None]) -> Path:
+    """Return the disk, made if it is missing. Raises RequestError without root."""
+    target = image.file(STORE)
+    if STORE in image.files and target.is_file():
+        return target
+    if os.geteuid() != 0:
+        raise RequestError(
+            "docker in a VM needs a disk with its store, which only root can make",
+            remedy=f"run it once as root, or use {option('engine')} podman or runc for container-vm",
+        )
+    with ExitStack() as stack:
+        stack.enter_context(artefacts.making(f"the docker store of image {image.digest[:12]}", note))
+        image.files |= find(image.digest).files  # another bench may have made it meanwhile
+        if STORE in image.files and target.is_file():
+            return target
+        note("making the disk with the store of the guest's docker (once per image)")
+        node = stack.enter_context(local_node((), str(image.tree)))
+        building = Path(stack.enter_context(artefacts.workshop(node, str(image.directory))))
+        store, sockets = building / "store", building / "run"
+        store.mkdir()
+        sockets.mkdir()
+        _load(node, image, store, sockets)
+        disk(node, store, building / STORE)
+        artefacts.put(node, str(building / STORE), str(target))
+        image.files[STORE] = stamp(target)
+        image.save()
+    return target
+
+
+def _load(node: LocalNode, image: Image, store: Path, sockets: Path) -> None:
+    """Start the tree's docker on the store, load the archive and end it; its mounts end with its namespaces."""
+    inside = [
+        *("bwrap", "--ro-bind", str(image.tree), "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc"),
+        *("--tmpfs", "/tmp", "--tmpfs", "/etc/docker", "--bind", str(sockets), "/run"),  # noqa: S108 (inside)
+        *("--ro-bind", str(image.directory), "/mnt", "--chdir", "/"),
+    ]
+    private = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
+    state = ["--cap-add", "ALL", "--bind", "/sys", "/sys", "--bind", str(store), "/var/lib/docker", "--"]
+    # This daemon, whatever DOCKER_HOST may say of another one.
+    client = [*inside, "--", *PROGRAM, "--host", "unix:///run/docker.sock"]
+    daemon = node.start([*private, *inside, *state, *DAEMON])
+    deadline = time.monotonic() + STORE_READY_S
+    while node.run([*client, "version"], check=False).returncode:
+        if not daemon.running() or time.monotonic() > deadline:
+            raise MeasurementError(
+                "the tree's own docker daemon did not start", kind="image", output_tail=daemon.output_tail()
+            )
+        time.sleep(0.2)
+    node.run([*client, "load", "--quiet", "--input", "/mnt/oci.tar"], timeout_s=1800.0)
+    node.run([*client, "image", "inspect", "--format", "{{.ID}}", image_reference(image.digest)])
+    daemon.kill()
 
 
 class Docker(CommandLineEngine):
-    """See ``base.ContainerEngine``."""
-
     name = "docker"
     program = PROGRAM
     version_field = "{{.Server.Version}}"
     layers_field = "{{.DockerRootDir}}"
     remedy = "start the daemon (systemctl start docker), or choose --engine podman or runc"
-    guest_store = GuestStore(NAME, docker_store)
+    guest_store = GuestStore(STORE, docker_store)
 
     def gpu_options(self, spec: ContainerSpec) -> Sequence[str]:
         return ["--gpus", f'"device={",".join(spec.gpus)}"'] if spec.gpus else []
 
     def root_options(self, spec: ContainerSpec) -> Sequence[str]:
-        return [spec.reference]
+        return [image_reference(spec.image)]
 
     def version(self, node: Node) -> str:
         if is_guest(node):
@@ -81,18 +149,18 @@ def layers(archive: Path) -> list[str]:
     try:
         with tarfile.open(archive) as tar:
             (manifest,) = json.loads(content("manifest.json"))
-            found: list[str] = json.loads(content(manifest["Config"]))["rootfs"]["diff_ids"]
+            diff_ids: list[str] = json.loads(content(manifest["Config"]))["rootfs"]["diff_ids"]
     except (OSError, tarfile.TarError, ValueError, LookupError) as error:
         raise RequestError(f"{archive} is no image: {error}", remedy="build it again: bench image build") from error
-    return found
+    return diff_ids
 
 
 def _held(node: Node, reference: str) -> list[str]:
-    """Return the digests of the layers of the image that docker knows by this name; none if it knows no such image."""
+    """Return the digests of the layers of the image of this name in docker's store; none if there is no such image."""
     words = ["image", "inspect", "--format", "{{json .RootFS.Layers}}", reference]
     answer = node.run([*PROGRAM, *words], check=False)
-    held: list[str] = json.loads(answer.stdout) if answer.returncode == 0 else []
-    return held
+    digests: list[str] = json.loads(answer.stdout) if answer.returncode == 0 else []
+    return digests
 
 
 def _missing(node: Node, reference: str) -> MeasurementError:
@@ -108,7 +176,7 @@ def _start_daemon(node: Node) -> None:
     if node.run([*PROGRAM, "info", "--format", "{{.ID}}"], check=False, timeout_s=60.0).returncode == 0:
         return
     with node.opening.running("daemon"):
-        daemon = node.start(daemon_argv())
+        daemon = node.start(DAEMON)
         waited = node.run(
             ["busybox", "timeout", str(int(DAEMON_READY_S)), "/opt/virtbench/guest/wait-for-docker"],
             check=False,
@@ -119,6 +187,6 @@ def _start_daemon(node: Node) -> None:
         raise MeasurementError(
             f"dockerd was not ready within {DAEMON_READY_S:.0f} s on {node.name}",
             kind="engine",
-            command=daemon_argv(),
+            command=DAEMON,
             output_tail=daemon.output_tail(),
         )

@@ -1,4 +1,5 @@
 """Kubernetes: a pod is a container that a cluster starts. Its node may be this machine, or any other of the cluster."""
+# ruff: noqa: ARG002 (the protocol has arguments for other engines)
 
 import os
 import re
@@ -45,7 +46,7 @@ SWITCHES = {"engine", "seccomp", "host_network", "huge_pages", "lower_isa", "ser
 
 
 def nodes_of(text: str) -> dict[str, str]:
-    """Return the nodes of a cluster by target: ``n1``, or ``n1,n2`` for several instances, are those of container.
+    """Return the nodes of a cluster by target; ``n1``, or ``n1,n2`` for several instances, are those of container.
 
     Raises RequestError for names of targets that are not exactly those with containers.
     """
@@ -94,13 +95,11 @@ class PodOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class KubernetesEngine(ContainerEngine):
-    """See ``base.ContainerEngine``."""
-
-    given: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
     named: bool = False
     """Whether a run has named it."""
     virtual: bool = False
-    """Whether its node is said to be a virtual machine, which each of its pods is asked to attest."""
+    """Whether the user names its node as a virtual machine, which each of its pods has to attest."""
     name = "kubernetes"
     rootfs = "overlay"
     network = "pod"
@@ -109,17 +108,17 @@ class KubernetesEngine(ContainerEngine):
     options = PodOptions
 
     def configured(self, given: Mapping[str, str]) -> "KubernetesEngine":
-        return replace(self, given=given, named=True)
+        return replace(self, settings=given, named=True)
 
     def on_vm(self, node: str) -> "KubernetesEngine":
-        other = replace(self, given={**self.given, "node": node}, virtual=True)
-        if other._node.boot_id == self._node.boot_id:
+        engine = replace(self, settings={**self.settings, "node": node}, virtual=True)
+        if engine._node.boot_id == self._node.boot_id:
             raise RequestError(
                 f"{option('node')}: {self._node.name} of container and {node} of container-vm run under one kernel, so "
                 f"{node} is no virtual machine apart from {self._node.name}",
                 remedy="name a node for container-vm that is a virtual machine",
             )
-        return other
+        return engine
 
     def hindrance(self, properties: Properties) -> str | None:
         if properties.service:
@@ -164,12 +163,12 @@ class KubernetesEngine(ContainerEngine):
         return f"{cluster.version(ASKED_WITHIN_S)} of the server of the context {cluster.context}"
 
     def load(self, host: Node, digest: str, archive: Path) -> None:
-        if not self.given.get("registry") and self._node.here:
-            import_image(host, self.given.get("containerd", CONTAINERD), digest, archive)
+        if not self.settings.get("registry") and self._node.here:
+            import_image(host, self.settings.get("containerd", CONTAINERD), digest, archive)
 
     def allotment(self, image: Image, cpus: int, memory_bytes: int, count: int = 1) -> Allotment:
         self._cluster.demand(RIGHTS)
-        if not (self.given.get("registry") or self._node.here):
+        if not (self.settings.get("registry") or self._node.here):
             raise RequestError(
                 f"the node {self._node.name} is another machine: its image comes from a registry",
                 remedy=f"name the one that has {image_reference(image.digest)} with {option('registry')}",
@@ -186,9 +185,10 @@ class KubernetesEngine(ContainerEngine):
                 inside = self._inside(host, name)
                 cpuinfo = self._attested(inside)
                 cpu_sets.append(cpus_inside(inside))
-        # The kubelet hands out those that are free in the same order again.
-        whole = self._exclusive and all(len(cpu_set) == cpus for cpu_set in cpu_sets)
-        return Allotment(tuple(cpu for cpu_set in cpu_sets for cpu in cpu_set) if whole else None, cpuinfo)
+        # Pods of whole CPUs then have them alone, and the kubelet hands out free ones in the same order again.
+        static = self._node.kubelet.get("cpuManagerPolicy") == "static"
+        exclusive = static and all(len(cpu_set) == cpus for cpu_set in cpu_sets)
+        return Allotment(tuple(cpu for cpu_set in cpu_sets for cpu in cpu_set) if exclusive else None, cpuinfo)
 
     def _try(self, host: Node, spec: ContainerSpec) -> None:
         """Open a pod before anything is measured. Raises RequestError where the cluster or the node refuses it."""
@@ -199,7 +199,7 @@ class KubernetesEngine(ContainerEngine):
             most = f"{self._node.whole_cpus} whole ones for all pods"
             raise error.within(f"a pod of {spec.cpu_count} CPUs on the node {self._node.name}, {most}") from error
 
-    def layers_at(self, node: Node) -> str:  # noqa: ARG002 (see base)
+    def layers_at(self, node: Node) -> str:
         raise RequestError("a pod has no layer for a data set", remedy=f"leave {option('ablate')} data-layer out")
 
     def host_network(self, namespace: str | None) -> str:
@@ -214,7 +214,7 @@ class KubernetesEngine(ContainerEngine):
             node.run(["chown", f"{USER}:{USER}", "--", spec.data[0]])
         Opening(self._cluster, spec.name, node.opening).open(manifest(spec, self._placement(spec)))
 
-    def exec_argv(self, spec: ContainerSpec) -> list[str]:  # noqa: ARG002 (see base)
+    def exec_argv(self, spec: ContainerSpec) -> list[str]:
         return []
 
     def entered(self, node: Node, spec: ContainerSpec) -> Node:
@@ -232,7 +232,7 @@ class KubernetesEngine(ContainerEngine):
         facts: dict[str, object] = {} if spec.by_count else {"host_cpus": list(cpus_inside(inside))}
         if self.virtual:
             self._attested(inside)
-            facts["accelerator"] = None  # of a machine that the suite has not booted it is not known
+            facts["accelerator"] = None  # unknown for a machine that the suite has not booted
         return replace(inside, facts={"pod": pod.model_dump(), **facts})
 
     def _attested(self, inside: PodNode) -> str:
@@ -274,7 +274,7 @@ class KubernetesEngine(ContainerEngine):
     def served(self, node: Node, port: int, way: str) -> AbstractContextManager[tuple[str, int]]:
         return open_service(self._cluster, _name_of(node), port, way)
 
-    def main_pid(self, node: Node, name: str) -> int | None:  # noqa: ARG002 (see base)
+    def main_pid(self, node: Node, name: str) -> int | None:
         process = first_process(name) if self._node.here else None
         return process.pid if process else None
 
@@ -290,21 +290,16 @@ class KubernetesEngine(ContainerEngine):
 
     @cached_property
     def _cluster(self) -> Cluster:
-        return Cluster.connect(self.given.get("context"), self.given.get("namespace"))
+        return Cluster.connect(self.settings.get("context"), self.settings.get("namespace"))
 
     @cached_property
     def _node(self) -> ClusterNode:
-        return ClusterNode.find(self._cluster, self.given.get("node"))
-
-    @property
-    def _exclusive(self) -> bool:
-        """Return whether the kubelet gives pods of whole CPUs these to themselves, as far as it may be asked."""
-        return bool(self._node.kubelet.get("cpuManagerPolicy") == "static")
+        return ClusterNode.find(self._cluster, self.settings.get("node"))
 
     def _placement(self, spec: ContainerSpec) -> Placement:
-        registry = self.given.get("registry")
+        registry = self.settings.get("registry")
         image = f"{registry}/{image_reference(spec.image)}" if registry else local_name(spec.image)
-        return Placement(self._node.hostname, image, bool(registry), self.given.get("runtime_class"))
+        return Placement(self._node.hostname, image, bool(registry), self.settings.get("runtime_class"))
 
     def _inside(self, node: Node, name: str) -> PodNode:
         return PodNode(

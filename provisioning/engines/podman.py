@@ -10,8 +10,6 @@ from provisioning.processes import run_apart
 
 
 class Podman(CommandLineEngine):
-    """See ``base.ContainerEngine``."""
-
     name = "podman"
     program = ("podman",)
     version_field = "{{.Client.Version}}"
@@ -29,11 +27,11 @@ class Podman(CommandLineEngine):
         return ["--rootfs", f"{spec.tree}:O"]
 
     def remove_local(self, name: str) -> None:
-        """Remove the control groups, too, that a runtime had made when it was killed: podman does not know them."""
-        asked = [*self.program, "inspect", "--type", "container", "--format", "{{.Id}}", "--", name]
-        said = run_apart(asked, REMOVED_WITHIN_S).stdout
+        """Also remove the control groups that a runtime had made when it was killed: podman has no record of them."""
+        inspect = [*self.program, "inspect", "--type", "container", "--format", "{{.Id}}", "--", name]
+        container_id = run_apart(inspect, REMOVED_WITHIN_S).stdout.strip()
         super().remove_local(name)
-        if number := re.fullmatch(r"[0-9a-f]{64}", said.strip()):
+        if number := re.fullmatch(r"[0-9a-f]{64}", container_id):
             group_removal.remove(f"libpod_parent/libpod-{number[0]}")
 
     def host_network(self, namespace: str | None) -> str:

@@ -30,8 +30,6 @@ ARCHITECTURE, LONG_ARCHITECTURE = "amd64", "SCMP_ARCH_X86_64"
 
 
 class Runc(ContainerEngine):
-    """See ``base.ContainerEngine``."""
-
     name = "runc"
     rootfs = "directory"
     commands_are_children = True
@@ -60,9 +58,9 @@ class Runc(ContainerEngine):
     def begin(self, node: Node, spec: ContainerSpec) -> None:
         with node.opening.paused():
             if spec.layer:
-                source, _, place = spec.layer
-                node.run(["mkdir", f"{place}/upper", f"{place}/work"])
-                node.run(["cp", "--recursive", f"{source}/.", f"{place}/upper"], timeout_s=COPIED_WITHIN_S)
+                source, _, scratch = spec.layer
+                node.run(["mkdir", f"{scratch}/upper", f"{scratch}/work"])
+                node.run(["cp", "--recursive", f"{source}/.", f"{scratch}/upper"], timeout_s=COPIED_WITHIN_S)
             profile = node.run(["cat", f"{spec.tree}/{PROFILE}"]).stdout
             config = bundle_config(spec, bundle_profile(profile))
             write_file(node, f"{BUNDLES}/{spec.name}/config.json", json.dumps(config).encode())
@@ -83,7 +81,7 @@ class Runc(ContainerEngine):
 
     def removal(self, name: str) -> list[list[str]]:
         delete = [*PROGRAM, "delete", "--force", "--", name]
-        # The group of a container that runc has not yet written down it does not delete.
+        # runc does not delete the group of a container that it has not yet recorded.
         return [end_starting(name), delete, remove_argv(name), ["rm", "-r", "-f", "--", f"{BUNDLES}/{name}"]]
 
 
@@ -134,7 +132,6 @@ def bundle_config(spec: ContainerSpec, seccomp: dict[str, Any]) -> dict[str, Any
 
 def _mounts() -> list[dict[str, Any]]:
     fixed = ["nosuid", "noexec", "nodev"]
-    temporary = [(place, "tmpfs", "tmpfs", ["nosuid", "nodev", "mode=1777"]) for place in TMPFS]
     table = [
         ("/proc", "proc", "proc", fixed),
         ("/dev", "tmpfs", "tmpfs", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
@@ -143,7 +140,7 @@ def _mounts() -> list[dict[str, Any]]:
         ("/dev/mqueue", "mqueue", "mqueue", fixed),
         ("/sys", "sysfs", "sysfs", [*fixed, "ro"]),
         ("/sys/fs/cgroup", "cgroup", "cgroup", [*fixed, "ro"]),
-        *temporary,
+        *((path, "tmpfs", "tmpfs", ["nosuid", "nodev", "mode=1777"]) for path in TMPFS),
     ]
     return [{"destination": to, "type": kind, "source": source, "options": how} for to, kind, source, how in table]
 
@@ -156,8 +153,9 @@ def _bind(source: str, target: str, writable: bool = False) -> dict[str, Any]:
 def _data(spec: ContainerSpec) -> list[dict[str, Any]]:
     if not spec.layer:
         return [_bind(*spec.data)] if spec.data else []
-    _, target, place = spec.layer
-    options = [f"lowerdir={spec.tree}{target}", f"upperdir={place}/upper", f"workdir={place}/work", "nosuid", "nodev"]
+    _, target, scratch = spec.layer
+    layers = [f"lowerdir={spec.tree}{target}", f"upperdir={scratch}/upper", f"workdir={scratch}/work"]
+    options = [*layers, "nosuid", "nodev"]
     return [{"type": "overlay", "source": "overlay", "destination": target, "options": options}]
 
 
@@ -204,9 +202,9 @@ def _applies(rule: dict[str, Any]) -> bool:
 
 
 def _rule(rule: dict[str, Any]) -> dict[str, Any]:
-    kept: dict[str, Any] = {"names": rule["names"], "action": rule["action"]}
+    plain: dict[str, Any] = {"names": rule["names"], "action": rule["action"]}
     if rule.get("errnoRet") is not None and rule["action"] == "SCMP_ACT_ERRNO":
-        kept["errnoRet"] = rule["errnoRet"]
+        plain["errnoRet"] = rule["errnoRet"]
     if rule.get("args"):
-        kept["args"] = [{k: v for k, v in arg.items() if v is not None} for arg in rule["args"]]
-    return kept
+        plain["args"] = [{k: v for k, v in arg.items() if v is not None} for arg in rule["args"]]
+    return plain

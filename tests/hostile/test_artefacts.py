@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from provisioning import artefacts, ledger
-from provisioning.engines import docker_store as store_module
-from provisioning.engines.docker_store import docker_store
+from provisioning.engines import docker as store_module
+from provisioning.engines.docker import docker_store
 from provisioning.images import build as build_module
 from provisioning.images import pack
 from provisioning.images.build import finish

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from provisioning.doctor import Check, examine
-from provisioning.engines.docker_store import daemon_argv
+from provisioning.engines.docker import DAEMON
 from provisioning.images import build
 from provisioning.images.image import Image, current
 from provisioning.nodes import IMAGE_PYTHON
@@ -82,7 +82,7 @@ def docker_daemon(place: Path) -> Iterator[str]:
     require_root()
     if shutil.which("dockerd") is None:
         pytest.skip("dockerd is not installed (make setup-test)")
-    argv = daemon_argv()
+    argv = list(DAEMON)
     argv[argv.index("--data-root") + 1] = str(place / "data")
     argv[argv.index("--exec-root") + 1] = str(place / "exec")
     argv[argv.index("--pidfile") + 1] = str(place / "pid")

@@ -18,8 +18,8 @@ import pytest
 from provisioning import ledger
 from provisioning.cgroup import limits as cgroups
 from provisioning.engines.base import get_engine
-from provisioning.engines.docker_store import NAME as DOCKER_STORE
-from provisioning.engines.docker_store import docker_store
+from provisioning.engines.docker import STORE as DOCKER_STORE
+from provisioning.engines.docker import docker_store
 from provisioning.engines.runc import ROOT as RUNC_ROOT
 from provisioning.layers.container import ContainerLayer
 from provisioning.layers.userland import UserlandLayer
