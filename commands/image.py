@@ -7,9 +7,8 @@ from commands.lazy import SuggestingGroup
 from commands.output import Output
 from provisioning import artefacts, ledger
 from provisioning.images.build import build
-from provisioning.images.image import Stamp, broken, find, images, prune
+from provisioning.images.image import Stamp, broken, difference, find, images, prune
 from provisioning.images.own import build_own
-from provisioning.images.sources import difference
 from provisioning.images.suite import build_suite
 from suite.errors import RequestError
 
@@ -74,13 +73,13 @@ def image_verify(digest: str | None) -> None:
       bench image verify
       bench image verify 1f0c5a2b77d1
     """
-    found = find(digest)
-    differences = found.verify()
+    image = find(digest)
+    differences = image.verify()
     for line in differences[:50]:
         click.echo(line)
     if differences:
-        raise broken(found, f"{len(differences)} differences")
-    click.echo(f"{found.digest} is whole")
+        raise broken(image, f"{len(differences)} differences")
+    click.echo(f"{image.digest} is whole")
 
 
 class BuiltImage(BaseModel):
@@ -114,10 +113,10 @@ def image_diff(one: str, other: str) -> None:
     Examples:
       bench image diff 1f0c5a2b77d1 bb2ac018df86
     """
-    found = difference(find(one), find(other))
-    for line in found:
+    differences = difference(find(one), find(other))
+    for line in differences:
         click.echo(line)
-    if found:
+    if differences:
         raise click.exceptions.Exit(1)
     click.echo("the two hold the same tree")
 
@@ -133,12 +132,11 @@ def image_list(as_json: bool) -> None:
       bench image list --json
     """
     if as_json:
-        ImagesOutput(images=[BuiltImage(**dict(each), tree=str(each.tree)) for each in images()]).tell()
+        ImagesOutput(images=[BuiltImage(**dict(image), tree=str(image.tree)) for image in images()]).tell()
         return
-    for each in images():
-        click.echo(
-            "  ".join([each.digest[:12], each.variant, each.created_at, str(each.directory), each.name or ""]).rstrip()
-        )
+    for image in images():
+        columns = [image.digest[:12], image.variant, image.created_at, str(image.directory), image.name or ""]
+        click.echo("  ".join(columns).rstrip())
 
 
 @image.command("prune")
@@ -151,9 +149,9 @@ def image_prune() -> None:
     """
     if ledger.living():
         raise RequestError("a bench is running and may be using an image", remedy="wait until it has ended")
-    with artefacts.making("the image", lambda said: click.echo(said, err=True)):
+    with artefacts.making("the image", lambda text: click.echo(text, err=True)):
         removed = prune()
-    for each in removed:
-        click.echo(f"removed: {each.digest[:12]}  {each.variant}  {each.created_at}")
+    for image in removed:
+        click.echo(f"removed: {image.digest[:12]}  {image.variant}  {image.created_at}")
     if not removed:
         click.echo("there is no older image")

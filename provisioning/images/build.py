@@ -1,4 +1,4 @@
-"""Building the image from its recipe with what this host has: podman or docker, a registry or a Debian mirror."""
+"""Builds the image from its recipe with podman or docker, upon a base from a registry or a Debian mirror."""
 
 import datetime
 import hashlib
@@ -11,8 +11,7 @@ from pathlib import Path
 
 from provisioning import artefacts
 from provisioning.images import pack
-from provisioning.images.image import DESCRIPTION, PACKED, Image, Variant, images, stamp
-from provisioning.images.sources import locked
+from provisioning.images.image import DESCRIPTION, PACKED, Image, Variant, images, sha256, stamp
 from provisioning.images.tree import Builder, settle, unpack, working_builder
 from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import RECIPE, ROOMS, home, state
@@ -62,14 +61,14 @@ def workplace(needed_bytes: int) -> Iterator[tuple[LocalNode, Path]]:
 
     Raises RequestError when space is missing.
     """
-    place = state("images")
-    free = shutil.disk_usage(place).free
+    parent = state("images")
+    free = shutil.disk_usage(parent).free
     if free < needed_bytes:
         raise RequestError(
-            f"{place} has {free >> 30} GiB free, an image needs {needed_bytes >> 30} GiB while it is built",
+            f"{parent} has {free >> 30} GiB free, an image needs {needed_bytes >> 30} GiB while it is built",
             remedy=SPACE_REMEDY,
         )
-    with local_node((), None) as node, artefacts.workshop(node, str(place)) as directory:
+    with local_node((), None) as node, artefacts.workshop(node, str(parent)) as directory:
         building = Path(directory)
         building.chmod(0o755)
         (building / "tree").mkdir()
@@ -99,8 +98,8 @@ def recipe_sha256(variant: Variant) -> str:
     files = {f"docker/{path.relative_to(RECIPE)}": path for path in recipe}
     for name in INSIDE:
         path = ROOMS / name
-        inside = (found for found in path.rglob("*") if found.suffix in (".py", ".fio"))
-        files |= {str(each.relative_to(ROOMS)): each for each in (sorted(inside) if path.is_dir() else [path])}
+        inside = sorted(file for file in path.rglob("*") if file.suffix in (".py", ".fio"))
+        files |= {str(file.relative_to(ROOMS)): file for file in (inside if path.is_dir() else [path])}
     for name, path in files.items():
         if not path.is_file():
             raise RequestError(f"{path} is missing", remedy="it is part of virtbench: install that again")
@@ -130,10 +129,10 @@ def _base(node: LocalNode, builder: Builder, note: Note) -> str:
     archive = state("cache") / f"base-{BASE_SUITE}.tar"
     if not archive.exists():
         with artefacts.workshop(node, str(archive.parent)) as half_made:
-            made = f"{half_made}/base.tar"
-            argv = ["mmdebstrap", "--variant=minbase", "--include=ca-certificates", BASE_SUITE, made]
+            target = f"{half_made}/base.tar"
+            argv = ["mmdebstrap", "--variant=minbase", "--include=ca-certificates", BASE_SUITE, target]
             node.run(argv, timeout_s=1800.0)
-            artefacts.put(node, made, str(archive))
+            artefacts.put(node, target, str(archive))
     node.run([builder.program, "import", str(archive), local], timeout_s=600.0)
     return f"{builder.local_prefix}{local}"
 
@@ -146,19 +145,19 @@ def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
     lock = context / "requirements.locked"
     fetched = kept.exists() and kept.read_bytes() == requirements.read_bytes()
     if fetched and not (lock.exists() and lock.read_text() == locked(wheels)):
-        note("the kept wheels have other digests than when they were fetched, or none are known")
+        note("the kept wheels have other digests than when they were fetched, or have no recorded digests")
         fetched = False
     if not fetched:
         note("fetching torch and torchvision")
-        kept.unlink(missing_ok=True)  # it says that all wheels are there
+        kept.unlink(missing_ok=True)  # its presence means that all wheels are there
         shutil.rmtree(wheels, ignore_errors=True)
         argv = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
         argv += ["--only-binary=:all:", "--python-version", TARGET_PYTHON]
         argv += ["--dest", str(wheels), "--requirement", str(requirements)]
         node.run(argv, timeout_s=3600.0)
-        if variant == "cuda" and (found := list(wheels.glob("torch-*+cpu-*.whl"))):
+        if variant == "cuda" and (cpu_wheels := list(wheels.glob("torch-*+cpu-*.whl"))):
             raise RequestError(
-                f"this host's pip gives {found[0].name}, which knows no GPU",
+                f"this host's pip gives {cpu_wheels[0].name}, which supports no GPU",
                 remedy="unset the index or the links (pip config list) that name a CPU build of torch",
             )
         lock.write_text(locked(wheels))
@@ -174,13 +173,22 @@ def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
             shutil.copyfile(source, target)
     shutil.copytree(RECIPE / "guest", context / "guest")
     (context / "driver").mkdir()
-    for place in (home(), RECIPE):
-        for package in (place / "driver").glob("*.deb"):
+    for parent in (home(), RECIPE):
+        for package in (parent / "driver").glob("*.deb"):
             shutil.copyfile(package, context / "driver" / package.name)
     # The same permissions under every umask: they are part of the digest.
     for path in context.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
     return context
+
+
+def locked(wheels: Path) -> str:
+    """Return the requirements that are met by these wheels alone, as ``pip --require-hashes`` takes them."""
+    lines = []
+    for wheel in sorted(wheels.glob("*.whl")):
+        name, version = wheel.name.split("-")[:2]  # PEP 427: both without a hyphen
+        lines.append(f"{name}=={version} --hash=sha256:{sha256(wheel)}\n")
+    return "".join(lines)
 
 
 def _tree(
@@ -222,11 +230,11 @@ def finish(
     note("hashing every file of the tree")
     digest = userland.write_manifest(str(tree))
     about = {"variant": variant, "recipe_sha256": recipe, "base": base, "source": source, "created_at": _now()}
-    if (there := next((each for each in images() if each.digest == digest), None)) and not there.verify():
+    if (existing := next((image for image in images() if image.digest == digest), None)) and not existing.verify():
         # The same tree came of another recipe (a comment in the Dockerfile). Another bench may be using it.
-        renewed = there.model_copy(update=about)
+        renewed = existing.model_copy(update=about)
         renewed.save()
-        note(f"image {digest[:12]} is the same as before, in {there.directory}")
+        note(f"image {digest[:12]} is the same as before, in {existing.directory}")
         return renewed
     note("packing the VM's disk")
     pack.disk(node, tree, building / "disk.img")

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from stat import S_IWGRP, S_IWOTH
 from typing import Literal
@@ -20,12 +21,16 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from provisioning.paths import home, state
 from suite import userland
+from suite.differ import differ
 from suite.errors import RequestError
 from suite.results.store import write_atomic
 
 BUILD = "bench image build"
 DESCRIPTION = "image.json"
 PACKED = ("disk.img", "oci.tar", "initrd.img")
+PACKAGES = "var/lib/dpkg/status"
+"""The list of Debian's package manager, in the tree."""
+MOST_PATHS = 50
 RECIPES = ("Containerfile", "Dockerfile")
 """The usual names of the files from which engines build images."""
 Variant = Literal["cpu", "cuda", "own"]
@@ -85,46 +90,43 @@ class Image(BaseModel):
     def check(self) -> None:
         """Raise RequestError unless the packed files are those that were built.
 
-        Files that nobody else may write to, and that were not touched since they were last hashed, are believed;
-        others are hashed again, gigabytes that each ``bench run`` would wait for: of one that nobody else may write
-        to, it is kept. The tree is attested from inside every target, and wholly by ``bench image verify``.
+        Files that nobody else may write to, and that were not touched since they were last hashed, are trusted; others
+        are hashed again. The new hash of a file that nobody else may write to is kept, so that the next ``bench run``
+        need not wait for it. The tree is attested from inside every target, and wholly by ``bench image verify``.
         """
         if not (self.tree / userland.MANIFEST).is_file():
             raise broken(self, "its tree is missing")
         if userland.manifest_digest(str(self.tree)) != self.digest:
             raise broken(self, "its manifest has another digest")
-        for name, known in self.files.items():
+        for name, expected in self.files.items():
             path = self.file(name)
             if not path.is_file():
                 raise broken(self, f"{name} is missing")
             info = path.stat()
-            if info.st_size != known.size_bytes:
-                raise broken(self, f"{name} has {info.st_size} bytes instead of {known.size_bytes}")
-            believed = info.st_uid in (os.geteuid(), 0) and not info.st_mode & (S_IWGRP | S_IWOTH)
-            if believed and info.st_mtime_ns == known.mtime_ns:
+            if info.st_size != expected.size_bytes:
+                raise broken(self, f"{name} has {info.st_size} bytes instead of {expected.size_bytes}")
+            trusted = info.st_uid in (os.geteuid(), 0) and not info.st_mode & (S_IWGRP | S_IWOTH)
+            if trusted and info.st_mtime_ns == expected.mtime_ns:
                 continue
-            seen = stamp(path)
-            if seen.sha256 != known.sha256:
+            current_stamp = stamp(path)
+            if current_stamp.sha256 != expected.sha256:
                 raise broken(self, f"{name} has another digest")
-            if believed and info.st_uid == os.geteuid():
-                self._keep(name, seen)
-
-    def _keep(self, name: str, seen: Stamp) -> None:
-        """Write down that a file was hashed, beside what other benches have written of this image meanwhile."""
-        self.files = self.files | find(self.digest).files | {name: seen}
-        self.save()
+            if trusted and info.st_uid == os.geteuid():
+                # Other benches may have written hashes of this image meanwhile.
+                self.files = self.files | find(self.digest).files | {name: current_stamp}
+                self.save()
 
     def verify(self) -> list[str]:
-        """Hash everything again; returns what differs, empty when nothing does."""
-        found = []
+        """Hash everything again; return the differences."""
+        differences = []
         for name, stamp in self.files.items():
             if not self.file(name).is_file():
-                found.append(f"{name}: missing")
+                differences.append(f"{name}: missing")
             elif sha256(self.file(name)) != stamp.sha256:
-                found.append(f"{name}: another digest")
+                differences.append(f"{name}: another digest")
         if userland.manifest_digest(str(self.tree)) != self.digest:
-            return [*found, "tree: its manifest is missing or has another digest"]
-        return found + [f"tree: {line}" for line in userland.differences(str(self.tree), everything=True)]
+            return [*differences, "tree: its manifest is missing or has another digest"]
+        return differences + [f"tree: {line}" for line in userland.differences(str(self.tree), everything=True)]
 
 
 def broken(image: Image, how: str) -> RequestError:
@@ -145,16 +147,16 @@ def stamp(path: Path) -> Stamp:
 
 
 def images() -> list[Image]:
-    """Return every image of this user, newest first. A directory without a readable description is none."""
-    found = []
+    """Return every image of this user, newest first; directories without a readable description are ignored."""
+    readable = []
     for path in state("images").glob(f"*/{DESCRIPTION}"):
         try:
             image = Image.model_validate_json(path.read_bytes())
         except (ValidationError, json.JSONDecodeError):
             continue
         if image.digest[:12] == path.parent.name:
-            found.append(image)
-    return sorted(found, key=lambda image: image.created_at, reverse=True)
+            readable.append(image)
+    return sorted(readable, key=lambda image: image.created_at, reverse=True)
 
 
 def prune() -> list[Image]:
@@ -169,7 +171,7 @@ def prune() -> list[Image]:
 
 
 def find(wanted: str | None) -> Image:
-    """Return the newest image of this name, or whose digest begins so; without either the newest of the suite's own.
+    """Return the newest image with this name or beginning of a digest; for None the newest of the suite's own.
 
     Raises RequestError if there is none.
     """
@@ -187,3 +189,36 @@ def current(variant: str = "cpu") -> Image:
         if image.variant == variant:
             return image
     raise RequestError(f"no {variant} image has been built", remedy=f"run: {BUILD}")
+
+
+def packages(tree: Path) -> dict[str, str]:
+    """Return the versions of the Debian packages in a tree, by name; empty for a tree of another system."""
+    versions: dict[str, str] = {}
+    if not (tree / PACKAGES).is_file():
+        return versions
+    for stanza in (tree / PACKAGES).read_text(errors="replace").split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line and line[0].isalpha())
+        if "Package" in fields:
+            versions[fields["Package"]] = fields.get("Version", "")
+    return versions
+
+
+def difference(first: Image, second: Image) -> list[str]:
+    """Return the differences of two images: packages first, then paths; empty for the same tree."""
+    tables = [(read(first.tree), read(second.tree)) for read in (packages, _manifest)]
+    programs, entries = (sorted(differ(*pair), key=lambda fact: fact.path) for pair in tables)
+    versions = [f"package {fact.path}: {fact.one or 'absent'}, {fact.other or 'absent'}" for fact in programs]
+    paths = [_entry(fact.path, fact.one, fact.other) for fact in entries]
+    more = [f"and {len(paths) - MOST_PATHS} more paths"] if len(paths) > MOST_PATHS else []
+    return [*versions, *paths[:MOST_PATHS], *more]
+
+
+def _entry(path: str, first: userland.Entry | None, second: userland.Entry | None) -> str:
+    if first is None or second is None:
+        return f"/{path}: only in {'the first' if first else 'the second'}"
+    return f"/{path}: another {', another '.join(fact.path for fact in differ(asdict(first), asdict(second)))}"
+
+
+def _manifest(tree: Path) -> dict[str, userland.Entry]:
+    with (tree / userland.MANIFEST).open(encoding="ascii") as file:
+        return {entry.path: entry for entry in map(userland.parse_line, file)}

@@ -49,9 +49,9 @@ ANSWER_WITHIN_S = 600.0
 
 @dataclass(frozen=True)
 class Lack:
-    """Something that an image does not have, and what brings it."""
+    """Something that an image lacks, and what brings it."""
 
-    what: str
+    name: str
     package: str = ""
     """The Debian package."""
     module: str = ""
@@ -60,22 +60,22 @@ class Lack:
     """The line of a Dockerfile, where it is no package."""
 
 
-def check(node: Node, tree: Path, own: Path, name: str) -> None:
-    """Raise RequestError, with the lines of a Dockerfile that help, for a tree that lacks something: all of it.
+def check(node: Node, tree: Path, suite_tree: Path, name: str) -> None:
+    """Raise RequestError, with all that the tree lacks and the lines of a Dockerfile that bring it.
 
-    ``own`` is the tree of the suite's own image: it has what gives root away before anything of the other runs.
+    The tree of the suite's own image has the programs that give up root before anything of the other image runs.
     """
-    if lacks := [*_programs(node, tree), *_python(node, tree, own)]:
-        lacking = "; ".join(each.what for each in lacks)
+    if lacks := [*_programs(node, tree), *_python(node, tree, suite_tree)]:
+        lacking = "; ".join(lack.name for lack in lacks)
         raise RequestError(f"{name} cannot be the image of the targets, it lacks: {lacking}", remedy=remedy(lacks))
 
 
 def remedy(lacks: list[Lack]) -> str:
     """Return the lines of a Dockerfile that bring what is lacking, in the names of Debian's packages."""
-    packages = " ".join(sorted({each.package for each in lacks} - {""}))
-    modules = " ".join(sorted({each.module for each in lacks} - {""}))
+    packages = " ".join(sorted({lack.package for lack in lacks} - {""}))
+    modules = " ".join(sorted({lack.module for lack in lacks} - {""}))
     lines = [f"RUN apt-get update && apt-get install -y --no-install-recommends {packages}"] if packages else []
-    lines += dict.fromkeys(each.line for each in lacks if each.line)
+    lines += dict.fromkeys(lack.line for lack in lacks if lack.line)
     lines += [f"RUN {IMAGE_PYTHON[0]} -m pip install {modules}"] if modules else []
     return "add to its Dockerfile (packages as Debian names them): " + "; ".join(lines)
 
@@ -89,10 +89,10 @@ def without_capabilities(tree: Path, *mounts: str) -> list[str]:
     ]
 
 
-def as_a_job(tree: Path, own: Path) -> list[str]:
+def as_a_job(tree: Path, suite_tree: Path) -> list[str]:
     """Return the words that run a command in the tree as jobs on bare metal do: as a user who is not root.
 
-    Where that cannot be, for without root nobody can become another user, it runs as this user, without capabilities.
+    Without root, which becoming another user needs, it runs as this user, without capabilities.
     """
     if os.geteuid():
         return without_capabilities(tree)
@@ -100,58 +100,51 @@ def as_a_job(tree: Path, own: Path) -> list[str]:
     return [
         *("bwrap", "--die-with-parent", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
         *("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SYS_CHROOT"),
-        *("--ro-bind", str(own), "/", "--ro-bind", str(tree), WITHIN, *places, "--chdir", "/", "--"),
+        *("--ro-bind", str(suite_tree), "/", "--ro-bind", str(tree), WITHIN, *places, "--chdir", "/", "--"),
         *("/usr/sbin/chroot", f"--userspec={FIRST_USER}:{FIRST_USER}", "--groups=", WITHIN, BUSYBOX, "env", "-i", PATH),
     ]
 
 
-def _found(node: Node, tree: Path, programs: list[str]) -> list[str]:
-    """Return the paths of those programs that are there and can be run."""
-    found = node.run([*without_capabilities(tree), BUSYBOX, "which", *programs], check=False)
-    return found.stdout.split()
+def _paths(node: Node, tree: Path, programs: list[str]) -> list[str]:
+    """Return the paths of the programs that exist and can be run."""
+    return node.run([*without_capabilities(tree), BUSYBOX, "which", *programs], check=False).stdout.split()
 
 
 def _programs(node: Node, tree: Path) -> list[Lack]:
     wanted = {program: package for package, programs in PROGRAMS.items() for program in programs}
-    found = {path if path in wanted else path.rpartition("/")[2] for path in _found(node, tree, list(wanted))}
-    lacks = [Lack(program, package) for program, package in wanted.items() if program not in found]
-    if IMAGE_PYTHON[0] not in found and (link := _link(node, tree)):
-        lacks = [each for each in lacks if each.what != IMAGE_PYTHON[0]]
+    present = {path if path in wanted else path.rpartition("/")[2] for path in _paths(node, tree, list(wanted))}
+    lacks = [Lack(program, package) for program, package in wanted.items() if program not in present]
+    if IMAGE_PYTHON[0] not in present and (link := _link(node, tree)):
+        lacks = [lack for lack in lacks if lack.name != IMAGE_PYTHON[0]]
         lacks.append(Lack(IMAGE_PYTHON[0], line=link))
     return lacks
 
 
 def _link(node: Node, tree: Path) -> str:
     """Return the line that makes another Python, which PATH finds first, the one of the jobs; "" if there is none."""
-    first = _found(node, tree, ["python3"])[:1]
+    first = _paths(node, tree, ["python3"])[:1]
     return f"RUN ln -sf {first[0]} {IMAGE_PYTHON[0]}" if first not in ([], [IMAGE_PYTHON[0]]) else ""
 
 
-def _python(node: Node, tree: Path, own: Path) -> list[Lack]:
-    """Import as jobs do: what root alone may read is not there for them."""
+def _python(node: Node, tree: Path, suite_tree: Path) -> list[Lack]:
+    """Import as jobs do, which cannot read files of root alone."""
     interpreter, python_path = IMAGE_PYTHON
-    if not _found(node, tree, [interpreter]):
+    if not _paths(node, tree, [interpreter]):
         return []
-    argv = [
-        *as_a_job(tree, own),
-        "HOME=/tmp",
-        f"PYTHONPATH={python_path}",
-        "PYTHONDONTWRITEBYTECODE=1",
-        interpreter,
-        "-",
-    ]
+    variables = ["HOME=/tmp", f"PYTHONPATH={python_path}", "PYTHONDONTWRITEBYTECODE=1"]
+    argv = [*as_a_job(tree, suite_tree), *variables, interpreter, "-"]
     program = Path(trial_imports.__file__).read_bytes()
     answer = node.run([*argv, *MODULES.values()], stdin=program, timeout_s=ANSWER_WITHIN_S, check=False)
     try:
-        said = json.loads(answer.stdout.splitlines()[-1])
-        version, failed = (int(said["version"][0]), int(said["version"][1])), dict(said["failed"])
+        report = json.loads(answer.stdout.splitlines()[-1])
+        version, failed = (int(report["version"][0]), int(report["version"][1])), dict(report["failed"])
     except (IndexError, KeyError, TypeError, ValueError):
         last = (answer.stderr.strip().splitlines() or ["no answer"])[-1]
         return [Lack(f"a working {interpreter} ({last[:200]})", "python3")]
     if version < LEAST_PYTHON:
         least = "{}.{}".format(*LEAST_PYTHON)
-        told = f"Python {least} or newer ({interpreter} is {version[0]}.{version[1]})"
-        return [Lack(told, line=_link(node, tree) or f"FROM an image with Python {least} or newer")]
+        newer = f"Python {least} or newer ({interpreter} is {version[0]}.{version[1]})"
+        return [Lack(newer, line=_link(node, tree) or f"FROM an image with Python {least} or newer")]
     link = _link(node, tree) if failed else ""
     return [
         Lack(f"{package} for {interpreter} ({str(failed[tried])[:200]})", module="" if link else package, line=link)

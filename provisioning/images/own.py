@@ -40,7 +40,8 @@ def build_own(source: str, note: Note, *, rebuild: bool = False) -> Image:
     suite_image = build("cpu", note)  # the kernel and the worker are taken from it
     with artefacts.making("the image", note), local_node((), None) as node:
         builder = working_builder(node)
-        source = str(Path(source).absolute()) if _is_path(source) else source
+        is_path = Path(source).exists() or source.startswith(("/", "./", "../"))
+        source = str(Path(source).absolute()) if is_path else source
         identity = find_source(node, builder, source, note, fresh=rebuild)
         platform, size_bytes = builder.inspect(node, identity, "{{.Os}}/{{.Architecture}} {{.Size}}").split()
         if platform != PLATFORM:
@@ -65,10 +66,6 @@ def build_own(source: str, note: Note, *, rebuild: bool = False) -> Image:
             return finish(node, building, note, variant="own", recipe=recipe, base=identity, source=source)
 
 
-def _is_path(source: str) -> bool:
-    return Path(source).exists() or source.startswith(("/", "./", "../"))
-
-
 def find_source(node: LocalNode, builder: Builder, source: str, note: Note, *, fresh: bool) -> str:
     """Return the identity of the image in the builder's store, brought there first. ``source``: see ``Image``.
 
@@ -79,10 +76,10 @@ def find_source(node: LocalNode, builder: Builder, source: str, note: Note, *, f
             return _built_or_loaded(node, builder, Path(source), note, fresh=fresh)
         return _held_or_pulled(node, builder, source, note)
     except CommandError as error:
-        said = [line for line in error.output_tail.splitlines() if line.startswith("Error")] or [error.message]
+        lines = [line for line in error.output_tail.splitlines() if line.startswith("Error")] or [error.message]
         raise RequestError(
-            f"{source} gives no image: {shorten(said[0])}",
-            remedy=f"see what {' '.join(error.command[:2])} says of it: an archive may be damaged, a name unknown",
+            f"{source} gives no image: {shorten(lines[0])}",
+            remedy=f"try {' '.join(error.command[:2])} by hand: the archive may be damaged, or the name unknown",
         ) from error
 
 
@@ -94,20 +91,20 @@ def _built_or_loaded(node: LocalNode, builder: Builder, path: Path, note: Note, 
         loaded = node.run([builder.program, "load", "--input", str(path)], timeout_s=1800.0).stdout
         return _identity(node, builder, _only(loaded, path))
     recipes = [path / name for name in RECIPES] if path.is_dir() else [path]
-    found = [each for each in recipes if each.is_file() and any(name in each.name for name in RECIPES)]
-    if not found:
+    recipes = [recipe for recipe in recipes if recipe.is_file() and any(name in recipe.name for name in RECIPES)]
+    if not recipes:
         raise RequestError(
             f"{path} is no archive of an image, no Dockerfile, and no directory with one or with an OCI layout",
             remedy=f"make an archive: {builder.program} save --output image.tar NAME",
         )
-    note(f"running {found[0]}")
+    note(f"running {recipes[0]}")
     tag = "virtbench-build:own"
-    builder.build(node, found[0], found[0].parent, tag, fresh=fresh)
+    builder.build(node, recipes[0], recipes[0].parent, tag, fresh=fresh)
     return _identity(node, builder, f"{builder.local_prefix}{tag}")
 
 
 def shorten(text: str) -> str:
-    """Return the begin and the end of a text: engines say first what they were doing, and last why it failed."""
+    """Return the begin and the end of a text: engines print first what they were doing, and last why it failed."""
     return text if len(text) <= MOST_SAID else f"{text[: MOST_SAID // 3]} ... {text[-MOST_SAID * 2 // 3 :]}"
 
 
@@ -125,7 +122,7 @@ def _identity(node: LocalNode, builder: Builder, reference: str) -> str:
 
 
 def _only(loaded: str, source: Path) -> str:
-    """Return the name of the image that ``load`` has told. Raises RequestError where there are several."""
+    """Return the name of the image that ``load`` has printed. Raises RequestError if there are several."""
     names = [line.partition(": ")[2].strip() for line in loaded.splitlines() if line.startswith("Loaded image")]
     if len(names) != 1:
         raise RequestError(
@@ -137,16 +134,16 @@ def _only(loaded: str, source: Path) -> str:
 
 def refuse_unsafe(tree: Path, source: str) -> None:
     """Raise RequestError for a tree in which the suite would write through links, or that holds devices."""
-    lifted = [place for place in MERGED if (tree / place).resolve() != (tree / "usr" / place).resolve()]
-    if lifted:
+    separate = [name for name in MERGED if (tree / name).resolve() != (tree / "usr" / name).resolve()]
+    if separate:
         raise RequestError(
-            f"{source} has a /{lifted[0]} of its own, and no link to usr/{lifted[0]}",
+            f"{source} has a directory /{separate[0]}, and no link to usr/{separate[0]}",
             remedy="use an image of a system that has all programs below /usr: Debian 12, Ubuntu 20.04, and newer",
         )
-    made = {Path(place) for place in (*MADE, *EMPTIED)}
-    places = made.union(*(Path(place).parents for place in (*MADE, *EMPTIED, *ADDED)))
-    odd = [f"/{place} is no directory" for place in sorted(places) if _is_other(tree / place)]
-    odd += [f"/{each.path} is a device, a pipe or a socket" for each in walk(str(tree), None) if each.kind == "other"]
+    written = {Path(name) for name in (*MADE, *EMPTIED)}
+    written = written.union(*(Path(name).parents for name in (*MADE, *EMPTIED, *ADDED)))
+    odd = [f"/{path} is no directory" for path in sorted(written) if _is_other(tree / path)]
+    odd += [f"/{item.path} is a device, a pipe or a socket" for item in walk(str(tree), None) if item.kind == "other"]
     if odd:
         more = f"; and {len(odd) - MOST_NAMED} more" if len(odd) > MOST_NAMED else ""
         raise RequestError(
@@ -156,14 +153,14 @@ def refuse_unsafe(tree: Path, source: str) -> None:
 
 
 def _is_other(path: Path) -> bool:
-    """Return whether something is there that is no directory, or a link to one."""
+    """Return whether a path exists and is no directory, or is a link."""
     return path.is_symlink() or (path.exists() and not path.is_dir())
 
 
-def complete(tree: Path, of: Path) -> None:
-    """Add to the tree, in place of what it may have there, what comes of the suite's own tree."""
-    for place in ADDED:
-        source, target = of / place, tree / place
+def complete(tree: Path, suite_tree: Path) -> None:
+    """Replace ``ADDED`` in the tree by those of the suite's own tree."""
+    for name in ADDED:
+        source, target = suite_tree / name, tree / name
         if target.is_symlink() or target.is_file():
             target.unlink()
         elif target.exists():
@@ -179,13 +176,13 @@ def complete(tree: Path, of: Path) -> None:
 def compile_worker(node: LocalNode, tree: Path, scratch: Path) -> None:
     """Compile the worker for the tree's own Python: the tree is read-only wherever it runs.
 
-    That Python writes to a copy, ``scratch``, and of what it has written the bytecode alone is taken.
+    That Python writes to a copy, ``scratch``, from which only the bytecode is taken.
     """
-    interpreter, place = IMAGE_PYTHON
-    worker = tree / place.lstrip("/")
+    interpreter, path = IMAGE_PYTHON
+    worker = tree / path.lstrip("/")
     shutil.copytree(worker, scratch)
-    argv = [interpreter, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", place]
-    node.run([*needs.without_capabilities(tree, "--bind", str(scratch), place), *argv], timeout_s=600.0)
+    argv = [interpreter, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", path]
+    node.run([*needs.without_capabilities(tree, "--bind", str(scratch), path), *argv], timeout_s=600.0)
     for source in sorted(worker.rglob("*.py")):
         written = scratch / source.relative_to(worker).parent / "__pycache__"
         for compiled in [] if written.is_symlink() else written.glob(f"{source.stem}.*.pyc"):

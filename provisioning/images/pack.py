@@ -86,8 +86,8 @@ def _layer(tree: Path, layer: Path, owned: Callable[[tarfile.TarInfo], Any]) -> 
 
 
 def _read(tar: tarfile.TarFile, name: str) -> Any:  # noqa: ANN401 (JSON)
-    found = tar.extractfile(name)
-    return json.loads(found.read()) if found else None
+    file = tar.extractfile(name)
+    return json.loads(file.read()) if file else None
 
 
 def _finish(tar: tarfile.TarFile, reference: str, layers: Sequence[tuple[str, int]]) -> None:
@@ -128,8 +128,8 @@ def _add_file(tar: tarfile.TarFile, path: Path) -> tuple[str, int]:
 
 
 def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    # Where a runtime mounts there must be an empty directory; what lies in it on this host is not part of the tree.
-    if any(info.name.startswith(f"{place}/") for place in EXCLUDED):
+    # Mount points must be empty directories; their content on this host is not part of the tree.
+    if any(info.name.startswith(f"{name}/") for name in EXCLUDED):
         return None
     info.uid = info.gid = 0
     info.uname = info.gname = ""
@@ -155,8 +155,8 @@ def initramfs(node: Node, tree: Path, target: Path) -> None:
     """Pack what a guest starts with: busybox, the drivers of its disk, and the script that finds it."""
     root = target.with_suffix(".root")
     try:
-        for place in ("bin", "dev", "proc", "sys", "root", "modules"):
-            (root / place).mkdir(parents=True)
+        for name in ("bin", "dev", "proc", "sys", "root", "modules"):
+            (root / name).mkdir(parents=True)
         shutil.copy2(tree / "bin/busybox", root / "bin/busybox")
         shutil.copy2(tree / "opt/virtbench/guest/initramfs-init", root / "init")
         order = _module_order(tree)

@@ -43,8 +43,8 @@ def build_suite(base: Image, note: Note) -> tuple[str, Path]:
     What these sources and libraries have given already is kept. Raises RequestError when space is missing, CommandError
     when a step fails.
     """
-    there = needed(*(line.partition("==")[0] for line in (RECIPE / "requirements.txt").read_text().splitlines()))
-    pins = [f"{name}=={version}" for name, version in needed(*LIBRARIES).items() if name not in {*there, "virtbench"}]
+    in_base = needed(*(line.partition("==")[0] for line in (RECIPE / "requirements.txt").read_text().splitlines()))
+    pins = [f"{name}=={version}" for name, version in needed(*LIBRARIES).items() if name not in {*in_base, "virtbench"}]
     digest = _digest(base, pins)
     reference, archive = suite_reference(digest), base.file(f"suite-{digest[:12]}.tar")
     with artefacts.making("the image", note):
@@ -55,7 +55,12 @@ def build_suite(base: Image, note: Note) -> tuple[str, Path]:
             layer = building / "layer"
             note("fetching the libraries of the suite")
             _install(node, layer / AT, pins)
-            _describe(base, layer / HOME / "images" / base.digest[:12])
+            # bench reads the description of the pods' image, and the manifest of its tree.
+            image_directory = layer / HOME / "images" / base.digest[:12]
+            manifest = image_directory / "tree" / userland.MANIFEST
+            manifest.parent.mkdir(parents=True)
+            shutil.copyfile(base.tree / userland.MANIFEST, manifest)
+            (image_directory / DESCRIPTION).write_text(base.model_copy(update={"files": {}}).text())
             (layer / "usr/local/bin").mkdir(parents=True)
             (layer / "usr/local/bin/bench").write_text(BENCH)
             (layer / "usr/local/bin/bench").chmod(0o755)
@@ -67,58 +72,42 @@ def build_suite(base: Image, note: Note) -> tuple[str, Path]:
     return reference, archive
 
 
-def _install(node: LocalNode, place: Path, pins: list[str]) -> None:
+def _install(node: LocalNode, target: Path, pins: list[str]) -> None:
     """Copy the suite, and install the libraries that the targets' image lacks, for its Python."""
-    argv = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-deps",
-        "--no-compile",
-    ]
-    argv += ["--only-binary=:all:", "--python-version", TARGET_PYTHON, "--target", str(place)]
+    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    argv += ["--no-deps", "--no-compile", "--only-binary=:all:", "--python-version", TARGET_PYTHON]
+    argv += ["--target", str(target)]
     node.run([*argv, *pins], timeout_s=3600.0)
     for name in INSTALLED:
         source = ROOMS / name
         if source.is_dir():
-            shutil.copytree(source, place / name, ignore=IGNORED)
+            shutil.copytree(source, target / name, ignore=IGNORED)
         else:
-            shutil.copyfile(source, place / name)
+            shutil.copyfile(source, target / name)
 
 
 def needed(*roots: str) -> dict[str, str]:
-    """Return the version, in this environment, of every library that these need and of themselves, by name."""
-    found: dict[str, str] = {}
-    left = [*roots]
-    while left:
-        name = re.sub("[-_.]+", "-", left.pop()).lower()  # PEP 503
-        if name in found:
+    """Return the versions, in this environment, of these libraries and of all that they need, by name."""
+    versions: dict[str, str] = {}
+    names = [*roots]
+    while names:
+        name = re.sub("[-_.]+", "-", names.pop()).lower()  # PEP 503
+        if name in versions:
             continue
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:  # of another system
             continue
         wanted = (line.partition(";") for line in metadata.requires(name) or ())
-        left += [re.split(r"[^A-Za-z0-9._-]", word)[0] for word, _, marker in wanted if "extra" not in marker]
-    return found
-
-
-def _describe(base: Image, place: Path) -> None:
-    """Write what bench asks of an image that pods have: its description, and the manifest of its tree."""
-    there = place / "tree" / userland.MANIFEST
-    there.parent.mkdir(parents=True)
-    shutil.copyfile(base.tree / userland.MANIFEST, there)
-    (place / DESCRIPTION).write_text(base.model_copy(update={"files": {}}).text())
+        names += [re.split(r"[^A-Za-z0-9._-]", word)[0] for word, _, marker in wanted if "extra" not in marker]
+    return versions
 
 
 def _digest(base: Image, pins: list[str]) -> str:
-    """Return the digest of all that decides what the image holds."""
+    """Return the digest of everything that the image is made from."""
     digest = hashlib.sha256(" ".join([base.digest, BENCH, *sorted(pins)]).encode())
-    found = (path for name in INSTALLED for path in [ROOMS / name, *(ROOMS / name).rglob("*")])
-    for path in sorted(path for path in found if path.is_file() and "__pycache__" not in path.parts):
+    paths = (path for name in INSTALLED for path in [ROOMS / name, *(ROOMS / name).rglob("*")])
+    for path in sorted(path for path in paths if path.is_file() and "__pycache__" not in path.parts):
         digest.update(f"{path.relative_to(ROOMS)}\0".encode() + path.read_bytes())
     return digest.hexdigest()
 

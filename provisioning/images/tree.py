@@ -54,7 +54,7 @@ def working_builder(node: LocalNode) -> Builder:
 
 
 def unpack(node: LocalNode, builder: Builder, image: str, tree: Path) -> None:
-    """Unpack the root filesystem of an image. It is nothing that runs: its layers the builder has put together."""
+    """Unpack the root filesystem of an image, which the builder puts together from its layers."""
     name, archive = f"virtbench-{secrets.token_hex(6)}", tree.with_name("export.tar")
     with ledger.holding("container", f"{builder.program}:{name}"):
         node.run([builder.program, "create", "--name", name, image, "true"], timeout_s=600.0)
@@ -68,14 +68,14 @@ def unpack(node: LocalNode, builder: Builder, image: str, tree: Path) -> None:
 
 def settle(tree: Path) -> None:
     """Empty the mount points that an engine leaves in an export: every form of the image has the same places."""
-    for place in EMPTIED:
-        shutil.rmtree(tree / place, ignore_errors=True)
-        (tree / place).mkdir(mode=0o755)
+    for name in EMPTIED:
+        shutil.rmtree(tree / name, ignore_errors=True)
+        (tree / name).mkdir(mode=0o755)
     (tree / "tmp").chmod(0o1777)
     for name in ("hostname", "hosts", "resolv.conf"):
         path = tree / "etc" / name
         path.unlink(missing_ok=True)
         path.write_text("127.0.0.1 localhost\n" if name == "hosts" else "")
     (tree / ".dockerenv").unlink(missing_ok=True)
-    for place in MADE:
-        (tree / place).mkdir(mode=0o755, parents=True, exist_ok=True)
+    for name in MADE:
+        (tree / name).mkdir(mode=0o755, parents=True, exist_ok=True)

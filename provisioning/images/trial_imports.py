@@ -1,4 +1,4 @@
-"""Tells a Python's version, and which of these modules fail to import: ``python3 - torch worker.main:attest``.
+"""Prints a Python's version, and which of these modules fail to import: ``python3 - torch worker.main:attest``.
 
 A program: ``needs`` runs it in the tree of an image. A word after a colon is a function of the module, which is called.
 """
@@ -14,10 +14,10 @@ def main(names: "list[str]") -> None:
     for name in names:
         module, _, function = name.partition(":")
         try:
-            found = importlib.import_module(module)
+            imported = importlib.import_module(module)
             if function:
-                getattr(found, function)()
-        except Exception as error:  # noqa: BLE001 (whatever it is, it is told)
+                getattr(imported, function)()
+        except Exception as error:  # noqa: BLE001 (all are reported)
             failed[name] = "{}: {}".format(type(error).__name__, error)  # noqa: UP032 (any Python 3 is to run this)
     print(json.dumps({"version": list(sys.version_info[:2]), "failed": failed}))
 

@@ -25,7 +25,7 @@ MOST_LIMIT = 32768
 
 @dataclass(frozen=True)
 class Plug:
-    """The bridge that a container with an empty network of its own is plugged into when it runs."""
+    """The bridge that a running container with an empty network namespace is plugged into."""
 
     bridge: ContainerBridge
     address: str
@@ -47,7 +47,7 @@ class ContainerLayer:
     """The value of ``ContainerSpec.network``."""
     plug: Plug | None = None
     layer: str | None = None
-    """A directory on a disk: the data volume is copied into a layer of the container's own, by some engines there."""
+    """A directory on a disk: data is copied into the container's own layer, which some engines keep there."""
 
     @contextmanager
     def opened(self, node: Node) -> Iterator[Node]:
@@ -122,18 +122,18 @@ class ContainerLayer:
 def _facts(
     node: Node, spec: ContainerSpec, engine: ContainerEngine, version: str, plug: Plug | None
 ) -> dict[str, object]:
-    network = plug.bridge.name if plug else "host" if spec.network else engine.network
-    rootfs = "bind" if spec.bound_tree else engine.rootfs
-    facts: dict[str, object] = {}
-    profile = engine.seccomp_sha256(node, spec.tree) if spec.seccomp else None
-    facts["container_engine"] = Engine(
-        name=engine.name, version=version, network=network, rootfs=rootfs, seccomp_sha256=profile
-    ).model_dump()
-    return {**facts, "host_cpus": None} if spec.by_count else facts
+    about = Engine(
+        name=engine.name,
+        version=version,
+        network=plug.bridge.name if plug else "host" if spec.network else engine.network,
+        rootfs="bind" if spec.bound_tree else engine.rootfs,
+        seccomp_sha256=engine.seccomp_sha256(node, spec.tree) if spec.seccomp else None,
+    )
+    return {"container_engine": about.model_dump(), **({"host_cpus": None} if spec.by_count else {})}
 
 
 def _hard_limits(node: Node) -> tuple[tuple[str, int], ...]:
-    """Return the node's hard limits of open files and processes: containers are to have no more.
+    """Return the node's hard limits of open files and processes, for containers.
 
     Podman lowers its own limit of processes to 32768 and, without CAP_SYS_RESOURCE, can give no more than that.
     """

@@ -23,7 +23,7 @@ TEMPORARY, SHARED_MEMORY = "/tmp", "/dev/shm"  # noqa: S108 (inside, not here)
 OPEN_TO_ALL = ("--perms", "1777", "--tmpfs")
 NO_PRIVILEGES = ("--clear-groups", "--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all", "--no-new-privs")
 FIRST_USER, USERS = 0x7000_0000, 1 << 24
-"""The numbers of users that nobody is given: they follow those that systemd gives to containers (its UIDS-GIDS.md)."""
+"""UIDs that no other program uses: they follow those that systemd gives to containers (its UIDS-GIDS.md)."""
 HELD_WITHIN_S = 30.0
 
 
@@ -55,20 +55,20 @@ def chroot_argv(
 
 @contextmanager
 def namespaces(node: Node, tree: str, enter: Sequence[str]) -> Iterator[list[str]]:
-    """Make the process and IPC namespaces that all commands of a place share; yields the words that enter them.
+    """Make the process and IPC namespaces that all commands of a target share; yields the words that enter them.
 
-    bubblewrap is their first process: it waits for what loses its parent, and all end with it.
+    bubblewrap is their first process: it reaps processes that lose their parent, and all end with it.
     """
     holder = ["bwrap", "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL", "--ro-bind", tree]
     process = node.start([*enter, *holder, "/", "--json-status-fd", "1", "--", "sleep", "infinity"])
     try:
-        said = next(process.lines(HELD_WITHIN_S), None)
-        if said is None:
+        status = next(process.lines(HELD_WITHIN_S), None)
+        if status is None:
             raise CommandError(holder, process.wait(HELD_WITHIN_S), process.output_tail())
-        first = json.loads(said)["child-pid"]
-        # nsenter waits for the command outside of the namespaces: it must not outlive the suite.
+        first = json.loads(status)["child-pid"]
+        # nsenter waits for the command outside the namespaces: it must not outlive the suite.
         entering = ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--target={first}", "--pid", "--ipc", "--"]
-        # bubblewrap shows the /proc that it finds, for it makes no namespace of processes here: that of this one.
+        # bubblewrap, which makes no process namespace here, shows the /proc that is mounted: it has to be this one's.
         yield [*entering, "unshare", "--mount-proc", "--"]
     finally:
         process.kill()
@@ -78,7 +78,7 @@ def namespaces(node: Node, tree: str, enter: Sequence[str]) -> Iterator[list[str
 class UserlandLayer:
     """The tree of the image as the root of every command, under the envelope. Needs root.
 
-    The commands themselves do not run as root, unless the properties say so: a job reads files of strangers.
+    Commands run as an unprivileged user, unless the properties are not confined: a job reads files of strangers.
     """
 
     envelope: Envelope
@@ -130,7 +130,7 @@ class UserlandLayer:
                     node.run(["chown", f"{user}:{user}", "--", node.data])
                 with node.opening.running("tree"):
                     entered = stack.enter_context(namespaces(node, tree, enter))
-                # What of a file is in the page cache the kernel tells to its owner: root is asked for it.
+                # The kernel shows the page cache of a file to its owner only: root queries it.
                 inside = place([*enter, *entered], user, as_root)
             with node.opening.running("tree"):
                 inside.run(["true"])
@@ -139,7 +139,7 @@ class UserlandLayer:
 
 @dataclass(frozen=True)
 class OwnEnvironmentLayer:
-    """Bare metal without root: the suite's own Python, pinned. A named substitute: it is not the image's userland."""
+    """Bare metal without root: the suite's own Python, pinned: a named substitute for the image's userland."""
 
     envelope: Envelope
 

@@ -27,7 +27,6 @@ class VmLayer:
 
     @contextmanager
     def opened(self, node: Node) -> Iterator[Node]:
-        """See ``suite.interfaces.Layer``."""
         if node.userland is None:
             raise RequestError("no image on this node", remedy="run: bench image build")
         volume, shared = self.spec.volume, self.spec.shared_directory

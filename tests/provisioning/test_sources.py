@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from provisioning.images.image import Image
-from provisioning.images.sources import PACKAGES, difference, locked, packages
+from provisioning.images.build import locked
+from provisioning.images.image import PACKAGES, Image, difference, packages
 from suite import userland
 
 MakeImage = Callable[..., Image]
