@@ -1,6 +1,5 @@
 """A command: a program of the user's own, run as it is in place of a training. Its trial's model is its name."""
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -21,6 +20,7 @@ from suite.records.record import Timeline
 from suite.request.option import OptionGroup, Text, about, given
 from suite.request.request import RunRequest
 from suite.request.scenario import Note, PlannedScenario
+from worker.spec import CommandRequest
 
 
 class CommandOptions(OptionGroup):
@@ -94,14 +94,12 @@ class Command(PlannedScenario):
         if trial.job.command is None:
             raise MeasurementError("a command was planned without its words", kind="plan")
         (instance,) = instances
-        asked = {
-            **trial.job.command.model_dump(),
-            "threads": trial.job.envelope.threads,
-            "directory": instance.node.data,
-        }
+        request = CommandRequest(
+            **trial.job.command.model_dump(), threads=trial.job.envelope.threads, directory=instance.node.data
+        )
         log = ProbeTranscript(observer=observer)
         observer.phase("attesting")
-        job = attest(trial, instance.node, json.dumps(asked).encode(), log, "--command")
+        job = attest(trial, instance.node, request, log, "--command")
         with account:
             elapsed_s = job.follow()
         with recordable(job.argv):

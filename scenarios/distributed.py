@@ -19,6 +19,7 @@ from suite.plan import Trial
 from suite.records.record import Rank
 from suite.request.option import Count, OptionGroup, about, given
 from suite.request.request import RunRequest
+from worker.spec import Membership
 
 PORT = 29500
 """The port of the rendezvous where rank 0 has a network of its own: nothing else listens there."""
@@ -168,18 +169,17 @@ def _rank(
 ) -> RankProcess:
     instance, planned = instances[number], trial.instances[number]
     own = trial.with_job(envelope=planned.envelope, devices=Devices(device=trial.job.devices.device))
-    # See ``worker.distributed.membership``.
-    view = {
-        "strategy": distributed.strategy,
-        "rank": number,
-        "workers": distributed.workers,
-        "servers": distributed.servers,
-        "master": instances[0].address,
-        "port": instances[0].port or PORT,
-        "interface": instance.interface,
-        "timeout_s": distributed.comm_timeout_s,
-        "join_timeout_s": trial.trial_timeout_s,
-    }
+    view = Membership(
+        strategy=str(distributed.strategy),
+        rank=number,
+        workers=distributed.workers,
+        servers=distributed.servers,
+        master=instances[0].address or "",
+        port=instances[0].port or PORT,
+        interface=instance.interface or "",
+        timeout_s=distributed.comm_timeout_s,
+        join_timeout_s=trial.trial_timeout_s,
+    )
     job = prepare(own, instance.node, observer, f"rank {number}", distributed=view)
     if planned.role == "server":
         job.log.order = SERVER_ORDER

@@ -1,6 +1,5 @@
 """Runs the worker on a node, and turns what it says into a measurement."""
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -8,11 +7,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import IO, Generic, TypeVar
 
+import msgspec
 from pydantic import ValidationError
 
 from scenarios.events import EventLog, Transcript, TurnsTranscript
 from scenarios.failure import failure_of_exit, with_process
-from scenarios.members import member_keys, turns_key
+from scenarios.members import plugin_of, turns_of
 from scenarios.reading import CachedData, arrange_page_cache, asked, data_of, data_use
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Measurement, Node, Observer, Process
@@ -21,6 +21,7 @@ from suite.plan import Trial
 from suite.records.environment import Environment
 from suite.records.record import DataUse, MetricValue, Steps
 from suite.registries import WORKLOADS
+from worker.spec import Checkpointing, Data, Membership, Spec, StepInjury, Strict
 
 # What glibc gives back after a step is faulted in again in the next one, and in a virtual machine a fault costs more.
 TUNED_ALLOCATOR = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000"
@@ -79,24 +80,22 @@ def workload_of(trial: Trial) -> Sizes:
     return trial.job.sizes
 
 
-def specification(trial: Trial, **more: Mapping[str, object] | None) -> bytes:
-    """Return what the worker reads from its standard input.
-
-    ``more`` are the keys of some jobs alone: ``data`` with a data set, and ``distributed`` of one rank of several.
-    """
-    spec = {
-        **member_keys(WORKLOADS, trial.job.model, "workload", trial.job.workload_sha256),
+def specification(trial: Trial, *, data: Data | None = None, distributed: Membership | None = None) -> Spec:
+    """Return the training of a trial, as the worker reads it; ``distributed`` is the view of one rank of several."""
+    return Spec(
+        workload=WORKLOADS.place(trial.job.model),
+        plugin=plugin_of(WORKLOADS, trial.job.model, trial.job.workload_sha256),
         **workload_of(trial).model_dump(),
-        "threads": trial.job.envelope.threads,
-        "recipe": trial.job.recipe,
-        "seed": trial.seed,
+        threads=trial.job.envelope.threads,
+        recipe=trial.job.recipe,
+        seed=trial.seed,
         **trial.job.devices.model_dump(),
-        **({"injury": trial.properties.step_injury} if trial.properties.step_injury else {}),
-        **({"checkpoint": {"mode": trial.job.checkpoint}} if trial.job.checkpoint else {}),
-        **turns_key(trial),
-        **{key: value for key, value in more.items() if value},
-    }
-    return json.dumps(spec).encode()
+        data=data,
+        distributed=distributed,
+        injury=msgspec.convert(trial.properties.step_injury, StepInjury | None),
+        turns=turns_of(trial),
+        checkpoint=Checkpointing(trial.job.checkpoint) if trial.job.checkpoint else None,
+    )
 
 
 def order(orders: IO[bytes], line: bytes) -> None:
@@ -113,7 +112,7 @@ class AttestedJob(Generic[Log]):
     trial: Trial
     node: Node
     argv: list[str]
-    spec: bytes
+    spec: Strict
     attested: Mapping[str, object]
     log: Log
     seen: CachedData | None = None
@@ -121,7 +120,7 @@ class AttestedJob(Generic[Log]):
 
     def launch(self) -> Process:
         self.log.begin()
-        self.process = self.node.start(self.argv, stdin=self.spec)
+        self.process = self.node.start(self.argv, stdin=self.spec.encoded())
         return self.process
 
     def launch_ordered(self) -> IO[bytes]:
@@ -130,7 +129,7 @@ class AttestedJob(Generic[Log]):
         orders = os.fdopen(writing, "wb")
         self.log.begin()
         self.process = self.node.start(self.argv, stdin=os.fdopen(reading, "rb"))
-        order(orders, self.spec)
+        order(orders, self.spec.encoded())
         return orders
 
     def kill(self) -> None:
@@ -177,13 +176,13 @@ def run_job(trial: Trial, node: Node, observer: Observer, account: AbstractConte
 
 
 def prepare(
-    trial: Trial, node: Node, observer: Observer, detail: str = "", **more: Mapping[str, object] | None
+    trial: Trial, node: Node, observer: Observer, detail: str = "", distributed: Membership | None = None
 ) -> AttestedJob[Transcript]:
     """Attest the node and bring its page cache into the planned state. Raises MeasurementError where that fails.
 
-    ``detail`` says to the observer which instance it is; for ``more`` see ``specification``.
+    ``detail`` names the instance to the observer.
     """
-    spec = specification(trial, data=data_of(trial, node), **more)
+    spec = specification(trial, data=data_of(trial, node), distributed=distributed)
     observer.phase("attesting", detail)
     log = TurnsTranscript if trial.job.turns else Transcript
     job = attest(trial, node, spec, log(workload=workload_of(trial), observer=observer))
@@ -191,7 +190,7 @@ def prepare(
     return job
 
 
-def attest(trial: Trial, node: Node, spec: bytes, log: Log, *words: str) -> AttestedJob[Log]:
+def attest(trial: Trial, node: Node, spec: Strict, log: Log, *words: str) -> AttestedJob[Log]:
     """Attest the node, and return the job for it: the worker's command with these words, and what it will read."""
     argv = worker_argv(node, trial)
     attested = asked(node, [*argv, "--attest"], trial.trial_timeout_s)

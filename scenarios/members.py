@@ -1,14 +1,16 @@
-"""The keys of a specification that name a registry's member: its place, and its source if the image lacks it."""
+"""Requests to the worker that name a registry's member: its place, and its source if the image lacks it."""
 
 import hashlib
-import json
 from importlib import import_module
 from pathlib import Path
+from typing import Literal, cast
 
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Node
 from suite.plan import Trial
 from suite.registry import Registry
+from worker.members import Plugin
+from worker.spec import Request, Turns
 
 
 def source_sha256(registry: Registry, name: str) -> str | None:
@@ -19,16 +21,15 @@ def source_sha256(registry: Registry, name: str) -> str | None:
     return None if name in registry.own else hashlib.sha256(_source(registry, name)).hexdigest()
 
 
-def member_keys(registry: Registry, name: str, key: str, planned: str | None = None) -> dict[str, object]:
-    """Return the keys of a specification that name a member: ``key`` with its place, and ``plugin`` where needed.
+def plugin_of(registry: Registry, name: str, planned: str | None = None) -> Plugin | None:
+    """Return the source of a member that the image lacks; None for one of the suite's own.
 
-    The image holds the suite's own members. Of another package's member, the module travels as text. Raises
-    RequestError for a name that is unknown, or a module that has no text, and MeasurementError where the digest of the
-    text is not the ``planned`` one.
+    Raises RequestError for a name that is unknown, or a module that has no text, and MeasurementError if the digest of
+    the text is not the ``planned`` one.
     """
     place = registry.place(name)
     if name in registry.own:
-        return {key: place}
+        return None
     content, module = _source(registry, name), place.partition(":")[0]
     digest = hashlib.sha256(content).hexdigest()
     if planned not in (None, digest):
@@ -37,27 +38,26 @@ def member_keys(registry: Registry, name: str, key: str, planned: str | None = N
             kind="plan",
             remedy="a changed source is another job: run it again with another --out",
         )
-    return {key: place, "plugin": {"module": module, "source": content.decode(), "sha256": digest}}
+    return Plugin(module, content.decode(), digest)
 
 
-def turns_key(trial: Trial) -> dict[str, object]:
-    """Return the key of a specification that says how the job takes turns; none where it does not."""
+def turns_of(trial: Trial) -> Turns | None:
     turns = trial.job.turns
-    return {"turns": turns.model_dump(include={"rounds", "burst_steps"})} if turns else {}
+    return Turns(turns.rounds, turns.burst_steps) if turns else None
 
 
-def member_request(registry: Registry, trial: Trial, node: Node, fio_job: str | None = None) -> bytes:
-    """Return what the worker reads from its standard input, to run a probe or an aggressor of ``registry``."""
-    asked = {
-        **member_keys(registry, trial.job.model, "member", trial.job.workload_sha256),
-        "threads": trial.job.envelope.threads,
-        "size": trial.job.profile,
-        "device": trial.job.devices.device,
-        "directory": node.data,
-        "job": fio_job,
-        **turns_key(trial),
-    }
-    return json.dumps(asked).encode()
+def member_request(registry: Registry, trial: Trial, node: Node, fio_job: str | None = None) -> Request:
+    """Return the request to run a probe or an aggressor of ``registry``."""
+    return Request(
+        member=registry.place(trial.job.model),
+        plugin=plugin_of(registry, trial.job.model, trial.job.workload_sha256),
+        threads=trial.job.envelope.threads,
+        size=cast(Literal["smoke", "quick", "paper"], trial.job.profile),
+        device=trial.job.devices.device,
+        directory=node.data,
+        job=fio_job,
+        turns=turns_of(trial),
+    )
 
 
 def _source(registry: Registry, name: str) -> bytes:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scenarios.members import member_keys
+from scenarios.members import plugin_of
 from suite.errors import CommandError, MeasurementError, option
 from suite.interfaces import Node, Observer
 from suite.job.datasets import LEAST_WARM, MOST_COLD, Dataset
@@ -13,6 +13,7 @@ from suite.plan import Trial
 from suite.records.record import DataUse
 from suite.registries import DATA_KINDS
 from suite.untrusted.parse import parse_object
+from worker.spec import Data
 
 TEMPORARY = "/tmp"  # noqa: S108 - inside of a target, where the worker makes a directory of its own
 SHARED = "virtiofs"
@@ -35,20 +36,21 @@ class CachedData:
     """The type of the file system that temporary files, checkpoints too, are written to: ``tmpfs``."""
 
 
-def data_of(trial: Trial, node: Node) -> dict[str, object] | None:
-    """Return the key ``data`` of the specification; None for a job whose data are drawn."""
+def data_of(trial: Trial, node: Node) -> Data | None:
+    """Return the data set of the specification; None for a job whose data are drawn."""
     if trial.job.dataset is None:
         return None
     loading = trial.job.loading or Loading()
     workers = len(trial.job.envelope.cpus) if loading.loader_workers is None else loading.loader_workers
-    return {
-        **member_keys(DATA_KINDS, trial.job.dataset.kind, "kind", trial.job.dataset.kind_sha256),
-        "directory": _directory(node),
-        "loader_workers": workers,
-        "decoder": loading.decoder,
-        "crop": loading.crop,
-        "frame_stride": trial.job.dataset.frame_stride or 1,
-    }
+    return Data(
+        kind=DATA_KINDS.place(trial.job.dataset.kind),
+        plugin=plugin_of(DATA_KINDS, trial.job.dataset.kind, trial.job.dataset.kind_sha256),
+        directory=_directory(node),
+        loader_workers=workers,
+        decoder=loading.decoder,
+        crop=loading.crop,
+        frame_stride=trial.job.dataset.frame_stride or 1,
+    )
 
 
 def arrange_page_cache(

@@ -18,10 +18,9 @@ from scenarios.distributed import PORT, RankProcess, followed, record_of
 from scenarios.events import Event as Said
 from scenarios.events import EventLog, Silent
 from scenarios.job import attest, metrics_of, recordable, throughput_of
-from scenarios.members import member_keys
+from scenarios.members import plugin_of
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Instance, Measurement, Observer
-from suite.job.distributed import DistributedJob
 from suite.job.profiles import Profile
 from suite.job.serving import LOADS, MOST_CLIENTS, MOST_REQUESTS, Serving, parse_rates
 from suite.job.sharing import sizes_of
@@ -31,6 +30,7 @@ from suite.registries import WORKLOADS
 from suite.request.option import OptionGroup, Text, about
 from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
+from worker.spec import LoadRequest, ServeSpec, Strict
 
 SERVER_PHASES = {
     "started": "importing",
@@ -130,48 +130,43 @@ class Serve(PlannedScenario):
         serving_log = ServeLog(order=tuple(SERVER_PHASES), phases=SERVER_PHASES, observer=Silent())
         asking_log = ServeLog(order=tuple(CLIENT_PHASES), phases=CLIENT_PHASES, observer=observer)
         asking_log.heard = lambda name: ready.set() if name == "environment" else None
-        server = _rank(trial, 0, instances, {**_served(trial, serving), **_at(own)}, serving_log, "--serve")
-        client = _rank(trial, 1, instances, {**_load(trial, serving, distributed), **_at(asked)}, asking_log, "--load")
+        threads = [planned.envelope.threads for planned in trial.instances]
+        spec = ServeSpec(
+            workload=WORKLOADS.place(trial.job.model),
+            plugin=plugin_of(WORKLOADS, trial.job.model, trial.job.workload_sha256),
+            dataset=trial.job.data,
+            model=trial.job.model,
+            image_px=serving.image_px,
+            channels=serving.channels,
+            threads=threads[0],
+            seed=trial.seed,
+            device=trial.job.devices.device,
+            address=own[0] or "",
+            port=own[1],
+        )
+        load = LoadRequest(
+            address=asked[0] or "",
+            port=asked[1],
+            body=json.dumps({"dataset": trial.job.data, "model": trial.job.model}),
+            **serving.model_dump(include={"requests", "rates", "clients"}),
+            seed=trial.seed,
+            timeout_s=distributed.comm_timeout_s,
+            patience_s=trial.trial_timeout_s,
+            threads=threads[1],
+        )
+        server = _rank(trial, 0, instances, spec, serving_log, "--serve")
+        client = _rank(trial, 1, instances, load, asking_log, "--load")
         return _measurement(server, client, _run(server, client, ready, account))
 
 
-def _at(place: tuple[str | None, int]) -> dict[str, object]:
-    address, port = place
-    return {"address": address, "port": port}
-
-
 def _rank(
-    trial: Trial, number: int, instances: Sequence[Instance], spec: Mapping[str, object], log: ServeLog, word: str
+    trial: Trial, number: int, instances: Sequence[Instance], spec: Strict, log: ServeLog, word: str
 ) -> RankProcess:
     """Attest an instance and prepare what runs in it."""
     planned = trial.instances[number]
     own = trial.with_job(envelope=planned.envelope)
-    asked = json.dumps({**spec, "threads": planned.envelope.threads}).encode()
-    job = attest(own, instances[number].node, asked, log, word)
+    job = attest(own, instances[number].node, spec, log, word)
     return RankProcess(number, planned.role, instances[number], job)
-
-
-def _served(trial: Trial, serving: Serving) -> dict[str, object]:
-    """Return what the server alone is given; see ``worker.serving.request.ServeSpec``."""
-    return {
-        **member_keys(WORKLOADS, trial.job.model, "workload", trial.job.workload_sha256),
-        **serving.model_dump(include={"image_px", "channels"}),
-        "dataset": trial.job.data,
-        "model": trial.job.model,
-        "seed": trial.seed,
-        "device": trial.job.devices.device,
-    }
-
-
-def _load(trial: Trial, serving: Serving, distributed: DistributedJob) -> dict[str, object]:
-    """Return what the client alone is given; see ``worker.serving.request.LoadRequest``."""
-    return {
-        **serving.model_dump(include={"requests", "rates", "clients"}),
-        "body": json.dumps({"dataset": trial.job.data, "model": trial.job.model}),
-        "seed": trial.seed,
-        "timeout_s": distributed.comm_timeout_s,
-        "patience_s": trial.trial_timeout_s,
-    }
 
 
 def _run(server: RankProcess, client: RankProcess, ready: Event, account: AbstractContextManager[object]) -> float:

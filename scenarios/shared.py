@@ -1,6 +1,5 @@
 """Shared resources: a victim alone and beside aggressors, each in an instance of its own on one machine."""
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -24,6 +23,7 @@ from suite.request.option import Asked, Count, Need, OptionGroup, Text, about, g
 from suite.request.request import RunRequest
 from suite.request.scenario import Note, PlannedScenario
 from suite.targets import BASELINE
+from worker.spec import AggressorRequest
 
 
 def _trains(asked: Asked) -> bool:
@@ -149,9 +149,10 @@ def _prepared(trial: Trial, sharing: Sharing, number: int, instances: Sequence[I
     name = trial.aggressor or sharing.aggressors[0]
     sizes, source = sharing.workloads.get(name), sharing.sources.get(name)
     own = trial.with_job(model=name, sizes=sizes, envelope=envelope, workload_sha256=source)
-    key, asked = (
-        ("training", specification(own)) if name in WORKLOADS else ("aggressor", member_request(AGGRESSORS, own, node))
-    )
-    spec, settled = json.dumps({key: json.loads(asked)}).encode(), Event()
+    if name in WORKLOADS:
+        spec = AggressorRequest(training=specification(own))
+    else:
+        spec = AggressorRequest(aggressor=member_request(AGGRESSORS, own, node))
+    settled = Event()
     job = attest(own, node, spec, AggressorLog(ready=settled.set), "--aggressor")
     return AggressorProcess(f"the aggressor {name} in instance {number} ({node.name})", job, settled)

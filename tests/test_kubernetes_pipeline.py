@@ -15,8 +15,7 @@ from provisioning.kubernetes.pod import UNPRIVILEGED
 from provisioning.timers import kubernetes as cronjobs
 from tests.kubernetes_schema import invalid
 from tests.provisioning.test_cronjobs import CLAIM, ENGINE, planned
-from worker.serving.request import ServeSpec
-from worker.spec import parse_spec, parsed
+from worker.spec import ServeSpec, parse_spec, parsed
 
 IMAGE = f"registry.example.org/virtbench@sha256:{'a' * 64}"
 KINDS = {"Job", "PersistentVolumeClaim", "NetworkPolicy", "Deployment", "Service"}
@@ -57,7 +56,7 @@ def test_the_worker_understands_what_the_pods_tell_it_and_both_mean_one_file() -
     (_, trained), (_, served) = pods(made)
     assert trained["command"][:4] == ["/usr/bin/python3", "-m", "worker", "--train"]
     assert served["command"][:4] == ["/usr/bin/python3", "-m", "worker", "--serve"]
-    training, service = parse_spec(trained["command"][4]), parsed(ServeSpec, served["command"][4], "the service")
+    training, service = parse_spec(trained["command"][4]), parsed(ServeSpec, served["command"][4])
     assert training.model_file == service.model_file
     assert (training.workload, training.shape, training.threads) == (service.workload, service.shape, 3)
     assert (training.seed, service.model, service.port) == (7, "dcgan", 5000)

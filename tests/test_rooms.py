@@ -24,7 +24,7 @@ STARTS_PROCESSES = (
     "worker/aggressors/",
     "worker/command.py",
 )
-IN_THE_IMAGE = {"suite", "worker", "torch", "torchvision", "numpy", "PIL", "simplejpeg", "waitress"}
+IN_THE_IMAGE = {"suite", "worker", "torch", "torchvision", "numpy", "PIL", "simplejpeg", "waitress", "msgspec"}
 MOST_FILES = 20
 NAMES = [path.relative_to(REPOSITORY).as_posix() for path in MODULES]
 

@@ -59,7 +59,7 @@ def test_what_it_plans_the_worker_takes(bench: Bench, here: Path, monkeypatch: p
     bench(*TWO, "--injury", "page-faults", "--target", "vm", "--out", "control")
     plan = Run(here / "control/synthetic").plan()
     assert plan is not None
-    sizes = [parse_spec(specification(trial).decode()) for trial in plan.trials()]
+    sizes = [parse_spec(specification(trial).encoded().decode()) for trial in plan.trials()]
     assert {one.steps for one in sizes} == {10 if slow else 30}
 
 

@@ -11,7 +11,7 @@ from worker.members import load_member
 from worker.probes.probe import Probe
 from worker.probes.turns import measured_in_turns
 from worker.protocol import Events, take_stdout
-from worker.spec import parse_command, parse_request, parse_spec, parsed
+from worker.spec import CommandRequest, LoadRequest, Request, ServeSpec, parse_spec, parsed
 from worker.usage import whole_usage
 
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str], *, started_s: float) -> int:
             from worker.command import run
 
             events.emit("started", t=started_s)
-            return guarded(events, lambda: run(parse_command(sys.stdin.read()), events))
+            return guarded(events, lambda: run(parsed(CommandRequest, sys.stdin.read()), events))
         case ["--train", spec]:
             events.emit("started", t=started_s)
             return guarded(events, lambda: _train(spec, events))
@@ -88,22 +88,20 @@ def _train(text: str, events: Events) -> None:
 
 
 def _serve(text: str, events: Events, wait: Callable[[], object]) -> None:
-    from worker.serving.request import ServeSpec
     from worker.serving.server import run
 
-    run(parsed(ServeSpec, text, "the specification"), events, wait)
+    run(parsed(ServeSpec, text), events, wait)
 
 
 def _load(events: Events) -> None:
     from worker.serving.load import run
-    from worker.serving.request import LoadRequest
 
-    run(parsed(LoadRequest, sys.stdin.read(), "the load"), events)
+    run(parsed(LoadRequest, sys.stdin.read()), events)
 
 
 def _probe(events: Events) -> None:
     # One line: a probe that takes turns reads further ones.
-    request = parse_request(sys.stdin.readline())
+    request = parsed(Request, sys.stdin.readline())
     probe = load_member("member", request.member, request.plugin, Probe)
     facts: dict[str, object] = {}
     if probe.computes:

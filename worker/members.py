@@ -11,19 +11,19 @@ import importlib.util
 import shutil
 import sys
 import tempfile
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
+
+from msgspec import Struct
 
 from worker.errors import SpecError
 
 _Member = TypeVar("_Member")
 
 
-@dataclass(frozen=True)
-class Plugin:
+class Plugin(Struct, frozen=True, forbid_unknown_fields=True):
     """The module of a member that is not part of the image. ``sha256`` is the digest of its source in UTF-8."""
 
     module: str

@@ -1,31 +1,47 @@
-"""The specifications that the worker is given, checked key by key: of a training, and of a probe or an aggressor."""
+"""What the worker is asked for: a training, a probe, an aggressor, a command, a service or its load.
 
-import json
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+Each request is declared here alone. The host constructs and encodes it; inside the target it is decoded strictly:
+an unknown key, a wrong type or a number out of bounds is refused. Neither side imports torch for that.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import chain
+from typing import Annotated, Any, Literal, TypeVar, cast
+
+import msgspec
+from msgspec import Meta, Struct
 
 from worker.data.kinds.kind import DataKind
-from worker.distributed.membership import Membership
 from worker.errors import SpecError
 from worker.members import Plugin, load_member
 from worker.workloads.workload import Shape, Workload
 
-_Parsed = TypeVar("_Parsed")
+_Request = TypeVar("_Request", bound="Strict")
+_Count = Annotated[int, Meta(ge=0)]
+_Positive = Annotated[int, Meta(ge=1)]
+_QUOTED_CHARACTERS = 100
 
 
-@dataclass(frozen=True)
-class Data:
+class Strict(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of all requests and of their parts."""
+
+    def encoded(self) -> bytes:
+        """Return the request as one line of JSON, without the keys that have their defaults."""
+        return msgspec.json.encode(self)
+
+
+class Data(Strict, frozen=True):
     """A data set, and how it is read. ``loader_workers`` are of all of the job's processes together."""
 
     kind: str
     """Where the kind is declared: ``module:attribute``."""
     directory: str
-    loader_workers: Annotated[int, 0]
+    loader_workers: _Count
     decoder: Literal["auto", "simplejpeg", "pillow"]
     crop: Literal["random", "centre"] = "random"
     """The part of an image that is taken; see ``worker.data.decode``."""
-    frame_stride: Annotated[int, 1] = 1
+    frame_stride: _Positive = 1
     """Of the frames of a video, one in so many is taken."""
     plugin: Plugin | None = None
     """The kind's module, where it is not part of the image."""
@@ -35,12 +51,80 @@ class Data:
             raise ValueError(f"directory is {self.directory!r}; it must be an absolute path")
 
     def load_kind(self) -> DataKind:
-        """Return the kind's declaration, which tells the ``channels`` of its images. Raises SpecError without one."""
+        """Return the kind's declaration, which has the ``channels`` of its images. Raises SpecError without one."""
         return load_member("kind", self.kind, self.plugin, DataKind)
 
 
-@dataclass(frozen=True)
-class StepInjury:
+STRATEGIES = ("parameter-server", "parameter-server-async", "all-reduce")
+
+
+class Membership(Strict, frozen=True):
+    """One rank's view of a distributed job. Ranks count the servers first and then the workers.
+
+    Rank 0 holds the rendezvous (a TCP store at ``master``:``port``), and is the last one to leave: a server outlives
+    all workers in any case. ``timeout_s`` is how long a rank may be silent before it counts as lost;
+    ``join_timeout_s`` how long the ranks wait for each other at the start, where one may boot longer than another.
+    """
+
+    strategy: str
+    rank: int
+    workers: int
+    servers: int
+    master: str
+    port: int
+    interface: str
+    timeout_s: float = 60.0
+    join_timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise ValueError(f"strategy is {self.strategy!r}; it can be {', '.join(STRATEGIES)}")
+        if self.workers < 1:
+            raise ValueError(f"workers is {self.workers}; a job needs one at least")
+        if self.strategy == "all-reduce" and self.servers:
+            raise ValueError(f"servers is {self.servers}; all-reduce has none")
+        if self.strategy != "all-reduce" and self.servers < 1:
+            raise ValueError(f"servers is {self.servers}; {self.strategy} needs one at least")
+        if not 0 <= self.rank < self.world:
+            raise ValueError(f"rank is {self.rank}; with {self.world} ranks it is 0 to {self.world - 1}")
+        if min(self.timeout_s, self.patience_s) <= 0:
+            raise ValueError("timeouts must be longer than no time")
+
+    @property
+    def world(self) -> int:
+        return self.servers + self.workers
+
+    @property
+    def server_ranks(self) -> range:
+        return range(self.servers)
+
+    @property
+    def worker_ranks(self) -> range:
+        return range(self.servers, self.world)
+
+    @property
+    def is_server(self) -> bool:
+        return self.rank < self.servers
+
+    @property
+    def others(self) -> list[int]:
+        return [rank for rank in range(self.world) if rank != self.rank]
+
+    @property
+    def patience_s(self) -> float:
+        """Return how many seconds the ranks have to find each other."""
+        return self.timeout_s if self.join_timeout_s is None else self.join_timeout_s
+
+    def name(self, rank: int) -> str:
+        """``server 0 (rank 0)``, ``worker 1 (rank 2)``: the user's own terms, and the ranks of torch's messages."""
+        role, number = ("server", rank) if rank < self.servers else ("worker", rank - self.servers)
+        return f"{role} {number} (rank {rank})"
+
+    def names(self, ranks: list[int]) -> str:
+        return ", ".join(map(self.name, ranks))
+
+
+class StepInjury(Strict, frozen=True):
     """The injury of ``bench selftest``: ``late-step`` sleeps while it computes, ``late-batch`` as it waits for data."""
 
     kind: Literal["late-step", "late-batch", "page-faults", "held-memory"]
@@ -52,19 +136,17 @@ class StepInjury:
     """The memory that ``held-memory`` touches and keeps to the end."""
 
 
-@dataclass(frozen=True)
-class Turns:
+class Turns(Strict, frozen=True):
     """The measured steps in bursts, each begun by a line of the host's; see ``worker.turns``.
 
     A probe has measurements in place of steps.
     """
 
-    rounds: Annotated[int, 1]
-    burst_steps: Annotated[int, 1]
+    rounds: _Positive
+    burst_steps: _Positive
 
 
-@dataclass(frozen=True)
-class Checkpointing:
+class Checkpointing(Strict, frozen=True):
     """Checkpoints after every epoch; with ``fsync`` each is on the disk before the training goes on."""
 
     mode: Literal["on", "fsync"]
@@ -72,23 +154,22 @@ class Checkpointing:
     """The directory from whose last checkpoint the job goes on; None for one that is removed with the job."""
 
 
-@dataclass(frozen=True)
-class Spec:
+class Spec(Strict, frozen=True):
     """One training job. ``batch`` is per device, ``threads`` for all of the job's processes together."""
 
     workload: str
     """Where the workload is declared: ``module:attribute``."""
-    batch: Annotated[int, 1]
-    image_px: Annotated[int, 1]
-    warmup_steps: Annotated[int, 0]
-    steps: Annotated[int, 1]
-    threads: Annotated[int, 1]
+    batch: _Positive
+    image_px: _Positive
+    warmup_steps: _Count
+    steps: _Positive
+    threads: _Positive
     recipe: Literal["reference", "tuned"]
-    seed: Annotated[int, 0]
+    seed: _Count
     device: Literal["cpu", "cuda"]
-    devices: Annotated[int, 1]
+    devices: _Positive
     parallel: Literal["none", "parameter-cpu", "ddp"]
-    channels: Annotated[int, 1] | None = None
+    channels: _Positive | None = None
     """The channels of the images; None for the three of a workload that takes no other number."""
     data: Data | None = None
     """None where data are drawn."""
@@ -100,7 +181,7 @@ class Spec:
     """What is added on purpose; None but in a self-test."""
     turns: Turns | None = None
     """None for a job that takes its steps one after the other."""
-    epochs: Annotated[int, 1] | None = None
+    epochs: _Positive | None = None
     """The whole epochs that ``steps`` are; None for a number of steps."""
     checkpoint: Checkpointing | None = None
     """None for a job without checkpoints."""
@@ -109,7 +190,6 @@ class Spec:
 
     @property
     def shape(self) -> Shape:
-        """Return the shape of the images."""
         return Shape(self.image_px, self.channels or 3)
 
     def load_workload(self) -> Workload:
@@ -117,13 +197,12 @@ class Spec:
         return load_member("workload", self.workload, self.plugin, Workload)
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Strict, frozen=True):
     """One probe, or one aggressor that trains nothing. ``job`` is the text of a fio job file, or null."""
 
     member: str
     """Where the probe or the aggressor is declared: ``module:attribute``."""
-    threads: Annotated[int, 1]
+    threads: _Positive
     directory: str | None
     size: Literal["smoke", "quick", "paper"]
     job: str | None
@@ -134,115 +213,155 @@ class Request:
     """The turns in which a probe is measured again and again; null where it is measured once."""
 
 
-@dataclass(frozen=True)
-class CommandRequest:
+class AggressorRequest(Strict, frozen=True):
+    """An aggressor: a training without an end, or the member of a registry."""
+
+    training: Spec | None = None
+    aggressor: Request | None = None
+
+    def __post_init__(self) -> None:
+        if (self.training is None) == (self.aggressor is None):
+            raise ValueError("the specification of an aggressor is an object with one key: training, or aggressor")
+
+    @property
+    def work(self) -> Spec | Request:
+        return self.training or cast(Request, self.aggressor)
+
+
+class CommandRequest(Strict, frozen=True):
     """One command of the user's own. ``directory`` is its working directory, or null."""
 
-    argv: tuple[str, ...]
-    threads: Annotated[int, 1]
+    argv: Annotated[tuple[str, ...], Meta(min_length=1)]
+    threads: _Positive
     directory: str | None
     throughput: str | None
     """A regular expression, ``json``, or null where no throughput is read."""
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.argv, list) or not self.argv or not all(isinstance(word, str) for word in self.argv):
-            raise ValueError(f"argv is {self.argv!r}; it must be a list of words")
+
+class ServeSpec(Strict, frozen=True):
+    """One generator behind HTTP. ``dataset`` and ``model`` are the names by which requests ask for it."""
+
+    workload: str
+    """Where the workload is declared: ``module:attribute``."""
+    dataset: str
+    model: str
+    image_px: _Positive
+    channels: _Positive
+    threads: _Positive
+    seed: _Count
+    device: Literal["cpu", "cuda"]
+    address: str
+    port: _Positive
+    model_file: str | None = None
+    """The file of the trained network; None for weights that are drawn from the seed."""
+    plugin: Plugin | None = None
+    """The workload's module, where it is not part of the image."""
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.image_px, self.channels)
+
+    def load_workload(self) -> Workload:
+        """Return the workload's declaration. Raises SpecError where there is none that generates."""
+        workload = load_member("workload", self.workload, self.plugin, Workload)
+        if not workload.generates:
+            raise SpecError(f"workload is {self.workload}, which makes no images")
+        return workload
+
+
+class LoadRequest(Strict, frozen=True):
+    """The load that a server is given."""
+
+    address: str
+    port: _Positive
+    body: str
+    """The content of each request."""
+    requests: _Positive
+    """The requests of each part of the measurement."""
+    clients: _Positive
+    """The connections at saturation, and at a rate the most that are open."""
+    rates: tuple[float, ...]
+    """Requests per second."""
+    seed: _Count
+    timeout_s: _Positive
+    """How long an answer may take."""
+    patience_s: _Positive
+    """How long the first may."""
+    threads: _Positive
+
+
+def parsed(into: type[_Request], text: str) -> _Request:
+    """Return the request that a JSON object holds. Raises SpecError that names the key, its value and what would do."""
+    try:
+        return msgspec.json.decode(text, type=into)
+    except msgspec.ValidationError as error:
+        raise SpecError(_explained(str(error), msgspec.json.decode(text), into)) from None
+    except msgspec.DecodeError as error:
+        raise SpecError(f"the specification is not JSON: {error}") from None
 
 
 def parse_spec(text: str) -> Spec:
-    """Return the specification of a training. Raises SpecError that names the key, its value and what would do."""
-    spec = _parse(Spec, parse_object(text), "the specification")
-    if spec.distributed and spec.parallel != "none":
-        raise SpecError(f"parallel is {spec.parallel!r} in a distributed job; each of its ranks has one device")
-    if spec.parallel == "none" and spec.devices != 1:
-        raise SpecError(f"devices is {spec.devices} with parallel 'none'; several need 'parameter-cpu' or 'ddp'")
-    if spec.parallel == "ddp" and spec.threads < spec.devices:
-        raise SpecError(f"threads is {spec.threads}; ddp needs one for each of its {spec.devices} processes")
-    if spec.injury and (spec.distributed or spec.parallel != "none"):
-        raise SpecError(f"injury is {spec.injury.kind!r}; only a job on one instance and one device can be injured")
-    if spec.injury and spec.injury.share and spec.warmup_steps < 3:
-        raise SpecError(f"warmup_steps is {spec.warmup_steps}; an injury takes its size from 3 or more")
-    if spec.model_file and (spec.distributed or spec.parallel != "none"):
-        raise SpecError("model_file is given; only a job on one instance and one device writes its network")
-    if spec.turns:
-        _check_turns(spec, spec.turns)
-    if spec.epochs:
-        _check_epochs(spec, spec.epochs)
-    if spec.checkpoint and (spec.epochs is None or spec.parallel != "none"):
-        raise SpecError("checkpoint is given; only a job of whole epochs on one device has checkpoints")
-    spec.load_workload()
-    if spec.data:
-        spec.data.load_kind()
+    """Return the specification of a training, whose parts fit together. Raises SpecError."""
+    spec = parsed(Spec, text)
+    check(spec)
     return spec
 
 
-def _check_turns(spec: Spec, turns: Turns) -> None:
-    if spec.steps != (steps := turns.rounds * turns.burst_steps):
-        raise SpecError(f"steps is {spec.steps}; {turns.rounds} rounds of {turns.burst_steps} steps are {steps}")
-    if spec.parallel == "ddp":
-        raise SpecError("turns is given; the processes of ddp take none")
+def check(spec: Spec) -> None:
+    """Raise SpecError unless the parts of a training fit together, and its workload and data kind can be loaded."""
+    if conflict := next(chain(_device_conflicts(spec), _step_conflicts(spec)), None):
+        raise SpecError(conflict)
+    spec.load_workload()
+    if spec.data:
+        spec.data.load_kind()
 
 
-def _check_epochs(spec: Spec, epochs: int) -> None:
-    if spec.steps % epochs or spec.warmup_steps:
-        raise SpecError(f"steps is {spec.steps} and warmup_steps {spec.warmup_steps}; they must be {epochs} epochs")
-    if spec.data is None or spec.turns or spec.distributed:
-        raise SpecError("epochs is given; only a job on one instance that reads a data set and takes no turns has them")
+def _device_conflicts(spec: Spec) -> Iterator[str]:
+    several = spec.parallel != "none"
+    if spec.distributed and several:
+        yield f"parallel is {spec.parallel!r} in a distributed job; each of its ranks has one device"
+    if not several and spec.devices != 1:
+        yield f"devices is {spec.devices} with parallel 'none'; several need 'parameter-cpu' or 'ddp'"
+    if spec.parallel == "ddp" and spec.threads < spec.devices:
+        yield f"threads is {spec.threads}; ddp needs one for each of its {spec.devices} processes"
+    if spec.injury and (spec.distributed or several):
+        yield f"injury is {spec.injury.kind!r}; only a job on one instance and one device can be injured"
+    if spec.model_file and (spec.distributed or several):
+        yield "model_file is given; only a job on one instance and one device writes its network"
+    if spec.checkpoint and (spec.epochs is None or several):
+        yield "checkpoint is given; only a job of whole epochs on one device has checkpoints"
+    if spec.turns and spec.parallel == "ddp":
+        yield "turns is given; the processes of ddp take none"
 
 
-def parse_request(text: str) -> Request:
-    """Return the request. Raises SpecError that names the key, its value and what would do."""
-    return parsed(Request, text, "the request")
+def _step_conflicts(spec: Spec) -> Iterator[str]:
+    turns, epochs = spec.turns, spec.epochs
+    if spec.injury and spec.injury.share and spec.warmup_steps < 3:
+        yield f"warmup_steps is {spec.warmup_steps}; an injury takes its size from 3 or more"
+    if turns and spec.steps != (steps := turns.rounds * turns.burst_steps):
+        yield f"steps is {spec.steps}; {turns.rounds} rounds of {turns.burst_steps} steps are {steps}"
+    if epochs and (spec.steps % epochs or spec.warmup_steps):
+        yield f"steps is {spec.steps} and warmup_steps {spec.warmup_steps}; they must be {epochs} epochs"
+    if epochs and (spec.data is None or turns or spec.distributed):
+        yield "epochs is given; only a job on one instance that reads a data set and takes no turns has them"
 
 
-def parse_command(text: str) -> CommandRequest:
-    """Return the command. Raises SpecError that names the key, its value and what would do."""
-    return parsed(CommandRequest, text, "the command")
-
-
-def parsed(into: type[_Parsed], text: str, name: str) -> _Parsed:
-    """Return the object that a text holds. Raises SpecError that names the key, its value and what would do."""
-    return _parse(into, parse_object(text), name)
-
-
-def parse_object(text: str) -> dict[str, Any]:
-    """Return the JSON object that a specification is. Raises SpecError for any other text."""
-    try:
-        given = json.loads(text)
-    except ValueError as error:
-        raise SpecError(f"the specification is not JSON: {error}") from None
-    if not isinstance(given, dict):
-        raise SpecError("the specification is not a JSON object")
-    return given
-
-
-def _parse(into: type[_Parsed], given: Mapping[str, Any], name: str) -> _Parsed:
-    """Return the object with these keys. The annotations of its fields say which values they can have."""
-    known = {field.name: field.default is MISSING for field in fields(into)}  # type: ignore[arg-type]  # a dataclass
-    if missing := [key for key, needed in known.items() if needed and key not in given]:
-        raise SpecError(f"{name} lacks {', '.join(missing)}")
-    if unknown := [key for key in given if key not in known]:
-        raise SpecError(f"{name} has unknown keys {', '.join(unknown)}; known are {', '.join(known)}")
-    hints = get_type_hints(into, include_extras=True)
-    try:
-        return into(**{key: _value(key, value, hints[key]) for key, value in given.items()})
-    except (TypeError, ValueError) as error:
-        raise SpecError(f"{name}: {error}") from None
-
-
-def _value(key: str, value: object, hint: object) -> object:
-    """Return the value: a text, one of ``Literal``, a number from the ``N`` of ``Annotated[int, N]`` up, or a part."""
-    choices = get_args(hint)
-    if type(None) in choices:
-        return None if value is None else _value(key, value, choices[0])
-    if get_origin(hint) is Literal and value not in choices:
-        raise SpecError(f"{key} is {value!r}; it can be {', '.join(choices)}")
-    if get_origin(hint) is Annotated and (not isinstance(value, int) or isinstance(value, bool) or value < choices[1]):
-        raise SpecError(f"{key} is {value!r}; it must be a whole number of at least {choices[1]}")
-    if hint is str and not isinstance(value, str):
-        raise SpecError(f"{key} is {value!r}; it must be text")
-    if not isinstance(hint, type) or not is_dataclass(hint):
-        return value
-    if not isinstance(value, dict):
-        raise SpecError(f"{key} is {value!r}; it must be null or an object")
-    return _parse(hint, value, key)
+def _explained(message: str, given: Any, into: type) -> str:  # noqa: ANN401 (any JSON)
+    """Return msgspec's message with the key, its value, and what the key could be."""
+    problem, _, path = message.partition(" - at `$")
+    keys = re.findall(r"[^.\[\]`]+", path)
+    declared: Any = msgspec.inspect.type_info(into)
+    for key in keys:
+        given = given[int(key) if isinstance(given, list) else key]
+        fields = {field.name: field.type for field in getattr(declared, "fields", ())}
+        declared = fields.get(key)
+        if isinstance(declared, msgspec.inspect.UnionType):  # only with None
+            declared = declared.types[0]
+    name, text = ".".join(keys) or "the specification", repr(given)
+    where = name if isinstance(given, dict) or not keys else f"{name} is {text[:_QUOTED_CHARACTERS]}"
+    problem = problem[:1].lower() + problem[1:]
+    if "unknown field" in problem or "missing" in problem:
+        return f"{where}: {problem}; known are {', '.join(field.name for field in declared.fields)}"
+    if isinstance(declared, msgspec.inspect.LiteralType):
+        return f"{where}; it can be {', '.join(map(str, declared.values))}"
+    return f"{where}: {problem}"

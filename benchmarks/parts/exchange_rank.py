@@ -19,9 +19,9 @@ from torch.distributed import rpc
 
 from worker.distributed.exchange import Exchange
 from worker.distributed.group import RankGroup, joined
-from worker.distributed.membership import Membership
 from worker.distributed.parameters import Parameters
 from worker.distributed.serve import serve
+from worker.spec import Membership
 from worker.training.models import build_network
 from worker.workloads.resnet50 import RESNET50
 from worker.workloads.workload import Shape

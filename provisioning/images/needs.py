@@ -36,6 +36,7 @@ PROGRAMS = {
 }
 """The programs that jobs, probes, guests and the engines in guests call, by the Debian package that has them."""
 MODULES = {
+    "msgspec": "msgspec",
     "numpy": "numpy",
     "pillow": "PIL",
     "simplejpeg": "simplejpeg",

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.members import member_keys, source_sha256
+from scenarios.members import plugin_of, source_sha256
 from suite.errors import MeasurementError
 from suite.registries import WORKLOADS
 from suite.registry import Registry
+from worker.members import Plugin
 
 SOURCE = "TOY = 'toy'\n"
 DIGEST = hashlib.sha256(SOURCE.encode()).hexdigest()
@@ -28,13 +29,12 @@ def registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Registry:
 
 def test_the_suites_own_members_are_in_the_image() -> None:
     assert source_sha256(WORKLOADS, "alexnet") is None
-    assert member_keys(WORKLOADS, "alexnet", "workload") == {"workload": "worker.workloads.alexnet:ALEXNET"}
+    assert plugin_of(WORKLOADS, "alexnet") is None
 
 
 def test_what_is_sent_has_the_digest_that_the_plan_holds(registry: Registry) -> None:
     assert source_sha256(registry, "toy") == DIGEST
-    plugin = {"module": "their_toy", "source": SOURCE, "sha256": DIGEST}
-    assert member_keys(registry, "toy", "workload", DIGEST) == {"workload": "their_toy:TOY", "plugin": plugin}
+    assert plugin_of(registry, "toy", DIGEST) == Plugin("their_toy", SOURCE, DIGEST)
 
 
 def test_a_source_that_has_changed_since_the_plan_is_not_sent(registry: Registry, tmp_path: Path) -> None:
@@ -43,5 +43,5 @@ def test_a_source_that_has_changed_since_the_plan_is_not_sent(registry: Registry
     with pytest.raises(
         MeasurementError, match="the workload 'toy' in their_toy is not the one that was planned"
     ) as told:
-        member_keys(registry, "toy", "workload", planned)
+        plugin_of(registry, "toy", planned)
     assert told.value.kind == "plan"

@@ -48,7 +48,7 @@ def test_the_target_is_sent_the_file_and_builds_the_workload_of_it(write: Write,
     name = adopt(str(path))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     assert (name, source_sha256(WORKLOADS, name)) == ("my_model.py", digest)
-    given = json.loads(specification(trial.with_job(model=name, workload_sha256=digest)))
+    given = json.loads(specification(trial.with_job(model=name, workload_sha256=digest)).encoded())
     assert given["plugin"]["source"] == path.read_text()
     assert parse_spec(json.dumps(given)).load_workload().sizes == {"smoke": (4, 8)}
 
@@ -60,7 +60,7 @@ def test_a_class_that_needs_no_arguments_stands_for_its_instance(write: Write, t
     )
     assert WORKLOADS.get(name).sizes == {"smoke": (2, 16)}
     digest = source_sha256(WORKLOADS, name)
-    given = specification(trial.with_job(model=name, workload_sha256=digest)).decode()
+    given = specification(trial.with_job(model=name, workload_sha256=digest)).encoded().decode()
     assert parse_spec(given).load_workload().name == "toy"
 
 

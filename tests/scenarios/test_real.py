@@ -195,11 +195,11 @@ def test_there_is_a_loader_for_each_cpu_unless_told_otherwise(
     trial = planned.with_job(envelope=Envelope(cpus=(0, 3), memory_bytes=GIB, threads=1))
     data = data_of(trial.with_job(loading=Loading(loader_workers=asked)), reading())
     assert data is not None
-    assert data["loader_workers"] == wanted
+    assert data.loader_workers == wanted
 
 
 def test_a_synthetic_job_is_told_of_no_data(trial: Trial, observer: Any, scripted: Any) -> None:
-    assert "data" not in json.loads(specification(trial, data=data_of(trial, scripted())))
+    assert "data" not in json.loads(specification(trial, data=data_of(trial, scripted())).encoded())
     measured = Synthetic().measure(trial, [Instance(scripted(*STORY))], observer, nullcontext())
     assert measured.data_use is None
     assert "page cache" not in [phase for phase, _ in observer.phases]

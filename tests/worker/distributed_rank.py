@@ -13,10 +13,10 @@ import torch
 
 from worker.distributed import partition
 from worker.distributed.group import RankGroup, Report, joined
-from worker.distributed.membership import Membership
 from worker.distributed.serve import serve
 from worker.distributed.trainers import opened_trainer
 from worker.errors import JobError
+from worker.spec import Membership
 from worker.training.device import Device
 from worker.training.numerics import Numerics
 from worker.training.samples import Samples

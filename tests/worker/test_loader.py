@@ -6,13 +6,13 @@ import os
 import shutil
 import signal
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from suite.registries import DATA_KINDS
 from tests.scenarios.pictures import damage, encoded, folder, picture

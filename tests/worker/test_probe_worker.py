@@ -20,7 +20,7 @@ from worker.probes import network, tools
 from worker.probes.disk import DEFAULT_JOBS
 from worker.probes.network import free_port, round_trips_us, session
 from worker.probes.reading import ProbeError
-from worker.spec import parse_request
+from worker.spec import Request, parsed
 
 REPOSITORY = Path(__file__).parents[2]
 LOOPBACK = "127.0.0.1"
@@ -228,8 +228,8 @@ def test_a_tool_that_hangs_is_given_up() -> None:
     ("given", "says"),
     [
         ("", "not JSON"),
-        ("[]", "not a JSON object"),
-        (json.dumps(asked(colour="red")), "unknown keys colour"),
+        ("[]", "expected `object`, got `array`"),
+        (json.dumps(asked(colour="red")), "unknown field `colour`"),
         (json.dumps(asked(size="huge")), "size is 'huge'"),
         (json.dumps(asked(threads=0)), "threads is 0"),
         (json.dumps(asked(threads=True)), "threads is True"),
@@ -238,7 +238,7 @@ def test_a_tool_that_hangs_is_given_up() -> None:
 )
 def test_a_wrong_request_names_the_key_and_what_would_do(given: str, says: str) -> None:
     with pytest.raises(SpecError, match=says.replace("[", r"\[")):
-        parse_request(given)
+        parsed(Request, given)
 
 
 @pytest.mark.parametrize(

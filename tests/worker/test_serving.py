@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,15 @@ from typing import Any
 import pytest
 import torch
 import waitress
+from msgspec.structs import replace
 from PIL import Image
 
 from tests.analysis.test_benchmarks import REPOSITORY, benchmark
 from worker.errors import JobError, SpecError
 from worker.serving.generator import Generator
 from worker.serving.load import LoadRun, closed_loop, open_loop, wait_for_answer
-from worker.serving.request import LoadRequest, ServeSpec
 from worker.serving.service import MOST_BODY_BYTES, Service
-from worker.spec import parsed
+from worker.spec import LoadRequest, ServeSpec, parsed
 from worker.training.device import Device
 from worker.workloads.workload import Shape, Workload
 
@@ -65,7 +64,7 @@ def listening(service: Service) -> Iterator[int]:
 def load(port: int, **changes: Any) -> LoadRequest:
     usual = {"address": "127.0.0.1", "port": port, "body": BODY.decode(), "requests": 40, "clients": 4, "rates": [50.0]}
     more = {"seed": 1, "timeout_s": 10, "patience_s": 10, "threads": 1}
-    return parsed(LoadRequest, json.dumps({**usual, **more, **changes}), "the load")
+    return parsed(LoadRequest, json.dumps({**usual, **more, **changes}))
 
 
 # ------------------------------------------------------------------------------------------------------- the service
@@ -215,7 +214,7 @@ def test_a_workload_that_makes_no_images_cannot_be_served() -> None:
 def serve_spec(workload: str, px: int, channels: int) -> ServeSpec:
     spec = {**NAMES, "workload": workload, "image_px": px, "channels": channels, "threads": 1, "seed": 1}
     more = {"device": "cpu", "address": "127.0.0.1", "port": 5000}
-    return parsed(ServeSpec, json.dumps({**spec, **more}), "the specification")
+    return parsed(ServeSpec, json.dumps({**spec, **more}))
 
 
 # ------------------------------------------------------------------------------------------------ the load generator

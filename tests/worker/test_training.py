@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from worker.data.batches import Batch, SyntheticBatches
 from worker.errors import JobError, kind_of

@@ -70,7 +70,7 @@ def test_a_job_whose_host_has_gone_ends(in_turns: dict[str, Any], orders: str) -
     ("change", "why"),
     [
         ({"steps": 5}, "steps is 5; 3 rounds of 2 steps are 6"),
-        ({"turns": {"rounds": 0, "burst_steps": 2}}, "rounds is 0; it must be a whole number of at least 1"),
+        ({"turns": {"rounds": 0, "burst_steps": 2}}, "turns.rounds is 0: expected `int` >= 1"),
         ({"parallel": "ddp", "devices": 2, "threads": 2}, "the processes of ddp take none"),
     ],
 )

@@ -114,9 +114,9 @@ def test_a_failure_in_torch_reaches_the_record_with_its_traceback(trial: Trial, 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"batch": 0}, "batch is 0; it must be a whole number of at least 1"),
-        ({"steps": True}, "steps is True"),
-        ({"threads": "2"}, "threads is '2'"),
+        ({"batch": 0}, "batch is 0: expected `int` >= 1"),
+        ({"steps": True}, "steps is True: expected `int`, got `bool`"),
+        ({"threads": "2"}, "threads is '2': expected `int`, got `str`"),
         ({"workload": "vgg"}, "workload is 'vgg'; it must be module:attribute, of the worker or of the plugin"),
         ({"workload": "worker.workloads.vgg:VGG"}, "workload worker.workloads.vgg:VGG cannot be imported"),
         ({"workload": "worker.probes.cpu:CPU"}, "workload is worker.probes.cpu:CPU, a Probe; it must be a Workload"),
@@ -124,18 +124,24 @@ def test_a_failure_in_torch_reaches_the_record_with_its_traceback(trial: Trial, 
             {"plugin": {"module": "vgg", "source": "", "sha256": "ab"}},
             "the source of the plugin vgg has the SHA-256 e3b0",
         ),
-        ({"plugin": {"module": "vgg"}}, "plugin lacks source, sha256"),
-        ({"recipe": []}, "recipe is []"),
+        (
+            {"plugin": {"module": "vgg"}},
+            "plugin: object missing required field `source`; known are module, source, sha256",
+        ),
+        ({"recipe": []}, "recipe is []; it can be reference, tuned"),
         ({"devices": 2}, "several need 'parameter-cpu' or 'ddp'"),
         ({"devices": 2, "parallel": "ddp"}, "one for each of its 2 processes"),
-        ({"colour": "red"}, "unknown keys colour"),
-        ({"data": "/mnt/data"}, "data is '/mnt/data'; it must be null or an object"),
-        ({"data": {}}, "data lacks kind, directory, loader_workers, decoder"),
+        ({"colour": "red"}, "unknown field `colour`; known are workload, batch, image_px"),
+        ({"data": "/mnt/data"}, "data is '/mnt/data': expected `object | null`"),
+        (
+            {"data": {}},
+            "data: object missing required field `kind`; known are kind, directory, loader_workers, decoder",
+        ),
         ({"data": {**DATA, "kind": "coco"}}, "kind is 'coco'; it must be module:attribute"),
-        ({"data": {**DATA, "decoder": "opencv"}}, "decoder is 'opencv'; it can be auto, simplejpeg, pillow"),
-        ({"data": {**DATA, "loader_workers": -1}}, "loader_workers is -1; it must be a whole number of at least 0"),
+        ({"data": {**DATA, "decoder": "opencv"}}, "data.decoder is 'opencv'; it can be auto, pillow, simplejpeg"),
+        ({"data": {**DATA, "loader_workers": -1}}, "data.loader_workers is -1: expected `int` >= 0"),
         ({"data": {**DATA, "directory": "data"}}, "directory is 'data'; it must be an absolute path"),
-        ({"data": {**DATA, "shuffle": True}}, "data has unknown keys shuffle"),
+        ({"data": {**DATA, "shuffle": True}}, "data: object contains unknown field `shuffle`"),
     ],
 )
 def test_a_wrong_specification_names_the_key_and_what_would_do(
@@ -148,7 +154,10 @@ def test_a_wrong_specification_names_the_key_and_what_would_do(
     assert says in events[-1]["message"]
 
 
-@pytest.mark.parametrize(("given", "says"), [("", "not JSON"), ("[1]", "not a JSON object"), ("{}", "lacks workload")])
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [("", "not JSON"), ("[1]", "expected `object`, got `array`"), ("{}", "missing required field `workload`")],
+)
 def test_what_is_no_specification_is_refused(given: str, says: str) -> None:
     status, events, _ = worker(given)
     assert status == 2
@@ -183,7 +192,17 @@ def test_what_a_library_prints_does_not_reach_the_protocol() -> None:
 
 def test_the_worker_imports_nothing_that_the_image_lacks() -> None:
     ours = {"worker", "suite", "suite.userland"}
-    allowed = {*ours, "torch", "torchvision", "numpy", "PIL", "simplejpeg", "waitress", *sys.stdlib_module_names}
+    allowed = {
+        *ours,
+        "torch",
+        "torchvision",
+        "numpy",
+        "PIL",
+        "simplejpeg",
+        "waitress",
+        "msgspec",
+        *sys.stdlib_module_names,
+    }
     for path in (REPOSITORY / "worker").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -199,7 +218,18 @@ def test_the_worker_imports_nothing_that_the_image_lacks() -> None:
 
 WITHOUT_TORCH = tuple(
     f".{name}"
-    for name in ("environment", "errors", "listing", "jobfile", "members", "order", "probe", "protocol", "workload")
+    for name in (
+        "environment",
+        "errors",
+        "listing",
+        "jobfile",
+        "members",
+        "order",
+        "probe",
+        "protocol",
+        "spec",
+        "workload",
+    )
 )
 
 

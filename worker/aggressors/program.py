@@ -4,7 +4,6 @@ Events: ``started`` (with the process's number in its own place), ``environment`
 again, ``measured`` after the step in which the signal came, ``done``.
 """
 
-import json
 import os
 import signal
 import sys
@@ -17,7 +16,7 @@ from worker.aggressors.aggressor import Aggressor, AggressorLoad
 from worker.errors import SpecError, guarded
 from worker.members import load_member
 from worker.protocol import Events
-from worker.spec import Request, Spec, parse_object, parse_request, parse_spec
+from worker.spec import AggressorRequest, Request, Spec, check, parsed
 from worker.usage import whole_usage
 
 REPORT_EVERY_S = 0.25
@@ -59,19 +58,13 @@ def _until_told(load: AggressorLoad, events: Events, told: Sequence[int]) -> tup
 
 
 def parse(text: str) -> Spec | Request:
-    """Return what ``{"training": {...}}`` or ``{"aggressor": {...}}`` asks for.
-
-    Raises SpecError that names the key, its value and what would do.
-    """
-    given = parse_object(text)
-    if list(given) not in (["training"], ["aggressor"]):
-        raise SpecError("the specification of an aggressor is an object with one key: training, or aggressor")
-    if "aggressor" in given:
-        return parse_request(json.dumps(given["aggressor"]))
-    spec = parse_spec(json.dumps(given["training"]))
-    if spec.data or spec.distributed or spec.parallel == "ddp":
-        raise SpecError("an aggressor trains on drawn data in one process: no data, no distributed job, no ddp")
-    return spec
+    """Return what ``{"training": {...}}`` or ``{"aggressor": {...}}`` asks for. Raises SpecError."""
+    work = parsed(AggressorRequest, text).work
+    if isinstance(work, Spec):
+        check(work)
+        if work.data or work.distributed or work.parallel == "ddp":
+            raise SpecError("an aggressor trains on drawn data in one process: no data, no distributed job, no ddp")
+    return work
 
 
 def _opened(asked: Spec | Request) -> AbstractContextManager[AggressorLoad]:

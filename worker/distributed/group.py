@@ -13,10 +13,10 @@ from torch import distributed
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # public, and not in torch's stubs
 
 from worker.distributed.heartbeat import Heartbeat
-from worker.distributed.membership import Membership
 from worker.distributed.rendezvous import LostError, Rendezvous, first_line, is_network, open_rendezvous
 from worker.distributed.sockets import address_of, open_sockets, opened_since, shut_down
 from worker.errors import JobError
+from worker.spec import Membership
 
 PATIENCE = timedelta(hours=24)
 """The limit of one operation: a step may take long. A lost rank is noticed by the heartbeat and closed connections."""

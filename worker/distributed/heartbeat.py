@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from torch import distributed
 
-from worker.distributed.membership import Membership
 from worker.distributed.rendezvous import LEFT, Rendezvous
+from worker.spec import Membership
 
 _LONGEST_BEAT_S = 1.0
 _LOST_AFTER = 0.75

@@ -6,12 +6,11 @@ from dataclasses import asdict
 
 from worker.data.tally import together
 from worker.distributed.group import joined
-from worker.distributed.membership import Membership
 from worker.distributed.serve import serve
 from worker.distributed.trainers import opened_trainer
 from worker.errors import JobError
 from worker.protocol import Events
-from worker.spec import Spec
+from worker.spec import Membership, Spec
 from worker.training.build import opened_batches
 from worker.training.device import Device
 from worker.training.measure import measure

@@ -9,9 +9,9 @@ from datetime import timedelta
 from torch import distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, and not in torch's stubs
 
-from worker.distributed.membership import Membership
 from worker.distributed.sockets import limit_reads, listener, open_sockets, opened_since
 from worker.errors import JobError
+from worker.spec import Membership
 
 LEFT = "left"
 """A rank's beat once it needs the others no more."""

@@ -9,7 +9,7 @@ from PIL import Image
 
 from worker.data.normalise import scale_of
 from worker.serving.model_file import read_into
-from worker.serving.request import ServeSpec
+from worker.spec import ServeSpec
 from worker.training.device import Device
 from worker.training.models import build_network
 from worker.workloads.workload import Shape, Workload

@@ -19,8 +19,8 @@ from worker.environment import collect
 from worker.errors import JobError
 from worker.probes.reading import Reading, quantile
 from worker.protocol import Events
-from worker.serving.request import LoadRequest
 from worker.serving.service import GENERATE
+from worker.spec import LoadRequest
 from worker.usage import whole_usage
 
 PERCENTILES = (50, 95, 99)

@@ -8,8 +8,8 @@ import waitress
 
 from worker.environment import collect
 from worker.protocol import Events
-from worker.serving.request import ServeSpec
 from worker.serving.service import MOST_BODY_BYTES, Service
+from worker.spec import ServeSpec
 from worker.usage import whole_usage
 
 

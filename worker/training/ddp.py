@@ -125,7 +125,7 @@ def _start(spec: Spec, rank: int, port: int, events: Events) -> threading.Thread
     argv = [sys.executable, "-m", "worker", "--rank", str(rank), str(port)]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE)
     if process.stdin is not None:
-        process.stdin.write(dumps(asdict(spec)).encode())
+        process.stdin.write(spec.encoded())
         process.stdin.close()
     watcher = threading.Thread(target=watch, args=(process, rank, events), daemon=True)
     watcher.start()
