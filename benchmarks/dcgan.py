@@ -82,7 +82,7 @@ def suite_rate(recipe: str, batch: int, image_px: int, warmup_steps: int, steps:
     from worker.spec import Spec
     from worker.training.build import build_trainer, opened_batches
     from worker.training.device import open_devices
-    from worker.training.samples import Samples
+    from worker.training.step import Samples
 
     torch.set_num_interop_threads(1)
     torch.set_num_threads(threads)

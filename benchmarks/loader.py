@@ -28,15 +28,11 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from intrusion import interval  # noqa: E402
 
 from suite.registries import DATA_KINDS  # noqa: E402
-from worker.data.decode import Decoder, divisor, draw_crop  # noqa: E402
-from worker.data.images import open_images  # noqa: E402
-from worker.data.loader import Loader  # noqa: E402
-from worker.data.normalise import DEVIATION, MEAN  # noqa: E402
-from worker.data.order import Order  # noqa: E402
-from worker.data.sets import FileSet  # noqa: E402
+from worker.data.decode import DEVIATION, MEAN, Decoder, divisor, draw_crop  # noqa: E402
+from worker.data.loader import Loader, open_images  # noqa: E402
+from worker.data.sets import FileSet, Order  # noqa: E402
 from worker.spec import Data, Spec  # noqa: E402
-from worker.training.models import import_torchvision  # noqa: E402
-from worker.training.numerics import Numerics  # noqa: E402
+from worker.training.device import Numerics, import_torchvision  # noqa: E402
 
 Take = Callable[[], object]
 
@@ -138,7 +134,7 @@ def opened_theirs(options: argparse.Namespace) -> Iterator[Take]:
 def spec_of(options: argparse.Namespace, image_px: int) -> Spec:
     sizes = {"batch": options.batch, "image_px": image_px, "warmup_steps": 0, "steps": 1, "threads": options.threads}
     return Spec(
-        "worker.workloads.resnet50:RESNET50",
+        "worker.workloads.classifier:RESNET50",
         **sizes,
         recipe="reference",
         seed=options.seed,

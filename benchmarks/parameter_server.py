@@ -30,7 +30,7 @@ from suite.job.job import Job
 from suite.job.lab import LabSpec, bits_per_s
 from suite.job.profiles import Sizes
 from suite.plan import Plan, Trial
-from worker.distributed.partition import CHUNK_BYTES
+from worker.distributed.parameters import CHUNK_BYTES
 
 PROGRAM = Path(__file__).with_name("parts") / "exchange_rank.py"
 WITHIN_S = 1800

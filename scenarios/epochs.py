@@ -11,7 +11,7 @@ from suite.errors import MeasurementError
 from suite.interfaces import Measurement
 from suite.job.datasets import Dataset
 from suite.records.record import CHECKPOINT, EPOCH, FIRST_EPOCH, SCALED_EPOCH, Epochs, MetricValue, Timeline
-from worker.data.order import steps_of_epoch
+from worker.data.sets import steps_of_epoch
 
 
 def with_epochs(job: AttestedJob[Transcript], dataset: Dataset, measured: Measurement) -> Measurement:

@@ -16,8 +16,8 @@ from pydantic import PositiveInt, TypeAdapter, ValidationError
 from suite.errors import RequestError
 from suite.job.job import Name
 from suite.registries import WORKLOADS
-from worker.errors import SpecError
 from worker.members import Plugin, imported, load_member
+from worker.protocol import SpecError
 from worker.workloads.workload import Workload
 
 LARGEST_BYTES = 1 << 20

@@ -67,11 +67,11 @@ WORKLOADS = Registry(
     "virtbench.workloads",
     "workload",
     {
-        "inception_v3": "worker.workloads.inception_v3:INCEPTION_V3",
-        "resnet50": "worker.workloads.resnet50:RESNET50",
-        "alexnet": "worker.workloads.alexnet:ALEXNET",
-        "gan": "worker.workloads.gan:GAN",
-        "gan-published": "worker.workloads.gan:GAN_PUBLISHED",
+        "inception_v3": "worker.workloads.classifier:INCEPTION_V3",
+        "resnet50": "worker.workloads.classifier:RESNET50",
+        "alexnet": "worker.workloads.classifier:ALEXNET",
+        "gan": "worker.workloads.adversarial:GAN",
+        "gan-published": "worker.workloads.adversarial:GAN_PUBLISHED",
         "dcgan": "worker.workloads.dcgan:DCGAN",
         "dcgan-published": "worker.workloads.dcgan:DCGAN_PUBLISHED",
         "vae": "worker.workloads.vae:VAE",
@@ -97,9 +97,9 @@ PROBES = Registry(
     "probe",
     {
         "disk": "worker.probes.disk:DISK",
-        "memory": "worker.probes.memory:MEMORY",
+        "memory": "worker.probes.computing:MEMORY",
         "network": "worker.probes.network:NETWORK",
-        "cpu": "worker.probes.cpu:CPU",
+        "cpu": "worker.probes.computing:CPU",
         "syscall": "worker.probes.syscalls:SYSCALL",
         "startup": "scenarios.probe_startup:STARTUP",
     },
@@ -109,10 +109,10 @@ AGGRESSORS = Registry(
     "virtbench.aggressors",
     "aggressor",
     {
-        "disk": "worker.aggressors.background:DISK",
-        "memory": "worker.aggressors.computing:MEMORY",
-        "network": "worker.aggressors.background:NETWORK",
-        "cpu": "worker.aggressors.computing:CPU",
+        "disk": "worker.aggressors.loads:DISK",
+        "memory": "worker.aggressors.loads:MEMORY",
+        "network": "worker.aggressors.loads:NETWORK",
+        "cpu": "worker.aggressors.loads:CPU",
     },
 )
 """The aggressors that train nothing; every workload is an aggressor, too."""

@@ -22,8 +22,7 @@ from types import FrameType
 from typing import IO
 
 from worker.environment import collect
-from worker.errors import JobError
-from worker.protocol import Events
+from worker.protocol import Events, JobError
 from worker.spec import CommandRequest
 
 LONGEST_LINE = 4096

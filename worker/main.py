@@ -5,14 +5,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
-from worker.environment import attest, collect
-from worker.errors import FAILED, REQUEST, guarded
+from worker.environment import attest, collect, whole_usage
 from worker.members import load_member
-from worker.probes.probe import Probe
-from worker.probes.turns import measured_in_turns
-from worker.protocol import Events, take_stdout
+from worker.probes.probe import Probe, measured_in_turns
+from worker.protocol import FAILED, REQUEST, Events, guarded, take_stdout
 from worker.spec import CommandRequest, LoadRequest, Request, ServeSpec, parse_spec, parsed
-from worker.usage import whole_usage
 
 
 def main(argv: Sequence[str], *, started_s: float) -> int:
@@ -33,7 +30,7 @@ def main(argv: Sequence[str], *, started_s: float) -> int:
             events.emit("started", t=started_s)
             return guarded(events, lambda: _probe(events))
         case ["--aggressor"]:
-            from worker.aggressors import program as aggressor
+            from worker.aggressors import aggressor
 
             return aggressor.main(events, started_s)
         case ["--command"]:
@@ -88,7 +85,7 @@ def _train(text: str, events: Events) -> None:
 
 
 def _serve(text: str, events: Events, wait: Callable[[], object]) -> None:
-    from worker.serving.server import run
+    from worker.serving.service import run
 
     run(parsed(ServeSpec, text), events, wait)
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from worker.errors import SpecError
+from worker.protocol import SpecError
 
 _Member = TypeVar("_Member")
 

@@ -1,12 +1,19 @@
-"""The worker's side of the protocol: one JSON object per line on what was standard output at the start."""
+"""The worker's side of the protocol: one JSON object per line on what was standard output at the start.
+
+The last line of a failed job is an ``error``, and its exit status is that of the failure.
+"""
 
 import json
 import os
 import threading
 import time
+import traceback
+from collections.abc import Callable
 
 BURST = "burst"
 """The line that gives a job that takes turns its next one. After the last, any line or the end of input ends it."""
+FAILED, REQUEST = 1, 2
+"""Exit statuses: the job failed, and it was asked for wrongly."""
 
 
 class Events:
@@ -45,3 +52,45 @@ def take_stdout() -> int:
     fd = os.dup(1)
     os.dup2(2, 1)
     return fd
+
+
+class SpecError(Exception):
+    """The specification cannot be run as it is written."""
+
+
+class JobError(Exception):
+    """The job failed. ``kind`` classifies it in the record's outcome; ``remedy`` says what to do, if that is known."""
+
+    def __init__(self, message: str, *, kind: str, remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.remedy = remedy
+
+
+def guarded(events: Events, work: Callable[[], None]) -> int:
+    """Do the work and return the exit status; whatever it fails by becomes an event."""
+    try:
+        work()
+    except SpecError as error:
+        events.error("request", str(error))
+        return REQUEST
+    except JobError as error:
+        events.error(error.kind, str(error), error.remedy)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must reach the record
+        traceback.print_exc()
+        events.error(kind_of(error), f"{type(error).__name__}: {error}")
+    else:
+        return 0
+    return FAILED
+
+
+def kind_of(error: Exception) -> str:
+    """Return the kind of an unforeseen error: ``import``, ``out-of-memory`` or ``exception``.
+
+    torch has a type of its own for a full GPU only; it reports a lack of host memory in the message.
+    """
+    if isinstance(error, ImportError):
+        return "import"
+    said = str(error).lower()
+    full = isinstance(error, MemoryError) or "can't allocate memory" in said or "not enough memory" in said
+    return "out-of-memory" if full or type(error).__name__ == "OutOfMemoryError" else "exception"

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from worker.data.kinds.kind import DataKind
-from worker.errors import SpecError
 from worker.members import Plugin, load_member
+from worker.protocol import SpecError
 from worker.workloads.workload import Shape, Workload
 
 _Request = TypeVar("_Request", bound="Strict")

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TextIO
 
-from worker.errors import JobError
-from worker.protocol import BURST, Events
-from worker.usage import between, usage
+from worker.environment import between, usage
+from worker.protocol import BURST, Events, JobError
 
 RESTS_WITHIN_S = 1.0
 LOOK_S = 0.005

@@ -1,8 +1,19 @@
-"""The digest of a network's weights, by which two trainings, or two files of a model, prove that they are the same."""
+"""Weights of networks: their digest, and files that are written whole or not at all and read without running code.
+
+By the digest two trainings, or two files of a model, prove that they are the same.
+"""
 
 import hashlib
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
+
+DAMAGED = (RuntimeError, pickle.UnpicklingError, EOFError, OSError, LookupError, ValueError, TypeError, AttributeError)
+"""The exceptions of reading a file of anything else, or of giving a network what it holds."""
 
 
 def weights_sha256(network: torch.nn.Module) -> str:
@@ -17,3 +28,30 @@ def weights_sha256(network: torch.nn.Module) -> str:
             digest.update(f"{name} {plain.dtype} {list(plain.shape)}\n".encode())
             digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def write_whole(path: Path, content: Mapping[str, object], *, fsync: bool) -> None:
+    """Write a file in place of the one before; with ``fsync`` it is on the disk, under its name, on return."""
+    half = path.with_name(path.name + ".part")
+    with half.open("wb") as file:
+        torch.save(content, file)
+        if fsync:
+            file.flush()
+            os.fsync(file.fileno())
+    half.replace(path)
+    if fsync:
+        _sync(path.parent)
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    """Return what a file holds, on the CPU. Raises an exception of ``DAMAGED``."""
+    found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return found
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

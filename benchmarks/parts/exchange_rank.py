@@ -22,8 +22,8 @@ from worker.distributed.group import RankGroup, joined
 from worker.distributed.parameters import Parameters
 from worker.distributed.serve import serve
 from worker.spec import Membership
-from worker.training.models import build_network
-from worker.workloads.resnet50 import RESNET50
+from worker.training.build import build_network
+from worker.workloads.classifier import RESNET50
 from worker.workloads.workload import Shape
 
 ELEMENTS = 25_557_040  # ResNet-50's 25,557,032 in whole lines

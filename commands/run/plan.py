@@ -34,7 +34,7 @@ from suite.job.sharing import architecture, sizes_of
 from suite.plan import Plan
 from suite.registries import DATA_KINDS, WORKLOADS
 from suite.request.request import OPTIONS
-from worker.data.order import steps_of_epoch
+from worker.data.sets import steps_of_epoch
 
 Note = Callable[[str], None]
 LEAST_BLOCKS_TO_WARM_UP = 3

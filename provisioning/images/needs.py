@@ -41,7 +41,7 @@ MODULES = {
     "pillow": "PIL",
     "simplejpeg": "simplejpeg",
     "torch": "torch",
-    "torchvision": "worker.training.models:torchvision_version",
+    "torchvision": "worker.training.device:torchvision_version",
     "waitress": "waitress",
 }
 """What is imported, by the name of the Python package that has it; torchvision as the worker does it."""

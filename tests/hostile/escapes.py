@@ -12,8 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from worker.probes.probe import Probe
-from worker.probes.reading import Measured, Reading
+from worker.probes.probe import Measured, Probe, Reading
 from worker.spec import Request
 
 VICTIM_FILE = "VICTIM-FILE"

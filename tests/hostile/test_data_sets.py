@@ -45,8 +45,8 @@ except RequestError as error:
 print(json.dumps([said, max(peak(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10)]))
 """
 TARGET = """
-from worker.data.images import open_images
-from worker.errors import JobError
+from worker.data.loader import open_images
+from worker.protocol import JobError
 from worker.spec import Data
 kind, _, directory = sys.argv[1].partition(":")
 try:

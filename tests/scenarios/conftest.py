@@ -196,7 +196,7 @@ def trial() -> Trial:
 def spec() -> dict[str, Any]:
     """A job of a second on one core."""
     return {
-        "workload": "worker.workloads.alexnet:ALEXNET",
+        "workload": "worker.workloads.classifier:ALEXNET",
         "batch": 1,
         "image_px": 64,
         "warmup_steps": 1,

@@ -20,7 +20,7 @@ from suite.registries import DATA_KINDS
 from worker.data.kinds.kind import DataKind, DrawnSet
 from worker.data.listing import listing
 from worker.data.sets import FileSet, PixelSet
-from worker.training.models import import_torchvision
+from worker.training.device import import_torchvision
 
 GENERATED = [name for name in DATA_KINDS.own if DATA_KINDS.get(name).can_be_generated]
 OTHERS = [name for name in GENERATED if name != "imagefolder"]

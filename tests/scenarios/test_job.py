@@ -349,7 +349,7 @@ def test_the_worker_is_given_the_whole_trial(trial: Trial, observer: Any, script
     node = scripted(*STORY)
     run_job(trial, node, observer, nullcontext())
     assert json.loads(node.started[0][1]) == {
-        "workload": "worker.workloads.alexnet:ALEXNET",
+        "workload": "worker.workloads.classifier:ALEXNET",
         "batch": 2,
         "channels": None,
         "image_px": 64,

@@ -24,7 +24,7 @@ def registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Registry:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "their_toy", raising=False)
     monkeypatch.setattr("suite.registry.entry_points", lambda group: [EntryPoint("toy", "their_toy:TOY", group)])
-    return Registry("virtbench.workloads", "workload", {"own": "worker.workloads.alexnet:ALEXNET"})
+    return Registry("virtbench.workloads", "workload", {"own": "worker.workloads.classifier:ALEXNET"})
 
 
 def test_the_suites_own_members_are_in_the_image() -> None:

@@ -68,7 +68,7 @@ def test_the_worker_is_asked_for_the_trials_probe(probe: Trial, observer: Any, s
     argv, given = node.started[0]
     assert argv[-2:] == ["worker", "--probe"]
     assert json.loads(given) == {
-        "member": "worker.probes.memory:MEMORY",
+        "member": "worker.probes.computing:MEMORY",
         "threads": 1,
         "directory": "/mnt/data",
         "size": "smoke",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from suite.records.record import MetricValue
 from worker.probes.disk import readings
 from worker.probes.network import parse_session
-from worker.probes.reading import ProbeError, median, quantile
+from worker.probes.probe import ProbeError, median, quantile
 from worker.probes.syscalls import parse_perf
 
 JOBS = """

@@ -214,8 +214,8 @@ def test_an_aggressor_works_until_it_is_told_to_stop(name: str, tmp_path: Any) -
 
 
 def test_a_program_that_ends_by_itself_is_a_failure_with_its_words() -> None:
-    from worker.aggressors.background import running
-    from worker.probes.reading import ProbeError
+    from worker.aggressors.loads import running
+    from worker.probes.probe import ProbeError
 
     with running(["sh", "-c", "echo no more >&2; exit 3"], ("wchar",)) as load:
         steps = (load.step() for _ in range(240))  # a step takes no note of what ends after it
@@ -229,20 +229,20 @@ def test_a_program_that_ends_by_itself_is_a_failure_with_its_words() -> None:
         ({}, "one key"),
         ({"aggressor": PROBE}, "missing required field"),
         ({"training": []}, "training is .*: expected `object . null`"),
-        ({"training": {"workload": "worker.workloads.alexnet:ALEXNET"}}, "training: object missing required field"),
+        ({"training": {"workload": "worker.workloads.classifier:ALEXNET"}}, "training: object missing required field"),
     ],
 )
 def test_what_cannot_be_an_aggressor_is_refused(asked: dict[str, Any], said: str) -> None:
-    from worker.aggressors.program import parse
-    from worker.errors import SpecError
+    from worker.aggressors.aggressor import parse
+    from worker.protocol import SpecError
 
     with pytest.raises(SpecError, match=said):
         parse(json.dumps(asked))
 
 
 def test_an_aggressor_that_trains_has_neither_data_nor_ranks(spec: dict[str, Any]) -> None:
-    from worker.aggressors.program import parse
-    from worker.errors import SpecError
+    from worker.aggressors.aggressor import parse
+    from worker.protocol import SpecError
 
     with pytest.raises(SpecError, match="no ddp"):
         parse(json.dumps({"training": {**spec, "threads": 2, "devices": 2, "parallel": "ddp"}}))

@@ -11,15 +11,14 @@ from typing import Any
 
 import torch
 
-from worker.distributed import partition
+from worker.distributed import parameters
 from worker.distributed.group import RankGroup, Report, joined
+from worker.distributed.rank import opened_trainer
 from worker.distributed.serve import serve
-from worker.distributed.trainers import opened_trainer
-from worker.errors import JobError
+from worker.protocol import JobError
 from worker.spec import Membership
-from worker.training.device import Device
-from worker.training.numerics import Numerics
-from worker.training.samples import Samples
+from worker.training.device import Device, Numerics
+from worker.training.step import Samples
 from worker.workloads.workload import LEARNING_RATE, Workload
 
 GLOBAL_BATCH = 12
@@ -93,7 +92,7 @@ def work(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]:
     model = large_model() if order.get("large") else tiny_model(5 + number)
     batches = part_of(number, group.membership.workers)
     losses = []
-    partition.CHUNK_BYTES = 8 << 20 if order.get("large") else 1024
+    parameters.CHUNK_BYTES = 8 << 20 if order.get("large") else 1024
     with opened_trainer(group, WORKLOAD, model, Device("cpu"), batches, Numerics()) as trainer:
         samples = Samples.allocate(order["steps"], trainer.phases)
         for step in range(order["steps"]):

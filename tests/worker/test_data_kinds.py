@@ -16,10 +16,10 @@ from scenarios.datasets.resolve import resolve
 from scenarios.datasets.writer import make
 from suite.errors import RequestError
 from suite.registries import DATA_KINDS
-from worker.data.images import open_images
 from worker.data.kinds.cifar10 import read_pickle
 from worker.data.kinds.kind import DataSetError
-from worker.errors import JobError
+from worker.data.loader import open_images
+from worker.protocol import JobError
 from worker.spec import Data
 
 TRAIN, LABELS = "MNIST/raw/train-images-idx3-ubyte", "MNIST/raw/train-labels-idx1-ubyte"

@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.scenarios.pictures import encoded, picture
 from worker.data.decode import Crop, DecodeError, Decoder, centre_crop, divisor, draw_crop
-from worker.training.models import import_torchvision
+from worker.training.device import import_torchvision
 
 
 def square(name: str, data: Any, seed: int, image_px: int = 32) -> torch.Tensor:

@@ -9,11 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.distributed.parameters import Parameters
-from worker.distributed.partition import ALIGNMENT, CHUNK_BYTES, ELEMENT_BYTES, cut, overlapping, starts_of
+from worker.distributed.parameters import ALIGNMENT, CHUNK_BYTES, ELEMENT_BYTES, Parameters, cut, overlapping, starts_of
 from worker.distributed.rendezvous import LostError, first_line, is_network, open_rendezvous
 from worker.distributed.sockets import address_of, listener
-from worker.errors import JobError
+from worker.protocol import JobError
 from worker.spec import Membership
 
 ALEXNET_SIZES = [23232, 64, 307200, 192, 663552, 384, 884736, 256, 589824, 256]

@@ -12,7 +12,7 @@ import torch
 
 from suite.registries import DATA_KINDS, WORKLOADS
 from tests.worker.test_worker_program import REPOSITORY, worker
-from worker.data.order import steps_of_epoch
+from worker.data.sets import steps_of_epoch
 
 IMAGES, BATCH, EPOCHS = 42, 4, 3
 STEPS = steps_of_epoch(IMAGES, BATCH)
@@ -127,7 +127,7 @@ def test_a_training_goes_on_from_no_checkpoint_of_another_one(epochs: dict[str, 
     steps_of(writing(epochs, tmp_path))
     found = refusal(writing({**epochs, "seed": 9, "workload": WORKLOADS.place("dcgan")}, tmp_path))
     assert found["kind"] == "checkpoint"
-    assert "another training: workload 'worker.workloads.gan:GAN', not" in found["message"]
+    assert "another training: workload 'worker.workloads.adversarial:GAN', not" in found["message"]
     assert "seed 3, not 9" in found["message"]
     assert "empty the directory" in found["remedy"]
 
@@ -154,7 +154,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told(epochs: dict[str, Any], tmp
         ({"data": None}, "only a job on one instance that reads a data set"),
         ({"steps": 27}, "3 epochs of the data set are 30 steps, and not 27"),
         ({"epochs": None, "checkpoint": {"mode": "on"}}, "only a job of whole epochs"),
-        ({"checkpoint": {"mode": "off"}}, "mode is 'off'; it can be on, fsync"),
+        ({"checkpoint": {"mode": "off"}}, "mode is 'off'; it can be fsync, on"),
     ],
 )
 def test_what_is_no_job_of_whole_epochs_is_refused(change: dict[str, Any], says: str, epochs: dict[str, Any]) -> None:

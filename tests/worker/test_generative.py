@@ -14,8 +14,8 @@ from torch.nn.functional import avg_pool2d, interpolate
 
 from suite.registries import WORKLOADS
 from worker.spec import Spec, parse_spec
-from worker.training.build import build_trainer, opened_batches
-from worker.training.device import Device
+from worker.training.build import build_network, build_trainer, opened_batches
+from worker.training.device import Device, Numerics, numerics_of
 from worker.training.growing import (
     Critic,
     GrowingGenerator,
@@ -25,14 +25,10 @@ from worker.training.growing import (
     sizes_to,
     with_deviation,
 )
-from worker.training.models import build_network
-from worker.training.numerics import Numerics, numerics_of
-from worker.training.samples import Samples
-from worker.training.step import Training
+from worker.training.step import Samples, Training
 from worker.training.trainer import Single
-from worker.workloads.adversarial import Adversarial, cross_entropy
+from worker.workloads.adversarial import GAN, GAN_PUBLISHED, Adversarial, cross_entropy
 from worker.workloads.dcgan import DCGAN, DCGAN_PUBLISHED
-from worker.workloads.gan import GAN, GAN_PUBLISHED
 from worker.workloads.progressive_gan import PROGRESSIVE_GAN, stage_at
 from worker.workloads.vae import VAE, gaussian_divergence
 from worker.workloads.workload import Shape, Workload

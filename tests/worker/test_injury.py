@@ -9,13 +9,11 @@ import torch
 from msgspec.structs import replace
 
 from worker.data.batches import Batch
-from worker.errors import SpecError
+from worker.protocol import SpecError
 from worker.spec import StepInjury, parse_spec
-from worker.training.device import Device
+from worker.training.device import Device, Numerics
 from worker.training.injury import CHUNK_BYTES, Injector
-from worker.training.numerics import Numerics
-from worker.training.samples import Samples
-from worker.training.step import Training
+from worker.training.step import Samples, Training
 from worker.training.trainer import Single
 from worker.workloads.workload import Workload
 
@@ -146,7 +144,7 @@ def test_a_job_is_injured_where_its_specification_says_so_alone(spec: dict[str, 
     ("changes", "named"),
     [
         ({"injury": {"kind": "broken-leg"}}, "late-step"),
-        ({"injury": ["late-step"]}, "null or an object"),
+        ({"injury": ["late-step"]}, "expected `object . null`"),
         ({"injury": {"kind": "late-step", "share": 0.1}, "warmup_steps": 2}, "3 or more"),
         ({"injury": {"kind": "held-memory"}, "parallel": "ddp"}, "one device"),
     ],

@@ -16,17 +16,14 @@ from msgspec.structs import replace
 
 from suite.registries import DATA_KINDS
 from tests.scenarios.pictures import damage, encoded, folder, picture
-from worker.data.batches import watching_loaders
-from worker.data.images import open_images
-from worker.data.loader import Loader, check_size, workers_of
-from worker.data.normalise import DEVIATION, MEAN, CpuNormaliser, CudaNormaliser, scale_of
-from worker.data.order import Order
-from worker.data.tally import LoaderUse, together
-from worker.errors import JobError
+from worker.data.batches import LoaderUse, together, watching_loaders
+from worker.data.decode import DEVIATION, MEAN, CpuNormaliser, CudaNormaliser, scale_of
+from worker.data.loader import Loader, check_size, open_images, workers_of
+from worker.data.sets import Order
+from worker.protocol import JobError
 from worker.spec import Data, Spec, parse_spec
 from worker.training.build import opened_batches
-from worker.training.models import import_torchvision
-from worker.training.numerics import Numerics
+from worker.training.device import Numerics, import_torchvision
 
 REFERENCE = Numerics()
 
@@ -329,7 +326,7 @@ def test_a_set_that_is_not_there_is_not_fetched(kind: str, tmp_path: Path) -> No
 
 
 def test_mnist_is_of_one_channel_and_of_the_scale_that_a_workload_asks_for(mnist: Path, parsed: Spec) -> None:
-    grey = replace(parsed, workload="worker.workloads.gan:GAN", channels=1, image_px=28)
+    grey = replace(parsed, workload="worker.workloads.adversarial:GAN", channels=1, image_px=28)
     with opened(grey, data(mnist, kind="mnist")) as loader:
         images, _ = loader.next()
         assert images.shape == (4, 1, 28, 28)

@@ -15,11 +15,11 @@ from suite.records.environment import Environment
 from suite.records.record import MetricValue
 from suite.records.usage import Usage
 from suite.registries import PROBES
-from worker.errors import SpecError
 from worker.probes import network, tools
 from worker.probes.disk import DEFAULT_JOBS
 from worker.probes.network import free_port, round_trips_us, session
-from worker.probes.reading import ProbeError
+from worker.probes.probe import ProbeError
+from worker.protocol import SpecError
 from worker.spec import Request, parsed
 
 REPOSITORY = Path(__file__).parents[2]
@@ -247,7 +247,7 @@ def test_a_wrong_request_names_the_key_and_what_would_do(given: str, says: str) 
         ("startup", "member is 'startup'; it must be module:attribute, of the worker or of the plugin that is sent"),
         ("os.path:join", "member is 'os.path:join'; it must be module:attribute"),
         ("worker.probes.disk:FLOPPY", "has no attribute 'FLOPPY'"),
-        ("worker.workloads.alexnet:ALEXNET", "a Classifier; it must be a Probe"),
+        ("worker.workloads.classifier:ALEXNET", "a Classifier; it must be a Probe"),
     ],
 )
 def test_what_is_no_probe_of_the_image_is_refused(member: str, says: str) -> None:

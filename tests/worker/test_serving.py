@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import torch
 import waitress
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from PIL import Image
 
 from tests.analysis.test_benchmarks import REPOSITORY, benchmark
-from worker.errors import JobError, SpecError
+from worker.protocol import JobError, SpecError
 from worker.serving.generator import Generator
 from worker.serving.load import LoadRun, closed_loop, open_loop, wait_for_answer
 from worker.serving.service import MOST_BODY_BYTES, Service
@@ -124,7 +124,7 @@ def test_over_http_garbage_is_answered_and_the_next_request_served() -> None:
 @pytest.mark.parametrize(
     ("place", "px", "channels"),
     [
-        ("gan:GAN", 28, 1),
+        ("adversarial:GAN", 28, 1),
         ("vae:VAE", 28, 1),
         ("dcgan:DCGAN", 32, 3),
         ("dcgan:DCGAN_PUBLISHED", 28, 1),
@@ -191,7 +191,7 @@ def test_a_file_that_is_no_model_is_refused_and_none_of_its_code_run(
 def test_a_service_of_its_own_ends_when_it_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = int(listener.getsockname()[1])
-    spec = vars(serve_spec("worker.workloads.gan:GAN", 28, 1)) | {"port": port}
+    spec = {**asdict(serve_spec("worker.workloads.adversarial:GAN", 28, 1)), "port": port}
     argv = [sys.executable, "-m", "worker", "--serve", json.dumps(spec)]
     with subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
         wait_for_answer(load(port, patience_s=60))
@@ -208,7 +208,7 @@ def loaded(file: Path | None, workload: str, px: int, channels: int) -> Generato
 
 def test_a_workload_that_makes_no_images_cannot_be_served() -> None:
     with pytest.raises(SpecError, match="makes no images"):
-        serve_spec("worker.workloads.resnet50:RESNET50", 64, 3).load_workload()
+        serve_spec("worker.workloads.classifier:RESNET50", 64, 3).load_workload()
 
 
 def serve_spec(workload: str, px: int, channels: int) -> ServeSpec:

@@ -15,19 +15,16 @@ import torch
 from msgspec.structs import replace
 
 from worker.data.batches import Batch, SyntheticBatches
-from worker.errors import JobError, kind_of
-from worker.protocol import Events
+from worker.protocol import Events, JobError, kind_of
 from worker.spec import Spec, parse_spec
-from worker.training.build import build_trainer, opened_batches
+from worker.training.build import build_network, build_trainer, opened_batches
 from worker.training.ddp import threads_of_rank
-from worker.training.device import Device
+from worker.training.device import Device, Numerics, numerics_of
 from worker.training.measure import measure
-from worker.training.models import build_network
-from worker.training.numerics import Numerics, numerics_of
 from worker.training.parameter_cpu import ParameterCpu
-from worker.training.samples import Samples
+from worker.training.step import Samples
 from worker.training.trainer import Single, Trainer
-from worker.workloads.alexnet import ALEXNET
+from worker.workloads.classifier import ALEXNET
 from worker.workloads.workload import Shape, Workload, WorkloadMetric
 
 CPU = Device("cpu")

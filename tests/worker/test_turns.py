@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from tests.worker.test_training import FakeTrainer
-from worker.errors import JobError, SpecError
-from worker.protocol import BURST, Events
+from worker.protocol import BURST, Events, JobError, SpecError
 from worker.spec import Spec, Turns, parse_spec
-from worker.training.turns import take_turns
+from worker.training.measure import take_turns
 from worker.turns import _stopped_children
 
 REPOSITORY = Path(__file__).parents[2]

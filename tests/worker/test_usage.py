@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from worker import environment
-from worker.usage import usage, whole_usage
+from worker.environment import usage, whole_usage
 
 
 def test_memory_and_disk_are_read_where_the_place_tells_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

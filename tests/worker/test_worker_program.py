@@ -119,7 +119,10 @@ def test_a_failure_in_torch_reaches_the_record_with_its_traceback(trial: Trial, 
         ({"threads": "2"}, "threads is '2': expected `int`, got `str`"),
         ({"workload": "vgg"}, "workload is 'vgg'; it must be module:attribute, of the worker or of the plugin"),
         ({"workload": "worker.workloads.vgg:VGG"}, "workload worker.workloads.vgg:VGG cannot be imported"),
-        ({"workload": "worker.probes.cpu:CPU"}, "workload is worker.probes.cpu:CPU, a Probe; it must be a Workload"),
+        (
+            {"workload": "worker.probes.computing:CPU"},
+            "workload is worker.probes.computing:CPU, a Probe; it must be a Workload",
+        ),
         (
             {"plugin": {"module": "vgg", "source": "", "sha256": "ab"}},
             "the source of the plugin vgg has the SHA-256 e3b0",

@@ -1,19 +1,101 @@
-"""The source of batches, and synthetic ones: one per device, drawn from the seed once and used in every step."""
+"""The batches of a job, those that are drawn from the seed, and the account of what was read for the others."""
 
-from collections.abc import Iterator
+import mmap
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 
-from worker.data.tally import LoaderUse
-from worker.errors import JobError
+from worker.protocol import JobError
 from worker.spec import Spec
-from worker.training.numerics import Numerics
+from worker.training.device import Numerics
 from worker.workloads.workload import CLASSES
 
+NAMED = 5
+"""The most damaged files that are named."""
+_MOST_DAMAGED_SHARE, _FEW_DAMAGED = 0.01, 3
+_IMAGES, _BYTES, _DAMAGED, _STOPPED, _FIRST = range(5)
 Batch = tuple[torch.Tensor, torch.Tensor]
 _SEED_STRIDE = 1_000_003  # devices draw from generators of their own; seeds of different trials are much closer
+
+
+@dataclass(frozen=True)
+class LoaderUse:
+    """The fields of ``records.DataUse`` that a job measures."""
+
+    decoder: str
+    loader_workers: int
+    images_read: int
+    bytes_read: int
+    damaged: int
+    damaged_files: list[str]
+
+
+def shared(shape: tuple[int, ...], kind: type) -> np.ndarray[Any, Any]:
+    """Return an array that forked processes share. It takes nothing of /dev/shm, of which a container has little."""
+    size = int(np.prod(shape)) * np.dtype(kind).itemsize
+    return np.frombuffer(mmap.mmap(-1, size), dtype=kind).reshape(shape)
+
+
+class Tally:
+    """A row for each process, so that nobody waits for anybody."""
+
+    def __init__(self, processes: int) -> None:
+        self._rows = shared((processes, _FIRST + NAMED), np.int64)
+        self._rows[:, _FIRST:] = -1
+
+    def read(self, process: int, size_bytes: int) -> None:
+        self._rows[process, _IMAGES] += 1
+        self._rows[process, _BYTES] += size_bytes
+
+    def damaged(self, process: int, index: int) -> None:
+        row = self._rows[process]
+        row[_DAMAGED] += 1
+        free = np.flatnonzero(row[_FIRST:] < 0)
+        if len(free) and index not in row[_FIRST:]:
+            row[_FIRST + free[0]] = index
+
+    def stop(self) -> None:
+        """Tell the processes that nobody waits for their batches any more."""
+        self._rows[:, _STOPPED] = 1
+
+    def stopped(self, process: int) -> bool:
+        return bool(self._rows[process, _STOPPED])
+
+    def use(self, decoder: str, loader_workers: int, loaded_bytes: int, name: Callable[[int], str]) -> LoaderUse:
+        """Return what was read so far. ``loaded_bytes`` were read before; ``name`` gives the file of an image."""
+        images, size_bytes, damaged = (int(self._rows[:, column].sum()) for column in (_IMAGES, _BYTES, _DAMAGED))
+        first = sorted({int(index) for index in self._rows[:, _FIRST:].flat if index >= 0})[:NAMED]
+        return LoaderUse(
+            decoder, loader_workers, images, loaded_bytes + size_bytes, damaged, [name(each) for each in first]
+        )
+
+
+def together(uses: Sequence[LoaderUse]) -> LoaderUse:
+    """Return the use of several loaders as one. Raises JobError when more of it is damaged than a result can bear."""
+    images, damaged = sum(use.images_read for use in uses), sum(use.damaged for use in uses)
+    files = list(dict.fromkeys(name for use in uses for name in use.damaged_files))[:NAMED]
+    if damaged > _FEW_DAMAGED and damaged > _MOST_DAMAGED_SHARE * images:
+        raise too_damaged(damaged, images, files)
+    return LoaderUse(
+        decoder=uses[0].decoder,
+        loader_workers=sum(use.loader_workers for use in uses),
+        images_read=images,
+        bytes_read=sum(use.bytes_read for use in uses),
+        damaged=damaged,
+        damaged_files=files,
+    )
+
+
+def too_damaged(damaged: int, images: int, files: Sequence[str]) -> JobError:
+    return JobError(
+        f"{damaged} of {images} images read could not be decoded, such as {', '.join(files)}; "
+        f"{_MOST_DAMAGED_SHARE:.0%} is borne",
+        kind="data",
+    )
 
 
 class Batches(Protocol):

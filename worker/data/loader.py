@@ -1,32 +1,99 @@
 """The input pipeline: torch's DataLoader, whose processes read, decode and crop images into memory that all share.
 
-What a process hands over is the number of the place that it has filled: a batch is never copied or faulted in anew.
-Pixels stay bytes until the training process takes them; as floats they would take four times the memory.
+A process hands over the number of the slot that it has filled: a batch is never copied or faulted in anew. Pixels stay
+bytes until the training process takes them; as floats they would take four times the memory.
 """
 
 import ctypes
 import itertools
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from worker.data.batches import Batch
-from worker.data.decode import Decoder
-from worker.data.filler import Filler, SetDamagedError
-from worker.data.normalise import CpuNormaliser, CudaNormaliser, scale_of
-from worker.data.order import steps_of_epoch
-from worker.data.sets import ImageSet
-from worker.data.tally import LoaderUse, Tally, too_damaged
-from worker.errors import JobError
+from worker.data.batches import Batch, LoaderUse, Tally, shared, too_damaged
+from worker.data.decode import CpuNormaliser, CudaNormaliser, DecodeError, Decoder, scale_of
+from worker.data.kinds.kind import DataSetError
+from worker.data.sets import ImageSet, Order, steps_of_epoch
+from worker.protocol import JobError
 from worker.spec import Data, Spec
-from worker.training.numerics import Numerics
+from worker.training.device import Numerics
 
+_MOST_SUBSTITUTES = 100
 PREFETCH = 2
 """Batches that each process may be ahead: torch's own default."""
 _PR_SET_PDEATHSIG = 1
+
+
+def open_images(data: Data) -> ImageSet:
+    """Open the set. Raises JobError of kind ``data`` for a directory that does not hold it."""
+    kind = data.load_kind()
+    try:
+        images = kind.open(kind.root(Path(data.directory)), data.frame_stride)
+    except (OSError, DataSetError) as error:
+        remedy = getattr(error, "remedy", None)
+        raise JobError(
+            f"{data.directory} is no readable data set of kind {kind.name}: {error}", kind="data", remedy=remedy
+        ) from error
+    if not len(images):
+        raise JobError(f"{data.directory} holds no images", kind="data")
+    return images
+
+
+class SetDamagedError(Exception):
+    """Too many files in a row could not be decoded; the rest is not tried."""
+
+
+class Filler(Dataset[int]):
+    """Fills places with batches, in one of the loader's processes or in the training process itself.
+
+    Batch ``number`` of device ``part`` is a fixed stretch of an epoch, and a crop depends on the seed, the epoch and
+    the place in it alone: how many processes share the work changes nothing.
+    """
+
+    def __init__(self, spec: Spec, images: ImageSet, decoder: Decoder, part: int, tally: Tally, places: int) -> None:
+        self.pixels = torch.from_numpy(
+            shared((places, spec.batch, spec.image_px, spec.image_px, spec.shape.channels), np.uint8)
+        )
+        self.labels = torch.from_numpy(shared((places, spec.batch), np.int64))
+        self._spec, self._images, self._decoder, self._part, self._tally = spec, images, decoder, part, tally
+        self._order = Order(len(images), spec.seed)
+        self.epoch_steps = steps_of_epoch(len(images), spec.batch * spec.devices)
+
+    def __getitem__(self, number: int) -> int:
+        """Fill the place of a batch, and return which it is."""
+        info = get_worker_info()
+        process = info.id if info else 0
+        batch, place = self._spec.batch, number % len(self.pixels)
+        epoch, step = divmod(number, self.epoch_steps)
+        first = (step * self._spec.devices + self._part) * batch
+        for nth in range(batch):
+            if self._tally.stopped(process):
+                break
+            self.labels[place, nth] = self._fill(process, epoch, first + nth, self.pixels[place, nth])
+        return place
+
+    def _fill(self, process: int, epoch: int, place: int, into: torch.Tensor) -> int:
+        """Read an image, or the next of the set where that one is damaged. Returns its label.
+
+        Raises SetDamagedError.
+        """
+        first, seed = self._order.index(epoch, place), self._order.crop_seed(epoch, place)
+        for index in range(first, first + min(_MOST_SUBSTITUTES, len(self._images))):
+            index %= len(self._images)
+            try:
+                data = self._images.read(index)
+                self._tally.read(process, len(data) if isinstance(data, bytes) else 0)
+                self._decoder.crop(data, seed, into)
+            except (OSError, DecodeError):
+                self._tally.damaged(process, index)
+            else:
+                return self._images.label(index)
+        raise SetDamagedError
 
 
 def workers_of(data: Data, parts: int, part: int) -> int:

@@ -1,4 +1,4 @@
-"""The images of a data set: the label, the file's name and the content of each."""
+"""The images of a data set, and the order in which they are read."""
 
 import errno
 import os
@@ -13,6 +13,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tif
 """The suffixes that torchvision.datasets.ImageFolder takes, in any case."""
 _MOST_BYTES = 1 << 28
 """The largest file of one image; the largest of ImageNet has 15 MB."""
+_SEED_STRIDE = 1 << 40  # more images than a job can read
 
 
 @dataclass(frozen=True)
@@ -90,3 +91,26 @@ class PixelSet(ImageSet):
     def read(self, index: int) -> np.ndarray[Any, Any]:
         image: np.ndarray[Any, Any] = self.pixels[index]
         return image
+
+
+def steps_of_epoch(images: int, batch: int) -> int:
+    """Return how many whole batches, of all devices together, a data set fills; the images left over are left out."""
+    return images // batch
+
+
+class Order:
+    """The order of every epoch: each has all of the images, shuffled by the seed and the number of the epoch."""
+
+    def __init__(self, images: int, seed: int) -> None:
+        self._images, self._seed = images, seed
+        self._epoch, self._shuffled = -1, np.empty(0, np.int64)
+
+    def index(self, epoch: int, place: int) -> int:
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._shuffled = np.random.default_rng((self._seed, epoch)).permutation(self._images)
+        return int(self._shuffled[place])
+
+    def crop_seed(self, epoch: int, place: int) -> int:
+        """Return the seed of the crop of the image at a place of an epoch."""
+        return self._seed * _SEED_STRIDE + epoch * self._images + place

@@ -6,8 +6,7 @@ import torch
 from torch import distributed
 
 from worker.distributed.group import RankGroup
-from worker.distributed.parameters import Parameters
-from worker.distributed.partition import cut
+from worker.distributed.parameters import Parameters, cut
 from worker.distributed.transport import END, STEP, Peer, exchanged, gradients_tag, values_tag
 
 

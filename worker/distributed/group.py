@@ -12,10 +12,9 @@ import torch
 from torch import distributed
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # public, and not in torch's stubs
 
-from worker.distributed.heartbeat import Heartbeat
-from worker.distributed.rendezvous import LostError, Rendezvous, first_line, is_network, open_rendezvous
+from worker.distributed.rendezvous import Heartbeat, LostError, Rendezvous, first_line, is_network, open_rendezvous
 from worker.distributed.sockets import address_of, open_sockets, opened_since, shut_down
-from worker.errors import JobError
+from worker.protocol import JobError
 from worker.spec import Membership
 
 PATIENCE = timedelta(hours=24)

@@ -8,9 +8,9 @@ import torch
 from torch import distributed
 
 from worker.distributed.group import RankGroup
-from worker.distributed.partition import cut
+from worker.distributed.parameters import cut
 from worker.distributed.transport import END, STEP, Peer, exchanged, gradients_tag, values_tag
-from worker.errors import JobError
+from worker.protocol import JobError
 
 
 def hear_all(peers: Sequence[Peer]) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ import struct
 from contextlib import closing
 from pathlib import Path
 
-from worker.errors import JobError
+from worker.protocol import JobError
 
 _SIOCGIFADDR = 0x8915
 _BACKLOG = 1024

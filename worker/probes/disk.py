@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.probes import jobfile, tools
-from worker.probes.probe import Probe
-from worker.probes.reading import Measured, ProbeError, Reading
+from worker.probes.probe import Measured, Probe, ProbeError, Reading
 from worker.spec import Request
 
 DEFAULT_JOBS = Path(__file__).with_name("disk.fio")

@@ -1,6 +1,7 @@
 """The network probe: TCP throughput by iperf3 in both directions, and the round trip of 64 bytes.
 
-Both ends are in the target.
+Both ends are in the target. Run as a program, ``python3 -m worker.probes.network ADDRESS``, it is the far end of the
+ping-pong, and prints its port.
 """
 
 import json
@@ -10,15 +11,15 @@ import time
 from dataclasses import dataclass
 
 from worker.probes import tools
-from worker.probes.echo import MESSAGE_BYTES, PATIENCE_S
-from worker.probes.probe import Probe
-from worker.probes.reading import Measured, ProbeError, Reading, median, quantile
+from worker.probes.probe import Measured, Probe, ProbeError, Reading, median, quantile
 from worker.spec import Request
 
 LOOPBACK = "127.0.0.1"
 SECONDS = {"smoke": 1, "quick": 5, "paper": 30}
 ROUND_TRIPS = {"smoke": 200, "quick": 2000, "paper": 10_000}
 WARM_UP = 50
+MESSAGE_BYTES = 64
+PATIENCE_S = 60.0
 OLDEST_IPERF3 = (3, 2)  # --forceflush: that the server listens is read from its own words
 IPERF3_PATIENCE_S = 120.0
 """How long everything but the measuring itself may take on an emulated CPU."""
@@ -91,7 +92,7 @@ def round_trips_us(count: int) -> list[float]:
     """Return how long each message takes to a process of its own and back, in microseconds."""
     message, trips = bytes(MESSAGE_BYTES), []
     # Two threads of one process would wait for the interpreter's lock as well.
-    argv = [sys.executable, "-m", "worker.probes.echo", LOOPBACK]
+    argv = [sys.executable, "-m", "worker.probes.network", LOOPBACK]
     with (
         tools.serving(argv, r"^\d+$") as port,
         socket.create_connection((LOOPBACK, int(port)), timeout=PATIENCE_S) as peer,
@@ -107,4 +108,21 @@ def round_trips_us(count: int) -> list[float]:
     return trips[WARM_UP:]
 
 
+def echo(address: str) -> None:
+    """Print a port, and send back what comes there until the peer has gone."""
+    with socket.create_server((address, 0)) as listener:
+        listener.settimeout(PATIENCE_S)
+        print(listener.getsockname()[1], flush=True)
+        peer, _ = listener.accept()
+        with peer:
+            peer.settimeout(None)  # the accepted socket would have a poll before every call
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while message := peer.recv(MESSAGE_BYTES, socket.MSG_WAITALL):
+                peer.sendall(message)
+
+
 NETWORK = Probe("network", measure)
+
+
+if __name__ == "__main__":
+    echo(sys.argv[1])

@@ -1,14 +1,61 @@
-"""A probe: what measures one cost of a layer, and what the host must know of it beforehand.
+"""A probe: what measures one cost of a layer, what it returns, and what the host must know of it beforehand.
 
 The host reads declarations, and has no torch: a probe that needs torch imports it inside its functions, which run in
 the target alone. A probe of another package is one module, of which the text is sent into the target.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Literal, TextIO
 
-from worker.probes.reading import Measured
-from worker.spec import Request
+from worker.protocol import Events, JobError
+from worker.spec import Request, Turns
+from worker.turns import each_turn
+
+Better = Literal["more", "less"]
+
+
+class ProbeError(JobError):
+    """The probe cannot be measured here. ``remedy`` says what to do next."""
+
+    remedy: str
+
+    def __init__(self, message: str, *, remedy: str) -> None:
+        super().__init__(message, kind="probe", remedy=remedy)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One metric, as ``records.MetricValue``."""
+
+    value: float
+    unit: str
+    better: Better
+    samples: list[float] | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All metrics of one probe, and what explains them."""
+
+    metrics: Mapping[str, Reading]
+    details: dict[str, object] = field(default_factory=dict)
+
+    def columns(self) -> dict[str, dict[str, object]]:
+        """Return the metrics as the protocol writes them."""
+        return {name: asdict(reading) for name, reading in self.metrics.items()}
+
+
+def median(samples: Sequence[float], unit: str, better: Better) -> Reading:
+    """Return the median of repeated values, with the values as its samples."""
+    return Reading(statistics.median(samples), unit, better, list(samples))
+
+
+def quantile(samples: Sequence[float], share: float) -> float:
+    """Return the quantile by nearest rank, so that it is a sample that was measured."""
+    ordered = sorted(samples)
+    return ordered[max(0, -(-round(share * 1000) * len(ordered) // 1000) - 1)]
 
 
 def writes_nothing(size: str, job: str | None) -> None:
@@ -31,3 +78,26 @@ class Probe:
     in theirs."""
     written_bytes: Callable[[str, str | None], int | None] = writes_nothing
     """How many bytes it writes to the data disk, by the profile and the user's job file; None for none."""
+
+
+def measured_in_turns(probe: Probe, request: Request, turns: Turns, events: Events, orders: TextIO) -> Measured:
+    """Measure once to warm up, then in each turn, and emit the bursts. Raises JobError.
+
+    Returns the geometric mean of every metric over all turns. The logarithm of a ratio of two of these is the mean of
+    the ratios of the turns of each round, as for the bursts of a training.
+    """
+    probe.measure(request)
+    found: list[Measured] = []
+
+    def take(_: int) -> None:
+        found.extend(probe.measure(request) for _ in range(turns.burst_steps))
+
+    each_turn(turns.rounds, orders, events, take)
+    last = found[-1]
+    names = [name for name in last.metrics if all(name in one.metrics for one in found)]
+    columns = {name: [one.metrics[name].value for one in found] for name in names}
+    means = {
+        name: replace(last.metrics[name], value=statistics.geometric_mean(values), samples=values)
+        for name, values in columns.items()
+    }
+    return Measured(means, last.details)

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from worker.probes import tools
-from worker.probes.probe import Probe
-from worker.probes.reading import Measured, ProbeError, Reading, median
+from worker.probes.probe import Measured, Probe, ProbeError, Reading, median
 from worker.spec import Request
 
 PERF = ("perf", "perf_6.1")

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from worker.probes.reading import ProbeError
+from worker.probes.probe import ProbeError
 
 MISSING = "the image holds it: bench image build; on a tree of your own, install it"
 

@@ -1,4 +1,4 @@
-"""A trained or fresh generator that makes one PNG at a time."""
+"""A trained or fresh generator that makes one PNG at a time, and the file of a trained one: numbers, no code."""
 
 import io
 from dataclasses import dataclass
@@ -7,11 +7,12 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from worker.data.normalise import scale_of
-from worker.serving.model_file import read_into
+from worker.data.decode import scale_of
+from worker.protocol import JobError
 from worker.spec import ServeSpec
+from worker.training.build import build_network
 from worker.training.device import Device
-from worker.training.models import build_network
+from worker.weights import DAMAGED, read_tensors, write_whole
 from worker.workloads.workload import Shape, Workload
 
 
@@ -29,7 +30,7 @@ class Generator:
         workload = spec.load_workload()
         network = build_network(workload, spec.shape, spec.seed)
         if spec.model_file:
-            read_into(network, Path(spec.model_file), spec.shape)
+            read_model(network, Path(spec.model_file), spec.shape)
         return cls(workload, network.to(device.torch).eval(), spec.shape)
 
     def __call__(self) -> bytes:
@@ -41,3 +42,24 @@ class Generator:
         out = io.BytesIO()
         Image.fromarray(pixels[..., 0] if self.shape.channels == 1 else pixels).save(out, format="PNG")
         return out.getvalue()
+
+
+def write_model(path: Path, shape: Shape, network: torch.nn.Module) -> None:
+    """Write a network whole or not at all: who serves it must not find half of one."""
+    content = {"image_px": shape.px, "channels": shape.channels, "network": network.state_dict()}
+    write_whole(path, content, fsync=True)
+
+
+def read_model(network: torch.nn.Module, path: Path, shape: Shape) -> None:
+    """Give a network the numbers of a file. No code of the file is run. Raises JobError for a file of anything else."""
+    try:
+        found = read_tensors(path)
+        written = Shape(found["image_px"], found["channels"])
+        if written != shape:
+            raise ValueError(f"it makes images of {written}, and {shape} is to be served")
+        network.load_state_dict(found["network"])
+    except DAMAGED as error:
+        first = str(error).partition("\n")[0][:300]
+        raise JobError(
+            f"the model {path} cannot be served: {first}", kind="model", remedy="train it again, with the same --model"
+        ) from error

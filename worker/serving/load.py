@@ -15,13 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
-from worker.environment import collect
-from worker.errors import JobError
-from worker.probes.reading import Reading, quantile
-from worker.protocol import Events
+from worker.environment import collect, whole_usage
+from worker.probes.probe import Reading, quantile
+from worker.protocol import Events, JobError
 from worker.serving.service import GENERATE
 from worker.spec import LoadRequest
-from worker.usage import whole_usage
 
 PERCENTILES = (50, 95, 99)
 WARM_UP = 10

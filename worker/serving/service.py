@@ -1,15 +1,21 @@
-"""The service as a WSGI application: ``POST /generate`` with the names of a data set and a model gives an image.
+"""A generator behind HTTP: ``POST /generate`` with the names of a data set and a model gives an image.
 
-It knows fixed lists of names, bounds what it reads, and takes no path of a request: what is malformed gets a 4xx
-answer with a sentence in JSON. It needs no torch.
+The WSGI application has fixed lists of names, bounds what it reads, and takes no path of a request: what is malformed
+gets a 4xx answer with a sentence in JSON.
 """
 
 import json
+import logging
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
+
+from worker.environment import collect, whole_usage
+from worker.protocol import Events
+from worker.spec import ServeSpec
 
 MOST_BODY_BYTES = 1024
 """Two names take less than a tenth of it."""
@@ -84,3 +90,36 @@ def _body(environ: Mapping[str, Any]) -> bytes:
 
 def _said(why: str) -> bytes:
     return json.dumps({"error": why}).encode()
+
+
+def run(spec: ServeSpec, events: Events, wait: Callable[[], object]) -> None:
+    """Serve until ``wait`` returns, and emit everything from ``imported`` to ``done``.
+
+    As many requests are worked on at once as there are threads, and each computes on one: threads of torch for each of
+    them would take the CPUs from each other.
+    """
+    # Here and not above: what asks a service needs neither, and torch is a part of the cold start that is timed.
+    import waitress
+
+    from worker.serving.generator import Generator
+    from worker.training.device import open_devices, prepare
+
+    events.emit("imported")
+    facts = prepare(1, spec.device)
+    events.emit("environment", environment={**collect(), **facts, "threads": spec.threads})
+    (device,) = open_devices(spec.device, 1)
+    generator = Generator.loaded(spec, device)
+    # It would tell of every request that finds others before it, which at saturation is each of them.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+    server = waitress.create_server(
+        Service({(spec.dataset, spec.model): generator}),
+        host=spec.address,
+        port=spec.port,
+        threads=spec.threads,
+        max_request_body_size=MOST_BODY_BYTES,
+        ident=None,
+    )
+    threading.Thread(target=server.run, daemon=True).start()
+    events.emit("built")
+    wait()
+    events.emit("done", usage=whole_usage())

@@ -1,17 +1,27 @@
 """Builds what trains from a specification: network, data, numerics and the use of the devices."""
 
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
+import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from worker.data.batches import Batches, SyntheticBatches
 from worker.spec import Spec
-from worker.training.device import Device
-from worker.training.models import build_network
-from worker.training.numerics import numerics_of
+from worker.training.device import Device, numerics_of
 from worker.training.parameter_cpu import ParameterCpu
 from worker.training.trainer import Single, Trainer
+from worker.workloads.workload import Shape, Workload
+
+
+def build_network(workload: Workload, shape: Shape, seed: int) -> torch.nn.Module:
+    """Return the workload's network in training mode, with weights drawn from the seed; so is all that comes later."""
+    random.seed(seed)
+    np.random.seed(seed % (1 << 32))
+    torch.manual_seed(seed)
+    return workload.build(shape).train()
 
 
 @contextmanager
@@ -26,8 +36,7 @@ def opened_batches(spec: Spec, rank: int = 0, epoch: int = 0) -> Iterator[list[B
     try:
         if spec.data:
             # Here and not above: a synthetic job has no use for what they import.
-            from worker.data.images import open_images
-            from worker.data.loader import Loader, check_size
+            from worker.data.loader import Loader, check_size, open_images
 
             images = open_images(spec.data)
             check_size(images, spec)

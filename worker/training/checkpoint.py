@@ -15,10 +15,10 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from worker.errors import JobError
+from worker.protocol import JobError
 from worker.spec import Checkpointing, Spec
-from worker.tensor_file import DAMAGED, read, write_whole
 from worker.training.trainer import Single
+from worker.weights import DAMAGED, read_tensors, write_whole
 
 FILE = "checkpoint.pt"
 _IDENTITY = ("workload", "batch", "image_px", "channels", "recipe", "seed", "steps", "epochs", "device")
@@ -72,7 +72,7 @@ class CheckpointStore:
         """Return the checkpoint. Raises JobError for one that is damaged, or of another training."""
         try:
             # The tensors reach the device with the networks that they are loaded into.
-            found = read(self._path)
+            found = read_tensors(self._path)
             told = found["identity"]
             own = _identity(self._spec)
             others = [f"{name} {told[name]!r}, not {own[name]!r}" for name in own if told[name] != own[name]]

@@ -19,15 +19,13 @@ import torch
 from torch import distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, and not in torch's stubs
 
-from worker.data.batches import watching_loaders
-from worker.data.tally import LoaderUse
+from worker.data.batches import LoaderUse, watching_loaders
 from worker.distributed.sockets import listener
-from worker.errors import JobError
-from worker.protocol import Events
+from worker.protocol import Events, JobError
 from worker.spec import Spec
 from worker.training.build import build_trainer, opened_batches
 from worker.training.device import open_devices
-from worker.training.samples import Samples
+from worker.training.step import Samples
 
 _PATIENCE = timedelta(minutes=30)
 """An emulated CPU can be far behind another one; a rank that died is noticed by its exit and not by this."""

@@ -1,11 +1,20 @@
-"""The devices that train, what copying batches to them takes on their own clock, and the threads of torch."""
+"""The devices that train, the threads and the numerics of torch on them, and torchvision with a CPU build of torch."""
 
+import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import cast
 
 import torch
 
 from worker.environment import read
-from worker.errors import JobError
+from worker.protocol import JobError
+
+_NMS = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+_declared: list[torch.library.Library] = []  # a declaration ends with the object that made it
 
 
 class Device:
@@ -98,3 +107,77 @@ def gpus() -> list[dict[str, object]]:
             }
         )
     return found
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """Formats and settings of the arithmetic. The recipe's allocator is set by the command that launches the worker."""
+
+    bfloat16: bool = False
+    channels_last: bool = False
+    tf32: bool = False
+    compiled: bool = False
+    pinned: bool = False
+    """Batches in pinned memory and their copies not waited for."""
+    sparing: bool = False
+    """Whether gradients that no optimizer uses are not computed."""
+
+    def apply(self) -> None:
+        """Set what torch keeps for the whole process."""
+        if self.tf32:
+            torch.set_float32_matmul_precision("high")
+
+    def place(self, model: torch.nn.Module, device: Device) -> torch.nn.Module:
+        placed = model.to(device.torch)
+        if self.channels_last:
+            # torch's stubs do not know that a module can be given a memory format.
+            placed = placed.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return placed
+
+    def compile(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Return the model, compiled where the recipe is; of several networks, each by itself."""
+        if self.compiled and isinstance(model, torch.nn.ModuleDict):
+            for network in model.values():
+                network.compile()
+            return model
+        return cast(torch.nn.Module, torch.compile(model)) if self.compiled else model
+
+    def autocast(self, device: Device) -> AbstractContextManager[object]:
+        if not self.bfloat16:
+            return nullcontext()
+        return torch.autocast(device.torch.type, dtype=torch.bfloat16)
+
+
+def numerics_of(recipe: str, device: str) -> Numerics:
+    """Return the numerics of a recipe. On the CPU torch.compile gains nothing, and its first step takes minutes."""
+    if recipe == "reference":
+        return Numerics()
+    on_cuda = device == "cuda"
+    return Numerics(bfloat16=True, channels_last=True, tf32=on_cuda, compiled=on_cuda, pinned=on_cuda, sparing=True)
+
+
+def torchvision_version() -> str:
+    """Return the version of torchvision."""
+    return str(import_torchvision().__version__)
+
+
+def import_torchvision() -> ModuleType:
+    """Return torchvision, also where it is PyPI's build beside a CPU build of torch.
+
+    Its extension wants CUDA libraries and is then silently left out, so that the import fails on two operators that no
+    model uses. Declared without an implementation, they let it pass. An installation that matches its torch needs none
+    of this.
+    """
+    try:
+        return import_module("torchvision")
+    except RuntimeError as error:
+        if "operator torchvision::nms does not exist" not in str(error):
+            raise
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    # torch annotates no part of torch.library.Library.
+    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+    for operator in ("nms", "qnms"):
+        library.define(operator + _NMS)  # type: ignore[no-untyped-call]
+    _declared.append(library)
+    return import_module("torchvision")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from worker.data.tally import LoaderUse
+from worker.data.batches import LoaderUse
 from worker.spec import StepInjury
 
 if TYPE_CHECKING:

@@ -8,20 +8,17 @@ from pathlib import Path
 import torch
 
 from worker import environment
-from worker.data.batches import watching_loaders
-from worker.data.tally import together
+from worker.data.batches import together, watching_loaders
+from worker.environment import whole_usage
 from worker.protocol import Events
-from worker.serving.model_file import write
+from worker.serving.generator import write_model
 from worker.spec import Spec
 from worker.training import checkpoint, ddp
 from worker.training.build import build_trainer, opened_batches
-from worker.training.device import open_devices, torch_facts
+from worker.training.device import open_devices, torch_facts, torchvision_version
 from worker.training.injury import Injector
-from worker.training.measure import measure
-from worker.training.models import torchvision_version
+from worker.training.measure import measure, take_turns
 from worker.training.trainer import Single
-from worker.training.turns import take_turns
-from worker.usage import whole_usage
 
 
 def run(spec: Spec, events: Events) -> None:
@@ -45,7 +42,7 @@ def run(spec: Spec, events: Events) -> None:
         )
         if spec.distributed:
             # Here and not above: nobody else has a use for what it imports.
-            from worker.distributed.job import run_rank
+            from worker.distributed.rank import run_rank
 
             run_rank(spec, spec.distributed, devices[0], events)
             return
@@ -63,7 +60,7 @@ def run(spec: Spec, events: Events) -> None:
         else:
             measure(spec, trainer, events, checkpoints)
         if spec.model_file:
-            write(Path(spec.model_file), spec.shape, trainer.network)
+            write_model(Path(spec.model_file), spec.shape, trainer.network)
         # The loaders end here, so that what they have used is in the usage of the whole.
         uses = [use for each in batches if (use := each.close())]
         uses += group.uses(spec) if group else []

@@ -1,19 +1,20 @@
-"""The measured steps of a job: of one on a single instance, and of each worker of a distributed one."""
+"""The measured steps of a job: in one piece, or in turns with other jobs."""
 
 import gc
 import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import TextIO
 
-from worker.errors import JobError
-from worker.probes.reading import Reading, median
-from worker.protocol import Events
-from worker.spec import Spec
+from worker.environment import between, usage
+from worker.probes.probe import Reading, median
+from worker.protocol import Events, JobError
+from worker.spec import Spec, Turns
 from worker.training.checkpoint import CheckpointStore
-from worker.training.samples import ALL, Samples
+from worker.training.step import ALL, Samples
 from worker.training.trainer import Trainer
-from worker.usage import between, usage
+from worker.turns import each_turn
 from worker.weights import weights_sha256
 from worker.workloads.workload import Workload
 
@@ -129,3 +130,30 @@ class OwnMetrics:
             )
         if wrong := [name for name, value in values.items() if not (math.isfinite(value) and value > 0)]:
             raise JobError(f"{called} measures {wrong[0]} as {values[wrong[0]]}; it must be above zero", kind="metrics")
+
+
+def take_turns(spec: Spec, turns: Turns, trainer: Trainer, events: Events, orders: TextIO) -> None:
+    """Warm up, wait, take a burst of steps on each order, and emit everything from ``warmup`` to ``steps``.
+
+    Raises JobError, above all where the orders end early.
+    """
+    own = OwnMetrics(spec.load_workload(), trainer)
+    samples = warm_up(spec, trainer, events)
+
+    def burst(number: int) -> slice:
+        return slice(number * turns.burst_steps, (number + 1) * turns.burst_steps)
+
+    def take(number: int) -> None:
+        for index in range(burst(number).start, burst(number).stop):
+            trainer.step(samples, index)
+            if own.per_step:
+                own.after_step()
+
+    def told(number: int) -> dict[str, object]:
+        return {"steps": samples.columns(burst(number))}
+
+    used = each_turn(turns.rounds, orders, events, take, told)
+    gc.enable()
+    events.emit("measured")
+    losses, weights = finite_losses(samples), weights_sha256(trainer.network)
+    events.emit("steps", losses=losses, weights_sha256=weights, usage=used, metrics=own.columns(samples))

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from worker.data.batches import Batches
-from worker.training.device import Device
-from worker.training.numerics import Numerics
-from worker.training.samples import Samples
+from worker.training.device import Device, Numerics
+from worker.training.step import Samples
 from worker.workloads.workload import Workload
 
 

@@ -7,10 +7,8 @@ from typing import Protocol
 import torch
 
 from worker.data.batches import Batch, Batches
-from worker.training.device import Device
-from worker.training.numerics import Numerics
-from worker.training.samples import Samples
-from worker.training.step import Training
+from worker.training.device import Device, Numerics
+from worker.training.step import Samples, Training
 from worker.workloads.workload import Losses, Workload
 
 

@@ -1,4 +1,4 @@
-"""The classifiers of torchvision as workloads."""
+"""The classifiers of torchvision as workloads, in the sizes of the paper's Table 1 and in smaller ones."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,33 @@ class Classifier(Workload):
         """Return the model, with as many classes as ImageNet. It pools images of any size."""
         del shape
         # Here and not above: the host reads this declaration, and torch is imported in the target alone.
-        from worker.training.models import import_torchvision
+        from worker.training.device import import_torchvision
 
         make: Callable[..., torch.nn.Module] = getattr(import_torchvision().models, self.name)
         return make(weights=None, num_classes=CLASSES, **self.options)
+
+
+ALEXNET = Classifier(
+    name="alexnet",
+    sizes={"paper": (512, 224), "quick": (8, 64), "smoke": (2, 64)},
+    smallest_image_px=63,
+)
+
+
+RESNET50 = Classifier(
+    name="resnet50",
+    sizes={"paper": (32, 224), "quick": (8, 64), "smoke": (2, 32)},
+    smallest_image_px=32,
+    alone_from_px=33,
+)
+
+
+INCEPTION_V3 = Classifier(
+    name="inception_v3",
+    sizes={"paper": (32, 299), "quick": (8, 75), "smoke": (2, 75)},
+    smallest_image_px=75,
+    alone_from_px=107,
+    # No auxiliary classifier, as in tf_cnn_benchmarks. Its own initialisation draws truncated normals, which takes
+    # minutes on an emulated CPU and changes no step's work: the layers' default initialisation stays, on every target.
+    options={"aux_logits": False, "init_weights": False},
+)

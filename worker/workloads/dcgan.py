@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from worker.workloads.adversarial import Adversarial
-from worker.workloads.gan import SLOPE
+from worker.workloads.adversarial import SLOPE, Adversarial
 from worker.workloads.workload import Shape
 
 if TYPE_CHECKING:

@@ -1,24 +1,54 @@
-"""The memory probe: the triad of STREAM (McCalpin 1995), and on CUDA the copies between the host and the device.
+"""The probes that compute with torch: the CPU's arithmetic, the memory's bandwidth, and the copies to and from a GPU.
 
-As STREAM does, the triad ``a = b + s * c`` on doubles counts the bytes of three arrays; that most CPUs read a line of
-``a`` before they overwrite it is not counted.
+torch is imported in the functions: the host reads the declarations, and has none.
 """
 
 import time
 from pathlib import Path
 
 from worker.environment import read
-from worker.probes.probe import Probe
-from worker.probes.reading import Measured, Reading, median
+from worker.probes.probe import Measured, Probe, Reading, median
 from worker.spec import Request
 
+# Rows, products a sample, samples. An emulated CPU makes 0.3 GFLOP/s, one core of today's hundreds of times as much.
+PRODUCTS = {"smoke": (512, 1, 5), "quick": (1024, 2, 10), "paper": (4096, 1, 10)}
 MIB = 1 << 20
 ARRAY_MIB = {"smoke": 64, "quick": 128, "paper": 512}
 REPEATS = {"smoke": 5, "quick": 15, "paper": 30}
 BYTES_OF_DOUBLE = 8
 
 
-def measure(request: Request) -> Measured:
+def measure_products(request: Request) -> Measured:
+    """Return the rate of matrix products on one thread and on all."""
+    # Here and not above, as torch below: the host reads the declaration of the probe, and has no torch.
+    from worker.training.device import one_and_all
+
+    rows, products, samples = PRODUCTS[request.size]
+    names = one_and_all(request.threads)
+    metrics = {f"matrix-product-{name}": matrix_products(rows, products, samples) for name in names}
+    return Measured(metrics, {"rows": rows, "products_per_sample": products})
+
+
+def matrix_products(rows: int, products: int, samples: int) -> Reading:
+    """Return GFLOP/s; a product of two n x n matrices counts as 2 n^3 operations."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.rand(rows, rows, generator=generator) for _ in range(2))
+    result = torch.mm(left, right)  # the first product pays for the libraries' own start
+    rates = []
+    for _ in range(samples):
+        begin_s = time.perf_counter()
+        for _ in range(products):
+            torch.mm(left, right, out=result)
+        rates.append(2 * rows**3 * products / (time.perf_counter() - begin_s) / 1e9)
+    return median(rates, "GFLOP/s", "more")
+
+
+CPU = Probe("cpu", measure_products, computes=True, in_turns=True)
+
+
+def measure_bandwidth(request: Request) -> Measured:
     """Return the rate of the triad on one thread and on all, and on CUDA that of copies."""
     # Here and not above, as torch below: the host reads the declaration of the probe, and has no torch.
     from worker.training.device import one_and_all, open_devices
@@ -78,4 +108,4 @@ def last_level_cache() -> str | None:
     return max(((read(index / "level") or "", read(index / "size")) for index in caches), default=("", None))[1]
 
 
-MEMORY = Probe("memory", measure, computes=True, in_turns=True)
+MEMORY = Probe("memory", measure_bandwidth, computes=True, in_turns=True)

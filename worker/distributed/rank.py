@@ -1,22 +1,66 @@
-"""The trainers of a worker's rank: the same step as on one device, with the strategy's exchange in it."""
+"""One rank of a distributed job: a parameter server, or a worker with the exchange of its strategy in each step."""
 
+import contextlib
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from worker.data.batches import Batch, Batches
-from worker.distributed import partition
+from worker.data.batches import Batch, Batches, together
+from worker.distributed import parameters
 from worker.distributed.exchange import Exchange
-from worker.distributed.group import RankGroup
+from worker.distributed.group import RankGroup, joined
 from worker.distributed.parameters import Parameters
-from worker.training.device import Device, timing_event
-from worker.training.numerics import Numerics
+from worker.distributed.serve import serve
+from worker.environment import whole_usage
+from worker.protocol import Events, JobError
+from worker.spec import Membership, Spec
+from worker.training.build import build_network, opened_batches
+from worker.training.device import Device, Numerics, numerics_of, timing_event
+from worker.training.measure import measure, take_turns
 from worker.training.trainer import OneDevice
-from worker.workloads.workload import Workload
+from worker.workloads.workload import LEARNING_RATE, Workload
+
+
+def run_rank(spec: Spec, membership: Membership, device: Device, events: Events) -> None:
+    """Emit everything from ``built`` to ``done``. Raises JobError, of kind ``network`` when another rank is lost."""
+
+    def report(error: JobError) -> None:
+        """Report for a rank that the heartbeat must end, because gloo does not wake it."""
+        events.error(error.kind, str(error))
+
+    workload = spec.load_workload()
+    if membership.servers and type(workload).optimizer is not Workload.optimizer:
+        raise JobError(
+            f"parameter servers update by plain gradient descent, and {workload.name} has an optimizer of its own",
+            kind="request",
+            remedy="use --strategy all-reduce",
+        )
+    if membership.is_server:
+        with joined(membership, "cpu", report=report) as workers:
+            events.emit("built")
+            served = serve(workers, learning_rate=LEARNING_RATE, threads=spec.threads)
+        events.emit("done", usage=whole_usage(), exchanged=served)
+        return
+    with contextlib.ExitStack() as stack:
+        batches = stack.enter_context(opened_batches(spec))
+        numerics = numerics_of(spec.recipe, spec.device)
+        numerics.apply()
+        network = build_network(workload, spec.shape, spec.seed)
+        group = stack.enter_context(joined(membership, spec.device, report=report))
+        with opened_trainer(group, workload, network, device, batches[0], numerics) as trainer:
+            events.emit("built")
+            if spec.turns:
+                take_turns(spec, spec.turns, trainer, events, sys.stdin)
+            else:
+                measure(spec, trainer, events)
+        uses = [use for each in batches if (use := each.close())]
+    data_use = asdict(together(uses)) if uses else None
+    events.emit("done", usage=whole_usage(), data_use=data_use, exchanged=trainer.exchanged())
 
 
 class Worker(OneDevice):
@@ -129,6 +173,6 @@ def opened_trainer(
     if group.membership.strategy == "all-reduce":
         yield AllReduceWorker(workload, placed, device, batches, numerics, group.membership.world)
         return
-    exchange = Exchange(group, Parameters(placed), partition.CHUNK_BYTES)
+    exchange = Exchange(group, Parameters(placed), parameters.CHUNK_BYTES)
     yield ParameterServerWorker(workload, numerics.compile(placed), device, batches, numerics, exchange)
     exchange.close()

@@ -1,7 +1,8 @@
-"""The aggressors that are programs, fio and iperf3, which load the machine by themselves.
+"""The aggressors that compute with torch, on the CPU's caches or past them on its memory, and those that are programs.
 
-A program is started once and runs until it is ended; a stop and a start between steps would be rest for the victim.
-What it has done is read from the kernel's own account of its process.
+fio and iperf3 are started once and run until they are ended; a stop and a start between steps would be rest for the
+victim. Their work is read from the kernel's account of the process. torch is imported in the functions: the host reads
+the declarations, and has none.
 """
 
 import os
@@ -13,14 +14,56 @@ from contextlib import contextmanager
 
 from worker.aggressors.aggressor import Aggressor, AggressorLoad
 from worker.environment import number
-from worker.probes import disk, network, tools
-from worker.probes.reading import ProbeError
+from worker.probes import computing, disk, network, tools
+from worker.probes.probe import ProbeError
 from worker.spec import Request
 
 STEP_S = 0.25
 """How often the account of the program is read: that is its step."""
 LONGEST_S = 86_400
 """The longest run that iperf3 takes; no trial comes near it."""
+
+
+@contextmanager
+def multiplied(request: Request) -> Iterator[AggressorLoad]:
+    """Multiply square fp32 matrices; one of two n x n matrices counts as 2 n^3 operations."""
+    import torch
+
+    from worker.training.device import prepare
+
+    facts = prepare(request.threads, request.device)
+    rows, _, _ = computing.PRODUCTS[request.size]
+    left, right = (torch.rand(rows, rows, generator=torch.Generator().manual_seed(0)) for _ in range(2))
+    result = torch.mm(left, right)
+
+    def step() -> float:
+        torch.mm(left, right, out=result)
+        return 2.0 * rows**3
+
+    yield AggressorLoad("operations", step, facts)
+
+
+@contextmanager
+def added(request: Request) -> Iterator[AggressorLoad]:
+    """Compute ``a = b + s * c`` on arrays far larger than caches; the bytes of all three count, as in STREAM."""
+    import torch
+
+    from worker.training.device import prepare
+
+    facts = prepare(request.threads, request.device)
+    array_bytes = computing.ARRAY_MIB[request.size] * computing.MIB
+    count = array_bytes // computing.BYTES_OF_DOUBLE
+    b, c, a = (torch.full((count,), value, dtype=torch.float64) for value in (1.0, 2.0, 0.0))
+
+    def step() -> float:
+        torch.add(b, c, alpha=3.0, out=a)
+        return 3 * array_bytes
+
+    yield AggressorLoad("bytes", step, facts)
+
+
+CPU = Aggressor("cpu", multiplied)
+MEMORY = Aggressor("memory", added)
 
 
 @contextmanager
