@@ -17,6 +17,7 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.job import Devices
 from suite.plan import Trial
 from suite.records.usage import Usage
+from worker.spec import parse_spec
 
 Scripted = Callable[..., Any]
 
@@ -348,14 +349,15 @@ def test_a_capped_job_tells_every_library_that_chooses_its_code(trial: Trial, sc
 def test_the_worker_is_given_the_whole_trial(trial: Trial, observer: Any, scripted: Scripted) -> None:
     node = scripted(*STORY)
     run_job(trial, node, observer, nullcontext())
-    assert json.loads(node.started[0][1]) == {
+    given = json.loads(node.started[0][1])
+    spec = parse_spec(json.dumps(given))
+    assert (spec.channels, spec.epochs, spec.data, spec.distributed, spec.turns) == (None,) * 5
+    assert given == {
         "workload": "worker.workloads.classifier:ALEXNET",
         "batch": 2,
-        "channels": None,
         "image_px": 64,
         "warmup_steps": 2,
         "steps": 3,
-        "epochs": None,
         "threads": 1,
         "recipe": "reference",
         "seed": 7,

@@ -24,6 +24,7 @@ from tests.scenarios.conftest import HereNode, ScriptedNode, ScriptedProcess
 from tests.scenarios.pictures import damage, folder
 from tests.scenarios.test_job import STORY, event
 from worker.data.listing import listing
+from worker.spec import Data, parse_spec
 
 SHA256, LISTING = "ab" * 32, "cd" * 32
 USE = {
@@ -178,14 +179,14 @@ def test_the_job_is_told_where_the_data_are_in_the_target(planned: Trial, observ
     node = reading()
     planned = planned.with_job(loading=Loading(loader_workers=3, decoder="pillow"))
     Real().measure(planned, [Instance(node)], observer, nullcontext())
-    assert json.loads(node.started[0][1])["data"] == {
-        "kind": "worker.data.kinds.imagefolder:IMAGEFOLDER",
-        "directory": "/mnt/data",
-        "loader_workers": 3,
-        "decoder": "pillow",
-        "crop": "random",
-        "frame_stride": 1,
-    }
+    assert parse_spec(node.started[0][1].decode()).data == Data(
+        kind="worker.data.kinds.imagefolder:IMAGEFOLDER",
+        directory="/mnt/data",
+        loader_workers=3,
+        decoder="pillow",
+        crop="random",
+        frame_stride=1,
+    )
 
 
 @pytest.mark.parametrize(("asked", "wanted"), [(None, 2), (0, 0), (5, 5)])
