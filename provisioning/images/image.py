@@ -207,8 +207,8 @@ def difference(first: Image, second: Image) -> list[str]:
     """Return the differences of two images: packages first, then paths; empty for the same tree."""
     tables = [(read(first.tree), read(second.tree)) for read in (packages, _manifest)]
     programs, entries = (sorted(differ(*pair), key=lambda fact: fact.path) for pair in tables)
-    versions = [f"package {fact.path}: {fact.one or 'absent'}, {fact.other or 'absent'}" for fact in programs]
-    paths = [_entry(fact.path, fact.one, fact.other) for fact in entries]
+    versions = [f"package {fact.path}: {fact.first or 'absent'}, {fact.second or 'absent'}" for fact in programs]
+    paths = [_entry(fact.path, fact.first, fact.second) for fact in entries]
     more = [f"and {len(paths) - MOST_PATHS} more paths"] if len(paths) > MOST_PATHS else []
     return [*versions, *paths[:MOST_PATHS], *more]
 
