@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy import special
 
-from analysis.compare.detection import GROWTH, PILOT_BLOCKS
+from analysis.compare.convergence import GROWTH, PILOT_BLOCKS
 from analysis.statistics.power import degrees_of_freedom, detectable, trimmed
 from analysis.statistics.ratios import detection_level
 from analysis.statistics.sequential import LEAST_BLOCKS

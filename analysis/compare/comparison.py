@@ -5,22 +5,27 @@ scale, and the ratios of the blocks are averaged there. A value is the geometric
 that scale.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from analysis.compare.ablations import ablation_effects
-from analysis.compare.circumstances import circumstances
 from analysis.compare.costs import ALL_IN, costs, with_costs
-from analysis.compare.effects import effects_of, interactions, judged, overall, ratios_of
-from analysis.compare.groups import groups
+from analysis.compare.effects import (
+    GroupKey,
+    ablation_effects,
+    effects_of,
+    interactions,
+    judged,
+    overall,
+    ratios_of,
+)
+from analysis.compare.groups import circumstances, groups, same_work
 from analysis.compare.interference import interference, isolation
-from analysis.compare.noise import differing, noise_floors, replicas
+from analysis.compare.noise import burst_variation, differing, noise_floors, replicas
 from analysis.compare.pairing import plain, to_baseline, with_variants
-from analysis.compare.results import AblationEffect, Circumstances, Comparison, Cost, Group, Overall
-from analysis.compare.same_work import same_work
+from analysis.compare.results import AblationEffect, Comparison, Cost, Group, Overall
 from analysis.compare.standing import with_standing
-from analysis.compare.turns import turns_of
 from analysis.compare.validity import usable
 from analysis.load.metrics import with_trait
 from analysis.load.plans import looked_after
@@ -39,8 +44,8 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     forms the ratios that validity refuses, and marks them.
     """
     trials, metrics = with_costs(with_changes(with_variants(records.trials))), records.metrics
-    every_ok = trials[trials["ok"]]
-    ok = plain(every_ok)
+    finished = trials[trials["ok"]]
+    ok = plain(finished)
     formed = usable(to_baseline(ok, [*(metric.column for metric in metrics), ALL_IN]), force=force)
     targets = formed.pairs[formed.pairs["target"] != BASELINE]
     ratios = {metric.column: ratios_of(targets, metric) for metric in metrics}
@@ -48,47 +53,40 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     effects = {metric.column: judged(ratios[metric.column], metric, margin, looked) for metric in metrics}
     # Opening is left out: one layer comes after the other, and their times add.
     layered = [metric for metric in metrics if metric.name != "opening"]
-    layers = effects_of({one.column: interactions(ratios[one.column]) for one in layered}, layered, margin)
-    again = replicas(ok, metrics)
-    floors, itself = noise_floors(ok, again, metrics), effects_of(again, metrics, margin, looked)
-    ablations, refused = ablation_effects(every_ok, metrics, margin, force=force)
-    taken = costs(ok, formed.pairs)
-    shared = interference(every_ok, margin, force=force)
-    around = circumstances(trials, disturbed(ok))
-    turns = turns_of(ok, records.evidence)
-    work = same_work(every_ok)
-    found = [
-        replace(
-            group,
-            noise_floors=floors.get((group.job, group.model), {}),
-            interactions=layers.get((group.job, group.model, ""), {}),
-            aa=itself.get((group.job, group.model, BASELINE), {}),
-            ablations=_of(group, ablations),
-            costs=_of(group, taken),
-            circumstances=around.get((group.job, group.model), Circumstances()),
-            turns=turns.get((group.job, group.model), ()),
-            same_work=work.get((group.job, group.model), ()),
-        )
+    layers = {metric.column: interactions(ratios[metric.column]) for metric in layered}
+    second = replicas(ok, metrics)
+    ablations, ablations_refused = ablation_effects(finished, metrics, margin, force=force)
+    shared = interference(finished, margin, force=force)
+    parts: dict[str, dict[GroupKey, Any]] = {
+        "noise_floors": noise_floors(ok, second, metrics),
+        "interactions": effects_of(layers, layered, margin),
+        "aa": effects_of(second, metrics, margin, looked),
+        "ablations": _by_group(ablations),
+        "costs": _by_group(costs(ok, formed.pairs)),
+        "circumstances": circumstances(trials, disturbed(ok)),
+        "turns": burst_variation(ok, records.evidence),
+        "same_work": same_work(finished),
+    }
+    complete = tuple(
+        replace(group, **{name: part[group.key] for name, part in parts.items() if group.key in part})
         for group in groups(plain(trials), formed.pairs, metrics, effects)
-    ]
-    of_runs = (*records.warnings, *missing_trials(records, trials), *hosts_differ(trials))
-    of_records = (*of_runs, *failures(trials), *diverged(trials), *mixtures(plain(trials)), *changed(every_ok))
+    )
     # Jobs that share the machine are compared with themselves alone, and on bare metal they may have all CPUs.
-    apart = formed.refused[with_trait(formed.refused, "normalised")]
-    of_ratios = (*refusals(apart), *refused, *shared.warnings)
-    normalised = [one for one in found if one.job.traits.normalised]
+    of_ratios = (*refusals(formed.refused[with_trait(formed.refused, "normalised")]), *ablations_refused)
+    of_records = (*records.warnings, *missing_trials(records, trials), *hosts_differ(trials), *failures(trials))
+    of_states = (*diverged(trials), *mixtures(plain(trials)), *changed(finished))
     of_trust = (
-        *unnormalised(normalised),
-        *differing(again, [metric for metric in metrics if not metric.supporting]),
-        *disturbances(every_ok),
-        *learning(every_ok),
+        *unnormalised([group for group in complete if group.job.traits.normalised]),
+        *differing(second, [metric for metric in metrics if not metric.supporting]),
+        *disturbances(finished),
+        *learning(finished),
     )
     return with_standing(
         Comparison(
             runs=tuple(sorted(trials["run_id"].unique())),
-            groups=tuple(found),
-            warnings=(*of_records, *of_ratios, *of_trust),
-            overall=tuple(replace(one, notes=_notes(one, found)) for one in overall(ratios, margin, looked)),
+            groups=complete,
+            warnings=(*of_records, *of_states, *of_ratios, *shared.warnings, *of_trust),
+            overall=tuple(replace(one, notes=_notes(one, complete)) for one in overall(ratios, margin, looked)),
             interference=shared.found,
             isolation=isolation(shared, margin),
             margin=margin,
@@ -98,13 +96,18 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     )
 
 
-_Found = TypeVar("_Found", AblationEffect, Cost)
+_Part = TypeVar("_Part", AblationEffect, Cost)
 
 
-def _of(group: Group, found: Sequence[_Found]) -> tuple[_Found, ...]:
-    return tuple(one for one in found if (one.job, one.model) == (group.job, group.model))
+def _by_group(results: Iterable[_Part]) -> dict[GroupKey, tuple[_Part, ...]]:
+    by_group: dict[GroupKey, tuple[_Part, ...]] = defaultdict(tuple)
+    for result in results:
+        by_group[result.job, result.model] += (result,)
+    return by_group
 
 
-def _notes(one: Overall, groups: Iterable[Group]) -> tuple[str, ...]:
-    summaries = [summary for group in groups if group.job == one.job for summary in group.targets]
-    return tuple(dict.fromkeys(note for found in summaries if found.target == one.target for note in found.notes))
+def _notes(over_models: Overall, groups: Iterable[Group]) -> tuple[str, ...]:
+    """Return the notes of the target in all groups of the job."""
+    summaries = [summary for group in groups if group.job == over_models.job for summary in group.targets]
+    of_target = (summary for summary in summaries if summary.target == over_models.target)
+    return tuple(dict.fromkeys(note for summary in of_target for note in summary.notes))

@@ -1,7 +1,16 @@
-"""Convergence of a run: how wide its intervals are so far, and whether the stop rule ends it."""
+"""Decide when a run has enough blocks: by the width of its intervals, its verdicts, or a difference to detect.
+
+To detect a stated difference, the first blocks of the run itself count in its result, as an internal pilot does (Wittes
+and Brittain, Statist. Med. 9 (1990) 65). The plan made from them is kept: looking again and again finds the moment at
+which the noise looks small. A pilot that looked quiet by chance is found out only if enough blocks follow it, or else
+identical targets are called different too often: hence at least ``GROWTH`` times its blocks. The numbers come from
+``benchmarks/power.py``.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -12,50 +21,52 @@ from analysis.compare.pairing import plain, to_baseline, with_variants
 from analysis.compare.validity import usable
 from analysis.load.metrics import METRICS, Metric, metrics_of
 from analysis.load.records import Records
-from analysis.statistics.ratios import MARGIN, Samples, locate
+from analysis.statistics.power import blocks_needed
+from analysis.statistics.ratios import MARGIN, Location, Samples, detectable_share, detection_level, locate
 from analysis.statistics.sequential import LEAST_BLOCKS, Decision, should_stop, should_stop_deciding
+from suite.plan import Detection
 from suite.request.repetitions import Repetitions
 from suite.targets import BASELINE
 
+PILOT_BLOCKS = 10
+GROWTH = 2
+
 
 def should_stop_run(
-    records: Records | None, asked: Repetitions, *, min_blocks: int = LEAST_BLOCKS, max_blocks: int
+    records: Records | None, repetitions: Repetitions, *, min_blocks: int = LEAST_BLOCKS, max_blocks: int
 ) -> Decision:
     """Decide on the records of one run so far, by the ratio of every target and model to bare metal.
 
-    ``asked`` says ``until`` when it goes on; ``records`` is None as long as none counts. In a run of bare metal alone,
-    twice in every block, the ratio of the two counts. Every metric of a probe counts, since none stands for all. A
-    block counts once the run has begun it; if bare metal or the target failed, or validity refuses the pair, it is a
-    block without a ratio. Call this when a block has ended. Warm-up trials are no blocks, and ablations are not waited
-    for.
+    ``records`` is None as long as none counts. In a run of bare metal alone, twice in every block, the ratio of the two
+    counts. Every metric of a probe counts, since none stands for all. A block counts once the run has begun it; if bare
+    metal or the target failed, or validity refuses the pair, it is a block without a ratio. Call this when a block has
+    ended. Warm-up trials are no blocks, and ablations are not waited for.
     """
     families = log_ratios(records, "throughput") if records else {}
-    if asked.decides:
-        margin = asked.margin_share or MARGIN
+    if repetitions.decides:
+        margin = repetitions.margin_share or MARGIN
         return should_stop_deciding(families.values(), margin, min_blocks=min_blocks, max_blocks=max_blocks)
     ratios = {name: values for family in families.values() for name, values in family.items()}
-    return should_stop(ratios, asked.half_width or 0.0, min_blocks=min_blocks, max_blocks=max_blocks)
+    return should_stop(ratios, repetitions.half_width or 0.0, min_blocks=min_blocks, max_blocks=max_blocks)
 
 
 def intervals(records: Records) -> dict[str, tuple[float, float, float]]:
     """Return each ratio so far with the ends of its interval, by its name; the widest first."""
-    places = {name: locate(np.asarray(values)) for name, values in _of_all_metrics(records, "throughput").items()}
+    places = _places(records, "throughput")
     ends = {name: (place.centre, *place.interval) for name, place in places.items() if place and place.interval}
-    widest = sorted(ends.items(), key=lambda each: each[1][1] - each[1][2])
+    widest = sorted(ends.items(), key=lambda ratio: ratio[1][1] - ratio[1][2])
     return {name: (math.exp(centre), math.exp(low), math.exp(high)) for name, (centre, low, high) in widest}
 
 
 def half_widths(records: Records, metric: str = "throughput") -> dict[str, float | None]:
-    """Return how wide each interval is now, as a share, by the name of its ratio; None if it cannot be formed yet."""
-    places = {name: locate(np.asarray(values)) for name, values in _of_all_metrics(records, metric).items()}
-    return {
-        name: None if place is None or place.half_width is None else math.expm1(place.half_width)
-        for name, place in places.items()
-    }
+    """Return the half width of each interval, as a share, by the name of its ratio; None if it cannot be formed yet."""
+    widths = {name: place.half_width if place else None for name, place in _places(records, metric).items()}
+    return {name: None if width is None else math.expm1(width) for name, width in widths.items()}
 
 
-def _of_all_metrics(records: Records, metric: str) -> dict[str, Samples]:
-    return {name: values for family in log_ratios(records, metric).values() for name, values in family.items()}
+def _places(records: Records, metric: str) -> dict[str, Location | None]:
+    families = log_ratios(records, metric).values()
+    return {name: locate(np.asarray(values)) for family in families for name, values in family.items()}
 
 
 def log_ratios(records: Records, metric: str) -> dict[str, dict[str, Samples]]:
@@ -66,40 +77,98 @@ def log_ratios(records: Records, metric: str) -> dict[str, dict[str, Samples]]:
     trials = plain(with_variants(records.trials))
     if metric == METRICS[0].name and trials[METRICS[0].column].isna().all():
         metric = METRICS[1].name  # a command that prints no throughput is decided by its elapsed time
-    metrics = [known for known in records.metrics if known.of_probe or known.name == metric]
-    formed = usable(to_baseline(trials[trials["ok"]], [known.column for known in metrics])).pairs
-    places = trials[["run_id", "block"]].drop_duplicates().sort_values(["run_id", "block"])
-    index = pd.MultiIndex.from_frame(places)
+    metrics = [one for one in records.metrics if one.of_probe or one.name == metric]
+    finished = trials[trials["ok"]]
+    blocks = trials[["run_id", "block"]].drop_duplicates().sort_values(["run_id", "block"])
+    index = pd.MultiIndex.from_frame(blocks)
     kinds = ["scenario", "model", "target", "design"]
-    asked = trials.loc[trials["target"] != BASELINE, kinds].astype(str).drop_duplicates()
-    if asked.empty:
-        return _against_itself(trials[trials["ok"]], metrics, index)
+    arms = trials.loc[trials["target"] != BASELINE, kinds].astype(str).drop_duplicates()
+    if arms.empty:
+        return _against_itself(finished, metrics, index)
+    formed = usable(to_baseline(finished, [metric.column for metric in metrics])).pairs
     ratios: dict[str, dict[str, Samples]] = {}
-    for scenario, model, target, design in asked.itertuples(index=False):
+    for scenario, model, target, design in arms.itertuples(index=False):
         rows = formed[(formed["model"] == model) & (formed["target"] == target) & (formed["design"] == design)]
-        blocks = rows.groupby(["run_id", "block"])
-        own = metrics_of(metrics, scenario, model)
-        for known in own:
-            name = f"{model} on {target}" + (f", {known.name}" if known.of_probe else _told(design))
-            ratios.setdefault(known.column, {})[name] = list(blocks[known.column].mean().reindex(index))
-        if not own:  # every trial of the probe failed so far
+        by_block = rows.groupby(["run_id", "block"])
+        measured = metrics_of(metrics, scenario, model)
+        for measure in measured:
+            name = _name(model, target, measure, design)
+            ratios.setdefault(measure.column, {})[name] = list(by_block[measure.column].mean().reindex(index))
+        if not measured:  # every trial of the probe failed so far
             ratios.setdefault("", {})[f"{model} on {target}"] = [math.nan] * len(index)
     return ratios
 
 
 def _against_itself(ok: pd.DataFrame, metrics: Sequence[Metric], index: pd.MultiIndex) -> dict[str, dict[str, Samples]]:
     """Return those of the second bare-metal trial over the first, by the name ``resnet50 on bare-metal-again``."""
-    found = replicas(ok, metrics)
     return {
-        known.column: {
-            f"{model} on {BASELINE}-again" + (f", {known.name}" if known.of_probe else _told(job.variant)): list(
-                ratios[RATIO].reindex(index)
-            )
-            for (job, model, _), ratios in found[known.column].items()
+        metric.column: {
+            _name(model, f"{BASELINE}-again", metric, job.variant): list(values[RATIO].reindex(index))
+            for (job, model), values in second.items()
         }
-        for known in metrics
+        for metric, second in zip(metrics, replicas(ok, metrics).values(), strict=True)
     }
 
 
-def _told(design: str) -> str:
-    return ", alternating" if "alternating" in design else ""
+def _name(model: str, target: str, metric: Metric, design: str) -> str:
+    suffix = f", {metric.name}" if metric.of_probe else ", alternating" if "alternating" in design else ""
+    return f"{model} on {target}{suffix}"
+
+
+def plan_detection(
+    records: Records, difference: float, *, least: int, most: int, source: Literal["pilot", "earlier"]
+) -> Detection | None:
+    """Return the blocks that detect a difference, as a share, for the ratio that takes the most.
+
+    The records are those of the pilot, or of earlier runs. Of a pilot, a ratio with fewer than ``LEAST_BLOCKS`` blocks
+    is left out; of earlier runs every ratio needs ``PILOT_BLOCKS``. None if there is nothing to plan from.
+    """
+    candidates = []
+    for family in log_ratios(records, "throughput").values():
+        for name, values in family.items():
+            place = locate(np.asarray(values))
+            measured = 0 if place is None else place.n
+            if source == "earlier" and measured < PILOT_BLOCKS:
+                return None
+            if place is None or place.deviation is None or measured < LEAST_BLOCKS:
+                continue
+            freedom, level = place.degrees_of_freedom, detection_level(len(family))
+            needed = blocks_needed(math.log1p(difference), place.deviation, freedom, level=level, least=LEAST_BLOCKS)
+            candidates.append((math.inf if needed is None else needed, place.deviation, name, place, len(family)))
+    if not candidates:
+        return None
+    needed_most, deviation, name, place, members = max(candidates, key=lambda candidate: candidate[:2])
+    if source == "pilot":
+        least = max(least, GROWTH * PILOT_BLOCKS)
+    blocks = int(min(max(needed_most, least), most))
+    return Detection(
+        difference=difference,
+        needed=None if math.isinf(needed_most) else int(needed_most),
+        blocks=blocks,
+        detectable=detectable_share(place, members, blocks),
+        source=source,
+        measured=place.n,
+        ratio=name,
+        deviation=math.expm1(deviation),
+    )
+
+
+def should_stop_detecting(
+    records: Callable[[], Records], difference: float, blocks: int, *, least: int, most: int
+) -> Decision:
+    """Decide whether the ``blocks`` complete blocks of a run are those that its pilot plans; for a cell of a sweep."""
+    pilot = min(PILOT_BLOCKS, most)
+    if blocks < pilot:
+        return Decision(False, f"the pilot of {pilot} blocks is not complete", None, pilot - blocks)
+    planned = plan_detection(pilot_of(records()), difference, least=least, most=most, source="pilot")
+    if planned is None:
+        return Decision(True, "no target has enough ratios to plan from", None, 0)
+    reason = f"its pilot plans {planned.blocks} blocks to detect {difference:.2%}"
+    if planned.capped:
+        reason = f"at most {planned.blocks} blocks are allowed; {difference:.2%} takes {planned.needed or 'far more'}"
+    return Decision(blocks >= planned.blocks, reason, None, max(planned.blocks - blocks, 0))
+
+
+def pilot_of(records: Records) -> Records:
+    """Return the records of the blocks that are the pilot of their run."""
+    return replace(records, trials=records.trials[records.trials["block"] < PILOT_BLOCKS])

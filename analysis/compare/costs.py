@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare.effects import RATIO, Key, effect, ratios_of
-from analysis.compare.pairing import ROW, papers_order
-from analysis.compare.results import ComparedJob, Cost
+from analysis.compare.pairing import ROW, job_of, papers_order
+from analysis.compare.results import Cost
 from analysis.load.metrics import Metric, with_trait
 from analysis.statistics.ratios import locate
 from suite.targets import BASELINE
@@ -64,18 +64,25 @@ def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[Cost]:
     table = pd.concat([pd.DataFrame(part) for part in parts], axis=1)
     table["substitutes"], table["changed"] = rows["substitutes"].unique(), rows["changed"].unique()
     table["unit"] = rows["unit"].first()
-    found = [_cost(row, normalised) for row in table.dropna(how="all", subset=columns).reset_index().to_dict("records")]
-    return sorted(found, key=lambda cost: papers_order(cost.job, cost.model, cost.target))
+    known = table.dropna(how="all", subset=columns).reset_index().to_dict("records")
+    return sorted(
+        (_cost(row, normalised) for row in known), key=lambda cost: papers_order(cost.job, cost.model, cost.target)
+    )
 
 
 def _cost(row: Mapping[Any, Any], normalised: Mapping[Key, pd.DataFrame]) -> Cost:
-    *job, model, target = (str(row[key]) for key in ROW)
-    key = (ComparedJob(*job), model, target)
+    job = job_of(row)
+    key = job, str(row["model"]), str(row["target"])
     place = locate(normalised[key][RATIO].to_numpy()) if key in normalised else None
-    found = {name: row[column] for name, column in (_MEANS | _PEAKS | _BYTES).items()}
-    known: dict[str, Any] = {name: None if pd.isna(value) else float(value) for name, value in found.items()}
     lines = (line for text in (*row["substitutes"], *row["changed"]) for line in text.splitlines())
-    unit = PER_TRIAL if key[0].traits.probes else f"1,000 {row['unit']}"
+    values: dict[str, Any] = {
+        name: None if pd.isna(row[column]) else float(row[column])
+        for name, column in (_MEANS | _PEAKS | _BYTES).items()
+    }
     return Cost(
-        *key, unit=unit, normalised=effect(place) if place else None, notes=tuple(dict.fromkeys(lines)), **known
+        *key,
+        unit=PER_TRIAL if job.traits.probes else f"1,000 {row['unit']}",
+        normalised=effect(place) if place else None,
+        notes=tuple(dict.fromkeys(lines)),
+        **values,
     )

@@ -1,25 +1,34 @@
-"""Effects, made of log ratios by block: of targets, of layers on each other, and over all models."""
+"""Effects, made of log ratios by block: of targets, ablations and layers, and over all models.
+
+An ablation is compared with the same target of the same block as it is, by the rules that compare a target with bare
+metal; only what was switched may differ. Its verdicts are a family of their own per job and metric: the question is not
+what the targets cost, and asking it must not change the answer to that.
+"""
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import pandas as pd
 
-from analysis.compare.pairing import ROW
-from analysis.compare.results import ComparedJob, Effect, Expected, Overall, known_first
-from analysis.compare.validity import marks_of
+from analysis.compare.pairing import ROW, grouped, pair, papers_order, plain
+from analysis.compare.results import AblationEffect, ComparedJob, Effect, Expected, Overall, known_first
+from analysis.compare.validity import marks_of, usable
 from analysis.load.metrics import METRICS, Metric
 from analysis.statistics.ratios import SIGNIFICANCE, Location, Verdict, judge, locate
 from analysis.statistics.sequential import level_of
 from analysis.statistics.tails import Tail, qualified, tail_of
+from analysis.warnings.findings import refusals
+from analysis.warnings.types import AnalysisWarning
+from suite.job.ablations import facts_that_may_differ
 from suite.targets import TARGETS
 
 _Key = TypeVar("_Key", bound=tuple[Any, ...])
+GroupKey = tuple[ComparedJob, str]
+"""A job and a model."""
 Key = tuple[ComparedJob, str, str]
-"""A job, a model (or nothing), and a target (or nothing)."""
+"""A job, a model and a target."""
 RATIO, BASE = "ratio", "base"
 Ratios = Mapping[Key, pd.DataFrame]
 """Log ratios, each with the run and the block as its index, in a column ``RATIO``; the logarithm of what they are
@@ -30,11 +39,8 @@ def ratios_of(pairs: pd.DataFrame, metric: Metric) -> dict[Key, pd.DataFrame]:
     """Return the log ratios of every target of the pairs, in the blocks in which the metric was measured."""
     columns = {metric.column: RATIO, f"{metric.column}_base": BASE}
     measured = pairs.loc[metric.rows(pairs) & pairs[metric.column].notna(), [*ROW, "run_id", "block", *columns]]
-    found = {}
-    for key, rows in measured.rename(columns=columns).set_index(["run_id", "block"]).groupby(ROW):
-        *job, model, target = (str(part) for part in key)
-        found[ComparedJob(*job), model, target] = rows[[RATIO, BASE]]
-    return found
+    by_block = measured.rename(columns=columns).set_index(["run_id", "block"])
+    return {key: rows[[RATIO, BASE]] for key, rows in grouped(by_block)}
 
 
 def judged(
@@ -47,7 +53,7 @@ def judged(
     families: dict[ComparedJob, list[_Key]] = defaultdict(list)
     for key in ratios:
         families[key[0]].append(key)
-    found: dict[_Key, Effect] = {}
+    effects: dict[_Key, Effect] = {}
     for keys in families.values():
         places = [locate(ratios[key][RATIO].to_numpy()) for key in keys]
         tails = [_tail(ratios[key], metric) for key in keys]
@@ -56,8 +62,8 @@ def judged(
         verdicts = qualified(verdicts, places, tails, margin)
         for key, place, verdict, tail in zip(keys, places, verdicts, tails, strict=True):
             if place is not None:
-                found[key] = effect(place, verdict, tail)
-    return found
+                effects[key] = effect(place, verdict, tail)
+    return effects
 
 
 def _tail(ratios: pd.DataFrame, metric: Metric) -> Tail | None:
@@ -75,49 +81,66 @@ def effects_of(
     """Return the effects of each key by the metric's name. ``ratios`` by the metric's column."""
     effects: dict[_Key, dict[str, Effect]] = defaultdict(dict)
     for metric in metrics:
-        for key, found in judged(ratios[metric.column], metric, margin, looked).items():
-            effects[key][metric.name] = found
+        for key, result in judged(ratios[metric.column], metric, margin, looked).items():
+            effects[key][metric.name] = result
     return effects
 
 
 def effect(place: Location, verdict: Verdict | None = None, tail: Tail | None = None) -> Effect:
     """Return the effect that a mean of log ratios stands for."""
-    ends = place.interval
-    interval = None if ends is None else (math.exp(ends[0]), math.exp(ends[1]))
-    found = Effect(math.exp(place.centre), place.n, interval, verdict)
+    interval = place.interval and _exp(place.interval)
     if tail is None:
-        return found
-    low, high = tail.expected.interval
-    expected = Expected(math.exp(tail.expected.centre), (math.exp(low), math.exp(high)))
-    return replace(found, expected=expected, slow=tail.slow)
+        return Effect(math.exp(place.centre), place.n, interval, verdict)
+    expected = Expected(math.exp(tail.expected.centre), _exp(tail.expected.interval))
+    return Effect(math.exp(place.centre), place.n, interval, verdict, expected, tail.slow)
 
 
-def notes_of(own: pd.DataFrame, pairs: pd.DataFrame) -> dict[Key, tuple[str, ...]]:
+def _exp(ends: tuple[float, float]) -> tuple[float, float]:
+    return math.exp(ends[0]), math.exp(ends[1])
+
+
+def notes_of(trials: pd.DataFrame, pairs: pd.DataFrame) -> dict[Key, tuple[str, ...]]:
     """Return the substitutes of the trials, what changed between them, and the marks of their pairs."""
     texts: dict[Key, dict[str, None]] = defaultdict(dict)
-    for table in (own, pairs):
-        for key, rows in table.groupby(ROW):
-            *job, model, target = (str(part) for part in key)
-            found = marks_of(rows) if table is pairs else _own_notes(rows)
-            texts[ComparedJob(*job), model, target] |= dict.fromkeys(filter(None, found))
-    return {key: tuple(found) for key, found in texts.items()}
+    for key, rows in grouped(trials):
+        texts[key] |= dict.fromkeys((*"\n".join(rows["substitutes"].unique()).splitlines(), *rows["changed"].unique()))
+    for key, rows in grouped(pairs):
+        texts[key] |= dict.fromkeys(marks_of(rows))
+    return {key: tuple(filter(None, notes)) for key, notes in texts.items()}
 
 
-def _own_notes(trials: pd.DataFrame) -> tuple[str, ...]:
-    return (*"\n".join(trials["substitutes"].unique()).splitlines(), *trials["changed"].unique())
+def ablation_effects(
+    ok: pd.DataFrame, metrics: Sequence[Metric], margin: float, *, force: bool = False
+) -> tuple[list[AblationEffect], list[AnalysisWarning]]:
+    """Return the effects of ablations, in the order of the paper, and what is refused.
+
+    ``ok`` are the trials that are ok; they have ``variant``.
+    """
+    ratios: dict[str, dict[tuple[ComparedJob, str, str, str], pd.DataFrame]] = {one.column: {} for one in metrics}
+    notes: dict[tuple[Any, ...], tuple[str, ...]] = {}
+    warnings: list[AnalysisWarning] = []
+    undisturbed = ok[ok["aggressor"].isna()]
+    for name in map(str, undisturbed["ablation"].dropna().unique()):
+        switched = undisturbed[undisturbed["ablation"] == name]
+        pairs = pair(switched, plain(ok), list(ratios), same=["target"])
+        formed = usable(pairs, force=force, switched=facts_that_may_differ(name))
+        warnings += refusals(formed.refused, "the same target as it is", name)
+        for metric in metrics:
+            ratios[metric.column] |= {(*key, name): values for key, values in ratios_of(formed.pairs, metric).items()}
+        notes |= {(*key, name): texts for key, texts in notes_of(switched, formed.pairs).items()}
+    effects = effects_of(ratios, metrics, margin)
+    order = sorted(effects, key=lambda key: (*papers_order(*key[:3]), key[3]))
+    return [AblationEffect(*key, effects=effects[key], notes=notes.get(key, ())) for key in order], warnings
 
 
-def interactions(ratios: Ratios) -> dict[Key, pd.DataFrame]:
+def interactions(ratios: Ratios) -> dict[GroupKey, pd.DataFrame]:
     """Return log(container-vm / (container x vm)) of each job and model, in the blocks that hold all four targets."""
-    found = {}
-    for job, model, target in ratios:
-        parts = [ratios.get((job, model, part)) for part in ("container-vm", "container", "vm")]
-        if target != "container-vm" or any(part is None for part in parts):
-            continue
-        both, container, vm = parts
+    layered = {}
+    for job, model in dict.fromkeys(key[:2] for key in ratios):
+        both, container, vm = (ratios.get((job, model, target)) for target in ("container-vm", "container", "vm"))
         if both is not None and container is not None and vm is not None:
-            found[job, model, ""] = (both[[RATIO]] - container[[RATIO]] - vm[[RATIO]]).dropna()
-    return {key: values for key, values in found.items() if len(values)}
+            layered[job, model] = (both[[RATIO]] - container[[RATIO]] - vm[[RATIO]]).dropna()
+    return {key: values for key, values in layered.items() if len(values)}
 
 
 def overall(ratios: Mapping[str, Ratios], margin: float, looked: int | None = None) -> tuple[Overall, ...]:
@@ -143,13 +166,13 @@ def overall(ratios: Mapping[str, Ratios], margin: float, looked: int | None = No
 
 def _mean(ratios: Ratios, job: ComparedJob, models: list[str], target: str) -> pd.DataFrame:
     """Return the mean over the models, per block; blocks that lack a model are left out, so that all weigh the same."""
-    found = [ratios[job, model, target] for model in models if (job, model, target) in ratios]
-    if len(found) < len(models):
+    of_models = [ratios[job, model, target] for model in models if (job, model, target) in ratios]
+    if len(of_models) < len(models):
         return pd.DataFrame(columns=[RATIO, BASE], dtype=float)
-    return mean_of(found)
+    return mean_of(of_models)
 
 
-def mean_of(found: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def mean_of(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return the mean of frames of the same columns per block, of the blocks that all of them have."""
-    joined = pd.concat(found, axis=1, join="inner").dropna()
-    return pd.DataFrame({name: joined.loc[:, joined.columns == name].mean(axis=1) for name in found[0].columns})
+    joined = pd.concat(frames, axis=1, join="inner").dropna()
+    return pd.DataFrame({name: joined.loc[:, joined.columns == name].mean(axis=1) for name in frames[0].columns})

@@ -1,5 +1,6 @@
-"""Groups: the summaries of the targets of each job and model, made of trials and effects."""
+"""Groups: the targets of each job and model, in which circumstances they ran, and whether all did the same work."""
 
+from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -8,45 +9,60 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare.effects import Key
-from analysis.compare.pairing import ROW, job_of
-from analysis.compare.results import ComparedJob, Effect, Estimate, Group, TargetSummary, known_first
-from analysis.compare.validity import all_named, compact
+from analysis.compare.effects import GroupKey, Key
+from analysis.compare.pairing import BLOCK, GROUP, ROW, baseline, grouped, job_of
+from analysis.compare.results import (
+    Circumstances,
+    Disturbed,
+    Effect,
+    Estimate,
+    Group,
+    SameWork,
+    TargetSummary,
+    known_first,
+)
+from analysis.compare.validity import agreements, all_named, compact, rounding
+from analysis.load.computed import AGREEMENTS, Agreement
 from analysis.load.metrics import Metric, in_units, metrics_of
 from suite.registries import WORKLOADS
 from suite.targets import BASELINE, TARGETS
+from suite.trial_names import arm_name
 
-Effects = Mapping[str, Mapping[Key, Effect]]
-"""The effects by the metric's column."""
+_BLOCK = ["run_id", "block"]
+_SIDES = ["computed", "facts"]
+_SWITCHED = ["ablation", "aggressor"]
 
 
-def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric], effects: Effects) -> list[Group]:
+def groups(
+    trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric], effects: Mapping[str, Mapping[Key, Effect]]
+) -> list[Group]:
     """Return the targets of each job and model, in the order of the paper.
 
-    ``trials`` are those of the targets as they are, failed ones too; ``pairs`` are the usable pairs with bare metal.
+    ``trials`` are those of the targets as they are, failed ones too; ``pairs`` are the usable pairs with bare metal;
+    ``effects`` are by the metric's column.
     """
-    targets: dict[tuple[ComparedJob, str], list[TargetSummary]] = {}
-    units: dict[tuple[ComparedJob, str], object] = {}
-    losses = {key: _mean_losses(found) for key, found in trials[trials["ok"]].groupby(ROW)["losses"]}
+    targets: dict[GroupKey, list[TargetSummary]] = defaultdict(list)
+    units: dict[GroupKey, object] = {}
+    losses = {key: _mean_losses(rows["losses"]) for key, rows in grouped(trials[trials["ok"]])}
     for row in _table(trials, pairs, metrics).to_dict("records"):
-        job, model = job_of(row), row["model"]
-        own = metrics_of(metrics, job.scenario, model)
-        found = {metric.name: effects[metric.column].get((job, model, row["target"])) for metric in own}
-        lately = losses.get(tuple(row[name] for name in ROW), {})
-        targets.setdefault((job, model), []).append(replace(_summary(row, own, found), losses=lately))
+        job, model, target = job_of(row), row["model"], row["target"]
+        measured = metrics_of(metrics, job.scenario, model)
+        of_target = {metric.name: effects[metric.column].get((job, model, target)) for metric in measured}
+        summary = replace(_summary(row, measured, of_target), losses=losses.get((job, model, target), {}))
+        targets[job, model].append(summary)
         units[job, model] = row["unit"]
-    made = [
+    names = WORKLOADS.names()
+    # Trainings are the question; the probes after them explain.
+    order = sorted(targets, key=lambda key: (key[0].traits.probes, key[0], known_first(names, key[1])))
+    return [
         Group(
             job,
             model,
-            tuple(sorted(found, key=lambda summary: known_first(TARGETS, summary.target))),
+            tuple(sorted(targets[job, model], key=lambda summary: known_first(TARGETS, summary.target))),
             metrics=in_units(metrics_of(metrics, job.scenario, model), units[job, model]),
         )
-        for (job, model), found in targets.items()
+        for job, model in order
     ]
-    names = WORKLOADS.names()
-    # Trainings are what is asked for; the probes after them explain.
-    return sorted(made, key=lambda group: (group.job.traits.probes, group.job, known_first(names, group.model)))
 
 
 def _table(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric]) -> pd.DataFrame:
@@ -63,18 +79,21 @@ def _table(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric])
     }
     ok, base = trials[trials["ok"]], pairs[pairs["target"] == BASELINE]
     for metric in metrics:
-        values, own = ok.loc[metric.rows(ok), [*ROW, metric.column]], base.loc[metric.rows(base), [*ROW, metric.column]]
-        logs = np.log(values[metric.column].where(values[metric.column] > 0)).groupby([values[key] for key in ROW])
-        columns[f"{metric.column} value"], columns[f"{metric.column} trials"] = np.exp(logs.mean()), logs.count()
-        columns[f"{metric.column} own"] = own.groupby(ROW)[metric.column].count()
+        column = metric.column
+        values = ok.loc[metric.rows(ok), [*ROW, column]]
+        logs = np.log(values[column].where(values[column] > 0)).groupby([values[key] for key in ROW])
+        columns[f"{column} value"], columns[f"{column} trials"] = np.exp(logs.mean()), logs.count()
+        columns[f"{column} own"] = base.loc[metric.rows(base), [*ROW, column]].groupby(ROW)[column].count()
     return pd.DataFrame(columns).rename_axis(ROW).reset_index()
 
 
-def _mean_losses(found: "pd.Series[Any]") -> dict[str, float]:
+def _mean_losses(trials: "pd.Series[Any]") -> dict[str, float]:
     """Return the mean of each loss over the trials that have it."""
-    each = [one for one in found if isinstance(one, dict)]
-    names = dict.fromkeys(name for one in each for name in one)
-    return {name: fmean(one[name] for one in each if name in one) for name in names}
+    columns: dict[str, list[float]] = defaultdict(list)
+    for losses in trials:
+        for name, value in losses.items() if isinstance(losses, dict) else ():
+            columns[name].append(value)
+    return {name: fmean(values) for name, values in columns.items()}
 
 
 def _summary(
@@ -82,12 +101,12 @@ def _summary(
 ) -> TargetSummary:
     estimates = {}
     for metric in metrics:
-        value, trials, own = (row[f"{metric.column} {part}"] for part in ("value", "trials", "own"))
+        value, trials, base_blocks = (row[f"{metric.column} {part}"] for part in ("value", "trials", "own"))
         if value != value:  # NaN: it was not measured
             continue
         effect = effects[metric.name]
-        if row["target"] == BASELINE and own > 0:
-            effect = Effect(1.0, int(own), None, None)
+        if row["target"] == BASELINE and base_blocks > 0:
+            effect = Effect(1.0, int(base_blocks), None, None)
         ratio = vars(effect) if effect else {"ratio": None, "blocks": 0}
         estimates[metric.name] = Estimate(value, int(trials), **ratio)
     marks, named = ((), ()) if isinstance(row["marks"], float) else (row["marks"], row["named"])
@@ -98,5 +117,70 @@ def _summary(
         substitutes=tuple(dict.fromkeys(line for text in row["substitutes"] for line in text.splitlines())),
         marks=(*filter(None, (*row["changed"], *marks)), *compact(named)),
         estimates=estimates,
-        differences=tuple(one.text for one in named),
+        differences=tuple(difference.text for difference in named),
     )
+
+
+def circumstances(
+    trials: pd.DataFrame, disturbed: Mapping[Key, tuple[Disturbed, ...]]
+) -> dict[GroupKey, Circumstances]:
+    """Return engine, hosts, what a further block takes, and what disturbed the trials, by job and model.
+
+    ``trials`` are all that count, failed ones too, with ``variant``.
+    """
+    block_s = _block_seconds(trials)
+    groups = {}
+    for key, rows in grouped(trials, GROUP):
+        spans = block_s[block_s.index.get_level_values("run_id").isin(rows["run_id"].unique())]
+        groups[key] = Circumstances(
+            engine=", ".join(sorted(rows["engine"].dropna().astype(str).unique())),
+            hosts=tuple(sorted(rows["hostname"].dropna().astype(str).unique())),
+            block_s=float(spans.median()) if len(spans) else None,
+            disturbed={target: kinds for (*group, target), kinds in disturbed.items() if tuple(group) == key},
+        )
+    return groups
+
+
+def _block_seconds(trials: pd.DataFrame) -> "pd.Series[float]":
+    """Return the seconds of every block, all models and targets of its run together.
+
+    The times from start to start include what happens between the trials; without them, the trials' own count.
+    """
+    starts = pd.to_datetime(trials["started_at"], utc=True, errors="coerce", format="ISO8601")
+    # Trials that take turns are open at once: each has its share of their block.
+    of_turns = trials["block_s"] / trials.groupby([*_BLOCK, "model", "design"])["block_s"].transform("count")
+    of_trials = trials[["open_s", "elapsed_s"]].sum(axis=1).mask(of_turns.notna(), of_turns)
+    table = pd.DataFrame({**{name: trials[name] for name in _BLOCK}, "start": starts, "seconds": of_trials})
+    blocks = table.groupby(_BLOCK)
+    count = blocks.size()
+    between = (blocks["start"].max() - blocks["start"].min()).dt.total_seconds() / (count - 1).where(count > 1)
+    both = pd.DataFrame({"between": between * count, "seconds": blocks["seconds"].sum()})
+    spans: pd.Series[float] = both.max(axis=1)
+    return spans[spans > 0]
+
+
+def same_work(ok: pd.DataFrame) -> dict[GroupKey, tuple[SameWork, ...]]:
+    """Return how each arm agrees with the first bare-metal trial of its blocks in what it computed, by job and model.
+
+    Validity refuses or names the pairs that do not; this covers every arm: ablations, second trials, victims. ``ok``
+    are the trials that are ok, with ``variant``.
+    """
+    first = baseline(ok)
+    first = first[first["replica"] == 0].drop_duplicates(BLOCK)
+    columns = dict.fromkeys((*ROW, "replica", *_SWITCHED, *BLOCK, *_SIDES, "rounds_freely"))
+    trials = ok.loc[~ok.index.isin(first.index), list(columns)]
+    pairs = trials.merge(first[[*BLOCK, *_SIDES]], on=BLOCK, suffixes=("", "_base"))
+    arms: dict[Key, list[tuple[Agreement, str]]] = defaultdict(list)
+    for row, agreed in zip(pairs.to_dict("records"), agreements(pairs), strict=True):
+        if agreed:
+            ablation, aggressor = (row[name] if isinstance(row[name], str) else None for name in _SWITCHED)
+            arm = arm_name(row["target"], row["replica"], ablation, aggressor)
+            why = rounding(row["rounds_freely"], row["facts"].text, row["facts_base"].text)
+            arms[job_of(row), row["model"], arm].append((agreed, why))
+    by_group: dict[GroupKey, tuple[SameWork, ...]] = defaultdict(tuple)
+    for (job, model, arm), agreed_trials in arms.items():
+        least, why = max(agreed_trials, key=lambda trial: (AGREEMENTS.index(trial[0].kind), trial[0].apart or 0.0))
+        different = sum(agreement.kind == "other" for agreement, _ in agreed_trials)
+        work = SameWork(arm, least.kind, len(agreed_trials), different, least.text, least.apart, why)
+        by_group[job, model] += (work,)
+    return by_group

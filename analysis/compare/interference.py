@@ -5,7 +5,7 @@ target with bare metal. The verdicts are a family of their own per job and metri
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare.effects import RATIO, effect, effects_of, judged, mean_of, notes_of, ratios_of
-from analysis.compare.pairing import ROW, pair, papers_order
+from analysis.compare.pairing import ROW, grouped, pair, papers_order
 from analysis.compare.results import ComparedJob, Effect, Interference, Isolation, known_first
 from analysis.compare.validity import usable
 from analysis.load.metrics import METRICS, Metric, with_trait
@@ -43,24 +43,24 @@ class SharedFindings:
 
 def interference(ok: pd.DataFrame, margin: float, *, force: bool = False) -> SharedFindings:
     """Return the interference of trials that are ok and have ``variant``; empty if no victim had an aggressor."""
-    mine = ok[~with_trait(ok, "normalised")]
-    if mine["aggressor"].isna().all():
+    victims = ok[~with_trait(ok, "normalised")]
+    if victims["aggressor"].isna().all():
         return SharedFindings((), (), {})
-    trials = mine.assign(ablation=mine["ablation"].fillna(""))
+    trials = victims.assign(ablation=victims["ablation"].fillna(""))
     ratios: dict[str, dict[Key, pd.DataFrame]] = {metric.column: {} for metric in SHARED_METRICS}
     warnings: list[AnalysisWarning] = []
     notes: dict[Key, tuple[str, ...]] = {}
-    for (ablation, aggressor), own in trials.groupby(["ablation", "aggressor"]):
+    for (ablation, aggressor), disturbed in trials.groupby(["ablation", "aggressor"]):
         alone = trials[trials["aggressor"].isna() & (trials["ablation"] == ablation)]
-        formed = usable(pair(own, alone, list(ratios), same=["target"]), force=force)
+        formed = usable(pair(disturbed, alone, list(ratios), same=["target"]), force=force)
         warnings += refusals(formed.refused, "the same target alone", str(ablation))
+        arm = str(ablation), str(aggressor)
         for metric in SHARED_METRICS:
-            for (job, model, target), values in ratios_of(formed.pairs, metric).items():
-                ratios[metric.column][job, model, target, str(ablation), str(aggressor)] = values
-        notes |= {(*key, str(ablation), str(aggressor)): found for key, found in notes_of(own, formed.pairs).items()}
+            ratios[metric.column] |= {(*key, *arm): values for key, values in ratios_of(formed.pairs, metric).items()}
+        notes |= {(*key, *arm): texts for key, texts in notes_of(disturbed, formed.pairs).items()}
     effects = effects_of(ratios, SHARED_METRICS, margin)
     kept, steal, floors = _kept(trials), _steal(trials), _floors(trials)
-    found = tuple(
+    ordered = tuple(
         Interference(
             *key,
             effects=effects[key],
@@ -71,7 +71,7 @@ def interference(ok: pd.DataFrame, margin: float, *, force: bool = False) -> Sha
         )
         for key in sorted(effects, key=_order)
     )
-    return SharedFindings(found, tuple(warnings), ratios[METRICS[0].column])
+    return SharedFindings(ordered, tuple(warnings), ratios[METRICS[0].column])
 
 
 def isolation(shared: SharedFindings, margin: float) -> tuple[Isolation, ...]:
@@ -84,45 +84,41 @@ def isolation(shared: SharedFindings, margin: float) -> tuple[Isolation, ...]:
         if not ablation:
             cells[job, target][model, aggressor] = values
     common = {
-        job: reduce(set.intersection, (set(found) for (other, _), found in cells.items() if other == job))
+        job: reduce(set.intersection, (set(frames) for (of_job, _), frames in cells.items() if of_job == job))
         for job, _ in cells
     }
     means = {
-        (job, target): mean_of([found[cell][[RATIO]] for cell in sorted(common[job])])
-        for (job, target), found in cells.items()
+        (job, target): mean_of([frames[cell][[RATIO]] for cell in sorted(common[job])])
+        for (job, target), frames in cells.items()
         if common[job]
     }
     notes: dict[tuple[ComparedJob, str], dict[str, None]] = defaultdict(dict)
-    for found in shared.found:
-        notes[found.job, found.target] |= dict.fromkeys(found.notes)
-    made = [
-        Isolation(*key, len(common[key[0]]), one, tuple(notes[key]))
-        for key, one in judged(means, METRICS[0], margin).items()
+    for pairing in shared.found:
+        notes[pairing.job, pairing.target] |= dict.fromkeys(pairing.notes)
+    ranked = [
+        Isolation(*key, len(common[key[0]]), effect, tuple(notes[key]))
+        for key, effect in judged(means, METRICS[0], margin).items()
     ]
-    return tuple(sorted(made, key=lambda one: (one.job, -one.effect.ratio)))
+    return tuple(sorted(ranked, key=lambda row: (row.job, -row.effect.ratio)))
 
 
 def _order(key: Key) -> tuple[Any, ...]:
     return (*papers_order(*key[:3]), key[3], known_first(aggressor_names(), key[4]))
 
 
-def _rows(trials: pd.DataFrame) -> "list[tuple[Key, pd.DataFrame]]":
-    """Group the trials by what runs in them; the aggressor of a victim alone is empty."""
-    found = []
-    for key, rows in trials.fillna({"aggressor": ""}).groupby([*ROW, "ablation", "aggressor"]):
-        *job, model, target, ablation, aggressor = (str(part) for part in key)
-        found.append(((ComparedJob(*job), model, target, ablation, aggressor), rows))
-    return found
+def _rows(trials: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """Group the trials by ``Key``; the aggressor of a victim alone is empty."""
+    return grouped(trials.fillna({"aggressor": ""}), [*ROW, "ablation", "aggressor"])
 
 
 def _kept(trials: pd.DataFrame) -> dict[Key, Effect]:
-    found = {}
+    effects = {}
     for key, rows in _rows(trials[trials["aggressor"].notna()]):
-        before, beside = rows["aggressor_before_per_s"], rows["aggressor_beside_per_s"]
-        known = (before > 0) & (beside > 0)
-        if place := locate(np.log(beside[known] / before[known])):
-            found[key] = effect(place)
-    return found
+        before, during = rows["aggressor_before_per_s"], rows["aggressor_beside_per_s"]
+        measured = (before > 0) & (during > 0)
+        if place := locate(np.log(during[measured] / before[measured])):
+            effects[key] = effect(place)
+    return effects
 
 
 def _steal(trials: pd.DataFrame) -> dict[Key, float]:

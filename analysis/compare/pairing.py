@@ -1,6 +1,5 @@
-"""Pairs trials: groups those that belong together, and puts each beside the one that it is compared with."""
+"""Pairs trials: groups those that belong together, and joins each to the one that it is compared with."""
 
-import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -10,6 +9,7 @@ import pandas as pd
 
 from analysis.compare.results import ComparedJob, known_first
 from analysis.compare.validity import COLUMNS as CHECKED
+from analysis.compare.validity import shortened
 from analysis.load.computed import together
 from suite.job.job import BETWEEN, SEQUENTIAL, Alternating, settings_in
 from suite.registries import WORKLOADS
@@ -23,8 +23,14 @@ _SETTINGS = ["settings", "host_cpu_model"]
 
 
 def job_of(row: Mapping[Hashable, object] | pd.Series) -> ComparedJob:
-    """Return the job of a row of trials that have ``variant``."""
     return ComparedJob(*(str(row[key]) for key in JOB))
+
+
+def grouped(trials: pd.DataFrame, keys: Sequence[str] = ROW) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """Yield the trials of each key ``(ComparedJob, model, ...)``; ``keys`` begin with ``JOB``."""
+    for key, rows in trials.groupby(list(keys)):
+        texts = [str(part) for part in key]
+        yield (ComparedJob(*texts[: len(JOB)]), *texts[len(JOB) :]), rows
 
 
 def papers_order(job: object, model: str, target: str) -> tuple[Any, ...]:
@@ -34,27 +40,13 @@ def papers_order(job: object, model: str, target: str) -> tuple[Any, ...]:
 
 def with_variants(trials: pd.DataFrame) -> pd.DataFrame:
     """Add ``variant``: the settings that differ among trials of a scenario and model, ``name=value, …``."""
-    (found,) = with_common_variants([trials])
-    return found
-
-
-def with_common_variants(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
-    """Add ``variant`` to tables that are held against each other, such as the trials of two runs.
-
-    A setting is told where it differs inside a table. What differs between tables alone is what their comparison is
-    about, and does not keep their trials apart.
-    """
-    keys = [_comparison_keys(trials) for trials in tables]
-    scenarios = {name for trials in tables for name in trials["scenario"].unique()}
+    keys = _comparison_keys(trials)
     labels: dict[tuple[str, str], str] = {}
-    for scenario in scenarios:
-        own = [(key[trials["scenario"] == scenario], trials) for key, trials in zip(keys, tables, strict=True)]
-        told = {name: None for key, trials in own for name in _differing(key, trials["model"])}
-        labels |= {(scenario, text): _label(text, told) for key, _ in own for text in key.unique()}
-    return [
-        trials.assign(variant=[labels[place] for place in zip(trials["scenario"], key, strict=True)])
-        for trials, key in zip(tables, keys, strict=True)
-    ]
+    for scenario in trials["scenario"].unique():
+        in_scenario = trials["scenario"] == scenario
+        differing = dict.fromkeys(_differing(keys[in_scenario], trials["model"]))
+        labels |= {(scenario, text): _label(text, differing) for text in keys[in_scenario].unique()}
+    return trials.assign(variant=[labels[key] for key in zip(trials["scenario"], keys, strict=True)])
 
 
 def _comparison_keys(trials: pd.DataFrame) -> "pd.Series[str]":
@@ -63,32 +55,30 @@ def _comparison_keys(trials: pd.DataFrame) -> "pd.Series[str]":
     It is that of bare metal in the trial's block where it is there, so that a trial that departs from its block stays
     in the group in which its ratio is refused and named.
     """
-    own = trials[[*BLOCK, *_SETTINGS]]
     base = baseline(trials)[[*BLOCK, *_SETTINGS]].drop_duplicates(BLOCK)
-    found = own[BLOCK].merge(base, on=BLOCK, how="left", indicator=True).set_index(own.index)
-    alone = found["_merge"] == "left_only"
-    key = pd.DataFrame({name: found[name].astype(object).mask(alone, own[name].astype(object)) for name in _SETTINGS})
+    joined = trials[BLOCK].merge(base, on=BLOCK, how="left", indicator=True).set_index(trials.index)
+    alone = joined["_merge"] == "left_only"
+    key = {name: joined[name].astype(object).mask(alone, trials[name].astype(object)) for name in _SETTINGS}
     return key["settings"] + f"{BETWEEN}host_cpu_model=" + key["host_cpu_model"].fillna("unknown").astype(str)
 
 
 def _differing(keys: "pd.Series[str]", models: pd.Series) -> Iterator[str]:
     """Yield the names of the settings that differ among the trials of a model, in the order of the keys."""
     for _, texts in keys.groupby(models, observed=True):
-        found = [settings_in(text) for text in sorted(texts.unique())]
-        for name in dict.fromkeys(name for settings in found for name in settings):
-            values = {settings.get(name) for settings in found}
-            # Which aggressors a run has is varied on purpose: only what one of them runs tells runs apart.
+        jobs = [settings_in(text) for text in sorted(texts.unique())]
+        for name in dict.fromkeys(name for settings in jobs for name in settings):
+            values = {settings.get(name) for settings in jobs}
+            # Aggressors vary inside a run on purpose: only their own workloads distinguish runs.
             if len(values - {None} if name.startswith(("workloads.", "sources.")) else values) > 1:
                 yield name
 
 
-def _label(key: str, told: Iterable[str]) -> str:
-    # Sequential is what jobs were before there was a choice: it is no setting of theirs, and neither are its turns.
+def _label(key: str, differing: Iterable[str]) -> str:
+    # Jobs recorded before there was a choice of design are sequential, and have no setting for it.
     settings = {"design": SEQUENTIAL, **settings_in(key)}
-    shown = [name for name in told if name in settings or name not in Alternating.model_fields]
+    shown = [name for name in differing if name in settings or name not in Alternating.model_fields]
     text = ", ".join(f"{name}={settings.get(name, 'none')}" for name in shown)
-    # The beginning of a digest tells as much as a reader can use.
-    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text)
+    return shortened(text)
 
 
 def plain(trials: pd.DataFrame) -> pd.DataFrame:
@@ -102,11 +92,11 @@ def baseline(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def pair(own: pd.DataFrame, base: pd.DataFrame, columns: Sequence[str], *, same: Sequence[str] = ()) -> pd.DataFrame:
-    """Return one row per target and block of ``own`` if ``base`` has the same block.
+    """Join each target and block of ``own`` to the same block of ``base``; both must agree in the columns ``same``.
 
-    They agree in the columns ``same``, too. The trials are ok and have ``variant``. ``columns`` come to hold
-    log(own / base); of two trials of a target in a block the mean counts. What ``validity.assess`` needs is there, too,
-    that of ``base`` under names with ``_base``. The pairs are in the order of the blocks.
+    The trials are ok and have ``variant``. ``columns`` become log(own / base), of the mean if a block holds two trials
+    of a target. The columns that ``validity.assess`` needs are kept, those of ``base`` with the suffix ``_base``. The
+    pairs are in the order of the blocks.
     """
     shared = [*BLOCK, *same]
     extra = [name for name in CHECKED if name not in ROW]
@@ -117,15 +107,15 @@ def pair(own: pd.DataFrame, base: pd.DataFrame, columns: Sequence[str], *, same:
 
 
 def _means(trials: pd.DataFrame, columns: Sequence[str], extra: Sequence[str]) -> pd.DataFrame:
-    # A zero has no logarithm and is left out, as an absent value is.
+    # A zero has no logarithm; it is left out like an absent value.
     logs = trials.assign(**{column: np.log(trials[column].where(trials[column] > 0)) for column in columns})
     if (rate := "throughput_per_s") in columns:
-        # Of jobs that take turns, burst is held against burst of the same round, and the rounds are averaged.
+        # For jobs that take turns, bursts of the same round are compared, and the rounds averaged.
         images = trials["batch"] * trials["devices"].fillna(1)
         logs[rate] = logs[rate].mask(trials["burst_s"].notna(), np.log(images / trials["burst_s"]))
     how: dict[str, Any] = dict.fromkeys(columns, "mean") | dict.fromkeys([*extra, "design"], "first")
     if trials["replica"].any():
-        how["computed"] = lambda found: together(list(found))
+        how["computed"] = lambda outcomes: together(list(outcomes))
     return logs.groupby([*ROW, "run_id", "block"], as_index=False).agg(how)
 
 

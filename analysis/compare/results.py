@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any
 
 import pandas as pd
 
@@ -101,7 +101,6 @@ class ComparedJob:
 
     @property
     def traits(self) -> type[Traits]:
-        """Return what the scenario declares of itself."""
         return traits_of(self.scenario)
 
     def __str__(self) -> str:
@@ -129,7 +128,7 @@ class Disturbed:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """The place and the way in which the trials of a group ran. What the records do not say is empty."""
+    """The place and the way in which the trials of a group ran. Unknown values are empty."""
 
     engine: str = ""
     hosts: tuple[str, ...] = ()
@@ -198,11 +197,15 @@ class Group:
     """The proof that all arms did the same work; empty where no record says what was computed."""
 
     @property
+    def key(self) -> tuple[ComparedJob, str]:
+        return self.job, self.model
+
+    @property
     def epoch(self) -> Metric | None:
         """The metric of the time per epoch: of whole ones, of the first, or scaled; None for a job without epochs."""
         measured = {name for summary in self.targets for name in summary.estimates}
-        names = [name for name in (EPOCH, FIRST_EPOCH, SCALED_EPOCH) if name in measured]
-        return next((metric for metric in self.metrics if metric.name in names[:1]), None)
+        measured_first = next((name for name in (EPOCH, FIRST_EPOCH, SCALED_EPOCH) if name in measured), None)
+        return next((metric for metric in self.metrics if metric.name == measured_first), None)
 
 
 @dataclass(frozen=True)
@@ -302,9 +305,6 @@ class Overall:
     """Substitutes and marks of any of its trials; they are shown wherever the numbers are."""
 
 
-_Found = TypeVar("_Found", Group, Overall, Interference, Isolation)
-
-
 @dataclass(frozen=True)
 class Comparison:
     """The result of ``compare``: pure data, ready for any renderer."""
@@ -323,22 +323,15 @@ class Comparison:
     """The finished trials of the targets as they are, with ``variant``, for figures that show single trials."""
 
     def of(self, job: ComparedJob) -> "Comparison":
-        """Return what it says of one job; the warnings stay."""
-
-        def own(found: tuple[_Found, ...]) -> tuple[_Found, ...]:
-            return tuple(one for one in found if one.job == job)
-
+        """Return the results of one job; the warnings stay."""
         trials = self.trials
         for name, value in vars(job).items() if len(trials) else ():
             trials = trials[trials[name] == value]
-        return replace(
-            self,
-            groups=own(self.groups),
-            overall=own(self.overall),
-            interference=own(self.interference),
-            isolation=own(self.isolation),
-            trials=trials,
-        )
+        lists = ("groups", "overall", "interference", "isolation")
+        of_job: dict[str, Any] = {
+            name: tuple(result for result in getattr(self, name) if result.job == job) for name in lists
+        }
+        return replace(self, trials=trials, **of_job)
 
     @property
     def jobs(self) -> tuple[ComparedJob, ...]:
@@ -346,11 +339,11 @@ class Comparison:
 
     @property
     def ablations(self) -> tuple[AblationEffect, ...]:
-        return tuple(one for group in self.groups for one in group.ablations)
+        return tuple(effect for group in self.groups for effect in group.ablations)
 
     @property
     def costs(self) -> tuple[Cost, ...]:
-        return tuple(one for group in self.groups for one in group.costs)
+        return tuple(cost for group in self.groups for cost in group.costs)
 
 
 def known_first(known: Sequence[str], name: str) -> tuple[int, str]:

@@ -251,10 +251,10 @@ def _text(path: str, value: Any) -> str:  # noqa: ANN401
         return "as expected" if path == "seccomp" else "unknown"
     if path == "memory_bytes":
         return gib(value)
-    return _shortened(",".join(map(str, value)) if isinstance(value, list) else str(value))
+    return shortened(",".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
     """Return the text with digests cut: their beginning tells as much as a reader can use."""
     return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text)
 
@@ -262,8 +262,8 @@ def _shortened(text: str) -> str:
 _SETTINGS = {
     "memory": FactRule(counts=lambda text: float(text.removesuffix(" GiB")), tolerance=MEMORY_TOLERANCE),
     "cpus": FactRule("CPUs"),
-    "data_sha256": FactRule("data set", text=_shortened),
-    "*": FactRule(text=_shortened),
+    "data_sha256": FactRule("data set", text=shortened),
+    "*": FactRule(text=shortened),
 }
 """The comparison of the settings of a job, which are texts."""
 

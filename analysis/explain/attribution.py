@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare.ablations import ablation_effects
+from analysis.compare.effects import ablation_effects
 from analysis.compare.pairing import ROW, papers_order, plain, to_baseline, with_variants
 from analysis.compare.results import ComparedJob
 from analysis.compare.validity import usable

@@ -1,4 +1,4 @@
-"""Judges a self-test: each injury in size, in place and in verdict, by the ways that every run is compared.
+"""Judges a self-test: each injury in size, in place and in verdict, with the methods that compare every run.
 
 The estimates are those of ablations, with their correction for many comparisons. The truth comes from elsewhere: see
 ``suite.selftest.injuries``.
@@ -9,24 +9,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.compare.ablations import ablation_effects
 from analysis.compare.costs import with_costs
+from analysis.compare.effects import ablation_effects
 from analysis.compare.pairing import with_variants
 from analysis.compare.results import Effect
 from analysis.explain.attribution import Parts, difference
 from analysis.load.metrics import METRICS, Metric
-from analysis.load.records import load
+from analysis.load.records import Records, load
 from analysis.statistics.ratios import MARGIN, locate
 from analysis.warnings.conditions import with_changes
 from suite.records.record import TrialRecord
 from suite.results.store import Run
-from suite.selftest.certificate import InjuryFinding
+from suite.selftest.certificate import Certificate, InjuryFinding
 from suite.selftest.injuries import MEMORY, PHASES, Injury, Truth, get_injury
 
 METRICS_OF_INJURIES = (*METRICS, Metric(MEMORY, "serving_peak_memory_bytes", "bytes"))
 ENOUGH = 2.0
 """How many half widths beyond the margin a truth must lie for the blocks to be expected to decide on it."""
 UNDECIDED, SLOWER, EQUIVALENT = "undecided", "slower", "equivalent"
+_MACHINE = {
+    "hostname": "hostname",
+    "cpu_model": "host_cpu_model",
+    "kernel": "host_kernel",
+    "image": "userland_sha256",
+}
+"""The columns of trials that must hold what the certificate's machine has."""
 
 
 @dataclass(frozen=True)
@@ -43,24 +50,19 @@ def judge(run: Path, margin: float = MARGIN) -> Judged:
     plan = store.plan()
     trials = with_costs(with_changes(with_variants(load([run]).trials)))
     effects, _ = ablation_effects(trials[trials["ok"].astype(bool)], METRICS_OF_INJURIES, margin)
-    found = {(one.target, one.ablation): one.effects for one in effects}
+    by_injury = {(one.target, one.ablation): one.effects for one in effects}
     records = [record for record in store.records() if not record.warm_up]
     findings = [
-        _finding(name, target, records, found.get((target, name), {}), margin)
+        _finding(name, target, records, by_injury.get((target, name), {}), margin)
         for target in (plan.targets if plan else ())
         for name in (plan.ablations if plan else ())
         if target in get_injury(name).targets
     ]
-    widths = [
-        (metric, _half_width(effect))
-        for (_, name), of in found.items()
-        if not get_injury(name).changes
-        for metric, effect in of.items()
-    ]
     smallest: dict[str, float] = {}
-    for metric, width in widths:
-        if width is not None:
-            smallest[metric] = max(smallest.get(metric, 0.0), math.expm1(width))
+    for (_, name), of_metrics in by_injury.items():
+        for metric, effect in of_metrics.items() if not get_injury(name).changes else ():
+            if (width := _half_width(effect)) is not None:
+                smallest[metric] = max(smallest.get(metric, 0.0), math.expm1(width))
     return Judged(tuple(findings), smallest)
 
 
@@ -89,29 +91,29 @@ def _finding(
     if absent := truths.count(None):
         note = f"it was not there in {absent} of {len(truths)} blocks, by {injury.witness}"
         return finding.model_copy(update={"size": False, "verdict_right": False, "note": note})
-    truth = _mean([each for each in truths if each])
+    truth = _mean([truth for truth in truths if truth])
     finding = finding.model_copy(update={"truth": (truth.low, truth.high)})
     width = _half_width(effect)
     if width is None or effect.interval is None:
         return finding.model_copy(update={"note": "one block has no interval"})
     grown, right = _grown(blocks), _verdict_right(injury, truth, effect, width, margin)
-    judged = {
+    judgement = {
         "grown": grown,
         "size": effect.interval[0] <= truth.high and truth.low <= effect.interval[1],
         "place": grown == injury.phase if injury.phase and grown and _away(truth) > width else None,
         "verdict_right": right,
         "note": "" if right is not None else f"too small for {effect.blocks} blocks",
     }
-    return finding.model_copy(update=judged)
+    return finding.model_copy(update=judgement)
 
 
 def _blocks(name: str, target: str, records: Sequence[TrialRecord]) -> Iterator[tuple[TrialRecord, TrialRecord]]:
     """Yield the injured trial and the trial as it is of each block that has both."""
-    ok = [one for one in records if one.target == target and one.outcome.status == "ok"]
-    usual = {one.block: one for one in ok if one.ablation is None}
-    for one in ok:
-        if one.ablation == name and one.block in usual:
-            yield one, usual[one.block]
+    ok = [record for record in records if record.target == target and record.outcome.status == "ok"]
+    usual = {record.block: record for record in ok if record.ablation is None}
+    for record in ok:
+        if record.ablation == name and record.block in usual:
+            yield record, usual[record.block]
 
 
 def _why_nothing(name: str, target: str, records: Sequence[TrialRecord]) -> str:
@@ -141,16 +143,16 @@ def _away(truth: Truth) -> float:
 
 
 def _verdict_right(injury: Injury, truth: Truth, effect: Effect, width: float, margin: float) -> bool | None:
-    """Return whether the verdict is that of the truth; None where the blocks are too few to be expected to tell."""
+    """Return whether the verdict is that of the truth; None if the blocks are too few to decide."""
     if effect.verdict is None:
         return None
-    said, bound = effect.verdict.name, math.log1p(margin)
+    name, bound = effect.verdict.name, math.log1p(margin)
     if not injury.changes:
-        return said in (EQUIVALENT, UNDECIDED)
+        return name in (EQUIVALENT, UNDECIDED)
     beyond = _away(truth) - bound
-    if said == UNDECIDED:
+    if name == UNDECIDED:
         return False if beyond > ENOUGH * width else None
-    return said == (SLOWER if beyond > 0 else EQUIVALENT)
+    return name == (SLOWER if beyond > 0 else EQUIVALENT)
 
 
 def _grown(blocks: Sequence[tuple[TrialRecord, TrialRecord]]) -> str | None:
@@ -160,3 +162,10 @@ def _grown(blocks: Sequence[tuple[TrialRecord, TrialRecord]]) -> str | None:
     parts = [difference(name, [usual[name] for _, usual in sides], [own[name] for own, _ in sides]) for name in names]
     most = max(parts, key=lambda part: part.difference_s)
     return most.name if most.interval and most.interval[0] > 0 else None
+
+
+def speaks_for(certificate: Certificate, records: Records) -> bool:
+    """Return whether a certificate is of the machine of all trials that are ok: host, CPU model, kernel and image."""
+    ok = records.trials[records.trials["ok"].astype(bool)]
+    machine = certificate.machine.model_dump()
+    return len(ok) > 0 and all((ok[column] == machine[name]).all() for name, column in _MACHINE.items())

@@ -22,7 +22,7 @@ from analysis.report.markdown import as_markdown
 from analysis.report.rows import as_csv, comparison_output, warning_outputs
 from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document
-from analysis.selftest.matching import speaks_for
+from analysis.selftest.judging import speaks_for
 from commands.compare.gate import gate, show_change
 from commands.compare.output import ExplanationOutput
 from commands.output import print_json

@@ -95,7 +95,7 @@ def earlier_durations(store: Run) -> Durations:
 def _fewest(plan: Plan, asked: RepetitionOptions) -> tuple[int, bool]:
     """Return the fewest blocks of an open-ended run, and whether they are all, as earlier runs have them planned."""
     # Here, since pandas takes as long to import as everything else together.
-    from analysis.compare.detection import GROWTH, PILOT_BLOCKS, plan_detection
+    from analysis.compare.convergence import GROWTH, PILOT_BLOCKS, plan_detection
     from analysis.statistics.sequential import EXTRA_BLOCKS, LEAST_BLOCKS
 
     least = asked.min_blocks or 1

@@ -60,7 +60,7 @@ def _until(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) -
 def _detect(plan: Plan, asked: RepetitionOptions, difference: float, store: Run, outlook: Outlook) -> Iterator[Step]:
     # As above.
     from analysis.audit.audit import audited
-    from analysis.compare.detection import PILOT_BLOCKS, pilot_of, plan_detection
+    from analysis.compare.convergence import PILOT_BLOCKS, pilot_of, plan_detection
     from analysis.load.records import load
 
     least, most = asked.min_blocks or 1, asked.max_blocks or MOST_BLOCKS

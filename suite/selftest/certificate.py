@@ -20,7 +20,7 @@ FACETS = ("size", "place", "verdict")
 
 
 class CertifiedMachine(Part):
-    """The machine of a self-test, which speaks only for runs on the same: see ``analysis.selftest.matching``."""
+    """The machine of a self-test, which speaks only for runs on the same: see ``analysis.selftest.judging``."""
 
     hostname: str | None = None
     cpu_model: str | None = None

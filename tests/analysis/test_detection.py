@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.compare.comparison import compare
-from analysis.compare.detection import PILOT_BLOCKS, pilot_of, plan_detection, should_stop_detecting
+from analysis.compare.convergence import PILOT_BLOCKS, pilot_of, plan_detection, should_stop_detecting
 from analysis.load.records import Records, load
 from analysis.report.formatting import group_lines
 

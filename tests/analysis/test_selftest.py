@@ -15,8 +15,7 @@ from analysis.report.certificate import cells_of, certificate_document
 from analysis.report.elements import line
 from analysis.report.page import write_report
 from analysis.report.terminal import Terminal
-from analysis.selftest.judging import judge
-from analysis.selftest.matching import speaks_for
+from analysis.selftest.judging import judge, speaks_for
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
 from suite.records.record import Steps

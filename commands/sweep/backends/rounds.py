@@ -154,8 +154,7 @@ if TYPE_CHECKING:
 def decisions_of(sweep: Sweep) -> "Callable[[CellRun], Decision]":
     """Return what decides from a cell's records whether it needs no further block. The sweep is open-ended."""
     # Not at the top: pandas and scipy take most of a second, and few sweeps are open-ended.
-    from analysis.compare.convergence import should_stop_run
-    from analysis.compare.detection import should_stop_detecting
+    from analysis.compare.convergence import should_stop_detecting, should_stop_run
     from analysis.load.records import load
     from analysis.statistics.sequential import LEAST_BLOCKS
 
