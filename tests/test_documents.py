@@ -1,13 +1,17 @@
 """The pages are true to the code: generated parts are up to date, links lead somewhere, every column is described."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+import cli
 from analysis.load.records import COLUMNS
 from analysis.report.export import NOT_EXPORTED, STEP_COLUMNS
+from suite.errors import RequestError
 from tests import reference
 
 REPOSITORY = Path(__file__).parents[1]
@@ -65,6 +69,36 @@ def test_code_and_tests_name_pages_that_exist() -> None:
     files = (path for room in (*reference.ROOMS, "tests", "benchmarks") for path in (REPOSITORY / room).rglob("*.py"))
     named = {(path, page) for path in files for page in re.findall(r"docs/[\w/-]+\.md", path.read_text())}
     assert {(path, page) for path, page in named if not (REPOSITORY / page).exists()} == set()
+
+
+def refusal(words: list[str]) -> str:
+    """Return why a command line is refused for a command or an option that does not exist, else nothing."""
+    command: click.Command | None = cli.main
+    context, name = None, None
+    try:
+        while command is not None:
+            context = command.make_context(name, words, parent=context)
+            words = [*context._protected_args, *context.args]
+            name, command, words = (
+                command.resolve_command(context, words) if isinstance(command, click.Group) else (None, None, [])
+            )
+    except click.exceptions.Exit:
+        return ""
+    except click.NoSuchOption as error:
+        return error.format_message()
+    except click.UsageError as error:
+        return error.format_message() if "there is no command" in error.format_message() else ""
+    except RequestError:  # files and names that only the reader has
+        return ""
+    return ""
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.relative_to(REPOSITORY).as_posix())
+def test_commands_on_a_page_exist_with_their_options(page: Path) -> None:
+    code = re.sub(r"\\\n\s*", "", "\n".join(re.findall(r"^    .*$|^```[^`]*```", page.read_text(), re.MULTILINE)))
+    lines = [shlex.split(line, comments=True) for line in re.findall(r"^\s*bench (.*)", code, re.MULTILINE)]
+    own = "extending.md"  # its options are those of the examples of that page
+    assert [found for words in lines if (found := refusal(words)) and page.name != own] == []
 
 
 @pytest.mark.parametrize("column", [*EXPORTED, "path", *STEP_COLUMNS])

@@ -1,8 +1,9 @@
-"""The questions of the README's first screen, typed as they stand there; each is answered in its first three lines."""
+"""The README's commands, typed as they stand there; a question is answered in the first three lines."""
 
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,10 @@ ANSWERS = {
     "sweep run": r"# 10 blocks of 1 cell on bare-metal, container would go to Slurm, each to its own node\.",
 }
 """What the answer of each command reads like."""
+DRY = ("run", "sweep run")
+"""Commands that only plan here; what they measure is measured by other tests."""
+CODES = {"compare results/before": (0, 3, 4)}
+"""Exit codes of commands that judge."""
 OWN = REPOSITORY / "docs/guide/own-training.md"
 
 
@@ -73,3 +78,23 @@ def test_each_command_answers_in_its_first_three_lines(command: str, place: Path
     name = next(name for name in ANSWERS if " ".join(words).startswith(name))
     first = " ".join(line.strip() for line in done.stdout.splitlines()[:3])
     assert re.search(ANSWERS[name], first), f"{command} began with: {first}\n{done.stderr}"
+
+
+def listed() -> list[str]:
+    """Return the commands of the README's list, except the self-test, which takes an hour and has tests of its own."""
+    lines = re.findall(r"^    bench (.*?)(?: +#.*)?$", (REPOSITORY / "README.md").read_text(), re.MULTILINE)
+    return [line for line in lines if line != "selftest" and "|" not in line]
+
+
+def test_the_readme_lists_commands() -> None:
+    assert len(listed()) > 6
+
+
+@pytest.mark.parametrize("command", listed())
+def test_each_listed_command_is_accepted(command: str, place: Path) -> None:
+    for name in ("before", "after"):
+        shutil.copytree(REPOSITORY / "tests/samples/runs/turns", place / "results" / name, dirs_exist_ok=True)
+    words = [*shlex.split(command), *(["--dry-run"] if command.startswith(DRY) else [])]
+    done = subprocess.run([BENCH, *words], cwd=place, capture_output=True, text=True, timeout=300)
+    codes = next((codes for start, codes in CODES.items() if command.startswith(start)), (0,))
+    assert done.returncode in codes, done.stdout + done.stderr

@@ -222,7 +222,9 @@ def test_the_worker_imports_nothing_that_the_image_lacks() -> None:
 def test_torch_is_imported_in_the_worker_alone() -> None:
     paths = [path.relative_to(REPOSITORY) for path in (REPOSITORY / "scenarios").rglob("*.py")]
     modules = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
-    program = f"import sys, {', '.join(modules)}; sys.exit(sorted({{'torch', 'torchvision'}} & sys.modules.keys()) or 0)"
+    program = (
+        f"import sys, {', '.join(modules)}; sys.exit(sorted({{'torch', 'torchvision'}} & sys.modules.keys()) or 0)"
+    )
     imported = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
     assert imported.returncode == 0, imported.stderr
 
