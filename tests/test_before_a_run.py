@@ -112,6 +112,24 @@ def test_memory_without_a_unit_asks_for_the_one_that_was_meant(bench: Bench) -> 
     assert "what to do: is 4G meant? write 4G" in bench("run", "--memory", "4").stderr
 
 
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    "words", [("--until", "decided"), ("--detect", "2%"), ("--design", "alternating"), ("--design", "both"), ("--aa",)]
+)
+def test_bare_metal_is_added_where_ratios_are_needed_and_that_is_printed(bench: Bench, words: tuple[str, ...]) -> None:
+    result = bench("run", *SMALL, "--target", "container", *words, "--dry-run")
+    assert result.exit_code == 0, result.stderr
+    assert f"--target bare-metal is added: {words[0]} needs ratios to it" in result.stderr
+    assert "targets: bare-metal, container (docker)" in result.stdout
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("words", [(), ("--design", "alternating", "--ablate", "seccomp")])
+def test_bare_metal_is_not_added_where_it_is_not_needed(bench: Bench, words: tuple[str, ...]) -> None:
+    result = bench("run", *SMALL, "--target", "container", *words, "--dry-run")
+    assert "targets: container (docker)" in result.stdout, result.stderr
+
+
 # ---- two runs on the same CPUs
 
 

@@ -18,13 +18,13 @@ from provisioning.openers import Opener, opener_of
 from provisioning.paths import home
 from provisioning.targets import Choices, booted
 from scenarios.own_workload import adopt
-from suite.errors import RequestError, option
+from suite.errors import RequestError, option, spelled
 from suite.job.datasets import Dataset
 from suite.job.profiles import PROFILES, Profile
 from suite.request.parts import gpu_indices, pci_addresses
 from suite.request.request import OPTIONS, RunRequest
 from suite.request.scenario import PlannedScenario, scenario_of
-from suite.targets import TARGETS
+from suite.targets import BASELINE, TARGETS
 
 Note = Callable[[str], None]
 
@@ -60,6 +60,7 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
     """
     request = of_members_that_load(request, note)
     scenario = scenario_of(request)
+    request = with_baseline(request, scenario, note)
     files = OPTIONS["model"].is_path if scenario.workloads else lambda _: False
     words = (adopt(word) if files(word) else word for word in scenario.models(request))
     models = tuple(dict.fromkeys(words))
@@ -103,6 +104,17 @@ def of_members_that_load(request: RunRequest, note: Note) -> RunRequest:
         if failures:
             request = request.changed(**{declared.name: tuple(name for name in names if name not in failures)})
     return request
+
+
+def with_baseline(request: RunRequest, scenario: PlannedScenario, note: Note) -> RunRequest:
+    """Return the request, with bare metal added if an option needs ratios to it."""
+    asked, turns = request.repetitions, request.measurement.turns and not request.targets.ablate
+    reasons = {"until": asked.until, "detect": asked.detect, "aa": asked.aa, "design": turns}
+    needing = [option(name) for name, value in reasons.items() if value]
+    if not needing or BASELINE in request.targets.target or not scenario.normalised:
+        return request
+    note(spelled(f"{option('target')} {BASELINE} is added: {needing[0]} needs ratios to it"))
+    return request.changed(target=(BASELINE, *request.targets.target))
 
 
 def carried(request: RunRequest, checks: Sequence[Check], note: Note) -> tuple[str, ...]:
