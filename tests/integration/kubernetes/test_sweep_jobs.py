@@ -92,11 +92,9 @@ def image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The image of bench on every node, and the account that its pods have, with the roles of the documentation."""
     reference, archive = build_suite(current(), print)
     import_everywhere(archive, reference)
-    # The third role is that of a pipeline.
-    documented = (REPOSITORY / "docs/guide/kubernetes.md").read_text()
-    roles = "---\n".join(re.findall("(?s)```yaml\n(.*?)```", documented)[:2])
+    roles = "---\n".join((REPOSITORY / f"docs/guide/roles/{name}.yaml").read_text() for name in ("pods", "jobs"))
     place = tmp_path_factory.mktemp("role") / "role.yaml"
-    create(cluster, place, roles.replace("namespace: bench", "namespace: default") + BINDINGS)
+    create(cluster, place, roles + BINDINGS)
     return f"localhost/{reference}"
 
 
