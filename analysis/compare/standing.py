@@ -1,8 +1,9 @@
 """Decide whether a verdict stands. Trials that can decide nothing keep their numbers, and say why there is no verdict.
 
 Three things withhold it: a profile that only proves the path, fewer than ``LEAST_BLOCKS`` blocks, and more disturbed
-trials than trimming leaves out at each end (``TRIM``), on the target or on bare metal. The bounds beyond which a trial
-counts as disturbed are those of ``warnings.conditions``.
+trials than trimming leaves out at each end (``TRIM``), on either side. The bounds beyond which a trial counts as
+disturbed are those of ``warnings.conditions``. This is the only place that decides: comparisons, explanations and the
+gate ask it, and what it withholds has no name that anything could show.
 """
 
 from collections import defaultdict
@@ -17,20 +18,33 @@ from suite.job.profiles import PROFILES
 from suite.targets import BASELINE
 
 _Judged = TypeVar("_Judged", Effect, Estimate)
+Sides = Mapping[str, Sequence[Disturbed]]
+"""What has disturbed the trials of each side of a ratio."""
+
+
+def withheld(profile: str, blocks: int, sides: Sides) -> tuple[str, ...]:
+    """Return why so many blocks of two sides decide nothing; empty where a verdict on them stands."""
+    return (*_of_run(profile, blocks), *spoiled(sides))
+
+
+def sides_of(group: Group, target: str) -> Sides:
+    """Return the sides of a target's ratio to bare metal."""
+    return {side: group.circumstances.disturbed.get(side, ()) for side in (target, BASELINE)}
 
 
 def with_standing(comparison: Comparison) -> Comparison:
-    """Return the comparison with the reasons on every verdict that its trials do not carry."""
-    spoiled: dict[tuple[ComparedJob, str], tuple[str, ...]] = {}
+    """Return the comparison with the reasons in place of every verdict that its trials do not carry."""
+    over_models: dict[tuple[ComparedJob, str], tuple[str, ...]] = {}
     for group in comparison.groups:
         for summary in group.targets:
             key = group.job, summary.target
-            spoiled[key] = tuple(dict.fromkeys((*spoiled.get(key, ()), *_spoiled(group, summary.target))))
+            reasons = (*over_models.get(key, ()), *spoiled(sides_of(group, summary.target)))
+            over_models[key] = tuple(dict.fromkeys(reasons))
     return replace(
         comparison,
         groups=tuple(map(_group, comparison.groups)),
         overall=tuple(
-            replace(one, effects=_effects(one.effects, one.job, spoiled.get((one.job, one.target), ())))
+            replace(one, effects=_effects(one.effects, one.job, over_models.get((one.job, one.target), ())))
             for one in comparison.overall
         ),
         interference=tuple(
@@ -43,49 +57,42 @@ def with_standing(comparison: Comparison) -> Comparison:
 
 def _group(group: Group) -> Group:
     job = group.job
+    reasons = {side: spoiled(sides_of(group, side)) for side in (BASELINE, *(one.target for one in group.targets))}
     return replace(
         group,
         targets=tuple(
-            replace(
-                summary,
-                estimates={
-                    name: _judged(found, job, _spoiled(group, summary.target))
-                    for name, found in summary.estimates.items()
-                },
-            )
-            for summary in group.targets
+            replace(one, estimates=_effects(one.estimates, job, reasons[one.target])) for one in group.targets
         ),
-        interactions=_effects(group.interactions, job),
-        aa=_effects(group.aa, job, _spoiled(group, BASELINE)),
+        interactions=_effects(group.interactions, job, spoiled(group.circumstances.disturbed)),
+        aa=_effects(group.aa, job, reasons[BASELINE]),
         ablations=tuple(
-            replace(one, effects=_effects(one.effects, job, _spoiled(group, one.target))) for one in group.ablations
+            replace(one, effects=_effects(one.effects, job, reasons.get(one.target, ()))) for one in group.ablations
         ),
     )
 
 
-def _effects(found: Mapping[str, Effect], job: ComparedJob, spoiled: Iterable[str] = ()) -> dict[str, Effect]:
-    return {name: _judged(effect, job, spoiled) for name, effect in found.items()}
+def _effects(found: Mapping[str, _Judged], job: ComparedJob, reasons: Iterable[str] = ()) -> dict[str, _Judged]:
+    return {name: _judged(effect, job, reasons) for name, effect in found.items()}
 
 
-def _judged(found: _Judged, job: ComparedJob, spoiled: Iterable[str] = ()) -> _Judged:
-    if found.verdict is None:
-        return found
-    return replace(found, verdict=replace(found.verdict, withheld=(*_of_run(job, found.blocks), *spoiled)))
+def _judged(found: _Judged, job: ComparedJob, reasons: Iterable[str] = ()) -> _Judged:
+    why = (*_of_run(job.profile, found.blocks), *reasons)
+    return replace(found, verdict=replace(found.verdict, name=None, withheld=why)) if found.verdict and why else found
 
 
-def _of_run(job: ComparedJob, blocks: int) -> Iterator[str]:
-    profile = PROFILES.get(job.profile)
+def _of_run(name: str, blocks: int) -> Iterator[str]:
+    profile = PROFILES.get(name)
     if profile and not profile.decides:
         yield f"the {profile.name} profile only proves the path"
     if blocks < LEAST_BLOCKS:
         yield f"a verdict takes {LEAST_BLOCKS} blocks"
 
 
-def _spoiled(group: Group, target: str) -> tuple[str, ...]:
-    """Return what has disturbed too many trials of the target, or of bare metal, that a ratio is relative to."""
+def spoiled(sides: Sides) -> tuple[str, ...]:
+    """Return what has disturbed too many trials of a side."""
     by_kind: dict[str, list[tuple[str, Disturbed]]] = defaultdict(list)
-    for side in dict.fromkeys((target, BASELINE)):
-        for one in group.circumstances.disturbed.get(side, ()):
+    for side, disturbed in sides.items():
+        for one in disturbed:
             if one.spoiled > TRIM * one.of:
                 by_kind[one.kind].append((side, one))
     return tuple(map(_reason, by_kind.values()))
@@ -93,7 +100,7 @@ def _spoiled(group: Group, target: str) -> tuple[str, ...]:
 
 def _reason(found: Sequence[tuple[str, Disturbed]]) -> str:
     """Return one kind of disturbance, on one side or on both."""
-    spoiled, of = sum(one.spoiled for _, one in found), sum(one.of for _, one in found)
+    trials, of = sum(one.spoiled for _, one in found), sum(one.of for _, one in found)
     place, first = found[0]
     where = f" on {place}" if len(found) == 1 else ""
-    return f"{first.kind} ({first.bound}) in {spoiled} of {of} trials{where}"
+    return f"{first.kind} ({first.bound}) in {trials} of {of} trials{where}"

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare.effects import ablation_effects
-from analysis.compare.pairing import ROW, papers_order, plain, to_baseline, with_variants
-from analysis.compare.results import ComparedJob
+from analysis.compare.effects import Key
+from analysis.compare.pairing import grouped, papers_order, plain, to_baseline, with_variants
+from analysis.compare.results import AblationEffect, Comparison
+from analysis.compare.standing import sides_of, withheld
 from analysis.compare.validity import usable
 from analysis.explain.explanation import COMPUTE, OPENING, UNEXPLAINED, Explained, Explanation, TimeDifference
 from analysis.explain.prediction import predictions
-from analysis.load.metrics import METRICS, with_trait
+from analysis.load.metrics import with_trait
 from analysis.load.records import Records, read_record
-from analysis.statistics.ratios import MARGIN, locate, step_times
+from analysis.statistics.ratios import locate, step_times
 from analysis.warnings.conditions import with_changes
 from analysis.warnings.types import AnalysisWarning
 from suite.targets import BASELINE
@@ -38,9 +39,8 @@ class Parts:
 
     seconds: Mapping[str, float]
     """Those that were measured, in the order of the trial. If it took turns, the phases of its steps alone."""
-    opening: Mapping[str, float]
-    computing: Mapping[str, float]
-    """Each phase of computing that the workload names."""
+    phases: Mapping[str, Mapping[str, float]]
+    """The phases of the opening, by what was opened, and of computing, as the workload names them."""
     total_s: float
     """The whole trial, opening included; of one that took turns those of its bursts."""
     steps_s: Sequence[float]
@@ -55,11 +55,17 @@ class Parts:
             total_s = (record.open_s or 0.0) + record.elapsed_s
         return cls(
             seconds=_seconds(record),
-            opening=record.opening,
-            computing={name: math.fsum(column) for name, column in steps.phases.items()} if steps else {},
+            phases={
+                OPENING: record.opening,
+                COMPUTE: {name: math.fsum(column) for name, column in steps.phases.items()} if steps else {},
+            },
             total_s=total_s,
             steps_s=steps.elapsed_s if steps else (),
         )
+
+    def unexplained_s(self, parts: Sequence[str]) -> float:
+        """Return the seconds of the trial that are in none of these parts."""
+        return self.total_s - math.fsum(self.seconds[name] for name in parts)
 
 
 def _seconds(record: Any) -> dict[str, float]:  # noqa: ANN401
@@ -74,39 +80,33 @@ def _seconds(record: Any) -> dict[str, float]:  # noqa: ANN401
     return {name: seconds for name, seconds in parts.items() if seconds is not None}
 
 
-def explain(records: Records, *, margin: float = MARGIN, force: bool = False) -> Explained:
+def explain(records: Records, comparison: Comparison, *, force: bool = False) -> Explained:
     """Explain every job, model and target that shares a block with a comparable bare-metal trial.
 
-    Each explanation holds the ablations of the same blocks (judged against ``margin``) and what the probes predict.
+    ``comparison`` is that of the same records: each explanation holds its ablations, and why its trials decide nothing
+    if they do not. ``force`` as in ``compare``.
     """
-    every = with_changes(with_variants(records.trials))
-    trials = plain(every)
+    trials = plain(with_changes(with_variants(records.trials)))
     ok = trials[trials["ok"] & ~with_trait(trials, "probes")]
     formed = usable(to_baseline(ok, []), force=force).pairs
-    read = _PartsOfTrials(ok)
-    found = []
-    for key, blocks in formed[formed["target"] != BASELINE].groupby(ROW):
-        *job, model, target = (str(part) for part in key)
-        both = [(read(block, BASELINE), read(block, target)) for _, block in blocks.iterrows()]
-        finished = [(base, own) for base, own in both if base and own]
-        if finished:
-            notes = [*read.notes(blocks, target), *(mark for mark in blocks["marks"] if mark)]
-            found.append(_explanation(ComparedJob(*job), model, target, finished, tuple(dict.fromkeys(notes))))
-    found.sort(key=lambda one: papers_order(one.job, one.model, one.target))
-    ablations, _ = ablation_effects(every[every["ok"]], METRICS, margin, force=force)
-    complete = [
-        replace(
-            one,
-            ablations=tuple(
-                found
-                for found in ablations
-                if (found.job, found.model) == (one.job, one.model) and found.target in (one.target, BASELINE)
-            ),
-            prediction=prediction,
-        )
-        for one, prediction in zip(found, predictions(found, trials, records, force=force), strict=True)
-    ]
+    read, groups = _PartsOfTrials(ok), {group.key: group for group in comparison.groups}
+    explanations = []
+    for (job, model, target), blocks in grouped(formed[formed["target"] != BASELINE]):
+        sides = read.sides(blocks, target)
+        if len(sides[0]):
+            group = groups[job, model]
+            reasons = withheld(job.profile, len(sides[0]), sides_of(group, target))
+            ablations = tuple(one for one in group.ablations if one.target in (target, BASELINE))
+            notes = dict.fromkeys((*read.notes(blocks, target), *filter(None, blocks["marks"])))
+            explanations.append(_explanation((job, model, target), sides, tuple(notes), reasons, ablations))
+    explanations.sort(key=lambda one: papers_order(one.job, one.model, one.target))
+    predicted = predictions(explanations, comparison, trials, records, force=force)
+    complete = (replace(one, prediction=found) for one, found in zip(explanations, predicted, strict=True))
     return Explained(tuple(complete), tuple(read.warnings))
+
+
+Sides = tuple[Sequence[Parts], Sequence[Parts]]
+"""The trials of bare metal and of the target, block by block."""
 
 
 class _PartsOfTrials:
@@ -129,41 +129,48 @@ class _PartsOfTrials:
             self._parts[path] = None if isinstance(record, AnalysisWarning) else Parts.of(record)
         return self._parts[path]
 
+    def sides(self, blocks: pd.DataFrame, target: str) -> Sides:
+        """Return the trials of bare metal and of the target, of the blocks of which both could be read."""
+        both = [(self(block, BASELINE), self(block, target)) for _, block in blocks.iterrows()]
+        read = [(base, own) for base, own in both if base and own]
+        return [base for base, _ in read], [own for _, own in read]
+
     def notes(self, blocks: pd.DataFrame, target: str) -> Iterator[str]:
         for _, block in blocks.iterrows():
             yield from filter(None, self._trials[(*block[_PLACE], target)][1].splitlines())
 
 
 def _explanation(
-    job: ComparedJob, model: str, target: str, blocks: Sequence[tuple[Parts, Parts]], notes: tuple[str, ...]
+    key: Key,
+    sides: Sides,
+    notes: tuple[str, ...],
+    reasons: tuple[str, ...],
+    ablations: tuple[AblationEffect, ...],
 ) -> Explanation:
-    sides = list(zip(*blocks, strict=True))
-    seconds = [[trial.seconds for trial in side] for side in sides]
-    # A part that one side of one block lacks cannot be compared: it stays in what is unexplained.
-    names = [name for name in seconds[0][0] if all(name in found for side in seconds for found in side)]
-    columns = {name: [[found[name] for found in side] for side in seconds] for name in names}
-    totals = [[trial.total_s for trial in side] for side in sides]
-    columns[UNEXPLAINED] = [
-        [total - math.fsum(found[name] for name in names) for total, found in zip(*both, strict=True)]
-        for both in zip(totals, seconds, strict=True)
-    ]
-    parts = tuple(difference(name, *column) for name, column in columns.items())
-    inner = {
-        OPENING: [[trial.opening for trial in side] for side in sides],
-        COMPUTE: [[trial.computing for trial in side] for side in sides],
-    }
-    parts = tuple(replace(part, phases=_phases(inner[part.name])) if part.name in inner else part for part in parts)
     base, own = (step_times([trial.steps_s for trial in side if trial.steps_s]) for side in sides)
-    return Explanation(job, model, target, len(blocks), difference("whole", *totals), parts, base, own, notes)
+    whole = difference("whole", *([trial.total_s for trial in side] for side in sides))
+    parts = tuple(_parts(sides))
+    return Explanation(*key, len(sides[0]), whole, parts, base, own, notes, ablations, withheld=reasons)
 
 
-def _phases(sides: Sequence[Sequence[Mapping[str, float]]]) -> tuple[TimeDifference, ...]:
-    """Return the phases of a part, of each trial by name; none where a record does not name them."""
-    if not all(phases for side in sides for phases in side):
-        return ()
-    names = dict.fromkeys(name for side in sides for phases in side for name in phases)
-    # What a target does not open, such as a guest on bare metal, takes it no time.
-    return tuple(difference(name, *([one.get(name, 0.0) for one in side] for side in sides)) for name in names)
+def _parts(sides: Sides) -> Iterator[TimeDifference]:
+    """Yield the parts that all trials have, in the order of a trial, and what these leave unexplained."""
+    trials = [trial for side in sides for trial in side]
+    # A part that one side of one block lacks cannot be compared: it stays in what is unexplained.
+    names = [name for name in trials[0].seconds if all(name in trial.seconds for trial in trials)]
+    for name in names:
+        part = difference(name, *([trial.seconds[name] for trial in side] for side in sides))
+        yield replace(part, phases=tuple(_phases(name, sides)))
+    yield difference(UNEXPLAINED, *([trial.unexplained_s(names) for trial in side] for side in sides))
+
+
+def _phases(part: str, sides: Sides) -> Iterator[TimeDifference]:
+    """Yield the phases of a part; none where a record does not name them."""
+    phases = [[trial.phases.get(part, {}) for trial in side] for side in sides]
+    names = dict.fromkeys(name for side in phases for of_trial in side for name in of_trial)
+    for name in names if all(all(side) for side in phases) else ():
+        # What a target does not open, such as a guest on bare metal, takes it no time.
+        yield difference(name, *([of_trial.get(name, 0.0) for of_trial in side] for side in phases))
 
 
 def difference(name: str, baseline: Sequence[float], target: Sequence[float]) -> TimeDifference:

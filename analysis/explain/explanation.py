@@ -38,7 +38,7 @@ class Predicted:
     difference_s: float
     interval: tuple[float, float] | None
     parts: bool
-    """True if measurement and prediction differ: their intervals have nothing in common."""
+    """True if measurement and prediction are shown to differ: their intervals have nothing in common."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,15 @@ class Explanation:
     """The ablations of this target, and of bare metal, in the same blocks."""
     prediction: Prediction | None = None
     """Present if probes of the same host, envelope and layers are among the records."""
+    withheld: tuple[str, ...] = ()
+    """Why the trials decide nothing, so that no part is a share of the difference; empty where their verdict stands."""
+
+    def share(self, part: TimeDifference) -> float | None:
+        """Return the share of a part in the whole difference; None if no difference is shown."""
+        interval = self.whole.interval
+        if self.withheld or interval is None or interval[0] <= 0 <= interval[1]:
+            return None
+        return part.difference_s / self.whole.difference_s
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis.compare.effects import RATIO, effect, ratios_of
 from analysis.compare.pairing import ROW, to_baseline
-from analysis.compare.results import Effect
+from analysis.compare.results import Comparison, Effect
 from analysis.compare.validity import usable
 from analysis.explain.explanation import OPENING, UNEXPLAINED, Explanation, Predicted, Prediction, TimeDifference
 from analysis.load.metrics import Metric, with_trait
@@ -43,11 +43,17 @@ Found = Mapping[str, tuple[Metric, Effect]]
 
 
 def predictions(
-    explanations: Sequence[Explanation], trials: pd.DataFrame, records: Records, *, force: bool = False
+    explanations: Sequence[Explanation],
+    comparison: Comparison,
+    trials: pd.DataFrame,
+    records: Records,
+    *,
+    force: bool = False,
 ) -> list[Prediction | None]:
     """Return a prediction for each explanation; None where no probe says anything.
 
-    ``trials`` are those of the targets as they are, with ``variant``.
+    ``trials`` are those of the targets as they are, with ``variant``. Measurement and prediction are shown to differ
+    only where the trials of both carry a verdict.
     """
     ok = trials[trials["ok"]]
     probes = ok[with_trait(ok, "probes")]
@@ -61,8 +67,16 @@ def predictions(
         first = training.loc[(*vars(one.job).values(), one.model, one.target)]
         same = probes[probes["key"] == first["key"]]
         ratios = _ratios(same, metrics, one.target, force) if len(same) else {}
-        found.append(predict(one, ratios, cold=first["page_cache"] == "cold"))
+        decides = not (one.withheld or _withheld(comparison, one.target))
+        found.append(predict(one, ratios, cold=first["page_cache"] == "cold", decides=decides))
     return found
+
+
+def _withheld(comparison: Comparison, target: str) -> bool:
+    """Return whether trials of the probes on a target decide nothing."""
+    probed = [group for group in comparison.groups if group.job.traits.probes]
+    estimates = (one.estimates.values() for group in probed for one in group.targets if one.target == target)
+    return any(one.verdict and one.verdict.withheld for of_probe in estimates for one in of_probe)
 
 
 def _places(trials: pd.DataFrame) -> "pd.Series[str]":
@@ -88,20 +102,9 @@ def _ratios(probes: pd.DataFrame, metrics: Sequence[Metric], target: str, force:
     return found
 
 
-def predict(one: Explanation, ratios: Found, *, cold: bool) -> Prediction | None:
+def predict(one: Explanation, ratios: Found, *, cold: bool, decides: bool = True) -> Prediction | None:
     """Predict one explanation from what the probes lost; None where no probe says anything about any part."""
-    predicted: list[Predicted] = []
-    silent: list[str] = []
-    for part in one.parts:
-        if part.name == OPENING:
-            predicted.append(Predicted(part.name, None, None, part.difference_s, part.interval, False))
-        elif part.name != UNEXPLAINED:
-            names = () if part.name == "data" and not cold else PREDICTORS.get(part.name, ())
-            name = next((name for name in names if name in ratios), None)
-            if name:
-                predicted.append(_predicted(part, *ratios[name]))
-            elif part.baseline_s > 0:
-                silent.append(part.name)
+    predicted = tuple(filter(None, (_predicted(part, ratios, cold=cold, decides=decides) for part in one.parts)))
     if all(found.by is None for found in predicted):
         return None
     difference_s = math.fsum(found.difference_s for found in predicted)
@@ -112,16 +115,25 @@ def predict(one: Explanation, ratios: Found, *, cold: bool) -> Prediction | None
         widths[found.by] += (high - low) / 2
     half = math.hypot(*widths.values())
     interval = None if math.isnan(half) else (difference_s - half, difference_s + half)
-    return Prediction(tuple(predicted), difference_s, interval, _apart(interval, one.whole.interval), tuple(silent))
+    spoken_for = {UNEXPLAINED, *(found.part for found in predicted)}
+    silent = tuple(part.name for part in one.parts if part.name not in spoken_for and part.baseline_s > 0)
+    return Prediction(predicted, difference_s, interval, decides and _apart(interval, one.whole.interval), silent)
 
 
-def _predicted(part: TimeDifference, metric: Metric, ratio: Effect) -> Predicted:
+def _predicted(part: TimeDifference, ratios: Found, *, cold: bool, decides: bool) -> Predicted | None:
+    if part.name == OPENING:
+        return Predicted(part.name, None, None, part.difference_s, part.interval, False)
+    names = () if part.name == "data" and not cold else PREDICTORS.get(part.name, ())
+    if (name := next((name for name in names if name in ratios), None)) is None:
+        return None
+    metric, ratio = ratios[name]
+
     def cost_s(value: float) -> float:
         return part.baseline_s * ((1 / value if metric.more_is_faster else value) - 1)
 
     ends = None if ratio.interval is None else sorted(cost_s(end) for end in ratio.interval)
     interval = None if ends is None else (ends[0], ends[1])
-    apart = _apart(interval, part.interval)
+    apart = decides and _apart(interval, part.interval)
     return Predicted(part.name, metric.column, ratio, cost_s(ratio.ratio), interval, apart)
 
 

@@ -56,9 +56,7 @@ class Claim:
         """Return which of ``OUTCOMES`` it is."""
         if self.slower is None or self.found is None or self.found.verdict is None:
             return "no number"
-        if self.withheld:
-            return "no verdict"
-        name = self.found.verdict.name
+        name = self.found.verdict.name or "no verdict"
         return "within the margin" if name in ("equivalent", "tail", "typical-only") else name
 
     @property

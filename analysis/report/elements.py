@@ -141,7 +141,7 @@ def line(cell: Cell) -> str:
 
 def styled(found: Verdict) -> Styled:
     """Return a verdict in its style."""
-    return Styled(verdict(found), found.given or "no verdict")
+    return Styled(verdict(found), found.name or "no verdict")
 
 
 def warnings(found: Iterable[Notice]) -> Iterator[Line]:

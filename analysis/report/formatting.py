@@ -75,9 +75,9 @@ def verdict(found: Verdict) -> str:
 
     A verdict that does not stand is none.
     """
-    if found.given is None:
+    if found.name is None:
         return "no verdict"
-    return found.given if found.more_blocks is None else f"{found.given}, +{found.more_blocks}"
+    return found.name if found.more_blocks is None else f"{found.name}, +{found.more_blocks}"
 
 
 def ratio(found: Effect | Estimate) -> str:

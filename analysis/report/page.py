@@ -42,7 +42,7 @@ def write_report(
     The same records and certificate give the same bytes: nothing on the page is the time or the place of its making.
     """
     comparison = compare(records, margin=margin, force=force)
-    explained = explain(records, margin=margin, force=force)
+    explained = explain(records, comparison, force=force)
     write_atomic(path, render(records, comparison, explained, certificate))
     return path
 

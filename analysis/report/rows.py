@@ -69,7 +69,7 @@ class RatioColumns(Columns):
 class EffectColumns(RatioColumns):
     """A ratio with its verdict, and what slow trials add to it."""
 
-    verdict: VerdictName | None = _at("effect", "verdict", "given", default=None)
+    verdict: VerdictName | None = _at("effect", "verdict", "name", default=None)
     """``equivalent``, ``slower``, ``faster`` or ``undecided``; ``tail`` or ``typical-only`` if only the typical trial
     is equivalent. Null where the trials decide nothing; ``withheld`` says why."""
     withheld: tuple[str, ...] = _at("effect", "verdict", "withheld", default=())
@@ -236,7 +236,7 @@ class ClaimRow(JobColumns):
     slower_high: float | None = _at("interval", 1, default=None)
     blocks: int = _at("found", "blocks", default=0)
     margin: float
-    verdict: VerdictName | None = _at("found", "verdict", "given", default=None)
+    verdict: VerdictName | None = _at("found", "verdict", "name", default=None)
     withheld: tuple[str, ...]
     more_blocks: int | None
     more_s: float | None

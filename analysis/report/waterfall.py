@@ -11,27 +11,19 @@ from analysis.warnings.types import notices
 from suite.targets import BASELINE
 
 
-def share(part: TimeDifference, whole: TimeDifference) -> str:
-    """Return the share of a part in the whole difference, ``34 %``; empty where the whole may be nothing."""
-    if not _differs(whole):
-        return ""
-    return f"{round(100 * part.difference_s / whole.difference_s) + 0.0:.0f} %"
-
-
-def _differs(whole: TimeDifference) -> bool:
-    """Return whether the interval excludes zero: of a difference that may be nothing, no part is a share."""
-    return whole.interval is not None and not whole.interval[0] <= 0 <= whole.interval[1]
-
-
 def reason(one: Explanation) -> str:
-    """Return the greatest part of a difference in time as a sentence; empty where the whole may be nothing."""
-    if not _differs(one.whole):
+    """Return the greatest part of a difference in time as a sentence; empty where no difference is shown."""
+    part = max(one.parts, key=lambda part: part.difference_s * (1 if one.whole.difference_s > 0 else -1))
+    if not (share := _share(one, part)):
         return ""
-    sign = 1 if one.whole.difference_s > 0 else -1
-    part = max(one.parts, key=lambda part: sign * part.difference_s)
     name = "not explained by its parts" if part.name == UNEXPLAINED else part.name
-    took, how = seconds(one.whole.difference_s).lstrip("+-"), "longer" if sign > 0 else "shorter"
-    return f" With opening, a trial takes {took} s {how}; {share(part, one.whole)} of that is {name}."
+    took, how = seconds(one.whole.difference_s).lstrip("+-"), "longer" if one.whole.difference_s > 0 else "shorter"
+    return f" With opening, a trial takes {took} s {how}; {share} of that is {name}."
+
+
+def _share(one: Explanation, part: TimeDifference) -> str:
+    share = one.share(part)
+    return "" if share is None else f"{round(100 * share) + 0.0:.0f} %"
 
 
 def interval(part: TimeDifference) -> str:
@@ -45,7 +37,7 @@ NOTHING = (
 )
 _LEGEND = (
     "seconds per trial; difference: mean over the blocks, with its 95 % t interval; the parts and what is unexplained "
-    "sum to the whole; of it: the part's share, if the interval of the whole excludes zero"
+    "sum to the whole; of it: the part's share, if the trials decide and the interval of the whole excludes zero"
 )
 
 
@@ -64,7 +56,8 @@ def explanation_parts(explanations: Sequence[Explanation], *, bars: bool = False
         blocks = count(one.blocks, "block")
         yield Heading(f"{one.model} on {one.target}", f"{one.job}, {blocks}", one.notes)
         yield _table(one, bars=bars)
-        yield Notes((*step_lines(one), *map(ablation_line, one.ablations)))
+        no_share = (f"no part is a share of the difference: {', '.join(one.withheld)}",) if one.withheld else ()
+        yield Notes((*no_share, *step_lines(one), *map(ablation_line, one.ablations)))
         yield from map(Line, prediction_lines(one))
     yield Line(_LEGEND, "dim")
 
@@ -74,8 +67,8 @@ def _table(one: Explanation, *, bars: bool) -> Table:
     spans = [*_bars(one)]
     rows: list[tuple[Head, tuple[Cell, ...]]] = []
     for part, bar in zip((*one.parts, one.whole), spans, strict=True):
-        rows.append((Head(part.name, style="strong" if part is one.whole else ""), (*_cells(part, one.whole), bar)))
-        rows += [(Head(f"  {phase.name}", style="part"), (*_cells(phase, one.whole), "")) for phase in part.phases]
+        rows.append((Head(part.name, style="strong" if part is one.whole else ""), (*_cells(one, part), bar)))
+        rows += [(Head(f"  {phase.name}", style="part"), (*_cells(one, phase), "")) for phase in part.phases]
     if bars:
         return Table("part", "", (*map(Head, columns), Head("")), tuple(rows))
     short = tuple((head, (cells[2], cells[4])) for head, cells in rows)
@@ -84,9 +77,9 @@ def _table(one: Explanation, *, bars: bool) -> Table:
     return Table("part", "", tuple(map(Head, columns)), whole, compact=True, narrower=narrower)
 
 
-def _cells(part: TimeDifference, whole: TimeDifference) -> tuple[str, ...]:
+def _cells(one: Explanation, part: TimeDifference) -> tuple[str, ...]:
     before, after = seconds(part.baseline_s).lstrip("+"), seconds(part.target_s).lstrip("+")
-    return before, after, seconds(part.difference_s), interval(part), share(part, whole)
+    return before, after, seconds(part.difference_s), interval(part), _share(one, part)
 
 
 def _bars(one: Explanation) -> Iterator[Bar]:

@@ -93,17 +93,13 @@ class Verdict:
     difference from 1, as a share, that so many blocks detect; see ``detectable_share``.
     """
 
-    name: VerdictName
+    name: VerdictName | None
+    """None where the verdict is withheld."""
     p: float | None
     more_blocks: int | None = None
     detectable: float | None = None
     withheld: tuple[str, ...] = ()
     """Why the trials decide nothing, whatever the tests say of them; empty where the verdict stands."""
-
-    @property
-    def given(self) -> VerdictName | None:
-        """The name if the verdict stands; None if it is withheld."""
-        return None if self.withheld else self.name
 
 
 def judge(

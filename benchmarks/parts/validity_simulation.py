@@ -61,7 +61,7 @@ class Count:
         typical, expected = self.family.typical(blocks), self.family.expected
         false = False
         for name, shift, place, tail, verdict in zip(TRUTH, TRUTH.values(), places, tails, judged, strict=True):
-            assert place and place.interval and tail and verdict  # noqa: S101, PT018
+            assert place and place.interval and tail and verdict and verdict.name  # noqa: S101, PT018
             low, high = place.interval
             self._note("typical covers", low <= shift + typical <= high)
             low, high = tail.expected.interval

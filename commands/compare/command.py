@@ -79,7 +79,7 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     margin = margin_of(records.directories, options["margin"])
     comparison = compare_records(records, margin=margin, force=options["force"])
     if options["explain"]:
-        _show_explanation(comparison, explain_records(records, margin=margin, force=options["force"]), options["form"])
+        _show_explanation(comparison, explain_records(records, comparison, force=options["force"]), options["form"])
     else:
         _show(comparison, options)
         if options["form"] is None and (certificate := _certificate_of(records)):

@@ -7,6 +7,10 @@ from typing import Any, Literal
 
 import pytest
 
+from analysis.compare.comparison import compare
+from analysis.explain.attribution import explain
+from analysis.explain.explanation import Explained
+from analysis.load.records import Records
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
@@ -99,6 +103,11 @@ def probe(name: str, **metrics: tuple[float, str, Literal["more", "less"]]) -> d
         for metric, (value, unit, better) in metrics.items()
     }
     return {"scenario": "probe", "model": name, "metrics": found}
+
+
+def explained_by(records: Records, *, force: bool = False) -> Explained:
+    """Return the explanations of records that are compared as ``bench compare --explain`` does."""
+    return explain(records, compare(records, force=force), force=force)
 
 
 @pytest.fixture

@@ -11,13 +11,12 @@ import pytest
 from analysis.compare.comparison import compare
 from analysis.compare.convergence import should_stop_run
 from analysis.compare.regression import regress
-from analysis.explain.attribution import explain
 from analysis.load.records import load
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import as_json
 from suite.errors import RequestError
-from tests.analysis.conftest import WITHIN_2
+from tests.analysis.conftest import WITHIN_2, explained_by
 
 
 def noisy(rng: np.random.Generator, speed: float) -> dict[str, float]:
@@ -48,7 +47,7 @@ def test_warm_up_trials_are_in_nothing_and_their_number_is_told_once(tmp_path: P
     assert (before.warmup_trials, after.warmup_trials) == (0, 4)
     assert json.loads(as_json(after))["warmup_trials"] == 4
     assert as_markdown(after).count("4 warm-up trials left out") == 1
-    assert explain(records).explanations[0].blocks == 8
+    assert explained_by(records).explanations[0].blocks == 8
     assert {change.trials for change in regress(records, records).changes} == {(8, 8)}
     page = write_report(records, tmp_path / "report.html").read_text()
     assert page.count("4 warm-up trials left out") == 1
@@ -169,7 +168,8 @@ def test_one_block_of_a_a_is_undecided_and_a_second_trial_that_failed_gives_none
     save(replica=1, throughput_per_s=11.0)
     (group,) = compare(load([tmp_path / "run"])).groups
     assert group.aa["throughput"].verdict
-    assert (group.aa["throughput"].verdict.name, group.aa["throughput"].interval) == ("undecided", None)
+    assert group.aa["throughput"].verdict.withheld == ("a verdict takes 5 blocks",)
+    assert group.aa["throughput"].interval is None
     save("other")
     save("other", replica=1, failed="no")
     assert compare(load([tmp_path / "other"])).groups[0].aa == {}

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explanation
 from analysis.load.records import load
 from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document
 from suite.records.record import Steps, Timeline
+from tests.analysis.conftest import explained_by
 
 PHASES = (
     "opening",
@@ -57,7 +57,7 @@ def trial(rng: np.random.Generator, injured: str = "", by_s: float = 0.0) -> dic
 
 
 def explained(path: Path) -> Explanation:
-    (one,) = explain(load([path])).explanations
+    (one,) = explained_by(load([path])).explanations
     return one
 
 
@@ -103,8 +103,8 @@ def test_what_may_not_be_compared_is_not_explained_unless_forced(tmp_path: Path,
     save(**trial(rng))
     save(target="vm", capability="AVX512", substitutes=["accelerator:tcg"], **trial(rng))
     records = load([tmp_path / "run"])
-    assert explain(records).explanations == ()
-    (one,) = explain(records, force=True).explanations
+    assert explained_by(records).explanations == ()
+    (one,) = explained_by(records, force=True).explanations
     assert one.notes == ("accelerator:tcg", "forced: CPU capability AVX512 against AVX2")
 
 
@@ -116,7 +116,7 @@ def test_a_record_whose_steps_are_nonsense_is_left_out_and_named(tmp_path: Path,
     path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"steps": "none"}))
     records = load([tmp_path / "run"])
-    assert explain(records).explanations[0].blocks == 1
+    assert explained_by(records).explanations[0].blocks == 1
     assert records.warnings[0].kind == "skipped-record"
 
 
@@ -126,7 +126,7 @@ def test_the_waterfall_is_readable_on_every_terminal(tmp_path: Path, save: Any, 
     for block in range(2):
         save(block=block, **trial(rng))
         save(block=block, target="container-vm", **trial(rng, "data", 1.0))
-    found = explain(load([tmp_path / "run"]))
+    found = explained_by(load([tmp_path / "run"]))
     console = Console(width=width, file=io.StringIO())
     console.print(Terminal(explanation_document(found)))
     assert isinstance(console.file, io.StringIO)
@@ -139,14 +139,14 @@ def test_the_waterfall_is_readable_on_every_terminal(tmp_path: Path, save: Any, 
 
 def waterfall(path: Path) -> str:
     console = Console(width=80, file=io.StringIO())
-    console.print(Terminal(explanation_document(explain(load([path])))))
+    console.print(Terminal(explanation_document(explained_by(load([path])))))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def test_no_share_is_told_of_a_whole_that_may_be_zero(tmp_path: Path, save: Any) -> None:
     rng = np.random.default_rng(6)
-    for block in range(3):
+    for block in range(5):
         save(block=block, **trial(rng))
         save(block=block, target="container", **trial(rng))
         save("apart", block=block, **trial(rng))

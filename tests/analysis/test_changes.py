@@ -17,7 +17,6 @@ from analysis.audit.audit import audit, audited
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison
 from analysis.compare.validity import changes
-from analysis.explain.attribution import explain
 from analysis.load.records import load
 from analysis.report.document import document
 from analysis.report.markdown import as_markdown
@@ -27,7 +26,7 @@ from analysis.report.terminal import Terminal
 from suite.job.sharing import Sharing
 from suite.records.environment import Engine, Environment, Environments
 from suite.records.record import AggressorInstance
-from tests.analysis.conftest import Save, measured, record, without_plan
+from tests.analysis.conftest import Save, explained_by, measured, record, without_plan
 from tests.analysis.test_audit import PODMAN, copied, edited
 from tests.analysis.test_interference import beside
 
@@ -95,7 +94,7 @@ def test_every_form_says_the_change_beside_the_number(two: Comparison, tmp_path:
     assert "container [1] " in printed(two)
     assert printed(two).count(RUNC) == 2, "the answer, and one note"
     assert RUNC in printed(two, verbose=True)
-    assert [one.notes for one in explain(load(runs)).explanations] == [(MARK,)]
+    assert [one.notes for one in explained_by(load(runs)).explanations] == [(MARK,)]
 
 
 def test_three_runs_and_runs_of_many_versions_are_told_in_the_order_of_time(tmp_path: Path, save: Save) -> None:

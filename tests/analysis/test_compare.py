@@ -234,14 +234,14 @@ def test_the_margin_decides_what_is_equivalent(tmp_path: Path, save: Any) -> Non
     assert estimate.verdict.name == "equivalent"
 
 
-def test_one_block_has_a_ratio_and_no_interval_and_is_undecided(tmp_path: Path, save: Any) -> None:
+def test_one_block_has_a_ratio_and_neither_interval_nor_verdict(tmp_path: Path, save: Any) -> None:
     sweep(save, 1, vm=0.5)
     (group, _) = compared(tmp_path / "run").groups
     estimate = group.targets[1].estimates["throughput"]
     assert estimate.ratio == pytest.approx(0.5, rel=0.02)
     assert estimate.interval is None
     assert estimate.verdict
-    assert estimate.verdict.name == "undecided"
+    assert (estimate.verdict.name, estimate.verdict.withheld) == (None, ("a verdict takes 5 blocks",))
     assert group.noise_floors == {}
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explanation, Predicted, Prediction
 from analysis.load.records import load
 from analysis.report.page import write_report
@@ -17,7 +16,7 @@ from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document, prediction_lines
 from suite.job.envelope import GIB, Envelope
 from suite.records.record import Steps, Timeline
-from tests.analysis.conftest import probe
+from tests.analysis.conftest import explained_by, probe
 
 OPTIONS = {"engine": "runc", "isa": "shared"}
 
@@ -52,7 +51,7 @@ def made(path: Path, save: Any, *, state: str | None = None, compute: float = 12
         save(block=block, page_cache=state, target="vm", **own)
         for target in ("bare-metal", "vm"):
             probes(save, block, target, rng, 0.8, **changes)
-    (one,) = explain(load([path / "run", path / "probes"])).explanations
+    (one,) = explained_by(load([path / "run", path / "probes"])).explanations
     return one
 
 
@@ -101,10 +100,10 @@ def test_where_measurement_and_prediction_part_a_sentence_says_so(tmp_path: Path
     assert lines[-1].startswith("measurement and prediction differ: the cost of the whole is")
     records = load([tmp_path / "run", tmp_path / "probes"])
     console = Console(width=60, file=io.StringIO())
-    console.print(Terminal(explanation_document(explain(records))))
+    console.print(Terminal(explanation_document(explained_by(records))))
     assert isinstance(console.file, io.StringIO)
     assert "predicted by the probes" in console.file.getvalue()
-    (row,) = json.loads(json.dumps([asdict(one) for one in explain(records).explanations]))
+    (row,) = json.loads(json.dumps([asdict(one) for one in explained_by(records).explanations]))
     assert row["prediction"]["parts"] is True
     assert "measurement and prediction differ" in write_report(records, tmp_path / "report.html").read_text()
 
@@ -128,7 +127,7 @@ def test_without_probes_there_is_no_prediction_and_no_line(tmp_path: Path, save:
     rng = np.random.default_rng(0)
     for target in ("bare-metal", "vm"):
         save(target=target, **training(rng))
-    (one,) = explain(load([tmp_path / "run"])).explanations
+    (one,) = explained_by(load([tmp_path / "run"])).explanations
     assert one.prediction is None
     assert list(prediction_lines(one)) == []
 
@@ -138,7 +137,7 @@ def test_one_block_predicts_without_an_interval_and_parts_from_nothing(tmp_path:
     for target, compute in (("bare-metal", 10.0), ("vm", 99.0)):
         save(target=target, **training(rng, compute=compute))
         probes(save, 0, target, rng, 0.8)
-    (one,) = explain(load([tmp_path / "run", tmp_path / "probes"])).explanations
+    (one,) = explained_by(load([tmp_path / "run", tmp_path / "probes"])).explanations
     assert isinstance(one.prediction, Prediction)
     assert (one.prediction.interval, one.prediction.parts) == (None, False)
 
@@ -151,7 +150,7 @@ def test_what_was_switched_stands_beside_the_waterfall_of_its_target(tmp_path: P
         for target in ("container", "vm"):
             save(block=block, target=target, **training(rng))
         save(block=block, target="container", ablation="seccomp", **training(rng))
-    container, vm = explain(load([tmp_path / "run"])).explanations
+    container, vm = explained_by(load([tmp_path / "run"])).explanations
     assert [(one.target, one.ablation) for one in container.ablations] == [
         ("bare-metal", "huge-pages"),
         ("container", "seccomp"),

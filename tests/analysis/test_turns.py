@@ -13,7 +13,6 @@ from analysis.audit.audit import audit
 from analysis.compare.comparison import compare
 from analysis.compare.convergence import half_widths, should_stop_run
 from analysis.compare.results import Comparison, Group
-from analysis.explain.attribution import explain
 from analysis.load.records import load
 from analysis.report.formatting import group_lines
 from analysis.report.markdown import as_markdown
@@ -24,7 +23,7 @@ from suite.job.job import Alternating
 from suite.job.profiles import Sizes
 from suite.records.record import Alternation, Burst, Steps, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
-from tests.analysis.conftest import WITHIN_2, timeline
+from tests.analysis.conftest import WITHIN_2, explained_by, timeline
 
 ROUNDS, STEPS, BATCH = 4, 5, 2
 TURNS = Alternating(rounds=ROUNDS, burst_steps=STEPS)
@@ -291,7 +290,7 @@ def test_the_phases_explain_a_ratio_of_turns_and_the_report_shows_it(tmp_path: P
     for block in range(3):
         save_turns([0.1] * ROUNDS, block=block)
         save_turns([0.2] * ROUNDS, block=block, target="container", place=1)
-    (found,) = explain(load([tmp_path / "run"])).explanations
+    (found,) = explained_by(load([tmp_path / "run"])).explanations
     assert found.whole.difference_s == pytest.approx(ROUNDS * STEPS * 0.1)
     assert {part.name: round(part.difference_s, 6) for part in found.parts} == {
         "data": 0.0,

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from analysis.compare.comparison import compare
-from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explanation
 from analysis.load.records import load
 from provisioning.cgroup import limits as cgroups
@@ -25,6 +24,7 @@ from suite.plan import Trial
 from suite.records.environment import Environment
 from suite.records.record import TrialRecord
 from suite.results.store import Run
+from tests.analysis.conftest import explained_by
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
 from tests.jobs import plan_of
 from worker.environment import collect
@@ -79,7 +79,7 @@ def measured(
 
 
 def injected(place: Path) -> Explanation:
-    (explanation,) = explain(load([place])).explanations
+    (explanation,) = explained_by(load([place])).explanations
     return explanation
 
 
