@@ -46,7 +46,7 @@ class CommandOptions(OptionGroup):
     )
     unit: Annotated[Text, Field(pattern=UNIT)] = about(
         "samples",
-        f"Unit of the throughput, with {option('throughput_pattern')}: tokens. Default: samples.",
+        f"Unit of the throughput, with {option('throughput_pattern')}, such as tokens.",
         idle_without=(given("throughput_pattern"),),
     )
 

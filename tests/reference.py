@@ -7,6 +7,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from inspect import cleandoc
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,15 @@ PAGES = sorted((REPOSITORY / "docs" / "reference").glob("*.md"))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table."""
-    lines = (f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |" for cells in (header, *rows))
+    """Yield the lines of a Markdown table, without columns that are empty in all rows."""
+    rows = [*rows]
+    filled = [any(column) for column in zip(*rows, strict=True)]
+    lines = (
+        f"| {' | '.join(cell.replace('|', '&#124;') for cell in compress(cells, filled))} |"
+        for cells in (header, *rows)
+    )
     yield next(lines)
-    yield "|---" * len(header) + "|"
+    yield "|---" * sum(filled) + "|"
     yield from lines
 
 
@@ -43,7 +49,7 @@ def options() -> Iterator[str]:
                 [
                     f"`{one.flags[0]}`",
                     "" if key_of(one.name) == one.name else f"`{key_of(one.name)}`",
-                    "" if one.whose() == "any" else one.whose(),
+                    "" if one.whose() == "any" or part.startswith("scenario:") else one.whose(),
                     one.help(),
                 ]
                 for one in OPTIONS.values()
@@ -77,7 +83,7 @@ def differences() -> Iterator[str]:
             if one.treatment == treatment and not one.path.startswith(
                 ("ranks.environment.", "aggressors.environment.")
             ):
-                star = " *" if one.path in inside else ""
+                star = r"\*" if one.path in inside else ""
                 reason = next((why for why, paths in reasons.items() if one.why == f"see {paths[0]}"), one.why)
                 reasons.setdefault(reason, []).append(f"{one.path}{star}")
         yield from ("", f"### {treatment.capitalize()}", "", meaning, "")
@@ -88,7 +94,7 @@ def _shortened(paths: Sequence[str]) -> Iterator[str]:
     """Yield the paths as code, neighbours of one object in one pair of braces."""
     groups: dict[tuple[str, str], list[str]] = {}
     for path in paths:
-        name, star, _ = path.partition(" *")
+        name, star, _ = path.partition(r"\*")
         owner, _, leaf = name.rpartition(".")
         groups.setdefault((owner, star), []).append(leaf)
     for (owner, star), leaves in groups.items():

@@ -65,15 +65,11 @@ def nodes_of(text: str) -> dict[str, str]:
 class PodOptions(OptionGroup):
     """Container engine kubernetes."""
 
-    context: Text | None = about(
-        None, f"With {option('engine')} kubernetes: context of the kubeconfig. Default: the current one.", meaning=False
-    )
-    namespace: Text | None = about(
-        None, f"With {option('engine')} kubernetes: namespace of the pods. Default: the context's.", meaning=False
-    )
+    context: Text | None = about(None, "Context of the kubeconfig. Default: the current one.", meaning=False)
+    namespace: Text | None = about(None, "Namespace of the pods. Default: the context's.", meaning=False)
     node: Text | None = about(
         None,
-        f"With {option('engine')} kubernetes: node of the pods. Default: this machine, or the only node. For "
+        "Node of the pods. Default: this machine, or the only node. For "
         "several instances, name one node each, separated by commas. container=N1,container-vm=N2: N2 is a virtual "
         "machine and runs the target container-vm.",
         parse=nodes_of,
@@ -81,16 +77,12 @@ class PodOptions(OptionGroup):
     )
     registry: Text | None = about(
         None,
-        f"With {option('engine')} kubernetes: registry that holds the image, such as registry.example/team. "
+        "Registry that holds the image, such as registry.example/team. "
         "Default: import the image into the containerd of this machine.",
         meaning=False,
     )
-    containerd: Text | None = about(
-        None, f"With {option('engine')} kubernetes: socket of the containerd of this machine.", meaning=False
-    )
-    runtime_class: Text | None = about(
-        None, f"With {option('engine')} kubernetes: runtime class of the pods, such as gvisor or kata."
-    )
+    containerd: Text | None = about(None, "Socket of the containerd of this machine.", meaning=False)
+    runtime_class: Text | None = about(None, "Runtime class of the pods, such as gvisor or kata.")
 
 
 @dataclass(frozen=True)

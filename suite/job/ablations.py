@@ -39,37 +39,37 @@ SECCOMP = Ablation(
     differs=("seccomp",),
 )
 PODMAN = Ablation(
-    "the container by podman instead of the run's own engine",
+    "podman instead of the run's engine",
     "by podman",
     ("container",),
     lambda usual: replace(usual, engine="podman"),
 )
 RUNC = Ablation(
-    "the container by runc instead of the run's own engine",
+    "runc instead of the run's engine",
     "by runc",
     ("container",),
     lambda usual: replace(usual, engine="runc"),
 )
 NETWORK = Ablation(
-    "the network of the node itself instead of a namespace of the container's own",
+    "the node's network instead of a private namespace",
     "network of the node",
     _CONTAINERS,
     lambda usual: replace(usual, host_network=True),
 )
 CLUSTER_IP = Ablation(
-    "clients that ask at the address of a service in the cluster instead of at the pod's own",
+    "clients use a service's cluster address instead of the pod's",
     "by the service's address",
     ("container",),
     lambda usual: replace(usual, service="ClusterIP"),
 )
 NODE_PORT = Ablation(
-    "clients that ask at the port of a service on the server's node instead of at the pod's own address",
+    "clients use a service's port on the server's node instead of the pod's address",
     "by the node's port",
     ("container",),
     lambda usual: replace(usual, service="NodePort"),
 )
 ROOTFS = Ablation(
-    "the image's tree bound in place instead of the engine's overlay over it",
+    "the image's tree bound in place instead of an overlay",
     "root file system bound in place",
     _CONTAINERS,
     lambda usual: replace(usual, bound_tree=True),
@@ -97,33 +97,33 @@ ISA = Ablation(
 )
 # The memory of a guest limits everything that runs in it: container-vm has no limit to lift.
 MEMORY_LIMIT = Ablation(
-    "no memory limit on the instance: page cache and memory of the machine are anyone's",
+    "no memory limit on the instance",
     "memory limit off",
     ("bare-metal", "container"),
     lambda usual: replace(usual, memory_limited=False),
     differs=("memory_bytes",),
 )
 DISK_LIMIT = Ablation(
-    "at most 32 MiB/s read from each disk and 32 MiB/s written to it, by the control group or by the hypervisor",
+    "at most 32 MiB/s read and 32 MiB/s written per disk",
     "disk limit on",
     _ALL,
     lambda usual: replace(usual, disk_limit_bytes_per_s=32 << 20),
     differs=("disk_limit_bytes_per_s",),
 )
 CONFINEMENT = Ablation(
-    "the job as root, with all capabilities, devices and processes of the machine",
+    "the job as root, unconfined",
     "root on the machine",
     ("bare-metal",),
     lambda usual: replace(usual, confined=False),
 )
 VIRTIOFS = Ablation(
-    "the data set's directory shared with the VM instead of a virtual disk that holds it",
+    "the data set's directory shared with the VM instead of a virtual disk",
     "data by virtiofs",
     _VMS,
     lambda usual: replace(usual, virtiofs=True),
 )
 DATA_LAYER = Ablation(
-    "the data set in a layer of the container's own instead of a bind mount",
+    "the data set in a container layer instead of a bind mount",
     "data in a layer of its own",
     ("container",),
     lambda usual: replace(usual, data_in_layer=True),

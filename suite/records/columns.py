@@ -182,23 +182,23 @@ def _checked(why: str) -> Field:
     return Field("", "checked", why)
 
 
-_PLACE = _checked("the plan says which trial it is, when in its block it is due, and with which seed")
+_PLACE = _checked("as planned")
 _SOON = _checked("the trials of a block lie close in time, and never at the same time")
-_PAIRED = _measured("trials are paired inside a run; the audit names a block of two")
-_FAILED = _measured("a trial that failed has no number, and is counted as failed")
-_WARNED, _COST = _measured("a warning says how much"), _measured("the cost table holds it")
-_CLOCKS = _measured("a warning says how far the clocks are apart")
+_PAIRED = _measured("trials are paired inside a run")
+_FAILED = _measured("failed trials are counted")
+_WARNED, _COST = _measured("a warning shows it"), _measured("the cost table holds it")
+_CLOCKS = _measured("a warning shows it")
 _STEPS = _checked("steps and their phases sum to the measured span")
 _SPANS, _READ = _checked("its parts sum to the elapsed time"), _checked("no fewer images are read than are trained")
 _TURNS = _checked("trials of a block take turns together, and never at once")
 _QUOTED, _METRIC = _measured("the warning of failed trials quotes it"), _measured("a metric")
-_VERSION = _checked("a record of a later suite is refused by name")
+_VERSION = _checked("other versions are refused")
 _FAILURE = Field("", "ignored", "explains a failure")
-_CLOSED = Field("", "ignored", "everything that is compared has ended before")
-_LOSSES = Field("", "refused", "the seed decides them; where rounding may differ, they must be near", "losses")
-_WEIGHTS = "the seed decides them, bit for bit; where rounding may differ, the losses count"
-_CHECKPOINTS = Field("", "named", "memory is no disk", "file system of checkpoints", "checkpoints")
-_SUITE = Field("", "named", "the suite may have measured in another way", "suite version", "software")
+_CLOSED = Field("", "ignored", "follows everything that is compared")
+_LOSSES = Field("", "refused", "decided by the seed; close if rounding may differ", "losses")
+_WEIGHTS = "decided by the seed, unless rounding may differ"
+_CHECKPOINTS = Field("", "named", "memory is faster than a disk", "file system of checkpoints", "checkpoints")
+_SUITE = Field("", "named", "its measurements may have changed", "suite version", "software")
 _USAGE = {"cpu_s": SECONDS, "peak_memory_bytes": COUNT, "disk_read_bytes": COUNT, "disk_written_bytes": COUNT}
 SUBSTITUTES = FieldType(Annotated[list[_Words], Meta(max_length=50)], "text", "\n".join)
 _STATUS = FieldType(Literal["ok", "failed"], "flag", lambda status: status == "ok")
@@ -278,7 +278,7 @@ TABLE = (
     Column("data_sha256", "data_use.sha256", TEXT),
     Column("data_bytes", "data_use.asked_bytes", COUNT),
     Column("images_read", "data_use.images_read", COUNT, _READ),
-    Column("damaged", "data_use.damaged", COUNT, _measured("a warning counts them")),
+    Column("damaged", "data_use.damaged", COUNT, _measured("a warning shows it")),
     Column("aggressor", "aggressor", NAME, _PLACE),
     *(
         Column(f"aggressor_{name}", "aggressors", FieldType(_Aggressors, "number", _speed_of(name)), default=[])
