@@ -18,7 +18,7 @@ def source_sha256(registry: Registry, name: str) -> str | None:
 
     Raises RequestError for a name that is unknown, or a module that has no text.
     """
-    return None if name in registry.own else hashlib.sha256(_source(registry, name)).hexdigest()
+    return None if name in registry.own else hashlib.sha256(_source(registry, name).read_bytes()).hexdigest()
 
 
 def plugin_of(registry: Registry, name: str, planned: str | None = None) -> Plugin | None:
@@ -30,7 +30,8 @@ def plugin_of(registry: Registry, name: str, planned: str | None = None) -> Plug
     place = registry.place(name)
     if name in registry.own:
         return None
-    content, module = _source(registry, name), place.partition(":")[0]
+    path, module = _source(registry, name), place.partition(":")[0]
+    content = path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     if planned not in (None, digest):
         raise MeasurementError(
@@ -38,7 +39,7 @@ def plugin_of(registry: Registry, name: str, planned: str | None = None) -> Plug
             kind="plan",
             remedy="a changed source is another job: run it again with another --out",
         )
-    return Plugin(module, content.decode(), digest)
+    return Plugin(module, content.decode(), digest, path.name)
 
 
 def turns_of(trial: Trial) -> Turns | None:
@@ -60,7 +61,7 @@ def member_request(registry: Registry, trial: Trial, node: Node, fio_job: str | 
     )
 
 
-def _source(registry: Registry, name: str) -> bytes:
+def _source(registry: Registry, name: str) -> Path:
     registry.get(name)  # a module that cannot be imported here is told as that
     module = registry.place(name).partition(":")[0]
     path = import_module(module).__file__
@@ -69,4 +70,4 @@ def _source(registry: Registry, name: str) -> bytes:
             f"the {registry.what} {name!r} is in {module}, which is not a Python file: it cannot be sent into a target",
             remedy="declare it in a module of its own, NAME.py",
         )
-    return Path(path).read_bytes()
+    return Path(path)

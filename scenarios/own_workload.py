@@ -6,7 +6,6 @@ same text by the same code. Only a file that the user has named comes here: no r
 
 import hashlib
 import re
-import traceback
 from collections.abc import Mapping
 from inspect import isfunction, signature
 from pathlib import Path
@@ -16,13 +15,14 @@ from pydantic import PositiveInt, TypeAdapter, ValidationError
 from suite.errors import RequestError
 from suite.job.job import Name
 from suite.registries import WORKLOADS
+from worker.failure import is_own, own_frames
 from worker.members import Plugin, imported, load_member
 from worker.protocol import SpecError
 from worker.workloads.workload import Workload
 
 LARGEST_BYTES = 1 << 20
 _NAME = TypeAdapter(Name)
-_SIZES = TypeAdapter(Mapping[str, tuple[PositiveInt, PositiveInt]])
+_SIZES = TypeAdapter(Mapping[str, tuple[PositiveInt, PositiveInt]] | Mapping[str, PositiveInt])
 _DOCUMENT = "see docs/guide/own-training.md"
 
 
@@ -35,7 +35,8 @@ def adopt(word: str) -> str:
     content = read_source(path)
     digest = hashlib.sha256(content).hexdigest()
     # With the digest: two files of one name are two modules, and none takes the place of a library's.
-    plugin = Plugin("own_{}_{}".format(re.sub(r"\W", "_", path.stem), digest[:12]), content.decode(), digest)
+    module = "own_{}_{}".format(re.sub(r"\W", "_", path.stem), digest[:12])
+    plugin = Plugin(module, content.decode(), digest, path.name)
     name = _free_name(path.name + (f"+{attribute}" if attribute else ""), plugin, path)
     place = f"{plugin.module}:{attribute or _only_workload(plugin, path)}"
     WORKLOADS.adopt(name, place, _whole(place, plugin, path))
@@ -85,20 +86,20 @@ def _only_workload(plugin: Plugin, path: Path) -> str:
     try:
         module = imported(plugin)
     except (Exception, SystemExit) as error:
-        raise _failure(path, plugin, error) from error
+        raise _failure(path, error) from error
     named = {name: each for name, each in vars(module).items() if not name.startswith("_")}
     instances = [name for name, each in named.items() if isinstance(each, Workload)]
-    classes = [
-        name
-        for name, each in named.items()
-        if isinstance(each, type) and issubclass(each, Workload) and each.__module__ == plugin.module
-    ]
-    found = instances or classes
+    found = instances or [name for name, each in named.items() if _is_declared(each, plugin)]
     if not found:
         raise RequestError(f"{path} declares no workload", remedy=f"write a class derived from Workload: {_DOCUMENT}")
     if len(found) > 1:
         raise RequestError(f"{path} declares {', '.join(found)}", remedy=f"name one: {path}:{found[-1]}")
     return found[0]
+
+
+def _is_declared(each: object, plugin: Plugin) -> bool:
+    """Return whether an object of the module is a class of workloads that is declared there."""
+    return isinstance(each, type) and issubclass(each, Workload) and each.__module__ == plugin.module
 
 
 def _whole(place: str, plugin: Plugin, path: Path) -> Workload:
@@ -111,17 +112,19 @@ def _whole(place: str, plugin: Plugin, path: Path) -> Workload:
         if error.__cause__ is None:
             raise RequestError(f"{path}: {name} is no workload", remedy=derived) from error
         lacking = f"declare an instance, with all that it needs: {name.upper()} = {name}(name=..., sizes=...)"
-        raise _failure(path, plugin, error.__cause__, lacking) from error
+        raise _failure(path, error.__cause__, lacking) from error
     _check_methods(type(member), path)
     try:
         sizes = _SIZES.validate_python(member.sizes)
     except ValidationError as error:
         raise RequestError(
             f"{path}: the sizes of {name} are {str(member.sizes)[:100]}",
-            remedy='give batch and image size by profile: sizes={"smoke": (4, 32)}',
+            remedy='give batch and image size by profile: sizes={"smoke": (4, 32)}; without images {"smoke": 4}',
         ) from error
     if not sizes:
         raise RequestError(f"{path}: {name} has no sizes", remedy='give some: sizes={"smoke": (4, 32)}')
+    if not member.has_images and type(member).draw is Workload.draw:
+        raise RequestError(f"{path}: {name} lacks the method draw", remedy=f"let it return a batch: {_DOCUMENT}")
     return member
 
 
@@ -144,11 +147,10 @@ def _check_methods(kind: type[Workload], path: Path) -> None:
             ) from error
 
 
-def _failure(path: Path, plugin: Plugin, error: BaseException, lacking: str = "") -> RequestError:
+def _failure(path: Path, error: BaseException, lacking: str = "") -> RequestError:
     """Return why the file cannot be used, with the line of it where that is known."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename).stem == plugin.module]
-    if isinstance(error, SyntaxError) and Path(error.filename or "").stem == plugin.module:
+    lines = [frame.lineno for frame in own_frames(error)]
+    if isinstance(error, SyntaxError) and is_own(error.filename):
         lines = [error.lineno]
     where = f"{path}, line {lines[-1]}" if lines else str(path)
     why = error.msg if isinstance(error, SyntaxError) else str(error)

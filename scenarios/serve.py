@@ -111,7 +111,7 @@ class Serve(PlannedScenario):
             requests=asked.requests or load.requests,
             rates=parse_rates(asked.rates) if asked.rates else load.rates,
             clients=asked.clients or load.clients,
-            image_px=images.image_px,
+            image_px=images.image_px or 0,  # 0 is refused: what generates has images
             channels=images.channels or 3,
         )
         return {"serving": serving}

@@ -157,7 +157,7 @@ def summary(record: TrialRecord) -> str:
         return f"FAILED ({record.outcome.kind}): {record.outcome.message}"
     marks = f" [{', '.join(record.substitutes)}]" if record.substitutes else ""
     shown = list(record.metrics.items())[:SHOWN]
-    numbers = [f"{name} {metric.value:.3g} {metric.unit}" for name, metric in shown]
+    numbers = [f"{name} {metric.value:.3g} {metric.unit}".rstrip() for name, metric in shown]
     if more := len(record.metrics) - len(shown):
         numbers.append(f"{more} more")
     if record.throughput_per_s is not None:

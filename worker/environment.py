@@ -38,7 +38,7 @@ def collect() -> dict[str, object]:
     """Return fields of ``records.Environment``."""
     status = _colon_pairs(read("proc/self/status"))
     cpu = _colon_pairs((read("proc/cpuinfo") or "").split("\n\n")[0])
-    flags = (cpu.get("flags") or cpu.get("Features") or "").split()
+    flags = cpu.get("flags", cpu.get("Features", "")).split()
     memory_bytes, kernel_memory_bytes = memory()
     # Its name alone: what stands behind it may be a password.
     first_process = (read("proc/1/cmdline") or "").partition("\0")[0].strip()

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from worker.failure import PLUGINS
 from worker.protocol import SpecError
 
 _Member = TypeVar("_Member")
@@ -29,6 +30,8 @@ class Plugin(Struct, frozen=True, forbid_unknown_fields=True):
     module: str
     source: str
     sha256: str
+    file: str
+    """The name of its file, by which errors name it."""
 
     def __post_init__(self) -> None:
         if (found := hashlib.sha256(self.source.encode()).hexdigest()) != self.sha256:
@@ -59,9 +62,9 @@ def load_member(key: str, place: object, plugin: Plugin | None, of: type[_Member
 @cache
 def imported(plugin: Plugin) -> ModuleType:
     """Write the module into a private directory, which lives as long as the process, and import it."""
-    directory = tempfile.mkdtemp(prefix="virtbench-plugin-")
+    directory = tempfile.mkdtemp(prefix=PLUGINS)
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    path = Path(directory, plugin.module.rpartition(".")[2] + ".py")
+    path = Path(directory, Path(plugin.file).name)
     path.write_text(plugin.source, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(plugin.module, path)
     if spec is None or spec.loader is None:

@@ -7,8 +7,9 @@ import json
 import os
 import threading
 import time
-import traceback
 from collections.abc import Callable
+
+from worker.failure import explained, print_folded
 
 BURST = "burst"
 """The line that gives a job that takes turns its next one. After the last, any line or the end of input ends it."""
@@ -20,6 +21,8 @@ class Events:
     """Writes events to a file descriptor, each at once and whole."""
 
     def __init__(self, fd: int) -> None:
+        self.step = ""
+        """The step that the job takes, which a failure names."""
         self._fd = fd
         self._lock = threading.Lock()
         self._ended = False
@@ -77,8 +80,8 @@ def guarded(events: Events, work: Callable[[], None]) -> int:
     except JobError as error:
         events.error(error.kind, str(error), error.remedy)
     except Exception as error:  # noqa: BLE001 - whatever it is, it must reach the record
-        traceback.print_exc()
-        events.error(kind_of(error), f"{type(error).__name__}: {error}")
+        print_folded(error)
+        events.error(kind_of(error), explained(error, events.step))
     else:
         return 0
     return FAILED

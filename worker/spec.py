@@ -6,6 +6,7 @@ an unknown key, a wrong type or a number out of bounds is refused. Neither side 
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from typing import Annotated, Any, Literal, TypeVar, cast
 
@@ -160,7 +161,6 @@ class Spec(Strict, frozen=True):
     workload: str
     """Where the workload is declared: ``module:attribute``."""
     batch: _Positive
-    image_px: _Positive
     warmup_steps: _Count
     steps: _Positive
     threads: _Positive
@@ -169,6 +169,8 @@ class Spec(Strict, frozen=True):
     device: Literal["cpu", "cuda"]
     devices: _Positive
     parallel: Literal["none", "parameter-cpu", "ddp"]
+    image_px: _Positive | None = None
+    """The width and height of the images; None for a workload that has none."""
     channels: _Positive | None = None
     """The channels of the images; None for the three of a workload that takes no other number."""
     data: Data | None = None
@@ -190,7 +192,7 @@ class Spec(Strict, frozen=True):
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.image_px, self.channels or 3)
+        return Shape(self.image_px or 0, self.channels or 3)
 
     def load_workload(self) -> Workload:
         """Return the workload's declaration. Raises SpecError where there is none."""
@@ -309,7 +311,7 @@ def parse_spec(text: str) -> Spec:
 
 def check(spec: Spec) -> None:
     """Raise SpecError unless the parts of a training fit together, and its workload and data kind can be loaded."""
-    if conflict := next(chain(_device_conflicts(spec), _step_conflicts(spec)), None):
+    if conflict := next(chain(_device_conflicts(spec), _step_conflicts(spec), _epoch_conflicts(spec)), None):
         raise SpecError(conflict)
     spec.load_workload()
     if spec.data:
@@ -318,32 +320,38 @@ def check(spec: Spec) -> None:
 
 def _device_conflicts(spec: Spec) -> Iterator[str]:
     several = spec.parallel != "none"
-    if spec.distributed and several:
-        yield f"parallel is {spec.parallel!r} in a distributed job; each of its ranks has one device"
+    one_device = ("distributed", "injury", "model_file", "checkpoint") if several else ()
+    one_instance = ("injury", "model_file", "epochs") if spec.distributed else ()
+    for name in filter(partial(getattr, spec), one_device):
+        yield f"{name} is given with parallel {spec.parallel!r}; only a job of one device has it"
+    for name in filter(partial(getattr, spec), one_instance):
+        yield f"{name} is given in a distributed job; only a job on one instance has it"
     if not several and spec.devices != 1:
         yield f"devices is {spec.devices} with parallel 'none'; several need 'parameter-cpu' or 'ddp'"
     if spec.parallel == "ddp" and spec.threads < spec.devices:
         yield f"threads is {spec.threads}; ddp needs one for each of its {spec.devices} processes"
-    if spec.injury and (spec.distributed or several):
-        yield f"injury is {spec.injury.kind!r}; only a job on one instance and one device can be injured"
-    if spec.model_file and (spec.distributed or several):
-        yield "model_file is given; only a job on one instance and one device writes its network"
-    if spec.checkpoint and (spec.epochs is None or several):
-        yield "checkpoint is given; only a job of whole epochs on one device has checkpoints"
-    if spec.turns and spec.parallel == "ddp":
+    if spec.parallel == "ddp" and spec.turns:
         yield "turns is given; the processes of ddp take none"
 
 
 def _step_conflicts(spec: Spec) -> Iterator[str]:
-    turns, epochs = spec.turns, spec.epochs
+    turns = spec.turns
     if spec.injury and spec.injury.share and spec.warmup_steps < 3:
         yield f"warmup_steps is {spec.warmup_steps}; an injury takes its size from 3 or more"
     if turns and spec.steps != (steps := turns.rounds * turns.burst_steps):
         yield f"steps is {spec.steps}; {turns.rounds} rounds of {turns.burst_steps} steps are {steps}"
+    if spec.data and spec.image_px is None:
+        yield "data is given without image_px; only a workload of images reads a data set"
+
+
+def _epoch_conflicts(spec: Spec) -> Iterator[str]:
+    epochs = spec.epochs
+    if spec.checkpoint and not epochs:
+        yield "checkpoint is given; only a job of whole epochs has checkpoints"
     if epochs and (spec.steps % epochs or spec.warmup_steps):
         yield f"steps is {spec.steps} and warmup_steps {spec.warmup_steps}; they must be {epochs} epochs"
-    if epochs and (spec.data is None or turns or spec.distributed):
-        yield "epochs is given; only a job on one instance that reads a data set and takes no turns has them"
+    if epochs and (spec.data is None or spec.turns):
+        yield "epochs is given; only a job that reads a data set and takes no turns has them"
 
 
 def _explained(message: str, given: Any, into: type) -> str:  # noqa: ANN401 (any JSON)

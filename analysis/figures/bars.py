@@ -100,7 +100,7 @@ def metric_chart(groups: Sequence[Group], metric: Metric, title: str, reference:
     bars["published"] = [reference.get(key, _NAN) if key[3] != BASELINE else _NAN for key in keys]
     floors = {group.model: floor for group in groups if (floor := group.noise_floors.get(metric.name))}
     with style():
-        return _chart(bars, groups, floors, title, metric.unit)
+        return _chart(bars, groups, floors, title, metric.unit or metric.name)
 
 
 def probe_chart(group: Group) -> Figure:

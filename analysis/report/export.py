@@ -46,7 +46,7 @@ def trials_table(records: Records) -> pd.DataFrame:
 
     Metrics of probes are named ``PROBE/METRIC [UNIT]``, those of workloads ``training/MODEL/METRIC [UNIT]``.
     """
-    units = {one.column: f"{one.column} [{one.unit}]" for one in records.metrics if one.model}
+    units = {one.column: f"{one.column} [{one.unit}]" for one in records.metrics if one.model and one.unit}
     table = records.trials.drop(columns=[*NOT_EXPORTED]).rename(columns=units)
     return table.astype(dict.fromkeys(COUNTS, "Int64"))
 

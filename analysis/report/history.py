@@ -36,7 +36,8 @@ def answer(found: History) -> str:
 def shift_line(series: Series, shift: Shift) -> str:
     """Return ``5.3 % slower since 2026-03-14 02:00 (RUN): 39.0 to 37.0 images/s, 0.949x (0.940 to 0.958); …``."""
     interval = f" ({ends(shift.interval)})" if shift.interval else ""
-    values = f"{number(shift.before)} to {number(shift.after)} {series.unit}, {times(shift.ratio)}x{interval}"
+    values = f"{number(shift.before)} to {number(shift.after)} {series.unit}".rstrip()
+    values += f", {times(shift.ratio)}x{interval}"
     return f"{_direction(shift)} since {_day(shift.started_at)} ({shift.run}): {values}; {'; '.join(_machine(shift))}"
 
 

@@ -210,7 +210,7 @@ def ablation_table(group: Group) -> Table:
 
 def title(metric: Metric) -> str:
     """Return the head of a metric; the throughput of a training goes by its unit alone."""
-    return metric.unit if metric.name == "throughput" and not metric.model else f"{metric.name} {metric.unit}"
+    return metric.unit if metric.name == "throughput" and not metric.model else f"{metric.name} {metric.unit}".rstrip()
 
 
 def _trials(summary: TargetSummary) -> str:

@@ -68,7 +68,7 @@ def record_lines(path: Path) -> Iterator[str]:
     values = {
         "outcome": outcome.status + (f", {outcome.kind}: {outcome.message}" if outcome.kind else ""),
         "throughput": throughput and f"{throughput:.4g} {record.job.unit}/s",
-        **{name: f"{metric.value:.4g} {metric.unit}" for name, metric in record.metrics.items()},
+        **{name: f"{metric.value:.4g} {metric.unit}".rstrip() for name, metric in record.metrics.items()},
         **{name: f"{seconds:.4g}" for name, seconds in spans.items() if seconds is not None},
         "substitutes": ", ".join(record.substitutes),
         "host": _host_line(Host.of(record.environment.host.model_dump())),
@@ -78,7 +78,7 @@ def record_lines(path: Path) -> Iterator[str]:
     yield from (f"  {name}: {value}" for name, value in values.items() if value)
     if outcome.output_tail:
         yield "  the end of its output:"
-        yield from (f"    {line}" for line in outcome.output_tail.rstrip().splitlines()[-20:])
+        yield from (f"    {line}" for line in outcome.output_tail.rstrip().splitlines())
 
 
 def _host_line(host: Host) -> str:

@@ -133,6 +133,8 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
 
     failed = [record.trial_id for record in records if record.outcome.status == "failed"]
     click.echo(f"{len(records) - len(failed)} trials measured, {len(failed)} failed: {store.directory}", err=True)
+    if failed:
+        click.echo(f"the first failure in full: bench results show {store.directory}/{failed[0]}", err=True)
     comparison = None
     try:
         comparison = compare(audited(load([store.directory])), margin=margin_of([store.directory]))

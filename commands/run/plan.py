@@ -153,6 +153,8 @@ def _sizes(resolved: Resolved, profile: Profile, model: str) -> Sizes | None:
     request, dataset = resolved.request, resolved.dataset
     if not resolved.scenario.trains:
         return None
+    if dataset and not WORKLOADS.get(architecture(model)).has_images:
+        raise RequestError(f"{model} has no images, and reads no data set", remedy=f"use another {option('scenario')}")
     names = ("batch", "image_px", "channels", "steps", "warmup_steps", "epochs")
     changed = {name: int(value) for name in names if (value := request.value(name)) is not None}
     given = _given_by(dataset) if WORKLOADS.get(architecture(model)).channels else {}

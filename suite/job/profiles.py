@@ -21,10 +21,11 @@ MOST_STEPS = 100_000
 
 
 class Sizes(Part):
-    """One training job: the numbers the worker is given. Sizes in pixels, batch per device."""
+    """One training job: the numbers the worker is given. Sizes in pixels, batch per device in the workload's unit."""
 
     batch: _Counted
-    image_px: _Counted
+    image_px: _Counted | None = None
+    """None for a workload that has no images."""
     channels: Literal[1, 3] | None = None
     """None for a workload that takes colour images and no others."""
     warmup_steps: Annotated[int, Field(ge=0, le=MOST)]
@@ -47,13 +48,14 @@ class Profile(Part):
 
     def sizes_of(self, workload: str) -> Sizes:
         """Return the sizes of a workload. Raises RequestError for an unknown one, or one that has none here."""
-        declared: Mapping[str, tuple[int, int]] = WORKLOADS.get(workload).sizes
+        declared: Mapping[str, tuple[int, int] | int] = WORKLOADS.get(workload).sizes
         if self.name not in declared:
             raise RequestError(
                 f"the workload {workload} has no sizes for the profile {self.name}",
                 remedy=f"use {option('profile')} {' or '.join(declared)}",
             )
-        batch, image_px = declared[self.name]
+        size = declared[self.name]
+        batch, image_px = (size, None) if isinstance(size, int) else size
         return Sizes(
             batch=batch,
             image_px=image_px,
@@ -98,13 +100,19 @@ PROFILES = {
 def check_sizes(workload: str, sizes: Sizes, called: str) -> None:
     """Raise RequestError, about the job ``called`` so, for sizes that the layers of the workload cannot take."""
     declared = WORKLOADS.get(workload)
+    if sizes.image_px and not declared.has_images:
+        raise RequestError(
+            f"{called} has no images, and no {option('image_px')}",
+            remedy=f"leave out {option('image_px')} {sizes.image_px}",
+        )
     least: int = declared.least_batch(sizes.image_px)
     if sizes.batch < least:
+        at = f" at {sizes.image_px} px" if sizes.image_px else ""
         raise RequestError(
-            f"{called} cannot train on batches of {sizes.batch} at {sizes.image_px} px, of which it takes statistics",
+            f"{called} cannot train on batches of {sizes.batch}{at}, of which it takes statistics",
             remedy=f"give {option('batch')} {least} or more",
         )
-    if wanted := declared.size_wanted(sizes.image_px):
+    if sizes.image_px and (wanted := declared.size_wanted(sizes.image_px)):
         raise RequestError(
             f"{called} cannot take images of {sizes.image_px} px", remedy=f"give {option('image_px')} {wanted}"
         )

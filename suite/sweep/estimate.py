@@ -155,9 +155,9 @@ def _steps(job: Mapping[str, Any]) -> int:
 
 
 def _unit(job: Mapping[str, Any]) -> float:
-    """Return the millions of pixels that one step is about, of all workers and devices."""
+    """Return the millions of pixels, or of what has none, that one step is about, of all workers and devices."""
     sizes, devices = job.get("sizes") or {}, (job.get("devices") or {}).get("devices", 1)
-    pixels = sizes.get("batch", 0) * sizes.get("image_px", 0) ** 2
+    pixels = sizes.get("batch", 0) * (sizes.get("image_px") or 1) ** 2
     return float(pixels * devices * _workers(job) / 1e6)
 
 

@@ -34,7 +34,7 @@ def test_the_suites_own_members_are_in_the_image() -> None:
 
 def test_what_is_sent_has_the_digest_that_the_plan_holds(registry: Registry) -> None:
     assert source_sha256(registry, "toy") == DIGEST
-    assert plugin_of(registry, "toy", DIGEST) == Plugin("their_toy", SOURCE, DIGEST)
+    assert plugin_of(registry, "toy", DIGEST) == Plugin("their_toy", SOURCE, DIGEST, "their_toy.py")
 
 
 def test_a_source_that_has_changed_since_the_plan_is_not_sent(registry: Registry, tmp_path: Path) -> None:

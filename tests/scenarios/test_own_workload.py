@@ -11,6 +11,7 @@ from scenarios.job import specification
 from scenarios.members import source_sha256
 from scenarios.own_workload import LARGEST_BYTES, adopt
 from suite.errors import RequestError
+from suite.job.profiles import PROFILES, check_sizes
 from suite.plan import Trial
 from suite.registries import WORKLOADS
 from worker.spec import parse_spec
@@ -64,6 +65,16 @@ def test_a_class_that_needs_no_arguments_stands_for_its_instance(write: Write, t
     assert parse_spec(given).load_workload().name == "toy"
 
 
+def test_a_workload_without_images_has_a_batch_alone_and_no_size_of_images(write: Write) -> None:
+    own = "    def draw(self, batch, shape, generator):\n        raise NotImplementedError\n\n    def"
+    name = adopt(str(write(TOY.replace("(4, 8)", "512").replace("    def", own, 1))))
+    sizes = PROFILES["smoke"].sizes_of(name)
+    assert (sizes.batch, sizes.image_px) == (512, None)
+    check_sizes(name, sizes, name)
+    with pytest.raises(RequestError, match=r"my_model\.py has no images, and no --image-px"):
+        check_sizes(name, sizes.model_copy(update={"image_px": 64}), name)
+
+
 def test_of_several_one_is_named(write: Write) -> None:
     path = write(f"{TOY}\nOTHER = Toy(name='other', sizes={{'smoke': (2, 16)}})\n")
     with pytest.raises(RequestError, match="declares TOY, OTHER") as told:
@@ -100,7 +111,8 @@ def test_two_files_of_one_name_are_refused(write: Write) -> None:
         (TOY.replace("    def", LOSS, 1), "Toy.loss(self) is called as loss(self, network, ", "give it these"),
         (TOY.replace('{"smoke": (4, 8)}', "{}"), "my_model.py: TOY has no sizes", 'sizes={"smoke": (4, 32)}'),
         (TOY.replace("(4, 8)", "(4, 0)"), "the sizes of TOY are {'smoke': (4, 0)}", "batch and image size by profile"),
-        (TOY.replace("(4, 8)", "4"), "the sizes of TOY are {'smoke': 4}", "batch and image size by profile"),
+        (TOY.replace("(4, 8)", "4"), "my_model.py: TOY lacks the method draw", "let it return a batch"),
+        (TOY.replace("(4, 8)", "4, 'quick': (4, 8)"), "the sizes of TOY are {'smoke': 4, ", "without images"),
         ("#" * (LARGEST_BYTES + 1), "my_model.py is larger than 1 MiB", "a workload is one module"),
     ],
 )

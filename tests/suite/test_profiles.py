@@ -30,7 +30,7 @@ def test_every_profile_says_what_it_is_for_and_has_every_model(profile: Profile)
 def test_profiles_grow_from_smoke_to_paper() -> None:
     def work(name: str) -> int:
         sizes = [PROFILES[name].sizes_of(workload) for workload in WORKLOADS]
-        return sum(w.batch * w.image_px**2 * (w.steps + w.warmup_steps) for w in sizes)
+        return sum(w.batch * (w.image_px or 0) ** 2 * (w.steps + w.warmup_steps) for w in sizes)
 
     assert work("smoke") < work("quick") < work("paper")
 

@@ -151,7 +151,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told(epochs: dict[str, Any], tmp
     ("change", "says"),
     [
         ({"steps": 31}, "they must be 3 epochs"),
-        ({"data": None}, "only a job on one instance that reads a data set"),
+        ({"data": None}, "only a job that reads a data set"),
         ({"steps": 27}, "3 epochs of the data set are 30 steps, and not 27"),
         ({"epochs": None, "checkpoint": {"mode": "on"}}, "only a job of whole epochs"),
         ({"checkpoint": {"mode": "off"}}, "mode is 'off'; it can be fsync, on"),

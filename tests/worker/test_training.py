@@ -215,6 +215,15 @@ def test_a_metric_that_no_record_can_hold_fails_the_job(
     assert raised.value.kind == "metrics"
 
 
+def test_a_loss_that_is_no_number_is_told_before_a_metric_that_is_made_from_it(
+    parsed: Spec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Spec, "load_workload", lambda _: Curious(name="curious", sizes={}))
+    with pytest.raises(JobError, match="the loss is nan in measured step 1: that was no training") as raised:
+        run_measure(parsed, FakeTrainer(loss=math.nan))
+    assert raised.value.kind == "diverged"
+
+
 def test_a_workload_cannot_give_its_metrics_the_names_of_every_trainings() -> None:
     with pytest.raises(ValueError, match="cannot be called throughput"):
         Workload(name="greedy", sizes={}, metrics=(WorkloadMetric("throughput", "1/s", "more"),))

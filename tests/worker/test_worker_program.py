@@ -1,6 +1,7 @@
 """The worker as a program: specification in, JSON lines out, whatever happens."""
 
 import ast
+import hashlib
 import json
 import subprocess
 import sys
@@ -57,6 +58,60 @@ def test_every_model_trains_to_the_last_event(model: str, spec: dict[str, Any]) 
     assert used.peak_memory_bytes is not None
     assert used.peak_memory_bytes > 100 << 20, "torch alone takes more"
     assert used.network_sent_bytes is None, "nothing counts what one process sends"
+
+
+TOKENS = """
+from dataclasses import dataclass
+from worker.workloads.workload import Workload
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens(Workload):
+    def draw(self, batch, shape, generator):
+        import torch
+        tokens = torch.randint(9, (batch // 8, 9), generator=generator)
+        return tokens[:, :-1], tokens[:, 1:]
+
+    def build(self, shape):
+        from torch import nn
+        return nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))
+
+    def loss(self, network, tokens, following):
+        import torch
+        return torch.nn.functional.cross_entropy(network(tokens).flatten(0, 1), following.flatten())
+
+TOKENS = Tokens(name="tokens", unit="tokens", sizes={"smoke": 16})
+"""
+
+
+def own_workload(source: str, **change: object) -> dict[str, Any]:
+    """Return the changes by which a specification has a workload of the user's own."""
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    plugin = {"module": "own_tokens", "source": source, "sha256": digest, "file": "tokens.py"}
+    return {"workload": "own_tokens:TOKENS", "plugin": plugin, **change}
+
+
+@pytest.mark.parametrize("recipe", ["reference", "tuned"])
+def test_a_workload_without_images_trains_on_what_it_draws(recipe: str, spec: dict[str, Any]) -> None:
+    del spec["image_px"]
+    status, events, errors = worker(json.dumps({**spec, **own_workload(TOKENS, batch=16, recipe=recipe)}))
+    assert status == 0, errors
+    assert len(events[-2]["losses"]["loss"]) == spec["steps"]
+    assert events[-2]["losses"]["loss"][0] > events[-2]["losses"]["loss"][-1], "it learns"
+
+
+def test_an_error_in_a_workload_names_file_line_and_step_and_folds_what_is_not_the_users(spec: dict[str, Any]) -> None:
+    wrong = TOKENS.replace("nn.Linear(4, 9)", "nn.Linear(5, 9)")
+    status, events, errors = worker(json.dumps({**spec, **own_workload(wrong, batch=16)}))
+    assert status == 1
+    line = 1 + next(number for number, text in enumerate(wrong.splitlines()) if "cross_entropy" in text)
+    assert events[-1]["kind"] == "exception"
+    assert events[-1]["message"].startswith("RuntimeError: mat1 and mat2 shapes cannot be multiplied")
+    assert events[-1]["message"].endswith(f" (tokens.py, line {line}, in loss, warm-up step 1)")
+    own, _, others = errors.partition("RuntimeError: ")
+    assert own.count('  File "') == 1
+    assert f'tokens.py", line {line}, in loss\n    return torch.nn.functional.cross_entropy(' in own
+    assert "\n  nn/modules/linear.py:" in others
+    assert "\n  worker/training/measure.py:" in others
 
 
 def test_the_phases_of_a_step_make_up_the_whole(spec: dict[str, Any]) -> None:
@@ -124,7 +179,7 @@ def test_a_failure_in_torch_reaches_the_record_with_its_traceback(trial: Trial, 
             "workload is worker.probes.computing:CPU, a Probe; it must be a Workload",
         ),
         (
-            {"plugin": {"module": "vgg", "source": "", "sha256": "ab"}},
+            {"plugin": {"module": "vgg", "source": "", "sha256": "ab", "file": "vgg.py"}},
             "the source of the plugin vgg has the SHA-256 e3b0",
         ),
         (
@@ -134,7 +189,7 @@ def test_a_failure_in_torch_reaches_the_record_with_its_traceback(trial: Trial, 
         ({"recipe": []}, "recipe is []; it can be reference, tuned"),
         ({"devices": 2}, "several need 'parameter-cpu' or 'ddp'"),
         ({"devices": 2, "parallel": "ddp"}, "one for each of its 2 processes"),
-        ({"colour": "red"}, "unknown field `colour`; known are workload, batch, image_px"),
+        ({"colour": "red"}, "unknown field `colour`; known are workload, batch, warmup_steps"),
         ({"data": "/mnt/data"}, "data is '/mnt/data': expected `object | null`"),
         (
             {"data": {}},

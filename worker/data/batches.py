@@ -12,7 +12,6 @@ import torch
 from worker.protocol import JobError
 from worker.spec import Spec
 from worker.training.device import Numerics
-from worker.workloads.workload import CLASSES
 
 NAMED = 5
 """The most damaged files that are named."""
@@ -116,11 +115,8 @@ class SyntheticBatches:
 
     def __init__(self, spec: Spec, number: int, numerics: Numerics) -> None:
         generator = torch.Generator().manual_seed(spec.seed + _SEED_STRIDE * number)
-        images = torch.rand(spec.batch, spec.shape.channels, spec.image_px, spec.image_px, generator=generator)
-        if spec.load_workload().pixels == "signed":
-            images = images * 2 - 1
-        labels = torch.randint(CLASSES, (spec.batch,), generator=generator)
-        if numerics.channels_last:
+        images, labels = spec.load_workload().draw(spec.batch, spec.shape, generator)
+        if numerics.channels_last and images.dim() == 4:
             images = images.contiguous(memory_format=torch.channels_last)
         if numerics.pinned:
             images, labels = images.pin_memory(), labels.pin_memory()

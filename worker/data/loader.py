@@ -57,7 +57,7 @@ class Filler(Dataset[int]):
 
     def __init__(self, spec: Spec, images: ImageSet, decoder: Decoder, part: int, tally: Tally, places: int) -> None:
         self.pixels = torch.from_numpy(
-            shared((places, spec.batch, spec.image_px, spec.image_px, spec.shape.channels), np.uint8)
+            shared((places, spec.batch, spec.shape.px, spec.shape.px, spec.shape.channels), np.uint8)
         )
         self.labels = torch.from_numpy(shared((places, spec.batch), np.int64))
         self._spec, self._images, self._decoder, self._part, self._tally = spec, images, decoder, part, tally
@@ -110,7 +110,7 @@ class Loader:
         # In the hands of the processes are PREFETCH batches of each, and one in those of the trainer.
         places = self._workers * PREFETCH + 1
         self._tally = Tally(max(1, self._workers))
-        decoder = Decoder(data.decoder, spec.image_px, data.crop)
+        decoder = Decoder(data.decoder, spec.shape.px, data.crop)
         self._decoder = decoder.name if images.encoded else "none"
         filler = Filler(spec, images, decoder, part, self._tally, places)
         self._pixels, self._labels = filler.pixels, filler.labels
@@ -132,7 +132,7 @@ class Loader:
                 runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
                 torch.cuda.check_error(runtime.cudaHostRegister(pinned.data_ptr(), pinned.nbytes, 0))
         else:
-            self._on_cpu = CpuNormaliser(spec.batch, spec.image_px, numerics, torch.get_num_threads(), scale)
+            self._on_cpu = CpuNormaliser(spec.batch, spec.shape.px, numerics, torch.get_num_threads(), scale)
 
     def next(self) -> Batch:
         """Return the next batch. Raises JobError when hardly any image of the set can be decoded."""

@@ -19,7 +19,16 @@ SPARE = 1.05
 """The file system's metadata takes room, too."""
 MIB = 1 << 20
 _PERCENTILES = {"p50": "50.000000", "p99": "99.000000"}
-_ENOSPC, _EINVAL = 28, 22
+_KNOWN_FAILURES = (
+    (
+        re.compile("O_DIRECT|does not support direct|err=22/"),
+        22,
+        "the file system of the data directory refuses direct I/O",
+        "put it on a disk's own file system (VIRTBENCH_HOME); a page cache would be measured otherwise",
+    ),
+    (re.compile("ENOSPC|err=28/"), 28, "the data disk is full", "make size= of the jobs smaller, or free some space"),
+)
+"""The text and the error number by which fio reports a failure, what it means, and what to do."""
 
 
 def measure(request: Request) -> Measured:
@@ -116,13 +125,9 @@ def _of_job(job: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Rea
 
 def fio_failure(errors: list[int], said: str) -> ProbeError:
     """Return why fio has failed, from the error numbers of its jobs and from what it said."""
-    if "O_DIRECT" in said or "does not support direct" in said or _EINVAL in errors or "err=22/" in said:
-        return ProbeError(
-            "the file system of the data directory refuses direct I/O",
-            remedy="put it on a disk's own file system (VIRTBENCH_HOME); a page cache would be measured otherwise",
-        )
-    if "ENOSPC" in said or _ENOSPC in errors or "err=28/" in said:
-        return ProbeError("the data disk is full", remedy="make size= of the jobs smaller, or free some space")
+    for text, number, meaning, remedy in _KNOWN_FAILURES:
+        if number in errors or text.search(said):
+            return ProbeError(meaning, remedy=remedy)
     words = [line.strip() for line in said.splitlines() if line.strip()]
     reasons = [line for line in words if line.startswith("fio: ")] or words[-3:] or ["it says nothing"]
     return ProbeError(f"fio has failed: {'; '.join(reasons[:3])[:400]}", remedy="correct the job file; see fio(1)")

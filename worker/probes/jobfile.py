@@ -5,7 +5,7 @@ to be harmless, and what fio is given is written anew from what was understood h
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 FILE_MIB = {"smoke": 128, "quick": 512, "paper": 4096}
@@ -47,24 +47,30 @@ class Section:
 
 def parse(text: str) -> list[Section]:
     """Return the sections of a job file. Raises JobFileError on anything that is not known to be harmless."""
-    sections: list[tuple[str, dict[str, str]]] = []
+    sections = list(_sections(text))
+    names = [section.name for section in sections if section.name != GLOBAL]
+    if not names:
+        raise JobFileError("the job file has no job: write [name] and what it does")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise JobFileError(f"two jobs are called {twice[0]}: their metrics could not be told apart")
+    return sections
+
+
+def _sections(text: str) -> Iterator[Section]:
+    """Yield the sections; each is complete when the next begins."""
+    keys: dict[str, str] | None = None
     for number, raw in enumerate(text.splitlines(), start=1):
         line = re.split("[;#]", raw, maxsplit=1)[0].strip()
         if line.startswith("[") and line.endswith("]"):
             if not _NAME.fullmatch(name := line[1:-1]):
                 raise JobFileError(f"line {number}: a job's name is of letters, digits, - and _, not {name[:80]!r}")
-            sections.append((name, {}))
-        elif line and not sections:
+            keys = {}
+            yield Section(name, keys)
+        elif line and keys is None:
             raise JobFileError(f"line {number} stands before the first [section]: {line[:80]!r}")
-        elif line:
+        elif line and keys is not None:
             key, value = _setting(number, line)
-            sections[-1][1][key] = value
-    names = [name for name, _ in sections if name != GLOBAL]
-    if not names:
-        raise JobFileError("the job file has no job: write [name] and what it does")
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise JobFileError(f"two jobs are called {twice[0]}: their metrics could not be told apart")
-    return [Section(name, keys) for name, keys in sections]
+            keys[key] = value
 
 
 def _setting(number: int, line: str) -> tuple[str, str]:

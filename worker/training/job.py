@@ -1,21 +1,21 @@
 """One job: from the specification to the measured steps. The first module that imports torch."""
 
-import contextlib
 import sys
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from worker import environment
-from worker.data.batches import together, watching_loaders
+from worker.data.batches import LoaderUse, together, watching_loaders
 from worker.environment import whole_usage
 from worker.protocol import Events
 from worker.serving.generator import write_model
 from worker.spec import Spec
 from worker.training import checkpoint, ddp
 from worker.training.build import build_trainer, opened_batches
-from worker.training.device import open_devices, torch_facts, torchvision_version
+from worker.training.device import Device, open_devices, torch_facts, torchvision_version
 from worker.training.injury import Injector
 from worker.training.measure import measure, take_turns
 from worker.training.trainer import Single
@@ -28,24 +28,24 @@ def run(spec: Spec, events: Events) -> None:
     torch.set_num_interop_threads(1)
     torch.set_num_threads(spec.threads)
     devices = open_devices(spec.device, spec.devices)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(watching_loaders())
-        group = stack.enter_context(ddp.opened(spec, events)) if spec.parallel == "ddp" else None
-        events.emit(
-            "environment",
-            environment={
-                **environment.collect(),
-                **torch_facts(spec.device),
-                "torchvision": version,
-                **({"threads": group.threads} if group else {}),
-            },
-        )
+    with watching_loaders(), ddp.opened(spec, events) if spec.parallel == "ddp" else nullcontext() as group:
+        seen = {**environment.collect(), **torch_facts(spec.device), "torchvision": version}
+        events.emit("environment", environment=seen | ({"threads": group.threads} if group else {}))
         if spec.distributed:
             # Here and not above: nobody else has a use for what it imports.
             from worker.distributed.rank import run_rank
 
             run_rank(spec, spec.distributed, devices[0], events)
             return
+        uses, injected = _train(spec, devices, events)
+        uses += group.uses(spec) if group else []
+    data_use = asdict(together(uses)) if uses else None
+    events.emit("done", usage=whole_usage(), data_use=data_use, injected=injected)
+
+
+def _train(spec: Spec, devices: list[Device], events: Events) -> tuple[list[LoaderUse], dict[str, object] | None]:
+    """Train on this instance. Returns what its loaders have read, and what was injected."""
+    with ExitStack() as stack:
         checkpoints = stack.enter_context(checkpoint.opened(spec.checkpoint, spec))
         batches = stack.enter_context(opened_batches(spec, epoch=checkpoints.epochs if checkpoints else 0))
         injector = Injector(spec.injury, spec.warmup_steps) if spec.injury else None
@@ -62,8 +62,4 @@ def run(spec: Spec, events: Events) -> None:
         if spec.model_file:
             write_model(Path(spec.model_file), spec.shape, trainer.network)
         # The loaders end here, so that what they have used is in the usage of the whole.
-        uses = [use for each in batches if (use := each.close())]
-        uses += group.uses(spec) if group else []
-    data_use = asdict(together(uses)) if uses else None
-    injected = injector.report() if injector else None
-    events.emit("done", usage=whole_usage(), data_use=data_use, injected=injected)
+        return [use for each in batches if (use := each.close())], injector.report() if injector else None

@@ -34,9 +34,7 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     for first in range(begun, spec.steps, of_epoch):
         begin_s = time.monotonic()
         for index in range(first, first + of_epoch):
-            trainer.step(samples, index)
-            if own.per_step:
-                own.after_step()
+            _take_step(trainer, samples, index, events, own)
         end_s = time.monotonic()
         if spec.epochs:
             epochs_s.append(end_s - begin_s)
@@ -45,6 +43,7 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     gc.enable()
     after = usage()
     events.emit("measured", t=end_s)
+    events.step = "after the last step"
     taken = slice(begun, None)
     losses, metrics = finite_losses(samples, taken), own.columns(samples)
     columns, used = samples.columns(taken), between(before, after)
@@ -61,6 +60,14 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     )
 
 
+def _take_step(trainer: Trainer, samples: Samples, index: int, events: Events, own: "OwnMetrics") -> None:
+    events.step = f"measured step {index + 1}"
+    trainer.step(samples, index)
+    if own.per_step:
+        finite_losses(samples, slice(index, index + 1))  # before a metric that is made from them
+        own.after_step()
+
+
 def _between_epochs(checkpoints: CheckpointStore | None) -> None:
     """Collect the garbage of an epoch, which is not done during it, and write the checkpoint."""
     gc.collect()
@@ -72,6 +79,7 @@ def warm_up(spec: Spec, trainer: Trainer, events: Events) -> Samples:
     """Take the steps before the measured ones. Returns the storage of the latter; garbage is not collected then."""
     scratch = Samples.allocate(1, trainer.phases, trainer.parts)
     for number in range(1, spec.warmup_steps + 1):
+        events.step = f"warm-up step {number}"
         trainer.step(scratch, 0)
         events.emit("warmup", step=number, of=spec.warmup_steps)
     samples = Samples.allocate(spec.steps, trainer.phases, trainer.parts)
@@ -86,7 +94,7 @@ def finite_losses(samples: Samples, steps: slice = ALL) -> dict[str, list[float]
     """Return the losses of measured steps, by name. Raises JobError where one shows that they were no training."""
     losses = samples.lost(steps)
     for name, column in losses.items():
-        for number, loss in enumerate(column, start=1):
+        for number, loss in enumerate(column, start=(steps.start or 0) + 1):
             if not math.isfinite(loss):
                 called = "the loss" if name == "loss" else f"the loss {name}"
                 told = f"{called} is {loss} in measured step {number}: that was no training"
@@ -145,9 +153,7 @@ def take_turns(spec: Spec, turns: Turns, trainer: Trainer, events: Events, order
 
     def take(number: int) -> None:
         for index in range(burst(number).start, burst(number).stop):
-            trainer.step(samples, index)
-            if own.per_step:
-                own.after_step()
+            _take_step(trainer, samples, index, events, own)
 
     def told(number: int) -> dict[str, object]:
         return {"steps": samples.columns(burst(number))}
@@ -155,5 +161,6 @@ def take_turns(spec: Spec, turns: Turns, trainer: Trainer, events: Events, order
     used = each_turn(turns.rounds, orders, events, take, told)
     gc.enable()
     events.emit("measured")
+    events.step = "after the last step"
     losses, weights = finite_losses(samples), weights_sha256(trainer.network)
     events.emit("steps", losses=losses, weights_sha256=weights, usage=used, metrics=own.columns(samples))

@@ -25,7 +25,7 @@ OF_EVERY_TRAINING = ("throughput", "elapsed", "opening", "epoch", "first-epoch",
 
 @dataclass(frozen=True)
 class Shape:
-    """The images of a job: squares of ``px`` pixels."""
+    """The images of a job: squares of ``px`` pixels; 0 for a workload that has no images."""
 
     px: int
     channels: int
@@ -37,6 +37,7 @@ class WorkloadMetric:
 
     name: str
     unit: str
+    """Empty for a number without a unit."""
     better: Literal["more", "less"]
     per: Literal["step", "job"] = "job"
     """A metric per step is recorded as the median of the measured steps, with every value as a sample."""
@@ -51,12 +52,13 @@ class Workload:
     """
 
     name: str
-    sizes: Mapping[str, tuple[int, int]]
-    """Batch per device, and width and height of the images in pixels, by profile."""
+    sizes: Mapping[str, tuple[int, int] | int]
+    """Batch per device, and width and height of the images in pixels, by profile. The batch alone for a workload that
+    has no images; it implements ``draw``."""
     smallest_image_px: int = 1
     """Below this, the layers leave nothing of the image."""
     unit: str = "images"
-    """The name of one element of a batch; throughput counts them."""
+    """What batch and throughput count: images, or such as the tokens of all sequences of a batch."""
     metrics: tuple[WorkloadMetric, ...] = ()
     crop: Literal["random", "centre"] = "random"
     """What is taken of the images of a data set: a random part, perhaps mirrored, or the square in the middle."""
@@ -86,6 +88,11 @@ class Workload:
             raise ValueError(f"a metric of the workload {self.name} cannot be called {wrong[0]}: the name is taken")
 
     @property
+    def has_images(self) -> bool:
+        """Return whether it trains on images, which have a size and can come from a data set."""
+        return not any(isinstance(size, int) for size in self.sizes.values())
+
+    @property
     def divisible(self) -> bool:
         """Return whether replicas can share its step: it is the one of one network that has one loss."""
         return type(self).step is Workload.step
@@ -95,13 +102,21 @@ class Workload:
         """Return whether its trained network makes images."""
         return type(self).generate is not Workload.generate
 
-    def least_batch(self, image_px: int) -> int:
-        """Return the smallest batch of such images that it can train on."""
-        return max(self.smallest_batch, 1 if image_px >= self.alone_from_px else 2)
+    def least_batch(self, image_px: int | None) -> int:
+        """Return the smallest batch, of such images if it has any, that it can train on."""
+        return max(self.smallest_batch, 1 if image_px is None or image_px >= self.alone_from_px else 2)
 
     def size_wanted(self, image_px: int) -> str | None:
         """Return which sizes in pixels it takes, if not this one: ``32 or more``."""
         return f"{self.smallest_image_px} or more" if image_px < self.smallest_image_px else None
+
+    def draw(self, batch: int, shape: Shape, generator: "torch.Generator") -> "tuple[torch.Tensor, torch.Tensor]":
+        """Return the one batch of inputs and labels that a job without a data set trains on, again and again."""
+        import torch
+
+        images = torch.rand(batch, shape.channels, shape.px, shape.px, generator=generator)
+        labels = torch.randint(CLASSES, (batch,), generator=generator)
+        return images * 2 - 1 if self.pixels == "signed" else images, labels
 
     def build(self, shape: Shape) -> "torch.nn.Module":
         """Return the network; of several, a ``ModuleDict``.

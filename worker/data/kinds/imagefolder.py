@@ -20,18 +20,7 @@ class ImageFolder(DataKind):
 
     def open(self, root: Path, frame_stride: int) -> FileSet:  # noqa: ARG002 - no frames
         """Return the images of all classes. Raises DataSetError unless every class has one."""
-        # What is hidden, or is of the file system, is no class folder: it is not on every target.
-        classes = class_names(root)
-        if not classes:
-            raise DataSetError(
-                f"{root} holds no class folders",
-                remedy="put the images into one folder for each class: DIR/CLASS/*.jpg",
-            )
-        if len(classes) > CLASSES:
-            raise DataSetError(
-                f"{root} holds {len(classes)} class folders; the models tell {CLASSES} apart",
-                remedy=f"name a directory of at most {CLASSES} of them",
-            )
+        classes = _classes(root)
         places = {os.fsencode(name): place for place, name in enumerate(classes)}
         suffixes = tuple(map(str.encode, IMAGE_SUFFIXES))
         found = [
@@ -55,6 +44,23 @@ class ImageFolder(DataKind):
 
     def file_bytes(self, drawn: DrawnSet) -> int:
         return MAKES[drawn.size or "imagenet"].disk_bytes
+
+
+def _classes(root: Path) -> list[str]:
+    """Return the names of the class folders. Raises DataSetError for none, or more than the models tell apart."""
+    # What is hidden, or is of the file system, is no class folder: it is not on every target.
+    classes = class_names(root)
+    if not classes:
+        raise DataSetError(
+            f"{root} holds no class folders",
+            remedy="put the images into one folder for each class: DIR/CLASS/*.jpg",
+        )
+    if len(classes) > CLASSES:
+        raise DataSetError(
+            f"{root} holds {len(classes)} class folders; the models tell {CLASSES} apart",
+            remedy=f"name a directory of at most {CLASSES} of them",
+        )
+    return classes
 
 
 @dataclass(frozen=True, kw_only=True)
