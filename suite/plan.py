@@ -21,6 +21,8 @@ from suite.trial_names import arm_name, trial_name
 
 MOST_TRIALS = 200_000
 """The most trials of a plan, or of a sweep: months of measuring. All of them are walked again and again."""
+WARM_UP = -1
+"""Stands for the warm-up blocks in place of a block."""
 Arm = tuple[str, int, str | None, str | None]
 """Target, replica, ablation, aggressor: what tells the trials of one job in a block apart."""
 
@@ -94,6 +96,11 @@ class Detection(Part):
         """Return whether the run has fewer blocks than the difference takes."""
         return self.needed is None or self.needed > self.blocks
 
+    def serves(self, difference: float, least: int, most: int) -> bool:
+        """Return whether it is what a run needs that detects a difference with a number of blocks within these."""
+        fits = self.difference == difference and least <= self.blocks <= most
+        return fits and not (self.capped and self.blocks < most)
+
 
 class TrialPlace(NamedTuple):
     """The name of a trial, and what it follows from: its place in the plan, its arm and its job."""
@@ -165,11 +172,12 @@ class Plan(Part):
             yield from self.trials_of(block)
 
     def trials_of(self, block: int) -> Iterator[Trial]:
-        """Yield the trials of one block, in order. The warm-up blocks belong to the first."""
-        if block == 0:
+        """Yield the trials of one block, in order. The first one has the warm-up blocks; ``WARM_UP`` is these alone."""
+        if block in (0, WARM_UP):
             for warm_up in range(self.warmup_blocks):
                 yield from self._block(warm_up, warm_up=True)
-        yield from self._block(block, warm_up=False)
+        if block != WARM_UP:
+            yield from self._block(block, warm_up=False)
 
     def places(self) -> Iterator["TrialPlace"]:
         """Yield what tells each trial from all others and where it is due, without making the trials."""

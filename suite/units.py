@@ -20,10 +20,10 @@ def parse_share(text: str) -> float:
 
 
 def parse_duration_s(text: str) -> float:
-    """Return the seconds of ``"90s"``, ``"30m"``, ``"1h30m"`` or plain seconds. Raises RequestError for other text."""
+    """Return the seconds of ``"90s"``, ``"30m"`` or ``"1h30m"``. Raises RequestError for other text."""
     body = text.strip().lower()
     if re.fullmatch(r"\d+(\.\d+)?", body):
-        body += "s"
+        raise RequestError(f"{text!r} has no unit", remedy=f"write it as {body}s, {body}m (minutes) or {body}h")
     if not re.fullmatch(r"(\d+(\.\d+)?[smhd])+", body):
         raise RequestError(f"{text!r} is not a span of time", remedy="write it as 90s, 30m or 1h30m")
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smhd])", body))

@@ -1,11 +1,13 @@
 """What ``bench run`` says before it runs, what it refuses, and what it says while it runs and when it is cut off."""
 
+import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,15 @@ from typing import Any
 import pytest
 
 from commands.run.forecast import Forecast
+from commands.run.outlook import Outlook
 from commands.run.output import RunOutput
 from provisioning import neighbours
 from suite.errors import RequestError
 from suite.plan import Trial
+from suite.progress import Lines
 from suite.results.store import Run
 from tests.scenarios.test_own_workload import TOY
+from tests.suite.conftest import make_plan
 from tests.test_cli import SMALL, Bench, Machine, bench, here, machine, refused, signals, unaudited
 
 __all__ = ["bench", "here", "machine", "signals", "unaudited"]
@@ -329,8 +334,57 @@ def test_ctrl_c_says_how_to_go_on_and_that_needs_no_other_option(bench: Bench, c
 
 
 @pytest.mark.usefixtures("cut_off")
-def test_nothing_else_is_asked_for_beside_continue(bench: Bench) -> None:
-    refused(bench("run", "--continue", "out", "--blocks", "9", "--out", "else"), "--blocks, --out would change it")
+def test_nothing_but_a_stop_rule_goes_with_continue(bench: Bench) -> None:
+    refused(bench("run", "--continue", "out", "--seed", "9", "--out", "else"), "--seed, --out would change it")
+    refused(bench("run", "--continue", "out", "--blocks", "1"), "--blocks 1: the run has 2 blocks")
+    refused(bench("run", "--continue", "out", "--budget", "1h"), "--budget needs --until or --detect")
+
+
+def trials_of(directory: Path) -> list[str]:
+    return sorted(path.stem[-4:] for path in (directory / "trials").glob("*-vm-*.json"))
+
+
+@pytest.mark.usefixtures("machine", "unaudited")
+def test_a_spent_budget_ends_a_run_and_its_forecast_and_more_extends_it(bench: Bench, here: Path) -> None:
+    spent = bench("run", *DECIDED, "--budget", "0.000001s")
+    assert "stopped after the warm-up: the budget is spent" in spent.stderr
+    assert trials_of(here / "out") == ["w000"]
+    assert (
+        "trials: 2, the first block to warm up, 0 still to be run"
+        in bench("run", "--continue", "out", "--dry-run").stdout
+    )
+    assert "stopped after the warm-up" in bench("run", "--continue", "out").stderr
+    assert trials_of(here / "out") == ["w000"]
+    longer = bench("run", "--continue", "out", "--budget", "1h")
+    assert "stopped after 5 blocks: every comparison is decided" in longer.stderr
+    assert trials_of(here / "out") == [*(f"b00{block}" for block in range(5)), "w000"]
+    refused(bench("run", "--continue", "out", "--blocks", "9"), "--blocks cannot replace --until decided")
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_run_is_extended_to_more_blocks_without_a_warm_up_after_the_fact(bench: Bench, here: Path) -> None:
+    assert bench("run", *SMALL, *TWO, "--blocks", "2").exit_code == 0
+    result = bench("run", "--continue", "out", "--blocks", "4")
+    assert result.exit_code == 0, result.stderr
+    assert trials_of(here / "out") == ["b000", "b001", "b002", "b003"]
+    assert "4 of 8 trials are there already" in result.stderr
+
+
+def test_a_forecast_in_the_middle_of_a_run_keeps_to_the_budget(tmp_path: Path) -> None:
+    plan, printed = make_plan(blocks=40, warmup_blocks=1), io.StringIO()
+    outlook = Outlook(Lines(printed), plan, Run(tmp_path))
+    for trial in plan.trials_of(1):
+        outlook.clock.expect(trial, 60.0)
+    assert outlook.blocks_in_budget(0) == 40
+    outlook.deadline_s = time.monotonic() + 16.5 * 60
+    first = next(plan.trials_of(0))
+    outlook.trial_started(first, 1, 6)
+    assert outlook.clock.left() == ", about 18 min to go", "the warm-up and five blocks"
+    assert (outlook.blocks_in_budget(9), outlook.blocks_in_budget(39)) == (16, 40)
+    outlook.deadline_s = time.monotonic() - 1
+    assert outlook.blocks_in_budget(9) == 10
+    assert outlook.spent("10 blocks")
+    assert printed.getvalue() == "stopped after 10 blocks: the budget is spent\n"
 
 
 def test_only_a_run_can_be_continued(bench: Bench, machine: Machine, here: Path) -> None:

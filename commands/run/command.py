@@ -35,7 +35,7 @@ from suite.untrusted.console import PlainConsole
         click.Option(
             ["--continue", "continued"],
             type=click.Path(path_type=Path),
-            help="Directory of a run to resume with its options; it takes no others.",
+            help="Directory of a run to resume with its options. Options that decide when it ends extend it.",
         ),
         click.Option(
             ["--dry-run"],
@@ -57,6 +57,7 @@ def run(
       bench run --target all --dry-run                   (plan, time and disk space)
       bench run --target bare-metal --target container --until decided --margin 5% --budget 2h
       bench run --continue results/night                 (after Ctrl-C or a crash)
+      bench run --continue results/night --budget 4h     (extends it: 4 hours in all)
       bench run --scenario synthetic --target container-vm --model resnet50 --profile smoke
       bench run --scenario real --data generated --cache cold --target all --profile smoke
       bench run --scenario real --data imagenet:/data/ilsvrc --data-disk /dev/nvme1n1

@@ -9,6 +9,7 @@ from pathlib import Path
 from commands.output import Output
 from commands.run.earlier import earlier_records
 from commands.run.prepare import Ready, host_environment
+from commands.run.steps import begun_blocks, spent_s
 from provisioning.paths import home
 from provisioning.volumes import disk_of, packed_bytes
 from suite.host_compatibility import Host
@@ -18,7 +19,7 @@ from suite.request.repetitions import MOST_BLOCKS, RepetitionOptions
 from suite.results.store import RESULTS, Run
 from suite.sweep.estimate import SOURCES, Durations, Guess, durations_below
 from suite.targets import VMS
-from suite.units import format_duration
+from suite.units import count, format_duration
 
 RECORD_BYTES, STEP_BYTES = 16_000, 90
 """The size of a record, and what each measured step adds to it."""
@@ -57,32 +58,39 @@ def forecast(made: Ready, asked: RepetitionOptions, store: Run, examined_s: floa
 
     ``examined_s`` are the seconds that checking this machine has taken; the run takes them again.
     """
-    durations = earlier_durations(store)
-    least = most = made.plan.blocks
+    durations, finished = earlier_durations(store), set(store.finished())
+    plan, begun = made.plan, begun_blocks(store)
+
+    def left_of(blocks: int) -> list[float]:
+        """Return the seconds of each trial that so many blocks still need, with the warm-up."""
+        trials = plan.model_copy(update={"blocks": max(1, blocks)}).trials()
+        due = (each for each in trials if each.trial_id not in finished and (each.warm_up or each.block < blocks))
+        return [durations.guess(trial).seconds for trial in due]
+
+    least = most = plan.blocks
     if asked.open_ended:
-        stored, allowed = store.plan(), asked.max_blocks or MOST_BLOCKS
-        fewest, fixed = _fewest(made.plan, asked)
-        least = max(stored.blocks if stored else 1, min(fewest, allowed))
+        fewest, fixed = _fewest(plan, asked)
+        allowed = asked.max_blocks or MOST_BLOCKS
+        least = max(begun, min(fewest, allowed))
         most = least if fixed else max(least, allowed)
-    plan, finished = made.plan.model_copy(update={"blocks": least}), set(store.finished())
-    guesses = {trial.trial_id: durations.guess(trial) for trial in plan.trials()}
-    left = [guess.seconds for name, guess in guesses.items() if name not in finished]
     block = [durations.guess(trial).seconds for trial in plan.trials_of(1)]
-    further = block * (most - least)
-    overhead_s = examined_s + ANSWER_S
-    # A block that is begun is finished.
-    end_s = math.inf if asked.budget_s is None else overhead_s + asked.budget_s + sum(block)
+    if asked.budget_s is not None:  # a block that is begun is finished
+        budget_s = asked.budget_s - spent_s(store) - sum(left_of(begun))
+        in_budget = begun + max(0, math.ceil(budget_s / sum(block)))
+        least, most = min(least, in_budget), min(most, in_budget)
+    left = left_of(least)
+    seconds = examined_s + ANSWER_S + sum(left)
     return Forecast(
         directory=str(store.directory),
         blocks=least,
         most_blocks=most,
-        trials=len(guesses),
+        trials=sum(place.warm_up for place in plan.places()) + least * len(block),
         trials_left=len(left),
-        seconds=min(end_s, overhead_s + sum(left)),
-        most_s=min(end_s, overhead_s + sum(left) + sum(further)),
+        seconds=seconds,
+        most_s=seconds + sum(block) * (most - least),
         targets=_targets(plan, durations),
-        disk=tuple(_disk(made, store, len(left) + len(further))),
-        plan=made.plan,
+        disk=tuple(_disk(made, store, len(left) + len(block) * (most - least))),
+        plan=plan,
     )
 
 
@@ -157,7 +165,7 @@ def as_lines(found: Forecast, asked: RepetitionOptions) -> Iterator[str]:
 
 def _end(found: Forecast, asked: RepetitionOptions) -> str:
     if not asked.open_ended:
-        return f"after {found.blocks} block{'s' * (found.blocks > 1)}"
+        return f"after {count(found.blocks, 'block')}"
     if asked.decides:
         what = f"when every comparison is decided at a margin of {asked.margin or 'the usual 2%'}"
     elif asked.until:
@@ -165,7 +173,7 @@ def _end(found: Forecast, asked: RepetitionOptions) -> str:
     else:
         what = f"after the blocks that detect {asked.detect}, planned from the first ones"
     budget = f", or {asked.budget} are spent" if asked.budget else ""
-    return f"{what}, {found.most_blocks} blocks are measured{budget}"
+    return f"{what}, {asked.max_blocks or MOST_BLOCKS} blocks are measured{budget}"
 
 
 def _size(size_bytes: int) -> str:

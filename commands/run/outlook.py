@@ -1,5 +1,7 @@
 """Follow a run: number its trials over the whole of it, and say after each block how far it is."""
 
+import math
+import time
 from collections.abc import Mapping
 
 from suite.errors import RequestError
@@ -25,11 +27,30 @@ class Outlook:
         self._of_block = sum(not place.warm_up for place in places)
         self._warm_ups = len(places) - self._of_block
         self._allowance = Allowance()
+        self.deadline_s: float | None = None
+        """When the budget is spent, on the monotonic clock; None without one."""
 
     def trial_started(self, trial: Trial, number: int, of: int) -> None:
         del number, of  # of one block
         number = trial.block * self._of_block + trial.position + 1 + (0 if trial.warm_up else self._warm_ups)
-        self._observer.trial_started(trial, number, self.trials)
+        block_end = self._warm_ups + (trial.block + 1) * self._of_block
+        blocks = self.blocks_in_budget(trial.block, block_end - number + 1)
+        self._observer.trial_started(trial, number, self._warm_ups + blocks * self._of_block)
+
+    def blocks_in_budget(self, block: int, trials_left: int = 0) -> int:
+        """Return the blocks that should begin within the budget, of those expected; ``block`` has trials left."""
+        block_s = self.clock.seconds_of(self._of_block)
+        if self.deadline_s is None or not block_s:
+            return self.blocks
+        left_s = self.deadline_s - time.monotonic() - block_s * trials_left / self._of_block
+        return min(self.blocks, block + 1 + max(0, math.ceil(left_s / block_s)))
+
+    def spent(self, done: str, more: str = "") -> bool:
+        """Return whether the budget is spent; if so, say that the run stops."""
+        spent = self.deadline_s is not None and time.monotonic() > self.deadline_s
+        if spent:
+            self.say(f"stopped after {done}: the budget is spent{more}")
+        return spent
 
     def trial_finished(self, record: TrialRecord) -> None:
         self._observer.trial_finished(record)
@@ -53,16 +74,16 @@ class Outlook:
 
     def block_ended(self, block: int, *, at_least: bool = False) -> None:
         """Say the intervals so far, and the blocks and the time to go of the whole."""
-        done = block + 1
-        if done >= self.blocks or not self._allowance.left():
+        done, blocks = block + 1, self.blocks_in_budget(block)
+        if done >= blocks or not self._allowance.left():
             return
         with self._allowance.spending():
             found = _formatted(self._intervals()) if self._ratios else []
         if not found:  # blocks and time alone stand in the line of each trial, too
             return
-        seconds = self.clock.seconds_of((self.blocks - done) * self._of_block)
+        seconds = self.clock.seconds_of((blocks - done) * self._of_block)
         found.append(f"about {format_duration(seconds)} to go" if seconds else "")
-        whole = f"{'at least ' * at_least}{self.blocks} blocks"
+        whole = f"{blocks} blocks in the budget" if blocks < self.blocks else f"{'at least ' * at_least}{blocks} blocks"
         self.say(f"after {done} of {whole}: {'; '.join(filter(None, found))}")
 
     def _intervals(self) -> Mapping[str, tuple[float, float, float]]:

@@ -11,9 +11,11 @@ from scenarios.own_workload import file_of, sha256_of
 from suite.errors import RequestError, flag, option
 from suite.job.job import Job
 from suite.request.option import ALL, Option
+from suite.request.repetitions import EXTENDING
 from suite.request.request import OPTIONS, RunRequest, group_models
 from suite.results.runs import SWEEP, is_run
 from suite.results.store import PLAN, stored_plan
+from suite.units import count
 from suite.untrusted.files import refuse_writable_by_others
 
 COMMON = "Common options"
@@ -94,12 +96,15 @@ def request_of(command: click.Command, words: list[str]) -> RunRequest:
 
 
 def _stored(run: Path, ctx: click.Context, given: Mapping[str, object]) -> RunRequest:
-    """Return what the run in a directory was asked for. Raises RequestError where another option is given, too."""
-    more = [*given, *["out"] * bool(ctx.params["out"])]
+    """Return the request of the run in a directory, with another stop rule if options of that are given.
+
+    Raises RequestError for all other options.
+    """
+    more = [*(name for name in given if name not in EXTENDING), *["out"] * bool(ctx.params["out"])]
     if more:
         raise RequestError(
-            f"--continue goes on with a run as it was asked for, and {', '.join(map(flag, more))} would change it",
-            remedy="give --continue alone, or begin another run",
+            f"--continue resumes a run with its own options, and {', '.join(map(flag, more))} would change it",
+            remedy=f"give --continue alone or with {', '.join(map(flag, EXTENDING))}, or begin another run",
         )
     if not is_run(run):
         raise RequestError(f"no run in {run}", remedy="name the directory of one: bench results list shows them")
@@ -113,7 +118,14 @@ def _stored(run: Path, ctx: click.Context, given: Mapping[str, object]) -> RunRe
             remedy=f"give the options that it was begun with, and --out {run}",
         )
     _refuse_other_code(run, plan.jobs, [word for word in request.models if OPTIONS["model"].is_path(word)])
-    return request
+    if not given:
+        return request
+    if int(str(given.get("blocks", plan.blocks))) < plan.blocks:
+        raise RequestError(
+            f"{option('blocks')} {given['blocks']}: the run has {count(plan.blocks, 'block')}", remedy="give more"
+        )
+    # By default the warm-up depends on the stop rule; that of the run stays.
+    return request.changed(**request.repetitions.extended(given), warmup_blocks=plan.warmup_blocks)
 
 
 def _refuse_other_code(run: Path, jobs: Sequence[Job], files: Sequence[str]) -> None:

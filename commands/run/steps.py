@@ -6,11 +6,11 @@ from collections.abc import Generator, Iterator
 
 from commands.run.earlier import earlier_records
 from commands.run.outlook import Outlook
-from suite.plan import Detection, Plan
+from suite.plan import WARM_UP, Detection, Plan
 from suite.records.headers import headers
 from suite.request.repetitions import MOST_BLOCKS, RepetitionOptions
 from suite.results.store import Run
-from suite.units import format_duration
+from suite.units import count, format_duration
 
 Step = tuple[Plan, int]
 """A plan, as long as it is by now, and the block of it that is due."""
@@ -18,6 +18,7 @@ Step = tuple[Plan, int]
 
 def steps(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) -> Iterator[Step]:
     """Yield the blocks of the plan; with ``until`` as many as it takes, with ``detect`` a pilot and then the others."""
+    outlook.deadline_s = _deadline_s(asked, store)
     if asked.until is not None:
         yield from _until(plan, asked, store, outlook)
     elif asked.difference is not None:
@@ -35,11 +36,12 @@ def _until(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) -
     from analysis.statistics.sequential import LEAST_BLOCKS
 
     least, most = asked.min_blocks or LEAST_BLOCKS, asked.max_blocks or MOST_BLOCKS
-    deadline_s = _deadline_s(asked, store)
     # A run that was killed had decided to go on when it grew: the block it had begun is finished first.
     begun = _blocks_of(store, most)
     outlook.blocks = max(begun, min(least, most))
     outlook.begun()
+    if not (yield from _warm_up(plan.model_copy(update={"blocks": begun}), store, outlook)):
+        return
     unfinished = _unfinished(plan.model_copy(update={"blocks": begun}), store)
     for block in (*unfinished, *range(begun, most)):
         yield plan.model_copy(update={"blocks": max(block + 1, begun)}), block
@@ -47,11 +49,9 @@ def _until(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) -
             continue
         decision = should_stop_run(audited(load([store.directory])), asked, min_blocks=least, max_blocks=most)
         if decision.stop:
-            outlook.say(f"stopped after {block + 1} blocks: {decision.reason}")
+            outlook.say(f"stopped after {count(block + 1, 'block')}: {decision.reason}")
             return
-        if deadline_s is not None and time.monotonic() > deadline_s:
-            why = f"the budget of {asked.budget} is spent; {decision.reason}"
-            outlook.say(f"stopped after {block + 1} blocks: {why}")
+        if outlook.spent(count(block + 1, "block"), f"; {decision.reason}"):
             return
         outlook.blocks = min(block + 1 + max(decision.at_least, decision.expected or 0), most)
         outlook.block_ended(block, at_least=decision.expected is None)
@@ -64,19 +64,19 @@ def _detect(plan: Plan, asked: RepetitionOptions, difference: float, store: Run,
     from analysis.load.records import load
 
     least, most = asked.min_blocks or 1, asked.max_blocks or MOST_BLOCKS
-    deadline_s = _deadline_s(asked, store)
     stored = store.plan()
     found = stored.detection if stored else None
     if stored is None and (earlier := earlier_records(plan)):
         found = plan_detection(earlier, difference, least=least, most=most, source="earlier")
     # A run that continues keeps what was planned, unless it is asked for something else.
-    kept = found is not None and found.difference == difference and least <= found.blocks <= most
+    if found and not found.serves(difference, least, most):
+        found = None
     pilot = min(PILOT_BLOCKS, most)
-    outlook.blocks = found.blocks if found and kept else pilot
+    outlook.blocks = found.blocks if found else pilot
     outlook.begun()
-    if found is None or not kept or (found.capped and found.blocks < most):
+    if found is None:
         outlook.say(f"{pilot} blocks first, as a pilot; then the number of all blocks is fixed")
-        if not (yield from _blocks(plan.model_copy(update={"blocks": pilot}), store, outlook, deadline_s)):
+        if not (yield from _blocks(plan.model_copy(update={"blocks": pilot}), store, outlook)):
             return
         found = plan_detection(
             pilot_of(audited(load([store.directory]))), difference, least=least, most=most, source="pilot"
@@ -88,19 +88,35 @@ def _detect(plan: Plan, asked: RepetitionOptions, difference: float, store: Run,
     planned = plan.model_copy(update={"blocks": found.blocks, "detection": found})
     outlook.blocks = found.blocks
     outlook.say(announcement(found, outlook.clock.seconds_of(outlook.trials - outlook.kept())))
-    yield from _blocks(planned, store, outlook, deadline_s)
+    yield from _blocks(planned, store, outlook)
 
 
-def _blocks(plan: Plan, store: Run, outlook: Outlook, deadline_s: float | None = None) -> Generator[Step, None, bool]:
+def _blocks(plan: Plan, store: Run, outlook: Outlook) -> Generator[Step, None, bool]:
     """Yield the plan block by block; with a deadline it grows with them. Return whether it came to its end."""
     begun = _blocks_of(store, plan.blocks)
+    if not (yield from _warm_up(plan.model_copy(update={"blocks": begun}), store, outlook)):
+        return False
     for block in _unfinished(plan, store):
-        if deadline_s is not None and block >= begun and time.monotonic() > deadline_s:
-            outlook.say(f"stopped after {block} of {plan.blocks} blocks: the budget is spent")
+        if block >= begun and outlook.spent(f"{block} of {count(plan.blocks, 'block')}"):
             return False
-        yield plan if deadline_s is None else plan.model_copy(update={"blocks": max(block + 1, begun)}), block
+        grown = plan if outlook.deadline_s is None else plan.model_copy(update={"blocks": max(block + 1, begun)})
+        yield grown, block
         outlook.block_ended(block)
     return True
+
+
+def _warm_up(plan: Plan, store: Run, outlook: Outlook) -> Generator[Step, None, bool]:
+    """Yield the warm-up by itself, since the budget may end with it. Return whether the first block may begin."""
+    if outlook.deadline_s is None or not plan.warmup_blocks or begun_blocks(store):
+        return True
+    yield plan, WARM_UP
+    return not outlook.spent("the warm-up", f"; to go on: bench run --continue {store.directory} --budget TIME")
+
+
+def begun_blocks(store: Run) -> int:
+    """Return how many blocks the stored plan has; 0 if nothing but the warm-up was measured."""
+    stored = store.plan()
+    return stored.blocks if stored and not all(header.warm_up for header in headers(store.directory)) else 0
 
 
 def _blocks_of(store: Run, most: int) -> int:
@@ -118,8 +134,12 @@ def _unfinished(plan: Plan, store: Run) -> list[int]:
 
 def _deadline_s(asked: RepetitionOptions, store: Run) -> float | None:
     """Return when the budget is spent, on the monotonic clock; the trials of earlier calls count."""
-    spent_s = math.fsum(header.duration_s for header in headers(store.directory))
-    return None if asked.budget_s is None else time.monotonic() + asked.budget_s - spent_s
+    return None if asked.budget_s is None else time.monotonic() + asked.budget_s - spent_s(store)
+
+
+def spent_s(store: Run) -> float:
+    """Return the seconds that the trials of a run have taken."""
+    return math.fsum(header.duration_s for header in headers(store.directory))
 
 
 def announcement(found: Detection, left_s: float | None) -> str:

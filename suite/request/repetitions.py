@@ -1,5 +1,6 @@
 """The options that decide how often a run is measured, and when it ends."""
 
+from collections.abc import Mapping
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -20,6 +21,10 @@ _NO_BLOCKS = given("blocks", why=f"{option('max_blocks')} limits their number")
 def _until(text: str) -> None:
     if text != DECIDED:
         parse_share(text)
+
+
+EXTENDING = ("blocks", "until", "detect", "max_blocks", "budget")
+"""The options that extend a run."""
 
 
 class Repetitions(OptionGroup):
@@ -121,12 +126,24 @@ class RepetitionOptions(Repetitions):
 
     budget: Text | None = about(
         None,
-        f"With {_ENDS}: begin no new block after this time, such as 30m.",
+        f"With {_ENDS}: begin no new block after this time, such as 30m. The warm-up counts as a block.",
         parse=parse_duration_s,
         of="normalised",
         needs=_OPEN_ENDED,
         meaning=False,
     )
+
+    def extended(self, given: Mapping[str, object]) -> dict[str, object]:
+        """Return the options that extend a run, with None for those that they replace. Raises RequestError."""
+        rules = given.keys() & {"blocks", "until", "detect"}
+        if rules and self.decides and given.get("until") != DECIDED:
+            raise RequestError(
+                f"{option(min(rules))} cannot replace {option('until')} {DECIDED}, whose verdicts allow for its looks",
+                remedy=f"extend the run with {option('budget')} or {option('max_blocks')}",
+            )
+        replaced = ("blocks", "until", "detect") if rules else ()
+        of_until = ("min_blocks", "max_blocks", "budget") if "blocks" in rules else ()
+        return {**dict.fromkeys((*replaced, *of_until)), **given}
 
     @property
     def budget_s(self) -> float | None:
