@@ -118,6 +118,7 @@ class Disturbed:
     """The trials of one target that something on the host has disturbed; see ``warnings.conditions``."""
 
     kind: str
+    finding: str
     trials: int
     of: int
     spoiled: int

@@ -103,4 +103,4 @@ def _reason(found: Sequence[tuple[str, Disturbed]]) -> str:
     trials, of = sum(one.spoiled for _, one in found), sum(one.of for _, one in found)
     place, first = found[0]
     where = f" on {place}" if len(found) == 1 else ""
-    return f"{first.kind} ({first.bound}) in {trials} of {of} trials{where}"
+    return f"{first.finding} ({first.bound}) in {trials} of {of} trials{where}"

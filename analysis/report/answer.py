@@ -1,14 +1,16 @@
 """The answer: one sentence for each comparison with bare metal, or one for all where there are more than a few."""
 
-import math
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from analysis.compare.results import Circumstances, ComparedJob, Comparison, Group, SameWork, TargetSummary
 from analysis.load.computed import AGREEMENTS
 from analysis.load.metrics import METRICS
-from analysis.report.claim import OUTCOMES, Claim, lower
+from analysis.report.claim import OUTCOMES, Claim, lower, on_hosts
 from analysis.report.formatting import count, duration, number, percent, shown
+from suite.job.profiles import PROFILES
 from suite.targets import BASELINE
 
 MOST_SENTENCES = 3
@@ -16,14 +18,39 @@ MOST_SENTENCES = 3
 _THROUGHPUT = METRICS[0].name, METRICS[0].more_is_faster
 
 
-def answer(comparison: Comparison) -> list[str]:
-    """Return the sentences with which the output of a run or a comparison begins and ends; at least one."""
+def answer(comparison: Comparison, run: Path | None = None) -> list[str]:
+    """Return the sentences with which the output of a run or a comparison begins; at least one.
+
+    Of a single ``run``, which can be extended, the last is what would decide what is open.
+    """
     found = claims(comparison)
     if not found:
         return [_nothing(comparison), *same_work(comparison)]
     # Several numbers without a verdict have the same reasons.
     together = len(found) > MOST_SENTENCES or (len(found) > 1 and all(one.withheld for one in found))
-    return [*([_together(found)] if together else [one.sentence for one in found]), *same_work(comparison)]
+    sentences = [_together(found)] if together else [one.sentence for one in found]
+    return [*sentences, *same_work(comparison), *(next_steps(comparison, run) if run else ())]
+
+
+def next_steps(comparison: Comparison, run: Path) -> Iterator[str]:
+    """Yield what would decide the comparisons that are open: more blocks of the run, another profile, turns."""
+    found = [one for one in claims(comparison) if one.outcome in ("undecided", "no verdict")]
+    profiles = dict.fromkeys(one.job.profile for one in found)
+    if vain := [name for name in profiles if name in PROFILES and not PROFILES[name].decides]:
+        yield f"The {vain[0]} profile decides nothing: measure with --profile quick."
+        return
+    blocks = max((one.found.blocks for one in found if one.found), default=0)
+    lacking = [one.lacking_blocks for one in found]
+    if lacking and None not in lacking:
+        more = max(filter(None, lacking), default=1)
+        block_s = max((one.around.block_s or 0.0 for one in found), default=0.0)
+        spent = f", about {duration(more * block_s)}" if block_s else ""
+        command = f"bench run --continue {shlex.quote(str(run))} --blocks {blocks + more}"
+        yield f"To decide it ({count(more, 'more block')}{spent}): {command}"
+    turns = {group.job for group in comparison.groups if group.turns}
+    able = all(hasattr(one.job.traits, "turn_taker") and one.job not in turns for one in found)
+    if found and able and (None in lacking or max(filter(None, lacking), default=0) > blocks):
+        yield "Turns, in which other work disturbs all targets alike, may decide sooner: --design alternating"
 
 
 def same_work(comparison: Comparison) -> Iterator[str]:
@@ -116,34 +143,42 @@ def _notes(summary: TargetSummary) -> tuple[str, ...]:
 def _together(found: Sequence[Claim]) -> str:
     """Return one sentence for many claims."""
     outcomes = Counter(one.outcome for one in found)
-    counts = ", ".join(f"{outcomes[name]} {name}{_why(found, name)}" for name in OUTCOMES if outcomes[name])
-    worst = max(found, key=lambda one: -math.inf if one.slower is None else one.slower)
-    most = f"; most: {lower(worst.subject)} {worst.costs}" if worst.slower is not None and worst.slower > 0 else ""
     named = " ".join(why for one in found for why in one.withheld)
-    disturbances = (one.kind for claim in found for each in claim.around.disturbed.values() for one in each)
-    kinds = dict.fromkeys(kind for kind in disturbances if kind not in named)
-    disturbed = f"; disturbed: {', '.join(kinds)}" if kinds else ""
-    return f"{len(found)} comparisons{_context(found)}: {counts}{most}{disturbed}."
+    disturbances = (one.finding for claim in found for each in claim.around.disturbed.values() for one in each)
+    findings = dict.fromkeys(finding for finding in disturbances if finding not in named)
+    disturbed = f"; disturbed: {', '.join(findings)}" if findings else ""
+    what = f"{len(found)} comparisons{_context(found)}"
+    if len(found) == outcomes["no verdict"]:
+        return f"No verdict yet on {what}: {_reasons(found)}{disturbed}."
+    counts = ", ".join(f"{outcomes[name]} {name}{_why(found, name)}" for name in OUTCOMES if outcomes[name])
+    slower = [(one.slower, one) for one in found if one.slower and one.slower > 0 and not one.withheld]
+    worst = max(slower, key=lambda pair: pair[0])[1] if slower else None
+    most = f"; most: {lower(worst.subject)} {worst.costs}" if worst else ""
+    return f"{what}: {counts}{most}{disturbed}."
+
+
+def _reasons(found: Sequence[Claim]) -> str:
+    """Return why there is no verdict, without the bounds and counts of each claim."""
+    return "; ".join(dict.fromkeys(why.partition(" (")[0] for one in found for why in one.withheld))
 
 
 def _context(found: Sequence[Claim]) -> str:
-    """Return `` of throughput with bare-metal on node7 (runc, 20 blocks, margin 2 %)``."""
+    """Return `` of throughput with bare-metal on host node7 (runc, 20 blocks, margin 2 %)``."""
     hosts = dict.fromkeys(host for one in found for host in one.around.hosts)
     engines = dict.fromkeys(one.around.engine for one in found if one.around.engine)
     metrics = {one.metric for one in found}
     blocks = sorted({one.found.blocks for one in found if one.found})
     spread = count(blocks[-1], "block") if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]} blocks" if blocks else ""
     of = f" of {metrics.pop()}" if len(metrics) == 1 else ""
-    where = f" on {' and '.join(hosts)}" if hosts else ""
     context = filter(None, (", ".join(engines), spread, f"margin {percent(found[0].margin)}"))
-    return f"{of} with {BASELINE}{where} ({', '.join(context)})"
+    return f"{of} with {BASELINE}{on_hosts(hosts)} ({', '.join(context)})"
 
 
 def _why(found: Sequence[Claim], outcome: str) -> str:
     """Return why there is no verdict, or what would decide, of all claims with this outcome."""
     own = [one for one in found if one.outcome == outcome]
     if outcome == "no verdict":
-        return f" ({'; '.join(dict.fromkeys(why.partition(' (')[0] for one in own for why in one.withheld))})"
+        return f" ({_reasons(own)})"
     most = max(own, key=lambda one: one.more_blocks or 0)
     if outcome != "undecided" or not most.more_blocks:
         return ""
@@ -158,6 +193,9 @@ def _nothing(comparison: Comparison) -> str:
     if not targets:
         return "Nothing was measured: no trial has finished."
     models = ", ".join(dict.fromkeys(group.model for group in comparison.groups))
+    failed = sum(summary.failed for group in comparison.groups for summary in group.targets)
+    if not any(summary.ok for group in comparison.groups for summary in group.targets):
+        return f"Nothing to compare: {count(failed, 'trial')} of {models} failed, and none has finished."
     if targets == {BASELINE}:
         return f"Nothing to compare: {models} ran on {BASELINE} alone; add a target, such as --target container."
     return f"Nothing to compare: no metric of {models} was measured on two targets."

@@ -1,15 +1,29 @@
 """A claim: one metric of one target against bare metal, as a sentence that can stand alone.
 
 It says what a target costs which model, by how much and how sure that is, on which host, in how many blocks, against
-which margin, and what stands in or disturbed. Where the trials decide nothing, it says the number, and why there is no
-verdict.
+which margin, and what stands in or disturbed. Where the trials decide nothing, it says so first, then why, and the
+number last.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from analysis.compare.results import Circumstances, ComparedJob, Effect, Estimate
-from analysis.report.formatting import count, duration, number, parting, percent
+from analysis.report.formatting import (
+    TOO_NOISY,
+    count,
+    duration,
+    ends,
+    number,
+    parting,
+    percent,
+    reachable,
+    sensible,
+    times,
+)
+from analysis.statistics.power import TRIM
+from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.targets import BASELINE
 
 OUTCOMES = ("slower", "within the margin", "faster", "undecided", "no verdict", "no number")
@@ -76,8 +90,9 @@ class Claim:
             unknown = f"but nothing comparable on {BASELINE} says at what cost"
             return f"{self.subject} gives {self.what} a {self.metric}{value}{self._where()}, {unknown}"
         if self.withheld:
-            change = f"{self.subject}: {self.metric} of {self.what} {self._change()}{self._place()}"
-            return f"{change}; no verdict: {', '.join(self.withheld)}"
+            known = self.metric == "throughput"  # which the reader expects
+            what = f"{self.what} {self._inside()}" if known else f"the {self.metric} of {self.what} {self._inside()}"
+            return f"No verdict yet on {what}{self._place()}, {', '.join(self.withheld)} ({self._ratio()})"
         verdict = self.found.verdict.name if self.found.verdict else "undecided"
         if verdict == "undecided":
             costs = f"what {lower(self.subject)} costs {self.what}{self._place()}"
@@ -102,20 +117,24 @@ class Claim:
     @property
     def subject(self) -> str:
         """Return what is compared with bare metal: ``A podman container``."""
+        text = self._inside().removeprefix("in ").removeprefix("on ")
+        return f"{text[0].upper()}{text[1:]}"
+
+    def _inside(self) -> str:
+        """Return where it ran: ``in a podman container``, ``on bare-metal``."""
         engine = f"{self.around.engine} container".strip()
         guest = "an emulated VM" if _EMULATED in self.notes else "a VM"
         named = {"container": _article(engine), "vm": guest, "container-vm": f"{_article(engine)} in {guest}"}
-        text = named.get(self.target, self.target)
-        notes = f" ({', '.join(self.notes)})" if self.notes else ""
-        return f"{text[0].upper()}{text[1:]}{notes}"
+        text = f"in {named[self.target]}" if self.target in named else f"on {self.target}"
+        return f"{text} ({', '.join(self.notes)})" if self.notes else text
 
     @property
     def costs(self) -> str:
         """Return ``costs resnet50 1.8 % (1.1 to 2.5 %) of its throughput``, or what it gains; needs a ratio."""
         slower = self.slower or 0.0
         sign = 1 if slower >= 0 else -1
-        ends = sorted(sign * end for end in self.interval or ())
-        interval = f" ({percent(ends[0]).removesuffix(' %')} to {percent(ends[1])})" if ends else ""
+        low_high = sorted(sign * end for end in self.interval or ())
+        interval = f" ({percent(low_high[0]).removesuffix(' %')} to {percent(low_high[1])})" if low_high else ""
         share = f"{percent(abs(slower))}{interval}"
         if self.more_is_faster:
             text = f"costs {self.what} {share} of its" if sign > 0 else f"gives {self.what} {share} more"
@@ -128,25 +147,39 @@ class Claim:
         return f"{self._where()}, {count(blocks, 'block')}"
 
     def _where(self) -> str:
-        return f" on {' and '.join(self.around.hosts)}" if self.around.hosts else ""
+        return on_hosts(self.around.hosts)
 
     def _margin(self) -> str:
         return f"the margin of {percent(self.margin)}"
 
-    def _change(self) -> str:
-        between = f" ({self._between()})" if self.interval else ""
-        return f"{_direction(self.slower or 0.0)}{between}"
+    def _ratio(self) -> str:
+        if self.found is None or self.found.ratio is None:
+            return "no ratio"
+        return f"ratio {ends(self.found.interval) if self.found.interval else times(self.found.ratio)}"
 
     def _between(self) -> str:
-        if self.interval is None:
+        if self.interval is None or self.found is None or self.found.interval is None:
             return f"{_direction(self.slower or 0.0)}, with no interval"
+        if not sensible(self.found.interval):
+            return TOO_NOISY
         low, high = self.interval
         return f"between {_direction(high)} and {_direction(low)}"
 
     @property
     def more_blocks(self) -> int | None:
-        """Return how many more blocks would probably decide it; None where that is not known."""
-        return self.found.verdict.more_blocks if self.found and self.found.verdict else None
+        """Return how many more blocks would probably decide it; None where that is not known, or out of reach."""
+        return reachable(self.found.verdict.more_blocks) if self.found and self.found.verdict else None
+
+    @property
+    def lacking_blocks(self) -> int | None:
+        """Return how many more blocks a verdict takes, where they are not disturbed; None for more than in reach."""
+        blocks = self.found.blocks if self.found else 0
+        disturbed = [one for side in (self.target, BASELINE) for one in self.around.disturbed.get(side, ())]
+        # So many that trimming leaves out those that are disturbed now.
+        needed = [blocks * math.ceil(one.spoiled / (TRIM * one.of)) for one in disturbed]
+        if not self.withheld:
+            return self.more_blocks
+        return reachable(max(LEAST_BLOCKS, *needed, blocks + (self.more_blocks or 0)) - blocks)
 
     @property
     def more_s(self) -> float | None:
@@ -155,7 +188,7 @@ class Claim:
 
     def _more(self) -> str:
         if self.more_blocks is None:
-            return f"; no number of blocks in reach would decide at {self._margin()}"
+            return f"; to decide at {self._margin()} takes more blocks than can be measured here"
         spent = f", {duration(self.more_s)}," if self.more_s else ""
         return f"; about {count(self.more_blocks, 'more block')}{spent} would decide at {self._margin()}"
 
@@ -164,14 +197,19 @@ class Claim:
         told: dict[str, tuple[int, int]] = {}
         for side in (self.target, BASELINE):
             for one in self.around.disturbed.get(side, ()):
-                trials, of = told.get(one.kind, (0, 0))
-                told[one.kind] = trials + one.trials, of + one.of
+                trials, of = told.get(one.finding, (0, 0))
+                told[one.finding] = trials + one.trials, of + one.of
         parts = [
-            f"{kind} in {trials} of {of} trials"
-            for kind, (trials, of) in told.items()
-            if not any(why.startswith(kind) for why in self.withheld)
+            f"{finding} in {trials} of {of} trials"
+            for finding, (trials, of) in told.items()
+            if not any(why.startswith(finding) for why in self.withheld)
         ]
         return f"; disturbed: {', '.join(parts)}" if parts else ""
+
+
+def on_hosts(hosts: Iterable[str]) -> str:
+    """Return `` on host vm``: a host's name alone may read as a target."""
+    return f" on host {' and '.join(hosts)}" if hosts else ""
 
 
 def _direction(slower: float) -> str:

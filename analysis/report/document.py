@@ -1,6 +1,7 @@
 """The document of a comparison: which parts it has, and in which order. Every renderer shows this one."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Literal
 
 from analysis.compare.results import ComparedJob, Comparison, Group
@@ -10,6 +11,7 @@ from analysis.report.answer import answer, claims, overall_claims
 from analysis.report.elements import Element, Figure, Heading, Line, Notes, warnings
 from analysis.report.formatting import (
     EXPECTED_GUIDE,
+    aa_line,
     difference_lines,
     group_lines,
     overall_lines,
@@ -23,11 +25,11 @@ from analysis.report.tables import (
     ablation_table,
     common_job,
     cost_table,
-    epoch_table,
     interference_lines,
     interference_table,
     jobs_with_aggressors,
     overview_table,
+    own_table,
     results_table,
 )
 from analysis.report.waterfall import explanation_parts, reason
@@ -45,18 +47,20 @@ def document(
     costs: bool = False,
     explained: Explained | None = None,
     figures: Figures | None = None,
+    run: Path | None = None,
 ) -> Iterator[Element]:
     """Yield a comparison, the answer first. ``costs`` adds what each target takes of the host.
 
-    With ``explained`` every job has the claims on it in place of the answer, and the parts of its differences.
+    With ``explained`` every job has the claims on it in place of the answer, and the parts of its differences. ``run``
+    is the directory of the only run: the answer ends with what would decide it.
     """
     if level == "overview":
-        yield from answer_lines(comparison)
+        yield from answer_lines(comparison, run)
         yield from _overview(comparison, costs=costs)
         return
     # What a job answers by itself stands there, with the part of a trial that costs most.
     listed = {claim.sentence for claim in claims(comparison) if explained and not claim.job.traits.probes}
-    yield from (line for line in answer_lines(comparison) if line.text not in listed)
+    yield from (line for line in answer_lines(comparison, run) if line.text not in listed)
     overall = (one.job for one in comparison.overall)
     for job in dict.fromkeys((*comparison.jobs, *jobs_with_aggressors(comparison), *overall)):
         yield from _job(comparison, job, costs=costs, explained=explained, figures=figures)
@@ -78,38 +82,36 @@ def _legend(comparison: Comparison, *, figures: bool) -> Iterator[Element]:
         yield Line(f"{warmup}.", "dim")
 
 
-def answer_lines(comparison: Comparison) -> Iterator[Line]:
-    """Yield the sentences with which an output begins and ends."""
-    return (Line(text, "strong") for text in answer(comparison))
+def answer_lines(comparison: Comparison, run: Path | None = None) -> Iterator[Line]:
+    """Yield the sentences with which an output begins."""
+    return (Line(text, "strong") for text in answer(comparison, run))
 
 
 def more_options(comparison: Comparison, level: Level, *, costs: bool) -> str:
     """Return which options show what a document leaves out, as the end of a line; empty if there are none."""
-    hints = (*(["--verbose"] if level == "overview" else []), *(["--costs"] if comparison.costs and not costs else []))
-    return f"; more: {', '.join(hints)}" if hints else ""
+    trained = any(group.job.traits.normalised and not group.job.traits.probes for group in comparison.groups)
+    left_out = {"--verbose": level == "overview", "--costs": bool(comparison.costs) and not costs, "--explain": trained}
+    hints = ", ".join(option for option, known in left_out.items() if known)
+    return f"; more: {hints}" if hints else ""
 
 
 def _overview(comparison: Comparison, *, costs: bool) -> Iterator[Element]:
     footnotes = Footnotes(comparison)
-    traits = [(group, group.job.traits) for group in comparison.groups]
-    if trained := [group for group, declared in traits if declared.normalised and not declared.probes]:
+    trained = [group for group in comparison.groups if group.job.traits.normalised and not group.job.traits.probes]
+    if trained:
         yield Line(str(common_job(trained)), "dim")
         yield overview_table(trained, footnotes)
     for group in comparison.groups:
-        if table := epoch_table(group):
-            yield Heading(group.model, rank=4)
-            yield table
-        if group.job.traits.probes:
-            yield Heading(group.model, str(group.job), rank=4)
-            yield results_table(group, full=False)
+        parts = [*([results_table(group, full=False)] if group.job.traits.probes else []), *_tables(group, costs=costs)]
+        if lines := tuple(filter(None, (aa_line(group),))):
+            parts.append(Notes(lines))
+        if parts:
+            yield Heading(group.model, str(group.job) if group.job.traits.probes else "", rank=4)
+            yield from parts
     for job in jobs_with_aggressors(comparison):
         yield Heading(TITLE, str(job))
         yield from _interference(comparison, job)
     yield from footnotes.lines()
-    for group in comparison.groups if costs else ():
-        if group.costs:
-            yield Heading(group.model, str(group.job), rank=4)
-            yield cost_table(group)
 
 
 def _job(
@@ -144,8 +146,13 @@ def _group(group: Group, *, costs: bool) -> Iterator[Element]:
     yield Heading(group.model)
     yield results_table(group)
     yield Notes((*group_lines(group), *difference_lines(group)))
-    if epochs := epoch_table(group):
-        yield epochs
+    yield from _tables(group, costs=costs)
+
+
+def _tables(group: Group, *, costs: bool) -> Iterator[Element]:
+    """Yield what was asked for besides the metrics of every training."""
+    if table := own_table(group):
+        yield table
     if group.ablations:
         yield ablation_table(group)
     if costs and group.costs:

@@ -28,9 +28,26 @@ def times(value: float) -> str:
     return f"{value:.3f}" if 0.1 <= value < 10 else number(value)
 
 
+TOO_NOISY = "too noisy to say"
+_WIDEST = 100.0
+"""Two ends of an interval that are further apart than this have no meaning as numbers."""
+_REACH = 1000
+"""More blocks than these nobody measures."""
+
+
+def sensible(interval: tuple[float, float]) -> bool:
+    """Return whether the ends of an interval of a ratio mean something."""
+    return interval[1] <= _WIDEST * interval[0]
+
+
 def ends(interval: tuple[float, float]) -> str:
     """Return an interval: ``0.951 to 0.989``."""
-    return f"{times(interval[0])} to {times(interval[1])}"
+    return f"{times(interval[0])} to {times(interval[1])}" if sensible(interval) else TOO_NOISY
+
+
+def reachable(blocks: int | None) -> int | None:
+    """Return a number of blocks, or None for more than can be measured."""
+    return blocks if blocks is not None and blocks <= _REACH else None
 
 
 def seconds(value: float) -> str:
@@ -49,7 +66,7 @@ def percent(share: float) -> str:
 
 def floor(share: float) -> str:
     """Return a noise floor, or a difference that blocks detect; above 100 % it would be a number without a meaning."""
-    return f"{number(share * 100)} %" if share <= 1 else "too noisy to say"
+    return f"{number(share * 100)} %" if share <= 1 else TOO_NOISY
 
 
 def count(n: int, noun: str) -> str:
@@ -77,7 +94,8 @@ def verdict(found: Verdict) -> str:
     """
     if found.name is None:
         return "no verdict"
-    return found.name if found.more_blocks is None else f"{found.name}, +{found.more_blocks}"
+    more = reachable(found.more_blocks)
+    return found.name if more is None else f"{found.name}, +{more}"
 
 
 def ratio(found: Effect | Estimate) -> str:
@@ -138,14 +156,20 @@ def group_lines(group: Group) -> Iterator[str]:
         yield f"noise floor ({source}): {', '.join(parts)}"
     if seen := list(_detectable(group)):
         yield f"differences that these blocks could have seen (power {POWER:.0%}): {', '.join(seen)}"
-    if group.aa:
-        yield f"{BASELINE.replace('-', ' ')} against itself (A/A): {effects(group.aa, group.metrics)}"
+    if line := aa_line(group):
+        yield line
     if group.interactions:
         yield f"container-vm against container times vm: {effects(group.interactions, group.metrics)}"
     yield from tail_lines(group)
     yield from map(turns_line, group.turns)
     if any(one.switching and one.switching.shown for one in group.turns):
         yield "the first steps of bursts are left out of the ratios: they cost more than the others"
+
+
+def aa_line(group: Group) -> str:
+    """Return what bare metal shows against itself; empty without A/A."""
+    name = BASELINE.replace("-", " ")
+    return f"{name} against itself (A/A): {effects(group.aa, group.metrics)}" if group.aa else ""
 
 
 def turns_line(found: BurstVariation) -> str:

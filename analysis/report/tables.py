@@ -19,11 +19,11 @@ from analysis.compare.results import (
 from analysis.figures import reference
 from analysis.load.metrics import METRICS, Metric
 from analysis.report.elements import Cell, Head, Line, Table, styled, warnings
-from analysis.report.formatting import floor, number, one_line, ratio, shown, times
+from analysis.report.formatting import TOO_NOISY, floor, number, one_line, ratio, sensible, shown, times
 from analysis.warnings.types import AnalysisWarning, Touched, notices
 from suite.job.ablations import label_of
 from suite.records.columns import LATELY
-from suite.records.record import EPOCH_METRICS, SCALED_EPOCH
+from suite.records.record import EPOCH, FIRST_EPOCH, SCALED_EPOCH
 from suite.targets import BASELINE, TARGETS
 
 _MOST_METRICS = 3
@@ -86,11 +86,15 @@ def _overview_cells(group: Group, summary: TargetSummary, throughput: Estimate |
         noise = group.noise_floors.get(_THROUGHPUT.name)
         text = floor(noise.share) if noise else ""
         return value, "", f"noise {text}" if text.endswith("%") else text, ""
-    interval = " to ".join(map(_short, throughput.interval)) if throughput.interval else ""
+    interval = _ends(throughput.interval) if throughput.interval else ""
     if throughput.ratio is None or throughput.verdict is None:
         return value, "", interval, ""
     # How many more blocks would decide is in the answer, and with every metric.
     return value, f"{_short(throughput.ratio)}x", interval, styled(replace(throughput.verdict, more_blocks=None))
+
+
+def _ends(interval: tuple[float, float]) -> str:
+    return " to ".join(map(_short, interval)) if sensible(interval) else TOO_NOISY
 
 
 def _short(ratio: float) -> str:
@@ -138,10 +142,10 @@ def _finding(warning: AnalysisWarning) -> str:
 def results_table(group: Group, *, full: bool = True) -> Table:
     """Return targets below each other and metrics beside each other; turned where a probe has many metrics.
 
-    ``full``: with what supports the numbers, the expected throughput and the step tail of a training. Epochs have a
-    table of their own.
+    ``full``: with what supports the numbers, the expected throughput and the step tail of a training. What a workload
+    measures itself has a table of its own.
     """
-    metrics = [each for each in group.metrics if each.name not in EPOCH_METRICS]
+    metrics = [metric for metric in group.metrics if metric.model is None or metric.of_probe]
     wide = len(shown(metrics)) <= _MOST_METRICS
     metrics = metrics if full else list(shown(metrics))
     columns = [*(Head(title(metric)) for metric in metrics), Head("trials")]
@@ -168,29 +172,30 @@ def _expected(found: Estimate | None) -> Cell:
     return Effect(found.expected.ratio, found.blocks, found.expected.interval, None)
 
 
-def epoch_table(group: Group) -> Table | None:
-    """Return the times of epochs and the last losses of every target; None for a job without epochs."""
-    metrics = [each for each in group.metrics if each.name in EPOCH_METRICS and _measured(group, each)]
-    if not metrics:
+def own_table(group: Group) -> Table | None:
+    """Return what the workload measures itself: times of epochs, latencies, last losses. None if there is nothing."""
+    measured = {name for summary in group.targets for name in summary.estimates}
+    own = group.metrics if not group.job.traits.probes else ()
+    metrics = [metric for metric in own if metric.model and metric.name in measured]
+    losses = list(dict.fromkeys(name for summary in group.targets for name in summary.losses))
+    if not metrics and not losses:
         return None
-    names = dict.fromkeys(name for summary in group.targets for name in summary.losses)
-    columns = (*(Head(title(metric)) for metric in metrics), *map(Head, names))
-    rows = tuple(
-        (
-            Head(summary.target, summary.notes),
-            (
-                *(summary.estimates.get(metric.name) for metric in metrics),
-                *(number(summary.losses[name]) if name in summary.losses else None for name in names),
-            ),
-        )
-        for summary in group.targets
-    )
-    scaled = ", scaled from a share of one" if metrics[0].name == SCALED_EPOCH else ""
-    return Table("target", "metric", columns, rows, f"time per epoch{scaled}; losses: the last {LATELY} steps, or all")
+    names = {metric.name for metric in metrics}
+    captions = {
+        "time per epoch, scaled from a share of one": SCALED_EPOCH in names,
+        "time per epoch": bool(names & {EPOCH, FIRST_EPOCH}),
+        f"losses: the last {LATELY} steps, or all": bool(losses),
+    }
+    columns = (*(Head(title(metric)) for metric in metrics), *map(Head, losses))
+    rows = tuple((Head(summary.target, summary.notes), _own(summary, metrics, losses)) for summary in group.targets)
+    caption = "; ".join(text for text, shown in captions.items() if shown)
+    table = Table("target", "metric", columns, rows, caption)
+    return table if len(columns) <= 2 * _MOST_METRICS else table.turned()
 
 
-def _measured(group: Group, metric: Metric) -> bool:
-    return any(metric.name in summary.estimates for summary in group.targets)
+def _own(summary: TargetSummary, metrics: Sequence[Metric], losses: Sequence[str]) -> tuple[Cell, ...]:
+    last = [number(summary.losses[name]) if name in summary.losses else None for name in losses]
+    return (*(summary.estimates.get(metric.name) for metric in metrics), *last)
 
 
 def ablation_table(group: Group) -> Table:

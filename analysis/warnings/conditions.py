@@ -79,7 +79,7 @@ DISTURBANCES = (
     ),
     Disturbance(
         "other-load",
-        "other processes used the CPUs of the trial",
+        "the CPUs were busy with other work",
         "stop what else runs on this host, or give the trials CPUs of their own with --cpus",
         *(lambda t: t["other_cpu_s"] / (t["interval_s"] * t["cpus"]), 0.02, _share("of the CPU time"), 0.1),
     ),
@@ -171,7 +171,7 @@ def disturbed(ok: pd.DataFrame) -> dict[tuple[ComparedJob, str, str], tuple[Dist
         for key, rows in ok[amounts > kind.bound].groupby(ROW):
             *job, model, target = (str(part) for part in key)
             spoiled = int((amounts[rows.index] > kind.spoils).sum())
-            row = Disturbed(kind.kind, len(rows), counts[key], spoiled, kind.words(kind.spoils, "over"))
+            row = Disturbed(kind.kind, kind.finding, len(rows), counts[key], spoiled, kind.words(kind.spoils, "over"))
             by_row[ComparedJob(*job), model, target] += (row,)
     return dict(by_row)
 

@@ -1,7 +1,7 @@
 """``bench compare`` and ``bench report``: what the records say."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from commands.compare.output import ExplanationOutput
 from commands.output import print_json
 from commands.run.options import shares
 from provisioning.paths import home
+from suite.results.runs import is_run
 from suite.results.store import RESULTS, latest_run
 from suite.selftest.certificate import FILE, Certificate, read_certificate
 from suite.untrusted.console import PlainConsole
@@ -80,24 +81,27 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     comparison = compare_records(records, margin=margin, force=options["force"])
     if options["explain"]:
         _show_explanation(comparison, explain_records(records, comparison, force=options["force"]), options["form"])
+    elif options["form"]:
+        _FORMS[options["form"]](comparison)
     else:
-        _show(comparison, options)
-        if options["form"] is None and (certificate := _certificate_of(records)):
+        run = chosen[0] if len(chosen) == 1 and is_run(chosen[0]) else None
+        shown = document(comparison, _level(options), costs=options["costs"], run=run)
+        PlainConsole().print(Terminal(shown))
+        if certificate := _certificate_of(records):
             click.echo(certificate.line())
     if len(chosen) == 2 and options["form"] is None:
         show_change(records, chosen, force=options["force"])
     if options["plots"] or (options["form"] is None and not options["explain"]):
-        # Matplotlib takes a second to import, which --json and --explain need not wait for.
-        from analysis.figures.plots import draw
+        _draw(comparison, options["plots"] or chosen[0] / "plots", options)
 
-        reference = normalised() if options["reference"] else None
-        place = options["plots"] or chosen[0] / "plots"
-        drawn = draw(comparison, place, reference)
-        more = "" if options["explain"] else more_options(comparison, _level(options), costs=options["costs"])
-        click.echo(f"drawn: {place}: {count(len({path.stem for path in drawn}), 'figure')}{more}", err=True)
-    if options["form"] is None:
-        # Again: where the rest is long, the terminal shows its end.
-        PlainConsole().print(Terminal(answer_lines(comparison)))
+
+def _draw(comparison: Comparison, place: Path, options: Mapping[str, Any]) -> None:
+    # Matplotlib takes a second to import, which --json and --explain need not wait for.
+    from analysis.figures.plots import draw
+
+    drawn = draw(comparison, place, normalised() if options["reference"] else None)
+    more = "" if options["explain"] else more_options(comparison, _level(options), costs=options["costs"])
+    click.echo(f"drawn: {place}: {count(len({path.stem for path in drawn}), 'figure')}{more}", err=True)
 
 
 def _certificate_of(records: Records) -> Certificate | None:
@@ -114,18 +118,17 @@ def _show_explanation(comparison: Comparison, explained: Explained, form: str | 
     PlainConsole().print(Terminal([*answer_lines(comparison), *explanation_document(explained)]))
 
 
-def _show(comparison: Comparison, options: Mapping[str, Any]) -> None:
-    match options["form"]:
-        case "json":
-            print_json(comparison_output(comparison))
-        case "csv":
-            click.echo(as_csv(comparison).rstrip("\n"))
-            for line in (*answer(comparison), *warning_lines(comparison)):
-                click.echo(line, err=True)
-        case "markdown":
-            click.echo(as_markdown(comparison).rstrip("\n"))
-        case _:
-            PlainConsole().print(Terminal(document(comparison, _level(options), costs=options["costs"])))
+def _print_csv(comparison: Comparison) -> None:
+    click.echo(as_csv(comparison).rstrip("\n"))
+    for line in (*answer(comparison), *warning_lines(comparison)):
+        click.echo(line, err=True)
+
+
+_FORMS: Mapping[str, Callable[[Comparison], None]] = {
+    "json": lambda comparison: print_json(comparison_output(comparison)),
+    "csv": _print_csv,
+    "markdown": lambda comparison: click.echo(as_markdown(comparison).rstrip("\n")),
+}
 
 
 def _level(options: Mapping[str, Any]) -> Level:

@@ -148,7 +148,7 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
         RunOutput(run_id=store.run_id, directory=where, trials=trials, failed=failed, answer=told).tell()
     else:
         if comparison:
-            PlainConsole().print(Terminal(answer_lines(comparison)))
-        click.echo(f"more: bench compare {store.directory}", err=True)
+            PlainConsole().print(Terminal(answer_lines(comparison, store.directory)))
+        click.echo(f"more: bench compare {store.directory} [--explain]", err=True)
     if failed:
         sys.exit(1)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import pytest
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison
 from analysis.load.records import load
-from analysis.report.answer import answer, claims
-from analysis.report.formatting import duration, percent
+from analysis.report.answer import answer, claims, next_steps
+from analysis.report.formatting import duration, percent, ratio
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import as_json
+from analysis.statistics.ratios import Verdict
 from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions
 
@@ -56,7 +58,7 @@ def test_a_cost_within_the_margin_is_said_with_all_that_makes_it_a_claim(tmp_pat
     found = sentence(run(save, tmp_path, 0.982, margin=0.05, engine="podman"))
     assert found.startswith("A podman container costs resnet50 1.")
     assert " % (" in found
-    assert found.endswith("of its throughput on node7, 20 blocks: slower, within the margin of 5 %.")
+    assert found.endswith("of its throughput on host node7, 20 blocks: slower, within the margin of 5 %.")
 
 
 def test_a_cost_beyond_the_margin_and_a_gain_are_told_apart(tmp_path: Path, save: Any) -> None:
@@ -68,7 +70,7 @@ def test_a_cost_beyond_the_margin_and_a_gain_are_told_apart(tmp_path: Path, save
 
 def test_no_difference_is_said_as_the_interval_that_is_left(tmp_path: Path, save: Any) -> None:
     found = sentence(run(save, tmp_path, 1.0))
-    assert "costs resnet50 none of its throughput beyond the margin of 2 % on node7, 20 blocks: between" in found
+    assert "costs resnet50 none of its throughput beyond the margin of 2 % on host node7, 20 blocks: between" in found
     assert "slower and" in found
 
 
@@ -97,8 +99,9 @@ def test_the_time_of_a_block_holds_what_lies_between_its_trials(tmp_path: Path, 
 def test_the_smoke_profile_and_few_blocks_give_a_number_and_no_verdict(tmp_path: Path, save: Any) -> None:
     comparison = run(save, tmp_path, 0.8, blocks=4, profile="smoke")
     found = sentence(comparison)
-    assert found.startswith("A container: throughput of resnet50 20 % slower (between 2")
-    assert found.endswith("4 blocks; no verdict: the smoke profile only proves the path, a verdict takes 5 blocks.")
+    why = "the smoke profile only proves the path, a verdict takes 5 blocks"
+    assert found.startswith(f"No verdict yet on resnet50 in a container on host node7, 4 blocks, {why} (ratio 0.7")
+    assert found.endswith(").")
     row = next(row for row in json.loads(as_json(comparison))["rows"] if row["target"] == "container")
     assert row["withheld"] == ["the smoke profile only proves the path", "a verdict takes 5 blocks"]
     assert row["verdict"] is None
@@ -109,12 +112,14 @@ def test_the_smoke_profile_and_few_blocks_give_a_number_and_no_verdict(tmp_path:
 
 def test_several_numbers_without_a_verdict_say_why_once(tmp_path: Path, save: Any) -> None:
     found = sentence(run(save, tmp_path, 0.8, blocks=2, targets=("container", "vm")))
-    assert "2 no verdict (a verdict takes 5 blocks); most: a" in found
+    assert found.startswith("No verdict yet on 2 comparisons of throughput with bare-metal on host node7 (2 blocks")
+    assert found.endswith("): a verdict takes 5 blocks.")
     assert found.count("a verdict takes 5 blocks") == 1
 
 
 def test_a_great_factor_is_no_per_cent(tmp_path: Path, save: Any) -> None:
-    assert "4 times as fast" in sentence(run(save, tmp_path, 4, blocks=2, noise=0)).replace("4.00", "4")
+    found = sentence(run(save, tmp_path, 4, noise=0.1, margin=2.99))
+    assert re.search("between 3[.0-9]* times as fast and 4[.0-9]* times as fast", found), found
 
 
 def test_five_blocks_of_another_profile_have_a_verdict(tmp_path: Path, save: Any) -> None:
@@ -131,17 +136,21 @@ def test_trials_disturbed_beyond_the_bound_withhold_the_verdict_if_trimming_does
         save(block=block, target="container", environment=PLACE, throughput_per_s=8, conditions=load_of_others)
     found = sentence(compare(load([tmp_path / "run"])))
     if stands:
-        assert found.endswith(f"beyond the margin of 2 %; disturbed: other-load in {disturbed} of 20 trials.")
+        assert found.endswith(
+            f"beyond the margin of 2 %; disturbed: the CPUs were busy with other work in {disturbed} of 20 trials."
+        )
     else:
-        reason = "other-load (over 10 % of the CPU time) in 4 of 20 trials on container"
-        assert found.endswith(f"; no verdict: {reason}.")
+        reason = "the CPUs were busy with other work (over 10 % of the CPU time) in 4 of 20 trials on container"
+        assert found.startswith(
+            f"No verdict yet on resnet50 in a container on host node7, 20 blocks, {reason} (ratio 0.7"
+        )
         assert "disturbed:" not in found
 
 
 def test_a_little_load_is_named_and_withholds_nothing(tmp_path: Path, save: Any) -> None:
     little = Conditions(interval_s=20, other_cpu_s=0.05 * 2 * 20)
     found = sentence(run(save, tmp_path, 0.8, conditions=little))
-    assert found.endswith("beyond the margin of 2 %; disturbed: other-load in 40 of 40 trials.")
+    assert found.endswith("beyond the margin of 2 %; disturbed: the CPUs were busy with other work in 40 of 40 trials.")
 
 
 def test_a_substitute_is_part_of_the_sentence(tmp_path: Path, save: Any) -> None:
@@ -156,7 +165,7 @@ def test_more_than_three_comparisons_are_one_sentence_that_names_the_worst(tmp_p
     comparison = run(save, tmp_path, 0.9, targets=("container", "vm"), models=("resnet50", "alexnet"), engine="runc")
     found = sentence(comparison)
     assert found.startswith(
-        "4 comparisons of throughput with bare-metal on node7 (runc, 20 blocks, margin 2 %): 4 slower; most: a"
+        "4 comparisons of throughput with bare-metal on host node7 (runc, 20 blocks, margin 2 %): 4 slower; most: a"
     )
     assert len(claims(comparison)) == 4
 
@@ -177,11 +186,53 @@ def test_a_target_without_a_number_says_why(tmp_path: Path, save: Any) -> None:
     assert told == "A VM gives resnet50 a throughput of 10.0, but nothing comparable on bare-metal says at what cost."
 
 
+def test_a_run_without_a_finished_trial_says_that_its_trials_failed(tmp_path: Path, save: Any) -> None:
+    save(failed="no memory")
+    found = sentence(compare(load([tmp_path / "run"])))
+    assert found == "Nothing to compare: 1 trial of resnet50 failed, and none has finished."
+
+
+def test_numbers_beyond_sense_are_not_printed(tmp_path: Path, save: Any) -> None:
+    found = sentence(run(save, tmp_path, 1.0, blocks=2, noise=2))
+    assert "(ratio too noisy to say)" in found
+    comparison = run(save, tmp_path, 0.9802, noise=0.1, blocks=10)
+    estimate = comparison.groups[0].targets[1].estimates["throughput"]
+    far = replace(estimate, verdict=Verdict("undecided", 0.5, 4471))
+    assert "4471" not in ratio(far)
+    target = replace(comparison.groups[0].targets[1], estimates={"throughput": far})
+    group = replace(comparison.groups[0], targets=(comparison.groups[0].targets[0], target))
+    told = sentence(replace(comparison, groups=(group,)))
+    assert told.endswith("; to decide at the margin of 2 % takes more blocks than can be measured here.")
+
+
+def test_what_is_open_ends_with_the_command_that_would_decide_it(tmp_path: Path, save: Any) -> None:
+    directory = tmp_path / "run"
+    comparison = run(save, tmp_path, 0.985, noise=0.03, blocks=10)
+    (claim,) = claims(comparison)
+    more = claim.more_blocks or 0
+    step = answer(comparison, directory)[1]
+    assert step.startswith(f"To decide it ({more:,} more blocks, about ")
+    assert step.endswith(f": bench run --continue {directory} --blocks {10 + more}")
+    assert not list(next_steps(run(save, tmp_path, 0.8), directory))
+
+
+def test_too_few_blocks_and_disturbed_ones_lack_those_that_would_carry_a_verdict(tmp_path: Path, save: Any) -> None:
+    few = run(save, tmp_path, 0.8, blocks=3)
+    assert next(next_steps(few, tmp_path)).endswith(" --blocks 5")
+    busy = Conditions(interval_s=20, other_cpu_s=0.11 * 2 * 20)
+    steps = list(next_steps(run(save, tmp_path, 0.8, blocks=6, conditions=busy), tmp_path))
+    assert steps[0].endswith(" --blocks 42")  # of 42, trimming leaves out the six that were disturbed
+    assert steps[1].endswith("may decide sooner: --design alternating")
+    smoke = run(save, tmp_path, 0.8, blocks=6, profile="smoke")
+    assert list(next_steps(smoke, tmp_path)) == ["The smoke profile decides nothing: measure with --profile quick."]
+
+
 def test_every_form_begins_with_the_answer(tmp_path: Path, save: Any) -> None:
     comparison = run(save, tmp_path, 0.9)
     found = sentence(comparison)
     lines = [line for line in as_markdown(comparison).splitlines() if line]
-    assert lines[0] == lines[-1] == f"**{found}**"
+    assert lines[0] == f"**{found}**"
+    assert lines.count(lines[0]) == 1
     assert json.loads(as_json(comparison))["answer"]["sentences"] == [found]
     page = write_report(load([tmp_path / "run"]), tmp_path / "report.html").read_text()
     assert page.index(found) < page.index("<table")

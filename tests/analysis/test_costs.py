@@ -69,7 +69,7 @@ def test_the_costs_of_four_targets_are_one_table_of_80_columns_shown_when_asked_
     console.print(Terminal(document(comparison)))
     assert isinstance(console.file, io.StringIO)
     assert "500 MiB" not in console.file.getvalue()
-    assert more_options(comparison, "overview", costs=False) == "; more: --verbose, --costs"
+    assert more_options(comparison, "overview", costs=False) == "; more: --verbose, --costs, --explain"
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 160])

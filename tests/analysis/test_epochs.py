@@ -13,7 +13,7 @@ from analysis.load.records import load
 from analysis.report.export import trials_table
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import rows
-from analysis.report.tables import epoch_table, results_table
+from analysis.report.tables import own_table, results_table
 from suite.job.profiles import Sizes
 from suite.records.record import MetricValue, Steps
 
@@ -39,7 +39,7 @@ def compared(tmp_path: Path, save: Any) -> Comparison:
 
 
 def test_epochs_and_last_losses_of_each_target_are_a_table_of_their_own(compared: Comparison) -> None:
-    tables = {group.model: (epoch_table(group), results_table(group)) for group in compared.groups}
+    tables = {group.model: (own_table(group), results_table(group)) for group in compared.groups}
     whole, _ = tables["gan"]
     assert whole
     assert set(map(str, whole.columns)) == {"epoch s", "first-epoch s", "checkpoint s", *LOSSES}
@@ -84,5 +84,5 @@ def test_a_job_without_epochs_has_neither(tmp_path: Path, save: Any) -> None:
     for target in ("bare-metal", "vm"):
         save(target=target)
     comparison = compare(load([tmp_path / "run"]))
-    assert epoch_table(comparison.groups[0]) is None
+    assert own_table(comparison.groups[0]) is None
     assert not list(time_per_epoch(comparison, {}))

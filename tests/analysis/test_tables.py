@@ -105,7 +105,7 @@ def test_warnings_and_their_advice_are_part_of_every_form_that_has_a_place_for_t
 
 
 def judged(interval: tuple[float, float] = (0.873, 0.894)) -> TargetSummary:
-    found = Estimate(0.0123456, 3, 0.8834, 8, interval, Verdict("undecided", 0.2, 1234))
+    found = Estimate(0.0123456, 3, 0.8834, 8, interval, Verdict("undecided", 0.2, 123))
     return TargetSummary(
         "container-vm", 7, 1, ("accelerator:tcg",), (), dict.fromkeys(("throughput", "elapsed", "opening"), found)
     )
@@ -130,7 +130,7 @@ FULL = Comparison(
 @pytest.mark.parametrize("width", [40, 72, 80, 100, 200])
 def test_intervals_verdicts_and_the_noise_floor_are_whole_on_every_terminal(width: int) -> None:
     text = " ".join(printed(FULL, width).split())
-    words = ["0.883x", "0.873 to 0.894", "undecided, +1234", "1.23 %", "3.45 %", "0.961x", "1.111x", "+n: more blocks"]
+    words = ["0.883x", "0.873 to 0.894", "undecided, +123", "1.23 %", "3.45 %", "0.961x", "1.111x", "+n: more blocks"]
     for word in words:
         assert word in text
     assert max(map(len, printed(FULL, width).splitlines())) <= width
@@ -138,12 +138,12 @@ def test_intervals_verdicts_and_the_noise_floor_are_whole_on_every_terminal(widt
 
 def test_intervals_verdicts_and_the_noise_floor_are_in_markdown_and_for_machines() -> None:
     text = as_markdown(FULL)
-    for word in ("0.883x (0.873 to 0.894), undecided, +1234", "noise floor (A/A in 8 blocks)", "1.111x", "0.961x"):
+    for word in ("0.883x (0.873 to 0.894), undecided, +123", "noise floor (A/A in 8 blocks)", "1.111x", "0.961x"):
         assert word in text
     found = json.loads(as_json(FULL))
     row = found["rows"][4]
     assert (row["ratio_low"], row["ratio_high"]) == (0.873, 0.894)
-    assert (row["verdict"], row["p"], row["more_blocks"]) == ("undecided", 0.2, 1234)
+    assert (row["verdict"], row["p"], row["more_blocks"]) == ("undecided", 0.2, 123)
     assert (row["noise_floor"], row["noise_method"]) == (0.0123, "a/a")
     assert found["overall"][0]["models"] == ["alexnet", "resnet50"]
     assert found["interactions"][0]["verdict"] == "slower"
