@@ -1,5 +1,7 @@
 """The pages are true to the code: generated parts are up to date, links lead somewhere, every column is described."""
 
+import abc
+import pkgutil
 import re
 import shlex
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from tests import reference
 
 REPOSITORY = Path(__file__).parents[1]
 DOCUMENTS = [*sorted(REPOSITORY.glob("*.md")), *sorted(REPOSITORY.glob("docs/**/*.md"))]
+FOLDERS = "|".join((*reference.ROOMS, "tests", "benchmarks", "docker", "plans", "docs"))
 EXPORTED = [name for name in COLUMNS if name not in ("metrics", *NOT_EXPORTED)]
 
 
@@ -53,10 +56,33 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
     assert broken == []
 
 
-def test_pages_name_files_that_exist() -> None:
-    rooms = "|".join((*reference.ROOMS, "tests", "benchmarks", "docker", "plans"))
-    named = {(page, path) for page in DOCUMENTS for path in re.findall(rf"`((?:{rooms})/[\w./-]+)`", page.read_text())}
-    assert {(page, path) for page, path in named if not (REPOSITORY / path).exists()} == set()
+def named(pattern: str) -> set[tuple[Path, str]]:
+    """Return what matches on each page, in text, in code and in links."""
+    return {(page, match) for page in DOCUMENTS for match in re.findall(pattern, page.read_text())}
+
+
+def test_pages_name_files_and_folders_that_exist() -> None:
+    found = named(rf"(?<![\w./-])((?:{FOLDERS})/[\w./-]*\w)")
+    assert len(found) > 30
+    assert {
+        (page, path) for page, path in found if not ((REPOSITORY / path).exists() or (page.parent / path).exists())
+    } == set()
+
+
+def test_pages_name_files_that_the_suite_writes_or_a_test_reads() -> None:
+    """A bare name is that of a file here, or occurs in code: figures, ``manifest.json``, ``my_model.py``."""
+    files = [path for folder in FOLDERS.split("|") for path in (REPOSITORY / folder).rglob("*") if path.is_file()]
+    code = "".join(path.read_text() for path in files if path.suffix == ".py")
+    found = named(r"`(?:[\w.-]+/)*([\w.-]+\.(?:png|svg|html|md|py|json|toml|yaml))`")
+    assert len(found) > 30
+    here = {path.name for path in (*files, *DOCUMENTS)}
+    assert {(page, name) for page, name in found if name not in here and name not in code} == set()
+
+
+def test_pages_name_classes_that_exist() -> None:
+    names = {name for _, name in named(rf"`((?:{FOLDERS})(?:\.\w+)+)`")}
+    assert {type(pkgutil.resolve_name(name)) for name in names} <= {type, abc.ABCMeta}
+    assert names
 
 
 def test_the_index_names_every_page() -> None:
