@@ -138,19 +138,11 @@ def metrics() -> Iterator[str]:
 
 
 def outputs() -> Iterator[str]:
-    """Yield the outputs with ``--json`` and their keys."""
+    """Yield the outputs with ``--json``."""
     yield from table(
-        ["`bench …`", "content", "keys besides `schema_version`"],
+        ["`bench …`", "content"],
         (
-            [
-                name,
-                cleandoc(str(model_of(name).__doc__)).partition("\n\n")[0].replace("\n", " ").replace("``", "`"),
-                ", ".join(
-                    f"`{field.alias or key}`"
-                    for key, field in model_of(name).model_fields.items()
-                    if key != "schema_version"
-                ),
-            ]
+            [name, cleandoc(str(model_of(name).__doc__)).partition("\n\n")[0].replace("\n", " ").replace("``", "`")]
             for name in OUTPUTS
         ),
     )
