@@ -8,7 +8,7 @@ PACKAGES := qemu-system-x86 podman runc mmdebstrap bubblewrap cgroup-tools e2fsp
 # Tests start docker and cron daemons and a Kubernetes of their own, run the probes' programs here too, and look at the
 # report in a browser (elsewhere than on Debian it is no package of apt's; then that test is skipped).
 TEST_PACKAGES := $(PACKAGES) fio iperf3 nftables cron openssh-server munge slurmctld slurmd slurm-client strace \
-                 containernetworking-plugins iptables openssl dpkg-dev gcc libc6-dev \
+                 $(if $(shell apt-cache show runsc 2>/dev/null),runsc) containernetworking-plugins iptables openssl dpkg-dev gcc libc6-dev \
                  $(if $(shell command -v containerd),,containerd) $(if $(shell command -v dockerd),,docker.io) \
                  $(shell . /etc/os-release; if [ "$$ID" = debian ]; then echo chromium; fi)
 TESTS ?= tests

@@ -29,7 +29,7 @@ from analysis.statistics.ratios import locate  # noqa: E402
 from provisioning import ledger  # noqa: E402
 from provisioning.engines.base import SLEEPER, ContainerSpec, get_engine  # noqa: E402
 from provisioning.engines.command_line import CommandLineEngine  # noqa: E402
-from provisioning.engines.runc import PROFILE, PROGRAM, bundle_config, bundle_profile  # noqa: E402
+from provisioning.engines.runc import PROFILE, RUNC, bundle_config, bundle_profile  # noqa: E402
 from provisioning.images.image import Image, current  # noqa: E402
 from provisioning.layers.container import ContainerLayer  # noqa: E402
 from provisioning.nodes import LocalNode, local_node  # noqa: E402
@@ -94,7 +94,7 @@ def command(layer: ContainerLayer, spec: ContainerSpec, directory: Path) -> list
     config = bundle_config(spec, bundle_profile(Path(spec.tree, PROFILE).read_text()))
     config["process"]["args"] = [WORD]
     (directory / "config.json").write_text(json.dumps(config))
-    return [*PROGRAM, "run", "--bundle", str(directory), spec.name]
+    return RUNC.command("run", "--bundle", str(directory), spec.name)
 
 
 def summary(engine: str, hand: Sequence[float], suite: Sequence[float]) -> dict[str, object]:

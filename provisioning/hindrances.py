@@ -33,6 +33,8 @@ def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: Traits) 
             f"{option('ablate')} {name} is about a service of a cluster, before a pod that serves",
             remedy=f"use {option('scenario')} serve {option('target')} container {option('engine')} kubernetes",
         )
+    if properties.engine and scenario.joined:
+        get_engine(properties.engine).check_network("overlay", in_lab=True)
     if hindrance := get_provider(choices.provider).hindrance(properties, choices.image):
         raise RequestError(f"{option('ablate')} {name}: {hindrance[0]}", remedy=hindrance[1])
     if reason := next(hindrances(properties, choices, recipe), None):

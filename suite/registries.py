@@ -28,6 +28,7 @@ ENGINES = Registry(
         "docker": "provisioning.engines.docker:DOCKER",
         "podman": "provisioning.engines.podman:PODMAN",
         "runc": "provisioning.engines.runc:RUNC",
+        "gvisor": "provisioning.engines.gvisor:GVISOR",
         "kubernetes": "provisioning.engines.kubernetes:KUBERNETES",
     },
 )
@@ -126,6 +127,7 @@ ABLATIONS = Registry(
         "seccomp": "suite.job.ablations:SECCOMP",
         "podman": "suite.job.ablations:PODMAN",
         "runc": "suite.job.ablations:RUNC",
+        "gvisor": "suite.job.ablations:GVISOR",
         "network": "suite.job.ablations:NETWORK",
         "cluster-ip": "suite.job.ablations:CLUSTER_IP",
         "node-port": "suite.job.ablations:NODE_PORT",

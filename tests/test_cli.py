@@ -162,7 +162,7 @@ def test_completion_offers_commands_options_and_choices() -> None:
 
     assert offered("re") == ["report", "results"]
     assert offered("run", "--aggressor") == ["--aggressor", "--aggressors", "--aggressor-batch"]
-    assert offered("run", "--engine", "") == ["docker", "podman", "runc", "kubernetes"]
+    assert offered("run", "--engine", "") == ["docker", "podman", "runc", "gvisor", "kubernetes"]
     assert offered("run", "--model", "a") == ["alexnet", "alexnet-small", "all"]
     assert offered("run", "--scenario", "synthetic", "--model", "alexnet-") == []
 

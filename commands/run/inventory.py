@@ -75,6 +75,8 @@ def machines_of(
     """Return the machines of the inventory at ``path``. Raises RequestError for what they do not carry."""
     inventory = read_inventory(path)
     check_inventory(request, scenario, len(inventory.nodes))
+    if engine := request.targets.engine:
+        get_engine(engine).check_network(request.joining.network, in_lab=False)
     inventory = inventory.model_copy(update={"nodes": inventory.nodes[: scenario.instances(request)]})
     wanted = Wanted(
         request.targets.target,

@@ -32,8 +32,7 @@ def lab_job(
             remedy=f"write nodes={count}, or ask for fewer",
         )
     if "container" in targets:
-        if asked.network == "host":
-            choices.container_engine.host_network("/run/netns/lab")  # refused for docker: its daemon lives elsewhere
+        choices.container_engine.check_network(asked.network, in_lab=True)
         if asked.network == "bridge":
             with local_node((), None) as node:
                 rules_for(node)

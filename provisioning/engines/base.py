@@ -111,7 +111,11 @@ class ContainerEngine(Protocol):
     options: type[OptionGroup] | None = None
     """The options of a run that only this engine has."""
     is_cluster: bool = False
-    """Whether its containers are pods that a cluster places, not this machine; such an engine must be named."""
+    """Whether its containers are pods that a cluster places, not this machine."""
+    by_default: bool = True
+    """Whether it is taken if no engine is named and it is the first that works."""
+    in_guests: bool = True
+    """Whether the suite's image has it, for the containers in virtual machines."""
     rootfs: str
     """How the tree becomes the container's root: ``overlay`` or ``directory``."""
     commands_are_children: bool
@@ -122,6 +126,10 @@ class ContainerEngine(Protocol):
     """Whether it takes GPUs as devices and mounts (``ContainerSpec.edits``) and not by an option of its own."""
     guest_store: GuestStore | None = None
     """The disk that a guest needs in which the engine is to run; None if the image's tree is enough."""
+    direct_io: bool = True
+    """Whether files that are opened for direct access are read past the page cache of the machine."""
+    hidden: Mapping[str, object] = {}
+    """Fields of ``Environment`` with what is known outside its containers and hidden inside."""
     says_gone: tuple[str, ...] = ()
     """Messages, in lower case, with which ``removal`` may fail for a container that is gone."""
 
@@ -185,6 +193,14 @@ class ContainerEngine(Protocol):
         ``namespace`` is the path of a lab node's network namespace; None if the node is a whole machine. Raises
         RequestError if the engine cannot start a container in the network of a lab node.
         """
+
+    def check_network(self, network: str, *, in_lab: bool) -> None:
+        """Raise RequestError if containers cannot be joined by this network, in a lab or on machines."""
+        return
+
+    def platform(self, node: Node) -> str | None:
+        """Return what answers the containers' system calls in place of the node's kernel; None if nothing does."""
+        return None
 
     def seccomp_sha256(self, node: Node, tree: str) -> str | None:
         """Return the digest of the seccomp profile that the suite gives; None for an engine with its own profile."""
@@ -263,5 +279,5 @@ def get_engine(name: str) -> ContainerEngine:
 def default_engine(usable: Collection[str]) -> str:
     """Return the first engine of the registry that is usable; the last of the suite's own if none is."""
     # With none on this machine one is still needed for its guests, whose image has them all; the last needs no daemon.
-    local = [name for name in ENGINES.own if not get_engine(name).is_cluster]
-    return next((name for name in ENGINES if name in usable and not get_engine(name).is_cluster), local[-1])
+    local = [name for name in ENGINES.own if get_engine(name).by_default]
+    return next((name for name in ENGINES if name in usable and get_engine(name).by_default), local[-1])

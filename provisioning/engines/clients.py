@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PROCESSES = Path("/proc")
-STARTS = {"docker": "--name", "podman": "--name", "runc": "--bundle"}
+STARTS = {"docker": "--name", "podman": "--name", "runc": "--bundle", "runsc": "--bundle"}
 """The option that marks a start among the commands of an engine."""
 ENDED_WITHIN_S = 45.0
 
@@ -21,15 +21,15 @@ ENDED_WITHIN_S = 45.0
 def end(name: str) -> None:
     """Wait until no client starts the container. Raises TimeoutError after ``ENDED_WITHIN_S``.
 
-    Clients of podman and docker end when they have started it. That of runc stays as long as the container runs, and is
-    killed.
+    Clients of podman and docker end when they have started it. Those of runc and runsc stay as long as the container
+    runs, and are killed.
     """
     deadline = time.monotonic() + ENDED_WITHIN_S
     while clients := dict(_starting(name)):
         if time.monotonic() > deadline:
             raise TimeoutError(f"{', '.join(clients.values())} still starts {name}")
         for pid, engine in clients.items():
-            if engine == "runc":
+            if STARTS[engine] == "--bundle":
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)

@@ -123,14 +123,16 @@ class Docker(CommandLineEngine):
         if not _held(node, reference):
             raise _missing(node, reference)
 
-    def host_network(self, namespace: str | None) -> str:
-        if namespace is None:
-            return "host"
+    def host_network(self, namespace: str | None) -> str:  # noqa: ARG002 (refused by ``check_network``)
+        return "host"
+
+    def check_network(self, network: str, *, in_lab: bool) -> None:
         # Its containers are children of a daemon that lives in another network.
-        raise RequestError(
-            f"{option('network')} host: docker cannot start a container in the network of a lab node",
-            remedy=f"use {option('engine')} podman or runc, or {option('network')} overlay",
-        )
+        if network == "host" and in_lab:
+            raise RequestError(
+                f"{option('network')} host: docker cannot start a container in the network of a lab node",
+                remedy=f"use {option('engine')} podman or runc, or {option('network')} overlay",
+            )
 
 
 DOCKER = Docker()

@@ -97,6 +97,7 @@ class KubernetesEngine(ContainerEngine):
     network = "pod"
     commands_are_children = False
     is_cluster = True
+    by_default = False
     options = PodOptions
 
     def configured(self, given: Mapping[str, str]) -> "KubernetesEngine":

@@ -12,9 +12,8 @@ from provisioning.paths import state
 from suite.errors import BenchError, MeasurementError, option
 from suite.interfaces import Node
 
-ROOT = "/run/virtbench/runc"
-BUNDLES = "/run/virtbench/bundles"
-PROGRAM = ("runc", "--root", ROOT)
+RUN = "/run/virtbench"
+BUNDLES = f"{RUN}/bundles"
 NAMESPACES = ("pid", "ipc", "uts", "mount", "cgroup")
 # What Docker hides of /proc and /sys (its documentation, "runtime privilege").
 MASKED = (
@@ -34,14 +33,25 @@ class Runc(ContainerEngine):
     rootfs = "directory"
     commands_are_children = True
     gpus_by_edits = True
+    program = "runc"
+    """The runtime: the name of its program, and of its Debian package."""
+
+    def command(self, *words: str) -> list[str]:
+        """Return the words of a command of the runtime, which keeps the state of the suite's containers apart."""
+        return [self.program, "--root", f"{RUN}/{self.program}", *words]
+
+    def starting(self, node: Node, spec: ContainerSpec) -> list[str]:  # noqa: ARG002 (other runtimes are asked)
+        """Return the words of the command that starts a container, but for its bundle and name."""
+        return self.command("run")
 
     def version(self, node: Node) -> str:
-        answer = node.run(["runc", "--version"], check=False)
+        answer = node.run([self.program, "--version"], check=False)
         if answer.returncode:
-            raise BenchError(f"runc does not work on {node.name}", remedy="install runc")
+            raise BenchError(f"{self.program} does not work on {node.name}", remedy=f"install {self.program}")
         if node.local and node.run(["id", "-u"]).stdout.strip() != "0":
             raise BenchError(
-                "runc needs root", remedy=f"use {option('engine')} podman, which has a rootless mode, or sudo"
+                f"{self.program} needs root",
+                remedy=f"use {option('engine')} podman, which has a rootless mode, or sudo",
             )
         return answer.stdout.split()[2]
 
@@ -52,7 +62,7 @@ class Runc(ContainerEngine):
     def host_network(self, namespace: str | None) -> str:
         return namespace or "/proc/1/ns/net"
 
-    def seccomp_sha256(self, node: Node, tree: str) -> str:
+    def seccomp_sha256(self, node: Node, tree: str) -> str | None:
         return node.run(["sha256sum", "--", f"{tree}/{PROFILE}"]).stdout.split()[0]
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
@@ -64,23 +74,27 @@ class Runc(ContainerEngine):
             profile = node.run(["cat", f"{spec.tree}/{PROFILE}"]).stdout
             config = bundle_config(spec, bundle_profile(profile))
             write_file(node, f"{BUNDLES}/{spec.name}/config.json", json.dumps(config).encode())
-        # In the foreground: the container's standard streams are runc's, and its first line says that it runs.
-        process = node.start([*PROGRAM, "run", "--bundle", f"{BUNDLES}/{spec.name}", spec.name])
+        # In the foreground: the container's standard streams are the runtime's; its first line reports that it runs.
+        argv = [*self.starting(node, spec), "--bundle", f"{BUNDLES}/{spec.name}", spec.name]
+        process = node.start(argv)
         if next(process.lines(READY_S), None) != "ready":
             process.kill()
             raise MeasurementError(
-                "runc did not start the container", kind="engine", command=PROGRAM, output_tail=process.output_tail()
+                f"{self.program} did not start the container",
+                kind="engine",
+                command=argv,
+                output_tail=process.output_tail(),
             )
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
-        return [*PROGRAM, "exec", spec.name]
+        return self.command("exec", spec.name)
 
     def main_pid(self, node: Node, name: str) -> int:
-        pid: int = json.loads(node.run([*PROGRAM, "state", "--", name]).stdout)["pid"]
+        pid: int = json.loads(node.run(self.command("state", "--", name)).stdout)["pid"]
         return pid
 
     def removal(self, name: str) -> list[list[str]]:
-        delete = [*PROGRAM, "delete", "--force", "--", name]
+        delete = self.command("delete", "--force", "--", name)
         # runc does not delete the group of a container that it has not yet recorded.
         return [end_starting(name), delete, remove_argv(name), ["rm", "-r", "-f", "--", f"{BUNDLES}/{name}"]]
 

@@ -86,9 +86,14 @@ class ContainerLayer:
                 cpus=node.cpus,
                 local=False,
                 data=MOUNT if node.data else None,
-                substitutes=("disk:other-device",) if elsewhere else (),
+                substitutes=(
+                    *(["disk:other-device"] if elsewhere else []),
+                    *(["disk:page-cache"] if spec.data and spec.data[2] and not engine.direct_io else []),
+                    *(["platform:ptrace"] if engine.platform(node) == "ptrace" else []),
+                ),
                 facts={
                     **_facts(node, spec, engine, version, self.plug),
+                    **engine.hidden,
                     **limit_facts(host_processes, spec.limited_disks),
                 },
                 host_processes=host_processes,
@@ -127,6 +132,7 @@ def _facts(
         version=version,
         network=plug.bridge.name if plug else "host" if spec.network else engine.network,
         rootfs="bind" if spec.bound_tree else engine.rootfs,
+        platform=engine.platform(node),
         seccomp_sha256=engine.seccomp_sha256(node, spec.tree) if spec.seccomp else None,
     )
     return {"container_engine": about.model_dump(), **({"host_cpus": None} if spec.by_count else {})}

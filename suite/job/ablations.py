@@ -50,6 +50,12 @@ RUNC = Ablation(
     ("container",),
     lambda usual: replace(usual, engine="runc"),
 )
+GVISOR = Ablation(
+    "gVisor instead of the run's engine",
+    "by gVisor",
+    ("container",),
+    lambda usual: replace(usual, engine="gvisor"),
+)
 NETWORK = Ablation(
     "the node's network instead of a private namespace",
     "network of the node",

@@ -83,6 +83,7 @@ INSIDE = (
     _constant("container_engine.version", "engine version", "belongs to the container"),
     _constant("container_engine.network", "container network", "belongs to the container"),
     _constant("container_engine.rootfs", "root file system", "belongs to the container"),
+    _constant("container_engine.platform", "gVisor's platform", "belongs to the container"),
     _constant("container_engine.seccomp_sha256", "seccomp profile", "belongs to the container"),
     _named("machine", "machine of the inventory", "machine", "another machine"),
     _named("pod.node", "node of the cluster", "machine", "another machine"),
@@ -206,7 +207,8 @@ def field_of(path: str) -> Field:
 def facts(environment: Mapping[str, Any], fields: Iterable[Field]) -> dict[str, Any]:
     """Return the facts of an environment that the table does not ignore, by path; null ones are left out."""
     # A filter of system calls is expected in a container, and nowhere else.
-    filter_expected = (environment.get("seccomp") == "filter") == (environment.get("container_engine") is not None)
+    filtered = environment.get("seccomp") in ("filter", "sentry")
+    filter_expected = filtered == (environment.get("container_engine") is not None)
     compared = [field.path for field in fields if field.treatment != "ignored"]
     if filter_expected:
         compared = [path for path in compared if path != "seccomp"]

@@ -13,6 +13,8 @@ class Engine(Part):
     network: str
     rootfs: str
     """How the image's tree is mounted: ``directory`` (read-only, in place) or ``overlay``."""
+    platform: str | None = None
+    """How gVisor intercepts system calls: ``systrap``, ``ptrace`` or ``kvm``. Null on the node's kernel."""
     seccomp_sha256: str | None = None
     """The digest of the seccomp profile that the suite gives it. Null for an engine that has its own."""
 
@@ -86,7 +88,7 @@ class Environment(Part):
     container_engine: Engine | None = None
     pod: Pod | None = None
     cgroup_version: Literal[1, 2] | None = None
-    seccomp: Literal["disabled", "strict", "filter"] | None = None
+    seccomp: Literal["disabled", "strict", "filter", "sentry"] | None = None
     no_new_privileges: bool | None = None
     effective_capabilities: str | None = None
     cpu_model: str | None = None

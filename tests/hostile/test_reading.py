@@ -165,6 +165,7 @@ def measured(words: list[str], place: Path) -> tuple[int, str, int]:
     return done.returncode, done.stderr.decode(errors="replace"), int((place / "peak").read_text()) >> 10
 
 
+@pytest.mark.timeout(4 * LONGEST_S)
 def test_reading_thousands_of_mutated_records_takes_less_than_a_gibibyte(tmp_path: Path) -> None:
     runs = [str(run) for run in foreign_runs(tmp_path / "runs", examples(20_000, one_in=500))]
     for words in COMMANDS:
