@@ -1,8 +1,8 @@
 """The comparison of targets: values of each, and their ratio to bare metal with interval and verdict.
 
 The trial is the sample, the block its frame: a ratio is formed inside a block (same run, close in time), on the log
-scale, and the ratios of the blocks are averaged there. A value is the geometric mean of the trials, which belongs to
-that scale.
+scale, and the ratios of the blocks are averaged there. A value is the trimmed geometric mean over the blocks, as it is
+in the gate and in a history.
 """
 
 from collections import defaultdict

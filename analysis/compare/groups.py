@@ -1,16 +1,16 @@
 """Groups: the targets of each job and model, in which circumstances they ran, and whether all did the same work."""
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from analysis.compare.effects import GroupKey, Key
-from analysis.compare.pairing import BLOCK, GROUP, ROW, baseline, grouped, job_of
+from analysis.compare.pairing import BLOCK, GROUP, ROW, baseline, by_block, grouped, job_of
 from analysis.compare.results import (
     Circumstances,
     Disturbed,
@@ -24,6 +24,7 @@ from analysis.compare.results import (
 from analysis.compare.validity import agreements, all_named, compact, rounding
 from analysis.load.computed import AGREEMENTS, Agreement
 from analysis.load.metrics import Metric, in_units, metrics_of
+from analysis.statistics.ratios import locate
 from suite.registries import WORKLOADS
 from suite.targets import BASELINE, TARGETS
 from suite.trial_names import arm_name
@@ -43,13 +44,14 @@ def groups(
     """
     targets: dict[GroupKey, list[TargetSummary]] = defaultdict(list)
     units: dict[GroupKey, object] = {}
-    losses = {key: _mean_losses(rows["losses"]) for key, rows in grouped(trials[trials["ok"]])}
+    finished = dict(grouped(trials[trials["ok"]]))
     for row in _table(trials, pairs, metrics).to_dict("records"):
         job, model, target = job_of(row), row["model"], row["target"]
         measured = metrics_of(metrics, job.scenario, model)
         of_target = {metric.name: effects[metric.column].get((job, model, target)) for metric in measured}
-        summary = replace(_summary(row, measured, of_target), losses=losses.get((job, model, target), {}))
-        targets[job, model].append(summary)
+        rows = finished.get((job, model, target), trials[:0])
+        summary = _summary(row, rows, measured, of_target)
+        targets[job, model].append(replace(summary, losses=_mean_losses(rows["losses"])))
         units[job, model] = row["unit"]
     names = WORKLOADS.names()
     # Trainings are the question; the probes after them explain.
@@ -66,7 +68,7 @@ def groups(
 
 
 def _table(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric]) -> pd.DataFrame:
-    """Return a row of counts and means per group and target; a metric that no trial has is missing."""
+    """Return a row of counts per group and target."""
     rows = trials.groupby(ROW)
     columns = {
         "ok": rows["ok"].sum(),
@@ -77,13 +79,10 @@ def _table(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric])
         "marks": pairs["marks"].groupby([pairs[key] for key in ROW]).unique(),
         "named": pairs["named"].groupby([pairs[key] for key in ROW]).agg(all_named),
     }
-    ok, base = trials[trials["ok"]], pairs[pairs["target"] == BASELINE]
+    base = pairs[pairs["target"] == BASELINE]
     for metric in metrics:
-        column = metric.column
-        values = ok.loc[metric.rows(ok), [*ROW, column]]
-        logs = np.log(values[column].where(values[column] > 0)).groupby([values[key] for key in ROW])
-        columns[f"{column} value"], columns[f"{column} trials"] = np.exp(logs.mean()), logs.count()
-        columns[f"{column} own"] = base.loc[metric.rows(base), [*ROW, column]].groupby(ROW)[column].count()
+        blocks = base.loc[metric.rows(base), [*ROW, metric.column]].groupby(ROW)
+        columns[f"{metric.column} own"] = blocks[metric.column].count()
     return pd.DataFrame(columns).rename_axis(ROW).reset_index()
 
 
@@ -97,18 +96,21 @@ def _mean_losses(trials: "pd.Series[Any]") -> dict[str, float]:
 
 
 def _summary(
-    row: Mapping[Hashable, Any], metrics: Sequence[Metric], effects: Mapping[str, Effect | None]
+    row: Mapping[Hashable, Any],
+    trials: pd.DataFrame,
+    metrics: Sequence[Metric],
+    effects: Mapping[str, Effect | None],
 ) -> TargetSummary:
     estimates = {}
     for metric in metrics:
-        value, trials, base_blocks = (row[f"{metric.column} {part}"] for part in ("value", "trials", "own"))
-        if value != value:  # NaN: it was not measured
+        logs = metric.logs(trials)
+        if (typical := locate(by_block(trials, logs))) is None:
             continue
-        effect = effects[metric.name]
+        effect, base_blocks = effects[metric.name], row[f"{metric.column} own"]
         if row["target"] == BASELINE and base_blocks > 0:
             effect = Effect(1.0, int(base_blocks), None, None)
         ratio = vars(effect) if effect else {"ratio": None, "blocks": 0}
-        estimates[metric.name] = Estimate(value, int(trials), **ratio)
+        estimates[metric.name] = Estimate(math.exp(typical.centre), int(logs.count()), **ratio)
     marks, named = ((), ()) if isinstance(row["marks"], float) else (row["marks"], row["named"])
     return TargetSummary(
         target=row["target"],
@@ -122,7 +124,7 @@ def _summary(
 
 
 def circumstances(
-    trials: pd.DataFrame, disturbed: Mapping[Key, tuple[Disturbed, ...]]
+    trials: pd.DataFrame, disturbed: Mapping[tuple[str, ...], tuple[Disturbed, ...]]
 ) -> dict[GroupKey, Circumstances]:
     """Return engine, hosts, what a further block takes, and what disturbed the trials, by job and model.
 
@@ -131,12 +133,13 @@ def circumstances(
     block_s = _block_seconds(trials)
     groups = {}
     for key, rows in grouped(trials, GROUP):
+        own = [*vars(key[0]).values(), key[1]]
         spans = block_s[block_s.index.get_level_values("run_id").isin(rows["run_id"].unique())]
         groups[key] = Circumstances(
             engine=", ".join(sorted(rows["engine"].dropna().astype(str).unique())),
             hosts=tuple(sorted(rows["hostname"].dropna().astype(str).unique())),
             block_s=float(spans.median()) if len(spans) else None,
-            disturbed={target: kinds for (*group, target), kinds in disturbed.items() if tuple(group) == key},
+            disturbed={target: kinds for (*group, target), kinds in disturbed.items() if group == own},
         )
     return groups
 

@@ -132,7 +132,7 @@ def _floors(trials: pd.DataFrame) -> dict[tuple[ComparedJob, str, str, str], dic
     floors: dict[tuple[ComparedJob, str, str, str], dict[str, NoiseFloor]] = {}
     for key, rows in _rows(trials[trials["aggressor"].isna()]):
         for metric in SHARED_METRICS:
-            logs = np.log(rows[metric.column].where(rows[metric.column] > 0))
+            logs = metric.logs(rows)
             table = logs.groupby([rows["run_id"].astype(str), rows["block"], rows["replica"]]).mean().unstack()
             first = table[0] if 0 in table else pd.Series(dtype=float)
             twice = (table[1] - first).dropna() if 1 in table else pd.Series(dtype=float)

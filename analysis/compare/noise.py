@@ -45,8 +45,8 @@ def noise_floors(
         for metric in metrics:
             if metric.of(job.scenario, model):
                 twice = ratios[metric.column].get((job, model))
-                logs = np.log(first[metric.column].where(first[metric.column] > 0))
-                means: pd.Series[float] = logs.groupby([first["run_id"].astype(str), first["block"]]).mean()
+                blocks = [first["run_id"].astype(str), first["block"]]
+                means: pd.Series[float] = metric.logs(first).groupby(blocks).mean()
                 runs: list[np.ndarray] = [run.dropna().to_numpy() for _, run in means.groupby("run_id")]
                 if floor := noise_floor(() if twice is None else list(twice[RATIO]), runs):
                     floors.setdefault((job, model), {})[metric.name] = floor

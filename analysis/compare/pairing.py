@@ -1,7 +1,9 @@
 """Pairs trials: groups those that belong together, and joins each to the one that it is compared with."""
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -117,6 +119,15 @@ def _means(trials: pd.DataFrame, columns: Sequence[str], extra: Sequence[str]) -
     if trials["replica"].any():
         how["computed"] = lambda outcomes: together(list(outcomes))
     return logs.groupby([*ROW, "run_id", "block"], as_index=False).agg(how)
+
+
+def by_block(trials: pd.DataFrame, values: "pd.Series[float]") -> list[float]:
+    """Return the mean of each block: its trials share their weather, and are one value."""
+    blocks: dict[tuple[object, int], list[float]] = defaultdict(list)
+    for run, block, value in zip(trials["run_id"], trials["block"], values, strict=True):
+        if value == value:  # NaN: it was not measured
+            blocks[run, block].append(value)
+    return list(map(fmean, blocks.values()))
 
 
 def to_baseline(ok: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

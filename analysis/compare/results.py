@@ -29,7 +29,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One metric of one target. ``value`` is the geometric mean of ``trials`` trials, in the metric's unit.
+    """One metric of one target, of ``trials`` trials. ``value`` is the trimmed geometric mean over their blocks.
 
     ``ratio`` is value over bare metal's: the trimmed geometric mean of the ratios inside ``blocks`` blocks (see
     ``statistics``; nothing is trimmed below 5); None, with 0 blocks, where no block allows it. Over 1 is more images

@@ -19,7 +19,7 @@ from suite.targets import BASELINE
 
 _Judged = TypeVar("_Judged", Effect, Estimate)
 Sides = Mapping[str, Sequence[Disturbed]]
-"""What has disturbed the trials of each side of a ratio."""
+"""What has disturbed the trials of each side of a ratio, by ``on vm`` or ``of the new run``."""
 
 
 def withheld(profile: str, blocks: int, sides: Sides) -> tuple[str, ...]:
@@ -27,9 +27,9 @@ def withheld(profile: str, blocks: int, sides: Sides) -> tuple[str, ...]:
     return (*_of_run(profile, blocks), *spoiled(sides))
 
 
-def sides_of(group: Group, target: str) -> Sides:
-    """Return the sides of a target's ratio to bare metal."""
-    return {side: group.circumstances.disturbed.get(side, ()) for side in (target, BASELINE)}
+def sides_of(group: Group, *targets: str) -> Sides:
+    """Return the sides of a target's ratio to bare metal, or of a ratio of several targets' ratios."""
+    return {f"on {side}": group.circumstances.disturbed.get(side, ()) for side in dict.fromkeys((*targets, BASELINE))}
 
 
 def with_standing(comparison: Comparison) -> Comparison:
@@ -63,7 +63,7 @@ def _group(group: Group) -> Group:
         targets=tuple(
             replace(one, estimates=_effects(one.estimates, job, reasons[one.target])) for one in group.targets
         ),
-        interactions=_effects(group.interactions, job, spoiled(group.circumstances.disturbed)),
+        interactions=_effects(group.interactions, job, spoiled(sides_of(group, *reasons))),
         aa=_effects(group.aa, job, reasons[BASELINE]),
         ablations=tuple(
             replace(one, effects=_effects(one.effects, job, reasons.get(one.target, ()))) for one in group.ablations
@@ -102,5 +102,5 @@ def _reason(found: Sequence[tuple[str, Disturbed]]) -> str:
     """Return one kind of disturbance, on one side or on both."""
     trials, of = sum(one.spoiled for _, one in found), sum(one.of for _, one in found)
     place, first = found[0]
-    where = f" on {place}" if len(found) == 1 else ""
+    where = f" {place}" if len(found) == 1 else ""
     return f"{first.finding} ({first.bound}) in {trials} of {of} trials{where}"

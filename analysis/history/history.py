@@ -20,7 +20,7 @@ from analysis.history.results import SCHEMA_VERSION, History, Point, Series, Shi
 from analysis.load.metrics import Metric, in_units, metrics_of
 from analysis.load.records import Records
 from analysis.statistics.change_points import change_points
-from analysis.statistics.ratios import locate
+from analysis.statistics.ratios import locate, slower_by
 from analysis.statistics.two_samples import difference
 from suite.job.job import settings_in
 from suite.targets import BASELINE
@@ -58,7 +58,7 @@ def _series_of(
     for metric in in_units(measured, rows["unit"].iloc[0]):
         if metric.supporting:
             continue
-        logs = {False: (rows, np.log(rows[metric.column].where(rows[metric.column] > 0)))}
+        logs = {False: (rows, metric.logs(rows))}
         if ratios is not None:
             logs[True] = (ratios, ratios[metric.column])
         for normalised, (table, values) in logs.items():
@@ -102,7 +102,7 @@ def _shifts(points: Sequence[Point], facts: pd.DataFrame, *, more_is_faster: boo
             runs=(before.n, after.n),
             ratio=math.exp(shift.centre),
             interval=None if half is None else (math.exp(shift.centre - half), math.exp(shift.centre + half)),
-            slower=math.expm1(-shift.centre if more_is_faster else shift.centre),
+            slower=slower_by(math.exp(shift.centre), more_is_faster=more_is_faster),
             machine=machine,
             machine_at=at,
         )

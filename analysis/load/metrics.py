@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 
 from analysis.warnings.types import AnalysisWarning
@@ -38,6 +39,11 @@ class Metric:
     def more_is_faster(self) -> bool:
         """Return whether a ratio above 1 is an improvement."""
         return self.better == "more"
+
+    def logs(self, table: pd.DataFrame) -> "pd.Series[float]":
+        """Return the logarithms of the metric; a zero has none, and is left out like an absent value."""
+        logs: pd.Series[float] = np.log(table[self.column].where(table[self.column] > 0))
+        return logs
 
     def of(self, scenario: str, model: str) -> bool:
         """Return whether trials of this scenario and model measure it."""

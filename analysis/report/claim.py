@@ -23,6 +23,7 @@ from analysis.report.formatting import (
     times,
 )
 from analysis.statistics.power import TRIM
+from analysis.statistics.ratios import slower_by
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.targets import BASELINE
 
@@ -55,14 +56,16 @@ class Claim:
     @property
     def slower(self) -> float | None:
         """Return the share by which the target is slower; negative where it is faster, None without a ratio."""
-        return None if self.found is None or self.found.ratio is None else self._slower(self.found.ratio)
+        if self.found is None or self.found.ratio is None:
+            return None
+        return slower_by(self.found.ratio, more_is_faster=self.more_is_faster)
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """Return the 95 % interval of ``slower``, the lower end first."""
         if self.found is None or self.found.interval is None:
             return None
-        low, high = sorted(map(self._slower, self.found.interval))
+        low, high = sorted(slower_by(end, more_is_faster=self.more_is_faster) for end in self.found.interval)
         return low, high
 
     @property
@@ -77,9 +80,6 @@ class Claim:
     def sentence(self) -> str:
         """Return it as a sentence."""
         return f"{self._said()}{self._disturbed()}."
-
-    def _slower(self, ratio: float) -> float:
-        return 1 - ratio if self.more_is_faster else ratio - 1
 
     def _said(self) -> str:
         if self.found is None:

@@ -1,28 +1,66 @@
-"""A regression between two runs as lines: the answer first, then the rows."""
+"""A regression between two runs: the answer first, then a table of its rows, and why some cannot tell."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from analysis.compare.matching import place_of
 from analysis.compare.regression import Change, Regression
-from analysis.report.elements import Line
-from analysis.report.formatting import ends, number, times
+from analysis.report.elements import Element, Head, Line, Styled, Table
+from analysis.report.formatting import count, ends, number, percent, times
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import CONFIDENCE
 
+_COLUMNS = ("old", "new", "ratio", "95 % interval", "slower by", "outcome")
+_CAPTION = (
+    "old, new: trimmed geometric mean over the blocks; slower by: share of a rate that is lost, of a time that is added"
+)
 
-def gate_document(found: Regression) -> Iterator[Line]:
-    """Yield a regression: the answer, what is missing, and a line per change."""
+
+def gate_document(found: Regression) -> Iterator[Element]:
+    """Yield a regression: the answer, what is missing, the rows, and why some of them cannot tell."""
     if found.outcome:
         yield Line(answer(found), "strong")
         for missing in found.missing:
             yield Line(f"{missing.name}: {missing.why}", label="missing")
         for name in found.added:
             yield Line(f"{name} was finished in the new run only, and is compared with nothing", label="warning")
-    for change in sorted(found.changes, key=_gravity):
-        yield Line(change_line(change), change.outcome if change.outcome in ("slower", "cannot tell") else "")
+    changes = sorted(found.changes, key=_gravity)
+    yield _table(changes, judged=found.outcome is not None)
+    reasons: dict[str, list[str]] = {}
+    for change in found.of("cannot tell"):
+        reasons.setdefault(_why(change), []).append(change.name)
+    for why, names in reasons.items():
+        yield Line(f"{'; '.join(names)}: {why}", label="cannot tell")
     # Without a bound both runs were pooled before, and the warnings of that comparison name what changed.
     for text, targets in _changed(found).items() if found.outcome else ():
         yield Line(f"{text} on {', '.join(targets)}: it may explain a difference", label="changed")
+
+
+def _table(changes: list[Change], *, judged: bool) -> Table:
+    """Return a row per change; the narrower form leaves out the values, and a gate's outcome is in all forms."""
+    rows = [(Head(change.name), _cells(change)) for change in changes]
+    forms = [
+        Table("", "", tuple(map(Head, _COLUMNS[begin:end])), tuple((head, cells[begin:end]) for head, cells in rows))
+        for begin, end in ((0, 6 if judged else 5), (2, 6 if judged else 5))
+    ]
+    whole, narrower = (replace(form, caption=_CAPTION, compact=True) for form in forms)
+    return replace(whole, narrower=narrower)
+
+
+def _cells(change: Change) -> tuple[str | Styled, ...]:
+    interval = ends(change.interval) if change.interval else f"{min(change.trials)} block"
+    outcome = Styled(change.outcome or "", change.outcome if change.outcome in ("slower", "cannot tell") else "")
+    values = (f"{number(value)} {change.unit}" for value in (change.old, change.new))
+    return (*values, f"{times(change.ratio)}x", interval, percent(change.slower), outcome)
+
+
+def _why(change: Change) -> str:
+    """Return why a row cannot tell, and what would."""
+    seen = "not even a tenfold slowdown" if change.detectable is None else f"a slowdown of {percent(change.detectable)}"
+    old, new = change.trials
+    reasons = change.withheld or (f"{old} against {new} blocks could have shown {seen} (power {POWER:.0%})",)
+    more = f"; {count(change.more_blocks, 'more block')} in each run would tell" if change.more_blocks else ""
+    return f"{', '.join(reasons)}{more}"
 
 
 def _changed(found: Regression) -> dict[str, dict[str, None]]:
@@ -36,48 +74,32 @@ def _changed(found: Regression) -> dict[str, dict[str, None]]:
 
 def answer(found: Regression) -> str:
     """Return the outcome of a gate as a sentence that names what decided it."""
-    bound = f"{number((found.fail_above or 0) * 100)} %"
-    rows = [change for change in found.changes if change.outcome]
-    if found.outcome == "slower":
-        names = "; ".join(f"{one.name} by {number(one.slower * 100)} %" for one in found.of("slower"))
-        return f"Slower by more than {bound}: {names}."
-    if found.outcome == "incomplete":
-        lacks = ", ".join(dict.fromkeys(one.name for one in found.missing)) or "anything to compare"
-        return f"Incomplete: the new run lacks {lacks}."
-    if found.outcome == "cannot tell":
-        open_rows = found.of("cannot tell")
-        needed = [one.more_blocks for one in open_rows]
-        more = max((blocks for blocks in needed if blocks is not None), default=0)
-        reachable = None not in needed
-        advice = f"about {more} more blocks in each run would tell" if reachable else "no number of blocks would"
-        return f"Cannot tell whether {_some(open_rows)} is slower by more than {bound}: {advice}."
+    bound = percent(found.fail_above or 0)
+    match found.outcome:
+        case "slower":
+            names = "; ".join(f"{one.name} by {percent(one.slower)}" for one in found.of("slower"))
+            return f"Slower by more than {bound}: {names}."
+        case "incomplete":
+            lacks = ", ".join(dict.fromkeys(one.name for one in found.missing)) or "anything to compare"
+            return f"Incomplete: the new run lacks {lacks}."
+        case "cannot tell":
+            rows = found.of("cannot tell")
+            others = f" (and {count(len(rows) - 1, 'other')})" if len(rows) > 1 else ""
+            return f"Cannot tell whether {rows[0].name}{others} is slower by more than {bound}: {_advice(rows)}."
+    rows = found.of("not slower")
     return f"Not slower: all {len(rows)} rows exclude a slowdown of {bound} ({CONFIDENCE:.0%} intervals)."
 
 
-def change_line(change: Change) -> str:
-    """Return ``resnet50 on vm, throughput: 39.0 to 35.0, 0.898x (0.890 to 0.907): slower``."""
-    interval = f" ({ends(change.interval)})" if change.interval else f" (no interval: {min(change.trials)} block)"
-    values = f"{number(change.old)} to {number(change.new)}, {times(change.ratio)}x{interval}"
-    return f"{change.name}: {values}{''.join(_judged(change))}"
-
-
-def _judged(change: Change) -> Iterator[str]:
-    if change.outcome is None:
-        return
-    yield f": {change.outcome}"
-    if change.outcome == "cannot tell":
-        seen = "not even a tenfold slowdown" if change.detectable is None else f"{number(change.detectable * 100)} %"
-        old, new = change.trials
-        yield f"; {old} against {new} blocks could have seen {seen} (power {POWER:.0%})"
-        if change.more_blocks is not None:
-            yield f"; {change.more_blocks} more in each run would tell"
+def _advice(rows: Sequence[Change]) -> str:
+    """Return why rows cannot tell, or how many blocks would."""
+    if reasons := dict.fromkeys(reason for one in rows for reason in one.withheld):
+        return "; ".join(reasons)
+    more = [one.more_blocks for one in rows if one.more_blocks is not None]
+    if len(more) < len(rows):
+        return "no number of blocks would tell"
+    return f"about {count(max(more), 'more block')} in each run would tell"
 
 
 def _gravity(change: Change) -> int:
     """Return the place of a row: those that decide first, those that fail nothing last."""
     return ["slower", "cannot tell", "not slower", None].index(change.outcome)
-
-
-def _some(changes: tuple[Change, ...]) -> str:
-    others = f" (and {len(changes) - 1} others)" if len(changes) > 1 else ""
-    return f"{changes[0].name}{others}"

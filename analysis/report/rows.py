@@ -113,7 +113,7 @@ class _RowColumns(JobColumns):
     their median), or what the probe measures."""
     unit: str = _at("metric", "unit")
     value: float | None = _at("effect", "value", default=None)
-    """The geometric mean over the finished trials."""
+    """The trimmed geometric mean over the blocks."""
     trials: int = _at("effect", "trials", default=0)
     failed: int = _at("summary", "failed")
 

@@ -33,6 +33,11 @@ VerdictName = Literal["equivalent", "slower", "faster", "undecided", "tail", "ty
 """The last two qualify ``equivalent``; see ``tails``."""
 
 
+def slower_by(ratio: float, *, more_is_faster: bool) -> float:
+    """Return the share by which a ratio is slower: what a rate loses, what a time adds. Negative is faster."""
+    return 1 - ratio if more_is_faster else ratio - 1
+
+
 def t_quantile(p: float, degrees_of_freedom: float) -> float:
     """Return a quantile of Student's t. ``scipy.stats.t`` gives the same 100 times slower, which simulations feel."""
     return float(special.stdtrit(degrees_of_freedom, p))

@@ -8,8 +8,11 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
+import numpy as np
+
 from analysis.statistics.power import MOST_BLOCKS, degrees_of_freedom, errors_detected
-from analysis.statistics.ratios import CONFIDENCE, Location, t_quantile
+from analysis.statistics.ratios import CONFIDENCE, Location, Samples, t_quantile
+from analysis.statistics.tails import Mean
 
 LEVEL = (1 - CONFIDENCE) / 2
 """The level at which a whole interval lies on one side of a bound by chance."""
@@ -37,6 +40,28 @@ def difference(old: Location, new: Location) -> LocationShift:
         return LocationShift(new.centre - old.centre, None, 0)
     error, freedom = _joined(old, new)
     return LocationShift(new.centre - old.centre, error, freedom)
+
+
+def mean_shift(old: Samples, new: Samples) -> Mean | None:
+    """Return the logarithm of the ratio of the means, new over old, of two samples of logarithms.
+
+    None where one has a single value. Slow trials count in it, which a trimmed mean leaves out; see ``tails``.
+    """
+    if min(len(old), len(new)) < 2:
+        return None
+    centres, variances, thirds = [], [], []
+    for logs in (np.asarray(old, dtype=np.float64), np.asarray(new, dtype=np.float64)):
+        values = np.exp(logs - logs.max())
+        influence = values / values.mean() - 1
+        centres.append(float(logs.max()) + math.log(values.mean()))
+        variances.append(float(influence @ influence) / len(logs) / (len(logs) - 1))
+        thirds.append(float((influence**3).mean()) / len(logs) ** 2)
+    variance = sum(variances)
+    if not variance:
+        return Mean(centres[1] - centres[0], 0.0, 0.0, len(old) + len(new) - 1)
+    parts = zip(variances, (old, new), strict=True)
+    freedom = variance**2 / sum(part**2 / (len(sample) - 1) for part, sample in parts)
+    return Mean(centres[1] - centres[0], math.sqrt(variance), (thirds[1] - thirds[0]) / variance**1.5, int(freedom) + 1)
 
 
 def _joined(old: Location, new: Location, more: int = 0) -> tuple[float, float]:

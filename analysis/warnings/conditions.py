@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.compare.pairing import JOB, ROW, job_of
-from analysis.compare.results import ComparedJob, Disturbed
+from analysis.compare.results import Disturbed
 from analysis.compare.validity import changes
 from analysis.warnings.types import AnalysisWarning, Touched
 from suite.job.ablations import label_of
@@ -160,19 +160,18 @@ def disturbances(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
     yield from _mitigations(ok)
 
 
-def disturbed(ok: pd.DataFrame) -> dict[tuple[ComparedJob, str, str], tuple[Disturbed, ...]]:
-    """Return what has disturbed the trials of each job, model and target, as far as it can spoil a trial."""
-    counts = ok.groupby(ROW).size().to_dict()
-    by_row: dict[tuple[ComparedJob, str, str], tuple[Disturbed, ...]] = defaultdict(tuple)
+def disturbed(ok: pd.DataFrame, keys: Sequence[str] = ROW) -> dict[tuple[str, ...], tuple[Disturbed, ...]]:
+    """Return what has disturbed the trials of each row, as far as it can spoil a trial."""
+    counts = ok.groupby(list(keys)).size().to_dict()
+    by_row: dict[tuple[str, ...], tuple[Disturbed, ...]] = defaultdict(tuple)
     for kind in DISTURBANCES:
         if kind.spoils is None:
             continue
         amounts = kind.amount(ok).astype(float)
-        for key, rows in ok[amounts > kind.bound].groupby(ROW):
-            *job, model, target = (str(part) for part in key)
+        for key, rows in ok[amounts > kind.bound].groupby(list(keys)):
             spoiled = int((amounts[rows.index] > kind.spoils).sum())
             row = Disturbed(kind.kind, kind.finding, len(rows), counts[key], spoiled, kind.words(kind.spoils, "over"))
-            by_row[ComparedJob(*job), model, target] += (row,)
+            by_row[tuple(map(str, key))] += (row,)
     return dict(by_row)
 
 
