@@ -119,12 +119,14 @@ class Disturbed:
 
     kind: str
     finding: str
+    noticed: str
+    """From where a disturbance counts, in words: ``over 2 % of the CPU time``; empty if any does."""
     trials: int
     of: int
     spoiled: int
     """The number of trials that were disturbed beyond ``bound``."""
     bound: str
-    """The bound in words: ``over 10 % of the CPU time``."""
+    """The bound beyond which a trial decides nothing, in words: ``over 10 % of the CPU time``."""
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ def _together(found: Sequence[Claim]) -> str:
     named = " ".join(why for one in found for why in one.withheld)
     disturbances = (one.finding for claim in found for each in claim.around.disturbed.values() for one in each)
     findings = dict.fromkeys(finding for finding in disturbances if finding not in named)
-    disturbed = f"; disturbed: {', '.join(findings)}" if findings else ""
+    disturbed = f"; disturbed within bounds: {', '.join(findings)}" if findings else ""
     what = f"{len(found)} comparisons{_context(found)}"
     if len(found) == outcomes["no verdict"]:
         return f"No verdict yet on {what}: {_reasons(found)}{disturbed}."

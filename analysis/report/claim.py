@@ -6,10 +6,10 @@ number last.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from analysis.compare.results import Circumstances, ComparedJob, Effect, Estimate
+from analysis.compare.results import Circumstances, ComparedJob, Disturbed, Effect, Estimate
 from analysis.report.formatting import (
     TOO_NOISY,
     count,
@@ -193,18 +193,24 @@ class Claim:
         return f"; about {count(self.more_blocks, 'more block')}{spent} would decide at {self._margin()}"
 
     def _disturbed(self) -> str:
-        """Return which trials of the two sides were disturbed, unless that is why there is no verdict."""
-        told: dict[str, tuple[int, int]] = {}
-        for side in (self.target, BASELINE):
-            for one in self.around.disturbed.get(side, ()):
-                trials, of = told.get(one.finding, (0, 0))
-                told[one.finding] = trials + one.trials, of + one.of
+        """Return which trials of the two sides were disturbed, and how little, unless it withholds the verdict."""
+        sides = [one for side in (self.target, BASELINE) for one in self.around.disturbed.get(side, ())]
+        by_finding = {one.finding: [other for other in sides if other.finding == one.finding] for one in sides}
         parts = [
-            f"{finding} in {trials} of {of} trials"
-            for finding, (trials, of) in told.items()
+            _within_bounds(disturbed)
+            for finding, disturbed in by_finding.items()
             if not any(why.startswith(finding) for why in self.withheld)
         ]
-        return f"; disturbed: {', '.join(parts)}" if parts else ""
+        return f"; disturbed within bounds: {', '.join(parts)}" if parts else ""
+
+
+def _within_bounds(disturbed: Sequence[Disturbed]) -> str:
+    """Return one kind of disturbance that withholds nothing, on one side or on both."""
+    first, trials, of = disturbed[0], sum(one.trials for one in disturbed), sum(one.of for one in disturbed)
+    noticed = f" ({first.noticed})" if first.noticed else ""
+    spoiled = sum(one.spoiled for one in disturbed)
+    left_out = f", {first.bound} in {spoiled}, which trimming leaves out" if spoiled else ""
+    return f"{first.finding}{noticed} in {trials} of {of} trials{left_out}"
 
 
 def on_hosts(hosts: Iterable[str]) -> str:

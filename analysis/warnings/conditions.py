@@ -170,7 +170,8 @@ def disturbed(ok: pd.DataFrame, keys: Sequence[str] = ROW) -> dict[tuple[str, ..
         amounts = kind.amount(ok).astype(float)
         for key, rows in ok[amounts > kind.bound].groupby(list(keys)):
             spoiled = int((amounts[rows.index] > kind.spoils).sum())
-            row = Disturbed(kind.kind, kind.finding, len(rows), counts[key], spoiled, kind.words(kind.spoils, "over"))
+            noticed, bound = kind.words(kind.bound, "over") if kind.bound else "", kind.words(kind.spoils, "over")
+            row = Disturbed(kind.kind, kind.finding, noticed, len(rows), counts[key], spoiled, bound)
             by_row[tuple(map(str, key))] += (row,)
     return dict(by_row)
 

@@ -137,20 +137,22 @@ def test_trials_disturbed_beyond_the_bound_withhold_the_verdict_if_trimming_does
     found = sentence(compare(load([tmp_path / "run"])))
     if stands:
         assert found.endswith(
-            f"beyond the margin of 2 %; disturbed: the CPUs were busy with other work in {disturbed} of 20 trials."
+            "beyond the margin of 2 %; disturbed within bounds: the CPUs were busy with other work (over 2 % of the CPU "
+            f"time) in {disturbed} of 20 trials, over 10 % of the CPU time in {disturbed}, which trimming leaves out."
         )
     else:
         reason = "the CPUs were busy with other work (over 10 % of the CPU time) in 4 of 20 trials on container"
         assert found.startswith(
             f"No verdict yet on resnet50 in a container on host node7, 20 blocks, {reason} (ratio 0.7"
         )
-        assert "disturbed:" not in found
+        assert "disturbed within" not in found
 
 
 def test_a_little_load_is_named_and_withholds_nothing(tmp_path: Path, save: Any) -> None:
     little = Conditions(interval_s=20, other_cpu_s=0.05 * 2 * 20)
     found = sentence(run(save, tmp_path, 0.8, conditions=little))
-    assert found.endswith("beyond the margin of 2 %; disturbed: the CPUs were busy with other work in 40 of 40 trials.")
+    within_bounds = "the CPUs were busy with other work (over 2 % of the CPU time) in 40 of 40 trials"
+    assert found.endswith(f"beyond the margin of 2 %; disturbed within bounds: {within_bounds}.")
 
 
 def test_a_substitute_is_part_of_the_sentence(tmp_path: Path, save: Any) -> None:

@@ -138,7 +138,8 @@ def test_disturbed_trials_cannot_tell_and_are_named(
     change = the(found, target="bare-metal")
     assert (change.outcome, change.more_blocks) == (outcome, None)
     if outcome == "cannot tell":
-        reason = f"other-load (over 10 % of the CPU time) in {disturbed} of 8 trials of the new run"
+        load_of_others = "the CPUs were busy with other work (over 10 % of the CPU time)"
+        reason = f"{load_of_others} in {disturbed} of 8 trials of the new run"
         assert change.withheld == (reason,)
         assert reason in answer(found)
         assert found.exit_code == 4
