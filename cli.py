@@ -108,7 +108,7 @@ def _print_error(ctx: click.Context, error: BenchError | OSError | UnicodeError 
         error = RequestError(f"a name or a text is not UTF-8: {error}", remedy="give it another name")
     elif isinstance(error, MemoryError):
         error = BenchError("this process has no memory left", remedy="give it more, or name less at a time")
-    tail = getattr(error, "output_tail", "").rstrip()[-3000:]
+    tail = error.output_tail.rstrip()[-3000:]
     if ctx.meta[_JSON]:
         _print_json(error.kind, error.message, remedy=error.remedy, output_tail=tail, exit_code=error.exit_code)
     click.echo(f"bench: {error.message}", err=True)

@@ -1,5 +1,7 @@
 """``bench image``: the userland that every target runs."""
 
+from collections.abc import Callable
+
 import click
 from pydantic import BaseModel, ConfigDict
 
@@ -7,7 +9,7 @@ from commands.lazy import SuggestingGroup
 from commands.output import Output
 from provisioning import artefacts, ledger
 from provisioning.images.build import build
-from provisioning.images.image import Stamp, broken, difference, find, images, prune
+from provisioning.images.image import Image, Stamp, broken, difference, find, images, prune, remove
 from provisioning.images.own import build_own
 from provisioning.images.suite import build_suite
 from suite.errors import RequestError
@@ -147,11 +149,29 @@ def image_prune() -> None:
     Examples:
       bench image prune
     """
+    if not _removed(prune):
+        click.echo("there is no older image")
+
+
+@image.command("remove")
+@click.argument("name")
+def image_remove(name: str) -> None:
+    """Remove an image by its name or the beginning of its digest. Refused while a bench is running.
+
+    \b
+    Examples:
+      bench image remove mine
+      bench image remove 1f0c5a2b77d1
+    """
+    _removed(lambda: remove([find(name)]))
+
+
+def _removed(work: Callable[[], list[Image]]) -> list[Image]:
+    """Remove images and list them. Raises RequestError while a bench is running."""
     if ledger.living():
         raise RequestError("a bench is running and may be using an image", remedy="wait until it has ended")
     with artefacts.making("the image", lambda text: click.echo(text, err=True)):
-        removed = prune()
+        removed = work()
     for image in removed:
-        click.echo(f"removed: {image.digest[:12]}  {image.variant}  {image.created_at}")
-    if not removed:
-        click.echo("there is no older image")
+        click.echo(f"removed: {image.digest[:12]}  {image.name or image.variant}  {image.created_at}")
+    return removed

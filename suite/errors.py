@@ -43,6 +43,8 @@ class BenchError(Exception):
 
     exit_code = 1
     kind = "error"
+    output_tail = ""
+    """The end of the output of a program that has failed."""
 
     def __init__(self, message: str, *, remedy: str | None = None) -> None:
         self.marked = message, remedy

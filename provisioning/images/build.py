@@ -207,6 +207,9 @@ def _tree(
     note("running docker/Dockerfile (some minutes the first time; steps that did not change are cached)")
     first = tag if variant == "cpu" else f"{tag}-base"
     builder.build(node, RECIPE / "Dockerfile", context, first, fresh=fresh, BASE=base)
+    # The first stage has run; with a name it can be found again, and removed.
+    parts = ("--target", "parts")
+    builder.build(node, RECIPE / "Dockerfile", context, f"{tag}-parts", fresh=False, more=parts, BASE=base)
     if variant == "cuda":
         note("running docker/Dockerfile.cuda")
         builder.build(node, RECIPE / "Dockerfile.cuda", context, tag, fresh=fresh, CPU_IMAGE=first)

@@ -164,10 +164,14 @@ def prune() -> list[Image]:
     newest: dict[tuple[str, str | None], Image] = {}
     for image in images():
         newest.setdefault((image.variant, image.name), image)
-    old = [image for image in images() if image not in newest.values()]
-    for image in old:
+    return remove([image for image in images() if image not in newest.values()])
+
+
+def remove(unwanted: list[Image]) -> list[Image]:
+    """Remove images, and what was made of them; return them."""
+    for image in unwanted:
         shutil.rmtree(image.directory)
-    return old
+    return unwanted
 
 
 def find(wanted: str | None) -> Image:

@@ -1,15 +1,19 @@
 """An image of the user's own as the userland of all targets: found or built, completed, checked and packed."""
 
+import ast
 import hashlib
 import re
 import shutil
+import ssl
+import sys
 import tarfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from provisioning import artefacts
 from provisioning.engines.runc import ARCHITECTURE, PROFILE
 from provisioning.images import needs
-from provisioning.images.build import NEEDED_BYTES, Note, build, built_of, finish, workplace
+from provisioning.images.build import NEEDED_BYTES, Note, build, built, built_of, finish, workplace
 from provisioning.images.image import RECIPES, Image
 from provisioning.images.tree import EMPTIED, MADE, Builder, settle, unpack, working_builder
 from provisioning.nodes import IMAGE_PYTHON, LocalNode, local_node
@@ -27,6 +31,11 @@ MERGED = ("bin", "lib")
 PLATFORM = f"linux/{ARCHITECTURE}"
 COPIES = 5
 """The tree, its export, the VM's disk, the OCI image and its layer are on the disk while an image is packed."""
+BASE = "localhost/virtbench/base"
+"""The suite's image in a recipe: ``FROM localhost/virtbench/base``."""
+PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy")
+ACCESS = "/run/virtbench"
+"""The place in a step of what is taken of this host; nothing below /run stays in the image."""
 MOST_NAMED = 5
 MOST_SAID = 300
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
@@ -77,10 +86,14 @@ def find_source(node: LocalNode, builder: Builder, source: str, note: Note, *, f
         return _held_or_pulled(node, builder, source, note)
     except CommandError as error:
         lines = [line for line in error.output_tail.splitlines() if line.startswith("Error")] or [error.message]
-        raise RequestError(
-            f"{source} gives no image: {shorten(lines[0])}",
-            remedy=f"try {' '.join(error.command[:2])} by hand: the archive may be damaged, or the name unknown",
-        ) from error
+        by_hand = f"try {' '.join(error.command[:2])} by hand: the archive may be damaged, or the name unknown"
+        is_recipe = error.command[1] == "build"
+        refusal = RequestError(
+            f"{source} gives no image: {shorten(lines[-1] if is_recipe else lines[0])}",
+            remedy="correct the step whose output is above" if is_recipe else by_hand,
+        )
+        refusal.output_tail = error.output_tail if is_recipe else ""
+        raise refusal from error
 
 
 def _built_or_loaded(node: LocalNode, builder: Builder, path: Path, note: Note, *, fresh: bool) -> str:
@@ -98,9 +111,48 @@ def _built_or_loaded(node: LocalNode, builder: Builder, path: Path, note: Note, 
             remedy=f"make an archive: {builder.program} save --output image.tar NAME",
         )
     note(f"running {recipes[0]}")
+    if BASE in recipes[0].read_text(errors="replace"):
+        _offer_base(node, builder)
     tag = "virtbench-build:own"
-    builder.build(node, recipes[0], recipes[0].parent, tag, fresh=fresh)
+    with TemporaryDirectory(prefix="virtbench-") as place:
+        more = host_access(node, Path(place)) if builder.mounts else ()
+        builder.build(node, recipes[0], recipes[0].parent, tag, fresh=fresh, more=more)
     return _identity(node, builder, f"{builder.local_prefix}{tag}")
+
+
+def _offer_base(node: LocalNode, builder: Builder) -> None:
+    """Bring the suite's image into the builder's store under the name ``BASE``."""
+    if suite_image := built("cpu"):
+        name = f"{BASE}:{suite_image.digest[:12]}"
+        if node.run([builder.program, "image", "inspect", "--", name], check=False).returncode:
+            archive = suite_image.file("oci.tar")
+            loaded = node.run([builder.program, "load", "--input", str(archive)], timeout_s=1800.0).stdout
+            node.run([builder.program, "tag", _only(loaded, archive), name])
+        node.run([builder.program, "tag", name, BASE])
+
+
+def host_access(node: LocalNode, place: Path) -> list[str]:
+    """Return the options of podman that give steps this host's certificates, and the indexes that its pip uses.
+
+    They are files in ``place``, mounted while a step runs. Indexes in local directories are left out.
+    """
+    listed = node.run([sys.executable, "-m", "pip", "config", "list"], check=False).stdout.splitlines()
+    # ``global.index-url='https://...'``; ``:env:.index-url`` of the environment comes first, and prevails.
+    pairs = (line.partition("=") for line in reversed(listed) if "='" in line)
+    settings = {key.rpartition(".")[2]: str(ast.literal_eval(value)) for key, _, value in pairs}
+    lines = ["[global]"]
+    for name in PIP_SETTINGS:
+        words = [word for word in settings.get(name, "").split() if not word.startswith(("/", "file:"))]
+        lines += [f"{name} = {' '.join(words)}"] if words else []
+    certificates = settings.get("cert") or ssl.get_default_verify_paths().cafile
+    variables = {"PIP_CONFIG_FILE": f"{ACCESS}/pip.conf"}
+    if certificates and Path(certificates).is_file():
+        shutil.copyfile(certificates, place / "certificates.crt")
+        lines.append(f"cert = {ACCESS}/certificates.crt")
+        variables["SSL_CERT_FILE"] = f"{ACCESS}/certificates.crt"
+    (place / "pip.conf").write_text("\n".join(lines) + "\n")
+    mount = ["--volume", f"{place}:{ACCESS}:ro"]
+    return mount + [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
 
 
 def shorten(text: str) -> str:

@@ -3,15 +3,18 @@
 import os
 import secrets
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning import ledger
 from provisioning.nodes import LocalNode
-from suite.errors import RequestError
+from suite.errors import CommandError, RequestError
 
 MADE = ("var/log", "var/lib/containers", "var/lib/docker", "etc/docker", "mnt/data")
 """The directories that a target mounts something over, besides those that every Linux has."""
+LABEL = "virtbench"
+"""Marks what a builder keeps of the suite's recipes, layers without a name too."""
 EMPTIED = ("dev", "proc", "sys", "run", "tmp")
 
 
@@ -25,12 +28,32 @@ class Builder:
     local_prefix: str
     """The prefix of the names of images that it has made itself."""
     options: tuple[str, ...] = ()
+    mounts: bool = False
+    """Whether ``build`` can mount files of this host and set variables for the steps."""
 
-    def build(self, node: LocalNode, recipe: Path, context: Path, tag: str, *, fresh: bool, **arguments: str) -> None:
-        """Run a Dockerfile, every step of it if it is to be ``fresh``. Raises CommandError when a step fails."""
-        argv = [self.program, "build", *self.options, "--network", "host", *(["--no-cache"] if fresh else [])]
+    def build(
+        self,
+        node: LocalNode,
+        recipe: Path,
+        context: Path,
+        tag: str,
+        *,
+        fresh: bool,
+        more: Sequence[str] = (),
+        **arguments: str,
+    ) -> None:
+        """Run a Dockerfile, every step of it if it is to be ``fresh``; ``more`` are options of the program.
+
+        Raises CommandError, with the output of the step, when a step fails.
+        """
+        argv = [self.program, "build", *self.options, "--network", "host", "--label", LABEL, *more]
+        argv += ["--no-cache"] if fresh else []
         argv += [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
-        node.run([*argv, "--tag", tag, "--file", str(recipe), "--", str(context)], timeout_s=7200.0)
+        argv += ["--tag", tag, "--file", str(recipe), "--", str(context)]
+        done = node.run(argv, timeout_s=7200.0, check=False)
+        if done.returncode:
+            step = max(0, done.stdout.rfind("STEP "))
+            raise CommandError(argv, done.returncode, f"{done.stdout[step:]}{done.stderr}")
 
     def inspect(self, node: LocalNode, image: str, template: str) -> str:
         """Return what a template prints of an image. Raises CommandError for one that is not in its store."""
@@ -40,7 +63,7 @@ class Builder:
 
 BUILDERS = (
     # Unpacking packages needs no isolation.
-    Builder("podman", "info", "localhost/", ("--isolation", "chroot")),
+    Builder("podman", "info", "localhost/", ("--isolation", "chroot"), mounts=True),
     Builder("docker", "version", ""),
 )
 

@@ -196,7 +196,7 @@ def failed(error: Exception) -> Outcome:
         kind=_text(error.kind, _MOST_MESSAGE) or "unnamed",
         message=_text(error.message, _MOST_MESSAGE) or "it has no message",
         command=[_text(word, _MOST_MESSAGE) for word in getattr(error, "command", ())],
-        output_tail=_text(getattr(error, "output_tail", "")[-_MOST_TAIL:], _MOST_TAIL),
+        output_tail=_text(error.output_tail[-_MOST_TAIL:], _MOST_TAIL),
         remedy=None if error.remedy is None else _text(error.remedy, _MOST_MESSAGE),
     )
 
