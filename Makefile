@@ -21,23 +21,29 @@ LAST := setsid sh -c 'echo 19 2>/dev/null > /proc/self/autogroup; exec env --def
 # How pytest ends when a part (TESTS=...) holds none of a kind.
 NO_TESTS := 5
 
+# Runs a command and keeps its output in a log; prints it if the command fails.
+QUIETLY := quietly() { "$$@" > $(VENV)/setup.log 2>&1 || { cat $(VENV)/setup.log >&2; return 1; }; }; mkdir -p $(VENV); quietly
+
 .PHONY: quickstart setup setup-test test test-all lint format schema help
 
 help:
-	@echo "make quickstart   install what is missing, build the image, measure all targets (smoke), show table and plots"
+	@echo "make quickstart   install what is missing, build the image, measure all targets (smoke), write the page"
 	@echo "make setup        only install what is missing"
 	@echo "make test         install what the tests need and run them (TESTS=tests/suite for a part)"
 	@echo "make test-all     these and the long ones: kills, emulated guests, Slurm, SSH pools, Kubernetes, every workload"
 	@echo "make lint         ruff, ruff format, mypy"
 
-quickstart: setup
-	@echo "== building the image (some minutes the first time, nothing when it is up to date)"
-	$(BENCH) image build
+quickstart: announced setup
+	@echo "== building the image"
+	@$(BENCH) image build
 	@echo "== measuring on every target that this machine can carry"
-	$(BENCH) run --scenario synthetic --target all --profile smoke
-	@echo "== comparing"
-	$(BENCH) compare
-	@echo "== done. More: source $(VENV)/bin/activate, then bench --help"
+	@$(BENCH) run --scenario synthetic --target all --profile smoke
+	@echo "== the page with tables and figures (more: source $(VENV)/bin/activate, then bench --help)"
+	@$(BENCH) report
+
+.PHONY: announced
+announced:
+	@echo "== the first time this takes about 20 minutes on 2 CPUs and 15 GB of disk (more with the CUDA build of torch), then 5 minutes"
 
 setup: NEEDED = $(PACKAGES)
 setup: packages $(VENV)/.installed
@@ -52,15 +58,15 @@ packages:
 	done; \
 	if [ -z "$$missing" ]; then echo "== system packages: all there"; exit 0; fi; \
 	echo "== installing system packages with apt-get $(if $(SUDO),through sudo):$$missing"; \
-	$(SUDO) apt-get update -q && \
-	$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing
+	$(QUIETLY) $(SUDO) apt-get update && \
+	quietly $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "bench needs Python 3.11 or newer as python3; found $$(python3 --version)"; exit 2; }
 	@echo "== installing the Python environment into $(VENV) (torch is large)"
-	test -x $(VENV)/bin/python || python3 -m venv $(VENV)
-	$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@test -x $(VENV)/bin/python || python3 -m venv $(VENV)
+	@$(QUIETLY) $(VENV)/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 .PHONY: test-image

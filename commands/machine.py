@@ -10,6 +10,7 @@ from rich.text import Text
 from commands.output import Output
 from provisioning import ledger
 from provisioning.doctor import Check, Diagnosis, diagnose, examine_as_far_as_possible
+from provisioning.uninstall import remove_everything
 from suite.untrusted.console import PlainConsole
 
 
@@ -66,19 +67,28 @@ _MARK_WIDTH = 6
 
 
 @click.command()
-def clean() -> None:
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also remove images, with their layers in podman and docker, caches and generated data sets.",
+)
+def clean(everything: bool) -> None:
     """Remove leftovers of crashed runs: processes, containers, control groups, directories. Nothing else.
 
-    Objects of running benches, images and results are kept.
+    Objects of running benches, images and results are kept; with --all only results.
 
     \b
     Examples:
       bench clean
+      bench clean --all
     """
     removed = ledger.clean(partial(click.echo, err=True))
+    busy = [] if everything else ledger.living()
+    removed += remove_everything() if everything else []
     for line in removed:
         click.echo(f"removed: {line}")
-    if busy := ledger.living():
+    if busy:
         click.echo(f"{len(busy)} things are in use by a running bench and were left alone", err=True)
     if not removed:
         click.echo("nothing was left behind")

@@ -1,0 +1,55 @@
+"""Removes everything that the suite keeps on this machine, except results."""
+
+import re
+import shutil
+from contextlib import suppress
+
+from provisioning import ledger
+from provisioning.images.tree import BUILDERS, LABEL, Builder
+from provisioning.nodes import LocalNode, local_node
+from provisioning.paths import home, runtime
+from suite.errors import RequestError
+from suite.results.runs import find_runs
+
+PARTS = ("blocks", "cache", "data", "images", "ledger", "locks", "scratch", "selftest.json")
+"""The entries of ``home`` that the suite makes; others are left alone."""
+_OWN_NAME = re.compile(r"(localhost/)?virtbench([/-][a-z]+)?")
+
+
+def remove_everything() -> list[str]:
+    """Remove images, caches, generated data sets and the images in the engines' stores; return what was removed.
+
+    Raises RequestError while a bench is running, and if there are results in ``home``.
+    """
+    if ledger.living():
+        raise RequestError("a bench is running", remedy="wait until it has ended")
+    parts = [path for name in PARTS if (path := home() / name).exists()]
+    if runs := find_runs([path for path in parts if path.is_dir()]):
+        raise RequestError(f"{home()} holds results: {runs[0]}", remedy="move them to another directory first")
+    removed = []
+    with local_node((), None) as node:
+        for builder in BUILDERS:
+            if shutil.which(builder.program) and not node.run([builder.program, builder.probe], check=False).returncode:
+                removed += _remove_images(node, builder)
+    for path in parts:
+        if path.is_dir():
+            shutil.rmtree(path.resolve())  # it may be a link to another disk
+        if path.is_symlink() or path.exists():
+            path.unlink()
+        removed.append(str(path))
+    for directory in (home(), runtime()):  # benches of another home use the latter
+        with suppress(OSError):
+            directory.rmdir()
+    return removed
+
+
+def _remove_images(node: LocalNode, builder: Builder) -> list[str]:
+    """Remove the suite's images from an engine's store, by their names and their label."""
+    listed = [builder.program, "images", "--no-trunc", "--format", "{{.ID}} {{.Repository}}"]
+    lines = [line.split() for line in node.run(listed).stdout.splitlines()]
+    labelled = node.run([*listed, "--filter", f"label={LABEL}"]).stdout.splitlines()
+    own = {line[0]: line[-1] for line in lines if _OWN_NAME.fullmatch(line[-1])}
+    own |= {line.split()[0]: line.split()[-1] for line in labelled}
+    if own:
+        node.run([builder.program, "rmi", "--force", *own], timeout_s=600.0)
+    return [f"image of {builder.program}: {name}" for name in own.values()]
