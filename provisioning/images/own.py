@@ -34,8 +34,8 @@ COPIES = 5
 BASE = "localhost/virtbench/base"
 """The suite's image in a recipe: ``FROM localhost/virtbench/base``."""
 PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy")
-ACCESS = "/run/virtbench"
-"""The place in a step of what is taken of this host; nothing below /run stays in the image."""
+PIP_AT = "/etc/xdg/pip"
+"""A directory in which pip looks for its configuration first; files of the image prevail."""
 MOST_NAMED = 5
 MOST_SAID = 300
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
@@ -132,7 +132,7 @@ def _offer_base(node: LocalNode, builder: Builder) -> None:
 
 
 def host_access(node: LocalNode, place: Path) -> list[str]:
-    """Return the options of podman that give steps this host's certificates, and the indexes that its pip uses.
+    """Return the options of podman that give pip in a step this host's certificates and the indexes of its own pip.
 
     They are files in ``place``, mounted while a step runs. Indexes in local directories are left out.
     """
@@ -145,14 +145,11 @@ def host_access(node: LocalNode, place: Path) -> list[str]:
         words = [word for word in settings.get(name, "").split() if not word.startswith(("/", "file:"))]
         lines += [f"{name} = {' '.join(words)}"] if words else []
     certificates = settings.get("cert") or ssl.get_default_verify_paths().cafile
-    variables = {"PIP_CONFIG_FILE": f"{ACCESS}/pip.conf"}
     if certificates and Path(certificates).is_file():
         shutil.copyfile(certificates, place / "certificates.crt")
-        lines.append(f"cert = {ACCESS}/certificates.crt")
-        variables["SSL_CERT_FILE"] = f"{ACCESS}/certificates.crt"
+        lines.append(f"cert = {PIP_AT}/certificates.crt")
     (place / "pip.conf").write_text("\n".join(lines) + "\n")
-    mount = ["--volume", f"{place}:{ACCESS}:ro"]
-    return mount + [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+    return ["--volume", f"{place}:{PIP_AT}:ro"]
 
 
 def shorten(text: str) -> str:

@@ -29,7 +29,7 @@ class Builder:
     """The prefix of the names of images that it has made itself."""
     options: tuple[str, ...] = ()
     mounts: bool = False
-    """Whether ``build`` can mount files of this host and set variables for the steps."""
+    """Whether ``build`` can mount directories of this host for the steps."""
 
     def build(
         self,

@@ -327,14 +327,13 @@ def test_a_step_has_the_certificates_and_indexes_of_this_host(tmp_path: Path) ->
     place.mkdir()
     node = FakeNode({(sys.executable, "-m", "pip"): Completed(0, listed, "")})
     options = own.host_access(node, place)  # type: ignore[arg-type]
-    assert options[:2] == ["--volume", f"{place}:/run/virtbench:ro"]
-    assert "SSL_CERT_FILE=/run/virtbench/certificates.crt" in options
+    assert options == ["--volume", f"{place}:/etc/xdg/pip:ro"]
     assert (place / "certificates.crt").read_text() == "of a proxy"
     assert (place / "pip.conf").read_text().splitlines() == [
         "[global]",
         "index-url = https://near/simple",
         "extra-index-url = https://more/simple",
-        "cert = /run/virtbench/certificates.crt",
+        "cert = /etc/xdg/pip/certificates.crt",
     ]
 
 
