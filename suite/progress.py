@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from suite.job.ablations import label_of
 from suite.plan import Trial
 from suite.records.record import TrialRecord
 from suite.units import format_duration
@@ -145,7 +146,7 @@ def head(trial: Trial, number: int, of: int) -> str:
 
 def name(trial: Trial) -> str:
     """Return what runs where: ``resnet50 on vm, beside disk``."""
-    switched = f", {trial.ablation} switched" if trial.ablation else ""
+    switched = f", {label_of(trial.ablation)}" if trial.ablation else ""
     beside = "" if not trial.job.sharing else f", beside {trial.aggressor}" if trial.aggressor else ", alone"
     turns = ", in turns" if trial.job.turns else ""
     return f"{trial.job.model} on {trial.target}{switched}{beside}{turns}"

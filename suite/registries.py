@@ -125,6 +125,7 @@ ABLATIONS = Registry(
     "ablation",
     {
         "seccomp": "suite.job.ablations:SECCOMP",
+        "docker": "suite.job.ablations:DOCKER",
         "podman": "suite.job.ablations:PODMAN",
         "runc": "suite.job.ablations:RUNC",
         "gvisor": "suite.job.ablations:GVISOR",

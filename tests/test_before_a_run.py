@@ -128,6 +128,36 @@ def test_bare_metal_is_added_where_ratios_are_needed_and_that_is_printed(bench: 
     assert "targets: bare-metal, container (docker)" in result.stdout
 
 
+@pytest.mark.usefixtures("machine", "unaudited")
+def test_engines_are_compared_in_the_same_blocks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commands.run.validate.refuse_ablation", lambda *_: None)
+    words = (*SMALL, "--target", "container", "--engine", "podman", "--engine", "runc", "--blocks", "2")
+    dry = bench("run", *words, "--dry-run")
+    assert "targets: container (podman)\n  container also: by runc\n" in dry.stdout, dry.stderr
+    assert bench("run", *words).exit_code == 0
+    rows = json.loads(bench("compare", "out", "--json", "--force").stdout)["ablations"]
+    row = next(row for row in rows if row["metric"] == "throughput")
+    assert (row["target"], row["ablation"], row["ratio"]) == ("container", "runc", pytest.approx(1.0))
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "remedy"),
+    [
+        (("--engine", "runc", "--engine", "kubernetes"), "--engine kubernetes must be the first of several", "first"),
+        (("--engine", "runc", "--engine", "podmn"), "--engine 'podmn' is unknown", "did you mean podman?"),
+        (("--model", "resnet50,gan"), "'resnet50,gan' is unknown", "repeat the option: --model resnet50 --model gan"),
+        (("--until", "decided", "--budget", "5"), "--budget: '5' has no unit", "write it as 5s, 5m (minutes) or 5h"),
+    ],
+)
+def test_how_several_and_a_unit_are_given_is_said(bench: Bench, words: tuple[str, ...], said: str, remedy: str) -> None:
+    refused(bench("run", *words), said, remedy)
+
+
+def test_gpu_is_another_word_for_cuda(bench: Bench, machine: Machine) -> None:
+    refused(bench("run", *SMALL, "--target", "bare-metal", "--device", "gpu"), "--device cuda: nvml is not there")
+    assert machine.events == []
+
+
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("words", [(), ("--design", "alternating", "--ablate", "seccomp")])
 def test_bare_metal_is_not_added_where_it_is_not_needed(bench: Bench, words: tuple[str, ...]) -> None:

@@ -13,6 +13,7 @@ from commands.run.steps import begun_blocks, spent_s
 from provisioning.paths import home
 from provisioning.volumes import disk_of, packed_bytes
 from suite.host_compatibility import Host
+from suite.job.ablations import arms, label_of
 from suite.job.envelope import GIB, format_cpu_list
 from suite.plan import Plan
 from suite.request.repetitions import MOST_BLOCKS, RepetitionOptions
@@ -147,6 +148,9 @@ def as_lines(found: Forecast, asked: RepetitionOptions) -> Iterator[str]:
     engine = f" ({job.layers.engine})" if "container" in plan.targets else ""
     yield f"plan: {job.scenario}, {', '.join(plan.models)}, {job.profile} profile, {job.recipe} recipe"
     yield f"targets: {', '.join(plan.targets)}{engine}"
+    for target in plan.targets:
+        if switched := [label_of(name) for name in arms(target, plan.ablations)]:
+            yield f"  {target} also: {', '.join(switched)}"
     cpus, memory = format_cpu_list(job.envelope.cpus), job.envelope.memory_bytes / GIB
     yield f"each has: CPUs {cpus}, {memory:.3g} GiB, {job.envelope.threads} threads"
     yield f"ends: {_end(found, asked)}"

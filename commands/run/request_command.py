@@ -146,7 +146,7 @@ def _parameter(declared: Option) -> click.Option:
     return click.Option(
         [*declared.flags, declared.name],
         type=Value(declared),
-        multiple=declared.several,
+        multiple=declared.repeatable,
         # Before --help, which then shows the options of that scenario alone.
         is_eager=declared.name == "scenario",
         help=declared.help(),

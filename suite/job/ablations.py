@@ -38,24 +38,14 @@ SECCOMP = Ablation(
     lambda usual: replace(usual, seccomp=False),
     differs=("seccomp",),
 )
-PODMAN = Ablation(
-    "podman instead of the run's engine",
-    "by podman",
-    ("container",),
-    lambda usual: replace(usual, engine="podman"),
-)
-RUNC = Ablation(
-    "runc instead of the run's engine",
-    "by runc",
-    ("container",),
-    lambda usual: replace(usual, engine="runc"),
-)
-GVISOR = Ablation(
-    "gVisor instead of the run's engine",
-    "by gVisor",
-    ("container",),
-    lambda usual: replace(usual, engine="gvisor"),
-)
+
+
+def _by(engine: str, name: str = "") -> Ablation:
+    what, label = f"{name or engine} instead of the run's engine", f"by {name or engine}"
+    return Ablation(what, label, ("container",), lambda usual: replace(usual, engine=engine))
+
+
+DOCKER, PODMAN, RUNC, GVISOR = _by("docker"), _by("podman"), _by("runc"), _by("gvisor", "gVisor")
 NETWORK = Ablation(
     "the node's network instead of a private namespace",
     "network of the node",

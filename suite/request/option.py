@@ -2,11 +2,11 @@
 
 import re
 import types
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, Self, Union, get_args, get_origin
 
 from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.fields import FieldInfo
@@ -112,6 +112,10 @@ class About:
     own_code: bool = False
     """Whether it takes a path of the user's own code, which plan files give relative to themselves. Where it names
     members, ``PATH.py`` or ``PATH.py:NAME`` stands for one that this file declares."""
+    further: str = ""
+    """The option that takes all values but the first if this one is given several times."""
+    synonyms: Mapping[str, str] = field(default_factory=dict)
+    """Other words for its values."""
     common: bool = False
     """Whether it is one of those that most people need, which help shows first."""
 
@@ -245,7 +249,26 @@ class Option:
 
     def help(self) -> str:
         """Return its description as the command line shows it."""
-        return self.description(flag) + (" Repeatable." if self.several else "")
+        return self.description(flag) + (" Repeatable." if self.repeatable else "")
+
+    @property
+    def repeatable(self) -> bool:
+        return self.several or bool(self.about.further)
+
+    def spread(self, given: Mapping[str, object], taker: "Option") -> Mapping[str, object]:
+        """Return the options with all values of this one but the first given to another. Raises RequestError."""
+        value = given.get(self.name)
+        if not value or not isinstance(value, (list, tuple)):
+            return given
+        first, *others = dict.fromkeys(value)
+        for word in others:
+            if word not in self.choices():
+                self._refuse_unknown(str(word), self.choices())
+            if word not in taker.choices():
+                name = f"{option(self.name)} {word}"
+                raise RequestError(f"{name} must be the first of several", remedy=f"give {name} first")
+        added = (*_words(given.get(taker.name, ())), *others)
+        return {**given, self.name: first, **({taker.name: added} if others else {})}
 
     def whose(self) -> str:
         """Return the scenarios that know it: ``real or distributed``, ``any but probe or command``, ``any``."""
@@ -277,16 +300,21 @@ class Option:
         names = self.choices(scenario)
         if not names or value is None:
             return value
-        words = _words(value)
+        words = [self.about.synonyms.get(word, word) for word in _words(value)]
         for word in words:
             if word not in names and not self.is_path(word) and not (self.several and word == ALL):
-                known = nearest(word, [*names, *[ALL] * self.several])
-                # A name that another scenario takes is no slip of the pen.
-                why = f"{word} is not for {option('scenario')} {scenario}" if word in self.choices() else ""
-                raise RequestError(f"{option(self.name)} {why or f'{word!r} is unknown'}", remedy=known)
+                self._refuse_unknown(word, names, scenario)
         if not self.several:
             return words[0]
         return names if ALL in words else tuple(dict.fromkeys(words))
+
+    def _refuse_unknown(self, word: str, names: Sequence[str], scenario: str = "") -> NoReturn:
+        known, parts = nearest(word, [*names, *[ALL] * self.several]), word.split(",")
+        if self.repeatable and len(parts) > 1:
+            known = f"repeat the option: {' '.join(f'{option(self.name)} {part.strip()}' for part in parts)}"
+        # A name that another scenario takes is no slip of the pen.
+        why = f"{word} is not for {option('scenario')} {scenario}" if word in self.choices() else ""
+        raise RequestError(f"{option(self.name)} {why or f'{word!r} is unknown'}", remedy=known)
 
     def command_words(self, value: object) -> Iterator[str]:
         """Give the words that say the value on a command line."""

@@ -191,8 +191,10 @@ class TargetOptions(OptionGroup):
     )
     engine: Text | None = about(
         None,
-        "Container engine. Default: the first that works.",
+        "Container engine. Default: the first that works. Given again: the container by that engine too, in the "
+        f"same blocks, as with {option('ablate')}.",
         members=(ENGINES,),
+        further="ablate",
         idle_without=_IN_CONTAINERS,
         common=True,
     )
@@ -235,7 +237,7 @@ class EnvelopeOptions(OptionGroup):
 class GpuOptions(OptionGroup):
     """GPUs."""
 
-    device: Literal["cpu", "cuda"] = about("cpu", "Device that computes.")
+    device: Literal["cpu", "cuda"] = about("cpu", "Device that computes.", synonyms={"gpu": "cuda"})
     devices: Count | None = about(
         None, f"GPUs per job, with {option('device')} cuda. Default: 1.", idle_without=_ON_GPUS
     )

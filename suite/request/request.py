@@ -76,6 +76,9 @@ class RunRequest(OptionGroup):
         option cannot have.
         """
         scenario = str(given.get("scenario", OPTIONS["scenario"].default))
+        for each in OPTIONS.values():
+            if each.about.further:
+                given = each.spread(given, OPTIONS[each.about.further])
         parts: dict[str, dict[str, object]] = {}
         # The scenario first: which other options there are depends on it.
         for name in sorted(given, key=lambda name: name != "scenario"):
