@@ -17,6 +17,8 @@ UNIT = r"^[A-Za-z][A-Za-z0-9_.+-]{0,30}$"
 """The form of what a throughput counts."""
 LONGEST = 4000
 _NAME = re.compile(r"[^A-Za-z0-9_.+-]")
+_QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""")
+_OPERATOR = re.compile(r"\|\|?|&&?|;|<|>>?")
 
 
 class CommandJob(Part):
@@ -42,6 +44,11 @@ def parse_command(text: str) -> tuple[str, ...]:
         raise RequestError(f"{text!r} cannot be split into words: {error}", remedy="close the quotation") from error
     if not words or not words[0]:
         raise RequestError("it names no program", remedy='write it as "python train.py --epochs 1"')
+    if operator := _OPERATOR.search(_QUOTED.sub("", text)):
+        raise RequestError(
+            f"{operator[0]} needs a shell, and none starts the command",
+            remedy=f"write it as sh -c {shlex.quote(text)}, or quote {operator[0]} if it belongs to an argument",
+        )
     return words
 
 

@@ -47,12 +47,23 @@ def test_it_is_called_by_its_script_or_its_program(argv: tuple[str, ...], name: 
         ("a\nb", "line break"),
         ("a \x1b[2J", "control character"),
         ("x" * 4001, "4000 are the most"),
+        ("python train.py | tee log", "| needs a shell, and none starts the command"),
+        ("cd src && python train.py", "&& needs a shell"),
+        ("python train.py >log", "> needs a shell"),
     ],
 )
 def test_a_command_that_cannot_be_is_refused_before_a_run(text: str, message: str) -> None:
     with pytest.raises(RequestError, match="--command: ") as told:
         RunRequest.of({"scenario": "command", "command": text})
     assert message in told.value.message
+
+
+def test_a_pipe_is_given_to_a_shell_and_an_argument_is_quoted() -> None:
+    with pytest.raises(RequestError) as refused:
+        parse_command("python train.py | tee log")
+    assert str(refused.value.remedy).startswith("write it as sh -c 'python train.py | tee log', or quote |")
+    assert parse_command("sh -c 'python train.py | tee log'") == ("sh", "-c", "python train.py | tee log")
+    assert parse_command(r'a "b;\"c" d\&e') == ("a", 'b;"c', "d&e")
 
 
 @pytest.mark.parametrize(
