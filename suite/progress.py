@@ -1,4 +1,4 @@
-"""Show a run while it works. Nothing is written between the phase ``measuring`` and the one after it."""
+"""Show a run while it works. Nothing is written while a job computes: between ``measuring`` and the phase after it."""
 
 import statistics
 import time
@@ -56,7 +56,9 @@ class Display:
 
     def trial_started(self, trial: Trial, number: int, of: int) -> None:
         self.clock.started(trial, number, of)
-        self._head = self._heads[trial.trial_id] = head(trial, number, of)
+        self._heads[trial.trial_id] = head(trial, number, of)
+        in_turns = f"{_place(trial, number, of)}, {trial.job.model} in turns"  # all targets at once
+        self._head = in_turns if trial.job.turns else self._heads[trial.trial_id]
 
     def phase(self, name: str, detail: str = "") -> None:
         text = f"{self._head}: {name} {detail}".rstrip() + self.clock.left()
@@ -136,12 +138,19 @@ class Clock:
     def left(self) -> str:
         """Return ``, about 3 min to go``; nothing at the end, and as long as nothing is known."""
         seconds = self.seconds_of(self._remaining)
+        if seconds and self._open:  # as much of them as has passed, but no more than they should take
+            passed_s = time.monotonic() - min(begin_s for _, begin_s in self._open.values())
+            seconds -= min(passed_s, self.seconds_of(len(self._open)) or 0.0)
         return f", about {format_duration(seconds)} to go" if seconds else ""
 
 
 def head(trial: Trial, number: int, of: int) -> str:
     """Return ``[3/12] block 1, resnet50 on vm``."""
-    return f"[{number}/{of}] {'warm-up block' if trial.warm_up else 'block'} {trial.block}, {name(trial)}"
+    return f"{_place(trial, number, of)}, {name(trial)}"
+
+
+def _place(trial: Trial, number: int, of: int) -> str:
+    return f"[{number}/{of}] {'warm-up block' if trial.warm_up else 'block'} {trial.block}"
 
 
 def name(trial: Trial) -> str:

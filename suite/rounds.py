@@ -74,9 +74,7 @@ class Rounds:
                 with course.failing():
                     players.append(self._ready(course, stack))
             if players:
-                told = f"{turns.rounds} rounds of {turns.burst_steps} steps, {len(players)} jobs in turn"
-                self.observer.phase("measuring", told)
-                self._play(players)
+                self._play(players, turns.rounds)
                 self.observer.phase("closing")
         block_s = time.monotonic() - begun_s
         for player in players:
@@ -87,7 +85,7 @@ class Rounds:
     def _ready(self, course: Course, stack: ExitStack) -> _Player:
         """Open the target of a trial, and bring its job to its measured steps. The stack closes it."""
         trial = course.trial
-        self.observer.phase("opening")
+        self.observer.phase("opening", trial.target)
         # What goes wrong when the target is closed, which is after all turns, is this trial's failure, too.
         stack.enter_context(course.failing())
         instances = stack.enter_context(self.open_target(trial))
@@ -97,7 +95,7 @@ class Rounds:
         job.begin()
         return _Player(course, instances, job)
 
-    def _play(self, players: Sequence[_Player]) -> None:
+    def _play(self, players: Sequence[_Player], rounds: int) -> None:
         """Hand out all turns, and end the jobs."""
         by_trial = {player.course.trial.trial_id: player for player in players}
         trials = [player.course.trial for player in players]
@@ -107,6 +105,7 @@ class Rounds:
                 player.watch(account.meter(player.instances))
             first_s = time.monotonic()
             for number, order in enumerate(rounds_of(trials)):
+                self.observer.phase("round", f"{number + 1} of {rounds}")  # all jobs wait
                 for position, trial in enumerate(order):
                     player = by_trial[trial.trial_id]
                     if player.course.failure is None:

@@ -63,7 +63,7 @@ def test_ctrl_c_closes_all_instances_and_the_block_is_made_again(tmp_path: Path)
     run = tmp_path / "run"
     words = (*TARGETS, *TURNS, "--rounds", "2000", "--burst-steps", "2", "--out", str(run))
     running = Running(tmp_path / "log", *words)
-    running.wait_until_it_says("in turn")
+    running.wait_until_it_says("round 1 of")
     os.kill(running.process.pid, signal.SIGINT)
     running.process.wait(120)
     assert ours() == NOTHING

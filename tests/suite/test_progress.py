@@ -1,8 +1,13 @@
-"""The line of a trial that has ended."""
+"""The live line, and the line of a trial that has ended."""
 
+import io
 from collections.abc import Callable
 
-from suite.progress import SHOWN, summary
+from rich.console import Console
+
+from suite.job.job import Alternating
+from suite.plan import Plan
+from suite.progress import SHOWN, Display, summary
 from suite.records.record import MetricValue, TrialRecord
 
 
@@ -13,3 +18,18 @@ def test_a_line_has_the_first_metrics_and_how_many_more_there_are(record: Callab
 
     assert of(SHOWN).startswith("metric-0 1.5 s, metric-1 1.5 s, metric-2 1.5 s, 10 images/s, 5.0 s")
     assert of(SHOWN + 9).startswith("metric-0 1.5 s, metric-1 1.5 s, metric-2 1.5 s, 9 more, 10 images/s, 5.0 s")
+
+
+def test_the_live_line_of_turns_shows_the_round_and_the_time_to_go_at_80_columns(plan: Callable[..., Plan]) -> None:
+    shown = io.StringIO()
+    display = Display(Console(file=shown, force_terminal=True, width=80))
+    turns = Alternating(rounds=8, burst_steps=5)
+    for number, trial in enumerate(plan(warmup_blocks=1).trials_of(0), start=1):
+        display.clock.expect(trial, 60.0)
+        if trial.warm_up:
+            display.trial_started(trial.with_job(turns=turns, model="inception_v3"), number, 12)
+    display.phase("round", "3 of 8")
+    display.close()
+    assert "[3/12] warm-up block 0, inception_v3 in turns: round 3 of 8, about " in shown.getvalue()
+    assert "12 min to go" in shown.getvalue()
+    assert "…" not in shown.getvalue()
