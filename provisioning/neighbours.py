@@ -5,10 +5,10 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import psutil
 
@@ -16,6 +16,8 @@ from provisioning.metrics.conditions import EnvelopeHost
 from suite.errors import RequestError, option
 from suite.job.envelope import format_cpu_list
 
+Busy = Literal["share", "wait"]
+"""Measure although another bench measures on the same CPUs, or wait until it has ended."""
 NAME = "virtbench-cpu"
 """The name of a lock: an abstract socket (unix(7)) ends with its process, and all users of a machine see it."""
 LOOK_S = 0.5
@@ -25,26 +27,28 @@ MOST_NAMED = 3
 
 
 @contextmanager
-def alone_on(cpus: Sequence[int], note: Callable[[str], None], *, concurrent: bool = False) -> Iterator[None]:
+def alone_on(cpus: Sequence[int], note: Callable[[str], None], busy: Busy | None = None) -> Iterator[None]:
     """Hold the CPUs against other benches, and tell what else runs on them.
 
-    Raises RequestError where another bench of this user or of root measures on one of them, unless ``concurrent`` says
-    that it may. What another user holds is told alone: anybody can take the name of a lock and keep it.
+    If another bench of this user or of root measures on one of them, ``busy`` says what to do; by default RequestError
+    is raised. Locks of other users are only told: anybody can take the name of a lock and keep it.
     """
     with ExitStack() as stack:
-        holders: dict[_Holder, list[int]] = {}
-        for cpu in cpus:
-            if (holder := _held(stack, cpu)) is not None:
-                holders.setdefault(holder, []).append(cpu)
+        holders, waited_for = _hold(stack, cpus), None
+        while busy == "wait" and (conflict := _conflict(holders)):
+            stack.close()  # else two that wait could hold what the other needs
+            if conflict != waited_for:
+                note(f"waiting: {conflict}")
+            waited_for = conflict
+            time.sleep(LOOK_S)
+            holders = _hold(stack, cpus)
+        if not busy and (conflict := _conflict(holders)):
+            raise RequestError(
+                f"{conflict} now: two runs on the same CPUs disturb each other",
+                remedy=f"give --wait, choose others with {option('cpus')}, or give --concurrent to run all the same",
+            )
         for holder, shared in holders.items():
-            conflict = f"{holder.name} measures on CPUs {format_cpu_list(shared)}"
-            if not concurrent and holder.believed:
-                raise RequestError(
-                    f"{conflict} now: two runs on the same CPUs disturb each other",
-                    remedy=f"wait for it, choose others with {option('cpus')}, or give --concurrent to run all the "
-                    "same",
-                )
-            note(f"{conflict}, too: the two disturb each other")
+            note(f"{holder.name} measures on CPUs {format_cpu_list(shared)}, too: the two disturb each other")
         if cpus and not holders and (load := _load(cpus)):
             note(load)
         yield
@@ -55,6 +59,22 @@ class _Holder(NamedTuple):
 
     name: str
     believed: bool
+
+
+def _hold(stack: ExitStack, cpus: Sequence[int]) -> Mapping[_Holder, list[int]]:
+    """Hold the CPUs until the stack is closed; return those that others hold."""
+    holders: dict[_Holder, list[int]] = {}
+    for cpu in cpus:
+        if (holder := _held(stack, cpu)) is not None:
+            holders.setdefault(holder, []).append(cpu)
+    return holders
+
+
+def _conflict(holders: Mapping[_Holder, list[int]]) -> str:
+    conflicts = (
+        f"{who.name} measures on CPUs {format_cpu_list(held)}" for who, held in holders.items() if who.believed
+    )
+    return next(conflicts, "")
 
 
 def _held(stack: ExitStack, cpu: int) -> _Holder | None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -196,8 +197,8 @@ def test_a_second_run_on_the_same_cpus_is_refused_and_names_the_first(other_benc
     with pytest.raises(RequestError, match=named) as error, ALONE_ON([0, 1], told.append):
         pytest.fail("it was let in")
     assert "\x1b" not in error.value.message
-    assert "--concurrent" in str(error.value.remedy)
-    with ALONE_ON([0, 1], told.append, concurrent=True):
+    assert {"--concurrent", "--wait,"} < set(str(error.value.remedy).split())
+    with ALONE_ON([0, 1], told.append, "share"):
         pass
     assert len(told) == 1
     assert told[0].endswith("measures on CPUs 0, too: the two disturb each other")
@@ -236,6 +237,21 @@ def test_the_cpus_are_free_when_the_other_has_ended(other_bench: "subprocess.Pop
     other_bench.wait()
     with ALONE_ON([0], lambda _: None):
         pass
+
+
+def test_a_run_waits_for_the_other_and_holds_nothing_meanwhile(other_bench: "subprocess.Popen[str]") -> None:
+    told: list[str] = []
+
+    def note(text: str) -> None:
+        told.append(text)
+        with ExitStack() as stack:
+            assert neighbours._held(stack, 1) is None, "CPU 1 is free while it waits for CPU 0"
+        other_bench.kill()
+        other_bench.wait()
+
+    with ALONE_ON([1, 0], lambda text: None if told else note(text), "wait"), ExitStack() as stack:
+        assert neighbours._held(stack, 1), "both are held now"
+    assert re.fullmatch(rf"waiting: process {other_bench.pid} \(.*\) measures on CPUs 0", told[0])
 
 
 def test_a_run_holds_its_cpus_and_lets_them_go(bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,7 +171,7 @@ def test_help_of_run_begins_with_what_most_people_need_and_can_be_of_one_scenari
     whole = bench("run", "--help").output
     options = [line.split()[0].strip(",") for line in whole.splitlines() if line.startswith("  --")]
     common = ["scenario", "model", "profile", "target", "engine", "cpus", "memory", "blocks", "until", "detect"]
-    common += ["margin", "out", "continue", "dry-run", "concurrent", "json"]
+    common += ["margin", "out", "continue", "dry-run", "concurrent", "wait", "json"]
     assert options[: len(common)] == [f"--{name}" for name in common]
     assert set(options) >= {flag(name) for name in OPTIONS}
     shared = bench("run", "--scenario", "shared", "--help").output

@@ -60,7 +60,7 @@ def fire(bench: Bench, *words: str) -> tuple[int, dict[str, Any]]:
 def test_a_firing_is_a_directory_of_its_own_with_its_result(bench: Bench, sweeps: dict[str, Any]) -> None:
     code, result = fire(bench)
     assert (code, result["outcome"]) == (0, "ok")
-    assert sweeps["argv"][0][-5:] == ["sweep", "run", "night.toml", "--out", result["directory"]]
+    assert sweeps["argv"][0][-6:] == ["sweep", "run", "night.toml", "--wait", "--out", result["directory"]]
     assert json.loads((Path(result["directory"]) / "schedule.json").read_text()) == result
 
 

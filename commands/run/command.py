@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from commands.run.forecast import as_lines, earlier_durations, forecast
-from commands.run.options import CONCURRENT_HELP
+from commands.run.options import BUSY_HELP
 from commands.run.outlook import Outlook
 from commands.run.prepare import Ready, host_environment, observing, ready
 from commands.run.request_command import RequestCommand
@@ -15,6 +15,7 @@ from commands.run.steps import steps
 from commands.run.validate import refuse_ignored
 from provisioning import ledger, neighbours
 from provisioning.metrics.accounting import open_account
+from provisioning.neighbours import Busy
 from suite.errors import RequestError
 from suite.loop import Loop
 from suite.progress import Display, Lines
@@ -42,12 +43,13 @@ from suite.untrusted.console import PlainConsole
             is_flag=True,
             help="Print the plan, the time and the disk space; start nothing.",
         ),
-        click.Option(["--concurrent"], is_flag=True, help=CONCURRENT_HELP),
+        click.Option(["--concurrent", "busy"], flag_value="share", help=BUSY_HELP["share"]),
+        click.Option(["--wait", "busy"], flag_value="wait", help=BUSY_HELP["wait"]),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the result as JSON."),
     ],
 )
 def run(
-    request: RunRequest, out: Path | None, continued: Path | None, dry_run: bool, concurrent: bool, as_json: bool
+    request: RunRequest, out: Path | None, continued: Path | None, dry_run: bool, busy: Busy | None, as_json: bool
 ) -> None:
     """Run a scenario on targets and record every trial.
 
@@ -81,7 +83,7 @@ def run(
         if dry_run:
             found = forecast(made, request.repetitions, store, time.monotonic() - begin_s)
         else:
-            records = _measured(made, request, store, observer, concurrent=concurrent)
+            records = _measured(made, request, store, observer, busy)
     if not dry_run:
         _tell(records, store, as_json=as_json)
     elif as_json:
@@ -93,14 +95,14 @@ def run(
 
 
 def _measured(
-    made: Ready, request: RunRequest, store: Run, observer: Lines | Display, *, concurrent: bool
+    made: Ready, request: RunRequest, store: Run, observer: Lines | Display, busy: Busy | None
 ) -> list[TrialRecord]:
     """Run what the store does not hold yet; return the records made now. Ctrl-C says how to go on."""
     outlook = Outlook(observer, made.plan, store)
     loop = Loop(made.scenario, made.open_target, store, outlook, host_environment, open_account)
     # The CPUs of the machines of an inventory are not this one's.
     cpus = () if made.choices.inventory else made.plan.job.envelope.cpus
-    with neighbours.alone_on(cpus, observer.note, concurrent=concurrent):
+    with neighbours.alone_on(cpus, observer.note, busy):
         made.prepare(observer.note)
         _expect(made, store, observer)
         with store.exclusive(), ledger.holding("run-directory", str(store.directory.absolute())), store.sealed():

@@ -12,7 +12,10 @@ from suite.sweep.file import plan_file
 from suite.units import parse_share
 
 F = TypeVar("F", bound=Callable[..., object])
-CONCURRENT_HELP = "Run although another bench measures on the same CPUs; the two disturb each other."
+BUSY_HELP = {
+    "share": "Run although another bench measures on the same CPUs; the two disturb each other.",
+    "wait": "Wait until no other bench measures on the same CPUs.",
+}
 
 
 class PlanFile(click.Path):

@@ -10,7 +10,7 @@ import click
 
 from commands.lazy import SuggestingGroup
 from commands.output import Output
-from commands.run.options import CONCURRENT_HELP, PlanFile, number
+from commands.run.options import BUSY_HELP, PlanFile, number
 from commands.run.prepare import observing
 from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, backend_of
 from commands.sweep.backends.local import run_block
@@ -22,6 +22,7 @@ from commands.sweep.schedule import schedule
 from commands.sweep.status import SweepDisplay, status
 from commands.sweep.stop import cancel, stop
 from provisioning import ledger, neighbours
+from provisioning.neighbours import Busy
 from suite.errors import RequestError
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory, default_directory
@@ -63,7 +64,8 @@ def sweep() -> None:
 @click.option(
     "--take-over", is_flag=True, help="Take over locks of other machines. Use it only if their processes have ended."
 )
-@click.option("--concurrent", is_flag=True, help=CONCURRENT_HELP)
+@click.option("--concurrent", "busy", flag_value="share", help=BUSY_HELP["share"])
+@click.option("--wait", "busy", flag_value="wait", help=BUSY_HELP["wait"])
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def run(
     file: Path,
@@ -71,7 +73,7 @@ def run(
     dry_run: bool,
     only_block: int | None,
     take_over: bool,
-    concurrent: bool,
+    busy: Busy | None,
     as_json: bool,
 ) -> None:
     """Run the missing trials of a sweep: finished ones are kept, failed ones are tried again.
@@ -103,7 +105,7 @@ def run(
             return
         request = SweepRequest(file, planned, directory, (), observer)
         try:
-            end = _run(request, backend, only_block, checked_here, take_over=take_over, concurrent=concurrent)
+            end = _run(request, backend, only_block, checked_here, take_over=take_over, busy=busy)
         except KeyboardInterrupt:
             where = f" --out {out}" if out else ""
             click.echo(f"go on with: bench sweep run {file}{where}", err=True)
@@ -125,7 +127,7 @@ def _run(
     checked_here: bool,
     *,
     take_over: bool,
-    concurrent: bool,
+    busy: Busy | None,
 ) -> SweepEnd:
     directory, sweep = request.directory, request.sweep
     # Of one block alone the runner holds a lock, so that other machines can run other blocks.
@@ -142,13 +144,13 @@ def _run(
         directory.accept(sweep, cells)
         request = replace(request, planned=planned)
         if only_block is None:
-            return _run_all(request, backend, concurrent=concurrent)
+            return _run_all(request, backend, busy)
         if not backend.runs_here:
             join_pool(directory.path, this_machine())
         return run_block(request, only_block, take_over=take_over)
 
 
-def _run_all(request: SweepRequest, backend: Backend, *, concurrent: bool) -> SweepEnd:
+def _run_all(request: SweepRequest, backend: Backend, busy: Busy | None) -> SweepEnd:
     directory, sweep = request.directory, request.sweep
     with ExitStack() as stack:
         for cell in cells_of(sweep):
@@ -156,7 +158,7 @@ def _run_all(request: SweepRequest, backend: Backend, *, concurrent: bool) -> Sw
         if backend.runs_here:  # else a scheduler knows which CPUs are free
             plans = [cell.ready.plan for cell in request.planned if cell.ready and not cell.ready.choices.inventory]
             cpus = sorted({cpu for plan in plans for cpu in plan.job.envelope.cpus})
-            stack.enter_context(neighbours.alone_on(cpus, request.observer.note, concurrent=concurrent))
+            stack.enter_context(neighbours.alone_on(cpus, request.observer.note, busy))
         directory.clear_stop()
         return backend.run(request)
 

@@ -74,7 +74,7 @@ def _fire(file: Path, into: Path, baseline: Path | None, fail_above: float | Non
     """Run and judge the sweep. ``outcome``: ``ok``, ``failed`` (with ``reason``), or the verdict of the gate."""
     out = new_run_directory(into)
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    code = foreground.run([*bench_argv(), "sweep", "run", str(file), "--out", str(out)])
+    code = foreground.run([*bench_argv(), "sweep", "run", str(file), "--wait", "--out", str(out)])
     result: dict[str, Any] = {
         "schema_version": 2,
         "plan": str(file),
