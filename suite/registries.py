@@ -37,6 +37,7 @@ FIGURES = Registry(
     "virtbench.figures",
     "figure",
     {
+        "forest": "analysis.figures.forest:forest",
         "training": "analysis.figures.bars:training_bars",
         "time-per-epoch": "analysis.figures.bars:time_per_epoch",
         "probe": "analysis.figures.bars:probe_bars",

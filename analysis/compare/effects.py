@@ -8,6 +8,7 @@ what the targets cost, and asking it must not change the answer to that.
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -62,7 +63,8 @@ def judged(
         verdicts = qualified(verdicts, places, tails, margin)
         for key, place, verdict, tail in zip(keys, places, verdicts, tails, strict=True):
             if place is not None:
-                effects[key] = effect(place, verdict, tail)
+                ratios_by_block = tuple(map(math.exp, ratios[key][RATIO].dropna()))
+                effects[key] = replace(effect(place, verdict, tail), by_block=ratios_by_block)
     return effects
 
 

@@ -45,6 +45,7 @@ class Estimate:
     verdict: Verdict | None = None
     expected: Expected | None = None
     slow: SlowTrials | None = None
+    by_block: tuple[float, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class Effect:
     verdict: Verdict | None
     expected: Expected | None = None
     slow: SlowTrials | None = None
+    by_block: tuple[float, ...] = field(default=(), repr=False)
+    """The ratio of every block, of which this one is the mean."""
 
 
 @dataclass(frozen=True)

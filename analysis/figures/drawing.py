@@ -11,6 +11,7 @@ left changed, and the same comparison gives the same bytes.
 """
 
 import io
+import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -31,6 +32,7 @@ from matplotlib.patches import Patch
 from analysis.compare.results import Comparison, Group
 from analysis.figures.reference import Reference
 from suite.errors import RequestError
+from suite.job.profiles import PROFILES
 from suite.results.files import whole
 from suite.targets import TARGETS
 
@@ -91,6 +93,16 @@ def write(charts: Iterable[tuple[str, Figure]], directory: Path, below: Path | N
     except OSError as error:
         raise RequestError(f"cannot write {directory}: {error.strerror}", remedy="name another directory") from error
     return paths
+
+
+def stamp(chart: Figure, profile: str) -> None:
+    """Write across a figure of trials that decide nothing what they are good for."""
+    if profile in PROFILES and not PROFILES[profile].decides:
+        width, height = chart.get_size_inches()
+        rotation = min(25, 0.7 * math.degrees(math.atan2(height, width)))
+        look: dict[str, Any] = {"ha": "center", "va": "center", "alpha": 0.28, "zorder": 9, "rotation": rotation}
+        with style():
+            chart.text(0.5, 0.5, "proves the path only", fontsize=4.5 * width, color="crimson", **look)
 
 
 def svg(chart: Figure) -> bytes:

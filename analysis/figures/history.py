@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.figures.drawing import Drawing, canvas, label, legend_below, palette, style, write
+from analysis.figures.drawing import Drawing, canvas, label, legend_below, palette, stamp, style, write
 from analysis.history.results import History, Series
 from suite.registries import HISTORY_FIGURES
 from suite.targets import BASELINE
@@ -57,6 +57,7 @@ def _drawing(name: str, series: Sequence[Series]) -> Drawing:
         label(axes, f"{first.model}: {first.what}", below, unit, normalised=first.normalised)
         axes.tick_params(axis="x", labelrotation=30)
         legend_below(chart, entries, 4)
+    stamp(chart, first.profile)
     changes = sum(len(row.shifts) for row in series)
     return Drawing(name, f"{first.model}: {first.what}", chart, description=f"over time, with {changes} changes")
 

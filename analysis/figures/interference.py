@@ -25,7 +25,7 @@ from analysis.figures.drawing import (
     middles,
     style,
 )
-from analysis.figures.reference import SOURCE, Reference, expected_loss
+from analysis.figures.reference import SOURCE, Reference, expected_loss, figure_number
 from analysis.load.metrics import Metric
 from suite.job.sharing import aggressor_names, victim_names
 from suite.targets import TARGETS
@@ -41,8 +41,10 @@ def loss_bars(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
     rows = [row for row in _as_they_are(comparison) if row.aggressor == _PAPERS_AGGRESSOR]
     for metric in SHARED_METRICS[:2]:
         if any(metric.name in row.effects for row in rows):
-            title = f"Figure 10: {metric.name} beside AlexNet, shared scenario"
-            yield Drawing(metric.name, title, _losses(rows, metric, title), 10)
+            figure = figure_number(rows[0].job, metric.name)
+            what = f"{metric.name} beside AlexNet, shared scenario"
+            title = f"Figure {figure}: {what}" if figure else f"{what[0].upper()}{what[1:]}"
+            yield Drawing(metric.name, title, _losses(rows, metric, title), figure)
 
 
 def heat_map(comparison: Comparison, _: Reference) -> Iterator[Drawing]:

@@ -1,14 +1,14 @@
 """Every figure of a comparison: walks the jobs and, for each, the registry of figures.
 
 As in Lin, Pai and Chou (2018), bars are grouped by model, one per target, normalised to bare metal. Pictures are named
-after the figures of that paper which show the same:
+after the figures of that paper which show the same, if they are of its sizes (the profile ``paper``):
 
     figure-2-synthetic-throughput   figure-4-real-throughput
     figure-3-synthetic-elapsed      figure-5-real-elapsed
 
 figure-6 to figure-9 show distributed runs, figure-10-shared jobs beside each other. What the paper does not show
-(the opening of targets, probes, every trial, the heat map of interference) has a name without a number:
-synthetic-opening, probe-disk. Where a scenario has several jobs, what tells them apart follows the scenario.
+(the forest of all ratios, the opening of targets, probes, every trial, the heat map of interference) has a name without
+a number: synthetic-forest, probe-disk. Where a scenario has several jobs, what tells them apart follows the scenario.
 """
 
 import re
@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from analysis.compare.results import ComparedJob, Comparison
-from analysis.figures.drawing import Drawing, FigureKind, write
+from analysis.figures.drawing import Drawing, FigureKind, stamp, write
 from analysis.figures.reference import Reference
 from suite.registries import FIGURES
 from suite.results.files import remove_temporaries
@@ -60,6 +60,7 @@ def pictures(comparison: Comparison, job: ComparedJob, reference: Reference) -> 
             continue
         figure: FigureKind = FIGURES.get(name)
         for drawing in figure(of_job, reference):
+            stamp(drawing.chart, job.profile)
             numbered = drawing.number is not None
             parts = [*([f"figure-{drawing.number}"] if numbered else []), *_place(job, comparison), drawing.name]
             caption = f"{drawing.title}{' (numbered as in the paper)' if numbered else ''}"

@@ -8,11 +8,13 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from analysis.compare.results import Comparison, Group
 from analysis.figures.drawing import Drawing, canvas, label, legend, legend_below, palette, scale, style, targets_of
 from analysis.figures.reference import Reference
 from analysis.load.metrics import METRICS, Metric
+from analysis.report.formatting import sensible
 from suite.targets import BASELINE
 
 _MOST_VECTORS = 2000
@@ -95,9 +97,11 @@ def _latencies(group: Group, panels: Panels, title: str) -> Figure:
         _lines(axes, group, metrics)
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_locator(NullLocator())
         unit = next(iter(metrics.values())).unit
-        label(axes, title if axes is every[0] else "", way, unit, normalised=False)
+        below = f"{way}\nbars: the 95 % interval of the ratio to {BASELINE}"
+        label(axes, title if axes is every[0] else "", below, unit, normalised=False)
     legend_below(chart, legend([group], targets), len(targets))
     return chart
 
@@ -108,7 +112,11 @@ def _lines(axes: Axes, group: Group, metrics: Mapping[int, Metric]) -> None:
     look: dict[str, Any] = {"marker": "o", "markersize": 5, "linewidth": 1.5}
     for summary in group.targets:
         known = [(place, summary.estimates.get(metrics[each].name)) for place, each in enumerate(percents)]
-        points = [(place, estimate.value) for place, estimate in known if estimate]
-        places, values = [place for place, _ in points], [value for _, value in points]
+        points = [(place, estimate) for place, estimate in known if estimate]
+        places, values = [place for place, _ in points], [estimate.value for _, estimate in points]
         axes.plot(places, values, color=colours[summary.target], **look)
+        for place, estimate in points:
+            if estimate.ratio and estimate.interval and sensible(estimate.interval):
+                ends = [estimate.value / estimate.ratio * end for end in estimate.interval]
+                axes.plot([place, place], ends, color=colours[summary.target], marker="_", linewidth=1)
     axes.set_xticks(range(len(percents)), [f"p{each}" for each in percents])

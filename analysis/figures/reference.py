@@ -14,6 +14,8 @@ from suite.job.sharing import SMALL_ALEXNET
 from suite.targets import BASELINE
 
 SOURCE = "Lin, Pai and Chou 2018"
+PAPER = "paper"
+"""The profile in the sizes of the paper: only its figures have the paper's numbers."""
 _FILE = "closer2018_figures.csv"
 _SCENARIOS = {("single", "real"): "real", ("single", "synthetic"): "synthetic"}
 
@@ -31,13 +33,15 @@ _FIGURES = {
     ("distributed", "synthetic", "elapsed"): 7,
     ("distributed", "real", "throughput"): 8,
     ("distributed", "real", "elapsed"): 9,
+    ("shared", "synthetic", "throughput"): 10,
+    ("shared", "synthetic", "elapsed"): 10,
 }
 """The number of the paper's figure, by scenario, kind of data and metric."""
 
 
 def figure_number(job: ComparedJob, metric: str) -> int | None:
-    """Return the number of the paper's figure that shows this metric of such a job; None where it has none."""
-    return _FIGURES.get((job.scenario, kind_of(job.data), metric))
+    """Return the number of the paper's figure that shows this metric of such a job, in the paper's sizes; else None."""
+    return _FIGURES.get((job.scenario, kind_of(job.data), metric)) if job.profile == PAPER else None
 
 
 def kind_of(data: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from analysis.compare.results import Circumstances, ComparedJob, Comparison, Group, SameWork, TargetSummary
 from analysis.load.computed import AGREEMENTS
-from analysis.load.metrics import METRICS
+from analysis.load.metrics import METRICS, Metric
 from analysis.report.claim import OUTCOMES, Claim, lower, on_hosts
 from analysis.report.formatting import count, duration, number, percent, shown
 from suite.job.profiles import PROFILES
@@ -102,10 +102,7 @@ def claims_of(group: Group, margin: float) -> Iterator[Claim]:
     """
     if not group.job.traits.normalised:
         return
-    measured = {name for summary in group.targets for name in summary.estimates}
-    candidates = group.job.traits.deciding
-    deciding = next((name for name in candidates if name in measured), candidates[0])
-    metrics = [one for one in shown(group.metrics) if one.of_probe or one.name == deciding]
+    metrics = deciding_metrics(group)
     for summary in group.targets:
         for metric in metrics if summary.target != BASELINE else ():
             yield Claim(
@@ -120,6 +117,14 @@ def claims_of(group: Group, margin: float) -> Iterator[Claim]:
                 _notes(summary),
                 summary.failed,
             )
+
+
+def deciding_metrics(group: Group) -> list[Metric]:
+    """Return the metrics that claims are about: all of a probe, else the first of the scenario's that was measured."""
+    measured = {name for summary in group.targets for name in summary.estimates}
+    candidates = group.job.traits.deciding
+    deciding = next((name for name in candidates if name in measured), candidates[0])
+    return [one for one in shown(group.metrics) if one.of_probe or one.name == deciding]
 
 
 def overall_claims(comparison: Comparison) -> Iterator[Claim]:

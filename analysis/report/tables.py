@@ -317,5 +317,5 @@ def interference_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str
         ranked = (f"{Head(one.target, one.notes)} {ratio(one.effect)}" for one in own.isolation)
         pairs = f"mean over {own.isolation[0].cells} victim-aggressor pairs"
         yield f"isolation, best first ({pairs}): {', '.join(ranked)}"
-    if own.interference:
+    if own.interference and job.profile == reference.PAPER:
         yield f"{reference.SOURCE}, figure 10 (beside AlexNet at batch 512): {reference.FIGURE_10}"

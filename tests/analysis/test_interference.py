@@ -196,7 +196,7 @@ def test_instances_of_unlike_size_are_no_warning_where_each_is_held_against_itse
 
 
 def test_the_matrix_the_ranking_and_the_papers_words_stand_in_every_form(tmp_path: Path, save: Save) -> None:
-    sweep(save)
+    sweep(save, profile="paper")
     records = load([tmp_path / "run"])
     comparison = compare(records)
     (job,) = jobs_with_aggressors(comparison)
@@ -232,12 +232,13 @@ def test_the_matrix_the_ranking_and_the_papers_words_stand_in_every_form(tmp_pat
 
 
 def test_figure_10_and_the_heat_map_are_drawn(tmp_path: Path, save: Save) -> None:
-    sweep(save)
-    sweep(save, model="alexnet-small")
+    sweep(save, profile="paper")
+    sweep(save, model="alexnet-small", profile="paper")
     paths = draw(compare(load([tmp_path / "run"])), tmp_path / "plots")
     assert {path.name for path in paths if path.suffix == ".png"} == {
         "figure-10-shared-throughput.png",
         "figure-10-shared-elapsed.png",
+        "shared-forest.png",
         "shared-interference.png",
         "shared-trials.png",
     }

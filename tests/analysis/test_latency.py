@@ -33,3 +33,15 @@ def test_the_figure_has_a_line_for_each_target_and_a_panel_for_each_rate(save: S
 def test_a_training_has_no_latencies(save: Save, tmp_path: Path) -> None:
     save()
     assert list(latency_lines(compare(load([tmp_path / "run"])), {})) == []
+
+
+def test_a_latency_has_the_interval_of_its_ratio_to_bare_metal(save: Save, tmp_path: Path) -> None:
+    for block, factor in enumerate((1.4, 1.5, 1.6)):
+        for target, value_ms in (("bare-metal", 2.0), ("container", 2.0 * factor)):
+            metrics = {"latency-p50": MetricValue(value=value_ms, unit="ms", better="less")}
+            save(block=block, target=target, scenario="serve", model="gan", metrics=metrics)
+    comparison = compare(load([tmp_path / "run"]))
+    (drawing,) = latency_lines(comparison, {})
+    (bar,) = [line for line in drawing.chart.axes[0].lines if line.get_marker() == "_"]
+    ratio = comparison.groups[0].targets[1].estimates["latency-p50"]
+    assert list(np.asarray(bar.get_ydata())) == pytest.approx([2.0 * end for end in ratio.interval or ()])

@@ -17,7 +17,7 @@ from analysis.statistics.ratios import NoiseFloor
 from suite.errors import RequestError
 from suite.targets import TARGETS
 
-JOB = ComparedJob("synthetic", "synthetic", "smoke", "reference", "")
+JOB = ComparedJob("synthetic", "synthetic", "paper", "reference", "")
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -40,16 +40,23 @@ def texts(chart: Figure) -> set[str]:
 
 def test_a_figure_per_metric_that_was_measured_is_drawn_as_png_and_svg(tmp_path: Path) -> None:
     paths = draw(Comparison(("run",), (group(),), ()), tmp_path / "new" / "plots")
-    assert [path.name for path in paths] == ["figure-2-synthetic-throughput.png", "figure-2-synthetic-throughput.svg"]
-    assert paths[0].read_bytes().startswith(PNG)
-    assert b"<svg" in paths[1].read_bytes()
+    assert [path.name for path in paths] == [
+        "synthetic-forest.png",
+        "synthetic-forest.svg",
+        "figure-2-synthetic-throughput.png",
+        "figure-2-synthetic-throughput.svg",
+    ]
+    assert all(path.read_bytes().startswith(PNG) for path in paths[::2])
+    assert all(b"<svg" in path.read_bytes() for path in paths[1::2])
 
 
 def test_jobs_of_one_scenario_have_figures_of_their_own_names(tmp_path: Path) -> None:
-    other = ComparedJob("synthetic", "synthetic", "smoke", "tuned", "engine=docker, memory=2 GiB")
+    other = ComparedJob("synthetic", "synthetic", "paper", "tuned", "engine=docker, memory=2 GiB")
     paths = draw(Comparison(("run",), (group(), group(other)), ()), tmp_path)
     assert [path.stem for path in paths[::2]] == [
+        "synthetic-reference-forest",
         "figure-2-synthetic-reference-throughput",
+        "synthetic-tuned-engine-docker-memory-2-GiB-forest",
         "figure-2-synthetic-tuned-engine-docker-memory-2-GiB-throughput",
     ]
 
@@ -143,7 +150,7 @@ def test_values_that_the_paper_does_not_have_leave_no_mark() -> None:
 def test_files_and_captions_have_the_number_of_the_papers_figure(
     scenario: str, data: str, metric: str, stem: str
 ) -> None:
-    job = ComparedJob(scenario, data, "quick", "reference", "")
+    job = ComparedJob(scenario, data, "paper", "reference", "")
     targets = (TargetSummary("bare-metal", 1, 0, (), (), {metric: Estimate(1.0, 1, 1.0, 1)}),)
     (found,) = pictures(Comparison((), (Group(job, "resnet50", targets),), ()), job, {})
     assert found.stem == stem
@@ -184,6 +191,7 @@ def test_a_probe_is_one_figure_with_its_metrics_side_by_side(tmp_path: Path) -> 
     paths = draw(Comparison((), (disk(0.5), group()), ()), tmp_path)
     assert [path.name for path in paths if path.suffix == ".png"] == [
         "probe-disk.png",
+        "synthetic-forest.png",
         "figure-2-synthetic-throughput.png",
     ]
     chart = probe_chart(disk(0.5))

@@ -24,7 +24,7 @@ def test_a_figure_of_another_package_is_drawn_by_compare_and_report(package: Pac
     compared = package.bench("compare", str(RUNS[0]), "--plots", "plots")
     assert compared.returncode == 0, compared.stderr
     drawn = {path.name for path in (package.place / "plots").iterdir()}
-    assert {"synthetic-staircase.svg", "figure-2-synthetic-throughput.svg"} < drawn
+    assert {"synthetic-staircase.svg", "synthetic-throughput.svg"} < drawn
     reported = package.bench("report", str(RUNS[0]), "--html", "page.html")
     assert reported.returncode == 0, reported.stderr
     assert "A toy: one step per trial" in (package.place / "page.html").read_text()
