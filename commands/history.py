@@ -9,13 +9,13 @@ from analysis.audit.audit import audited
 from analysis.history.history import history_of
 from analysis.history.results import Series
 from analysis.load.records import load
-from analysis.report.formatting import count
 from analysis.report.history import history_document
 from analysis.report.terminal import Terminal
 from commands.output import Output
 from suite.errors import RequestError
 from suite.results.runs import find_runs
 from suite.results.store import RESULTS
+from suite.units import count
 from suite.untrusted.console import PlainConsole
 
 

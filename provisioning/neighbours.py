@@ -114,7 +114,11 @@ def _named(pid: int, words: Sequence[str]) -> str:
 
 
 def _load(cpus: Sequence[int]) -> str | None:
-    """Return what other work the CPUs do now, and the busiest processes; None where it is little."""
+    """Return what other work the CPUs do now, and the busiest processes; None where it is little.
+
+    All numbers are shares of the CPUs' time, and those of the processes add up to the whole. A process may have run on
+    other CPUs, too: if all together took more than the whole, they are named without numbers.
+    """
     host, used_before_s = EnvelopeHost(cpus), _used_s()
     before = host.read(time.monotonic(), 0.0)
     time.sleep(LOOK_S)
@@ -125,9 +129,21 @@ def _load(cpus: Sequence[int]) -> str | None:
         return None
     used = {who: used_s - used_before_s.get(who, used_s) for who, used_s in _used_s().items()}
     busiest = sorted(used, key=lambda who: used[who], reverse=True)[:MOST_NAMED]
-    named = ", ".join(f"{name} ({100 * used[pid, name] / lasted_s:.0f} %)" for pid, name in busiest if used[pid, name])
+    shares = {f"{name}, process {pid}": used[pid, name] / lasted_s / len(cpus) for pid, name in busiest}
+    named = {name: own for name, own in shares.items() if own > 0}
     finding = f"CPUs {format_cpu_list(cpus)} are {100 * share:.0f} % busy with other work"
-    return f"{finding}{f': {named}' if named else ''}; what is measured now is disturbed"
+    return f"{finding}{_disturbers(share, named)}; what is measured now is disturbed"
+
+
+def _disturbers(share: float, named: Mapping[str, float]) -> str:
+    """Return ``: python3 (40 %), others (12 %)``, which add up to the whole share."""
+    if not named:
+        return ""
+    others = share - sum(named.values())
+    if others < 0:
+        return f": {', '.join(named)}"
+    parts = {**named, **({"others": others} if 100 * others >= 1 else {})}
+    return f": {', '.join(f'{name} ({100 * own:.0f} %)' for name, own in parts.items())}"
 
 
 def _used_s() -> dict[tuple[int, str], float]:

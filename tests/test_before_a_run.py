@@ -471,3 +471,10 @@ def test_a_run_of_a_workload_in_a_file_goes_on_only_with_that_file(bench: Bench,
     file.chmod(0o666)
     refused(bench("run", "--continue", "out"), "the workload")
     assert not (here / "imported").exists(), "what another plan names is not even imported"
+
+
+def test_the_named_disturbers_add_up_to_the_whole() -> None:
+    assert neighbours._disturbers(0.5, {"python3": 0.3, "qemu": 0.15}) == ": python3 (30 %), qemu (15 %), others (5 %)"
+    # They ran on other CPUs, too: no number of theirs is a part of the whole.
+    assert neighbours._disturbers(0.5, {"python3": 0.7}) == ": python3"
+    assert neighbours._disturbers(0.5, {}) == ""

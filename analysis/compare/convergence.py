@@ -27,6 +27,7 @@ from analysis.statistics.sequential import LEAST_BLOCKS, Decision, should_stop, 
 from suite.plan import Detection
 from suite.request.repetitions import Repetitions
 from suite.targets import BASELINE
+from suite.units import count
 
 PILOT_BLOCKS = 10
 GROWTH = 2
@@ -159,13 +160,14 @@ def should_stop_detecting(
     """Decide whether the ``blocks`` complete blocks of a run are those that its pilot plans; for a cell of a sweep."""
     pilot = min(PILOT_BLOCKS, most)
     if blocks < pilot:
-        return Decision(False, f"the pilot of {pilot} blocks is not complete", None, pilot - blocks)
+        return Decision(False, f"the pilot of {count(pilot, 'block')} is not complete", None, pilot - blocks)
     planned = plan_detection(pilot_of(records()), difference, least=least, most=most, source="pilot")
     if planned is None:
         return Decision(True, "no target has enough ratios to plan from", None, 0)
-    reason = f"its pilot plans {planned.blocks} blocks to detect {difference:.2%}"
+    reason = f"its pilot plans {count(planned.blocks, 'block')} to detect {difference:.2%}"
     if planned.capped:
-        reason = f"at most {planned.blocks} blocks are allowed; {difference:.2%} takes {planned.needed or 'far more'}"
+        takes = f"{difference:.2%} takes {planned.needed or 'far more'}"
+        reason = f"at most {count(planned.blocks, 'block')} may be measured; {takes}"
     return Decision(blocks >= planned.blocks, reason, None, max(planned.blocks - blocks, 0))
 
 

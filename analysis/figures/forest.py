@@ -16,8 +16,9 @@ from analysis.compare.results import Comparison, Effect, Estimate, Group
 from analysis.figures.drawing import Drawing, canvas, palette, style, targets_of
 from analysis.figures.reference import Reference
 from analysis.report.answer import answer, claims, deciding_metrics
-from analysis.report.formatting import count, floor, one_line, percent, ratio, sensible, verdict
+from analysis.report.formatting import floor, one_line, percent, ratio, sensible, verdict
 from suite.targets import BASELINE
+from suite.units import count
 
 _INCHES = 8.0
 _ROW, _AROUND = 0.42, 1.1  # inches

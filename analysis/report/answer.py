@@ -9,9 +9,10 @@ from analysis.compare.results import Circumstances, ComparedJob, Comparison, Gro
 from analysis.load.computed import AGREEMENTS
 from analysis.load.metrics import METRICS, Metric
 from analysis.report.claim import OUTCOMES, Claim, lower, on_hosts
-from analysis.report.formatting import count, duration, number, percent, shown
+from analysis.report.formatting import duration, number, percent, shown
 from suite.job.profiles import PROFILES
 from suite.targets import BASELINE
+from suite.units import count
 
 MOST_SENTENCES = 3
 """More comparisons than these are answered by one sentence, which counts them and names the one that costs most."""

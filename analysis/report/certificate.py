@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from analysis.report.elements import Cell, Element, Head, Notes, Styled, Table
 from analysis.report.formatting import ends, number, times
 from suite.selftest.certificate import FACETS, Certificate, InjuryFinding
+from suite.units import count
 
 
 def certificate_document(certificate: Certificate) -> Iterator[Element]:
@@ -38,7 +39,7 @@ def certificate_lines(certificate: Certificate) -> Iterator[str]:
         found, of = certificate.count(facet)
         yield f"{facet} right: {found} of {of}"
     for metric, share in certificate.smallest.items():
-        yield f"smallest {metric} effect that {certificate.blocks} blocks show: {number(share * 100)} %"
+        yield f"smallest {metric} effect that {count(certificate.blocks, 'block')} show: {number(share * 100)} %"
     for one in certificate.absent:
         yield f"not done: {one.name}: {one.reason}"
     yield certificate.line()

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from analysis.compare.results import Circumstances, ComparedJob, Disturbed, Effect, Estimate
 from analysis.report.formatting import (
     TOO_NOISY,
-    count,
     duration,
     ends,
     number,
@@ -26,6 +25,7 @@ from analysis.statistics.power import TRIM
 from analysis.statistics.ratios import slower_by
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.targets import BASELINE
+from suite.units import count
 
 OUTCOMES = ("slower", "within the margin", "faster", "undecided", "no verdict", "no number")
 _EMULATED = "accelerator:tcg"

@@ -24,6 +24,7 @@ from analysis.report.tables import (
     Footnotes,
     ablation_table,
     common_job,
+    cost_lines,
     cost_table,
     interference_lines,
     interference_table,
@@ -157,6 +158,7 @@ def _tables(group: Group, *, costs: bool) -> Iterator[Element]:
         yield ablation_table(group)
     if costs and group.costs:
         yield cost_table(group)
+        yield Notes(tuple(cost_lines(group)))
 
 
 def _interference(comparison: Comparison, job: ComparedJob) -> Iterator[Element]:

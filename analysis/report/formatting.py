@@ -11,8 +11,9 @@ from analysis.statistics.tails import SlowTrials
 from analysis.warnings.types import notices
 from suite.job.ablations import label_of
 from suite.targets import BASELINE
+from suite.units import count
 
-_SOURCES = {"a/a": "A/A in {} blocks", "across-blocks": "bare metal across {} blocks"}
+_SOURCES = {"a/a": "A/A in {}", "across-blocks": "bare metal across {}"}
 
 
 def number(value: float) -> str:
@@ -67,11 +68,6 @@ def percent(share: float) -> str:
 def floor(share: float) -> str:
     """Return a noise floor, or a difference that blocks detect; above 100 % it would be a number without a meaning."""
     return f"{number(share * 100)} %" if share <= 1 else TOO_NOISY
-
-
-def count(n: int, noun: str) -> str:
-    """Return ``1 block``, ``2 blocks``."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def duration(value_s: float) -> str:
@@ -150,7 +146,7 @@ def group_lines(group: Group) -> Iterator[str]:
     floors: dict[str, list[str]] = {}
     for metric in shown(group.metrics):
         if known := group.noise_floors.get(metric.name):
-            source = _SOURCES[known.method].format(known.blocks)
+            source = _SOURCES[known.method].format(count(known.blocks, "block"))
             floors.setdefault(source, []).append(f"{metric.name} {floor(known.share)}")
     for source, parts in floors.items():
         yield f"noise floor ({source}): {', '.join(parts)}"
@@ -182,7 +178,8 @@ def turns_line(found: BurstVariation) -> str:
         for name, variance in {**levels, last: found.components.block}.items()
         if variance is not None
     ]
-    text = f"{found.target} in turns, {found.blocks} blocks: its ratio varies by {', '.join(parts) or 'nothing known'}"
+    varies = ", ".join(parts) or "nothing known"
+    text = f"{found.target} in turns, {count(found.blocks, 'block')}: its ratio varies by {varies}"
     if (cost := found.switching) and cost.interval:
         text += f"; the first step of a burst takes {times(cost.ratio)}x the time of the others ({ends(cost.interval)})"
     if found.best:
@@ -219,7 +216,7 @@ def _detectable(group: Group) -> Iterator[str]:
         ]
         if found:
             share, target, blocks = max(found)
-            yield f"{metric.name} {floor(share)} ({target}, {blocks} blocks)"
+            yield f"{metric.name} {floor(share)} ({target}, {count(blocks, 'block')})"
 
 
 def difference_lines(group: Group) -> Iterator[str]:

@@ -6,9 +6,10 @@ from dataclasses import replace
 from analysis.compare.matching import place_of
 from analysis.compare.regression import Change, Regression
 from analysis.report.elements import Element, Head, Line, Styled, Table
-from analysis.report.formatting import count, ends, number, percent, times
+from analysis.report.formatting import ends, number, percent, times
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import CONFIDENCE
+from suite.units import count
 
 _COLUMNS = ("old", "new", "ratio", "95 % interval", "slower by", "outcome")
 _CAPTION = (
@@ -58,7 +59,7 @@ def _why(change: Change) -> str:
     """Return why a row cannot tell, and what would."""
     seen = "not even a tenfold slowdown" if change.detectable is None else f"a slowdown of {percent(change.detectable)}"
     old, new = change.trials
-    reasons = change.withheld or (f"{old} against {new} blocks could have shown {seen} (power {POWER:.0%})",)
+    reasons = change.withheld or (f"{old} against {count(new, 'block')} could have shown {seen} (power {POWER:.0%})",)
     more = f"; {count(change.more_blocks, 'more block')} in each run would tell" if change.more_blocks else ""
     return f"{', '.join(reasons)}{more}"
 

@@ -247,6 +247,28 @@ def cost_table(group: Group) -> Table:
     return Table("target", "", tuple(map(Head, _COSTS)), rows, caption)
 
 
+def cost_lines(group: Group) -> Iterator[str]:
+    """Yield why all-in may be less than inside, for the targets where it is."""
+    for what, why, (inside, all_in) in _BELOW:
+        pairs = ((cost.target, getattr(cost, inside), getattr(cost, all_in)) for cost in group.costs)
+        if below := [target for target, own, whole in pairs if None not in (own, whole) and whole < own]:
+            yield f"{what} all-in below inside ({', '.join(below)}): {why}"
+
+
+_BELOW = (
+    (
+        "CPU seconds",
+        "the clock inside runs on while the host gives a guest's CPUs to other work; all-in is the host's own count",
+        ("cpu_inside_s", "cpu_all_in_s"),
+    ),
+    (
+        "memory",
+        "inside counts mapped files whole, the host charges them to whoever read them first",
+        ("memory_inside_bytes", "memory_all_in_bytes"),
+    ),
+)
+
+
 def _normalised(cost: Cost) -> Cell:
     if cost.target != BASELINE:
         return cost.normalised

@@ -5,10 +5,11 @@ from itertools import accumulate, pairwise
 
 from analysis.explain.explanation import UNEXPLAINED, Explained, Explanation, Predicted, TimeDifference
 from analysis.report.elements import Bar, Cell, Element, Head, Heading, Line, Notes, Table, warnings
-from analysis.report.formatting import ablation_line, count, seconds
+from analysis.report.formatting import ablation_line, seconds
 from analysis.statistics.ratios import StepTimes
 from analysis.warnings.types import notices
 from suite.targets import BASELINE
+from suite.units import count
 
 
 def reason(one: Explanation) -> str:

@@ -22,6 +22,7 @@ from suite.records.record import TrialRecord
 from suite.results.store import Run
 from suite.selftest.certificate import Certificate, InjuryFinding
 from suite.selftest.injuries import MEMORY, PHASES, Injury, Truth, get_injury
+from suite.units import count
 
 METRICS_OF_INJURIES = (*METRICS, Metric(MEMORY, "serving_peak_memory_bytes", "bytes"))
 ENOUGH = 2.0
@@ -89,7 +90,7 @@ def _finding(
         return finding.model_copy(update={"verdict_right": False, "note": _why_nothing(name, target, records)})
     truths = [injury.truth(injured, usual) for injured, usual in blocks]
     if absent := truths.count(None):
-        note = f"it was not there in {absent} of {len(truths)} blocks, by {injury.witness}"
+        note = f"it was not there in {absent} of {count(len(truths), 'block')}, by {injury.witness}"
         return finding.model_copy(update={"size": False, "verdict_right": False, "note": note})
     truth = _mean([truth for truth in truths if truth])
     finding = finding.model_copy(update={"truth": (truth.low, truth.high)})
@@ -102,7 +103,7 @@ def _finding(
         "size": effect.interval[0] <= truth.high and truth.low <= effect.interval[1],
         "place": grown == injury.phase if injury.phase and grown and _away(truth) > width else None,
         "verdict_right": right,
-        "note": "" if right is not None else f"too small for {effect.blocks} blocks",
+        "note": "" if right is not None else f"too small for {count(effect.blocks, 'block')}",
     }
     return finding.model_copy(update=judgement)
 

@@ -17,7 +17,7 @@ from analysis.load.plans import margin_of
 from analysis.load.records import Records, load
 from analysis.report.answer import answer
 from analysis.report.document import Level, answer_lines, document, more_options
-from analysis.report.formatting import count, warning_lines
+from analysis.report.formatting import warning_lines
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import as_csv, comparison_output, warning_outputs
 from analysis.report.terminal import Terminal
@@ -31,6 +31,7 @@ from provisioning.paths import home
 from suite.results.runs import is_run
 from suite.results.store import RESULTS, latest_run
 from suite.selftest.certificate import FILE, Certificate, read_certificate
+from suite.units import count
 from suite.untrusted.console import PlainConsole
 
 _MARGIN = click.option(

@@ -9,7 +9,7 @@ from suite.plan import Plan, Trial
 from suite.progress import Allowance, Display, Lines
 from suite.records.record import TrialRecord
 from suite.results.store import Run
-from suite.units import format_duration
+from suite.units import count, format_duration
 
 MOST_SHOWN = 3
 """The ratios that are shown after a block, those with the widest intervals; more would not fit a line."""
@@ -83,7 +83,11 @@ class Outlook:
             return
         seconds = self.clock.seconds_of((blocks - done) * self._of_block)
         found.append(f"about {format_duration(seconds)} to go" if seconds else "")
-        whole = f"{blocks} blocks in the budget" if blocks < self.blocks else f"{'at least ' * at_least}{blocks} blocks"
+        whole = (
+            f"{count(blocks, 'block')} in the budget"
+            if blocks < self.blocks
+            else f"{'at least ' * at_least}{count(blocks, 'block')}"
+        )
         self.say(f"after {done} of {whole}: {'; '.join(filter(None, found))}")
 
     def _intervals(self) -> Mapping[str, tuple[float, float, float]]:

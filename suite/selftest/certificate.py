@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from suite.part import Part
 from suite.results.files import read
+from suite.units import count
 from suite.untrusted.parse import parse_object
 
 FILE = "selftest.json"
@@ -133,7 +134,9 @@ class Certificate(Part):
         found = sum(one.found for one in self.judged)
         effect = self.smallest.get("throughput")
         smallest = (
-            "" if effect is None else (f"; smallest throughput effect that {self.blocks} blocks show: {effect:.1%}")
+            ""
+            if effect is None
+            else (f"; smallest throughput effect that {count(self.blocks, 'block')} show: {effect:.1%}")
         )
         return f"this machine's selftest of {self.made_at[:10]} found {found} of {len(self.judged)} injuries{smallest}"
 

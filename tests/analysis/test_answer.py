@@ -137,8 +137,9 @@ def test_trials_disturbed_beyond_the_bound_withhold_the_verdict_if_trimming_does
     found = sentence(compare(load([tmp_path / "run"])))
     if stands:
         assert found.endswith(
-            "beyond the margin of 2 %; disturbed within bounds: the CPUs were busy with other work (over 2 % of the CPU "
-            f"time) in {disturbed} of 20 trials, over 10 % of the CPU time in {disturbed}, which trimming leaves out."
+            "beyond the margin of 2 %; disturbed within bounds: the CPUs were busy with other work (over 2 % of the "
+            f"CPU time) in {disturbed} of 20 trials, "
+            f"over 10 % of the CPU time in {disturbed}, which trimming leaves out."
         )
     else:
         reason = "the CPUs were busy with other work (over 10 % of the CPU time) in 4 of 20 trials on container"
@@ -227,6 +228,12 @@ def test_too_few_blocks_and_disturbed_ones_lack_those_that_would_carry_a_verdict
     assert steps[1].endswith("may decide sooner: --design alternating")
     smoke = run(save, tmp_path, 0.8, blocks=6, profile="smoke")
     assert list(next_steps(smoke, tmp_path)) == ["The smoke profile decides nothing: measure with --profile quick."]
+
+
+def test_one_block_is_no_plural_anywhere(tmp_path: Path, save: Any) -> None:
+    comparison = run(save, tmp_path, 0.9, blocks=1)
+    for form in (as_markdown(comparison), as_json(comparison)):
+        assert not re.search(r"\b1 (blocks|trials)\b", form), form
 
 
 def test_every_form_begins_with_the_answer(tmp_path: Path, save: Any) -> None:

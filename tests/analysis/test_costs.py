@@ -170,3 +170,10 @@ def test_another_data_set_or_page_cache_in_a_block_is_refused_and_named(
     save(target="vm", **real(60 * MIB, **changes))
     (found,) = [each for each in compare(load([tmp_path / "run"])).warnings if each.kind == "incomparable"]
     assert found.message.endswith(f"no ratio is formed: {difference}")
+
+
+def test_less_all_in_than_inside_is_explained(tmp_path: Path, save: Any) -> None:
+    for target, all_in_s in (("bare-metal", 1.1), ("vm", 0.676)):
+        save(target=target, sizes=WORK, resources=used(1.0, all_in_s))
+    lines = printed(compare(load([tmp_path / "run"])), 200)
+    assert "CPU seconds all-in below inside (vm): the clock inside runs on" in lines
