@@ -106,13 +106,12 @@ class Command(PlannedScenario):
             return Measurement(
                 elapsed_s=elapsed_s,
                 throughput_per_s=throughput_of(log),
-                steps=None,
                 timeline=_timeline(log, elapsed_s),
                 environment=job.environment(),
                 metrics=metrics_of(log.said("metrics", "metrics")),
                 clock_ratio=log.clock_ratio("environment", "metrics"),
                 usage=log.usage(),
-                details=log.said("metrics", "details"),
+                details=dict(log.said("metrics", "details")),
             )
 
 

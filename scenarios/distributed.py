@@ -245,8 +245,7 @@ def _measurement(ranks: Sequence[RankProcess], measured: Mapping[int, Measuremen
     """Return the job's numbers from those ``measured`` of its workers, by rank."""
     first = _workers(ranks)[0]
     with recordable(first.job.argv):
-        return replace(
-            measured[first.number],
+        return measured[first.number].changed(
             throughput_per_s=sum(each.throughput_per_s or 0.0 for each in measured.values()),
             # Every worker has the whole data set, as in the paper.
             data_use=data_use_of(first.job),

@@ -3,7 +3,6 @@
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import replace
 
 from scenarios.events import Transcript
 from scenarios.job import AttestedJob
@@ -24,7 +23,7 @@ def with_epochs(job: AttestedJob[Transcript], dataset: Dataset, measured: Measur
     timeline = measured.timeline or Timeline()
     if not sizes.epochs:
         epochs = Epochs(steps=steps, scaled_share=sizes.steps / steps if steps else None)
-        return replace(measured, epochs=epochs, metrics={**measured.metrics, **_scaled(epochs, timeline)})
+        return measured.changed(epochs=epochs, metrics={**measured.metrics, **_scaled(epochs, timeline)})
     said = job.log.events["steps"].fields
     checkpoints = job.log.said("steps", "checkpoints")
     written = {**checkpoints, "filesystem": job.seen and job.seen.temporary_filesystem} if checkpoints else None
@@ -34,8 +33,7 @@ def with_epochs(job: AttestedJob[Transcript], dataset: Dataset, measured: Measur
         raise MeasurementError(told, kind="protocol")
     measured_s = math.fsum(epochs.seconds)
     between_s = max(0.0, job.log.between("measuring", "measured") - measured_s)
-    return replace(
-        measured,
+    return measured.changed(
         epochs=epochs,
         throughput_per_s=step_images * sizes.steps / measured_s,
         timeline=timeline.model_copy(update={"measured_s": measured_s, "between_epochs_s": between_s}),

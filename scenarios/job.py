@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import IO, Generic, TypeVar
 
 import msgspec
@@ -207,7 +207,7 @@ def launch(
         launched(job.launch())
         elapsed_s = job.follow()
     with recordable(job.argv):
-        return replace(measurement_of(job, elapsed_s), data_use=data_use_of(job))
+        return measurement_of(job, elapsed_s).changed(data_use=data_use_of(job))
 
 
 @contextmanager

@@ -176,15 +176,13 @@ def _measurement(job: AttestedJob[EventLog], elapsed_s: float) -> Measurement:
             raise MeasurementError("the worker has measured nothing", kind="protocol", remedy="see bench image verify")
         return Measurement(
             elapsed_s=elapsed_s,
-            throughput_per_s=None,
-            steps=None,
             # Everything between launch and exit is in the metrics of the probe.
             timeline=Timeline(**transcript.ends(elapsed_s)),
             environment=job.environment(),
             metrics=metrics,
             clock_ratio=transcript.clock_ratio("environment", "metrics"),
             usage=transcript.usage(),
-            details=details,
+            details=dict(details),
         )
 
 

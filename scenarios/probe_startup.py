@@ -6,7 +6,7 @@ has got there. (The timeline's launch holds the end of the process too, and need
 
 import time
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from scenarios.events import Silent
 from scenarios.job import run_job
@@ -64,7 +64,7 @@ class Startup:
         job = trial.with_job(model=model, sizes=workload, devices=Devices(device=trial.job.devices.device))
         measured = run_job(job, node, stopwatch, account)
         details = {**measured.details, "model": model, **workload.model_dump()}
-        return replace(measured, throughput_per_s=None, steps=None, metrics=stopwatch.metrics(), details=details)
+        return measured.changed(throughput_per_s=None, steps=None, metrics=stopwatch.metrics(), details=details)
 
 
 STARTUP = Startup()

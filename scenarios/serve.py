@@ -205,7 +205,6 @@ def _measurement(server: RankProcess, client: RankProcess, elapsed_s: float) -> 
         return Measurement(
             elapsed_s=elapsed_s,
             throughput_per_s=throughput_of(asked),
-            steps=None,
             timeline=Timeline(
                 **served.ends(elapsed_s),
                 imports_s=served.between("started", "imported"),

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from threading import Event
 
 from scenarios.aggressor import AggressorProcess, running_aggressors
@@ -126,8 +125,8 @@ class Shared(PlannedScenario):
         if trial.aggressor is None:
             measured = launch(job, account)
             with recordable(job.argv):
-                return replace(
-                    measured, aggressors=[AggressorInstance(environment=each.job.environment()) for each in aggressors]
+                return measured.changed(
+                    aggressors=[AggressorInstance(environment=each.job.environment()) for each in aggressors]
                 )
         observer.phase("aggressor", trial.aggressor)
         with running_aggressors(aggressors, 2.0 * trial.trial_timeout_s) as group:
@@ -140,7 +139,7 @@ class Shared(PlannedScenario):
             group.stop()
         with recordable(job.argv):
             records = [each.record(job.log, measured.elapsed_s) for each in aggressors]
-        return replace(measured, aggressors=records)
+        return measured.changed(aggressors=records)
 
 
 def _prepared(trial: Trial, sharing: Sharing, number: int, instances: Sequence[Instance]) -> AggressorProcess:

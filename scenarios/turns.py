@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import IO, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel
@@ -99,8 +98,7 @@ class WorkerTurns(Generic[_Said]):
         with recordable(self.job.argv):
             found = self.measurement(elapsed_s, span_s)
             timeline = found.timeline or Timeline()
-            return replace(
-                found,
+            return found.changed(
                 timeline=timeline.model_copy(update={"measured_s": span_s}),
                 usage=Usage(
                     cpu_s=math.fsum(one.cpu_s for one in used), minor_faults=sum(one.minor_faults for one in used)
@@ -155,7 +153,7 @@ class TrainingTurns(WorkerTurns[StepsBurst]):
 
     def measurement(self, elapsed_s: float, span_s: float) -> Measurement:
         """See ``WorkerTurns``."""
-        return replace(measurement(self.job, elapsed_s, self._steps(), span_s), data_use=data_use_of(self.job))
+        return measurement(self.job, elapsed_s, self._steps(), span_s).changed(data_use=data_use_of(self.job))
 
     def _steps(self) -> Steps:
         """Return the steps of all bursts, one after the other."""

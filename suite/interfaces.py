@@ -8,22 +8,13 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, Protocol, runtime_checkable
 
+from suite.part import Seconds
 from suite.plan import Trial
 from suite.records.environment import Environment
-from suite.records.record import (
-    AggressorInstance,
-    DataUse,
-    Epochs,
-    Link,
-    MetricValue,
-    Rank,
-    Steps,
-    Timeline,
-    TrialRecord,
-)
+from suite.records.record import Link, TrialNumbers, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
 
 
@@ -186,30 +177,19 @@ class Observer(Protocol):
     def note(self, text: str) -> None: ...
 
 
-@dataclass(frozen=True)
-class Measurement:
+class Measurement(TrialNumbers):
     """The numbers of one trial that came to its end."""
 
-    elapsed_s: float
+    elapsed_s: Seconds
     """From the launch to the end; of a job that took turns it holds the waiting, and is not recorded."""
-    throughput_per_s: float | None
-    steps: Steps | None
-    timeline: Timeline | None
     environment: Environment
-    metrics: Mapping[str, MetricValue] = field(default_factory=dict)
-    weights_sha256: str | None = None
-    """The digest of the trained weights, as the worker has said it."""
-    data_use: DataUse | None = None
-    epochs: Epochs | None = None
-    ranks: Sequence[Rank] = ()
-    """The ranks of a distributed job; ``environment`` is then that of the first worker."""
-    aggressors: Sequence[AggressorInstance] = ()
-    """The aggressors beside a victim, by instance; ``environment`` is that of the victim."""
-    clock_ratio: float | None = None
-    """Measured time on the target's clock over the same on the host's; 1 when the clocks agree."""
+    """Seen from inside; of several instances, by the first worker, or by the victim."""
     usage: Usage | None = None
     """What the job used, by its own accounting."""
-    details: Mapping[str, object] = field(default_factory=dict)
+
+    def changed(self, **fields: object) -> "Measurement":
+        """Return the same measurement with other values of these fields."""
+        return self.model_copy(update=fields)
 
 
 class Account(AbstractContextManager[object], Protocol):

@@ -18,15 +18,13 @@ from suite.job.envelope import Envelope
 from suite.part import first_problem
 from suite.plan import Trial
 from suite.records.environment import Environment, Environments
-from suite.records.record import Alternation, Outcome, TrialRecord
+from suite.records.record import Alternation, Outcome, TrialNumbers, TrialRecord
 from suite.records.usage import Resources, Usage
 from suite.results.store import StoreError
 from suite.untrusted.terminal import clean
 
 _OF_TRIAL = sorted(Trial.model_fields.keys() & TrialRecord.model_fields.keys())
 """The fields of a trial that its record copies: all that both have."""
-_OF_MEASUREMENT = (Measurement.__dataclass_fields__.keys() & TrialRecord.model_fields.keys()) - {"environment"}
-"""The fields of a measurement that the record of a trial which came to its end copies."""
 _MOST_MESSAGE, _MOST_TAIL = 4000, 64_000
 """The most characters of a message, and of the end of an output, in a record: a worker's are as long as it likes."""
 
@@ -97,7 +95,7 @@ class Course:
         if not takes_turns:  # the times of a job that takes turns hold its waiting
             fields |= {"open_s": self.open_s, "opening": self.opening, "close_s": self.close_s}
         if measured:
-            names = _OF_MEASUREMENT - ({"elapsed_s"} if takes_turns else set())
+            names = TrialNumbers.model_fields.keys() - ({"elapsed_s"} if takes_turns else set())
             fields |= {name: getattr(measured, name) for name in names}
         return TrialRecord.model_validate(
             {

@@ -305,8 +305,8 @@ class Outcome(Part):
         return self
 
 
-class TrialRecord(Part):
-    """One trial: one job, launched and finished, or failed."""
+class _Head(Part):
+    """Which trial a record is of, of which job, and how it ended."""
 
     schema_version: Literal[3] = 3
     run_id: str
@@ -328,21 +328,19 @@ class TrialRecord(Part):
     outcome: Outcome
     job: Job
     """The job that decides the meaning of the numbers, as the plan and the trial had it."""
+
+
+class TrialNumbers(Part):
+    """The numbers of a trial that its scenario measures. Those of a failed trial are absent."""
+
     throughput_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     elapsed_s: Seconds | None = None
     """The time from launching the job in the ready target until it has ended, on the host's monotonic clock. Null for
-    a job that takes turns, as are the next two: while it waited, others had the machine."""
-    open_s: Seconds | None = None
-    """The time that the target needs to be ready to launch the job, without what the suite asks on its own account."""
-    opening: dict[str, Seconds] = {}
-    """The parts of ``open_s``: ``boot``, ``container``, ``network``, ``tree`` and what else was opened."""
-    close_s: Seconds | None = None
+    a job that takes turns, as are ``open_s`` and ``close_s``: while it waited, others had the machine."""
     steps: Steps | None = None
     weights_sha256: Digest | None = None
     """The digest of the trained weights after the last step; of a distributed job the first worker's, as ``steps`` are.
     Null for a job that trains nothing of the suite's, and in records of an older suite."""
-    alternation: Alternation | None = None
-    """The turns of a job of the alternating design."""
     timeline: Timeline | None = None
     metrics: dict[str, MetricValue] = {}
     """The numbers of a probe, in place of a throughput, by name; or a training's own, and those of its epochs."""
@@ -352,12 +350,24 @@ class TrialRecord(Part):
     ranks: list[Rank] = []
     aggressors: list[AggressorInstance] = []
     clock_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    details: dict[str, Any] = {}
+
+
+class TrialRecord(TrialNumbers, _Head):
+    """One trial: one job, launched and finished, or failed."""
+
+    open_s: Seconds | None = None
+    """The time that the target needs to be ready to launch the job, without what the suite asks on its own account."""
+    opening: dict[str, Seconds] = {}
+    """The parts of ``open_s``: ``boot``, ``container``, ``network``, ``tree`` and what else was opened."""
+    close_s: Seconds | None = None
+    alternation: Alternation | None = None
+    """The turns of a job of the alternating design."""
     substitutes: list[str] = []
     """The substitutes for what this host lacks, shown wherever the numbers are shown."""
     environment: Environments
     conditions: Conditions | None = None
     resources: Resources | None = None
-    details: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _numbers_only_when_measured(self) -> Self:

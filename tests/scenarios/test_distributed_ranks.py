@@ -42,7 +42,7 @@ def worker(span_s: float) -> list[str]:
         event("warmup", 105.0, step=2, of=2),
         event("measuring", 105.5, steps=3),
         event("measured", 105.5 + span_s),
-        event("steps", 116.0, steps=STEPS, usage={}, weights_sha256=f"weights of {span_s} s"),
+        event("steps", 116.0, steps=STEPS, usage={}, weights_sha256=f"{span_s:064.0f}"),
         event("done", 116.5, exchanged=EXCHANGED),
     ]
 
@@ -78,7 +78,7 @@ def test_the_throughput_is_the_sum_of_the_workers_and_every_rank_is_recorded(
     assert [rank.throughput_per_s for rank in measured.ranks] == [None, 1.5, 0.75]
     assert [rank.sent_bytes for rank in measured.ranks] == [40, 40, 40]
     assert measured.ranks[1].compute_s == 4.0
-    assert measured.weights_sha256 == "weights of 4.0 s", "the steps and the weights are the first worker's"
+    assert measured.weights_sha256 == f"{4:064}", "the steps and the weights are the first worker's"
 
 
 def test_each_rank_is_told_its_place_and_where_the_first_one_is(

@@ -69,7 +69,7 @@ def test_what_a_client_sees_is_measured_from_the_launch_to_saturation(
     assert found.environment.torch is not None
     assert found.usage is not None
     assert (found.usage.cpu_s or 0) > 0
-    assert set(found.details["answered_per_s"]) == {"40"}  # type: ignore[call-overload]
+    assert set(found.details["answered_per_s"]) == {"40"}
     phases = [name for name, _ in observer.phases]
     assert phases == ["attesting", "launching", "preparing", "waiting for the first answer", "measuring", "finishing"]
 

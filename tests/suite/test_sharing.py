@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -103,7 +102,7 @@ def measured(trial: Trial, **aggressor: Any) -> Measurement:
     beside = AggressorInstance(
         environment=place(other, **aggressor), aggression=aggression() if trial.aggressor else None
     )
-    return Measurement(5.0, 10.0, None, None, place(victim), aggressors=[beside])
+    return Measurement(elapsed_s=5.0, throughput_per_s=10.0, environment=place(victim), aggressors=[beside])
 
 
 def test_every_instance_is_held_to_its_own_share() -> None:
@@ -114,7 +113,7 @@ def test_every_instance_is_held_to_its_own_share() -> None:
     (found,) = _differences(trial, measured(trial, memory_bytes=GIB // 2))
     assert found.startswith("aggressor 1: ")
     assert "bytes of memory" in found
-    victim = replace(measured(trial), environment=place(trial.job.envelope))
+    victim = measured(trial).changed(environment=place(trial.job.envelope))
     assert any(found.startswith("victim: CPUs") for found in _differences(trial, victim))
 
 
