@@ -1,0 +1,187 @@
+"""Every surface gives the verdicts of the comparison: tables, JSON, CSV, Markdown, page, explanation and gate."""
+
+import csv
+import html
+import io
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from analysis.audit.audit import audited
+from analysis.compare.comparison import compare
+from analysis.compare.regression import regress
+from analysis.compare.results import Comparison
+from analysis.explain.attribution import explain
+from analysis.explain.explanation import Explained
+from analysis.load.records import Records, load
+from analysis.report import page
+from analysis.report.document import document
+from analysis.report.elements import Document
+from analysis.report.formatting import ends, times
+from analysis.report.gate import gate_document
+from analysis.report.markdown import as_markdown
+from analysis.report.rows import as_csv, as_json
+from analysis.report.terminal import Terminal
+from analysis.report.waterfall import explanation_document
+from commands.compare.output import gate_output
+from suite.records.usage import Conditions
+from suite.results.store import Run
+from tests.analysis.conftest import record
+from tests.analysis.test_stored_runs import NAMES, RUNS, TOGETHER
+
+LISTS = ("rows", "overall", "interactions", "aa", "ablations", "interference", "isolation")
+VERDICTS = "no verdict|slower|faster|equivalent|undecided|tail|typical-only"
+SHOWN = re.compile(rf"([\d.e+-]+)x \(?([\d.e+-]+ to [\d.e+-]+?|too noisy to say)\)?,? ({VERDICTS})")
+"""A ratio with its interval and its verdict, in a cell or in a line."""
+SHARES = re.compile(r"\d+ % of that is|[+-]\d\S* to [+-]\d\S* +-?\d+ %")
+"""A part as a share of a difference."""
+
+Shown = Mapping[tuple[str, str], set[str]]
+"""The verdicts of each ratio and interval as they are written."""
+
+
+class Surfaces(NamedTuple):
+    records: Records
+    comparison: Comparison
+    explained: Explained
+    told: dict[str, Any]
+
+
+def decided(directory: Path) -> Path:
+    """Store a run of the profile ``quick``: a container that is slower, and a disturbed VM that would be."""
+    rng = np.random.default_rng(0)
+    for block in range(8):
+        for target, speed in (("bare-metal", 10.0), ("container", 8.0), ("vm", 7.0)):
+            for more in ({}, {"replica": 1} if target == "bare-metal" else {"ablation": "pinning"}):
+                busy = Conditions(interval_s=20.0, other_cpu_s=20.0 if target == "vm" else 0.0)
+                now = speed * math.exp(rng.normal(0, 0.002))
+                values = {"throughput_per_s": now, "elapsed_s": 200 / now, "conditions": busy, "target": target, **more}
+                Run(directory / "run").save(record(block=block, **values))
+    return directory / "run"
+
+
+@pytest.fixture(scope="module", params=[*NAMES, *TOGETHER, "decided"])
+def surfaces(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Surfaces:
+    name = request.param
+    places = (
+        [decided(tmp_path_factory.mktemp(name))]
+        if name == "decided"
+        else [RUNS / one for one in TOGETHER.get(name, (name,))]
+    )
+    records = load(places) if name == "decided" else audited(load(places))
+    comparison = compare(records)
+    return Surfaces(records, comparison, explain(records, comparison), json.loads(as_json(comparison)))
+
+
+def terminal(parts: Document, width: int = 140) -> str:
+    console = Console(width=width, file=io.StringIO())
+    console.print(Terminal(parts))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def verdicts(told: Mapping[str, Any]) -> Shown:
+    """Return the verdicts in JSON, of which each has its reason if it is withheld."""
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for row in (row for name in LISTS for row in told[name]):
+        assert (row["verdict"] is None) == bool(row["withheld"]) or row["ratio_low"] is None
+        if row["ratio_low"] is not None:
+            interval = row["ratio_low"], row["ratio_high"]
+            found[times(row["ratio"]), ends(interval)].add(row["verdict"] or "no verdict")
+    return found
+
+
+def shown(text: str) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield each ratio with an interval, and its verdict, of a page, a table or lines."""
+    plain = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).replace("|", " ").split())
+    for ratio, interval, verdict in SHOWN.findall(plain):
+        yield (ratio, interval), verdict
+
+
+def test_tables_markdown_and_page_give_the_verdicts_of_the_json(
+    surfaces: Surfaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, comparison, explained, told = surfaces
+    monkeypatch.setattr(page, "pictures", lambda *_: ())
+    expected = verdicts(told)
+    texts = {
+        "overview": terminal(document(comparison)),
+        "markdown": as_markdown(comparison),
+        "page": page.render(records, comparison, explained),
+    }
+    for surface, text in texts.items():
+        # A ratio below 0.1 is shorter in the overview.
+        pairs = [pair for pair in shown(text) if surface != "overview" or pair[0] in expected]
+        assert [pair for pair in pairs if pair[1] not in expected[pair[0]]] == [], surface
+        if surface != "overview":
+            assert {key for key, _ in pairs} >= {*expected} - own_lines(told), surface
+
+
+def own_lines(told: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Return what only lines and narrow tables leave out: metrics that support the others."""
+    supporting = [row for name in LISTS for row in told[name] if row["ratio_low"] is not None and name != "rows"]
+    return {(times(row["ratio"]), ends((row["ratio_low"], row["ratio_high"]))) for row in supporting}
+
+
+def test_csv_gives_the_verdicts_of_the_json(surfaces: Surfaces) -> None:
+    rows = csv.DictReader(io.StringIO(as_csv(surfaces.comparison)))
+    assert [(row["verdict"], row["withheld"]) for row in rows] == [
+        (row["verdict"] or "", "; ".join(row["withheld"])) for row in surfaces.told["rows"]
+    ]
+
+
+def test_the_answer_claims_nothing_that_is_withheld(surfaces: Surfaces) -> None:
+    for claim in surfaces.told["answer"]["claims"]:
+        assert (claim["verdict"] is None) == bool(claim["withheld"]) or claim["slower"] is None
+        if claim["withheld"]:
+            assert re.search(VERDICTS.removeprefix("no verdict|"), claim["sentence"]) is None
+            assert all(reason in claim["sentence"] for reason in claim["withheld"])
+
+
+def test_explanations_have_the_verdicts_and_no_share_of_what_is_withheld(surfaces: Surfaces) -> None:
+    _, comparison, explained, told = surfaces
+    reasons = {(row["variant"], row["model"], row["target"]): row["withheld"] for row in told["rows"] if row["blocks"]}
+    for one in explained.explanations:
+        assert list(one.withheld) == reasons[one.job.variant, one.model, one.target]
+        assert all(ablation in comparison.ablations for ablation in one.ablations)
+        text = terminal(explanation_document(Explained((one,), ())))
+        assert all(pair[1] in verdicts(told)[pair[0]] for pair in shown(text))
+        interval = one.whole.interval
+        judged = not one.withheld and interval is not None and not interval[0] <= 0 <= interval[1]
+        assert bool(SHARES.search(text)) == judged
+        if one.withheld:
+            assert one.prediction is None or not one.prediction.parts
+            assert ", ".join(one.withheld) in " ".join(text.split())
+
+
+def test_the_gate_cannot_tell_of_trials_that_carry_no_verdict(surfaces: Surfaces) -> None:
+    records, _, _, told = surfaces
+    if not records.trials["ok"].any():
+        return
+    found = regress(records, records, 0.05)
+    carries = {
+        (row["model"], row["target"], row["metric"]): not row["withheld"] for row in told["rows"] if row["value"]
+    }
+    for change in json.loads(gate_output(found).model_dump_json())["changes"]:
+        key = change["model"], change["target"], change["metric"]
+        if change["outcome"] not in (None, "cannot tell"):
+            assert carries[key]
+            assert not change["withheld"]
+        elif change["outcome"] and not change["arm"] and change["target"] != "bare-metal" and not carries[key]:
+            assert change["withheld"]
+    if any(change.outcome for change in found.changes):
+        assert terminal(gate_document(found)).lower().startswith(found.outcome or "")
+
+
+def test_the_run_that_decides_has_both_verdicts_and_withheld_ones(tmp_path: Path) -> None:
+    told = json.loads(as_json(compare(load([decided(tmp_path)]))))
+    found = {row["target"]: row["verdict"] for row in told["rows"] if row["metric"] == "throughput"}
+    assert (found["container"], found["vm"]) == ("slower", None)
