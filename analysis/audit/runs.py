@@ -175,10 +175,7 @@ def files(run: Path, *, every_digest: bool) -> Iterator[Finding]:
     if manifest is None:
         yield NO_MANIFEST.at(run, f"there is no {MANIFEST}")
         return
-    # A link in the place of a file does not count.
-    plan = {PLAN: (run / PLAN).stat().st_size} if (run / PLAN).is_file() and not (run / PLAN).is_symlink() else {}
-    records = (entry for entry in record_entries(run) if entry.is_file(follow_symlinks=False))
-    sizes = plan | {f"{TRIALS}/{entry.name}": entry.stat().st_size for entry in records}
+    sizes = _sizes(run)
     digests = every_digest or sum(sizes.values()) <= _READ_BYTES
     for name, size_bytes in sizes.items():
         listed = manifest.files.get(name)
@@ -192,3 +189,10 @@ def files(run: Path, *, every_digest: bool) -> Iterator[Finding]:
         if names:
             first = os.path.basename(min(names))  # noqa: PTH119 (a name, and no path here)
             yield kind.at(run, f"{len(names)} files are {text} (the first: {first})")
+
+
+def _sizes(run: Path) -> dict[str, int]:
+    """Return the size of the plan and of each record. A link in the place of a file does not count."""
+    plan, records = run / PLAN, (entry for entry in record_entries(run) if entry.is_file(follow_symlinks=False))
+    sizes = {PLAN: plan.stat().st_size} if plan.is_file() and not plan.is_symlink() else {}
+    return sizes | {f"{TRIALS}/{entry.name}": entry.stat().st_size for entry in records}

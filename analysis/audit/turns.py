@@ -94,20 +94,25 @@ def turns_of_blocks(trials: pd.DataFrame, block: list[str]) -> Iterator[Finding]
         if rows["block_s"].nunique() > 1 or rows["begin_s"].max() - rows["begin_s"].min() > rows["block_s"].max():
             for path in rows["path"]:
                 yield TURNS.at(path, f"the trials of block {number} did not take their turns together")
-            continue
-        instances = {taken.instances for taken in rows["alternation"]}
-        by_trial = zip(rows["path"], rows["alternation"], strict=True)
-        bursts = [(burst, path) for path, taken in by_trial for burst in taken.bursts]
-        places = {(burst.round, burst.position) for burst, _ in bursts}
-        if len(instances) > 1 or len(rows) > max(instances) or len(places) < len(bursts):
-            for path in rows["path"]:
-                yield TURNS.at(path, f"the turns of block {number} are not those of its {max(instances)} instances")
-        last_s = max(taken.bursts[-1].ended_s for taken in rows["alternation"])
-        wrong = (rows["interval_s"] < last_s) | (rows["interval_s"] > last_s * (1 + CLOCKS_SHARE) + COUNTING_S)
-        for path, interval_s in rows.loc[wrong, ["path", "interval_s"]].itertuples(index=False):
-            yield TURNS.at(path, f"its counters enclose {interval_s:.6g} s, and the last turn ended after {last_s:.6g}")
-        spans = sorted((burst.begun_s, burst.ended_s, path) for burst, path in bursts)
-        for (_, ended_s, path), (begun_s, _, next_path) in itertools.pairwise(spans):
-            if begun_s < ended_s:
-                ended = f"its turn ended {ended_s - begun_s:.3g} s after {Path(next_path).stem} had begun one"
-                yield TURNS.at(path, ended)
+        else:
+            yield from _turns_together(number, rows)
+
+
+def _turns_together(number: object, rows: pd.DataFrame) -> Iterator[Finding]:
+    """Yield the trials of one block whose turns are not those of its instances, or that computed at the same time."""
+    instances = {taken.instances for taken in rows["alternation"]}
+    by_trial = zip(rows["path"], rows["alternation"], strict=True)
+    bursts = [(burst, path) for path, taken in by_trial for burst in taken.bursts]
+    places = {(burst.round, burst.position) for burst, _ in bursts}
+    if len(instances) > 1 or len(rows) > max(instances) or len(places) < len(bursts):
+        for path in rows["path"]:
+            yield TURNS.at(path, f"the turns of block {number} are not those of its {max(instances)} instances")
+    last_s = max(taken.bursts[-1].ended_s for taken in rows["alternation"])
+    wrong = (rows["interval_s"] < last_s) | (rows["interval_s"] > last_s * (1 + CLOCKS_SHARE) + COUNTING_S)
+    for path, interval_s in rows.loc[wrong, ["path", "interval_s"]].itertuples(index=False):
+        yield TURNS.at(path, f"its counters enclose {interval_s:.6g} s, and the last turn ended after {last_s:.6g}")
+    spans = sorted((burst.begun_s, burst.ended_s, path) for burst, path in bursts)
+    for (_, ended_s, path), (begun_s, _, next_path) in itertools.pairwise(spans):
+        if begun_s < ended_s:
+            ended = f"its turn ended {ended_s - begun_s:.3g} s after {Path(next_path).stem} had begun one"
+            yield TURNS.at(path, ended)

@@ -14,11 +14,11 @@ from analysis.compare.costs import ALL_IN, costs, with_costs
 from analysis.compare.effects import (
     GroupKey,
     ablation_effects,
+    all_ratios,
     effects_of,
     interactions,
     judged,
     overall,
-    ratios_of,
 )
 from analysis.compare.groups import circumstances, groups, same_work
 from analysis.compare.interference import interference, isolation
@@ -48,7 +48,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     ok = plain(finished)
     formed = usable(to_baseline(ok, [*(metric.column for metric in metrics), ALL_IN]), force=force)
     targets = formed.pairs[formed.pairs["target"] != BASELINE]
-    ratios = {metric.column: ratios_of(targets, metric) for metric in metrics}
+    ratios = all_ratios(targets, metrics)
     looked = looked_after(records.directories)
     effects = {metric.column: judged(ratios[metric.column], metric, margin, looked) for metric in metrics}
     # Opening is left out: one layer comes after the other, and their times add.

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from analysis.compare.pairing import ROW, grouped, pair, papers_order, plain
+from analysis.compare.pairing import grouped, pair, papers_order, plain
 from analysis.compare.results import AblationEffect, ComparedJob, Effect, Expected, Overall, known_first
 from analysis.compare.validity import marks_of, usable
-from analysis.load.metrics import METRICS, Metric
+from analysis.load.metrics import METRICS, Metric, metrics_of
 from analysis.statistics.ratios import SIGNIFICANCE, Location, Verdict, judge, locate
 from analysis.statistics.sequential import level_of
 from analysis.statistics.tails import Tail, qualified, tail_of
@@ -38,10 +38,20 @@ relative to is in ``BASE``, which a ratio of ratios does not have."""
 
 def ratios_of(pairs: pd.DataFrame, metric: Metric) -> dict[Key, pd.DataFrame]:
     """Return the log ratios of every target of the pairs, in the blocks in which the metric was measured."""
-    columns = {metric.column: RATIO, f"{metric.column}_base": BASE}
-    measured = pairs.loc[metric.rows(pairs) & pairs[metric.column].notna(), [*ROW, "run_id", "block", *columns]]
-    by_block = measured.rename(columns=columns).set_index(["run_id", "block"])
-    return {key: rows[[RATIO, BASE]] for key, rows in grouped(by_block)}
+    return all_ratios(pairs, [metric])[metric.column]
+
+
+def all_ratios(pairs: pd.DataFrame, metrics: Sequence[Metric]) -> dict[str, dict[Key, pd.DataFrame]]:
+    """Return those of every metric, by its column."""
+    ratios: dict[str, dict[Key, pd.DataFrame]] = {metric.column: {} for metric in metrics}
+    for key, rows in grouped(pairs):
+        blocks = pd.MultiIndex.from_frame(rows[["run_id", "block"]])
+        for metric in metrics_of(metrics, key[0].scenario, key[1]):
+            measured = rows[metric.column].notna().to_numpy()
+            if measured.any():
+                values = {RATIO: rows[metric.column].to_numpy(), BASE: rows[f"{metric.column}_base"].to_numpy()}
+                ratios[metric.column][key] = pd.DataFrame(values, index=blocks)[measured]
+    return ratios
 
 
 def judged(
@@ -127,8 +137,8 @@ def ablation_effects(
         pairs = pair(switched, plain(ok), list(ratios), same=["target"])
         formed = usable(pairs, force=force, switched=facts_that_may_differ(name))
         warnings += refusals(formed.refused, "the same target as it is", name)
-        for metric in metrics:
-            ratios[metric.column] |= {(*key, name): values for key, values in ratios_of(formed.pairs, metric).items()}
+        for column, of_metric in all_ratios(formed.pairs, metrics).items():
+            ratios[column] |= {(*key, name): values for key, values in of_metric.items()}
         notes |= {(*key, name): texts for key, texts in notes_of(switched, formed.pairs).items()}
     effects = effects_of(ratios, metrics, margin)
     order = sorted(effects, key=lambda key: (*papers_order(*key[:3]), key[3]))

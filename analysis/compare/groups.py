@@ -2,8 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -44,15 +43,12 @@ def groups(
     """
     targets: dict[GroupKey, list[TargetSummary]] = defaultdict(list)
     units: dict[GroupKey, object] = {}
-    finished = dict(grouped(trials[trials["ok"]]))
-    for row in _table(trials, pairs, metrics).to_dict("records"):
-        job, model, target = job_of(row), row["model"], row["target"]
-        measured = metrics_of(metrics, job.scenario, model)
-        of_target = {metric.name: effects[metric.column].get((job, model, target)) for metric in measured}
-        rows = finished.get((job, model, target), trials[:0])
-        summary = _summary(row, rows, measured, of_target)
-        targets[job, model].append(replace(summary, losses=_mean_losses(rows["losses"])))
-        units[job, model] = row["unit"]
+    with_base = dict(grouped(pairs))
+    for key, rows in grouped(trials):
+        job, model, target = key
+        measured = {one: effects[one.column].get(key) for one in metrics_of(metrics, job.scenario, model)}
+        targets[job, model].append(_summary(target, rows, with_base.get(key, pairs[:0]), measured))
+        units[job, model] = rows["unit"].iloc[0]
     names = WORKLOADS.names()
     # Trainings are the question; the probes after them explain.
     order = sorted(targets, key=lambda key: (key[0].traits.probes, key[0], known_first(names, key[1])))
@@ -67,25 +63,6 @@ def groups(
     ]
 
 
-def _table(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric]) -> pd.DataFrame:
-    """Return a row of counts per group and target."""
-    rows = trials.groupby(ROW)
-    columns = {
-        "ok": rows["ok"].sum(),
-        "of": rows.size(),
-        "unit": rows["unit"].first(),
-        "substitutes": rows["substitutes"].unique(),
-        "changed": rows["changed"].unique(),
-        "marks": pairs["marks"].groupby([pairs[key] for key in ROW]).unique(),
-        "named": pairs["named"].groupby([pairs[key] for key in ROW]).agg(all_named),
-    }
-    base = pairs[pairs["target"] == BASELINE]
-    for metric in metrics:
-        blocks = base.loc[metric.rows(base), [*ROW, metric.column]].groupby(ROW)
-        columns[f"{metric.column} own"] = blocks[metric.column].count()
-    return pd.DataFrame(columns).rename_axis(ROW).reset_index()
-
-
 def _mean_losses(trials: "pd.Series[Any]") -> dict[str, float]:
     """Return the mean of each loss over the trials that have it."""
     columns: dict[str, list[float]] = defaultdict(list)
@@ -96,30 +73,28 @@ def _mean_losses(trials: "pd.Series[Any]") -> dict[str, float]:
 
 
 def _summary(
-    row: Mapping[Hashable, Any],
-    trials: pd.DataFrame,
-    metrics: Sequence[Metric],
-    effects: Mapping[str, Effect | None],
+    target: str, trials: pd.DataFrame, pairs: pd.DataFrame, effects: Mapping[Metric, Effect | None]
 ) -> TargetSummary:
+    """Return what was measured on a target, from all its trials and their pairs with bare metal."""
+    ok = trials[trials["ok"]]
     estimates = {}
-    for metric in metrics:
-        logs = metric.logs(trials)
-        if (typical := locate(by_block(trials, logs))) is None:
-            continue
-        effect, base_blocks = effects[metric.name], row[f"{metric.column} own"]
-        if row["target"] == BASELINE and base_blocks > 0:
-            effect = Effect(1.0, int(base_blocks), None, None)
-        ratio = vars(effect) if effect else {"ratio": None, "blocks": 0}
-        estimates[metric.name] = Estimate(math.exp(typical.centre), int(logs.count()), **ratio)
-    marks, named = ((), ()) if isinstance(row["marks"], float) else (row["marks"], row["named"])
+    for metric, effect in effects.items():
+        logs = metric.logs(ok)
+        if typical := locate(by_block(ok, logs)):
+            own_blocks = int(pairs[metric.column].count()) if target == BASELINE else 0
+            found = Effect(1.0, own_blocks, None, None) if own_blocks else effect
+            ratio = vars(found) if found else {"ratio": None, "blocks": 0}
+            estimates[metric.name] = Estimate(math.exp(typical.centre), int(logs.count()), **ratio)
+    named = all_named(pairs["named"])
     return TargetSummary(
-        target=row["target"],
-        ok=int(row["ok"]),
-        failed=int(row["of"] - row["ok"]),
-        substitutes=tuple(dict.fromkeys(line for text in row["substitutes"] for line in text.splitlines())),
-        marks=(*filter(None, (*row["changed"], *marks)), *compact(named)),
+        target=target,
+        ok=len(ok),
+        failed=len(trials) - len(ok),
+        substitutes=tuple(dict.fromkeys("\n".join(trials["substitutes"].unique()).splitlines())),
+        marks=(*filter(None, (*trials["changed"].unique(), *pairs["marks"].unique())), *compact(named)),
         estimates=estimates,
         differences=tuple(difference.text for difference in named),
+        losses=_mean_losses(ok["losses"]),
     )
 
 

@@ -7,7 +7,7 @@ from statistics import fmean
 import numpy as np
 import pandas as pd
 
-from analysis.compare.effects import RATIO, GroupKey, ratios_of
+from analysis.compare.effects import RATIO, GroupKey, all_ratios
 from analysis.compare.pairing import GROUP, baseline, grouped, pair
 from analysis.compare.results import BurstVariation
 from analysis.compare.validity import usable
@@ -32,7 +32,8 @@ def replicas(ok: pd.DataFrame, metrics: Sequence[Metric]) -> Replicas:
     if again.empty:
         return {metric.column: {} for metric in metrics}
     pairs = usable(pair(again, base[base["replica"] == 0], [metric.column for metric in metrics])).pairs
-    return {metric.column: {key[:2]: rows for key, rows in ratios_of(pairs, metric).items()} for metric in metrics}
+    ratios = all_ratios(pairs, metrics)
+    return {column: {key[:2]: rows for key, rows in of_metric.items()} for column, of_metric in ratios.items()}
 
 
 def noise_floors(

@@ -16,10 +16,11 @@ Sources:
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from analysis.statistics.ratios import Samples, locate
 from suite.errors import RequestError
@@ -40,9 +41,9 @@ class Components:
     negative, and which are given as zero.
     """
 
-    burst: float | None
-    instance: float | None
-    block: float | None
+    burst: float | None = None
+    instance: float | None = None
+    block: float | None = None
     truncated: tuple[str, ...] = ()
 
 
@@ -51,14 +52,9 @@ def components(log_ratios: Sequence[Sequence[Samples]]) -> Components:
 
     Missing rounds (NaN) are left out, and so are pairs and blocks that have no others.
     """
-    pairs = [
-        (number, finite)
-        for number, block in enumerate(log_ratios)
-        for rounds in (np.asarray(pair, dtype=np.float64) for pair in block)
-        if len(finite := rounds[np.isfinite(rounds)])
-    ]
+    pairs = list(_finite(log_ratios))
     if not pairs:
-        return Components(None, None, None)
+        return Components()
     values = np.concatenate([finite for _, finite in pairs])
     pair = np.repeat(np.arange(len(pairs)), [len(finite) for _, finite in pairs])
     block_of = np.unique([number for number, _ in pairs], return_inverse=True)[1]
@@ -66,23 +62,34 @@ def components(log_ratios: Sequence[Sequence[Samples]]) -> Components:
     rounds, block_rounds, n = np.bincount(pair), np.bincount(block), len(values)
     pair_means, block_means = np.bincount(pair, values) / rounds, np.bincount(block, values) / block_rounds
 
-    burst = instance = variance = None
-    if free := n - len(rounds):
-        burst = float(((values - pair_means[pair]) ** 2).sum()) / free
-    below = burst or 0.0
     # How often the variance between pairs is in the sum of squares between blocks, and what is left between pairs.
     inside, in_all = float((rounds**2 / block_rounds[block_of]).sum()), float((rounds**2).sum()) / n
-    if free := len(rounds) - len(block_rounds):
-        squares = float(((pair_means[pair] - block_means[block]) ** 2).sum())
-        instance = (squares - free * below) / (n - inside)
-    if free := len(block_rounds) - 1:
-        squares = float(((block_means[block] - values.mean()) ** 2).sum())
-        lower = (inside - in_all) * (instance or 0.0) + free * below
-        variance = (squares - lower) / (n - float((block_rounds**2).sum()) / n)
-    named = {"burst": burst, "instance": instance, "block": variance}
-    truncated = tuple(name for name, value in named.items() if value is not None and value < 0)
-    burst, instance, variance = (None if value is None else max(0.0, value) for value in named.values())
-    return Components(burst, instance, variance, truncated)
+    free = n - len(rounds), len(rounds) - len(block_rounds), len(block_rounds) - 1
+    burst = _variance(((values - pair_means[pair]) ** 2).sum(), 0.0, free[0], free[0])
+    below = burst or 0.0
+    squares = ((pair_means[pair] - block_means[block]) ** 2).sum()
+    instance = _variance(squares, free[1] * below, n - inside, free[1])
+    squares = ((block_means[block] - values.mean()) ** 2).sum()
+    lower = (inside - in_all) * (instance or 0.0) + free[2] * below
+    variance = _variance(squares, lower, n - float((block_rounds**2).sum()) / n, free[2])
+    levels = {"burst": burst, "instance": instance, "block": variance}
+    estimated = {name: value for name, value in levels.items() if value is not None}
+    truncated = tuple(name for name, value in estimated.items() if value < 0)
+    return Components(**{name: max(0.0, value) for name, value in estimated.items()}, truncated=truncated)
+
+
+def _finite(log_ratios: Sequence[Sequence[Samples]]) -> Iterator[tuple[int, npt.NDArray[np.float64]]]:
+    """Yield the rounds that are not missing of each pair that has any, with the number of its block."""
+    for number, block in enumerate(log_ratios):
+        for pair in block:
+            rounds = np.asarray(pair, dtype=np.float64)
+            if len(finite := rounds[np.isfinite(rounds)]):
+                yield number, finite
+
+
+def _variance(squares: float, lower: float, weight: float, free: int) -> float | None:
+    """Return the variance of a level: its sum of squares, less the part of lower levels. None without repetitions."""
+    return (float(squares) - lower) / weight if free else None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from analysis.statistics.ratios import Location, Samples, Verdict, judge, locate
+from analysis.statistics.ratios import Location, Samples, judge, locate
 from suite.errors import RequestError, option
 
 EXTRA_BLOCKS = 8
@@ -93,32 +93,32 @@ def should_stop_deciding(
 
     The ratios of a family are judged together. It is looked only after the blocks that ``looks`` gives.
     """
-    verdicts: dict[str, Verdict | None] = {}
+    undecided: dict[str, int | None] = {}
     blocks, least = 0, max(min_blocks, LEAST_BLOCKS)
     for family in families:
-        verdicts |= _verdicts(family, margin, least)
+        undecided.update(_undecided(family, margin, least))
         blocks = max([blocks, *map(len, family.values())])
     if blocks >= max_blocks:
         return _ended(max_blocks, None)
-    undecided = {name: verdict for name, verdict in verdicts.items() if not verdict or verdict.name == "undecided"}
-    if verdicts and not undecided and blocks in looks(least, blocks):
+    if not undecided and blocks in looks(least, blocks):
         return Decision(True, f"every comparison is decided at a margin of {margin:.1%}", None, 0)
     following = next(look for look in looks(least, max(2 * blocks, least)) if look > blocks)
     if not undecided:
         return Decision(False, f"the next look is at {following}", None, following - blocks)
-    more = [verdict.more_blocks if verdict else None for verdict in undecided.values()]
+    more = undecided.values()
     reason = f"{', '.join(undecided)} undecided at a margin of {margin:.1%}"
     return Decision(False, reason, None, following - blocks, None if None in more else max(filter(None, more)))
 
 
-def _verdicts(family: Mapping[str, Samples], margin: float, least: int) -> dict[str, Verdict | None]:
-    """Judge the ratios of a family; None for those of too few blocks."""
+def _undecided(family: Mapping[str, Samples], margin: float, least: int) -> Iterator[tuple[str, int | None]]:
+    """Yield the ratios of a family that are undecided or have too few blocks, and how many more would decide."""
     places = [locate(np.asarray(values)) for values in family.values()]
     verdicts = judge(places, margin, level=level_of(places, least))
-    return {
-        name: verdict if place and place.n >= LEAST_BLOCKS else None
-        for name, place, verdict in zip(family, places, verdicts, strict=True)
-    }
+    for name, place, verdict in zip(family, places, verdicts, strict=True):
+        if place is None or verdict is None or place.n < LEAST_BLOCKS:
+            yield name, None
+        elif verdict.name == "undecided":
+            yield name, verdict.more_blocks
 
 
 def _ended(max_blocks: int, half_width: float | None) -> Decision:

@@ -148,8 +148,7 @@ DISTURBANCES = (
 
 def disturbances(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield one warning per job, target and disturbance, models together, from ok trials that have ``variant``."""
-    for kind in DISTURBANCES:
-        amounts = kind.amount(ok).astype(float)
+    for kind, amounts in _noticed(ok):
         for _, rows in ok[amounts > kind.bound].groupby(_TARGET):
             first = rows.iloc[0]
             trials = int((ok[_TARGET] == first[_TARGET]).all(axis=1).sum())
@@ -160,14 +159,21 @@ def disturbances(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
     yield from _mitigations(ok)
 
 
+def _noticed(ok: pd.DataFrame) -> Iterator[tuple[Disturbance, "pd.Series[float]"]]:
+    """Yield each disturbance that some trial had, with its amount in all trials. Most trials had none."""
+    for kind in DISTURBANCES:
+        amounts = kind.amount(ok).astype(float)
+        if (amounts > kind.bound).any():
+            yield kind, amounts
+
+
 def disturbed(ok: pd.DataFrame, keys: Sequence[str] = ROW) -> dict[tuple[str, ...], tuple[Disturbed, ...]]:
     """Return what has disturbed the trials of each row, as far as it can spoil a trial."""
     counts = ok.groupby(list(keys)).size().to_dict()
     by_row: dict[tuple[str, ...], tuple[Disturbed, ...]] = defaultdict(tuple)
-    for kind in DISTURBANCES:
+    for kind, amounts in _noticed(ok):
         if kind.spoils is None:
             continue
-        amounts = kind.amount(ok).astype(float)
         for key, rows in ok[amounts > kind.bound].groupby(list(keys)):
             spoiled = int((amounts[rows.index] > kind.spoils).sum())
             noticed, bound = kind.words(kind.bound, "over") if kind.bound else "", kind.words(kind.spoils, "over")
@@ -180,7 +186,7 @@ def _mitigations(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield the targets whose kernel protects against other CPU flaws: part of the difference is that."""
     both = ok["mitigations"].notna() & ok["host_mitigations"].notna() & (ok["target"] != BASELINE)
     differing = ok[both & (ok["mitigations"] != ok["host_mitigations"])]
-    for _, rows in differing.groupby(_TARGET):
+    for _, rows in differing.groupby(_TARGET) if len(differing) else ():
         first = rows.iloc[0]
         sides = set(str(first["mitigations"]).splitlines()) ^ set(str(first["host_mitigations"]).splitlines())
         names = ", ".join(sorted({line.split(":")[0] for line in sides}))

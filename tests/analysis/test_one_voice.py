@@ -63,8 +63,13 @@ def decided(directory: Path) -> Path:
             for more in ({}, {"replica": 1} if target == "bare-metal" else {"ablation": "pinning"}):
                 busy = Conditions(interval_s=20.0, other_cpu_s=20.0 if target == "vm" else 0.0)
                 now = speed * math.exp(rng.normal(0, 0.002))
-                values = {"throughput_per_s": now, "elapsed_s": 200 / now, "conditions": busy, "target": target, **more}
-                Run(directory / "run").save(record(block=block, **values))
+                values: dict[str, Any] = {
+                    "throughput_per_s": now,
+                    "elapsed_s": 200 / now,
+                    "conditions": busy,
+                    "target": target,
+                }
+                Run(directory / "run").save(record(block=block, **values, **more))
     return directory / "run"
 
 
