@@ -29,13 +29,12 @@ def remove_everything() -> list[str]:
     removed = []
     with local_node((), None) as node:
         for builder in BUILDERS:
-            if shutil.which(builder.program) and not node.run([builder.program, builder.probe], check=False).returncode:
+            if builder.works(node):
                 removed += _remove_images(node, builder)
     for path in parts:
         if path.is_dir():
             shutil.rmtree(path.resolve())  # it may be a link to another disk
-        if path.is_symlink() or path.exists():
-            path.unlink()
+        path.unlink(missing_ok=True)
         removed.append(str(path))
     for directory in (home(), runtime()):  # benches of another home use the latter
         with suppress(OSError):

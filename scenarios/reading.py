@@ -84,18 +84,13 @@ def _arranged(trial: Trial, dataset: Dataset, state: str, node: Node, argv: Sequ
     try:
         said = asked(node, command, trial.trial_timeout_s)
     except CommandError as error:
-        late = error.returncode is None
-        raise MeasurementError(
-            f"the data set was not read within {trial.trial_timeout_s:g} s"
-            if late
-            else f"in the target: {error.message}",
-            kind="timeout" if late else "dataset",
-            command=command,
-            output_tail=error.output_tail,
-            remedy=f"allow more with {option('trial_timeout')}"
-            if late
-            else "let all users read it: chmod -R a+rX DIRECTORY",
-        ) from error
+        if error.returncode is None:
+            why, kind = f"the data set was not read within {trial.trial_timeout_s:g} s", "timeout"
+            remedy = f"allow more with {option('trial_timeout')}"
+        else:
+            why, kind = f"in the target: {error.message}", "dataset"
+            remedy = "let all users read it: chmod -R a+rX DIRECTORY"
+        raise MeasurementError(why, kind=kind, command=command, output_tail=error.output_tail, remedy=remedy) from error
     if said.get("sha256") != dataset.listed_sha256:
         raise MeasurementError(
             f"the target sees another data set: {said.get('files')} files of {said.get('size_bytes')} bytes, where "

@@ -63,22 +63,13 @@ class CommandLineEngine(ContainerEngine):
     def run_argv(self, spec: ContainerSpec) -> list[str]:
         """Return the ``run`` command with the envelope, and without any privilege that training does not need."""
         tmpfs = [word for path in TMPFS for word in ("--tmpfs", f"{path}:rw,exec")]
-        limits = [] if spec.by_count else ["--cpuset-cpus", spec.cpus]
-        if spec.by_count or spec.cpu_share < 1:
-            limits += ["--cpus", f"{spec.cpu_count * spec.cpu_share:g}"]
-        limits += ["--pids-limit", str(spec.most_processes)]
-        memory = str(spec.memory_bytes)
-        limits += [] if spec.memory_bytes is None else ["--memory", memory, "--memory-swap", memory]
-        for disk in spec.limited_disks:
-            limits += [f"--device-{way}-bps={disk.path}:{spec.disk_limit_bytes_per_s}" for way in ("read", "write")]
-        limits += [word for name, value in spec.limits for word in ("--ulimit", f"{name}={value}:{value}")]
         least = [] if spec.layer else ["--read-only"]
         least += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
         least += ["--network", spec.network or "none"]
         least += [] if spec.seccomp else ["--security-opt", "seccomp=unconfined"]
         return [
             *(*self.program, "run", "--detach", "--name", spec.name, "--hostname", spec.name, "--pull", "never"),
-            *(*limits, *least, *tmpfs, *self._mounts(spec)),
+            *(*_limits(spec), *least, *tmpfs, *self._mounts(spec)),
             *(*self.gpu_options(spec), *self.root_options(spec), *SLEEPER),
         ]
 
@@ -102,3 +93,17 @@ class CommandLineEngine(ContainerEngine):
             for source, target, writable in binds
             for word in ("--mount", f'type=bind,"source={source}",target={target}{options[writable]}')
         ]
+
+
+def _limits(spec: ContainerSpec) -> list[str]:
+    """Return the options of the envelope."""
+    limits = [] if spec.by_count else ["--cpuset-cpus", spec.cpus]
+    if spec.by_count or spec.cpu_share < 1:
+        limits += ["--cpus", f"{spec.cpu_count * spec.cpu_share:g}"]
+    limits += ["--pids-limit", str(spec.most_processes)]
+    memory = str(spec.memory_bytes)
+    limits += [] if spec.memory_bytes is None else ["--memory", memory, "--memory-swap", memory]
+    for disk in spec.limited_disks:
+        limits += [f"--device-{way}-bps={disk.path}:{spec.disk_limit_bytes_per_s}" for way in ("read", "write")]
+    limits += [word for name, value in spec.limits for word in ("--ulimit", f"{name}={value}:{value}")]
+    return limits

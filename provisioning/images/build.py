@@ -138,30 +138,9 @@ def _base(node: LocalNode, builder: Builder, note: Note) -> str:
 
 
 def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
-    """Lay out what the recipe copies. The wheels come by the host's own pip, with its mirrors and certificates."""
+    """Lay out what the recipe copies."""
     context = state("cache", f"context-{variant}")
-    wheels, requirements = context / "wheels", RECIPE / "requirements.txt"
-    kept = context / "requirements"
-    lock = context / "requirements.locked"
-    fetched = kept.exists() and kept.read_bytes() == requirements.read_bytes()
-    if fetched and not (lock.exists() and lock.read_text() == locked(wheels)):
-        note("the kept wheels have other digests than when they were fetched, or have no recorded digests")
-        fetched = False
-    if not fetched:
-        note("fetching torch and torchvision")
-        kept.unlink(missing_ok=True)  # its presence means that all wheels are there
-        shutil.rmtree(wheels, ignore_errors=True)
-        argv = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-        argv += ["--only-binary=:all:", "--python-version", TARGET_PYTHON]
-        argv += ["--dest", str(wheels), "--requirement", str(requirements)]
-        node.run(argv, timeout_s=3600.0)
-        if variant == "cuda" and (cpu_wheels := list(wheels.glob("torch-*+cpu-*.whl"))):
-            raise RequestError(
-                f"this host's pip gives {cpu_wheels[0].name}, which supports no GPU",
-                remedy="unset the index or the links (pip config list) that name a CPU build of torch",
-            )
-        lock.write_text(locked(wheels))
-        shutil.copyfile(requirements, kept)
+    _fetch_wheels(node, variant, context, note)
     for name in ("suite", "worker", "guest", "driver"):
         shutil.rmtree(context / name, ignore_errors=True)
     for name in INSIDE:
@@ -180,6 +159,30 @@ def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
     for path in context.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
     return context
+
+
+def _fetch_wheels(node: LocalNode, variant: Variant, context: Path, note: Note) -> None:
+    """Fetch the wheels unless they are there, by the host's own pip, with its mirrors and certificates."""
+    wheels, requirements = context / "wheels", RECIPE / "requirements.txt"
+    kept, lock = context / "requirements", context / "requirements.locked"
+    if kept.exists() and kept.read_bytes() == requirements.read_bytes():
+        if lock.exists() and lock.read_text() == locked(wheels):
+            return
+        note("the kept wheels have other digests than when they were fetched, or have no recorded digests")
+    note("fetching torch and torchvision")
+    kept.unlink(missing_ok=True)  # its presence means that all wheels are there
+    shutil.rmtree(wheels, ignore_errors=True)
+    argv = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    argv += ["--only-binary=:all:", "--python-version", TARGET_PYTHON]
+    argv += ["--dest", str(wheels), "--requirement", str(requirements)]
+    node.run(argv, timeout_s=3600.0)
+    if variant == "cuda" and (cpu_wheels := list(wheels.glob("torch-*+cpu-*.whl"))):
+        raise RequestError(
+            f"this host's pip gives {cpu_wheels[0].name}, which supports no GPU",
+            remedy="unset the index or the links (pip config list) that name a CPU build of torch",
+        )
+    lock.write_text(locked(wheels))
+    shutil.copyfile(requirements, kept)
 
 
 def locked(wheels: Path) -> str:

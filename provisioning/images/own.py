@@ -103,6 +103,19 @@ def _built_or_loaded(node: LocalNode, builder: Builder, path: Path, note: Note, 
         note(f"loading {path} into the store of {builder.program}")
         loaded = node.run([builder.program, "load", "--input", str(path)], timeout_s=1800.0).stdout
         return _identity(node, builder, _only(loaded, path))
+    recipe = _recipe(path, builder)
+    note(f"running {recipe}")
+    if BASE in recipe.read_text(errors="replace"):
+        _offer_base(node, builder)
+    tag = "virtbench-build:own"
+    with TemporaryDirectory(prefix="virtbench-") as place:
+        more = host_access(node, Path(place)) if builder.mounts else ()
+        builder.build(node, recipe, recipe.parent, tag, fresh=fresh, more=more)
+    return _identity(node, builder, f"{builder.local_prefix}{tag}")
+
+
+def _recipe(path: Path, builder: Builder) -> Path:
+    """Return the recipe at a path, or in a directory. Raises RequestError if there is none."""
     recipes = [path / name for name in RECIPES] if path.is_dir() else [path]
     recipes = [recipe for recipe in recipes if recipe.is_file() and any(name in recipe.name for name in RECIPES)]
     if not recipes:
@@ -110,14 +123,7 @@ def _built_or_loaded(node: LocalNode, builder: Builder, path: Path, note: Note, 
             f"{path} is no archive of an image, no Dockerfile, and no directory with one or with an OCI layout",
             remedy=f"make an archive: {builder.program} save --output image.tar NAME",
         )
-    note(f"running {recipes[0]}")
-    if BASE in recipes[0].read_text(errors="replace"):
-        _offer_base(node, builder)
-    tag = "virtbench-build:own"
-    with TemporaryDirectory(prefix="virtbench-") as place:
-        more = host_access(node, Path(place)) if builder.mounts else ()
-        builder.build(node, recipes[0], recipes[0].parent, tag, fresh=fresh, more=more)
-    return _identity(node, builder, f"{builder.local_prefix}{tag}")
+    return recipes[0]
 
 
 def _offer_base(node: LocalNode, builder: Builder) -> None:

@@ -31,6 +31,9 @@ class Builder:
     mounts: bool = False
     """Whether ``build`` can mount directories of this host for the steps."""
 
+    def works(self, node: LocalNode) -> bool:
+        return bool(shutil.which(self.program)) and not node.run([self.program, self.probe], check=False).returncode
+
     def build(
         self,
         node: LocalNode,
@@ -71,7 +74,7 @@ BUILDERS = (
 def working_builder(node: LocalNode) -> Builder:
     """Return the first builder that works. Raises RequestError if none does."""
     for builder in BUILDERS:
-        if shutil.which(builder.program) and not node.run([builder.program, builder.probe], check=False).returncode:
+        if builder.works(node):
             return builder
     raise RequestError("neither podman nor docker works here", remedy="install podman: apt-get install podman")
 

@@ -77,7 +77,6 @@ class ContainerLayer:
             if node.local and (pid := engine.main_pid(node, spec.name)):
                 # Its group is where the engine has put its first process.
                 host_processes = HostProcesses(ControlGroup.of_process(pid), pid, engine.commands_are_children)
-            elsewhere = spec.layer and not same_device(Path(engine.layers_at(node)), Path(spec.layer[0]))
             yield WrappedNode(
                 parent=engine.entered(node, spec),
                 wrap=lambda argv: [*enter, *argv],
@@ -86,11 +85,7 @@ class ContainerLayer:
                 cpus=node.cpus,
                 local=False,
                 data=MOUNT if node.data else None,
-                substitutes=(
-                    *(["disk:other-device"] if elsewhere else []),
-                    *(["disk:page-cache"] if spec.data and spec.data[2] and not engine.direct_io else []),
-                    *(["platform:ptrace"] if engine.platform(node) == "ptrace" else []),
-                ),
+                substitutes=tuple(_substitutes(node, spec, engine)),
                 facts={
                     **_facts(node, spec, engine, version, self.plug),
                     **engine.hidden,
@@ -122,6 +117,16 @@ class ContainerLayer:
             limited_disks=disks_under((tree, node.data)) if limit else (),
             disk_limit_bytes_per_s=limit or 0,
         )
+
+
+def _substitutes(node: Node, spec: ContainerSpec, engine: ContainerEngine) -> Iterator[str]:
+    """Yield what stands in a started container for what was asked for."""
+    if spec.layer and not same_device(Path(engine.layers_at(node)), Path(spec.layer[0])):
+        yield "disk:other-device"
+    if spec.data and spec.data[2] and not engine.direct_io:
+        yield "disk:page-cache"
+    if engine.platform(node) == "ptrace":
+        yield "platform:ptrace"
 
 
 def _facts(

@@ -115,12 +115,13 @@ class HostMeter:
 
 def own_cpus(nodes: Sequence[Node], victims: Sequence[Node]) -> list[int] | None:
     """Return this host's CPUs that the victims are pinned to; None if one is not, or if another may run on them."""
-    pinned = [(node in victims, node.facts.get("host_cpus")) for node in nodes]
-    mine = {cpu for victim, cpus in pinned if victim and isinstance(cpus, list) for cpu in cpus}
-    foreign = {cpu for victim, cpus in pinned if not victim and isinstance(cpus, list) for cpu in cpus}
-    if mine & foreign or not all(isinstance(cpus, list) for _, cpus in pinned):
-        return None
-    return sorted(mine) or None
+    mine: set[int] = set()
+    foreign: set[int] = set()
+    for node in nodes:
+        if not isinstance(cpus := node.facts.get("host_cpus"), list):
+            return None
+        (mine if node in victims else foreign).update(cpus)
+    return None if mine & foreign else sorted(mine) or None
 
 
 def rest(everything: Usage, part: Usage) -> Usage:

@@ -104,8 +104,10 @@ class EnvelopeHost:
 
     def _mhz(self) -> float | None:
         khz = [read(self._cpu(cpu) / "cpufreq/scaling_cur_freq") for cpu in self.cpus]
-        if all(text.isdigit() for text in khz):
-            return fmean(int(text) / 1000 for text in khz)
+        known = all(text.isdigit() for text in khz)
+        return fmean(int(text) / 1000 for text in khz) if known else self._mhz_of_cpuinfo()
+
+    def _mhz_of_cpuinfo(self) -> float | None:
         lines = [line.partition(":") for line in read(PROC / "cpuinfo").splitlines()]
         numbers = [int(value) for key, _, value in lines if key.strip() == "processor"]
         mhz = [float(value) for key, _, value in lines if key.strip() == "cpu MHz"]

@@ -52,11 +52,9 @@ class Footprint:
         pids: set[int] = set()
         host_processes = []
         for node in nodes:
-            lowest = None  # that of the lowest layer that has some
-            while isinstance(node, WrappedNode):
-                lowest, node = node.host_processes or lowest, node.parent
-            if isinstance(node, LocalNode):
-                pids |= {process.pid for process in processes.carrying(node.token)}
+            lowest, bottom = _lowest(node)
+            if isinstance(bottom, LocalNode):
+                pids |= {process.pid for process in processes.carrying(bottom.token)}
             # The shim of an engine with a daemon is started by that, and does not carry the token.
             if lowest and lowest.main_pid and (shim := _parent(lowest.main_pid)) not in (1, os.getpid(), None):
                 pids.add(shim)
@@ -104,14 +102,27 @@ class Footprint:
 
     def usage(self, before: FootprintReading, after: FootprintReading) -> Usage:
         """Return what was used between two readings; the peak of memory is that of now."""
-        pairs = [(a, b) for a, b in zip(before.networks, after.networks, strict=True) if a and b]
-        names = NETWORK if pairs and len(pairs) == len(before.networks) else ()
-        network = {name: sum(b[way] - a[way] for a, b in pairs) for way, name in enumerate(names)}
         # The peaks may have come at different times, but what runs beside the job is small.
         peaks: list[int | None] = [peak for pid in self.pids if (peak := peak_memory_bytes(pid)) is not None]
         peaks += [processes.group.peak_memory_bytes() for processes in self.host_processes if processes.group]
         peak = None if None in peaks else sum(filter(None, peaks)) or None
-        return Usage.model_validate({**self.used(before, after), **network, "peak_memory_bytes": peak})
+        return Usage.model_validate({**self.used(before, after), **_network(before, after), "peak_memory_bytes": peak})
+
+
+def _lowest(node: Node) -> tuple[HostProcesses | None, Node]:
+    """Return the host processes of the lowest layer that has some, and the node below all layers."""
+    lowest = None
+    while isinstance(node, WrappedNode):
+        lowest, node = node.host_processes or lowest, node.parent
+    return lowest, node
+
+
+def _network(before: FootprintReading, after: FootprintReading) -> Amounts:
+    """Return the bytes received and sent; nothing if those of one instance are unknown."""
+    pairs = [(a, b) for a, b in zip(before.networks, after.networks, strict=True) if a and b]
+    if not pairs or len(pairs) < len(before.networks):
+        return {}
+    return {name: sum(b[way] - a[way] for a, b in pairs) for way, name in enumerate(NETWORK)}
 
 
 def total(a: Amounts, b: Amounts) -> Amounts:

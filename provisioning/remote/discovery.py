@@ -1,6 +1,6 @@
 """Discovery of the machines of an inventory: asked once, before anything is planned."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -104,10 +104,7 @@ def discover(
                 reached.append(stack.enter_context(machine(planned)))
             except BenchError as error:
                 raise RequestError(error.message, remedy=error.remedy) from error
-            if missing := reached[-1].agent.ask(do="find", programs=list(wanted.programs))["missing"]:
-                packages = " ".join(dict.fromkeys(wanted.programs[name] for name in missing))
-                remedy = f"there: apt-get install {packages}"
-                raise RequestError(f"{reached[-1].name} has no {', '.join(missing)}", remedy=remedy)
+            _check_programs(reached[-1], wanted.programs)
             if "container" in wanted.targets and wanted.network == "bridge":
                 rules_for(reached[-1])
             check(reached[-1])
@@ -121,6 +118,13 @@ def discover(
             accelerator = provider.choose_common_accelerator(reached, wanted.accelerator, wanted.image, note)
         machines = tuple(_discovered(connected, provider, accelerator) for connected in reached)
         return Discovery(machines, engine, locations, accelerator, wanted.provider)
+
+
+def _check_programs(reached: Machine, packages: Mapping[str, str]) -> None:
+    """Raise RequestError, with the packages that have them, for programs that a machine lacks."""
+    if missing := reached.agent.ask(do="find", programs=list(packages))["missing"]:
+        remedy = f"there: apt-get install {' '.join(dict.fromkeys(packages[name] for name in missing))}"
+        raise RequestError(f"{reached.name} has no {', '.join(missing)}", remedy=remedy)
 
 
 def _engine(reached: Sequence[Machine], wanted: str | None) -> str:

@@ -45,12 +45,7 @@ def parse_schedule(text: str) -> Schedule:
     if not match:
         raise RequestError(f"--every {text!r} is not understood", remedy=_FORMS)
     if match["unit"]:
-        number, (whole, name) = int(match["number"]), _PERIODS[match["unit"]]
-        # Cron starts again in each hour and day: a period that does not divide it would not be one.
-        if number == 0 or whole % number:
-            divisors = ", ".join(f"{n}{match['unit']}" for n in range(1, whole) if whole % n == 0)
-            raise RequestError(f"--every {text!r} does not divide the {whole} {name}", remedy=f"choose {divisors}")
-        field = "*" if number == 1 else f"*/{number}" if number < whole else "0"
+        field = _period(text, int(match["number"]), match["unit"])
         return Schedule(words, field, "*") if match["unit"] == "m" else Schedule(words, "0", field)
     if int(match["hour"]) > 23 or int(match["minute"]) > 59:
         raise RequestError(f"--every {text!r}: there is no {match['hour']}:{match['minute']}", remedy=_FORMS)
@@ -59,6 +54,16 @@ def parse_schedule(text: str) -> Schedule:
         remedy = f"days: {', '.join(DAYS)}; {_FORMS}"
         raise RequestError(f"--every {text!r}: {min(unknown)!r} is not a day", remedy=remedy)
     return Schedule(words, str(int(match["minute"])), str(int(match["hour"])), tuple(sorted(days, key=DAYS.index)))
+
+
+def _period(text: str, number: int, unit: str) -> str:
+    """Return the field of a period. Raises RequestError for one that does not divide the hour or the day."""
+    # Cron starts again in each hour and day.
+    whole, name = _PERIODS[unit]
+    if number == 0 or whole % number:
+        divisors = ", ".join(f"{n}{unit}" for n in range(1, whole) if whole % n == 0)
+        raise RequestError(f"--every {text!r} does not divide the {whole} {name}", remedy=f"choose {divisors}")
+    return "*" if number == 1 else f"*/{number}" if number < whole else "0"
 
 
 def check_name(name: str) -> str:

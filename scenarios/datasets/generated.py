@@ -75,23 +75,22 @@ class GeneratedSet:
 def make_plan(images: int, name: str, size: str | None, seed: int, classes: int | None) -> SetPlan:
     """Return the plan of a set of the kind ``name``. Raises RequestError for numbers that no set can have."""
     kind = SetPlan(seed=0, format=name, images=1).kind()
-    options = [option for option, value in (("--size", size), ("--classes", classes)) if value is not None]
-    if options and not kind.sized:
-        raise RequestError(
-            f"{options[0]} with --format {name}, which has sizes and labels of its own", remedy="leave it out"
-        )
     if kind.sized:
-        size, classes = size or PICTURE_SIZES[0], 1000 if classes is None else classes
-    numbers = (("--images", images, kind.least_images), ("--seed", seed, 0), ("--classes", classes, 1))
-    for option, value, least in numbers:
-        if value is not None and value < least:
-            raise RequestError(f"{option} {value}", remedy=f"give a number from {least} up")
-    if classes and classes > CLASSES:
-        raise RequestError(f"--classes {classes}", remedy=f"the models tell {CLASSES} apart: give that or less")
-    picture_size = next((name for name in PICTURE_SIZES if name == size), None)
-    if size and not picture_size:
+        size, classes = size or PICTURE_SIZES[0], CLASSES if classes is None else classes
+    for option, value in (("--size", size), ("--classes", classes)):
+        if value is not None and not kind.sized:
+            raise RequestError(
+                f"{option} with --format {name}, which has sizes and labels of its own", remedy="leave it out"
+            )
+    for option, number, least in (("--images", images, kind.least_images), ("--seed", seed, 0)):
+        if number < least:
+            raise RequestError(f"{option} {number}", remedy=f"give a number from {least} up")
+    if classes is not None and not 1 <= classes <= CLASSES:
+        raise RequestError(f"--classes {classes}", remedy=f"give 1 to {CLASSES}: the models tell {CLASSES} apart")
+    if size not in (None, *PICTURE_SIZES):
         raise RequestError(f"--size {size!r} is unknown", remedy=f"choose among {', '.join(PICTURE_SIZES)}")
-    return SetPlan(schema_version=1, seed=seed, format=name, size=picture_size, images=images, classes=classes)
+    values = {"format": name, "size": size, "images": images, "classes": classes}
+    return SetPlan.model_validate({"schema_version": 1, "seed": seed, **values})
 
 
 def read_plan(directory: Path) -> SetPlan | None:

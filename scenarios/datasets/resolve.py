@@ -174,7 +174,7 @@ def _generated(
     """Return the digest of the contents as the manifest has them; all or some of the files are held against it."""
     whole = sum(entry.size_bytes for entry in entries) < HASHED_WHOLE_BELOW
     written_ns = (root / MANIFEST).stat().st_mtime_ns
-    sample = {entry for entry, _ in drawn(manifest.sha256.encode(), entries, HASHED_AGAIN)}
+    sample = dict(drawn(manifest.sha256.encode(), entries, HASHED_AGAIN))
     by_path = {os.fsencode(path): sha256 for path, sha256 in manifest.files.items()}
     again = [
         entry

@@ -196,24 +196,27 @@ def _locked(directory: Path, note: Callable[[str], object] | None) -> Iterator[N
 
 def _refuse_others(directory: Path, plan: SetPlan) -> None:
     """Raise RequestError unless the directory is empty, or holds this plan or the beginning of it."""
-    stored = read_plan(directory)
-    if stored is None:
-        names = sorted(p.name for p in directory.iterdir() if not p.name.startswith(".") and p.name != "lost+found")
-        if names:
-            raise RequestError(
-                f"{directory} holds something else: {', '.join(names[:3])}", remedy="give an empty or new directory"
-            )
+    if (stored := read_plan(directory)) is None:
+        _refuse_content(directory)
         return
-    fixed = ("format", "seed", "size", "classes")
-    differing = [name for name in fixed if getattr(stored, name) != getattr(plan, name)]
-    grows = plan.kind().grows
-    if differing or stored.images > plan.images or (stored.images < plan.images and not grows):
-        values = {name: getattr(stored, name) for name in ("format", "images", "size", "seed", "classes")}
-        was = " ".join(f"--{name} {value}" for name, value in values.items() if value is not None)
+    names, grows = ("format", "images", "size", "seed", "classes"), plan.kind().grows
+    least = stored.model_copy(update={"images": plan.images}) if grows and stored.images < plan.images else stored
+    if differing := [name for name in names if getattr(least, name) != getattr(plan, name)]:
+        values = stored.model_dump(include=set(names), exclude_none=True)
+        was = " ".join(f"--{name} {values[name]}" for name in names if name in values)
         more = "; only --images may grow" if grows else ""
         raise RequestError(
-            f"{directory} holds a set of another plan: {', '.join(differing or ['images'])} differ",
+            f"{directory} holds a set of another plan: {', '.join(differing)} differ",
             remedy=f"it was made with {was}{more}; or give another directory with --out",
+        )
+
+
+def _refuse_content(directory: Path) -> None:
+    """Raise RequestError unless the directory is empty but for hidden files."""
+    names = sorted(p.name for p in directory.iterdir() if not p.name.startswith(".") and p.name != "lost+found")
+    if names:
+        raise RequestError(
+            f"{directory} holds something else: {', '.join(names[:3])}", remedy="give an empty or new directory"
         )
 
 
@@ -245,17 +248,7 @@ def verify(directory: Path, workers: int | None = None, progress: Progress | Non
 
     Raises RequestError if there is no finished set, and BenchError if a file cannot be read.
     """
-    manifest, count = read_manifest(directory), worker_count(workers)
-    if manifest is None and read_plan(directory):
-        raise RequestError(
-            f"{directory} is not finished", remedy="run the bench data make again with which it was begun"
-        )
-    if manifest is None:
-        raise RequestError(f"{directory} holds no {MANIFEST}", remedy="name a set that bench data list shows")
-    paths = list(manifest.files)
-    starts = range(0, len(paths), _HASHED_AT_ONCE)
-    tasks = (paths[start : start + _HASHED_AT_ONCE] for start in starts)
-    done = 0
+    manifest, count = _finished(directory), worker_count(workers)
     try:
         present = (os.fsdecode(path) for path, _ in files(directory))
         lines = [f"{path}: is no part of the set" for path in present if path not in manifest.files and path != PLAN]
@@ -263,19 +256,36 @@ def verify(directory: Path, workers: int | None = None, progress: Progress | Non
             lines.append(f"{PLAN}: is missing")
         elif (directory / PLAN).read_text(errors="replace") != manifest.text():
             lines.append(f"{PLAN}: other content")
-        with contextlib.closing(spread(partial(_digests, directory), tasks, min(count, len(starts)))) as results:
-            for digests in results:
-                for path, sha256 in digests.items():
-                    if sha256 != manifest.files[path]:
-                        lines.append(f"{path}: other content" if sha256 else f"{path}: is missing")
-                done += len(digests)
-                if progress:
-                    progress(done, len(paths))
+        return sorted([*lines, *_changed(directory, manifest.files, count, progress or (lambda *_: None))])
     except OSError as error:
         raise BenchError(
             f"cannot read {error.filename or directory}: {error.strerror}", remedy="mend it, and verify again"
         ) from error
-    return sorted(lines)
+
+
+def _finished(directory: Path) -> SetManifest:
+    """Return the manifest of a finished set. Raises RequestError if there is none."""
+    if manifest := read_manifest(directory):
+        return manifest
+    if read_plan(directory):
+        raise RequestError(
+            f"{directory} is not finished", remedy="run the bench data make again with which it was begun"
+        )
+    raise RequestError(f"{directory} holds no {MANIFEST}", remedy="name a set that bench data list shows")
+
+
+def _changed(directory: Path, wanted: Mapping[str, str], count: int, progress: Progress) -> Iterator[str]:
+    """Yield a line for each file that is missing or has another digest than the ``wanted`` one; hash in processes."""
+    paths, done = list(wanted), 0
+    starts = range(0, len(paths), _HASHED_AT_ONCE)
+    tasks = (paths[start : start + _HASHED_AT_ONCE] for start in starts)
+    with contextlib.closing(spread(partial(_digests, directory), tasks, min(count, len(starts)))) as results:
+        for digests in results:
+            for path, sha256 in digests.items():
+                if sha256 != wanted[path]:
+                    yield f"{path}: other content" if sha256 else f"{path}: is missing"
+            done += len(digests)
+            progress(done, len(paths))
 
 
 def _digests(directory: Path, paths: Sequence[str]) -> dict[str, str | None]:
