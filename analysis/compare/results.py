@@ -207,10 +207,14 @@ class Group:
         return self.job, self.model
 
     @property
+    def measured(self) -> frozenset[str]:
+        """The names of the metrics that any target has."""
+        return frozenset(name for summary in self.targets for name in summary.estimates)
+
+    @property
     def epoch(self) -> Metric | None:
         """The metric of the time per epoch: of whole ones, of the first, or scaled; None for a job without epochs."""
-        measured = {name for summary in self.targets for name in summary.estimates}
-        measured_first = next((name for name in (EPOCH, FIRST_EPOCH, SCALED_EPOCH) if name in measured), None)
+        measured_first = next((name for name in (EPOCH, FIRST_EPOCH, SCALED_EPOCH) if name in self.measured), None)
         return next((metric for metric in self.metrics if metric.name == measured_first), None)
 
 

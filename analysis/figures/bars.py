@@ -4,6 +4,7 @@ They carry 95 % intervals, the noise floor as a band around 1, and published val
 """
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ from analysis.figures.drawing import (
 )
 from analysis.figures.reference import SOURCE, Reference, figure_number, kind_of
 from analysis.load.metrics import Metric
-from analysis.report.formatting import number
+from analysis.report.formatting import number, shown
 from analysis.statistics.ratios import NoiseFloor
 from suite.records.record import EPOCH, EPOCH_METRICS
 from suite.targets import BASELINE
@@ -44,17 +45,19 @@ def training_bars(comparison: Comparison, reference: Reference) -> Iterator[Draw
     job = comparison.jobs[0]
     if job.traits.probes or not job.traits.normalised:
         return
-    measured = dict.fromkeys(metric for group in comparison.groups for metric in group.metrics)
-    for metric in (metric for metric in measured if not metric.supporting and metric.name not in EPOCH_METRICS):
-        groups = [group for group in comparison.groups if metric in group.metrics]
-        if any(metric.name in summary.estimates for group in groups for summary in group.targets):
-            name = f"{metric.model}-{metric.name}" if metric.model else metric.name
-            if any(other.column == metric.column and other != metric for other in measured):
-                name += f"-{metric.unit.partition('/')[0]}"
-            figure = figure_number(job, name)
-            what = f"{metric.name}, {job.scenario} scenario, {job.data} data"
-            title = f"Figure {figure}: {what}" if figure else f"{what[0].upper()}{what[1:]}"
-            yield Drawing(name, title, metric_chart(groups, metric, title, reference), figure)
+    groups_of: dict[Metric, list[Group]] = {}
+    for group in comparison.groups:
+        for metric in shown(group.metrics):
+            if metric.name in group.measured and metric.name not in EPOCH_METRICS:
+                groups_of.setdefault(metric, []).append(group)
+    columns = Counter(metric.column for metric in groups_of)
+    for metric, groups in groups_of.items():
+        name = f"{metric.model}-{metric.name}" if metric.model else metric.name
+        name += f"-{metric.unit.partition('/')[0]}" if columns[metric.column] > 1 else ""
+        figure = figure_number(job, name)
+        what = f"{metric.name}, {job.scenario} scenario, {job.data} data"
+        title = f"Figure {figure}: {what}" if figure else f"{what[0].upper()}{what[1:]}"
+        yield Drawing(name, title, metric_chart(groups, metric, title, reference), figure)
 
 
 def time_per_epoch(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
@@ -140,18 +143,7 @@ def _chart(
     published = bars[bars["published"].notna()] if normalised else bars.iloc[:0]
     bars["top"] = bars[["height", "high"]].max(axis=1)
     scale(axes, pd.concat([bars["height"], bars["low"], bars["top"], published["published"]]))
-    floor = axes.get_ylim()[0]
-    for bar in bars.to_dict("records"):
-        # The measured value; where there is no bar, it says why. A value that is not its own equal is NaN.
-        measured, drawn = bar["value"] == bar["value"], bar["height"] == bar["height"]
-        text = number(bar["value"]) if measured else "failed"
-        above(
-            axes,
-            text if drawn or not measured else f"{text}\nnot normalised",
-            *(bar["x"], bar["top"] if drawn else floor),
-            rotation=0 if drawn else 90,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
-        )
+    _write_values(axes, bars)
     what = f"relative to {BASELINE}" if normalised else f"{unit}, not normalised"
     label(axes, title, f"{groups[0].job}\nabove the bars: {unit}", what, normalised=normalised)
     entries: list[Artist | Container | None] = [*legend(groups, targets), intervals(axes, bars, "ratio")]
@@ -161,6 +153,22 @@ def _chart(
         entries.append(_markers(axes, published, len(targets)))
     legend_below(chart, [entry for entry in entries if entry], len(targets))
     return chart
+
+
+def _write_values(axes: Axes, bars: pd.DataFrame) -> None:
+    """Write the measured value above each bar; where there is no bar, why."""
+    floor = axes.get_ylim()[0]
+    for bar in bars.to_dict("records"):
+        # A value that is not its own equal is NaN.
+        measured, drawn = bar["value"] == bar["value"], bar["height"] == bar["height"]
+        text = number(bar["value"]) if measured else "failed"
+        above(
+            axes,
+            text if drawn or not measured else f"{text}\nnot normalised",
+            *(bar["x"], bar["top"] if drawn else floor),
+            rotation=0 if drawn else 90,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+        )
 
 
 def _floors(axes: Axes, floors: Mapping[str, NoiseFloor], places: Sequence[str]) -> Artist | None:

@@ -110,13 +110,13 @@ def _lines(axes: Axes, group: Group, metrics: Mapping[int, Metric]) -> None:
     percents = sorted(metrics)
     colours = palette([summary.target for summary in group.targets])
     look: dict[str, Any] = {"marker": "o", "markersize": 5, "linewidth": 1.5}
+    names = {place: metrics[percent].name for place, percent in enumerate(percents)}
     for summary in group.targets:
-        known = [(place, summary.estimates.get(metrics[each].name)) for place, each in enumerate(percents)]
-        points = [(place, estimate) for place, estimate in known if estimate]
-        places, values = [place for place, _ in points], [estimate.value for _, estimate in points]
-        axes.plot(places, values, color=colours[summary.target], **look)
-        for place, estimate in points:
-            if estimate.ratio and estimate.interval and sensible(estimate.interval):
-                ends = [estimate.value / estimate.ratio * end for end in estimate.interval]
-                axes.plot([place, place], ends, color=colours[summary.target], marker="_", linewidth=1)
+        points = {place: summary.estimates[name] for place, name in names.items() if name in summary.estimates}
+        colour = colours[summary.target]
+        axes.plot(list(points), [estimate.value for estimate in points.values()], color=colour, **look)
+        for place, one in points.items():
+            if one.ratio and one.interval and sensible(one.interval):
+                low, high = (one.value / one.ratio * end for end in one.interval)
+                axes.vlines(place, low, high, color=colour, linewidth=1)
     axes.set_xticks(range(len(percents)), [f"p{each}" for each in percents])

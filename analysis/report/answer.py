@@ -1,5 +1,6 @@
 """The answer: one sentence for each comparison with bare metal, or one for all where there are more than a few."""
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -36,29 +37,38 @@ def answer(comparison: Comparison, run: Path | None = None) -> list[str]:
 def next_steps(comparison: Comparison, run: Path) -> Iterator[str]:
     """Yield what would decide the comparisons that are open: more blocks of the run, another profile, turns."""
     found = [one for one in claims(comparison) if one.outcome in ("undecided", "no verdict")]
-    profiles = dict.fromkeys(one.job.profile for one in found)
-    if vain := [name for name in profiles if name in PROFILES and not PROFILES[name].decides]:
-        yield f"The {vain[0]} profile decides nothing: measure with --profile quick."
-        return
-    blocks = max((one.found.blocks for one in found if one.found), default=0)
-    lacking = [one.lacking_blocks for one in found]
-    if lacking and None not in lacking:
-        more = max(filter(None, lacking), default=1)
-        block_s = max((one.around.block_s or 0.0 for one in found), default=0.0)
-        spent = f", about {duration(more * block_s)}" if block_s else ""
-        command = f"bench run --continue {shlex.quote(str(run))} --blocks {blocks + more}"
-        yield f"To decide it ({count(more, 'more block')}{spent}): {command}"
-    turns = {group.job for group in comparison.groups if group.turns}
-    able = all(hasattr(one.job.traits, "turn_taker") and one.job not in turns for one in found)
-    if found and able and (None in lacking or max(filter(None, lacking), default=0) > blocks):
+    for profile in dict.fromkeys(one.job.profile for one in found):
+        if profile in PROFILES and not PROFILES[profile].decides:
+            yield f"The {profile} profile decides nothing: measure with --profile quick."
+            return
+    blocks, lacking, block_s = (max(column) for column in zip((0, 0, 0.0), *map(_extension, found), strict=True))
+    if 0 < lacking < math.inf:
+        spent = f", about {duration(lacking * block_s)}" if block_s else ""
+        command = f"bench run --continue {shlex.quote(str(run))} --blocks {int(blocks + lacking)}"
+        yield f"To decide it ({count(int(lacking), 'more block')}{spent}): {command}"
+    if lacking > blocks and _can_take_turns(comparison, found):
         yield "Turns, in which other work disturbs all targets alike, may decide sooner: --design alternating"
+
+
+def _extension(one: Claim) -> tuple[float, float, float]:
+    """Return the blocks that a claim has, those that it lacks, and the seconds of one."""
+    lacking = math.inf if one.lacking_blocks is None else one.lacking_blocks
+    return one.found.blocks if one.found else 0, lacking, one.around.block_s or 0.0
+
+
+def _can_take_turns(comparison: Comparison, found: Sequence[Claim]) -> bool:
+    """Return whether all jobs could take turns, and none does."""
+    in_turns = {group.job for group in comparison.groups if group.turns}
+    return all(hasattr(one.job.traits, "turn_taker") and one.job not in in_turns for one in found)
 
 
 def same_work(comparison: Comparison) -> Iterator[str]:
     """Yield the sentence on what the targets computed, beside bare metal of their blocks; none where nobody knows."""
     found = [(one.arm, group.model, one) for group in comparison.groups for one in group.same_work]
-    by_kind = {kind: [each for each in found if each[2].kind == kind] for kind in AGREEMENTS}
-    told = {kind: _computed([one for *_, one in own]) for kind, own in by_kind.items() if own}
+    by_kind: dict[str, list[tuple[str, str, SameWork]]] = {}
+    for each in sorted(found, key=lambda each: AGREEMENTS.index(each[2].kind)):
+        by_kind.setdefault(each[2].kind, []).append(each)
+    told = {kind: _computed([one for *_, one in own]) for kind, own in by_kind.items()}
     if len(told) == 1 and "other" not in told:
         yield f"All targets {next(iter(told.values()))}."
     elif told:
@@ -122,9 +132,8 @@ def claims_of(group: Group, margin: float) -> Iterator[Claim]:
 
 def deciding_metrics(group: Group) -> list[Metric]:
     """Return the metrics that claims are about: all of a probe, else the first of the scenario's that was measured."""
-    measured = {name for summary in group.targets for name in summary.estimates}
     candidates = group.job.traits.deciding
-    deciding = next((name for name in candidates if name in measured), candidates[0])
+    deciding = next((name for name in candidates if name in group.measured), candidates[0])
     return [one for one in shown(group.metrics) if one.of_probe or one.name == deciding]
 
 
@@ -149,18 +158,21 @@ def _notes(summary: TargetSummary) -> tuple[str, ...]:
 def _together(found: Sequence[Claim]) -> str:
     """Return one sentence for many claims."""
     outcomes = Counter(one.outcome for one in found)
+    what = f"{len(found)} comparisons{_context(found)}"
+    if len(found) == outcomes["no verdict"]:
+        return f"No verdict yet on {what}: {_reasons(found)}{_disturbed(found)}."
+    counts = ", ".join(f"{outcomes[name]} {name}{_why(found, name)}" for name in OUTCOMES if outcomes[name])
+    worst = max(found, key=lambda one: -math.inf if one.withheld or one.slower is None else one.slower)
+    most = f"; most: {lower(worst.subject)} {worst.costs}" if worst.slower and worst.slower > 0 else ""
+    return f"{what}: {counts}{most}{_disturbed(found)}."
+
+
+def _disturbed(found: Sequence[Claim]) -> str:
+    """Return what disturbed trials and is no reason to withhold a verdict."""
     named = " ".join(why for one in found for why in one.withheld)
     disturbances = (one.finding for claim in found for each in claim.around.disturbed.values() for one in each)
     findings = dict.fromkeys(finding for finding in disturbances if finding not in named)
-    disturbed = f"; disturbed within bounds: {', '.join(findings)}" if findings else ""
-    what = f"{len(found)} comparisons{_context(found)}"
-    if len(found) == outcomes["no verdict"]:
-        return f"No verdict yet on {what}: {_reasons(found)}{disturbed}."
-    counts = ", ".join(f"{outcomes[name]} {name}{_why(found, name)}" for name in OUTCOMES if outcomes[name])
-    slower = [(one.slower, one) for one in found if one.slower and one.slower > 0 and not one.withheld]
-    worst = max(slower, key=lambda pair: pair[0])[1] if slower else None
-    most = f"; most: {lower(worst.subject)} {worst.costs}" if worst else ""
-    return f"{what}: {counts}{most}{disturbed}."
+    return f"; disturbed within bounds: {', '.join(findings)}" if findings else ""
 
 
 def _reasons(found: Sequence[Claim]) -> str:

@@ -20,8 +20,7 @@ def certificate_document(certificate: Certificate) -> Iterator[Element]:
 
 def cells_of(finding: InjuryFinding) -> tuple[Cell, ...]:
     """Return the cells of a finding after its injury."""
-    low, high = finding.truth or (None, None)
-    known = "" if low is None or high is None else times(high) if low == high else f"{times(low)} to {times(high)}"
+    known = " to ".join(dict.fromkeys(map(times, finding.truth or ())))
     found = "" if finding.ratio is None else f"{finding.metric} {times(finding.ratio)}x"
     interval = f" ({ends(finding.interval)})" if finding.interval else ""
     wrong = ", ".join(name for name, right in zip(FACETS, finding.facets.values(), strict=True) if right is False)

@@ -1,11 +1,11 @@
 """The document of a comparison: which parts it has, and in which order. Every renderer shows this one."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 from analysis.compare.results import ComparedJob, Comparison, Group
-from analysis.explain.explanation import Explained
+from analysis.explain.explanation import Explained, Explanation
 from analysis.figures.reference import SOURCE
 from analysis.report.answer import answer, claims, overall_claims
 from analysis.report.elements import Element, Figure, Heading, Line, Notes, warnings
@@ -119,16 +119,12 @@ def _job(
     comparison: Comparison, job: ComparedJob, *, costs: bool, explained: Explained | None, figures: Figures | None
 ) -> Iterator[Element]:
     yield Heading(str(job), rank=2)
+    of_job = comparison.of(job)
     explanations = [one for one in explained.explanations if one.job == job] if explained else []
     if explained:
-        why = {(one.model, one.target): reason(one) for one in explanations}
-        of_job = comparison.of(job)
-        found = claims(of_job) if not job.traits.probes else []
-        sentences = tuple(f"{claim.sentence}{why.get((claim.what, claim.target), '')}" for claim in found)
-        yield Notes(sentences, tuple(claim.sentence for claim in overall_claims(of_job)), main=True)
-    for group in comparison.groups:
-        if group.job == job:
-            yield from _group(group, costs=costs)
+        yield _answers(of_job, job, explanations)
+    for group in of_job.groups:
+        yield from _group(group, costs=costs)
     if job in jobs_with_aggressors(comparison):
         yield Heading(TITLE)
         yield from _interference(comparison, job)
@@ -141,6 +137,14 @@ def _job(
     if explanations:
         yield Heading("Where the time goes")
         yield from explanation_parts(explanations, bars=True)
+
+
+def _answers(of_job: Comparison, job: ComparedJob, explanations: Sequence[Explanation]) -> Notes:
+    """Return the claims on a job, each with the part of a trial that costs most."""
+    why = {(one.model, one.target): reason(one) for one in explanations}
+    found = claims(of_job) if not job.traits.probes else []
+    sentences = tuple(f"{claim.sentence}{why.get((claim.what, claim.target), '')}" for claim in found)
+    return Notes(sentences, tuple(claim.sentence for claim in overall_claims(of_job)), main=True)
 
 
 def _group(group: Group, *, costs: bool) -> Iterator[Element]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from analysis.compare.results import AblationEffect, BurstVariation, ComparedJob, Comparison, Effect, Estimate, Group
 from analysis.load.metrics import METRICS, Metric
 from analysis.statistics.power import POWER
-from analysis.statistics.ratios import SIGNIFICANCE, Verdict
+from analysis.statistics.ratios import SIGNIFICANCE, Verdict, VerdictName
 from analysis.statistics.tails import SlowTrials
 from analysis.warnings.types import notices
 from suite.job.ablations import label_of
@@ -268,12 +268,14 @@ def reading_guide(comparison: Comparison) -> str:
             "+n: more blocks that would probably decide"
         )
     names = {estimate.verdict.name for estimate in estimates if estimate.verdict}
-    text += "; tail: only the typical trial is equivalent, slow ones are not" if "tail" in names else ""
-    if "typical-only" in names:
-        text += "; typical-only: the typical trial is equivalent, the expected cost is not shown to be"
-    if any(estimate.verdict.withheld for estimate in estimates if estimate.verdict):
-        text += "; no verdict: these trials decide nothing, for the reasons that the answer gives"
-    return text
+    return "; ".join([text, *(meaning for name, meaning in _GUIDES.items() if name in names)])
+
+
+_GUIDES: Mapping[VerdictName | None, str] = {
+    "tail": "tail: only the typical trial is equivalent, slow ones are not",
+    "typical-only": "typical-only: the typical trial is equivalent, the expected cost is not shown to be",
+    None: "no verdict: these trials decide nothing, for the reasons that the answer gives",
+}
 
 
 def warning_lines(comparison: Comparison) -> list[str]:

@@ -2,13 +2,13 @@
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
 from pydantic import AliasPath, BaseModel, ConfigDict, Field
 
-from analysis.compare.results import Comparison, Effect
+from analysis.compare.results import Comparison
 from analysis.load.computed import Kind
 from analysis.load.metrics import METRICS
 from analysis.report.answer import answer, claims
@@ -277,26 +277,28 @@ class ComparisonOutput(Columns):
 def comparison_output(comparison: Comparison) -> ComparisonOutput:
     """Return the comparison as its JSON holds it."""
     groups = comparison.groups
+    cost_rows = (
+        _row(CostRow, one, normalised=one.normalised and SimpleNamespace(effect=one.normalised))
+        for one in comparison.costs
+    )
+    isolation = (
+        _row(IsolationRow, one, rank=rank, metric=METRICS[0].name)
+        for rank, one in enumerate(comparison.isolation, start=1)
+    )
     return ComparisonOutput(
         answer=answer_output(comparison),
         runs=comparison.runs,
         margin=comparison.margin,
         rows=tuple(rows(comparison)),
-        overall=tuple(row for one in comparison.overall for row in _rows(OverallRow, one, one.effects)),
-        interactions=tuple(row for group in groups for row in _rows(MetricRow, group, group.interactions)),
-        aa=tuple(row for group in groups for row in _rows(MetricRow, group, group.aa)),
-        ablations=tuple(row for one in comparison.ablations for row in _rows(AblationRow, one, one.effects)),
-        costs=tuple(
-            _row(CostRow, one, normalised=one.normalised and SimpleNamespace(effect=one.normalised))
-            for one in comparison.costs
-        ),
+        overall=_rows(OverallRow, comparison.overall, "effects"),
+        interactions=_rows(MetricRow, groups, "interactions"),
+        aa=_rows(MetricRow, groups, "aa"),
+        ablations=_rows(AblationRow, comparison.ablations, "effects"),
+        costs=tuple(cost_rows),
         turns=tuple(_row(TurnsRow, group, **vars(one)) for group in groups for one in group.turns),
         same_work=tuple(_row(SameWorkRow, group, **vars(one)) for group in groups for one in group.same_work),
-        interference=tuple(row for one in comparison.interference for row in _rows(InterferenceRow, one, one.effects)),
-        isolation=tuple(
-            _row(IsolationRow, one, rank=rank, metric=METRICS[0].name)
-            for rank, one in enumerate(comparison.isolation, start=1)
-        ),
+        interference=_rows(InterferenceRow, comparison.interference, "effects"),
+        isolation=tuple(isolation),
         warmup_trials=comparison.warmup_trials,
         warnings=warning_outputs(comparison.warnings),
     )
@@ -329,10 +331,13 @@ def _row(row: type[_Columns], result: object, **more: object) -> _Columns:
     return row.model_validate(SimpleNamespace(**{**vars(result), **more}))
 
 
-def _rows(row: type[_Columns], result: object, effects: Mapping[str, Effect]) -> Iterator[_Columns]:
-    for metric, effect in effects.items():
-        floor = getattr(result, "noise_floors", {}).get(metric)
-        yield _row(row, result, metric=metric, effect=effect, floor=floor)
+def _rows(row: type[_Columns], results: Iterable[object], name: str) -> tuple[_Columns, ...]:
+    """Return a row for each effect that the results hold in the field ``name``."""
+    return tuple(
+        _row(row, result, metric=metric, effect=effect, floor=getattr(result, "noise_floors", {}).get(metric))
+        for result in results
+        for metric, effect in getattr(result, name).items()
+    )
 
 
 KEYS = tuple(Row.model_fields)

@@ -1,8 +1,9 @@
 """The tables of a comparison."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import product
 
 from analysis.compare.interference import SHARED_METRICS
 from analysis.compare.results import (
@@ -23,7 +24,7 @@ from analysis.report.formatting import TOO_NOISY, floor, number, one_line, ratio
 from analysis.warnings.types import AnalysisWarning, Touched, notices
 from suite.job.ablations import label_of
 from suite.records.columns import LATELY
-from suite.records.record import EPOCH, FIRST_EPOCH, SCALED_EPOCH
+from suite.records.record import SCALED_EPOCH
 from suite.targets import BASELINE, TARGETS
 
 _MOST_METRICS = 3
@@ -147,23 +148,21 @@ def results_table(group: Group, *, full: bool = True) -> Table:
     """
     metrics = [metric for metric in group.metrics if metric.model is None or metric.of_probe]
     wide = len(shown(metrics)) <= _MOST_METRICS
-    metrics = metrics if full else list(shown(metrics))
-    columns = [*(Head(title(metric)) for metric in metrics), Head("trials")]
-    rows: list[tuple[Head, list[Cell]]] = [
-        (
-            Head(summary.target, summary.notes),
-            [*(summary.estimates.get(metric.name) for metric in metrics), _trials(summary)],
-        )
-        for summary in group.targets
-    ]
-    first = [summary.estimates.get("throughput") for summary in group.targets]
-    if full and wide and any(found and found.expected for found in first):
-        columns.insert(1, Head(EXPECTED))
-        for (_, cells), found in zip(rows, first, strict=True):
-            cells.insert(1, _expected(found))
-    table = Table("target", "metric", tuple(columns), tuple((head, tuple(cells)) for head, cells in rows))
+    cells = _estimates(group, metrics if full else shown(metrics))
+    expected = [_expected(summary.estimates.get("throughput")) for summary in group.targets]
+    if full and wide and any(expected):
+        first, *others = cells.items()
+        cells = dict([first, (EXPECTED, expected), *others])
+    table = _by_target(group, {**cells, "trials": list(map(_trials, group.targets))})
     table = table if wide else table.turned()
     return replace(table, narrower=results_table(group, full=False)) if full else table
+
+
+def _by_target(group: Group, cells: Mapping[str, Sequence[Cell]], caption: str = "") -> Table:
+    """Return targets below each other, and the named columns beside each other."""
+    heads = [Head(summary.target, summary.notes) for summary in group.targets]
+    rows = tuple(zip(heads, zip(*cells.values(), strict=True), strict=True))
+    return Table("target", "metric", tuple(map(Head, cells)), rows, caption)
 
 
 def _expected(found: Estimate | None) -> Cell:
@@ -174,28 +173,27 @@ def _expected(found: Estimate | None) -> Cell:
 
 def own_table(group: Group) -> Table | None:
     """Return what the workload measures itself: times of epochs, latencies, last losses. None if there is nothing."""
-    measured = {name for summary in group.targets for name in summary.estimates}
-    own = group.metrics if not group.job.traits.probes else ()
-    metrics = [metric for metric in own if metric.model and metric.name in measured]
-    losses = list(dict.fromkeys(name for summary in group.targets for name in summary.losses))
-    if not metrics and not losses:
+    own = [each for each in group.metrics if each.model and not each.of_probe and each.name in group.measured]
+    losses = _losses(group)
+    if not (cells := {**_estimates(group, own), **losses}):
         return None
-    names = {metric.name for metric in metrics}
-    captions = {
-        "time per epoch, scaled from a share of one": SCALED_EPOCH in names,
-        "time per epoch": bool(names & {EPOCH, FIRST_EPOCH}),
-        f"losses: the last {LATELY} steps, or all": bool(losses),
-    }
-    columns = (*(Head(title(metric)) for metric in metrics), *map(Head, losses))
-    rows = tuple((Head(summary.target, summary.notes), _own(summary, metrics, losses)) for summary in group.targets)
-    caption = "; ".join(text for text, shown in captions.items() if shown)
-    table = Table("target", "metric", columns, rows, caption)
-    return table if len(columns) <= 2 * _MOST_METRICS else table.turned()
+    scaled = ", scaled from a share of one" if group.epoch and group.epoch.name == SCALED_EPOCH else ""
+    captions = [f"time per epoch{scaled}"] if group.epoch else []
+    captions += [f"losses: the last {LATELY} steps, or all"] if losses else []
+    table = _by_target(group, cells, "; ".join(captions))
+    return table if len(cells) <= 2 * _MOST_METRICS else table.turned()
 
 
-def _own(summary: TargetSummary, metrics: Sequence[Metric], losses: Sequence[str]) -> tuple[Cell, ...]:
-    last = [number(summary.losses[name]) if name in summary.losses else None for name in losses]
-    return (*(summary.estimates.get(metric.name) for metric in metrics), *last)
+def _losses(group: Group) -> dict[str, list[Cell]]:
+    """Return the last losses by name, one for each target."""
+    names = dict.fromkeys(name for summary in group.targets for name in summary.losses)
+    values = {name: [summary.losses.get(name) for summary in group.targets] for name in names}
+    return {name: [None if value is None else number(value) for value in row] for name, row in values.items()}
+
+
+def _estimates(group: Group, metrics: Iterable[Metric]) -> dict[str, list[Cell]]:
+    """Return the estimates of each metric, one for each target."""
+    return {title(metric): [summary.estimates.get(metric.name) for summary in group.targets] for metric in metrics}
 
 
 def ablation_table(group: Group) -> Table:
@@ -304,13 +302,14 @@ def jobs_with_aggressors(comparison: Comparison) -> list[ComparedJob]:
 def interference_table(comparison: Comparison, job: ComparedJob) -> Table:
     """Return the metrics of victims beside aggressors below each other, targets beside each other."""
     found = comparison.of(job).interference
-    targets = sorted({one.target for one in found}, key=lambda name: known_first(TARGETS, name))
+    notes: dict[str, dict[str, None]] = defaultdict(dict)
+    for one in found:
+        notes[one.target] |= dict.fromkeys(one.notes)
+    targets = sorted(notes, key=lambda name: known_first(TARGETS, name))
     rows: dict[str, dict[str, Cell]] = defaultdict(dict)
-    for facts in (_beside, _alone):
-        for one in found:
-            for name, cell in facts(one, f"{one.model}, {label_of(one.ablation)}," if one.ablation else one.model):
-                rows[name][one.target] = cell
-    notes = {name: dict.fromkeys(note for one in found if one.target == name for note in one.notes) for name in targets}
+    for facts, one in product((_beside, _alone), found):
+        for name, cell in facts(one, f"{one.model}, {label_of(one.ablation)}," if one.ablation else one.model):
+            rows[name][one.target] = cell
     heads = tuple(Head(name, tuple(notes[name])) for name in targets)
     known = {row: tuple(cells.get(name) for name in targets) for row, cells in rows.items() if any(cells.values())}
     return Table("victim", "target", heads, tuple((Head(row), cells) for row, cells in known.items()))

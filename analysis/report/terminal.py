@@ -9,7 +9,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from analysis.compare.results import Effect, Estimate
-from analysis.report.elements import Cell, Document, Element, Head, Heading, Line, Notes, Styled, Table, line, styled
+from analysis.report.elements import Cell, Document, Head, Heading, Line, Notes, Styled, Table, line, styled
 from analysis.report.formatting import ends, number, one_line, times
 
 STYLES: Mapping[str, str] = {
@@ -40,30 +40,23 @@ class Terminal:
         self.document = tuple(document)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        previous: Element | None = None
-        columns: set[str] = set()
+        columns: set[str] = {""}
+        in_part = False
         for element in self.document:
             match element:
                 case Heading():
-                    if previous and element.rank < 4 and not isinstance(previous, Heading):
-                        yield Text()
+                    yield from [Text()] if in_part and element.rank < 4 else []
                     yield _heading(element)
                 case Table():
-                    if element.caption:
-                        yield Text(element.caption, style="dim")
+                    yield from [Text(element.caption, style="dim")] if element.caption else []
                     shown, form = _fitting(console, options, element)
                     columns |= {head.text for head in form.columns}
                     yield shown
-                case Line():
-                    if element.column and element.column not in columns:
-                        continue
+                case Line() if element.column in columns:
                     yield _line(element)
                 case Notes():
-                    yield from (Text(text, style="bold") for text in element.strong)
-                    yield from (Text(text, style="dim") for text in element.lines)
-                case _:
-                    continue
-            previous = element
+                    yield Text("\n").join(_notes(element)) if element.strong or element.lines else Text(end="")
+            in_part = not isinstance(element, Heading)
 
 
 def _colour(style: str) -> str:
@@ -74,6 +67,10 @@ def _heading(heading: Heading) -> Text:
     text = Text(heading.text, style="bold")
     text.append(f"  {heading.context}" if heading.context else "", style="not bold")
     return text.append("".join(f", {note}" for note in heading.notes), style="not bold yellow")
+
+
+def _notes(notes: Notes) -> list[Text]:
+    return [*(Text(text, style="bold") for text in notes.strong), *(Text(text, style="dim") for text in notes.lines)]
 
 
 def _line(element: Line) -> RenderableType:
@@ -103,14 +100,13 @@ def _if_fitting(console: Console, options: ConsoleOptions, table: Table) -> Rich
         return None
     shown = RichTable(box=None, pad_edge=False, padding=(0, 1 if table.compact else 2, 0, 0), header_style="dim")
     columns = _columns(table)
-    spare = 0
+    spare, whole = 0, table.compact and table.narrower is not None
     for texts, wraps in zip(columns, (True, *(head.wraps for head in table.columns)), strict=True):
-        shown.add_column(texts[0], justify="left" if wraps else "right", no_wrap=not wraps)
-        if wraps and not (table.compact and table.narrower):
-            shown.columns[-1].min_width, longest = _widths(texts)
-            spare += longest - (shown.columns[-1].min_width or 0)
-    for place, (head, _) in enumerate(table.rows, start=1):
-        shown.add_row(*(texts[place] for texts in columns), style=_colour(head.style) if head.style else "")
+        least, longest = _widths(texts) if wraps and not whole else (None, 0)
+        shown.add_column(texts[0], justify="left" if wraps else "right", no_wrap=not wraps, min_width=least)
+        spare += longest - (least or 0)
+    for (head, _), *texts in zip(table.rows, *(texts[1:] for texts in columns), strict=True):
+        shown.add_row(*texts, style=head.style and _colour(head.style))
     # Measured on a console without an end: on this one rich would take any table to fit, and cut its cells.
     needed = console.measure(shown, options=options.update(max_width=10_000)).maximum - spare
     return shown if needed <= options.max_width else None

@@ -1,7 +1,7 @@
 """``bench compare`` and ``bench report``: what the records say."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,15 +85,18 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     elif options["form"]:
         _FORMS[options["form"]](comparison)
     else:
-        run = chosen[0] if len(chosen) == 1 and is_run(chosen[0]) else None
-        shown = document(comparison, _level(options), costs=options["costs"], run=run)
-        PlainConsole().print(Terminal(shown))
-        if certificate := _certificate_of(records):
-            click.echo(certificate.line())
+        _show(comparison, records, chosen, options)
     if len(chosen) == 2 and options["form"] is None:
         show_change(records, chosen, force=options["force"])
     if options["plots"] or (options["form"] is None and not options["explain"]):
         _draw(comparison, options["plots"] or chosen[0] / "plots", options)
+
+
+def _show(comparison: Comparison, records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> None:
+    run = chosen[0] if len(chosen) == 1 and is_run(chosen[0]) else None
+    PlainConsole().print(Terminal(document(comparison, _level(options), costs=options["costs"], run=run)))
+    if certificate := _certificate_of(records):
+        click.echo(certificate.line())
 
 
 def _draw(comparison: Comparison, place: Path, options: Mapping[str, Any]) -> None:

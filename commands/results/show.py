@@ -59,12 +59,15 @@ def record_lines(path: Path) -> Iterator[str]:
     record = _read(path)
     outcome, throughput = record.outcome, record.throughput_per_s
     spans = {name: getattr(record, name) for name in SPANS}
-    words = [record.job.scenario, f"{record.job.model} on {record.target}"]
-    words += [f"{record.ablation} switched"] if record.ablation else []
-    words += [f"beside {record.aggressor}"] if record.aggressor else []
-    words += [f"block {record.block}", *(["warm-up"] if record.warm_up else [])]
+    words = {
+        f"{record.job.scenario}, {record.job.model} on {record.target}": True,
+        f"{record.ablation} switched": record.ablation,
+        f"beside {record.aggressor}": record.aggressor,
+        f"block {record.block}": True,
+        "warm-up": record.warm_up,
+    }
     yield f"{record.trial_id}  ({record.run_id}, {record.started_at})"
-    yield f"  {', '.join(words)}"
+    yield f"  {', '.join(text for text, holds in words.items() if holds)}"
     values = {
         "outcome": outcome.status + (f", {outcome.kind}: {outcome.message}" if outcome.kind else ""),
         "throughput": throughput and f"{throughput:.4g} {record.job.unit}/s",

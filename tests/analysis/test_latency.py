@@ -42,6 +42,7 @@ def test_a_latency_has_the_interval_of_its_ratio_to_bare_metal(save: Save, tmp_p
             save(block=block, target=target, scenario="serve", model="gan", metrics=metrics)
     comparison = compare(load([tmp_path / "run"]))
     (drawing,) = latency_lines(comparison, {})
-    (bar,) = [line for line in drawing.chart.axes[0].lines if line.get_marker() == "_"]
+    (bar,) = drawing.chart.axes[0].collections
     ratio = comparison.groups[0].targets[1].estimates["latency-p50"]
-    assert list(np.asarray(bar.get_ydata())) == pytest.approx([2.0 * end for end in ratio.interval or ()])
+    (line,) = bar.get_paths()
+    assert list(np.asarray(line.vertices)[:, 1]) == pytest.approx([2.0 * end for end in ratio.interval or ()])

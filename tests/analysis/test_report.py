@@ -57,7 +57,7 @@ def test_the_page_is_whole_needs_no_network_and_every_picture_has_a_text(tmp_pat
     assert all(target.startswith(("data:", "#")) for target in found.fetched)
     assert "<script" not in text
     assert "url(" not in text
-    assert len(found.alternatives) == 4
+    assert len(found.alternatives) == 5
     assert all(found.alternatives)
     assert len(set(found.ids)) == len(found.ids)
 
