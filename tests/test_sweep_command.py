@@ -115,6 +115,9 @@ def test_a_plan_tells_what_will_run_and_how_long_it_takes(bench: Bench) -> None:
     said = bench("sweep", "plan", "night.toml").stdout
     assert "\n2 cells, 3 blocks, 16 trials (8 to be run) into results/night, by the engine local\n" in said
     assert re.search(r"^time: about [89]\d s, from earlier trials of this job$", said, re.MULTILINE)
+    assert bench("sweep", "run", "night.toml", "--only-block", "0", "--out", "far/away/monday").exit_code == 0
+    beside = json.loads(bench("sweep", "plan", "night.toml", "--out", "far/away/tuesday", "--json").stdout)
+    assert beside["source"] == "records", "of the sweep beside it"
 
 
 def test_what_is_refused_is_told_for_all_cells_at_once_and_nothing_is_begun(bench: Bench, tmp_path: Path) -> None:

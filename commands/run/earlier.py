@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commands.run.prepare import host_environment
+from commands.run.prepare import this_host
 from suite.errors import BenchError
 from suite.host_compatibility import Host, differences
 from suite.job.job import IN_COLUMNS, Job, settings
@@ -22,7 +22,7 @@ def earlier_records(plan: Plan, results: Path = RESULTS) -> "Records | None":
     # Not at the top: pandas takes as long to import as everything else together.
     from analysis.load.records import load
 
-    here = Host.of(host_environment().model_dump(mode="json"))
+    here = this_host()
     runs = [run for run in (find_runs([results]) if results.is_dir() else []) if _is_like(run, plan, here)]
     try:
         records = load(runs)

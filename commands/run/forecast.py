@@ -8,11 +8,10 @@ from pathlib import Path
 
 from commands.output import Output
 from commands.run.earlier import earlier_records
-from commands.run.prepare import Ready, host_environment
+from commands.run.prepare import Ready, this_host
 from commands.run.steps import begun_blocks, spent_s
 from provisioning.paths import home
 from provisioning.volumes import disk_of, packed_bytes
-from suite.host_compatibility import Host
 from suite.job.ablations import arms, label_of
 from suite.job.envelope import GIB, format_cpu_list
 from suite.plan import Plan
@@ -97,8 +96,7 @@ def forecast(made: Ready, asked: RepetitionOptions, store: Run, examined_s: floa
 
 def earlier_durations(store: Run) -> Durations:
     """Return what earlier trials of this machine tell, in results/ and beside the run."""
-    here = Host.of(host_environment().model_dump(mode="json"))
-    return durations_below(RESULTS, store.directory.parent, here=here)
+    return durations_below(RESULTS, store.directory.parent, here=this_host())
 
 
 def _fewest(plan: Plan, asked: RepetitionOptions) -> tuple[int, bool]:

@@ -17,6 +17,7 @@ from provisioning.targets import Choices
 from scenarios.command_files import files_of
 from scenarios.datasets.resolve import sha256_now
 from suite.errors import RequestError
+from suite.host_compatibility import Host
 from suite.interfaces import OpenTarget, Scenario
 from suite.job.datasets import Dataset
 from suite.plan import Plan
@@ -95,3 +96,7 @@ def observing(display: Callable[[Console], Display] = Display) -> Iterator[Lines
 def host_environment() -> Environment:
     """Return the environment of this machine, as the worker would see it."""
     return Environment.model_validate({**collect(), "accelerator": "none"})
+
+
+def this_host() -> Host:
+    return Host.of(host_environment().model_dump(mode="json"))

@@ -1,6 +1,7 @@
 """``bench sweep plan``: show what a sweep will run, without starting anything."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import click
 
 from commands.output import Output
 from commands.run.options import PlanFile
+from commands.run.prepare import this_host
 from commands.sweep.backends.base import backend_of
 from commands.sweep.resolve import Planned, resolve
 from suite.part import Part
@@ -61,7 +63,7 @@ class PlannedOutput(Output):
 @click.option(
     "--estimate-from",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Directory of earlier records for the estimate. Default: results/.",
+    help="Directory of earlier records for the estimate. Default: results/, and that of the sweep's directory.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(file: Path, out: Path | None, estimate_from: Path | None, as_json: bool) -> None:
@@ -75,10 +77,13 @@ def plan(file: Path, out: Path | None, estimate_from: Path | None, as_json: bool
       bench sweep plan paper-single --estimate-from results/lastyear --json
     """
     sweep = load_sweep(file)
-    backend_of(sweep).check(sweep)
+    backend = backend_of(sweep)
+    backend.check(sweep)
     planned = resolve(sweep, lambda text: click.echo(text, err=True))
     directory = SweepDirectory(out or default_directory(sweep))
-    described = _described(sweep, directory, planned, durations_below(estimate_from or RESULTS))
+    earlier = [estimate_from] if estimate_from else [RESULTS, directory.path.parent]
+    here = this_host() if backend.runs_here and not estimate_from else None
+    described = _described(sweep, directory, planned, durations_below(*earlier, here=here))
     if as_json:
         described.tell()
     else:
@@ -89,8 +94,6 @@ def plan(file: Path, out: Path | None, estimate_from: Path | None, as_json: bool
 
 def _described(sweep: Sweep, directory: SweepDirectory, planned: list[Planned], durations: Durations) -> PlannedOutput:
     cells = [_cell(sweep, directory, item, durations) for item in planned]
-    runnable = [cell for cell in cells if not cell.refused]
-    first_s, block_s = (sum(getattr(cell, name) for cell in runnable) for name in ("first_s", "block_s"))
     return PlannedOutput(
         name=sweep.name,
         directory=str(directory.path),
@@ -100,12 +103,19 @@ def _described(sweep: Sweep, directory: SweepDirectory, planned: list[Planned], 
         detect=sweep.detect,
         trials=sum(cell.trials for cell in cells),
         trials_left=sum(cell.trials_left for cell in cells),
-        block_s=block_s if runnable else None,
-        total_s=first_s + (sweep.block_count - 1) * block_s if runnable else None,
-        source=least_certain(cell.source for cell in runnable if cell.source) if runnable else None,
+        **_times([cell for cell in cells if not cell.refused], sweep.block_count),
         changes=directory.changes(sweep, [item.cell for item in planned]).lines(),
         cells=cells,
     )
+
+
+def _times(runnable: Sequence[PlannedCell], blocks: int) -> dict[str, Any]:
+    """Return the seconds of a block and of all blocks, and their source; None if no cell can run."""
+    if not runnable:
+        return dict.fromkeys(("block_s", "total_s", "source"))
+    first_s, block_s = (sum(getattr(cell, name) for cell in runnable) for name in ("first_s", "block_s"))
+    source = least_certain(cell.source for cell in runnable if cell.source)
+    return {"block_s": block_s, "total_s": first_s + (blocks - 1) * block_s, "source": source}
 
 
 def _cell(sweep: Sweep, directory: SweepDirectory, planned: Planned, durations: Durations) -> PlannedCell:
