@@ -75,26 +75,28 @@ class Diagnosis:
 
 def diagnose(checks: Sequence[Check]) -> Diagnosis:
     """Return what can be measured, what only proves the path, and what to do next, from the checks of ``examine``."""
-    targets = [check for check in checks if check.kind == "target"]
-    measurable = [check for check in targets if check.usable and not check.substitute]
-    path_only = [check for check in targets if check.usable and check.substitute]
-    absent = [check for check in targets if not check.usable]
+    substituted: dict[str, str] = {}
+    absent: dict[str, str] = {}
+    measurable = []
+    for check in checks:
+        if check.kind != "target":
+            continue
+        if not check.usable:
+            absent[check.name] = str(check.reason)
+        elif check.substitute:
+            substituted[check.name] = check.substitute
+        else:
+            measurable.append(check.name)
     engines = ", ".join(check.name for check in checks if check.kind == "engine" and check.usable)
-    names = (f"container ({engines})" if check.name == "container" else check.name for check in measurable)
-    lines = (
-        f"Can be measured here: {', '.join(names) or 'nothing'}.",
-        " ".join(
-            f"{title}: {', '.join(check.name for check in group)} ({'; '.join(dict.fromkeys(map(why, group)))})."
-            for title, group, why in (
-                ("Only proves the path", path_only, lambda check: str(check.substitute)),
-                ("Does not work", absent, lambda check: str(check.reason)),
-            )
-            if group
-        )
-        or "No target needs a substitute.",
-    )
-    full, substituted, gone = (tuple(check.name for check in group) for group in (measurable, path_only, absent))
-    return Diagnosis(full, substituted, gone, lines, _next_step(checks, full, substituted))
+    names = ", ".join(f"{name} ({engines})" if name == "container" else name for name in measurable) or "nothing"
+    others = _group("Only proves the path", substituted), _group("Does not work", absent)
+    lines = f"Can be measured here: {names}.", " ".join(filter(None, others)) or "No target needs a substitute."
+    next_step = _next_step(checks, measurable, list(substituted))
+    return Diagnosis(tuple(measurable), tuple(substituted), tuple(absent), lines, next_step)
+
+
+def _group(title: str, reasons: Mapping[str, str]) -> str:
+    return f"{title}: {', '.join(reasons)} ({'; '.join(dict.fromkeys(reasons.values()))})." if reasons else ""
 
 
 def _next_step(checks: Sequence[Check], measurable: Sequence[str], path_only: Sequence[str]) -> str:
@@ -248,10 +250,11 @@ def _needs(
         yield next((check for check in engines if check.usable), engines[0])
     if target in VMS:
         needs = [
-            [
+            (
                 *(by_name["tool", tool] for tool in (*member.tools, *member.local_tools)),
                 by_name["provider", member.name],
-            ]
+            )
             for member in providers
         ]
-        yield from next((checks for checks in needs if all(check.usable for check in checks)), needs[0])
+        # Those of the provider that lacks least: nothing, if it can be used.
+        yield from min(needs, key=lambda checks: sum(not check.usable for check in checks))

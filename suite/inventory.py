@@ -68,16 +68,7 @@ def read_inventory(path: Path) -> Inventory:
 
     An inventory that others may write is refused, and so is an ssh_config that it names: they say what ssh starts here.
     """
-    try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST_BYTES + 1)
-        if len(text) > _LARGEST_BYTES:
-            raise RequestError(f"{option('inventory')} {path} is larger than 1 MiB", remedy=EXAMPLE)
-        written = tomllib.loads(text.decode())
-    except OSError as error:
-        raise RequestError(f"{option('inventory')} {path}: {error.strerror}", remedy=EXAMPLE) from error
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"{option('inventory')} {path} is not TOML: {error}", remedy=EXAMPLE) from error
+    written = _written(path)
     refuse_writable_by_others(path, option("inventory"))
     try:
         inventory = Inventory.model_validate(written)
@@ -89,17 +80,33 @@ def read_inventory(path: Path) -> Inventory:
             raise RequestError(
                 f"{option('inventory')} {path}: two nodes have the {key} {twice[0]}", remedy=f"one {key} for each"
             )
-    nodes = []
-    for node in inventory.nodes:
-        config = node.ssh_config and (path.absolute().parent / node.ssh_config.expanduser()).resolve()
-        if config and not config.is_file():
-            raise RequestError(
-                f"{option('inventory')} {path}: {node.name} names {config}, which does not exist", remedy=EXAMPLE
-            )
-        if config:
-            refuse_writable_by_others(config, f"the ssh_config of {node.name}")
-        nodes.append(node.model_copy(update={"ssh_config": config}))
-    return inventory.model_copy(update={"nodes": tuple(nodes)})
+    return inventory.model_copy(update={"nodes": tuple(_with_config(node, path) for node in inventory.nodes)})
+
+
+def _written(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_BYTES + 1)
+        if len(text) > _LARGEST_BYTES:
+            raise RequestError(f"{option('inventory')} {path} is larger than 1 MiB", remedy=EXAMPLE)
+        return tomllib.loads(text.decode())
+    except OSError as error:
+        raise RequestError(f"{option('inventory')} {path}: {error.strerror}", remedy=EXAMPLE) from error
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"{option('inventory')} {path} is not TOML: {error}", remedy=EXAMPLE) from error
+
+
+def _with_config(node: InventoryNode, path: Path) -> InventoryNode:
+    """Return the node with the absolute path of its ssh_config, which the inventory gives relative to itself."""
+    if node.ssh_config is None:
+        return node
+    config = (path.absolute().parent / node.ssh_config.expanduser()).resolve()
+    if not config.is_file():
+        raise RequestError(
+            f"{option('inventory')} {path}: {node.name} names {config}, which does not exist", remedy=EXAMPLE
+        )
+    refuse_writable_by_others(config, f"the ssh_config of {node.name}")
+    return node.model_copy(update={"ssh_config": config})
 
 
 def _refusal(path: Path, written: dict[str, Any], error: dict[str, Any]) -> RequestError:

@@ -205,20 +205,21 @@ class Plan(Part):
                 position += 1
 
     def _arms(self, job: Job) -> list[Arm]:
-        switched = [(target, 0, name) for target in self.targets for name in ablations.arms(target, self.ablations)]
-        # What a victim loses is held against the same target, so that each target shows what is only noise.
-        twice = () if not self.aa else self.targets if job.sharing else (BASELINE,)
-        alone: list[tuple[str, int, str | None]] = [
-            *((target, 0, None) for target in self.targets),
-            *((target, 1, None) for target in twice),
-            *switched,
-        ]
-        if job.turns and (partner := job.turns.partner):
-            plain = (BASELINE, 0, None)
-            alone = [plain, *(arm for arm in alone if arm[0] == partner and arm != plain)]
+        arms = self._alone(job)
         aggressors = job.sharing.aggressors if job.sharing else ()
-        beside = [(*arm, name) for arm in alone if not arm[1] for name in aggressors]
-        return [*((*arm, None) for arm in alone), *beside]
+        return [*arms, *((*arm[:3], name) for arm in arms if not arm[1] for name in aggressors)]
+
+    def _alone(self, job: Job) -> list[Arm]:
+        arms: list[Arm] = [(target, 0, None, None) for target in self.targets]
+        if self.aa:
+            # What a victim loses is held against the same target, so that each target shows what is only noise.
+            arms += [(target, 1, None, None) for target in (self.targets if job.sharing else (BASELINE,))]
+        for target in self.targets:
+            arms += [(target, 0, name, None) for name in ablations.arms(target, self.ablations)]
+        if job.turns and (partner := job.turns.partner):
+            plain = (BASELINE, 0, None, None)
+            arms = [plain, *(arm for arm in arms if arm[0] == partner and arm != plain)]
+        return arms
 
     def _trial(self, block: int, position: int, job: Job, arm: Arm, *, warm_up: bool) -> Trial:
         target, replica, ablation, aggressor = arm

@@ -144,24 +144,14 @@ def carried(request: RunRequest, checks: Sequence[Check], note: Note) -> tuple[s
 
 def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str, ...], note: Note) -> Choices:
     """Return what the layers of the targets are made of. Raises RequestError for what does not work on this machine."""
-    working = [check.name for check in checks if check.kind == "engine" and check.usable]
-    engine = request.targets.engine or default_engine(working)
+    engine = _engine_of(request, checks, targets)
     declared = [each.name for each in OPTIONS.values() if each.engine == engine]
     options = {name: str(request.value(name)) for name in declared if request.value(name)}
-    if "container" in targets and not get_engine(engine).is_cluster:
-        check = next(check for check in checks if check.kind == "engine" and check.name == engine)
-        if not check.usable:
-            raise RequestError(f"{option('engine')} {engine}: {check.reason}", remedy=check.remedy)
     accel: Accelerator = "tcg"
     if booted(targets, engine):
         accel, why = get_provider(request.targets.provider).choose_accelerator(request.targets.accel)
         note(f"VMs run under {accel}: {why}")
-    nvml = next((check for check in checks if check.name == "nvml"), None)
-    if request.gpus.device == "cuda" and nvml and not nvml.usable and not request.gpus.vfio:
-        raise RequestError(
-            f"{option('device')} cuda: {nvml.reason}",
-            remedy=f"install NVIDIA's driver, or use {option('device')} cpu",
-        )
+    _refuse_cuda(request, checks)
     vfio = pci_addresses(request.gpus.vfio) if request.gpus.vfio else ()
     image, provider = _image_of(request), request.targets.provider
     nodes = nodes_of(options["node"]) if "node" in options else {}
@@ -180,6 +170,25 @@ def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
         with local_node((), None) as node:
             note(f"{engine} {choices.container_engine.version(node)}")
     return choices
+
+
+def _engine_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str, ...]) -> str:
+    """Return the engine that was named, or the default. Raises RequestError if it cannot run containers here."""
+    engines = {check.name: check for check in checks if check.kind == "engine"}
+    engine = request.targets.engine or default_engine([name for name, check in engines.items() if check.usable])
+    local = "container" in targets and not get_engine(engine).is_cluster
+    if local and not engines[engine].usable:
+        raise RequestError(f"{option('engine')} {engine}: {engines[engine].reason}", remedy=engines[engine].remedy)
+    return engine
+
+
+def _refuse_cuda(request: RunRequest, checks: Sequence[Check]) -> None:
+    missing = next((check for check in checks if check.name == "nvml" and not check.usable), None)
+    if missing and request.gpus.device == "cuda" and not request.gpus.vfio:
+        raise RequestError(
+            f"{option('device')} cuda: {missing.reason}",
+            remedy=f"install NVIDIA's driver, or use {option('device')} cpu",
+        )
 
 
 def _image_of(request: RunRequest) -> Image:

@@ -149,6 +149,14 @@ class Changes:
         ]
 
 
+def _differences(before: Sweep, now: Sweep) -> Iterator[str]:
+    old, new = before.model_dump(mode="json"), now.model_dump(mode="json")
+    for key in new:
+        if key not in IRRELEVANT and old[key] != new[key]:
+            short = all(isinstance(value, (str, int, NoneType)) for value in (old[key], new[key]))
+            yield f"{key} from {old[key]} to {new[key]}" if short else key
+
+
 class SweepDirectory:
     """The directory of a sweep; see the top of this module."""
 
@@ -181,11 +189,8 @@ class SweepDirectory:
         names = [cell.cell_id for cell in cells]
         if before is None:
             return Changes(new=tuple(names))
-        old, new = before.sweep.model_dump(mode="json"), sweep.model_dump(mode="json")
-        differing = [key for key in new if key not in IRRELEVANT and old[key] != new[key]]
-        short = {key for key in differing if all(isinstance(plan[key], (str, int, NoneType)) for plan in (old, new))}
         return Changes(
-            tuple(f"{key} from {old[key]} to {new[key]}" if key in short else key for key in differing),
+            tuple(_differences(before.sweep, sweep)),
             kept=tuple(name for name in names if name in before.cells),
             gone=tuple(name for name in before.cells if name not in names),
             new=tuple(name for name in names if name not in before.cells),

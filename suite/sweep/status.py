@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from suite.errors import RequestError
 from suite.part import Part
-from suite.plan import Trial
+from suite.plan import Plan, Trial
 from suite.records.headers import headers
 from suite.results.store import RESULTS
 from suite.sweep.directory import CellRun, StopRule, SweepDirectory
@@ -81,11 +81,12 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
     if None in left:
         blocks_left |= set(range(1 if sweep.open_ended else sweep.block_count))
     guess = durations.guess(*(trial for trials in filter(None, left) for trial in itertools.chain(*trials.values())))
-    state: SweepState = "incomplete" if blocks_left else "complete"
     if running:
-        state = "stopping" if sweep_directory.stop_requested() else "running"
-    elif not blocks_left and any(counts.failed for cell in cells for counts in cell.arms.values()):
-        state = "failed"
+        state: SweepState = "stopping" if sweep_directory.stop_requested() else "running"
+    elif blocks_left:
+        state = "incomplete"
+    else:
+        state = "failed" if any(counts.failed for cell in cells for counts in cell.arms.values()) else "complete"
     return SweepStatus(
         name=sweep.name,
         directory=str(directory),
@@ -125,10 +126,7 @@ def _progress_of(
     plan = run.plan()
     if plan is None:
         return {}, None
-    blocks = [list(plan.trials_of(block)) for block in range(sweep.block_count)]
-    if sweep.open_ended:  # those that were begun, and the least that there will be
-        begun = sum(any(trial.trial_id in states for trial in trials) for trials in blocks)
-        del blocks[begun if converged else max(sweep.min_blocks or 1, begun + 1) :]
+    blocks = _expected_blocks(plan, sweep, states, converged=converged)
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for trial in itertools.chain(*blocks):
         arm = arm_name(trial.target, trial.replica, trial.ablation, trial.aggressor, trial.job.design)
@@ -139,3 +137,12 @@ def _progress_of(
     left = {block: [item for item in trials if item.trial_id not in finished] for block, trials in enumerate(blocks)}
     arms = {name: TrialCounts(**counts[name]) for name in sorted(counts)}
     return arms, {block: trials for block, trials in left.items() if trials}
+
+
+def _expected_blocks(plan: Plan, sweep: Sweep, begun: Container[str], *, converged: bool) -> list[list[Trial]]:
+    """Return the trials of each block; of an open-ended sweep those begun, and the least that there will be."""
+    blocks = [list(plan.trials_of(block)) for block in range(sweep.block_count)]
+    if not sweep.open_ended:
+        return blocks
+    count = sum(any(trial.trial_id in begun for trial in trials) for trials in blocks)
+    return blocks[: count if converged else max(sweep.min_blocks or 1, count + 1)]
