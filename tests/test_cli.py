@@ -386,7 +386,7 @@ def test_the_numbers_of_the_profile_can_be_overridden(bench: Bench, machine: Mac
 def test_a_run_without_json_tells_the_same_to_people(bench: Bench, machine: Machine) -> None:
     result = bench("run", *SMALL, "--target", "vm")
     assert (result.exit_code, result.stdout) == (0, ""), "the audit refuses what a fake claims to have measured"
-    assert "1 trials measured, 0 failed: out" in result.stderr
+    assert "1 trial measured, 0 failed: out" in result.stderr
     assert "bench compare out" in result.stderr
     assert machine.events[0].startswith("open")
 

@@ -22,6 +22,7 @@ from suite.progress import Display, Lines
 from suite.records.record import TrialRecord
 from suite.request.request import RunRequest
 from suite.results.store import Run, new_run_directory
+from suite.units import count
 from suite.untrusted.console import PlainConsole
 
 
@@ -135,7 +136,8 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     from commands.run.output import RunOutput
 
     failed = [record.trial_id for record in records if record.outcome.status == "failed"]
-    click.echo(f"{len(records) - len(failed)} trials measured, {len(failed)} failed: {store.directory}", err=True)
+    measured = count(len(records) - len(failed), "trial")
+    click.echo(f"{measured} measured, {len(failed)} failed: {store.directory}", err=True)
     if failed:
         click.echo(f"the first failure in full: bench results show {store.directory}/{failed[0]}", err=True)
     comparison = None
