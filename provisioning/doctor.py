@@ -247,7 +247,7 @@ def _needs(
         yield from (by_name["tool", tool] for tool in ("bwrap", "cgexec"))
     if target == "container":
         engines = [check for (kind, _), check in by_name.items() if kind == "engine"]
-        yield next((check for check in engines if check.usable), engines[0])
+        yield min(engines, key=lambda check: not check.usable)
     if target in VMS:
         needs = [
             (

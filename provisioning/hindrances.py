@@ -56,15 +56,19 @@ def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterato
     if limited and not enters_tree(choices.inventory):
         yield "without root nothing is limited that could be"
     if properties.disk_limit_bytes_per_s:
-        if choices.inventory:
-            yield "disks are limited on this machine only"
-        elif not cgroups.disks_can_be_limited():
-            yield "the kernel's block I/O controller is not there"
-        else:
-            try:
-                cgroups.disks_under((str(choices.image.tree),))
-            except RequestError as error:
-                yield error.message
+        yield from _hindrances_of_disks(choices)
+
+
+def _hindrances_of_disks(choices: Choices) -> Iterator[str]:
+    if choices.inventory:
+        yield "disks are limited on this machine only"
+    elif not cgroups.disks_can_be_limited():
+        yield "the kernel's block I/O controller is not there"
+    else:
+        try:
+            cgroups.disks_under((str(choices.image.tree),))
+        except RequestError as error:
+            yield error.message
 
 
 def _hindrances_of_engine(properties: Properties, choices: Choices) -> Iterator[str]:

@@ -4,12 +4,13 @@ The way follows from the scenario and from the choices of a run; ``opener_of`` c
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from provisioning.distributed import on_machine, open_as_pods, open_in_lab, open_on_machines
 from provisioning.engines.base import ContainerEngine, get_engine
+from provisioning.images.image import Image
 from provisioning.nodes import local_node
 from provisioning.remote import content
 from provisioning.remote.content import sync_file, sync_image
@@ -17,7 +18,7 @@ from provisioning.remote.machine import Machine, machine
 from provisioning.targets import Choices, layers
 from provisioning.volumes import Volume, check_disk_space, disk_of, packed_bytes, prepare_disk, volume_of
 from suite.errors import MeasurementError
-from suite.interfaces import Instance, Layer, open_stack
+from suite.interfaces import Instance, Layer, Node, open_stack
 from suite.inventory import Inventory
 from suite.job.ablations import properties_of
 from suite.job.datasets import Dataset
@@ -182,10 +183,16 @@ def prepare(
         if dataset and not dataset.device and VMS.intersection(targets):
             prepare_disk(node, dataset.directory, str(disk_of(dataset)), dataset, note, refuse_changed)
         if "container" in targets:
-            for each in (*(found for own in choices.placed for found in own.engines.values()), *switched):
-                each.load(node, choices.image.digest, choices.image.file("oci.tar"))
+            for placed in choices.placed:
+                _load(node, placed.engines.values(), choices.image)
+            _load(node, switched, choices.image)
             if dataset and any(properties_of(name).data_in_layer for name in ablations):
                 check_disk_space(node, engine.layers_at(node), packed_bytes(dataset), "the layer of the data set")
+
+
+def _load(node: Node, engines: Iterable[ContainerEngine], image: Image) -> None:
+    for engine in engines:
+        engine.load(node, image.digest, image.file("oci.tar"))
 
 
 def _prepare_machine(
@@ -207,4 +214,4 @@ def _prepare_machine(
         sync_file(reached, choices.image, engine.guest_store.file, note)
     for each in engines if "container" in targets else ():
         note(f"comparing what the {each.name} of {reached.name} holds with the image")
-        each.load(reached, choices.image.digest, choices.image.file("oci.tar"))
+        _load(reached, [each], choices.image)

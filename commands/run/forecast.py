@@ -152,10 +152,7 @@ def as_lines(found: Forecast, asked: RepetitionOptions) -> Iterator[str]:
     cpus, memory = format_cpu_list(job.envelope.cpus), job.envelope.memory_bytes / GIB
     yield f"each has: CPUs {cpus}, {memory:.3g} GiB, {job.envelope.threads} threads"
     yield f"ends: {_end(found, asked)}"
-    warm_up = f", the first {'block' if plan.warmup_blocks == 1 else f'{plan.warmup_blocks} blocks'} to warm up"
-    most = " at least" if found.most_blocks > found.blocks else ""
-    done = f", {found.trials_left} still to be run" if found.trials_left < found.trials else ""
-    yield f"trials:{most} {found.trials}{warm_up if plan.warmup_blocks else ''}{done}"
+    yield _trials(found)
     longest = f" to {format_duration(found.most_s)}" if found.most_s > found.seconds else ""
     yield f"time: about {format_duration(found.seconds)}{longest}"
     which = "its longest trial" if len(plan.jobs) > 1 else "a trial"
@@ -163,6 +160,14 @@ def as_lines(found: Forecast, asked: RepetitionOptions) -> Iterator[str]:
         yield f"  {target}: {format_duration(guess.seconds)} for {which}, {SOURCES[guess.source]}"
     for space in found.disk:
         yield f"disk: {_size(space.size_bytes)} for {space.what} in {space.path} ({_size(space.free_bytes)} free)"
+
+
+def _trials(found: Forecast) -> str:
+    most = " at least" if found.most_blocks > found.blocks else ""
+    blocks = found.plan.warmup_blocks
+    warm_up = f", the first {'block' if blocks == 1 else f'{blocks} blocks'} to warm up" if blocks else ""
+    done = f", {found.trials_left} still to be run" if found.trials_left < found.trials else ""
+    return f"trials:{most} {found.trials}{warm_up}{done}"
 
 
 def _end(found: Forecast, asked: RepetitionOptions) -> str:

@@ -84,7 +84,7 @@ def pod_job(
     """
     _refuse_this_machine(request, targets)
     count, asked = scenario.instances(request), choices.engine_options.get("node", "")
-    nodes = [name for name in asked.split(",") if name]
+    nodes = list(filter(None, asked.split(",")))
     if len(set(nodes)) != count or len(nodes) != count:
         raise RequestError(
             f"{option('node')} {asked}: {needs(request, scenario, 'node')}",

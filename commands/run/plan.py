@@ -222,7 +222,6 @@ def _job(common: _Common, model: str, turns: Alternating | None) -> Job:
     if sizes and turns:
         sizes = sizes.model_copy(update={"steps": turns.rounds * turns.burst_steps})
     workload = WORKLOADS.get(architecture(model)) if scenario.workloads else None
-    reads = workload if resolved.dataset and scenario.reads else None
     registry = WORKLOADS if workload else scenario.members
     part = dict(scenario.part(request, profile, model))
     return Job(
@@ -239,10 +238,7 @@ def _job(common: _Common, model: str, turns: Alternating | None) -> Job:
         isa=request.targets.isa,
         cpu_capability=common.capability,
         dataset=resolved.dataset,
-        page_cache=(request.data.cache or "cold") if reads else None,
-        loading=Loading(decoder=request.data.decoder, loader_workers=request.data.loader_workers, crop=reads.crop)
-        if reads
-        else None,
+        **_reading(resolved, model),
         checkpoint=None if asked.checkpoint == "off" else asked.checkpoint,
         distributed=common.distributed,
         workload_sha256=source_sha256(registry, architecture(model)) if registry else None,
@@ -251,6 +247,16 @@ def _job(common: _Common, model: str, turns: Alternating | None) -> Job:
         turns=turns,
         **part,
     )
+
+
+def _reading(resolved: Resolved, model: str) -> dict[str, Any]:
+    """Return the fields of a job that say how it reads its data set; none if it reads none."""
+    asked, scenario = resolved.request.data, resolved.scenario
+    if not (resolved.dataset and scenario.reads and scenario.workloads):
+        return {}
+    crop = WORKLOADS.get(architecture(model)).crop
+    loading = Loading(decoder=asked.decoder, loader_workers=asked.loader_workers, crop=crop)
+    return {"page_cache": asked.cache or "cold", "loading": loading}
 
 
 def _options_of_engine(resolved: Resolved) -> dict[str, Any]:

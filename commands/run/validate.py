@@ -113,25 +113,25 @@ def fitted(plan: Plan, host_memory_bytes: int, note: Note) -> Plan:
 
     Raises RequestError, with the arithmetic, where these do not fit either.
     """
-    each_bytes = plan.job.envelope.memory_bytes
-
-    def lacking(planned: Plan) -> str:
-        count = max((len(group) for group in together(planned.trials_of(0)) if group[0].job.turns), default=0)
-        if count * each_bytes <= host_memory_bytes:
-            return ""
-        take = f"{count} instances of {each_bytes / GIB:.1f} GiB take {count * each_bytes / GIB:.1f} GiB"
-        return f"{option('design')}: {take}, and the machine has {host_memory_bytes / GIB:.1f} GiB"
-
-    if not (why := lacking(plan)):
+    if not (why := _lacking_memory(plan, host_memory_bytes)):
         return plan
     partners = [target for target in plan.targets if target != BASELINE or plan.aa]
     pairs = tuple(pair for job in plan.jobs for pair in (_pairs(job, partners) if job.turns else (job,)))
     paired = plan.model_copy(update={"jobs": pairs})
-    more = lacking(paired) if BASELINE in plan.targets else why
+    more = _lacking_memory(paired, host_memory_bytes) if BASELINE in plan.targets else why
     if more:
         raise RequestError(more, remedy=f"lower {option('memory')}, or name fewer with {option('target')}")
     note(f"{spelled(why)}: bare metal takes turns with one target at a time")
     return paired
+
+
+def _lacking_memory(plan: Plan, host_memory_bytes: int) -> str:
+    count = max((len(group) for group in together(plan.trials_of(0)) if group[0].job.turns), default=0)
+    each_bytes = plan.job.envelope.memory_bytes
+    if count * each_bytes <= host_memory_bytes:
+        return ""
+    take = f"{count} instances of {each_bytes / GIB:.1f} GiB take {count * each_bytes / GIB:.1f} GiB"
+    return f"{option('design')}: {take}, and the machine has {host_memory_bytes / GIB:.1f} GiB"
 
 
 def _pairs(job: Job, partners: Sequence[str]) -> Iterator[Job]:

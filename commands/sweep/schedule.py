@@ -99,27 +99,32 @@ def schedule(kind: str | None, dry_run: bool, listing: bool, remove: str | None,
       bench sweep schedule --list
       bench sweep schedule --remove nightly
     """
-    entries = installed() if listing or remove else []
-    if as_json and listing:
-        schedules = [
-            Scheduled(name=entry.name, when=entry.when, timer=timer.kind, entry=entry.line) for timer, entry in entries
-        ]
-        SchedulesOutput(schedules=schedules).tell()
-    elif listing:
-        for timer, entry in entries:
-            click.echo(f"{entry.name}  {entry.when}  ({timer.kind})\n  {entry.line}")
-        if not entries:
-            click.echo("nothing is scheduled", err=True)
+    if listing:
+        _list(as_json=as_json)
     elif remove:
-        check_name(remove)
-        holders = [timer for timer, entry in entries if entry.name == remove]
-        if not holders:
-            raise RequestError(f"there is no schedule {remove}", remedy="see them with: bench sweep schedule --list")
-        for timer in holders:
-            timer.remove(remove)
-        click.echo(f"removed: {remove} ({', '.join(timer.kind for timer in holders)})", err=True)
+        _remove(check_name(remove))
     else:
         _install(job_of(**options), kind, dry_run=dry_run)
+
+
+def _list(*, as_json: bool) -> None:
+    schedules = [Scheduled(name=e.name, when=e.when, timer=timer.kind, entry=e.line) for timer, e in installed()]
+    if as_json:
+        SchedulesOutput(schedules=schedules).tell()
+        return
+    for entry in schedules:
+        click.echo(f"{entry.name}  {entry.when}  ({entry.timer})\n  {entry.entry}")
+    if not schedules:
+        click.echo("nothing is scheduled", err=True)
+
+
+def _remove(name: str) -> None:
+    timers = [timer for timer, entry in installed() if entry.name == name]
+    if not timers:
+        raise RequestError(f"there is no schedule {name}", remedy="see them with: bench sweep schedule --list")
+    for timer in timers:
+        timer.remove(name)
+    click.echo(f"removed: {name} ({', '.join(timer.kind for timer in timers)})", err=True)
 
 
 def _install(job: ScheduledJob, kind: str | None, *, dry_run: bool) -> None:

@@ -83,20 +83,21 @@ def _has(settings: dict[str, Any], wanted: dict[str, Any]) -> bool:
 
 def _refuse_idle(sweep: Sweep, cells: list[dict[str, Any]]) -> None:
     """Raise RequestError for what changes nothing: an exclude that fits no cell, a key that no cell has."""
-    excluded, included = ([settings.given() for settings in group] for group in (sweep.exclude, sweep.include))
-    for wanted in excluded:
+    for wanted in (settings.given() for settings in sweep.exclude):
         if not any(_has(settings, wanted) for settings in cells):
             text = ", ".join(f"{key} = {value}" for key, value in wanted.items()) or "{}"
             raise RequestError(f"exclude {text} fits no cell", remedy="correct or remove it")
     used, common = set[str]().union(*cells), sweep.options.given()
+    matrix_decides = common.keys() & sweep.matrix.keys()
+    for settings in sweep.include:
+        matrix_decides &= settings.given().keys()
     for key in (*sweep.matrix, *common):
         if key not in used:
             raise RequestError(f"no cell has {key}", remedy=f"it belongs to scenario {OPTIONS[key].whose()}; remove it")
-    for key in common:
-        if key in sweep.matrix and all(key in settings for settings in included):
-            raise RequestError(
-                f"options.{key} has no effect: matrix.{key} sets it for every cell", remedy="remove one of them"
-            )
+    for key in sorted(matrix_decides):
+        raise RequestError(
+            f"options.{key} has no effect: matrix.{key} sets it for every cell", remedy="remove one of them"
+        )
 
 
 def _cell_id(sweep: Sweep, settings: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Container
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,10 +83,8 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
     guess = durations.guess(*(trial for trials in filter(None, left) for trial in itertools.chain(*trials.values())))
     if running:
         state: SweepState = "stopping" if sweep_directory.stop_requested() else "running"
-    elif blocks_left:
-        state = "incomplete"
     else:
-        state = "failed" if any(counts.failed for cell in cells for counts in cell.arms.values()) else "complete"
+        state = "incomplete" if blocks_left else _end_of(cells)
     return SweepStatus(
         name=sweep.name,
         directory=str(directory),
@@ -97,6 +95,10 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
         left_s=None if None in left else guess.seconds,
         left_source=None if None in left else guess.source,
     )
+
+
+def _end_of(cells: Sequence[CellStatus]) -> SweepState:
+    return "failed" if any(counts.failed for cell in cells for counts in cell.arms.values()) else "complete"
 
 
 def latest_sweep(results: Path = RESULTS) -> Path:
@@ -110,7 +112,7 @@ def latest_sweep(results: Path = RESULTS) -> Path:
 def _progress_of(
     run: CellRun,
     sweep: Sweep,
-    running: Container[tuple[str | None, str | None]],
+    running: Iterable[tuple[str | None, str | None]],
     durations: Durations,
     *,
     converged: bool,
@@ -127,16 +129,21 @@ def _progress_of(
     if plan is None:
         return {}, None
     blocks = _expected_blocks(plan, sweep, states, converged=converged)
-    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for trial in itertools.chain(*blocks):
-        arm = arm_name(trial.target, trial.replica, trial.ablation, trial.aggressor, trial.job.design)
-        now = (run.directory.name, trial.trial_id) in running
-        counts[arm]["running" if now else states.get(trial.trial_id, "missing")] += 1
     finished = {name for name, count in run.attempts().items() if count > run.retries}
     finished |= {name for name, state in states.items() if state == "done"}
     left = {block: [item for item in trials if item.trial_id not in finished] for block, trials in enumerate(blocks)}
-    arms = {name: TrialCounts(**counts[name]) for name in sorted(counts)}
+    arms = _counts(itertools.chain(*blocks), states, {trial for cell, trial in running if cell == run.directory.name})
     return arms, {block: trials for block, trials in left.items() if trials}
+
+
+def _counts(
+    trials: Iterable[Trial], states: Mapping[str, TrialState], running: Container[str | None]
+) -> dict[str, TrialCounts]:
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for trial in trials:
+        arm = arm_name(trial.target, trial.replica, trial.ablation, trial.aggressor, trial.job.design)
+        counts[arm]["running" if trial.trial_id in running else states.get(trial.trial_id, "missing")] += 1
+    return {name: TrialCounts(**counts[name]) for name in sorted(counts)}
 
 
 def _expected_blocks(plan: Plan, sweep: Sweep, begun: Container[str], *, converged: bool) -> list[list[Trial]]:
