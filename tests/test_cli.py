@@ -471,6 +471,9 @@ def test_a_trial_that_fails_makes_the_exit_code_1_and_the_others_are_measured(be
     assert said["failed"] == ["synthetic-resnet50-vm-b000"]
     assert len(said["trials"]) == len(TARGETS)
     assert "FAILED (worker): the worker died" in result.stderr
+    whole = "bench results show out/synthetic-resnet50-vm-b000"
+    assert f"the first failure in full: {whole}\n" in result.stderr
+    assert "worker: the worker died" in bench(*whole.split()[1:]).stdout
 
 
 def test_the_same_command_again_goes_on_and_another_plan_is_refused(bench: Bench, machine: Machine) -> None:

@@ -45,6 +45,14 @@ def test_they_have_ratio_interval_and_verdict_in_their_direction(tmp_path: Path,
     assert "slowest-step ms" in as_markdown(comparison)
 
 
+def test_a_metric_without_a_unit_is_shown_by_its_name_alone(tmp_path: Path, save: Any) -> None:
+    for target in ("bare-metal", "vm"):
+        save(target=target, model="toy", metrics=own(3.2, unit=""))
+    records = load([tmp_path / "run"])
+    assert "| slowest-step |" in as_markdown(compare(records))
+    assert "training/toy/slowest-step" in trials_table(records)
+
+
 def test_a_metric_that_is_more_is_better_is_faster_when_it_grows(tmp_path: Path, save: Any) -> None:
     for block in range(8):
         for target, value in (("bare-metal", 10.0), ("vm", 20.0 + block / 100)):
