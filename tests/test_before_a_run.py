@@ -23,6 +23,7 @@ from suite.errors import RequestError
 from suite.plan import Trial
 from suite.progress import Lines
 from suite.results.store import Run
+from tests.scenarios.pictures import folder
 from tests.scenarios.test_own_workload import TOY
 from tests.suite.conftest import make_plan
 from tests.test_cli import SMALL, Bench, Machine, bench, here, machine, refused, signals, unaudited
@@ -454,6 +455,22 @@ def test_the_job_says_of_a_workload_that_the_seed_alone_does_not_decide_it(bench
         plan = Run(here / f"of-{name}").plan()
         assert plan
         assert [job.reproducible for job in plan.jobs] == [recorded]
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_workload_without_images_counts_its_unit_and_takes_no_size_and_no_data_set(bench: Bench, here: Path) -> None:
+    draws = "    def draw(self, batch, shape, generator):\n        raise NotImplementedError\n\n    def"
+    source = (
+        TOY.replace("    def", draws, 1).replace("(4, 8)", "512").replace('name="toy"', 'name="toy", unit="tokens"')
+    )
+    (here / "tokens.py").write_text(source)
+    words = ("run", "--model", "./tokens.py", *TWO, "--profile", "smoke", "--out", "out")
+    assert bench(*words).exit_code == 0
+    (job,) = json.loads((here / "out/plan.json").read_text())["jobs"]
+    assert (job["unit"], job["sizes"]["batch"], job["sizes"]["image_px"]) == ("tokens", 512, None)
+    refused(bench(*words, "--image-px", "64"), "tokens.py has no images, and no --image-px")
+    folder(here / "set", images=8)
+    refused(bench(*words, "--scenario", "real", "--data", f"imagefolder:{here}/set"), "reads no data set")
 
 
 def test_a_run_of_a_workload_in_a_file_goes_on_only_with_that_file(bench: Bench, machine: Machine, here: Path) -> None:
