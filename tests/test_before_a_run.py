@@ -402,10 +402,11 @@ def test_a_spent_budget_ends_a_run_and_its_forecast_and_more_extends_it(bench: B
     )
     assert "stopped after the warm-up" in bench("run", "--continue", "out").stderr
     assert trials_of(here / "out") == ["w000"]
-    longer = bench("run", "--continue", "out", "--budget", "1h")
+    assert "stopped after 3 blocks" in bench("run", "--continue", "out", "--blocks", "3").stderr
+    longer = bench("run", "--continue", "out", "--budget", "1h", "--max-blocks", "9")
     assert "stopped after 5 blocks: every comparison is decided" in longer.stderr
     assert trials_of(here / "out") == [*(f"b00{block}" for block in range(5)), "w000"]
-    refused(bench("run", "--continue", "out", "--blocks", "9"), "--blocks cannot replace --until decided")
+    refused(bench("run", "--continue", "out", "--until", "2%"), "--until cannot replace --until decided")
 
 
 @pytest.mark.usefixtures("machine")

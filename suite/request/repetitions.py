@@ -134,16 +134,19 @@ class RepetitionOptions(Repetitions):
     )
 
     def extended(self, given: Mapping[str, object]) -> dict[str, object]:
-        """Return the options that extend a run, with None for those that they replace. Raises RequestError."""
+        """Return the options that extend a run, with None for those that they replace. Raises RequestError.
+
+        A run that goes on until its records decide keeps its rule: a number of blocks is then the most of them.
+        """
         rules = given.keys() & {"blocks", "until", "detect"}
+        if rules == {"blocks"} and self.open_ended:
+            return {"budget": None, **given, "blocks": None, "max_blocks": given["blocks"]}
         if rules and self.decides and given.get("until") != DECIDED:
             raise RequestError(
                 f"{option(min(rules))} cannot replace {option('until')} {DECIDED}, whose verdicts allow for its looks",
                 remedy=f"extend the run with {option('budget')} or {option('max_blocks')}",
             )
-        replaced = ("blocks", "until", "detect") if rules else ()
-        of_until = ("min_blocks", "max_blocks", "budget") if "blocks" in rules else ()
-        return {**dict.fromkeys((*replaced, *of_until)), **given}
+        return {**dict.fromkeys(("blocks", "until", "detect") if rules else ()), **given}
 
     @property
     def budget_s(self) -> float | None:
