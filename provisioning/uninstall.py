@@ -13,7 +13,7 @@ from suite.results.runs import find_runs
 
 PARTS = ("blocks", "cache", "data", "images", "ledger", "locks", "scratch", "selftest.json")
 """The entries of ``home`` that the suite makes; others are left alone."""
-_OWN_NAME = re.compile(r"(localhost/)?virtbench([/-][a-z]+)?")
+_OWN_NAME = re.compile(r" (localhost/)?virtbench([/-][a-z]+)?(:\S+)?$")
 
 
 def remove_everything() -> list[str]:
@@ -43,12 +43,13 @@ def remove_everything() -> list[str]:
 
 
 def _remove_images(node: LocalNode, builder: Builder) -> list[str]:
-    """Remove the suite's images from an engine's store, by their names and their label."""
-    listed = [builder.program, "images", "--no-trunc", "--format", "{{.ID}} {{.Repository}}"]
-    lines = [line.split() for line in node.run(listed).stdout.splitlines()]
-    labelled = node.run([*listed, "--filter", f"label={LABEL}"]).stdout.splitlines()
-    own = {line[0]: line[-1] for line in lines if _OWN_NAME.fullmatch(line[-1])}
-    own |= {line.split()[0]: line.split()[-1] for line in labelled}
+    """Remove the suite's images from an engine's store: by their names, those they had, and their label."""
+    listing = [builder.program, "images", "--no-trunc", "--format"]
+    named = node.run([*listing, "{{.ID}} {{.Repository}}"]).stdout.splitlines()
+    # Of an image whose name went to a newer one; podman alone knows it.
+    named += node.run([*listing, "{{.ID}} {{.History}}", "--filter", "dangling=true"], check=False).stdout.splitlines()
+    labelled = node.run([*listing, "{{.ID}} {{.Repository}}", "--filter", f"label={LABEL}"]).stdout.splitlines()
+    own = {line.split()[0]: line.split()[-1] for line in (*filter(_OWN_NAME.search, named), *labelled)}
     if own:
         node.run([builder.program, "rmi", "--force", *own], timeout_s=600.0)
     return [f"image of {builder.program}: {name}" for name in own.values()]

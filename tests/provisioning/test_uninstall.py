@@ -47,10 +47,15 @@ def test_results_are_never_removed(kept: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_of_an_engine_the_suites_images_are_removed_by_name_and_label() -> None:
-    named = ("b1 localhost/virtbench-base", "c2 virtbench", "d3 localhost/mine", "e4 <none>", "f5 virtbenches/x")
-    listed = (PODMAN.program, "images", "--no-trunc", "--format", "{{.ID}} {{.Repository}}")
-    marked = (*listed, "--filter", "label=virtbench")
-    node = FakeNode({listed: Completed(0, "\n".join(named), ""), marked: Completed(0, "e4 <none>\n", "")})
+    listing = (PODMAN.program, "images", "--no-trunc", "--format")
+    named = "b1 localhost/virtbench-base\nc2 virtbench\nd3 localhost/mine\ne4 <none>\nf5 virtbenches/x\ng6 <none>\n"
+    answers = {
+        (*listing, "{{.ID}} {{.Repository}}"): named,
+        (*listing, "{{.ID}} {{.Repository}}", "--filter"): "e4 <none>\n",
+        (*listing, "{{.ID}} {{.History}}"): "g6 localhost/virtbench-build:cpu\nh7 localhost/mine:virtbench\n",
+    }
+    node = FakeNode({argv: Completed(0, text, "") for argv, text in answers.items()})
     removed = uninstall._remove_images(node, PODMAN)  # type: ignore[arg-type]
-    assert removed == [f"image of podman: {name}" for name in ("localhost/virtbench-base", "virtbench", "<none>")]
-    assert node.ran[-1] == ["podman", "rmi", "--force", "b1", "c2", "e4"]
+    names = ("localhost/virtbench-base", "virtbench", "localhost/virtbench-build:cpu", "<none>")
+    assert removed == [f"image of podman: {name}" for name in names]
+    assert node.ran[-1] == ["podman", "rmi", "--force", "b1", "c2", "g6", "e4"]
