@@ -9,9 +9,11 @@ from pathlib import Path
 from analysis.compare.results import Circumstances, ComparedJob, Comparison, Group, SameWork, TargetSummary
 from analysis.load.computed import AGREEMENTS
 from analysis.load.metrics import METRICS, Metric
+from analysis.load.plans import plan_of
 from analysis.report.claim import OUTCOMES, Claim, lower, on_hosts
 from analysis.report.formatting import duration, number, percent, shown
 from suite.job.profiles import PROFILES
+from suite.request.repetitions import RepetitionOptions
 from suite.targets import BASELINE
 from suite.units import count
 
@@ -44,8 +46,10 @@ def next_steps(comparison: Comparison, run: Path) -> Iterator[str]:
     blocks, lacking, block_s = (max(column) for column in zip((0, 0, 0.0), *map(_extension, found), strict=True))
     if 0 < lacking < math.inf:
         spent = f", about {duration(lacking * block_s)}" if block_s else ""
-        command = f"bench run --continue {shlex.quote(str(run))} --blocks {int(blocks + lacking)}"
-        yield f"To decide it ({count(int(lacking), 'more block')}{spent}): {command}"
+        plan = plan_of(run)
+        repetitions = plan.request.repetitions if plan and plan.request else RepetitionOptions()
+        words = f"{shlex.quote(str(run))} {repetitions.extension(int(blocks + lacking), block_s)}".strip()
+        yield f"To decide it ({count(int(lacking), 'more block')}{spent}): bench run --continue {words}"
     if lacking > blocks and _can_take_turns(comparison, found):
         yield "Turns, in which other work disturbs all targets alike, may decide sooner: --design alternating"
 

@@ -92,7 +92,8 @@ class Claim:
         if self.withheld:
             known = self.metric == "throughput"  # which the reader expects
             what = f"{self.what} {self._inside()}" if known else f"the {self.metric} of {self.what} {self._inside()}"
-            return f"No verdict yet on {what}{self._place()}, {', '.join(self.withheld)} ({self._ratio()})"
+            reasons = ", ".join((self._place().removeprefix(f"{self._where()}, "), *self.withheld))
+            return f"No verdict yet on {what}{self._where()}: {reasons} ({self._ratio()})"
         verdict = self.found.verdict.name if self.found.verdict else "undecided"
         if verdict == "undecided":
             costs = f"what {lower(self.subject)} costs {self.what}{self._place()}"

@@ -1,5 +1,6 @@
 """The options that decide how often a run is measured, and when it ends."""
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Self
 
@@ -147,6 +148,14 @@ class RepetitionOptions(Repetitions):
                 remedy=f"extend the run with {option('budget')} or {option('max_blocks')}",
             )
         return {**dict.fromkeys(("blocks", "until", "detect") if rules else ()), **given}
+
+    def extension(self, blocks: int, block_s: float) -> str:
+        """Return the words that extend a run to so many blocks of so many seconds; empty if it goes on by itself."""
+        if not self.open_ended:
+            return f"--blocks {blocks}"
+        minutes = math.ceil((blocks + 1) * block_s / 60)  # the warm-up counts, too
+        most = f"--max-blocks {blocks}" if blocks > (self.max_blocks or MOST_BLOCKS) else ""
+        return f"{most} {f'--budget {minutes}m' if self.budget and minutes else ''}".strip()
 
     @property
     def budget_s(self) -> float | None:

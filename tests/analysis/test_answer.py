@@ -21,6 +21,7 @@ from analysis.report.rows import as_json
 from analysis.statistics.ratios import Verdict
 from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions
+from suite.request.repetitions import RepetitionOptions
 
 HOST = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2", cpu_model="a CPU", hostname="node7")
 PLACE = Environments(host=HOST, target=HOST)
@@ -100,7 +101,7 @@ def test_the_smoke_profile_and_few_blocks_give_a_number_and_no_verdict(tmp_path:
     comparison = run(save, tmp_path, 0.8, blocks=4, profile="smoke")
     found = sentence(comparison)
     why = "the smoke profile only proves the path, a verdict takes 5 blocks"
-    assert found.startswith(f"No verdict yet on resnet50 in a container on host node7, 4 blocks, {why} (ratio 0.7")
+    assert found.startswith(f"No verdict yet on resnet50 in a container on host node7: 4 blocks, {why} (ratio 0.7")
     assert found.endswith(").")
     row = next(row for row in json.loads(as_json(comparison))["rows"] if row["target"] == "container")
     assert row["withheld"] == ["the smoke profile only proves the path", "a verdict takes 5 blocks"]
@@ -144,7 +145,7 @@ def test_trials_disturbed_beyond_the_bound_withhold_the_verdict_if_trimming_does
     else:
         reason = "the CPUs were busy with other work (over 10 % of the CPU time) in 4 of 20 trials on container"
         assert found.startswith(
-            f"No verdict yet on resnet50 in a container on host node7, 20 blocks, {reason} (ratio 0.7"
+            f"No verdict yet on resnet50 in a container on host node7: 20 blocks, {reason} (ratio 0.7"
         )
         assert "disturbed within" not in found
 
@@ -217,6 +218,21 @@ def test_what_is_open_ends_with_the_command_that_would_decide_it(tmp_path: Path,
     assert step.startswith(f"To decide it ({more:,} more blocks, about ")
     assert step.endswith(f": bench run --continue {directory} --blocks {10 + more}")
     assert not list(next_steps(run(save, tmp_path, 0.8), directory))
+
+
+@pytest.mark.parametrize(
+    ("repetitions", "words"),
+    [
+        (RepetitionOptions(blocks=3), "--blocks 12"),
+        (RepetitionOptions(until="decided", budget="1m"), "--budget 13m"),
+        (RepetitionOptions(until="2%", budget="1m", max_blocks=5), "--max-blocks 12 --budget 13m"),
+        (RepetitionOptions(until="decided"), ""),
+    ],
+)
+def test_the_words_that_extend_a_run_are_those_its_stop_rule_takes(repetitions: RepetitionOptions, words: str) -> None:
+    assert repetitions.extension(12, 60) == words
+    given = dict(zip(words.replace("--", "").replace("-", "_").split()[::2], words.split()[1::2], strict=True))
+    assert repetitions.extended(given).items() >= given.items()
 
 
 def test_too_few_blocks_and_disturbed_ones_lack_those_that_would_carry_a_verdict(tmp_path: Path, save: Any) -> None:
