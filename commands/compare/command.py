@@ -100,9 +100,14 @@ def _show(comparison: Comparison, records: Records, chosen: Sequence[Path], opti
 
 
 def _draw(comparison: Comparison, place: Path, options: Mapping[str, Any]) -> None:
-    # Matplotlib takes a second to import, which --json and --explain need not wait for.
+    # Matplotlib takes a second to import, which the answer, --json and --explain need not wait for. If it is there,
+    # seaborn imports scipy.stats for density curves, which no figure has: half a second more.
+    unneeded = [name for name in ("scipy.stats", "scipy.cluster") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(unneeded))  # type: ignore[arg-type]
     from analysis.figures.plots import draw
 
+    for name in unneeded:
+        del sys.modules[name]
     drawn = draw(comparison, place, normalised() if options["reference"] else None)
     more = "" if options["explain"] else more_options(comparison, _level(options), costs=options["costs"])
     click.echo(f"drawn: {place}: {count(len({path.stem for path in drawn}), 'figure')}{more}", err=True)
