@@ -72,12 +72,17 @@ def _engine(facts: Facts, job: Job, target: str, properties: Properties) -> Iter
     if engine != planned and (planned or target not in CONTAINERS):
         yield f"it was in {engine or 'no container'}, and its job has {planned or 'no container'}"
     elif engine and engine != _POD:
-        due = job.distributed.network if job.distributed else "none"
-        due = "host" if properties.host_network else due
-        if (network == "host") != (due == "host") or (due == "none" and network != "none"):
-            yield f"its network was {network}, and that of its job is {due}"
+        yield from _network(network, job, properties)
     if "pod.node" in facts and _POD not in (job.layers.engine, properties.engine):
         yield f"it was a pod on {facts['pod.node']}, and its job has no cluster"
+
+
+def _network(network: object, job: Job, properties: Properties) -> Iterator[str]:
+    due = "host" if properties.host_network else job.distributed.network if job.distributed else "none"
+    # Bridges and overlays are made of networks that engines name as they like.
+    kinds = ("host",) if due != "none" else ("host", "none")
+    if any((network == kind) != (due == kind) for kind in kinds):
+        yield f"its network was {network}, and that of its job is {due}"
 
 
 def _machine(facts: Facts, job: Job, place: str) -> Iterator[str]:

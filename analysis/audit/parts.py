@@ -60,12 +60,13 @@ def _ranks(ranks: Sequence[Rank], job: Job, row: dict[Any, Any]) -> Iterator[str
     for rank in ranks:
         if rank.links and sorted(link.rank for link in rank.links) != sorted(numbers - {rank.rank}):
             yield f"rank {rank.rank} has links to other ranks than all others"
-    if workers := [rank for rank in ranks if rank.role == "worker"]:
-        yield from _workers(workers, job, row)
+    yield from _workers([rank for rank in ranks if rank.role == "worker"], job, row)
 
 
 def _workers(workers: Sequence[Rank], job: Job, row: dict[Any, Any]) -> Iterator[str]:
     """Yield what contradicts itself in the workers, and between them and the record."""
+    if not workers:
+        return
     total = sum(worker.throughput_per_s or 0.0 for worker in workers)
     if not math.isclose(total, row["throughput_per_s"], rel_tol=EXACT):
         yield f"{row['throughput_per_s']:.6g} {job.unit}/s, and its workers make {total:.6g}"

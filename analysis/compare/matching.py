@@ -7,6 +7,7 @@ and it is built anew at will. A row is a job on a target, with its ablation and 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 import pandas as pd
@@ -126,29 +127,32 @@ def missing(
 ) -> Iterator[Missing]:
     """Yield the cells, targets and trials of the old run that the new one has not finished, each once.
 
-    ``old`` and ``new`` hold failed trials, too. A row that the old run has not finished cannot be compared either. A
-    new run that is ``open_ended`` lacks no block after its last one: a stop rule has ended it.
+    ``old`` and ``new`` hold failed trials, too, in the order of ``by_key``. A row that the old run has not finished
+    cannot be compared either. A new run that is ``open_ended`` lacks no block after its last one: a stop rule has ended
+    it.
     """
     last = max((rows["block"].max() for rows in new.values()), default=-1) if open_ended else math.inf
     finished = {key: rows for key, rows in new.items() if rows["ok"].any()}
-    cells = {key[:_CELL] for key in finished}
-    told: set[Key] = set()
-    for key, rows in old.items():
-        cell = key[:_CELL]
-        if cell not in cells:
-            if cell not in told:
-                targets = ", ".join(place_of(*other[_CELL:]) for other in old if other[:_CELL] == cell)
-                yield Missing("cell", _cell_name(cell), f"no trial was finished on {targets}{_failures(new.get(key))}")
-            told.add(cell)
-        elif not rows["ok"].any():
-            yield Missing("target", name_of(key), "the baseline has no finished trial")
-        elif key not in finished:
-            yield Missing("target", name_of(key), f"no trial was finished{_failures(new.get(key))}")
-        elif gone := {place for place in _places(rows) - _places(finished[key]) if place[0] <= last}:
-            blocks = ", ".join(str(block) for block, _ in sorted(gone))
-            of = len(_places(rows))
-            why = f"{len(gone)} of {of} trials are missing (block {blocks}){_failures(new.get(key))}"
-            yield Missing("trials", name_of(key), why)
+    for cell, of_cell in groupby(old, lambda key: key[:_CELL]):
+        keys = list(of_cell)
+        if not any(key[:_CELL] == cell for key in finished):
+            targets = ", ".join(place_of(*key[_CELL:]) for key in keys)
+            yield Missing("cell", _cell_name(cell), f"no trial was finished on {targets}{_failures(new.get(keys[0]))}")
+            continue
+        for key in keys:
+            if not old[key]["ok"].any():
+                yield Missing("target", name_of(key), "the baseline has no finished trial")
+            elif key not in finished:
+                yield Missing("target", name_of(key), f"no trial was finished{_failures(new.get(key))}")
+            else:
+                yield from _missing_trials(key, old[key], finished[key], last)
+
+
+def _missing_trials(key: Key, old: pd.DataFrame, new: pd.DataFrame, last: float) -> Iterator[Missing]:
+    if gone := sorted(place for place in _places(old) - _places(new) if place[0] <= last):
+        blocks = ", ".join(str(block) for block, _ in gone)
+        why = f"{len(gone)} of {len(_places(old))} trials are missing (block {blocks}){_failures(new)}"
+        yield Missing("trials", name_of(key), why)
 
 
 def _places(rows: pd.DataFrame) -> set[tuple[int, int]]:

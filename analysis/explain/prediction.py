@@ -117,7 +117,8 @@ def predict(one: Explanation, ratios: Found, *, cold: bool, decides: bool = True
     interval = None if math.isnan(half) else (difference_s - half, difference_s + half)
     spoken_for = {UNEXPLAINED, *(found.part for found in predicted)}
     silent = tuple(part.name for part in one.parts if part.name not in spoken_for and part.baseline_s > 0)
-    return Prediction(predicted, difference_s, interval, decides and _apart(interval, one.whole.interval), silent)
+    apart = _apart(interval, one.whole.interval, decides=decides)
+    return Prediction(predicted, difference_s, interval, apart, silent)
 
 
 def _predicted(part: TimeDifference, ratios: Found, *, cold: bool, decides: bool) -> Predicted | None:
@@ -133,11 +134,11 @@ def _predicted(part: TimeDifference, ratios: Found, *, cold: bool, decides: bool
 
     ends = None if ratio.interval is None else sorted(cost_s(end) for end in ratio.interval)
     interval = None if ends is None else (ends[0], ends[1])
-    apart = decides and _apart(interval, part.interval)
+    apart = _apart(interval, part.interval, decides=decides)
     return Predicted(part.name, metric.column, ratio, cost_s(ratio.ratio), interval, apart)
 
 
-def _apart(predicted: tuple[float, float] | None, measured: tuple[float, float] | None) -> bool:
-    if predicted is None or measured is None:
+def _apart(predicted: tuple[float, float] | None, measured: tuple[float, float] | None, *, decides: bool) -> bool:
+    if not decides or predicted is None or measured is None:
         return False
     return predicted[1] < measured[0] or measured[1] < predicted[0]

@@ -28,6 +28,11 @@ class Computed(NamedTuple):
     weights: str
     """The digest of the final weights; empty where the record has none."""
 
+    @property
+    def recorded(self) -> bool:
+        """Return whether the record says anything of what was computed."""
+        return bool(self.losses or self.weights)
+
     def apart(self, other: "Computed") -> float | None:
         """Return how far the early losses are apart: for each name the mean difference as a share, and the most of it.
 
@@ -98,7 +103,7 @@ def agreement(work: Computed, base: Computed, *, may_round: bool) -> Agreement |
 
     ``may_round``: whether the machines, or the job, let equal work end in other bits.
     """
-    if work.seed != base.seed or not (work.losses or work.weights or base.losses or base.weights):
+    if work.seed != base.seed or not (work.recorded or base.recorded):
         return None
     if work == base:
         return _WEIGHTS if work.weights else _LOSSES

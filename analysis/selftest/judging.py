@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from analysis.compare.costs import with_costs
 from analysis.compare.effects import ablation_effects
@@ -71,9 +72,11 @@ def _finding(
     name: str, target: str, records: Sequence[TrialRecord], effects: Mapping[str, Effect], margin: float
 ) -> InjuryFinding:
     injury = get_injury(name)
-    blocks = list(_blocks(name, target, records))
-    effect = effects.get(injury.metric)
-    finding = InjuryFinding(
+    if effect := effects.get(injury.metric):
+        judgement = _judgement(injury, list(_blocks(name, target, records)), effect, margin)
+    else:
+        judgement = {"blocks": 0, "verdict_right": False, "note": _why_nothing(name, target, records)}
+    return InjuryFinding(
         scenario=records[0].job.scenario,
         target=target,
         injury=name,
@@ -81,31 +84,34 @@ def _finding(
         metric=injury.metric,
         witness=injury.witness,
         phase=injury.phase,
-        blocks=effect.blocks if effect else 0,
-        ratio=effect.ratio if effect else None,
-        interval=effect.interval if effect else None,
-        verdict=effect.verdict.name if effect and effect.verdict else None,
+        **judgement,
     )
-    if effect is None:
-        return finding.model_copy(update={"verdict_right": False, "note": _why_nothing(name, target, records)})
+
+
+def _judgement(
+    injury: Injury, blocks: Sequence[tuple[TrialRecord, TrialRecord]], effect: Effect, margin: float
+) -> dict[str, Any]:
+    """Return the fields of a finding that depend on what was measured."""
+    verdict = effect.verdict.name if effect.verdict else None
+    measured = {"blocks": effect.blocks, "ratio": effect.ratio, "interval": effect.interval, "verdict": verdict}
     truths = [injury.truth(injured, usual) for injured, usual in blocks]
     if absent := truths.count(None):
         note = f"it was not there in {absent} of {count(len(truths), 'block')}, by {injury.witness}"
-        return finding.model_copy(update={"size": False, "verdict_right": False, "note": note})
+        return {**measured, "size": False, "verdict_right": False, "note": note}
     truth = _mean([truth for truth in truths if truth])
-    finding = finding.model_copy(update={"truth": (truth.low, truth.high)})
+    measured["truth"] = truth.low, truth.high
     width = _half_width(effect)
     if width is None or effect.interval is None:
-        return finding.model_copy(update={"note": "one block has no interval"})
+        return {**measured, "note": "one block has no interval"}
     grown, right = _grown(blocks), _verdict_right(injury, truth, effect, width, margin)
-    judgement = {
+    return {
+        **measured,
         "grown": grown,
         "size": effect.interval[0] <= truth.high and truth.low <= effect.interval[1],
         "place": grown == injury.phase if injury.phase and grown and _away(truth) > width else None,
         "verdict_right": right,
         "note": "" if right is not None else f"too small for {count(effect.blocks, 'block')}",
     }
-    return finding.model_copy(update=judgement)
 
 
 def _blocks(name: str, target: str, records: Sequence[TrialRecord]) -> Iterator[tuple[TrialRecord, TrialRecord]]:

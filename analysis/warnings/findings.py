@@ -101,17 +101,13 @@ def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
     """Yield one warning per job and reason, with the targets and models whose values have no ratio to bare metal."""
     bare: dict[tuple[ComparedJob, str], tuple[dict[str, None], dict[str, None]]] = {}
     for group in groups:
-        baseline = next((summary for summary in group.targets if summary.target == BASELINE), None)
-        reason = f"no block holds both and a comparable {BASELINE} trial"
-        if not baseline or not baseline.ok:
-            reason = f"every {BASELINE} trial failed" if baseline else f"there is no {BASELINE} trial"
         targets = {
             summary.target: None
             for summary in group.targets
             if summary.target != BASELINE and any(estimate.ratio is None for estimate in summary.estimates.values())
         }
         if targets:
-            models, all_targets = bare.setdefault((group.job, reason), ({}, {}))
+            models, all_targets = bare.setdefault((group.job, _why_bare(group)), ({}, {}))
             models[group.model] = None
             all_targets |= targets
     for (job, reason), (models, targets) in bare.items():
@@ -122,6 +118,13 @@ def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
             _command(job, models, dict.fromkeys((BASELINE, *targets))),
             touches=tuple(Touched(job, target, model) for target in targets for model in models),
         )
+
+
+def _why_bare(group: Group) -> str:
+    baseline = next((summary for summary in group.targets if summary.target == BASELINE), None)
+    if baseline is None:
+        return f"there is no {BASELINE} trial"
+    return f"no block holds both and a comparable {BASELINE} trial" if baseline.ok else f"every {BASELINE} trial failed"
 
 
 def _command(job: ComparedJob, models: Iterable[str], targets: Iterable[str]) -> str:
