@@ -597,6 +597,10 @@ def test_a_run_to_detect_that_was_killed_keeps_what_was_planned(bench: Bench, he
     lost = [record for record in (here / "out/trials").glob("*.json") if record.stem[-4:] in ("b003", "b019")]
     for record in lost:
         record.unlink()
+    assert (
+        "trials: 42, the first block to warm up, 4 still to be run"
+        in bench("run", "--continue", "out", "--dry-run").stdout
+    )
     result = bench("run", *SMALL, *DETECT)
     assert result.exit_code == 0, result.stderr
     assert "blocks first" not in result.stderr

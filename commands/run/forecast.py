@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commands.output import Output
-from commands.run.earlier import earlier_records
 from commands.run.prepare import Ready, this_host
-from commands.run.steps import begun_blocks, spent_s
+from commands.run.steps import begun_blocks, known_detection, spent_s
 from provisioning.paths import home
 from provisioning.volumes import disk_of, packed_bytes
 from suite.job.ablations import arms, label_of
@@ -69,7 +68,7 @@ def forecast(made: Ready, asked: RepetitionOptions, store: Run, examined_s: floa
 
     least = most = plan.blocks
     if asked.open_ended:
-        fewest, fixed = _fewest(plan, asked)
+        fewest, fixed = _fewest(plan, asked, store)
         allowed = asked.max_blocks or MOST_BLOCKS
         least = max(begun, min(fewest, allowed))
         most = least if fixed else max(least, allowed)
@@ -99,17 +98,16 @@ def earlier_durations(store: Run) -> Durations:
     return durations_below(RESULTS, store.directory.parent, here=this_host())
 
 
-def _fewest(plan: Plan, asked: RepetitionOptions) -> tuple[int, bool]:
-    """Return the fewest blocks of an open-ended run, and whether they are all, as earlier runs have them planned."""
+def _fewest(plan: Plan, asked: RepetitionOptions, store: Run) -> tuple[int, bool]:
+    """Return the fewest blocks of an open-ended run, and whether they are all, as they are planned already."""
     # Here, since pandas takes as long to import as everything else together.
-    from analysis.compare.convergence import GROWTH, PILOT_BLOCKS, plan_detection
+    from analysis.compare.convergence import GROWTH, PILOT_BLOCKS
     from analysis.statistics.sequential import EXTRA_BLOCKS, LEAST_BLOCKS
 
     least = asked.min_blocks or 1
     if asked.difference is None:
         return max(least, LEAST_BLOCKS + (0 if asked.decides else EXTRA_BLOCKS)), False
-    earlier, most = earlier_records(plan), asked.max_blocks or MOST_BLOCKS
-    found = earlier and plan_detection(earlier, asked.difference, least=least, most=most, source="earlier")
+    found = known_detection(plan, asked, asked.difference, store)
     return (found.blocks, True) if found else (max(least, GROWTH * PILOT_BLOCKS), False)
 
 

@@ -64,13 +64,7 @@ def _detect(plan: Plan, asked: RepetitionOptions, difference: float, store: Run,
     from analysis.load.records import load
 
     least, most = asked.min_blocks or 1, asked.max_blocks or MOST_BLOCKS
-    stored = store.plan()
-    found = stored.detection if stored else None
-    if stored is None and (earlier := earlier_records(plan)):
-        found = plan_detection(earlier, difference, least=least, most=most, source="earlier")
-    # A run that continues keeps what was planned, unless it is asked for something else.
-    if found and not found.serves(difference, least, most):
-        found = None
+    found = known_detection(plan, asked, difference, store)
     pilot = min(PILOT_BLOCKS, most)
     outlook.blocks = found.blocks if found else pilot
     outlook.begun()
@@ -89,6 +83,20 @@ def _detect(plan: Plan, asked: RepetitionOptions, difference: float, store: Run,
     outlook.blocks = found.blocks
     outlook.say(announcement(found, outlook.clock.seconds_of(outlook.trials - outlook.kept())))
     yield from _blocks(planned, store, outlook)
+
+
+def known_detection(plan: Plan, asked: RepetitionOptions, difference: float, store: Run) -> Detection | None:
+    """Return the blocks that the run has planned or, before it begins, that earlier runs give; None if neither do."""
+    # As above.
+    from analysis.compare.convergence import plan_detection
+
+    least, most = asked.min_blocks or 1, asked.max_blocks or MOST_BLOCKS
+    stored = store.plan()
+    found = stored.detection if stored else None
+    if stored is None and (earlier := earlier_records(plan)):
+        found = plan_detection(earlier, difference, least=least, most=most, source="earlier")
+    # A run that continues keeps what was planned, unless it is asked for something else.
+    return found if found and found.serves(difference, least, most) else None
 
 
 def _blocks(plan: Plan, store: Run, outlook: Outlook) -> Generator[Step, None, bool]:
