@@ -80,7 +80,8 @@ def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
     rows = [row for group in comparison.groups for row in _rows(group)] + [*_shared(comparison)]
     if all(row.is_base or row.found is None or row.found.ratio is None for row in rows):
         return
-    title = textwrap.fill(one_line(" ".join(answer(comparison))), _TITLE_LETTERS)
+    # A number keeps its per cent, by a blank at which no line is broken.
+    title = textwrap.fill(one_line(" ".join(answer(comparison))).replace(" %", "\N{NO-BREAK SPACE}%"), _TITLE_LETTERS)
     foot = textwrap.fill("; ".join(_foot(comparison)), _FOOT_LETTERS)
     lines = sum(max(2, row.text.count("\n") + 1) for row in rows)
     with style():
@@ -90,7 +91,7 @@ def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
         chart.suptitle(title, fontsize=10, fontweight="bold", x=0.01, ha="left")
         chart.supxlabel(foot, fontsize=8, color="0.3", x=0.01, ha="left")
     text = "every ratio to bare metal with its blocks, interval and verdict"
-    yield Drawing(name, f"{comparison.jobs[0]}: {text}", chart, description=title.replace("\n", " "))
+    yield Drawing(name, f"{comparison.jobs[0]}: {text}", chart, description=one_line(title))
 
 
 def _rows(group: Group) -> Iterator[_Row]:
