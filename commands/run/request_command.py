@@ -69,17 +69,18 @@ class RequestCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         scenario = ctx.params.get("scenario")
-        parameters = {str(parameter.name): parameter for parameter in self.get_params(ctx)}
         titles = {
             part: str(model.__doc__).partition("\n")[0].removesuffix(".") for part, model in group_models().items()
         }
-        groups: dict[str, list[str]] = {COMMON: [], **{title: [] for title in titles.values()}}
-        for each in OPTIONS.values():
-            if scenario is None or each.known_to(scenario):
-                groups[COMMON if each.about.common else titles[each.part]].append(each.name)
-        groups[COMMON] += [name for name in parameters if name not in OPTIONS]
-        for title, names in groups.items():
-            if rows := list(filter(None, (parameters[name].get_help_record(ctx) for name in names))):
+        groups: dict[str, list[click.Parameter]] = {COMMON: [], **{title: [] for title in titles.values()}}
+        for parameter in self.get_params(ctx):
+            declared = OPTIONS.get(str(parameter.name))
+            if declared is None or declared.about.common:
+                groups[COMMON].append(parameter)
+            elif scenario is None or declared.known_to(scenario):
+                groups[titles[declared.part]].append(parameter)
+        for title, parameters in groups.items():
+            if rows := list(filter(None, (parameter.get_help_record(ctx) for parameter in parameters))):
                 with formatter.section(title):
                     formatter.write_dl(rows)
         if scenario is None:
