@@ -201,7 +201,7 @@ def test_a_target_whose_waiting_costs_more_than_half_a_percent_gets_no_verdict(
     assert verdicts["container"] is not None
     assert verdicts["container"].withheld == ()
     assert verdicts["vm"] is not None
-    assert "waiting-computes" in verdicts["vm"].withheld[0]
+    assert "the target took CPU time while other jobs had their turns" in verdicts["vm"].withheld[0]
 
 
 def clock_drift(path: Path) -> tuple[str, tuple[str, ...]]:
@@ -238,7 +238,7 @@ def test_a_clock_that_is_wrong_in_bursts_and_right_over_the_whole_job_is_marked_
     in_blocks(save_turns, clock=clock, late_s=late_s, rest_s=rest_s)
     warned, withheld = clock_drift(tmp_path)
     assert warned == f"vm in 6 of 6 trials (up to {apart} apart)"
-    assert "clock-drift" in withheld[0]
+    assert "went at different rates" in withheld[0]
 
 
 @pytest.mark.parametrize(
