@@ -27,7 +27,7 @@ NOT_SWITCHED = {
 class GvisorOptions(OptionGroup):
     """Container engine gvisor."""
 
-    platform: Literal["systrap", "ptrace", "kvm"] | None = about(
+    gvisor_platform: Literal["systrap", "ptrace", "kvm"] | None = about(
         None,
         f"With {option('engine')} gvisor: how the sentry intercepts system calls. Default: systrap if runsc has it, "
         "else ptrace.",
@@ -49,7 +49,7 @@ class Gvisor(Runc):
     hidden = {"seccomp": "sentry"}  # noqa: RUF012 (never changed)
 
     def configured(self, given: Mapping[str, str]) -> "Gvisor":
-        return replace(self, chosen=given.get("platform"))
+        return replace(self, chosen=given.get("gvisor_platform"))
 
     def platform(self, node: Node) -> str:
         """Return the chosen platform, or the preferred one that this runsc has. Raises BenchError for another."""
@@ -60,7 +60,7 @@ class Gvisor(Runc):
         if platform not in known:
             raise BenchError(
                 f"runsc on {node.name} has no platform {platform or PREFERRED[0]}",
-                remedy=f"install a newer runsc, or choose another {option('platform')}",
+                remedy=f"install a newer runsc, or choose another {option('gvisor_platform')}",
             )
         return platform
 
@@ -72,7 +72,8 @@ class Gvisor(Runc):
                 node.run(argv, timeout_s=PROBED_WITHIN_S)
             except CommandError as error:
                 raise BenchError(
-                    f"gVisor does not start on platform kvm on {node.name}", remedy=f"leave {option('platform')} out"
+                    f"gVisor does not start on platform kvm on {node.name}",
+                    remedy=f"leave {option('gvisor_platform')} out",
                 ) from error
         return version
 

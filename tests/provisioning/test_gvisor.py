@@ -35,7 +35,7 @@ def test_systrap_is_preferred_where_runsc_has_it(fake_node: FakeNodes, flags: st
 
 
 def test_a_platform_is_what_the_user_chose_or_refused(fake_node: FakeNodes) -> None:
-    chosen = GVISOR.configured({"platform": "systrap"})
+    chosen = GVISOR.configured({"gvisor_platform": "systrap"})
     assert chosen.platform(fake_node(runsc(NEW))) == "systrap"
     with pytest.raises(BenchError, match="runsc on fake has no platform systrap"):
         chosen.version(fake_node(runsc(OLD)))
@@ -44,7 +44,7 @@ def test_a_platform_is_what_the_user_chose_or_refused(fake_node: FakeNodes) -> N
 
 
 def test_kvm_is_used_only_if_a_container_starts_on_it(fake_node: FakeNodes) -> None:
-    kvm = GVISOR.configured({"platform": "kvm"})
+    kvm = GVISOR.configured({"gvisor_platform": "kvm"})
     assert kvm.version(fake_node(runsc(NEW, probe=Completed(0, "", "")))) == "0.0~2022"
     with pytest.raises(BenchError, match="does not start on platform kvm on fake"):
         kvm.version(fake_node(runsc(NEW, probe=Completed(128, "", "cannot create vCPU"))))
@@ -93,5 +93,5 @@ def test_an_engine_of_another_package_may_inherit_from_it(fake_node: FakeNodes) 
     class Own(Gvisor):
         name = "own"
 
-    assert Own().configured({"platform": "ptrace"}).platform(fake_node(runsc(OLD))) == "ptrace"
+    assert Own().configured({"gvisor_platform": "ptrace"}).platform(fake_node(runsc(OLD))) == "ptrace"
     assert Own().configured({}).name == "own"
