@@ -19,6 +19,14 @@ from suite.request.traits import Traits
 def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: Traits) -> None:
     """Raise RequestError for an ablation that changes a property which cannot be switched in this run."""
     properties = properties_of(name)
+    _refuse_with_scenario(name, properties, choices, scenario)
+    if hindrance := get_provider(choices.provider).hindrance(properties, choices.image):
+        raise RequestError(f"{option('ablate')} {name}: {hindrance[0]}", remedy=hindrance[1])
+    if reason := next(hindrances(properties, choices, recipe), None):
+        raise RequestError(f"{option('ablate')} {name}: {reason}", remedy="leave it out, or change the other option")
+
+
+def _refuse_with_scenario(name: str, properties: Properties, choices: Choices, scenario: Traits) -> None:
     if (properties.virtiofs or properties.data_in_layer) and not scenario.needs_data:
         raise RequestError(
             f"{option('ablate')} {name} is about where a data set lies", remedy=f"use {option('scenario')} real"
@@ -35,10 +43,6 @@ def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: Traits) 
         )
     if properties.engine and scenario.joined:
         get_engine(properties.engine).check_network("overlay", in_lab=True)
-    if hindrance := get_provider(choices.provider).hindrance(properties, choices.image):
-        raise RequestError(f"{option('ablate')} {name}: {hindrance[0]}", remedy=hindrance[1])
-    if reason := next(hindrances(properties, choices, recipe), None):
-        raise RequestError(f"{option('ablate')} {name}: {reason}", remedy="leave it out, or change the other option")
 
 
 def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterator[str]:

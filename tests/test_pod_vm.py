@@ -99,7 +99,7 @@ def test_a_vm_of_the_suites_own_is_no_part_of_what_a_node_is() -> None:
     choices: Any = SimpleNamespace(engine="kubernetes", container_engine=KUBERNETES, vm_node="n2")
     asked = RunRequest.of({"engine": "kubernetes"})
     check_engine(asked, choices, ("bare-metal", "container", "container-vm"))
-    with pytest.raises(RequestError, match="does not go with --target vm beside container-vm"):
+    with pytest.raises(RequestError, match="does not go with --target vm and container-vm"):
         check_engine(asked, choices, ("vm", "container", "container-vm"))
 
 

@@ -136,11 +136,13 @@ def _data(use: DataUse, job: Job, _: dict[Any, Any]) -> Iterator[str]:
     low, high = (0.0, MOST_COLD) if job.page_cache == "cold" else (LEAST_WARM, math.inf)
     if share is not None and not low <= share <= high:
         yield f"the page cache held {share:.1%} of the data, and was to be {job.page_cache}"
-    trained = (job.sizes.batch * (job.sizes.steps + job.sizes.warmup_steps)) if job.sizes else 0
+    trained, left_over = 0, 0
+    if sizes := job.sizes:
+        trained = sizes.batch * (sizes.steps + sizes.warmup_steps)
+        # An epoch reads each file at most once, but those left over; of a part of one, each image may be the largest.
+        left_over = planned.images % (sizes.batch * job.devices.devices)
     if use.images_read < trained:
         yield f"{use.images_read} images were read, and {trained} trained"
-    # An epoch reads each file at most once, but those left over; of a part of one, each image may be the largest.
-    left_over = planned.images % (job.sizes.batch * job.devices.devices) if job.sizes else 0
     if use.bytes_read > planned.size_bytes * math.ceil(use.images_read / max(1, planned.images - left_over)):
         yield f"{use.bytes_read} bytes were read, and {use.images_read} images hold less"
 

@@ -60,12 +60,17 @@ def judge(run: Path, margin: float = MARGIN) -> Judged:
         for name in (plan.ablations if plan else ())
         if target in get_injury(name).targets
     ]
+    harmless = [of_metrics for (_, name), of_metrics in by_injury.items() if not get_injury(name).changes]
+    return Judged(tuple(findings), _smallest(harmless))
+
+
+def _smallest(harmless: Sequence[Mapping[str, Effect]]) -> dict[str, float]:
+    """Return the smallest slowdown, as a share, that could have been seen of each metric on every target."""
     smallest: dict[str, float] = {}
-    for (_, name), of_metrics in by_injury.items():
-        for metric, effect in of_metrics.items() if not get_injury(name).changes else ():
-            if (width := _half_width(effect)) is not None:
-                smallest[metric] = max(smallest.get(metric, 0.0), math.expm1(width))
-    return Judged(tuple(findings), smallest)
+    for metric, effect in (item for effects in harmless for item in effects.items()):
+        if (width := _half_width(effect)) is not None:
+            smallest[metric] = max(smallest.get(metric, 0.0), math.expm1(width))
+    return smallest
 
 
 def _finding(

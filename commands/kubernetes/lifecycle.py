@@ -59,13 +59,16 @@ def parts_of(cluster: Cluster, name: str) -> Iterator[PipelinePart]:
             yield seen(cluster, name, kind, live).part
 
 
+_CLAIMS: dict[str, State] = {"Bound": "ready", "Lost": "failed"}
+"""The states of claims by their phases; all others wait."""
+
+
 def seen(cluster: Cluster, name: str, kind: str, live: Object) -> FollowedPart:
     """Return the state of an object of the pipeline ``name``."""
     about, status = {"kind": kind, "name": live["metadata"]["name"]}, live.get("status", {})
     if kind == "PersistentVolumeClaim":
         phase = status.get("phase", "Pending")
-        state: State = "ready" if phase == "Bound" else "failed" if phase == "Lost" else "waiting"
-        return FollowedPart(PipelinePart(**about, state=state, reason=phase))
+        return FollowedPart(PipelinePart(**about, state=_CLAIMS.get(phase, "waiting"), reason=phase))
     if kind not in ("Job", "Deployment"):
         return FollowedPart(PipelinePart(**about, state="ready"))
     pods = cluster.listed("v1/pods", {**labels_of(name), COMPONENT: "train" if kind == "Job" else "serve"})
@@ -125,7 +128,7 @@ def _refuse_other(cluster: Cluster, manifest: Object, live: Object) -> None:
     """Raise RequestError unless an object is the one that would be made: its labels, and its whole specification."""
     called = f"{manifest['kind']} {manifest['metadata']['name']}"
     labels = manifest["metadata"]["labels"]
-    there = live["metadata"].get("labels") or {}
+    there = live["metadata"].get("labels", {})
     if missing := [f"{key}={value}" for key, value in labels.items() if there.get(key) != value]:
         raise RequestError(
             f"the {called} exists already, and does not belong to this pipeline: it has no label {missing[0]}",

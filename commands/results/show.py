@@ -69,7 +69,7 @@ def record_lines(path: Path) -> Iterator[str]:
     yield f"{record.trial_id}  ({record.run_id}, {record.started_at})"
     yield f"  {', '.join(text for text, holds in words.items() if holds)}"
     values = {
-        "outcome": outcome.status + (f", {outcome.kind}: {outcome.message}" if outcome.kind else ""),
+        "outcome": ": ".join(filter(None, (outcome.status, outcome.kind, outcome.message))),
         "throughput": throughput and f"{throughput:.4g} {record.job.unit}/s",
         **{name: f"{metric.value:.4g} {metric.unit}".rstrip() for name, metric in record.metrics.items()},
         **{name: f"{seconds:.4g}" for name, seconds in spans.items() if seconds is not None},

@@ -1,5 +1,6 @@
 """Refuse contradictions of a resolved request, ablations that switch nothing, and turns that cannot be taken."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from provisioning.hindrances import refuse_ablation
@@ -67,19 +68,20 @@ def check_engine(request: RunRequest, choices: Choices, targets: tuple[str, ...]
             "container=N1,container-vm=N2; or leave container-vm out of both",
         )
     cpus = str(request.envelope.cpus or "1")
-    asked = {
-        f"{option('target')} vm beside container-vm, which is another machine": set(targets) >= VMS,
-        f"{option('device')} {request.gpus.device}": request.gpus.device != "cpu",
-        f"{option('data_disk')}": bool(request.data.data_disk),
-        f"{option('cpus')} {cpus}": not (cpus.isascii() and cpus.isdigit()),
-    }
-    for words, given in asked.items():
+    leave = f"leave one of them out, or use {option('engine')} podman"
+    asked = [
+        (set(targets) >= VMS, f"{option('target')} vm and container-vm, which is another machine", leave),
+        (request.gpus.device != "cpu", f"{option('device')} {request.gpus.device}", leave),
+        (bool(request.data.data_disk), str(option("data_disk")), leave),
+        (
+            not re.fullmatch("[0-9]+", cpus),
+            f"{option('cpus')} {cpus}",
+            f"give a number with {option('cpus')}: the kubelet chooses which",
+        ),
+    ]
+    for given, words, remedy in asked:
         if given:
-            remedy = f"say how many with {option('cpus')}: the kubelet chooses which" if "cpus" in words else None
-            raise RequestError(
-                f"{option('engine')} {choices.engine} does not go with {words}",
-                remedy=remedy or f"leave one of them out, or use {option('engine')} podman",
-            )
+            raise RequestError(f"{option('engine')} {choices.engine} does not go with {words}", remedy=remedy)
     for placed in choices.placed if request.envelope.cpus else ():
         for engine in placed.engines.values():
             engine.check_cpus(int(cpus))

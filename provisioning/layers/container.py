@@ -98,6 +98,7 @@ class ContainerLayer:
         """Return the container to start on a node that has the image's unpacked tree."""
         properties = self.properties
         limit = properties.disk_limit_bytes_per_s if node.local else None
+        layer = (node.data, MOUNT, self.layer) if node.data and self.layer else None
         return ContainerSpec(
             name=f"virtbench-{secrets.token_hex(6)}",
             image=self.image,
@@ -107,8 +108,8 @@ class ContainerLayer:
             limits=_hard_limits(node),
             gpus=self.gpus,
             edits=edits_for(node, self.gpus if self.engine.gpus_by_edits else ()),
-            data=(node.data, MOUNT, self.writable) if node.data and not self.layer else None,
-            layer=(node.data, MOUNT, self.layer) if node.data and self.layer else None,
+            data=(node.data, MOUNT, self.writable) if node.data and not layer else None,
+            layer=layer,
             seccomp=properties.seccomp,
             network=self.engine.host_network(None) if properties.host_network else self.network,
             bound_tree=properties.bound_tree,
