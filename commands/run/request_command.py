@@ -75,10 +75,10 @@ class RequestCommand(click.Command):
         groups: dict[str, list[click.Parameter]] = {COMMON: [], **{title: [] for title in titles.values()}}
         for parameter in self.get_params(ctx):
             declared = OPTIONS.get(str(parameter.name))
-            if declared is None or declared.about.common:
+            if declared is None:
                 groups[COMMON].append(parameter)
             elif scenario is None or declared.known_to(scenario):
-                groups[titles[declared.part]].append(parameter)
+                groups[COMMON if declared.about.common else titles[declared.part]].append(parameter)
         for title, parameters in groups.items():
             if rows := list(filter(None, (parameter.get_help_record(ctx) for parameter in parameters))):
                 with formatter.section(title):

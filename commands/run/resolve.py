@@ -19,6 +19,7 @@ from provisioning.paths import home
 from provisioning.targets import Choices, booted
 from scenarios.own_workload import adopt
 from suite.errors import RequestError, option, spelled
+from suite.interfaces import TurnScenario
 from suite.job.datasets import Dataset
 from suite.job.profiles import PROFILES, Profile
 from suite.request.parts import gpu_indices, pci_addresses
@@ -108,8 +109,10 @@ def of_members_that_load(request: RunRequest, note: Note) -> RunRequest:
 
 def with_baseline(request: RunRequest, scenario: PlannedScenario, note: Note) -> RunRequest:
     """Return the request, with bare metal added if an option needs ratios to it."""
-    asked, turns = request.repetitions, request.measurement.turns and not request.targets.ablate
-    reasons = {"until": asked.until, "detect": asked.detect, "aa": asked.aa, "design": turns}
+    asked = request.repetitions
+    reasons = {"until": asked.until, "detect": asked.detect, "aa": asked.aa}
+    if isinstance(scenario, TurnScenario) and not request.targets.ablate:
+        reasons["design"] = bool(request.measurement.turns)
     needing = [option(name) for name, value in reasons.items() if value]
     if not needing or BASELINE in request.targets.target or not scenario.normalised:
         return request
