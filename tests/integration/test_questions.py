@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 REPOSITORY = Path(__file__).parents[2]
 BENCH = str(Path(sys.executable).with_name("bench"))
-COMPARED = r"\b[Aa] \w+ container\b.* on \S+, \d+ blocks?\b"
+COMPARED = r"\b[Aa] \w+ container\b.* on (host )?\S+[,:] \d+ blocks?\b"
 ANSWERS = {
     "run": COMPARED,
     "compare": COMPARED,
