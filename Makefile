@@ -37,8 +37,9 @@ quickstart: announced setup
 	@echo "== building the image"
 	@$(BENCH) image build
 	@echo "== measuring on every target that this machine can carry"
-	@$(BENCH) run --scenario synthetic --target all --profile smoke
-	@echo "== the page with tables and figures (more: source $(VENV)/bin/activate, then bench --help)"
+	@$(BENCH) run --scenario synthetic --target all --profile smoke > /dev/null  # the comparison begins with the answer
+	@$(BENCH) compare
+	@echo "== the same as one page (more: source $(VENV)/bin/activate, then bench --help)"
 	@$(BENCH) report
 
 .PHONY: announced
