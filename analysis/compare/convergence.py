@@ -22,7 +22,7 @@ from analysis.compare.validity import usable
 from analysis.load.metrics import METRICS, Metric, metrics_of
 from analysis.load.records import Records
 from analysis.statistics.power import blocks_needed
-from analysis.statistics.ratios import MARGIN, Location, Samples, detectable_share, detection_level, locate
+from analysis.statistics.ratios import MARGIN, Location, Samples, detectable_share, detection_level, exp, locate
 from analysis.statistics.sequential import LEAST_BLOCKS, Decision, should_stop, should_stop_deciding
 from suite.plan import Detection
 from suite.request.repetitions import Repetitions
@@ -56,7 +56,7 @@ def intervals(records: Records) -> dict[str, tuple[float, float, float]]:
     places = _places(records, "throughput")
     ends = {name: (place.centre, *place.interval) for name, place in places.items() if place and place.interval}
     widest = sorted(ends.items(), key=lambda ratio: ratio[1][1] - ratio[1][2])
-    return {name: (math.exp(centre), math.exp(low), math.exp(high)) for name, (centre, low, high) in widest}
+    return {name: (exp(centre), exp(low), exp(high)) for name, (centre, low, high) in widest}
 
 
 def half_widths(records: Records, metric: str = "throughput") -> dict[str, float | None]:

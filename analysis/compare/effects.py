@@ -5,7 +5,6 @@ metal; only what was switched may differ. Its verdicts are a family of their own
 what the targets cost, and asking it must not change the answer to that.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from analysis.compare.pairing import grouped, pair, papers_order, plain
 from analysis.compare.results import AblationEffect, ComparedJob, Effect, Expected, Overall, known_first
 from analysis.compare.validity import marks_of, usable
 from analysis.load.metrics import METRICS, Metric, metrics_of
-from analysis.statistics.ratios import SIGNIFICANCE, Location, Verdict, judge, locate
+from analysis.statistics.ratios import SIGNIFICANCE, Location, Verdict, exp, judge, locate
 from analysis.statistics.sequential import level_of
 from analysis.statistics.tails import Tail, qualified, tail_of
 from analysis.warnings.findings import refusals
@@ -73,7 +72,7 @@ def judged(
         verdicts = qualified(verdicts, places, tails, margin)
         for key, place, verdict, tail in zip(keys, places, verdicts, tails, strict=True):
             if place is not None:
-                ratios_by_block = tuple(map(math.exp, ratios[key][RATIO].dropna()))
+                ratios_by_block = tuple(map(exp, ratios[key][RATIO].dropna()))
                 effects[key] = replace(effect(place, verdict, tail), by_block=ratios_by_block)
     return effects
 
@@ -102,13 +101,13 @@ def effect(place: Location, verdict: Verdict | None = None, tail: Tail | None = 
     """Return the effect that a mean of log ratios stands for."""
     interval = place.interval and _exp(place.interval)
     if tail is None:
-        return Effect(math.exp(place.centre), place.n, interval, verdict)
-    expected = Expected(math.exp(tail.expected.centre), _exp(tail.expected.interval))
-    return Effect(math.exp(place.centre), place.n, interval, verdict, expected, tail.slow)
+        return Effect(exp(place.centre), place.n, interval, verdict)
+    expected = Expected(exp(tail.expected.centre), _exp(tail.expected.interval))
+    return Effect(exp(place.centre), place.n, interval, verdict, expected, tail.slow)
 
 
 def _exp(ends: tuple[float, float]) -> tuple[float, float]:
-    return math.exp(ends[0]), math.exp(ends[1])
+    return exp(ends[0]), exp(ends[1])
 
 
 def notes_of(trials: pd.DataFrame, pairs: pd.DataFrame) -> dict[Key, tuple[str, ...]]:

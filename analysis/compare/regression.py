@@ -22,7 +22,7 @@ from analysis.compare.results import Disturbed
 from analysis.compare.standing import withheld
 from analysis.load.metrics import Metric, in_units, metrics_of
 from analysis.load.records import Records
-from analysis.statistics.ratios import Location, Samples, locate, slower_by
+from analysis.statistics.ratios import Location, Samples, exp, locate, slower_by
 from analysis.statistics.sequential import LEAST_BLOCKS
 from analysis.statistics.two_samples import detectable, difference, mean_shift, more_blocks
 from analysis.warnings.conditions import disturbed
@@ -31,8 +31,6 @@ from suite.targets import BASELINE
 Outcome = Literal["slower", "incomplete", "cannot tell", "not slower"]
 EXIT_CODES: Mapping[Outcome, int] = {"slower": 3, "incomplete": 1, "cannot tell": 4, "not slower": 0}
 """The outcomes of a gate, the one that decides before others first, each with the exit code of the command."""
-_LARGEST = 700.0
-"""The largest logarithm whose exponential is a number."""
 
 
 @dataclass(frozen=True)
@@ -187,11 +185,11 @@ def _change(
         metric=metric.name,
         unit=metric.unit,
         normalised=False,
-        old=_exp(old.centre),
-        new=_exp(new.centre),
+        old=exp(old.centre),
+        new=exp(new.centre),
         trials=(old.n, new.n),
-        ratio=_exp(shift.centre),
-        interval=None if half is None else (_exp(shift.centre - half), _exp(shift.centre + half)),
+        ratio=exp(shift.centre),
+        interval=None if half is None else (exp(shift.centre - half), exp(shift.centre + half)),
         slower=_slower(_sign(metric) * shift.centre, metric),
         detectable=_slower(seen, metric) if seen is not None and seen < math.log(10) else None,
         withheld=reasons(min(old.n, new.n)),
@@ -237,7 +235,7 @@ def _sign(metric: Metric) -> int:
 
 
 def _slower(loss: float, metric: Metric) -> float:
-    return slower_by(_exp(_sign(metric) * loss), more_is_faster=metric.more_is_faster)
+    return slower_by(exp(_sign(metric) * loss), more_is_faster=metric.more_is_faster)
 
 
 def _more(places: tuple[Location, Location], distance: float) -> int | None:
@@ -247,7 +245,3 @@ def _more(places: tuple[Location, Location], distance: float) -> int | None:
         return least
     needed = more_blocks(*places, distance)
     return None if needed is None else max(needed, least)
-
-
-def _exp(logarithm: float) -> float:
-    return math.exp(min(logarithm, _LARGEST))

@@ -5,7 +5,6 @@ do not hold. Two runs belong to one series if their jobs agree in everything but
 """
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from analysis.history.results import SCHEMA_VERSION, History, Point, Series, Shi
 from analysis.load.metrics import Metric, in_units, metrics_of
 from analysis.load.records import Records
 from analysis.statistics.change_points import change_points
-from analysis.statistics.ratios import locate, slower_by
+from analysis.statistics.ratios import exp, locate, slower_by
 from analysis.statistics.two_samples import difference
 from suite.job.job import settings_in
 from suite.targets import BASELINE
@@ -80,8 +79,8 @@ def _points(table: pd.DataFrame, logs: "pd.Series[float]", runs: "pd.Series[str]
     for run, started_at in runs.items():
         if location := locate(by_run.get(str(run), ())):
             ends = location.interval
-            interval = None if ends is None else (math.exp(ends[0]), math.exp(ends[1]))
-            yield Point(str(run), started_at, math.exp(location.centre), interval, location.n)
+            interval = None if ends is None else (exp(ends[0]), exp(ends[1]))
+            yield Point(str(run), started_at, exp(location.centre), interval, location.n)
 
 
 def _shifts(points: Sequence[Point], facts: pd.DataFrame, *, more_is_faster: bool) -> Iterator[Shift]:
@@ -97,12 +96,12 @@ def _shifts(points: Sequence[Point], facts: pd.DataFrame, *, more_is_faster: boo
         yield Shift(
             run=points[first].run,
             started_at=points[first].started_at,
-            before=math.exp(before.centre),
-            after=math.exp(after.centre),
+            before=exp(before.centre),
+            after=exp(after.centre),
             runs=(before.n, after.n),
-            ratio=math.exp(shift.centre),
-            interval=None if half is None else (math.exp(shift.centre - half), math.exp(shift.centre + half)),
-            slower=slower_by(math.exp(shift.centre), more_is_faster=more_is_faster),
+            ratio=exp(shift.centre),
+            interval=None if half is None else (exp(shift.centre - half), exp(shift.centre + half)),
+            slower=slower_by(exp(shift.centre), more_is_faster=more_is_faster),
             machine=machine,
             machine_at=at,
         )

@@ -33,6 +33,11 @@ VerdictName = Literal["equivalent", "slower", "faster", "undecided", "tail", "ty
 """The last two qualify ``equivalent``; see ``tails``."""
 
 
+def exp(logarithm: float) -> float:
+    """Return e to this power, at most e^700: a foreign record may hold any number, and none may end the analysis."""
+    return math.exp(min(logarithm, 700.0))
+
+
 def slower_by(ratio: float, *, more_is_faster: bool) -> float:
     """Return the share by which a ratio is slower: what a rate loses, what a time adds. Negative is faster."""
     return 1 - ratio if more_is_faster else ratio - 1
