@@ -34,8 +34,8 @@ VerdictName = Literal["equivalent", "slower", "faster", "undecided", "tail", "ty
 
 
 def exp(logarithm: float) -> float:
-    """Return e to this power, at most e^700: a foreign record may hold any number, and none may end the analysis."""
-    return math.exp(min(logarithm, 700.0))
+    """Return e to this power, within e^-700 and e^700: a foreign record may hold any number, and ends no analysis."""
+    return math.exp(max(-700.0, min(logarithm, 700.0)))
 
 
 def slower_by(ratio: float, *, more_is_faster: bool) -> float:
