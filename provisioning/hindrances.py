@@ -41,8 +41,6 @@ def _refuse_with_scenario(name: str, properties: Properties, choices: Choices, s
             f"{option('ablate')} {name} is about a service of a cluster, before a pod that serves",
             remedy=f"use {option('scenario')} serve {option('target')} container {option('engine')} kubernetes",
         )
-    if properties.engine and scenario.joined:
-        get_engine(properties.engine).check_network("overlay", in_lab=True)
 
 
 def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ from typing import Any, cast
 import pytest
 
 from commands.run.inventory import InventoryMachines, envelopes_of
+from commands.run.validate import ablations_of
 from provisioning.hindrances import refuse_ablation
 from provisioning.images.image import Image
 from provisioning.remote.discovery import DiscoveredMachine, Discovery, Wanted
@@ -82,6 +83,20 @@ def test_a_switch_of_the_network_is_refused_where_the_network_is_an_option() -> 
     with pytest.raises(RequestError, match="--network says how"):
         refuse_ablation("network", Choices(image, "podman", "tcg"), "reference", Distributed())
     refuse_ablation("network", Choices(image, "kubernetes", "tcg"), "reference", Distributed())
+
+
+@pytest.mark.parametrize(
+    ("network", "other", "said"),
+    [("host", "docker", "docker cannot start"), ("host", "gvisor", "gVisor"), ("overlay", "gvisor", "gVisor")],
+)
+def test_another_engine_must_join_the_network_of_the_lab_too(
+    monkeypatch: pytest.MonkeyPatch, network: str, other: str, said: str
+) -> None:
+    monkeypatch.setattr("commands.run.validate.refuse_ablation", lambda *_: None)
+    asked = request(network=network, ablate=(other,))
+    choices = Choices(cast("Image", None), "podman", "tcg")
+    with pytest.raises(RequestError, match=said):
+        ablations_of(asked, Distributed(), ("container",), choices, None, lambda _: None)
 
 
 @pytest.mark.parametrize(("engine", "scenario"), [("podman", "serve"), ("kubernetes", "distributed")])

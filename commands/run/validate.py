@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from provisioning.engines.base import get_engine
 from provisioning.hindrances import refuse_ablation
 from provisioning.targets import Choices, booted
 from suite.errors import RequestError, option, spelled
@@ -184,7 +185,10 @@ def ablations_of(
         try:
             ablations.check((name,), targets)
             refuse_ablation(name, choices, request.measurement.recipe, scenario)
-            if ablations.properties_of(name).lower_isa:
+            properties = ablations.properties_of(name)
+            if properties.engine and scenario.joined:
+                get_engine(properties.engine).check_network(request.joining.network, in_lab=not choices.inventory)
+            if properties.lower_isa:
                 lower(capability)
             kept.append(name)
         except RequestError as error:

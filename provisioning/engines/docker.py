@@ -123,7 +123,8 @@ class Docker(CommandLineEngine):
         if not _held(node, reference):
             raise _missing(node, reference)
 
-    def host_network(self, namespace: str | None) -> str:  # noqa: ARG002 (refused by ``check_network``)
+    def host_network(self, namespace: str | None) -> str:
+        self.check_network("host", in_lab=namespace is not None)
         return "host"
 
     def check_network(self, network: str, *, in_lab: bool) -> None:

@@ -323,7 +323,7 @@ class TestContainers:
         assert RUNC.host_network(NODE.namespace) == "/run/netns/vb-abcdef-n2"
         assert [each.host_network(None) for each in (DOCKER, PODMAN, RUNC)] == ["host", "host", "/proc/1/ns/net"]
         with pytest.raises(RequestError, match="docker cannot") as caught:
-            DOCKER.check_network("host", in_lab=True)
+            DOCKER.host_network(NODE.namespace)
         assert "podman" in str(caught.value.remedy)
 
     def test_what_was_made_goes_and_what_was_not_made_stays(self, fake_node: Callable[..., Any]) -> None:
