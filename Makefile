@@ -6,11 +6,11 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 PACKAGES := qemu-system-x86 podman runc mmdebstrap bubblewrap cgroup-tools e2fsprogs openssh-client cpio \
             util-linux iproute2 python3-venv
 # Tests start docker and cron daemons and a Kubernetes of their own, run the probes' programs here too, and look at the
-# report in a browser (elsewhere than on Debian it is no package of apt's; then that test is skipped).
+# report in a browser (elsewhere than on Debian it and gVisor are no packages of apt's; then their tests are skipped).
 TEST_PACKAGES := $(PACKAGES) fio iperf3 nftables cron openssh-server munge slurmctld slurmd slurm-client strace \
-                 $(if $(shell apt-cache show runsc 2>/dev/null),runsc) containernetworking-plugins iptables openssl dpkg-dev gcc libc6-dev \
+                 containernetworking-plugins iptables openssl dpkg-dev gcc libc6-dev \
                  $(if $(shell command -v containerd),,containerd) $(if $(shell command -v dockerd),,docker.io) \
-                 $(shell . /etc/os-release; if [ "$$ID" = debian ]; then echo chromium; fi)
+                 $(shell . /etc/os-release; if [ "$$ID" = debian ]; then echo chromium runsc; fi)
 TESTS ?= tests
 PYTEST := $(VENV)/bin/python -m pytest
 # Where the output of the tests that run behind those on real targets is kept until these have ended.
@@ -27,7 +27,7 @@ QUIETLY := quietly() { "$$@" > $(VENV)/setup.log 2>&1 || { cat $(VENV)/setup.log
 .PHONY: quickstart setup setup-test test test-all lint format schema help
 
 help:
-	@echo "make quickstart   install what is missing, build the image, measure all targets (smoke), write the page"
+	@echo "make quickstart   install what is missing, build the image, measure all targets (smoke), show table and plots"
 	@echo "make setup        only install what is missing"
 	@echo "make test         install what the tests need and run them (TESTS=tests/suite for a part)"
 	@echo "make test-all     these and the long ones: kills, emulated guests, Slurm, SSH pools, Kubernetes, every workload"

@@ -74,8 +74,8 @@ class Runc(ContainerEngine):
             profile = node.run(["cat", f"{spec.tree}/{PROFILE}"]).stdout
             config = bundle_config(spec, bundle_profile(profile))
             write_file(node, f"{BUNDLES}/{spec.name}/config.json", json.dumps(config).encode())
+            argv = [*self.starting(node, spec), "--bundle", f"{BUNDLES}/{spec.name}", spec.name]
         # In the foreground: the container's standard streams are the runtime's; its first line reports that it runs.
-        argv = [*self.starting(node, spec), "--bundle", f"{BUNDLES}/{spec.name}", spec.name]
         process = node.start(argv)
         if next(process.lines(READY_S), None) != "ready":
             process.kill()

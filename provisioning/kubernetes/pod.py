@@ -1,4 +1,4 @@
-"""What is sent to the server, as pure functions: the pod that is measured, and Jobs whose pods run with no rights.
+"""Manifests for the server, as pure functions: the pod that is measured, and Jobs whose pods run with no rights.
 
 Each setting of a measured pod removes a difference that is not the pod's own: docs/guide/kubernetes.md has the sources.
 """

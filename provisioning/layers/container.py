@@ -77,6 +77,7 @@ class ContainerLayer:
             if node.local and (pid := engine.main_pid(node, spec.name)):
                 # Its group is where the engine has put its first process.
                 host_processes = HostProcesses(ControlGroup.of_process(pid), pid, engine.commands_are_children)
+            about = _about(node, spec, engine, version, self.plug)
             yield WrappedNode(
                 parent=engine.entered(node, spec),
                 wrap=lambda argv: [*enter, *argv],
@@ -85,9 +86,10 @@ class ContainerLayer:
                 cpus=node.cpus,
                 local=False,
                 data=MOUNT if node.data else None,
-                substitutes=tuple(_substitutes(node, spec, engine)),
+                substitutes=tuple(_substitutes(node, spec, engine, about.platform)),
                 facts={
-                    **_facts(node, spec, engine, version, self.plug),
+                    "container_engine": about.model_dump(),
+                    **({"host_cpus": None} if spec.by_count else {}),
                     **engine.hidden,
                     **limit_facts(host_processes, spec.limited_disks),
                 },
@@ -120,20 +122,18 @@ class ContainerLayer:
         )
 
 
-def _substitutes(node: Node, spec: ContainerSpec, engine: ContainerEngine) -> Iterator[str]:
+def _substitutes(node: Node, spec: ContainerSpec, engine: ContainerEngine, platform: str | None) -> Iterator[str]:
     """Yield what stands in a started container for what was asked for."""
     if spec.layer and not same_device(Path(engine.layers_at(node)), Path(spec.layer[0])):
         yield "disk:other-device"
     if spec.data and spec.data[2] and not engine.direct_io:
         yield "disk:page-cache"
-    if engine.platform(node) == "ptrace":
+    if platform == "ptrace":
         yield "platform:ptrace"
 
 
-def _facts(
-    node: Node, spec: ContainerSpec, engine: ContainerEngine, version: str, plug: Plug | None
-) -> dict[str, object]:
-    about = Engine(
+def _about(node: Node, spec: ContainerSpec, engine: ContainerEngine, version: str, plug: Plug | None) -> Engine:
+    return Engine(
         name=engine.name,
         version=version,
         network=plug.bridge.name if plug else "host" if spec.network else engine.network,
@@ -141,7 +141,6 @@ def _facts(
         platform=engine.platform(node),
         seccomp_sha256=engine.seccomp_sha256(node, spec.tree) if spec.seccomp else None,
     )
-    return {"container_engine": about.model_dump(), **({"host_cpus": None} if spec.by_count else {})}
 
 
 def _hard_limits(node: Node) -> tuple[tuple[str, int], ...]:

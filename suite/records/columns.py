@@ -42,7 +42,7 @@ class Field:
 
 @dataclass(frozen=True)
 class FieldType:
-    """What a field may hold, and the values that a table gets of it."""
+    """A kind of field: its valid values, and the values that a table gets of it."""
 
     type: Any
     """The type and bounds, as msgspec checks them; None for an object of which other rows name the fields."""
