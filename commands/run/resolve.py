@@ -131,7 +131,8 @@ def carried(request: RunRequest, checks: Sequence[Check], note: Note) -> tuple[s
         by_name["container-vm"] = by_name["container"]
     if (engine := request.targets.engine) and not get_engine(engine).in_guests:
         why, remedy = f"the image of the guests has no {engine}", f"use {option('engine')} podman or runc"
-        by_name["container-vm"] = replace(by_name["container-vm"], usable=False, reason=why, remedy=remedy)
+        unusable = {"usable": False, "reason": why, "remedy": remedy}
+        by_name["container-vm"] = by_name["container-vm"].model_copy(update=unusable)
     everything = set(targets) == set(TARGETS)
     found = []
     for target in targets:
