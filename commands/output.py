@@ -46,7 +46,7 @@ def model_of(name: str) -> type[BaseModel]:
 class Output(BaseModel):
     """The JSON of a command. ``schema_version`` grows when a key goes or changes its meaning."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     schema_version: Literal[1] = 1
 
@@ -57,7 +57,7 @@ class Output(BaseModel):
 class ErrorDetails(BaseModel):
     """An error: ``kind`` classifies it, ``remedy`` names the next step, ``exit_code`` is that of the command."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     kind: str
     message: str

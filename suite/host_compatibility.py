@@ -14,7 +14,7 @@ from suite.differ import MEMORY_TOLERANCE, FactRule, differ, gib
 class Host(BaseModel):
     """The facts that must be equal on two hosts, as records hold it in ``environment.host``; None if unknown."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     hostname: str | None = None
     cpu_model: str | None = None

@@ -17,7 +17,7 @@ ever."""
 class Part(BaseModel):
     """A model whose instances are frozen, and that refuses unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 def checked(parse: Callable[[str], object]) -> AfterValidator:

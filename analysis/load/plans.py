@@ -1,6 +1,7 @@
 """The plans of runs, and how they are to be judged: their margin, and whether they went on until they had a verdict."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from analysis.statistics.ratios import MARGIN
@@ -8,6 +9,7 @@ from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.errors import RequestError
 from suite.plan import Plan
 from suite.results.store import stored_plan
+from suite.sweep.below import accepted_sweep
 
 
 def plan_of(run: Path) -> Plan | None:
@@ -31,3 +33,12 @@ def looked_after(runs: Iterable[Path]) -> int | None:
     requests = [plan.request.repetitions for run in runs if (plan := plan_of(run)) and plan.request]
     least = [repetitions.min_blocks or LEAST_BLOCKS for repetitions in requests if repetitions.decides]
     return max(min(least), LEAST_BLOCKS) if least else None
+
+
+def open_ended(run: Path) -> bool:
+    """Return whether a stop rule decides how many blocks a run has; of a cell, that of its sweep."""
+    with suppress(RequestError):
+        if (accepted := accepted_sweep(run.parent)) is not None:
+            return accepted.sweep.open_ended
+    plan = plan_of(run)
+    return bool(plan and plan.request and plan.request.repetitions.open_ended)

@@ -24,7 +24,7 @@ from suite.records.differences import HOST, INSIDE, facts
 from suite.records.environment import Environment
 from suite.records.reader import NewerRecordError, Projection, UnusableRecordError, environments_of, job_of, remembered
 from suite.results.files import open_small
-from suite.sweep.directory import runs_below
+from suite.sweep.below import runs_below
 
 RECORD = Projection((*TABLE, *AUDIT), FURTHER)
 COLUMNS = (*(one.name for one in TABLE), "computed", "facts")

@@ -24,6 +24,7 @@ class Columns(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
+        defer_build=True,
         from_attributes=True,
         validate_by_name=True,
         validate_by_alias=True,

@@ -9,15 +9,13 @@ import pandas as pd
 
 from analysis.compare.pairing import ROW, job_of
 from analysis.compare.results import ComparedJob, Group
-from analysis.load.plans import plan_of
+from analysis.load.plans import open_ended, plan_of
 from analysis.load.records import Records
 from analysis.warnings.types import AnalysisWarning, Touched
-from suite.errors import RequestError
 from suite.host_compatibility import Host, differences
 from suite.job.ablations import label_of
 from suite.job.datasets import SYNTHETIC
 from suite.results.store import TRIALS
-from suite.sweep.directory import SweepDirectory
 from suite.targets import BASELINE
 from suite.trial_names import arm_name
 
@@ -173,11 +171,11 @@ def missing_trials(records: Records, trials: pd.DataFrame) -> Iterator[AnalysisW
             continue
         recorded = records.evidence[records.evidence["path"].str.startswith(f"{run / TRIALS}/")]
         names, begun = set(recorded["trial_id"]), recorded["block"].max()
-        open_ended = _is_open_ended(run)
+        grows = open_ended(run)
         missing: Counter[tuple[str, str, str]] = Counter()
         total: Counter[tuple[str, str, str]] = Counter()
         for planned in plan.places():
-            if planned.warm_up or (open_ended and planned.block > begun):
+            if planned.warm_up or (grows and planned.block > begun):
                 continue
             key = planned.job.model, planned.arm[0], arm_name(*planned.arm)
             total[key] += 1
@@ -193,15 +191,6 @@ def missing_trials(records: Records, trials: pd.DataFrame) -> Iterator[AnalysisW
                 f"{model} on {arm}, {count} of {total[model, target, arm]}",
                 tuple(_touched(row) for _, row in rows.iterrows()),
             )
-
-
-def _is_open_ended(run: Path) -> bool:
-    """Return whether the run is a cell of a sweep that decides as it goes how many blocks it takes."""
-    try:
-        accepted = SweepDirectory(run.parent).accepted()
-    except RequestError:
-        return False
-    return accepted is not None and accepted.sweep.open_ended
 
 
 def _continuing(run: Path) -> str:

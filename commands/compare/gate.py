@@ -12,14 +12,14 @@ import click
 from analysis.audit.audit import audited
 from analysis.compare.matching import other_hosts
 from analysis.compare.regression import Regression, regress
-from analysis.load.plans import plan_of
+from analysis.load.plans import open_ended
 from analysis.load.records import Records, load
 from analysis.report.gate import gate_document
 from analysis.report.terminal import Terminal
 from commands.compare.output import gate_output
 from suite.errors import RequestError
-from suite.results.runs import SWEEP, contains
-from suite.sweep.directory import SweepDirectory, runs_below
+from suite.results.runs import contains
+from suite.sweep.below import runs_below
 from suite.untrusted.console import PlainConsole
 
 _OF_THE_VIEW = ("plots", "explain", "costs", "reference", "verbose")
@@ -46,7 +46,7 @@ def judged(old: Sequence[Path], new: Sequence[Path], fail_above: float | None, *
     """Load, audit and judge two runs or sweeps."""
     _refuse_itself(old, new)
     before, after = (_sound(load(side), force=force) for side in (old, new))
-    return judge(before, after, fail_above, force=force, open_ended=any(map(_open_ended, after.directories)))
+    return judge(before, after, fail_above, force=force, open_ended=any(map(open_ended, after.directories)))
 
 
 def judge(
@@ -88,14 +88,6 @@ def _refuse_itself(old: Sequence[Path], new: Sequence[Path]) -> None:
                 f"{after} would be compared with itself: {before} holds the same records",
                 remedy="name two runs, or two sweeps, that lie beside each other",
             )
-
-
-def _open_ended(run: Path) -> bool:
-    """Return whether a stop rule decides how many blocks a run has; of a cell, that of its sweep."""
-    sweep = SweepDirectory(run.parent).accepted() if (run.parent / SWEEP).is_file() else None
-    plan = plan_of(run)
-    request = plan.request if plan else None
-    return bool(sweep and sweep.sweep.open_ended) or bool(request and request.repetitions.open_ended)
 
 
 def show_change(records: Records, directories: Sequence[Path], *, force: bool) -> None:

@@ -1,14 +1,11 @@
 """Check the options of the other commands: a refusal names the value and what would do."""
 
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from suite.errors import RequestError, flag, nearest
-from suite.sweep.file import plan_file
 from suite.units import parse_share
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -16,16 +13,6 @@ BUSY_HELP = {
     "share": "Run although another bench measures on the same CPUs; the two disturb each other.",
     "wait": "Wait until no other bench measures on the same CPUs.",
 }
-
-
-class PlanFile(click.Path):
-    """A plan file of the user's, or the bare name of a plan that comes with the suite."""
-
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
-        return plan_file(Path(os.fsdecode(super().convert(value, param, ctx))))
 
 
 def choice(known: Sequence[str]) -> Callable[..., object]:

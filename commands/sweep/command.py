@@ -10,14 +10,14 @@ import click
 
 from commands.lazy import SuggestingGroup
 from commands.output import Output
-from commands.run.options import BUSY_HELP, PlanFile, number
+from commands.run.options import BUSY_HELP, number
 from commands.run.prepare import observing
 from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, backend_of
 from commands.sweep.backends.local import run_block
 from commands.sweep.block import block, this_machine
 from commands.sweep.firing import schedule_run
 from commands.sweep.plan import plan
-from commands.sweep.resolve import Planned, refuse_refused, resolve
+from commands.sweep.resolve import PlanFile, Planned, refuse_refused, resolve
 from commands.sweep.schedule import schedule
 from commands.sweep.status import SweepDisplay, status
 from commands.sweep.stop import cancel, stop

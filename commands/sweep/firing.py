@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from commands.run.options import PlanFile
+from commands.sweep.resolve import PlanFile
 from commands.sweep.schedule import bench_argv, firing_options, notify_argv, refuse_itself
 from provisioning import foreground
 from provisioning.kubernetes import owned

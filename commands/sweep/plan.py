@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from commands.output import Output
-from commands.run.options import PlanFile
 from commands.run.prepare import this_host
 from commands.sweep.backends.base import backend_of
-from commands.sweep.resolve import Planned, resolve
+from commands.sweep.resolve import PlanFile, Planned, resolve
 from suite.part import Part
 from suite.results.store import RESULTS
 from suite.sweep.directory import SweepDirectory, default_directory

@@ -1,7 +1,12 @@
 """Resolve the cells of a plan file: each goes the way of ``bench run``."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
 
 from commands.run.prepare import Ready, ready
 from provisioning import doctor
@@ -9,10 +14,21 @@ from provisioning.doctor import Check
 from suite.errors import RequestError
 from suite.request.request import RunRequest
 from suite.sweep.cells import Cell, cells_of, request_of
+from suite.sweep.file import plan_file
 from suite.sweep.model import Sweep, key_of
 from suite.units import count
 
 Note = Callable[[str], None]
+
+
+class PlanFile(click.Path):
+    """A plan file of the user's, or the bare name of a plan that comes with the suite."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        return plan_file(Path(os.fsdecode(super().convert(value, param, ctx))))
 
 
 @dataclass(frozen=True)

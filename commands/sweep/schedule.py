@@ -11,8 +11,8 @@ import click
 from pydantic import Field
 
 from commands.output import Output
-from commands.run.options import PlanFile
 from commands.sweep.backends.base import backend_of
+from commands.sweep.resolve import PlanFile
 from provisioning.timers.base import ScheduledJob, ScheduleEntry, Timer, check_name, parse_schedule
 from provisioning.timers.host import Cron, Systemd
 from provisioning.timers.kubernetes import KubernetesTimer

@@ -266,16 +266,3 @@ def plan_hash(sweep: Sweep) -> str:
 
 def default_directory(sweep: Sweep) -> Path:
     return Path(sweep.output.directory) if sweep.output.directory else RESULTS / sweep.name
-
-
-def runs_below(directory: Path) -> list[Path]:
-    """Return the runs of a sweep's directory: its cells that were begun. For any other directory, return itself.
-
-    ``DIR/*`` of a shell names ``sweep.json`` too, which is not a run.
-    """
-    if directory.name == "sweep.json" and directory.is_file():
-        return []
-    accepted = SweepDirectory(directory).accepted() if (directory / "sweep.json").is_file() else None
-    if accepted is None:
-        return [directory]
-    return [directory / name for name in accepted.cells if (directory / name / TRIALS).is_dir()] or [directory]

@@ -16,8 +16,9 @@ from suite.records.headers import RecordHeader
 from suite.records.record import Outcome, Timeline
 from suite.results.files import temporary_name
 from suite.results.store import Run, sweep_temporaries
+from suite.sweep.below import runs_below
 from suite.sweep.cells import cells_of
-from suite.sweep.directory import SweepDirectory, runs_below
+from suite.sweep.directory import SweepDirectory
 from suite.sweep.estimate import Durations, Guess, durations_below
 from suite.sweep.locks import WHOLE, holders, locked, remove_stale
 from suite.sweep.model import Sweep
