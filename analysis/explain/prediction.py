@@ -85,7 +85,7 @@ def _places(trials: pd.DataFrame) -> "pd.Series[str]":
         text: BETWEEN.join(part for part in str(text).split(BETWEEN) if part.partition("=")[0] in _LAYERS)
         for text in trials["settings"].unique()
     }
-    host = trials[_HOST].astype(str).agg("\n".join, axis=1)
+    host = trials[_HOST].map(str).agg("\n".join, axis=1)  # a missing fact, too, is text then
     return host + "\n" + trials["settings"].astype(object).map(layers)
 
 

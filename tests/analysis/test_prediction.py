@@ -132,6 +132,16 @@ def test_without_probes_there_is_no_prediction_and_no_line(tmp_path: Path, save:
     assert list(prediction_lines(one)) == []
 
 
+def test_a_record_that_lacks_a_fact_of_its_host_ends_no_explanation(tmp_path: Path, save: Any) -> None:
+    made(tmp_path, save)
+    for path in (tmp_path / "probes" / "trials").iterdir():
+        record = json.loads(path.read_text())
+        record["environment"]["host"]["cpu_model"] = None
+        path.write_text(json.dumps(record))
+    (one,) = explained_by(load([tmp_path / "run", tmp_path / "probes"])).explanations
+    assert one.prediction is None
+
+
 def test_one_block_predicts_without_an_interval_and_parts_from_nothing(tmp_path: Path, save: Any) -> None:
     rng = np.random.default_rng(0)
     for target, compute in (("bare-metal", 10.0), ("vm", 99.0)):
