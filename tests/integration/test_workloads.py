@@ -92,6 +92,7 @@ def agreements(run: Path) -> dict[tuple[str, str], str]:
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("model", WORKLOADS.own)
 def test_three_engines_compute_the_weights_of_bare_metal_and_a_vm_those_or_near_losses(
     model: str, tmp_path: Path
@@ -104,7 +105,7 @@ def test_three_engines_compute_the_weights_of_bare_metal_and_a_vm_those_or_near_
         engines = ("--engine", "docker", "--ablate", "podman", "--ablate", "runc")
         targets = [word for target in ("bare-metal", "container", "vm") for word in ("--target", target)]
         words = (*targets, *engines, "--model", model, "--steps", "4", "--profile", "smoke")
-        done = bench("run", *words, "--out", str(tmp_path / "run"), env={"DOCKER_HOST": host})
+        done = bench("run", *words, "--out", str(tmp_path / "run"), env={"DOCKER_HOST": host}, timeout_s=1700)
     assert done.returncode == 0, done.stdout + done.stderr
     found = agreements(tmp_path / "run")
     # Libraries choose their code by the CPU model, and an emulated CPU is a model of its own.
