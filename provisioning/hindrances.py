@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from provisioning.cgroup import limits as cgroups
-from provisioning.engines.base import get_engine
 from provisioning.machines.base import get_provider
 from provisioning.nodes import local_node
 from provisioning.remote.machine import machine
@@ -47,7 +46,7 @@ def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterato
     """Yield why these properties cannot be had, or would be the same if they were switched."""
     engine = choices.container_engine
     if properties == AS_IT_IS:
-        yield "it changes no property"
+        yield "it changes no property without a value"
     yield from _hindrances_of_engine(properties, choices)
     if properties.bound_tree and engine.rootfs == "directory":
         yield f"{engine.name} runs the tree in place already"
@@ -79,12 +78,15 @@ def _hindrances_of_engine(properties: Properties, choices: Choices) -> Iterator[
         yield reason
     if properties.engine == engine.name:
         yield "it is the engine of the run already"
-    elif properties.engine:
+    elif properties.oci_runtime and properties.oci_runtime == engine.runtime:
+        yield "it is the OCI runtime of the run already"
+    elif properties.engine or properties.oci_runtime:
         try:
+            switched = choices.engine_of(properties)
             with _machines(choices) as nodes:
                 for node in nodes:
                     engine.check_machine(node)
-                    get_engine(properties.engine).version(node)
+                    switched.version(node)
         except BenchError as error:
             yield error.message
 

@@ -37,13 +37,20 @@ class Choices:
     """The machine provider of the VM targets."""
     engine_options: Mapping[str, str] = field(default_factory=dict)
     """The options that the engine alone knows."""
+    oci_runtime: str | None = None
     vm_node: str | None = None
     """The node of a cluster that is the virtual machine of container-vm; None where the suite boots that."""
 
     @cached_property
     def container_engine(self) -> ContainerEngine:
         """Return the engine with its options."""
-        return get_engine(self.engine).configured(self.engine_options)
+        engine = get_engine(self.engine).configured(self.engine_options)
+        return engine.run_by(self.oci_runtime) if self.oci_runtime else engine
+
+    def engine_of(self, properties: Properties) -> ContainerEngine:
+        """Return the engine of containers with these properties. Raises RequestError if it cannot be had."""
+        engine = get_engine(properties.engine) if properties.engine else self.container_engine
+        return engine.run_by(properties.oci_runtime) if properties.oci_runtime else engine
 
     @cached_property
     def engines(self) -> Mapping[str, ContainerEngine]:
@@ -73,6 +80,7 @@ class Choices:
             engine=self.engine,
             accelerator=None if self.vm_node else self.accelerator,
             image=self.image.digest,
+            oci_runtime=self.oci_runtime,
             gpus=",".join(self.gpus) or None,
             provider=self.provider if self.provider != DEFAULT_PROVIDER else None,
             vfio=",".join(self.vfio) or None,
@@ -109,7 +117,7 @@ def layers(
     volume: Volume | None = None,
 ) -> list[Layer]:
     """Return the stack of a target, from the machine upwards."""
-    engine = get_engine(properties.engine) if properties.engine else choices.container_engine
+    engine = choices.engine_of(properties)
     guest = GuestSpec(choices.image, choices.accelerator, envelope, choices.vfio, volume=volume, properties=properties)
     vm = VmLayer(get_provider(choices.provider), guest)
     store = engine.guest_store.file if engine.guest_store else None

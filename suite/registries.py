@@ -130,6 +130,7 @@ ABLATIONS = Registry(
         "podman": "suite.job.ablations:PODMAN",
         "runc": "suite.job.ablations:RUNC",
         "gvisor": "suite.job.ablations:GVISOR",
+        "oci-runtime": "suite.job.ablations:run_by",
         "network": "suite.job.ablations:NETWORK",
         "cluster-ip": "suite.job.ablations:CLUSTER_IP",
         "node-port": "suite.job.ablations:NODE_PORT",

@@ -4,7 +4,9 @@ import pytest
 
 from commands.run.resolve import carried
 from provisioning.doctor import Check
+from provisioning.engines.base import get_engine
 from suite.errors import RequestError
+from suite.job.ablations import arms, label_of, properties_of
 from suite.request.request import RunRequest
 from suite.targets import TARGETS
 
@@ -18,3 +20,30 @@ def test_an_engine_that_guests_lack_runs_containers_here_alone() -> None:
     assert "container-vm is left out: the image of the guests has no gvisor" in notes[0]
     with pytest.raises(RequestError, match="cannot carry container-vm: the image of the guests has no gvisor"):
         carried(request.changed(target=("container", "container-vm")), CHECKS, print)
+
+
+def test_an_oci_runtime_of_this_machine_is_not_in_the_image_of_guests() -> None:
+    request = RunRequest.of({"engine": "podman", "oci_runtime": "kata", "target": ["container-vm"]})
+    with pytest.raises(RequestError, match="cannot carry container-vm: the image of the guests has no kata"):
+        carried(request, CHECKS, print)
+
+
+@pytest.mark.parametrize("engine", ["runc", "gvisor", "kubernetes"])
+def test_an_engine_that_is_told_no_runtime_refuses_one(engine: str) -> None:
+    with pytest.raises(RequestError, match=f"{engine} takes no OCI runtime, such as kata") as caught:
+        get_engine(engine).run_by("kata")
+    assert "docker or podman" in str(caught.value.remedy)
+
+
+def test_the_value_of_an_ablation_is_the_runtime() -> None:
+    assert RunRequest.of({"ablate": ["oci-runtime=kata", "seccomp"]}).targets.ablate == ("oci-runtime=kata", "seccomp")
+    assert properties_of("oci-runtime=kata").oci_runtime == "kata"
+    assert label_of("oci-runtime=kata") == "run by kata"
+    assert arms("container", ["oci-runtime=kata"]) == ("oci-runtime=kata",)
+    assert arms("container-vm", ["oci-runtime=kata"]) == ()
+
+
+@pytest.mark.parametrize("name", ["oci-runtime=", "oci-runtime=../kata", "seccomp=off", "nosuch=kata"])
+def test_a_value_that_no_ablation_takes_is_refused(name: str) -> None:
+    with pytest.raises(RequestError):
+        properties_of(name)

@@ -44,6 +44,7 @@ def _problems(text: str, job: Job, target: str, ablation: str | None) -> Iterato
             continue
         for problem in (
             *_engine(facts, job, target, properties),
+            *(_runtime(facts, job, properties) if target in CONTAINERS else ()),
             *_machine(facts, job, place),
             *(_virtual(facts, job) if target in VMS else _real(facts, by_place.get(_HOST, {}))),
         ):
@@ -63,7 +64,10 @@ def _facts_by_place(text: str) -> Mapping[str, Facts]:
     return dict(by_place)
 
 
-_COMPARED = ("container_engine.name", "container_engine.network", "accelerator", "hypervisor", "machine", "pod.node")
+_COMPARED = (
+    *("container_engine.name", "container_engine.network", "container_engine.runtime", "container_engine.kernel"),
+    *("container_engine.platform", "accelerator", "hypervisor", "machine", "pod.node"),
+)
 
 
 def _engine(facts: Facts, job: Job, target: str, properties: Properties) -> Iterator[str]:
@@ -75,6 +79,16 @@ def _engine(facts: Facts, job: Job, target: str, properties: Properties) -> Iter
         yield from _network(network, job, properties)
     if "pod.node" in facts and _POD not in (job.layers.engine, properties.engine):
         yield f"it was a pod on {facts['pod.node']}, and its job has no cluster"
+
+
+def _runtime(facts: Facts, job: Job, properties: Properties) -> Iterator[str]:
+    usual = "the usual one"
+    runtime, kernel = facts.get("container_engine.runtime"), facts.get("container_engine.kernel")
+    due = properties.oci_runtime or (None if properties.engine else job.layers.oci_runtime)
+    if runtime != due:
+        yield f"its OCI runtime was {runtime or usual}, and that of its job is {due or usual}"
+    if kernel and not (due or job.layers.runtime_class or "container_engine.platform" in facts):
+        yield f"its kernel was that of a {kernel}, and its job names no runtime"
 
 
 def _network(network: object, job: Job, properties: Properties) -> Iterator[str]:
@@ -108,7 +122,7 @@ def _virtual(facts: Facts, job: Job) -> Iterator[str]:
 def _real(facts: Facts, host: Facts) -> Iterator[str]:
     if facts.get("accelerator", "none") != "none":
         yield f"it was in a virtual machine under {facts['accelerator']}, and its target has none"
-    if "machine" in facts or "pod.node" in facts:
+    if facts.keys() & {"machine", "pod.node", "container_engine.kernel"}:
         return
     seen_inside, outside = facts.get("hypervisor"), host.get("hypervisor")
     if seen_inside != outside and not (outside and seen_inside == _UNNAMED):

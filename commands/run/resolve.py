@@ -129,8 +129,8 @@ def carried(request: RunRequest, checks: Sequence[Check], note: Note) -> tuple[s
     by_name = {check.name: check for check in checks if check.kind == "target"}
     if "container-vm" not in booted(TARGETS, request.targets.engine):
         by_name["container-vm"] = by_name["container"]
-    if (engine := request.targets.engine) and not get_engine(engine).in_guests:
-        why, remedy = f"the image of the guests has no {engine}", f"use {option('engine')} podman or runc"
+    if missing := lacking_in_guests(request):
+        why, remedy = f"the image of the guests has no {missing}", "leave it out, or use podman or runc as they are"
         unusable = {"usable": False, "reason": why, "remedy": remedy}
         by_name["container-vm"] = by_name["container-vm"].model_copy(update=unusable)
     everything = set(targets) == set(TARGETS)
@@ -144,6 +144,12 @@ def carried(request: RunRequest, checks: Sequence[Check], note: Note) -> tuple[s
         else:
             raise RequestError(f"this machine cannot carry {target}: {check.reason}", remedy=check.remedy)
     return tuple(found)
+
+
+def lacking_in_guests(request: RunRequest) -> str | None:
+    """Return the engine or the OCI runtime of the request that the image of the guests lacks; None if it has them."""
+    engine = request.targets.engine
+    return request.targets.oci_runtime or (engine if engine and not get_engine(engine).in_guests else None)
 
 
 def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str, ...], note: Note) -> Choices:
@@ -168,9 +174,10 @@ def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
         vfio,
         provider=provider,
         engine_options=options,
+        oci_runtime=request.targets.oci_runtime,
         vm_node=nodes.get("container-vm"),
     )
-    if "container" in targets and choices.container_engine.is_cluster:
+    if "container" in targets and (choices.oci_runtime or choices.container_engine.is_cluster):
         with local_node((), None) as node:
             note(f"{engine} {choices.container_engine.version(node)}")
     return choices

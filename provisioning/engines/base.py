@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from provisioning.cgroup.limits import BlockDevice
 from provisioning.engines import clients
@@ -126,16 +126,21 @@ class ContainerEngine(Protocol):
     """Whether it takes GPUs as devices and mounts (``ContainerSpec.edits``) and not by an option of its own."""
     guest_store: GuestStore | None = None
     """The disk that a guest needs in which the engine is to run; None if the image's tree is enough."""
-    direct_io: bool = True
-    """Whether files that are opened for direct access are read past the page cache of the machine."""
-    hidden: Mapping[str, object] = {}
-    """Fields of ``Environment`` with what is known outside its containers and hidden inside."""
+    runtime: str | None = None
+    """The OCI runtime that runs its containers in place of its usual one."""
     says_gone: tuple[str, ...] = ()
     """Messages, in lower case, with which ``removal`` may fail for a container that is gone."""
 
     def configured(self, given: Mapping[str, str]) -> "ContainerEngine":
         """Return the engine with the values of its options by name."""
         return self
+
+    def run_by(self, runtime: str) -> Self:
+        """Return the engine with another OCI runtime. Raises RequestError for one that has no choice of them."""
+        raise RequestError(
+            f"{self.name} takes no OCI runtime, such as {runtime}",
+            remedy=f"use {option('engine')} docker or podman; pods have {option('runtime_class')}",
+        )
 
     def on_vm(self, node: str) -> "ContainerEngine":
         """Return the engine for containers on a node that is a virtual machine, which the containers attest.
@@ -168,7 +173,7 @@ class ContainerEngine(Protocol):
         return None
 
     def version(self, node: Node) -> str:
-        """Return the version of the engine. In a guest of the suite's its daemon is started first.
+        """Return the version of the engine, and of ``runtime``. In a guest of the suite's its daemon is started first.
 
         Raises BenchError, with a remedy, if it could not run a container on the node.
         """

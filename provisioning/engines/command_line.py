@@ -1,9 +1,11 @@
 """The command line that docker and podman share."""
 
 from collections.abc import Sequence
+from copy import copy
+from typing import Self
 
 from provisioning.engines.base import BOUND, SLEEPER, TMPFS, ContainerEngine, ContainerSpec, end_starting
-from suite.errors import BenchError, CommandError
+from suite.errors import BenchError, CommandError, RequestError
 from suite.interfaces import Node
 
 STARTED_WITHIN_S = 300.0
@@ -38,12 +40,30 @@ class CommandLineEngine(ContainerEngine):
         """Return the words of ``run`` that name the image."""
         raise NotImplementedError
 
+    def run_by(self, runtime: str) -> Self:
+        engine = copy(self)
+        engine.runtime = runtime
+        return engine
+
     def version(self, node: Node) -> str:
         answer = node.run([*self.program, "version", "--format", self.version_field], check=False, timeout_s=60.0)
         if answer.returncode:
             last = (answer.stderr.strip().splitlines() or ["no answer"])[-1]
             raise BenchError(f"{self.name} does not work on {node.name}: {last[:200]}", remedy=self.remedy)
-        return answer.stdout.strip()
+        version = answer.stdout.strip()
+        if not self.runtime:
+            return version
+        try:
+            return f"{version}, {self.runtime_version(node).splitlines()[0]}"
+        except (BenchError, KeyError) as error:
+            raise RequestError(
+                f"the {self.name} of {node.name} has no OCI runtime {self.runtime} that works",
+                remedy="install it, and name it in daemon.json for docker, or in containers.conf for podman",
+            ) from error
+
+    def runtime_version(self, node: Node) -> str:
+        """Return what ``runtime`` reports of itself. Raises BenchError or KeyError if it is missing."""
+        raise NotImplementedError
 
     def layers_at(self, node: Node) -> str:
         return node.run([*self.program, "info", "--format", self.layers_field]).stdout.strip()
@@ -66,6 +86,7 @@ class CommandLineEngine(ContainerEngine):
         least = [] if spec.layer else ["--read-only"]
         least += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
         least += ["--network", spec.network or "none"]
+        least += ["--runtime", self.runtime] if self.runtime else []
         least += [] if spec.seccomp else ["--security-opt", "seccomp=unconfined"]
         return [
             *(*self.program, "run", "--detach", "--name", spec.name, "--hostname", spec.name, "--pull", "never"),

@@ -105,6 +105,11 @@ class Docker(CommandLineEngine):
             _start_daemon(node)
         return super().version(node)
 
+    def runtime_version(self, node: Node) -> str:
+        declared = json.loads(node.run([*PROGRAM, "info", "--format", "{{json .Runtimes}}"]).stdout)[self.runtime]
+        # containerd finds some by their type and not by a path.
+        return node.run([declared["path"], "--version"]).stdout if "path" in declared else str(self.runtime)
+
     def load(self, host: Node, digest: str, archive: Path) -> None:
         """Load the archive into docker's own store if it is not there; then compare what the store holds."""
         wanted, reference = layers(archive), image_reference(digest)

@@ -44,9 +44,7 @@ class Gvisor(Runc):
     gpus_by_edits = False
     by_default = False
     in_guests = False
-    direct_io = False
     options = GvisorOptions
-    hidden = {"seccomp": "sentry"}  # noqa: RUF012 (never changed)
 
     def configured(self, given: Mapping[str, str]) -> "Gvisor":
         return replace(self, chosen=given.get("gvisor_platform"))

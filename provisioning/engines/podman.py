@@ -7,6 +7,7 @@ from provisioning.cgroup import removal as group_removal
 from provisioning.engines.base import REMOVED_WITHIN_S, ContainerSpec
 from provisioning.engines.command_line import CommandLineEngine
 from provisioning.processes import run_apart
+from suite.interfaces import Node
 
 
 class Podman(CommandLineEngine):
@@ -33,6 +34,10 @@ class Podman(CommandLineEngine):
         super().remove_local(name)
         if number := re.fullmatch(r"[0-9a-f]{64}", container_id):
             group_removal.remove(f"libpod_parent/libpod-{number[0]}")
+
+    def runtime_version(self, node: Node) -> str:
+        words = ["--runtime", str(self.runtime), "info", "--format", "{{.Host.OCIRuntime.Version}}"]
+        return node.run([*self.program, *words]).stdout
 
     def host_network(self, namespace: str | None) -> str:
         return f"ns:{namespace}" if namespace else "host"

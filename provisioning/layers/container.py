@@ -1,7 +1,7 @@
 """The container layer: any engine, on any node."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,16 @@ from suite.errors import RequestError
 from suite.interfaces import Node
 from suite.job.envelope import format_cpu_list
 from suite.job.properties import AS_IT_IS, Properties
-from suite.records.environment import Engine
+from suite.process_identity import BOOT_ID
+from suite.records.environment import Engine, OwnKernel
 
 MOST_LIMIT = 32768
+GVISOR_BUILD = "#1 SMP Sun Jan 10 15:06:54 PST 2016"
+"""The build that gVisor's sentry reports of its kernel (its pkg/sentry/syscalls/linux/linux64.go)."""
+_FACTS: Mapping[str | None, Mapping[str, str | None]] = {
+    "sentry": {"seccomp": "sentry"},
+    "virtual machine": {"accelerator": None},  # the suite has not booted it
+}
 
 
 @dataclass(frozen=True)
@@ -77,20 +84,22 @@ class ContainerLayer:
             if node.local and (pid := engine.main_pid(node, spec.name)):
                 # Its group is where the engine has put its first process.
                 host_processes = HostProcesses(ControlGroup.of_process(pid), pid, engine.commands_are_children)
+            entered = engine.entered(node, spec)
             about = _about(node, spec, engine, version, self.plug)
+            about = about.model_copy(update={"kernel": own_kernel(node, entered, enter)})
             yield WrappedNode(
-                parent=engine.entered(node, spec),
+                parent=entered,
                 wrap=lambda argv: [*enter, *argv],
                 name=f"{node.name}/{engine.name}",
                 userland="/",
                 cpus=node.cpus,
                 local=False,
                 data=MOUNT if node.data else None,
-                substitutes=tuple(_substitutes(node, spec, engine, about.platform)),
+                substitutes=tuple(_substitutes(node, spec, engine, about)),
                 facts={
                     "container_engine": about.model_dump(),
                     **({"host_cpus": None} if spec.by_count else {}),
-                    **engine.hidden,
+                    **_FACTS.get(about.kernel, {}),
                     **limit_facts(host_processes, spec.limited_disks),
                 },
                 host_processes=host_processes,
@@ -122,14 +131,27 @@ class ContainerLayer:
         )
 
 
-def _substitutes(node: Node, spec: ContainerSpec, engine: ContainerEngine, platform: str | None) -> Iterator[str]:
+def _substitutes(node: Node, spec: ContainerSpec, engine: ContainerEngine, about: Engine) -> Iterator[str]:
     """Yield what stands in a started container for what was asked for."""
     if spec.layer and not same_device(Path(engine.layers_at(node)), Path(spec.layer[0])):
         yield "disk:other-device"
-    if spec.data and spec.data[2] and not engine.direct_io:
+    if spec.data and spec.data[2] and about.kernel == "sentry":  # it ignores O_DIRECT
         yield "disk:page-cache"
-    if platform == "ptrace":
+    if about.platform == "ptrace":
         yield "platform:ptrace"
+
+
+def own_kernel(node: Node, entered: Node, enter: Sequence[str]) -> OwnKernel | None:
+    """Return what answers system calls in a container in place of its node's kernel; None if nothing does."""
+    if is_guest(node):
+        return None
+    pod = entered.facts.get("pod")
+    boot = pod["boot_id"] if isinstance(pod, dict) else node.run(["cat", str(BOOT_ID)]).stdout.strip()
+    answer = entered.run([*enter, "cat", "/proc/version", str(BOOT_ID)], check=False).stdout
+    version, _, boot_inside = answer.strip().partition("\n")
+    if GVISOR_BUILD in version:
+        return "sentry"
+    return "virtual machine" if boot and boot_inside not in ("", boot) else None
 
 
 def _about(node: Node, spec: ContainerSpec, engine: ContainerEngine, version: str, plug: Plug | None) -> Engine:
@@ -138,6 +160,7 @@ def _about(node: Node, spec: ContainerSpec, engine: ContainerEngine, version: st
         version=version,
         network=plug.bridge.name if plug else "host" if spec.network else engine.network,
         rootfs="bind" if spec.bound_tree else engine.rootfs,
+        runtime=engine.runtime,
         platform=engine.platform(node),
         seccomp_sha256=engine.seccomp_sha256(node, spec.tree) if spec.seccomp else None,
     )

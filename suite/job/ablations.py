@@ -3,6 +3,7 @@
 Each has one fixed meaning, so that its name alone says what was measured.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -46,6 +47,14 @@ def _by(engine: str, name: str = "") -> Ablation:
 
 
 DOCKER, PODMAN, RUNC, GVISOR = _by("docker"), _by("podman"), _by("runc"), _by("gvisor", "gVisor")
+
+
+def run_by(runtime: str) -> Ablation:
+    """Return the ablation ``oci-runtime=NAME``, given the name; without one it changes nothing."""
+    what, label = f"{runtime or '=NAME'} instead of the engine's OCI runtime", f"run by {runtime}"
+    return Ablation(what, label, ("container",), lambda usual: replace(usual, oci_runtime=runtime or None))
+
+
 NETWORK = Ablation(
     "the node's network instead of a private namespace",
     "network of the node",
@@ -133,8 +142,13 @@ DISK_CACHE = Ablation(
 
 
 def get_ablation(name: str) -> Ablation:
-    """Return the ablation, or the injury of a self-test. Raises RequestError for an unknown name."""
-    found: Ablation = (INJURIES if name in INJURIES else ABLATIONS).get(name)
+    """Return the ablation, or the injury of a self-test. Raises RequestError for an unknown name, or a wrong value."""
+    kind, equals, value = name.partition("=")
+    member = (INJURIES if name in INJURIES else ABLATIONS).get(kind)
+    if equals and not (callable(member) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,49}", value)):
+        remedy = f"write it as {kind}{'=NAME' if callable(member) else ''}"
+        raise RequestError(f"{option('ablate')} {name} has a wrong value", remedy=remedy)
+    found: Ablation = member(value) if callable(member) else member
     return found
 
 

@@ -65,6 +65,8 @@ class Layers(Part):
     accelerator: str | None = None
     image: str | None = None
     """The image's digest."""
+    oci_runtime: str | None = None
+    """The OCI runtime that the engine is asked for, in place of its usual one."""
     runtime_class: str | None = None
     """The runtime class of pods: what runs them in place of the node's usual runtime."""
     gpus: str | None = None

@@ -21,6 +21,8 @@ class Properties:
     """Whether the vector instructions are capped one level lower than in the target as it is."""
     engine: str | None = None
     """The container engine in place of the run's own."""
+    oci_runtime: str | None = None
+    """The OCI runtime that the engine runs the container by, in place of the run's."""
     seccomp: bool = True
     """Whether the container has the engine's system call filter."""
     host_network: bool = False

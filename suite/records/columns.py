@@ -156,7 +156,7 @@ def _samples(metrics: Mapping[str, MetricValue]) -> dict[str, tuple[float, list[
 SECONDS, POSITIVE, COUNT = FieldType(_Seconds, "number"), FieldType(_Positive, "number"), FieldType(_Count, "count")
 NUMBER = FieldType(_Number, "number")
 TEXT, WORDS, FLAG = FieldType(str, "text"), FieldType(_Words, "text"), FieldType(bool, "flag")
-NAME, CATEGORY = FieldType(_pattern(Name), "text"), FieldType(_Words, "category")
+NAME, CATEGORY = FieldType(_pattern(TrialId), "text"), FieldType(_Words, "category")
 _Times = list[_Seconds]
 _Aggressors = list[AggressorInstance]
 HOW_MANY = FieldType(list[_Count], "count", len)

@@ -83,6 +83,8 @@ INSIDE = (
     _constant("container_engine.version", "engine version", "belongs to the container"),
     _constant("container_engine.network", "container network", "belongs to the container"),
     _constant("container_engine.rootfs", "root file system", "belongs to the container"),
+    _constant("container_engine.runtime", "OCI runtime", "belongs to the container"),
+    _constant("container_engine.kernel", "kernel inside", "belongs to the container"),
     _constant("container_engine.platform", "gVisor's platform", "belongs to the container"),
     _constant("container_engine.seccomp_sha256", "seccomp profile", "belongs to the container"),
     _named("machine", "machine of the inventory", "machine", "another machine"),

@@ -4,15 +4,22 @@ from typing import Literal
 
 from suite.part import Part
 
+OwnKernel = Literal["sentry", "virtual machine"]
+
 
 class Engine(Part):
     """The container engine that ran the target, and what it was told that could cost something."""
 
     name: str
     version: str
+    """With that of ``runtime``."""
     network: str
     rootfs: str
     """How the image's tree is mounted: ``directory`` (read-only, in place) or ``overlay``."""
+    runtime: str | None = None
+    """The OCI runtime that the engine was asked for. Null for its usual one."""
+    kernel: OwnKernel | None = None
+    """What answers system calls inside in place of the node's kernel."""
     platform: str | None = None
     """How gVisor intercepts system calls: ``systrap``, ``ptrace`` or ``kvm``. Null on the node's kernel."""
     seccomp_sha256: str | None = None

@@ -18,7 +18,7 @@ from suite.records.usage import Conditions, Resources, Usage
 SCHEMA_VERSION = 3
 
 
-TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,239}$")]
+TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+=-]{0,239}$")]
 """The name of a trial is that of its file, and of no place elsewhere; see ``suite.trial_names``."""
 
 

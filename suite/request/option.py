@@ -114,6 +114,8 @@ class About:
     members, ``PATH.py`` or ``PATH.py:NAME`` stands for one that this file declares."""
     further: str = ""
     """The option that takes all values but the first if this one is given several times."""
+    valued: bool = False
+    """Whether its names can be followed by a value of theirs: ``NAME=VALUE``."""
     synonyms: Mapping[str, str] = field(default_factory=dict)
     """Other words for its values."""
     common: bool = False
@@ -302,7 +304,8 @@ class Option:
             return value
         words = [self.about.synonyms.get(word, word) for word in _words(value)]
         for word in words:
-            if word not in names and not self.is_path(word) and not (self.several and word == ALL):
+            name = word.partition("=")[0] if self.about.valued else word
+            if name not in names and not self.is_path(word) and not (self.several and word == ALL):
                 self._refuse_unknown(word, names, scenario)
         if not self.several:
             return words[0]

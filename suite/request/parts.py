@@ -198,6 +198,13 @@ class TargetOptions(OptionGroup):
         idle_without=_IN_CONTAINERS,
         common=True,
     )
+    oci_runtime: Text | None = about(
+        None,
+        f"With {option('engine')} docker or podman: the OCI runtime of containers, as it is set up there: kata, runsc, "
+        f"crun. Compared with the usual one: {option('ablate')} oci-runtime=NAME.",
+        idle_without=_IN_CONTAINERS,
+        excludes=(given("inventory", why="it is a runtime of this machine"),),
+    )
     image: Text | None = about(
         None,
         "Image of the targets, by name or by at least 6 characters of its digest: see bench image list. Default: "
@@ -219,6 +226,7 @@ class TargetOptions(OptionGroup):
             + "."
         ),
         members=(ABLATIONS,),
+        valued=True,
     )
 
 

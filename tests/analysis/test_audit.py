@@ -115,6 +115,8 @@ def test_real_runs_pass_and_only_lack_a_manifest(name: str) -> None:
         (lambda record: inside(record)["container_engine"].update(name="runc"), "inside"),
         (lambda record: inside(record)["container_engine"].update(network="host"), "inside"),
         (lambda record: inside(record).update(container_engine=None), "inside"),
+        (lambda record: inside(record)["container_engine"].update(runtime="kata"), "inside"),
+        (lambda record: inside(record)["container_engine"].update(kernel="virtual machine"), "inside"),
         (lambda record: inside(record).update(accelerator="kvm"), "inside"),
         (lambda record: inside(record).update(hypervisor="KVM"), "inside"),
         (lambda record: inside(record).update(machine="n1"), "inside"),

@@ -162,8 +162,8 @@ def test_a_container_engine_of_another_package_is_used(package: Package) -> None
     assert record["outcome"]["status"] == "ok"
     assert record["job"]["layers"]["engine"] == "toy"
     assert record["environment"]["target"]["container_engine"] == {
-        "name": "toy", "version": "1.0", "network": "none", "rootfs": "directory", "platform": None,
-            "seccomp_sha256": None,
+        "name": "toy", "version": "1.0", "network": "none", "rootfs": "directory", "runtime": None,
+            "kernel": None, "platform": None, "seccomp_sha256": None,
     }  # fmt: skip
     assert not list((package.place / "home/ledger").iterdir()), "the ledger's entry is gone, by way of the registry"
 

@@ -77,12 +77,12 @@ def workers() -> list[psutil.Process]:
 
 
 @contextmanager
-def docker_daemon(place: Path) -> Iterator[str]:
+def docker_daemon(place: Path, *words: str) -> Iterator[str]:
     """A daemon of the tests' own on a socket in ``place``; the user's, where there is one, is left alone."""
     require_root()
     if shutil.which("dockerd") is None:
         pytest.skip("dockerd is not installed (make setup-test)")
-    argv = list(DAEMON)
+    argv = [*DAEMON, *words]
     argv[argv.index("--data-root") + 1] = str(place / "data")
     argv[argv.index("--exec-root") + 1] = str(place / "exec")
     argv[argv.index("--pidfile") + 1] = str(place / "pid")

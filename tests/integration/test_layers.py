@@ -3,6 +3,7 @@
 import os
 import re
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,9 +31,10 @@ from provisioning.machines.base import GuestSpec
 from provisioning.machines.qemu import QEMU
 from provisioning.nodes import LocalNode, local_node
 from provisioning.volumes import MOUNT, Volume
-from suite.errors import CommandError
+from suite.errors import CommandError, RequestError
 from suite.interfaces import Layer, Node, open_stack
 from suite.job.ablations import properties_of
+from suite.records.environment import Engine
 from suite.registries import ENGINES
 from tests.integration.machine import ENVELOPE, docker_daemon, require, require_image, require_root
 
@@ -65,10 +67,21 @@ STACKS = ("bare-metal", *LOCAL_ENGINES, "vm", *IN_GUEST)
 
 
 @pytest.fixture(scope="module")
-def docker_socket() -> Iterator[None]:
+def oci_runtimes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """OCI runtimes by name, as a user sets them up for docker: runc once more, and gVisor's. Podman takes paths."""
+    place = tmp_path_factory.mktemp("runtimes")
+    # A runsc of 2022 takes every network of a newer kernel for the machine's, unless there is none to set up.
+    (place / "sandbox").write_text(f'#!/bin/sh\nexec {shutil.which("runsc")} --network=none "$@"\n')
+    (place / "sandbox").chmod(0o755)
+    return {"again": str(shutil.which("runc")), "sandbox": str(place / "sandbox")}
+
+
+@pytest.fixture(scope="module")
+def docker_socket(oci_runtimes: dict[str, str]) -> Iterator[None]:
     # Not below pytest's own directory: a socket's path has 108 bytes at most, and the store needs a real disk.
     place = Path(tempfile.mkdtemp(prefix="vb-docker-", dir="/var/tmp"))
-    with docker_daemon(place) as host, pytest.MonkeyPatch.context() as patch:
+    runtimes = [f"--add-runtime={name}={path}" for name, path in oci_runtimes.items()]
+    with docker_daemon(place, *runtimes) as host, pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOCKER_HOST", host)
         yield
 
@@ -120,7 +133,9 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
 
 
 @contextmanager
-def _container(request: pytest.FixtureRequest, _stack: ExitStack, base: Node, engine: str) -> Iterator[Node]:
+def _container(
+    request: pytest.FixtureRequest, _stack: ExitStack, base: Node, engine: str, runtime: str | None = None
+) -> Iterator[Node]:
     image = require_image()
     if base.local and engine == "docker":
         request.getfixturevalue("docker_socket")
@@ -128,7 +143,8 @@ def _container(request: pytest.FixtureRequest, _stack: ExitStack, base: Node, en
         get_engine(engine).load(base, image.digest, image.file("oci.tar"))
     elif base.local:
         require("engine", engine)
-    with open_stack(base, [ContainerLayer(get_engine(engine), image.digest, ENVELOPE.memory_bytes)]) as inside:
+    chosen = get_engine(engine).run_by(runtime) if runtime else get_engine(engine)
+    with open_stack(base, [ContainerLayer(chosen, image.digest, ENVELOPE.memory_bytes)]) as inside:
         yield inside
 
 
@@ -333,6 +349,36 @@ def test_ctrl_c_while_a_container_starts_leaves_nothing(request: pytest.FixtureR
         time.sleep(0.1)  # docker's shim of a container that is removed ends a little later
     assert _of_engines() - before == set()
     assert [entry for entry in ledger.living() if entry.kind == "container"] == []
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman"])
+@pytest.mark.parametrize(("runtime", "program", "kernel"), [("again", "runc", None), ("sandbox", "runsc", "sentry")])
+def test_an_engine_runs_a_container_by_the_oci_runtime_that_it_is_given(
+    request: pytest.FixtureRequest,
+    oci_runtimes: dict[str, str],
+    engine: str,
+    runtime: str,
+    program: str,
+    kernel: str | None,
+) -> None:
+    require_root()
+    chosen = runtime if engine == "docker" else oci_runtimes[runtime]
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed (make setup-test)")
+    before = _of_engines()
+    with local_node(ENVELOPE.cpus, str(require_image().tree)) as host, ExitStack() as stack:
+        inside = stack.enter_context(_container(request, stack, host, engine, chosen))
+        reported = Engine.model_validate(inside.facts["container_engine"])
+        assert (reported.runtime, reported.kernel) == (chosen, kernel)
+        assert f", {program} version " in reported.version
+        assert inside.facts.get("seccomp") == kernel
+        assert int(inside.run(["nproc"]).stdout) == len(ENVELOPE.cpus)
+        with pytest.raises(RequestError, match=f"the {engine} of localhost has no OCI runtime nosuch"):
+            get_engine(engine).run_by("nosuch").version(host)
+    deadline_s = time.monotonic() + 5
+    while _of_engines() - before and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert _of_engines() - before == set()
 
 
 def _interrupted(words: list[str], after_s: float | None) -> tuple[int, float, float]:

@@ -324,6 +324,9 @@ def test_facts_complete_what_the_inside_sees_and_never_replace_it() -> None:
     merged = merged_environment(attested, said, facts)
     assert (merged.kernel, merged.hostname, merged.userland_sha256) == ("6.1", "guest", "ab")
     assert (merged.accelerator, merged.host_cpus, merged.hypervisor) == ("tcg", [0, 1], "QEMU")
+    shown = {**attested, "seccomp": "disabled"}
+    assert merged_environment(shown, said, facts).seccomp == "disabled"
+    assert merged_environment(shown, said, {**facts, "seccomp": "sentry"}).seccomp == "sentry"
 
 
 def test_nothing_of_the_launching_environment_reaches_the_worker(trial: Trial, scripted: Scripted) -> None:

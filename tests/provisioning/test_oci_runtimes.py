@@ -1,0 +1,77 @@
+"""OCI runtimes of docker and podman, and what answers system calls in their containers."""
+
+import json
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from provisioning.engines.docker import DOCKER
+from provisioning.engines.podman import PODMAN
+from provisioning.layers.container import GVISOR_BUILD, own_kernel
+from suite.errors import RequestError
+from suite.interfaces import Completed
+from tests.provisioning.test_arguments import CONTAINER, RUN_ARGV, values
+
+FakeNodes = Callable[..., Any]
+BOOT = "9ad39d4c-8b15-4a0d-b99d-1a5a3a0c5f0a"
+RUNTIMES = json.dumps({"runc": {"path": "runc"}, "crun": {"path": "/opt/crun"}, "kata": {"runtimeType": "kata.v2"}})
+
+
+def answered(text: str) -> Completed:
+    return Completed(0, text + "\n", "")
+
+
+def docker(fake_node: FakeNodes) -> Any:
+    return fake_node(
+        {
+            ("docker", "version"): answered("28.0"),
+            ("docker", "info"): answered(RUNTIMES),
+            ("/opt/crun", "--version"): answered("crun version 1.8\ncommit: 0"),
+        }
+    )
+
+
+def test_docker_runs_by_the_runtime_that_its_daemon_has(fake_node: FakeNodes) -> None:
+    node, crun = docker(fake_node), DOCKER.run_by("crun")
+    assert crun.version(node) == "28.0, crun version 1.8"
+    assert DOCKER.run_by("kata").version(node) == "28.0, kata", "found by its type, it has no program to ask"
+    assert values(crun.run_argv(CONTAINER), "--runtime") == ["crun"]
+    with pytest.raises(RequestError, match="the docker of fake has no OCI runtime youki"):
+        DOCKER.run_by("youki").version(node)
+
+
+def test_podman_is_asked_for_the_runtime(fake_node: FakeNodes) -> None:
+    asks = ("podman", "--runtime", "crun")
+    node = fake_node({("podman", "version"): answered("4.3.1"), asks: answered("crun version 1.8\ncommit: 0")})
+    crun = PODMAN.run_by("crun")
+    assert crun.version(node) == "4.3.1, crun version 1.8"
+    assert values(crun.run_argv(CONTAINER), "--runtime") == ["crun"]
+    with pytest.raises(RequestError, match="no OCI runtime crun that works"):
+        crun.version(fake_node({("podman", "version"): answered("4.3.1"), asks: Completed(125, "", "not found")}))
+
+
+@pytest.mark.parametrize("engine", RUN_ARGV)
+def test_without_one_the_engine_chooses(engine: str) -> None:
+    assert "--runtime" not in RUN_ARGV[engine](CONTAINER)
+
+
+@pytest.mark.parametrize(
+    ("inside", "kernel"),
+    [
+        (f"Linux version 6.1\n{BOOT}", None),
+        ("Linux version 6.1\n00000000-8b15-4a0d-b99d-1a5a3a0c5f0a", "virtual machine"),
+        (f"Linux version 4.4.0 {GVISOR_BUILD}", "sentry"),
+        ("Linux version 6.1", None),
+    ],
+)
+def test_a_kernel_of_its_own_is_seen_by_its_boot(fake_node: FakeNodes, inside: str, kernel: str | None) -> None:
+    node = fake_node({("enter", "cat"): answered(inside), ("cat",): answered(BOOT)}, local=True)
+    assert own_kernel(node, node, ["enter"]) == kernel
+
+
+def test_a_pod_is_compared_with_the_kernel_of_its_node(fake_node: FakeNodes) -> None:
+    pod = fake_node({("cat",): answered(f"Linux version 6.1\n{BOOT}")}, facts={"pod": {"boot_id": BOOT}})
+    assert own_kernel(cast("Any", fake_node(local=True)), pod, []) is None
+    pod.facts = {"pod": {"boot_id": "00000000"}}
+    assert own_kernel(cast("Any", fake_node(local=True)), pod, []) == "virtual machine"
