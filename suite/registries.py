@@ -78,6 +78,7 @@ WORKLOADS = Registry(
         "dcgan-published": "worker.workloads.dcgan:DCGAN_PUBLISHED",
         "vae": "worker.workloads.vae:VAE",
         "progressive-gan": "worker.workloads.progressive_gan:PROGRESSIVE_GAN",
+        "transformer": "worker.workloads.transformer:TRANSFORMER",
     },
 )
 

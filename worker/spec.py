@@ -1,4 +1,4 @@
-"""What the worker is asked for: a training, a probe, an aggressor, a command, a service or its load.
+"""The requests to the worker: a training, a probe, an aggressor, a command, a service or its load.
 
 Each request is declared here alone. The host constructs and encodes it; inside the target it is decoded strictly:
 an unknown key, a wrong type or a number out of bounds is refused. Neither side imports torch for that.
@@ -173,6 +173,10 @@ class Spec(Strict, frozen=True):
     """The width and height of the images; None for a workload that has none."""
     channels: _Positive | None = None
     """The channels of the images; None for the three of a workload that takes no other number."""
+    tokens: _Positive | None = None
+    """The length of the sequences; None for a workload that has none."""
+    depth: _Positive | None = None
+    """The depth of the network; None for a workload that has no choice of it."""
     data: Data | None = None
     """None where data are drawn."""
     distributed: Membership | None = None
@@ -180,7 +184,7 @@ class Spec(Strict, frozen=True):
     plugin: Plugin | None = None
     """The workload's module, where it is not part of the image."""
     injury: StepInjury | None = None
-    """What is added on purpose; None but in a self-test."""
+    """The load that is added on purpose; None except in a self-test."""
     turns: Turns | None = None
     """None for a job that takes its steps one after the other."""
     epochs: _Positive | None = None
@@ -192,7 +196,7 @@ class Spec(Strict, frozen=True):
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.image_px or 0, self.channels or 3)
+        return Shape(self.image_px or 0, self.channels or 3, self.tokens or 0, self.depth or 0)
 
     def load_workload(self) -> Workload:
         """Return the workload's declaration. Raises SpecError where there is none."""

@@ -29,7 +29,7 @@ from suite.job.datasets import Dataset
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import Envelope, format_cpu_list, parse_bytes, plan_envelope
 from suite.job.job import Alternating, CpuCapability, Devices, Job, Layers, Loading
-from suite.job.profiles import MOST_STEPS, Profile, Sizes
+from suite.job.profiles import EXTENTS, MOST_STEPS, Profile, Sizes
 from suite.job.sharing import architecture, sizes_of
 from suite.plan import Plan
 from suite.registries import DATA_KINDS, WORKLOADS
@@ -155,7 +155,7 @@ def _sizes(resolved: Resolved, profile: Profile, model: str) -> Sizes | None:
         return None
     if dataset and not WORKLOADS.get(architecture(model)).has_images:
         raise RequestError(f"{model} has no images, and reads no data set", remedy=f"use another {option('scenario')}")
-    names = ("batch", "image_px", "channels", "steps", "warmup_steps", "epochs")
+    names = ("batch", *EXTENTS, "channels", "steps", "warmup_steps", "epochs")
     changed = {name: int(value) for name in names if (value := request.value(name)) is not None}
     given = _given_by(dataset) if WORKLOADS.get(architecture(model)).channels else {}
     sizes = sizes_of(profile, model, given | changed)

@@ -3,8 +3,7 @@
 Every number can be overridden on the command line.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -16,18 +15,24 @@ from suite.registries import WORKLOADS
 Positive = Annotated[int, Field(gt=0)]
 _Counted = Annotated[int, Field(gt=0, le=MOST)]
 Recipe = Literal["reference", "tuned"]
+EXTENTS = {"image_px": ("images", "images of {} px"), "tokens": ("sequences", "sequences of {} tokens")}
+"""The names of extents, each with what has it."""
 MOST_STEPS = 100_000
 """The most measured steps: the worker says them in one line, whose length is bounded."""
 
 
 class Sizes(Part):
-    """One training job: the numbers the worker is given. Sizes in pixels, batch per device in the workload's unit."""
+    """One training job: the numbers the worker is given. The batch is per device, in the workload's unit."""
 
     batch: _Counted
     image_px: _Counted | None = None
     """None for a workload that has no images."""
     channels: Literal[1, 3] | None = None
     """None for a workload that takes colour images and no others."""
+    tokens: _Counted | None = None
+    """The length of the sequences; None for a workload that has none."""
+    depth: _Counted | None = None
+    """The depth of the network; None for a workload that has the same in every profile."""
     warmup_steps: Annotated[int, Field(ge=0, le=MOST)]
     steps: Annotated[int, Field(gt=0, le=MOST_STEPS)]
     epochs: _Counted | None = None
@@ -48,18 +53,19 @@ class Profile(Part):
 
     def sizes_of(self, workload: str) -> Sizes:
         """Return the sizes of a workload. Raises RequestError for an unknown one, or one that has none here."""
-        declared: Mapping[str, tuple[int, int] | int] = WORKLOADS.get(workload).sizes
-        if self.name not in declared:
+        declared = WORKLOADS.get(workload)
+        if self.name not in declared.sizes:
             raise RequestError(
                 f"the workload {workload} has no sizes for the profile {self.name}",
-                remedy=f"use {option('profile')} {' or '.join(declared)}",
+                remedy=f"use {option('profile')} {' or '.join(declared.sizes)}",
             )
-        size = declared[self.name]
-        batch, image_px = (size, None) if isinstance(size, int) else size
+        size = declared.sizes[self.name]
+        batch, extent = (size, None) if isinstance(size, int) else size
         return Sizes(
             batch=batch,
-            image_px=image_px,
-            channels=WORKLOADS.get(workload).channels,
+            **{declared.extent: extent},
+            channels=declared.channels,
+            depth=declared.depth.get(self.name),
             warmup_steps=self.warmup_steps,
             steps=self.steps,
         )
@@ -100,10 +106,13 @@ PROFILES = {
 def check_sizes(workload: str, sizes: Sizes, called: str) -> None:
     """Raise RequestError, about the job ``called`` so, for sizes that the layers of the workload cannot take."""
     declared = WORKLOADS.get(workload)
-    if sizes.image_px and not declared.has_images:
+    for name in EXTENTS:
+        if value := getattr(sizes, name):
+            _check_extent(declared, name, value, called)
+    if sizes.tokens and sizes.batch % sizes.tokens:
         raise RequestError(
-            f"{called} has no images, and no {option('image_px')}",
-            remedy=f"leave out {option('image_px')} {sizes.image_px}",
+            f"{called} cannot make a batch of {sizes.batch} tokens from sequences of {sizes.tokens}",
+            remedy=f"give {option('batch')} a multiple of {sizes.tokens}, or another {option('tokens')}",
         )
     least: int = declared.least_batch(sizes.image_px)
     if sizes.batch < least:
@@ -112,12 +121,16 @@ def check_sizes(workload: str, sizes: Sizes, called: str) -> None:
             f"{called} cannot train on batches of {sizes.batch}{at}, of which it takes statistics",
             remedy=f"give {option('batch')} {least} or more",
         )
-    if sizes.image_px and (wanted := declared.size_wanted(sizes.image_px)):
-        raise RequestError(
-            f"{called} cannot take images of {sizes.image_px} px", remedy=f"give {option('image_px')} {wanted}"
-        )
     if sizes.channels and not declared.channels:
         raise RequestError(
             f"{called} takes colour images alone, and no {option('channels')}",
             remedy=f"leave out {option('channels')} {sizes.channels}",
         )
+
+
+def _check_extent(declared: Any, name: str, value: int, called: str) -> None:  # noqa: ANN401 (suite has no workloads)
+    what, size = EXTENTS[name]
+    if not declared.has(name):
+        raise RequestError(f"{called} has no {what}, and no {option(name)}", remedy=f"leave out {option(name)} {value}")
+    if wanted := declared.size_wanted(value):
+        raise RequestError(f"{called} cannot take {size.format(value)}", remedy=f"give {option(name)} {wanted}")

@@ -222,6 +222,7 @@ TABLE = (
     Column("page_cache", "job.page_cache", TEXT),
     Column("batch", "job.sizes.batch", COUNT),
     Column("image_px", "job.sizes.image_px", COUNT),
+    Column("tokens", "job.sizes.tokens", COUNT),
     Column("warmup_steps", "job.sizes.warmup_steps", COUNT),
     Column("steps", "job.sizes.steps", COUNT),
     Column("unit", "job.unit", CATEGORY),

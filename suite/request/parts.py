@@ -113,8 +113,9 @@ class MeasurementOptions(OptionGroup):
         "Training setup. reference: fp32, eager, torch's defaults. tuned: bf16, channels-last, an allocator that "
         "keeps memory.",
     )
-    batch: Count | None = about(None, "Images per step and device.", of="trains")
+    batch: Count | None = about(None, "Images or tokens per step and device.", of="trains")
     image_px: Count | None = about(None, "Width and height of the images.", of="workloads")
+    tokens: Count | None = about(None, "Tokens of a sequence, which divide the batch.", of="workloads")
     channels: Literal["1", "3"] | None = about(
         None,
         f"Image channels of workloads that accept one or three. Default: those of {option('data')}, else the "

@@ -75,6 +75,17 @@ def test_a_workload_without_images_has_a_batch_alone_and_no_size_of_images(write
         check_sizes(name, sizes.model_copy(update={"image_px": 64}), name)
 
 
+def test_a_workload_of_sequences_names_its_extent_and_its_depth(write: Write, trial: Trial) -> None:
+    own = "    def draw(self, batch, shape, generator):\n        raise NotImplementedError\n\n    def"
+    source = TOY.replace("(4, 8)", "(64, 16)").replace("    def", own, 1)
+    name = adopt(str(write(source.replace('name="toy"', 'name="toy", extent="tokens", depth={"smoke": 3}'))))
+    sizes = PROFILES["smoke"].sizes_of(name)
+    assert (sizes.batch, sizes.tokens, sizes.depth, sizes.image_px) == (64, 16, 3, None)
+    job = {"model": name, "sizes": sizes, "workload_sha256": source_sha256(WORKLOADS, name)}
+    shape = parse_spec(specification(trial.with_job(**job)).encoded().decode()).shape
+    assert (shape.px, shape.tokens, shape.depth) == (0, 16, 3)
+
+
 def test_of_several_one_is_named(write: Write) -> None:
     path = write(f"{TOY}\nOTHER = Toy(name='other', sizes={{'smoke': (2, 16)}})\n")
     with pytest.raises(RequestError, match="declares TOY, OTHER") as told:

@@ -6,14 +6,17 @@ standard library, and what the image holds: torch, torchvision, numpy.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
     import torch
 
     from worker.training.step import Training
 
+Extent = Literal["image_px", "tokens"]
+"""The names of extents: the width and height of an image, and the length of a sequence."""
+EXTENTS: tuple[Extent, ...] = get_args(Extent)
 Losses = Mapping[str, "torch.Tensor"]
 """What a step gives, by the names that the workload declares."""
 CLASSES = 1000
@@ -25,10 +28,13 @@ OF_EVERY_TRAINING = ("throughput", "elapsed", "opening", "epoch", "first-epoch",
 
 @dataclass(frozen=True)
 class Shape:
-    """The images of a job: squares of ``px`` pixels; 0 for a workload that has no images."""
+    """The images of a job, squares of ``px`` pixels, or the length of its sequences; 0 for what it has not."""
 
     px: int
     channels: int
+    tokens: int = 0
+    depth: int = 0
+    """The blocks of a network that has more of them in a larger profile."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +59,12 @@ class Workload:
 
     name: str
     sizes: Mapping[str, tuple[int, int] | int]
-    """Batch per device, and width and height of the images in pixels, by profile. The batch alone for a workload that
-    has no images; it implements ``draw``."""
+    """Batch per device, in its ``unit``, and the ``extent`` by profile. The batch alone for a workload that has no
+    extent. One without images implements ``draw``."""
+    extent: Extent = "image_px"
+    """What the second number of its sizes is: pixels of an image's side, or tokens of a sequence."""
+    depth: Mapping[str, int] = field(default_factory=dict)
+    """The depth of the network by profile, where profiles differ in it; ``build`` finds it in the shape."""
     smallest_image_px: int = 1
     """Below this, the layers leave nothing of the image."""
     unit: str = "images"
@@ -86,11 +96,17 @@ class Workload:
         names = [metric.name for metric in self.metrics]
         if wrong := [name for name in names if name in OF_EVERY_TRAINING or names.count(name) > 1]:
             raise ValueError(f"a metric of the workload {self.name} cannot be called {wrong[0]}: the name is taken")
+        if self.extent not in EXTENTS:
+            raise ValueError(f"the extent of the workload {self.name} is {self.extent!r}, not {' or '.join(EXTENTS)}")
+
+    def has(self, extent: Extent) -> bool:
+        """Return whether what it trains on has this extent."""
+        return self.extent == extent and not any(isinstance(size, int) for size in self.sizes.values())
 
     @property
     def has_images(self) -> bool:
         """Return whether it trains on images, which have a size and can come from a data set."""
-        return not any(isinstance(size, int) for size in self.sizes.values())
+        return self.has("image_px")
 
     @property
     def divisible(self) -> bool:
@@ -106,9 +122,9 @@ class Workload:
         """Return the smallest batch, of such images if it has any, that it can train on."""
         return max(self.smallest_batch, 1 if image_px is None or image_px >= self.alone_from_px else 2)
 
-    def size_wanted(self, image_px: int) -> str | None:
-        """Return which sizes in pixels it takes, if not this one: ``32 or more``."""
-        return f"{self.smallest_image_px} or more" if image_px < self.smallest_image_px else None
+    def size_wanted(self, extent: int) -> str | None:
+        """Return which extents it takes, if not this one: ``32 or more``."""
+        return f"{self.smallest_image_px} or more" if extent < self.smallest_image_px else None
 
     def draw(self, batch: int, shape: Shape, generator: "torch.Generator") -> "tuple[torch.Tensor, torch.Tensor]":
         """Return the one batch of inputs and labels that a job without a data set trains on, again and again."""

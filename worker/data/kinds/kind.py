@@ -51,7 +51,7 @@ def read_bounded(path: Path, remedy: str, most_bytes: int = MOST_BYTES) -> bytes
 
 
 class DrawnSet(Protocol):
-    """What decides the bytes of a generated set. ``size`` and ``classes`` are None unless the kind is ``sized``."""
+    """The parameters of a generated set. ``size`` and ``classes`` are None unless the kind is ``sized``."""
 
     @property
     def seed(self) -> int: ...

@@ -1,0 +1,169 @@
+"""The language model: a step beside a plain script, and decoding with kept keys and values beside decoding without."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from suite.errors import RequestError
+from suite.job.profiles import PROFILES, check_sizes
+from suite.registries import WORKLOADS
+from worker.data.batches import SyntheticBatches
+from worker.spec import Spec, parse_spec
+from worker.training.build import build_network, build_trainer
+from worker.training.decoder import TokenDecoder
+from worker.training.device import Device, Numerics
+from worker.training.step import Samples
+from worker.workloads import transformer
+from worker.workloads.transformer import TRANSFORMER, VOCABULARY
+from worker.workloads.workload import Extent, Workload
+
+FEW = 503
+"""The tokens of the comparison with the plain script, for speed."""
+SMOKE = PROFILES["smoke"].sizes_of("transformer")
+
+
+@pytest.fixture
+def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Compute in double precision: AdamW makes whole steps of gradients that are nothing but rounding."""
+    monkeypatch.setattr(transformer, "VOCABULARY", FEW)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def language(spec: dict[str, Any]) -> Spec:
+    sizes = {name: value for name, value in SMOKE.model_dump().items() if value is not None}
+    own = {name: value for name, value in spec.items() if name != "image_px"}
+    return parse_spec(json.dumps({**own, **sizes, "workload": WORKLOADS.place("transformer")}))
+
+
+class PlainBlock(nn.Module):
+    """A block as a script would have it: attention by its definition, with a mask."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.ln_1, self.c_attn, self.c_proj = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.ln_2, self.c_fc, self.out = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.heads = heads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, t, c = x.shape
+        q, k, v = (
+            each.view(n, t, self.heads, -1).transpose(1, 2) for each in self.c_attn(self.ln_1(x)).split(c, dim=2)
+        )
+        scores = (q @ k.transpose(-2, -1)) / (k.shape[-1] ** 0.5)
+        scores = scores.masked_fill(torch.ones(t, t).tril() == 0, float("-inf")).softmax(-1)
+        x = x + self.c_proj((scores @ v).transpose(1, 2).reshape(n, t, c))
+        added: torch.Tensor = x + self.out(nn.functional.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+        return added
+
+
+class PlainModel(nn.Module):
+    """GPT-2, its parameters in the order of the suite's."""
+
+    def __init__(self, depth: int, tokens: int) -> None:
+        super().__init__()
+        width = 64 * depth
+        self.wte, self.wpe = nn.Embedding(FEW, width), nn.Embedding(tokens, width)
+        self.h, self.ln_f = nn.ModuleList([PlainBlock(width, depth) for _ in range(depth)]), nn.LayerNorm(width)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
+        for block in self.h:
+            x = block(x)
+        logits: torch.Tensor = self.ln_f(x) @ self.wte.weight.T
+        return logits
+
+
+NAMES = {
+    "tokens": "wte",
+    "positions": "wpe",
+    "blocks": "h",
+    "norm": "ln_f",
+    "attention_norm": "ln_1",
+    "layers_norm": "ln_2",
+    "attention": "c_attn",
+    "projection": "c_proj",
+}
+
+
+def plain_name(name: str) -> str:
+    name = name.replace("layers.0", "c_fc").replace("layers.2", "out")
+    return ".".join(NAMES.get(part, part) for part in name.split("."))
+
+
+@pytest.mark.usefixtures("double")
+def test_a_step_is_that_of_a_plain_script(language: Spec) -> None:
+    plain = PlainModel(SMOKE.depth or 0, SMOKE.tokens or 0)
+    first = build_network(TRANSFORMER, language.shape, language.seed).state_dict()
+    plain.load_state_dict({plain_name(name): tensor for name, tensor in first.items()})
+    batches = SyntheticBatches(language, 0, Numerics())
+    trainer = build_trainer(language, [Device("cpu")], [batches])
+    samples = Samples.allocate(1, trainer.phases, trainer.parts)
+    trainer.step(samples, 0)
+
+    inputs, labels = batches.next()
+    assert inputs.shape == labels.shape == (2, 16)
+    assert inputs[:, 1:].equal(labels[:, :-1])
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1)
+    loss = cross_entropy(plain(inputs).view(-1, FEW), labels.view(-1))
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    torch.testing.assert_close(trainer.loss(), loss.item())
+    for name, tensor in trainer.network.state_dict().items():
+        torch.testing.assert_close(tensor, plain.state_dict()[plain_name(name)], rtol=0, atol=1e-9, msg=name)
+        assert not tensor.equal(first[name]) or not tensor.any(), name
+
+
+@pytest.mark.parametrize(("profile", "millions"), [("smoke", 6.8), ("quick", 16.0), ("paper", 124.0)])
+def test_the_parameters_are_as_stated(profile: str, millions: float) -> None:
+    sizes = PROFILES[profile].sizes_of("transformer")
+    with torch.device("meta"):
+        network = TokenDecoder(sizes.depth or 0, VOCABULARY, sizes.tokens or 0)
+    assert round(sum(each.numel() for each in network.parameters()) / 1e6, 1) == millions
+
+
+@pytest.mark.parametrize("prompt", [1, 5, 9])
+def test_decoding_with_kept_keys_and_values_is_decoding_without(prompt: int) -> None:
+    torch.manual_seed(4)
+    network = TokenDecoder(depth=3, vocabulary=101, positions=12).eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(8)  # logits far apart: a token must not hang on the last bit
+    whole = torch.randint(101, (2, prompt))
+    decoded = torch.stack(list(network.decode(whole)), dim=1)
+    assert decoded.shape == (2, 12 - prompt)
+    with torch.no_grad():
+        while whole.shape[1] < 12:
+            whole = torch.cat([whole, network(whole)[:, -1:].argmax(-1)], dim=1)
+    assert decoded.equal(whole[:, prompt:])
+    assert len(set(decoded.flatten().tolist())) > 1
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "refused", "remedy"),
+    [
+        ("transformer", {"image_px": 64}, "transformer has no images, and no --image-px", "leave out --image-px 64"),
+        ("resnet50", {"tokens": 64}, "resnet50 has no sequences, and no --tokens", "leave out --tokens 64"),
+        ("transformer", {"tokens": 2}, "transformer cannot take sequences of 2 tokens", "give --tokens 4 or more"),
+        ("transformer", {"tokens": 24}, "a batch of 32 tokens from sequences of 24", "give --batch a multiple of 24"),
+        ("transformer", {"channels": 3}, "transformer takes colour images alone", "leave out --channels 3"),
+    ],
+)
+def test_sizes_of_something_else_are_refused(model: str, change: dict[str, int], refused: str, remedy: str) -> None:
+    sizes = PROFILES["smoke"].sizes_of(model).model_copy(update=change)
+    with pytest.raises(RequestError, match=refused) as told:
+        check_sizes(model, sizes, model)
+    assert str(told.value.remedy).startswith(remedy)
+
+
+def test_an_extent_is_one_of_those_that_there_are() -> None:
+    extent: Extent = "words"  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="the extent of the workload mine is 'words', not image_px or tokens"):
+        Workload(name="mine", sizes={"smoke": (4, 16)}, extent=extent)

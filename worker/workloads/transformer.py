@@ -1,0 +1,60 @@
+"""A language model: the decoder of GPT-2, trained on drawn tokens and decoded with a cache of keys and values."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from worker.workloads.workload import Extent, Shape, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+VOCABULARY = 50_257
+"""The tokens of GPT-2."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transformer(Workload):
+    """A decoder that learns the next token of every position, with the settings of GPT-3 (Brown et al. 2020) for AdamW.
+
+    The batch is the tokens of all its sequences. Gradient checkpointing is off.
+    """
+
+    unit: str = "tokens"
+    extent: Extent = "tokens"
+
+    def size_wanted(self, extent: int) -> str | None:
+        """Return which lengths leave two tokens for the prompt and two to decode."""
+        return None if extent >= 4 else "4 or more"
+
+    def draw(self, batch: int, shape: Shape, generator: "torch.Generator") -> "tuple[torch.Tensor, torch.Tensor]":
+        """Return sequences of tokens, and each token's next one."""
+        import torch
+
+        tokens = torch.randint(VOCABULARY, (batch // shape.tokens, shape.tokens + 1), generator=generator)
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    def build(self, shape: Shape) -> "torch.nn.Module":
+        """Return the decoder, with as many positions as a sequence has tokens."""
+        from worker.training.decoder import TokenDecoder
+
+        return TokenDecoder(shape.depth, VOCABULARY, shape.tokens)
+
+    def optimizer(self, network: "torch.nn.Module") -> "torch.optim.Optimizer":
+        """Return AdamW."""
+        import torch
+
+        return torch.optim.AdamW(network.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1)
+
+    def loss(self, network: "torch.nn.Module", images: "torch.Tensor", labels: "torch.Tensor") -> "torch.Tensor":
+        """Return the mean cross entropy over all tokens."""
+        import torch
+
+        return torch.nn.functional.cross_entropy(network(images).flatten(0, 1), labels.flatten())
+
+
+# Parameters: 124 million (GPT-2's smallest but for its 1024 positions), 16 million, 6.8 million.
+TRANSFORMER = Transformer(
+    name="transformer",
+    sizes={"paper": (1024, 512), "quick": (256, 64), "smoke": (32, 16)},
+    depth={"paper": 12, "quick": 4, "smoke": 2},
+)
