@@ -21,8 +21,8 @@ from scenarios.job import attest, metrics_of, recordable, throughput_of
 from scenarios.members import plugin_of
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Instance, Measurement, Observer
-from suite.job.profiles import Profile
-from suite.job.serving import LOADS, MOST_CLIENTS, MOST_REQUESTS, Serving, parse_rates
+from suite.job.profiles import EXTENTS, Profile
+from suite.job.serving import LOADS, MOST_CLIENTS, MOST_REQUESTS, TOKEN_LOADS, Serving, parse_rates
 from suite.job.sharing import sizes_of
 from suite.plan import Trial
 from suite.records.record import MetricValue, Timeline
@@ -97,22 +97,23 @@ class Serve(PlannedScenario):
         if not WORKLOADS.get(model).generates:
             able = ", ".join(name for name in WORKLOADS.own if WORKLOADS.get(name).generates)
             raise RequestError(
-                f"{model} makes no images that could be served", remedy=f"use {option('model')} with one of {able}"
+                f"{model} makes nothing that could be served", remedy=f"use {option('model')} with one of {able}"
             )
 
     def ranks(self, request: RunRequest) -> tuple[int, int]:
         return 1, 1
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
-        names = ("image_px", "channels")
+        names = (*EXTENTS, "channels")
         changed = {name: int(value) for name in names if (value := request.value(name)) is not None}
-        images, asked, load = sizes_of(profile, model, changed), request.options(ServingOptions), LOADS[profile.name]
+        sizes, asked = sizes_of(profile, model, changed), request.options(ServingOptions)
+        load = (TOKEN_LOADS if sizes.tokens else LOADS)[profile.name]
         serving = Serving(
             requests=asked.requests or load.requests,
             rates=parse_rates(asked.rates) if asked.rates else load.rates,
             clients=asked.clients or load.clients,
-            image_px=images.image_px or 0,  # 0 is refused: what generates has images
-            channels=images.channels or 3,
+            **sizes.model_dump(include={*EXTENTS, "depth"}),
+            channels=sizes.channels or (None if sizes.tokens else 3),
         )
         return {"serving": serving}
 
@@ -136,8 +137,7 @@ class Serve(PlannedScenario):
             plugin=plugin_of(WORKLOADS, trial.job.model, trial.job.workload_sha256),
             dataset=trial.job.data,
             model=trial.job.model,
-            image_px=serving.image_px,
-            channels=serving.channels,
+            **serving.model_dump(include={*EXTENTS, "channels", "depth"}),
             threads=threads[0],
             seed=trial.seed,
             device=trial.job.devices.device,
@@ -153,6 +153,7 @@ class Serve(PlannedScenario):
             timeout_s=distributed.comm_timeout_s,
             patience_s=trial.trial_timeout_s,
             threads=threads[1],
+            tokens=spec.shape.decoded or None,
         )
         server = _rank(trial, 0, instances, spec, serving_log, "--serve")
         client = _rank(trial, 1, instances, load, asking_log, "--load")

@@ -48,10 +48,10 @@ def test_a_server_and_a_client_train_nothing_together() -> None:
 def test_generators_are_served_and_nothing_else() -> None:
     assert request().models == ("gan",)
     served = [name for name in WORKLOADS.own if WORKLOADS.get(name).generates]
-    assert served == ["gan", "gan-published", "dcgan", "dcgan-published", "vae", "progressive-gan"]
+    assert served == ["gan", "gan-published", "dcgan", "dcgan-published", "vae", "progressive-gan", "transformer"]
     for name in served:
         Serve().check_model(request(model=served), name)
-    with pytest.raises(RequestError, match="resnet50 makes no images") as caught:
+    with pytest.raises(RequestError, match="resnet50 makes nothing") as caught:
         Serve().check_model(request(model="resnet50"), "resnet50")
     assert "progressive-gan" in str(caught.value.remedy)
 

@@ -155,7 +155,24 @@ class Checkpointing(Strict, frozen=True):
     """The directory from whose last checkpoint the job goes on; None for one that is removed with the job."""
 
 
-class Spec(Strict, frozen=True):
+class Shaped(Strict, frozen=True, kw_only=True):
+    """Base of the requests that build a network for images or sequences."""
+
+    image_px: _Positive | None = None
+    """The width and height of the images; None for a workload that has none."""
+    channels: _Positive | None = None
+    """The channels of the images; None for the three of a workload that takes no other number."""
+    tokens: _Positive | None = None
+    """The length of the sequences; None for a workload that has none."""
+    depth: _Positive | None = None
+    """The depth of the network; None for a workload that has no choice of it."""
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.image_px or 0, self.channels or 3, self.tokens or 0, self.depth or 0)
+
+
+class Spec(Shaped, frozen=True):
     """One training job. ``batch`` is per device, ``threads`` for all of the job's processes together."""
 
     workload: str
@@ -169,14 +186,6 @@ class Spec(Strict, frozen=True):
     device: Literal["cpu", "cuda"]
     devices: _Positive
     parallel: Literal["none", "parameter-cpu", "ddp"]
-    image_px: _Positive | None = None
-    """The width and height of the images; None for a workload that has none."""
-    channels: _Positive | None = None
-    """The channels of the images; None for the three of a workload that takes no other number."""
-    tokens: _Positive | None = None
-    """The length of the sequences; None for a workload that has none."""
-    depth: _Positive | None = None
-    """The depth of the network; None for a workload that has no choice of it."""
     data: Data | None = None
     """None where data are drawn."""
     distributed: Membership | None = None
@@ -193,10 +202,6 @@ class Spec(Strict, frozen=True):
     """None for a job without checkpoints."""
     model_file: str | None = None
     """The file that the trained network is written to, for who serves it; None to forget it."""
-
-    @property
-    def shape(self) -> Shape:
-        return Shape(self.image_px or 0, self.channels or 3, self.tokens or 0, self.depth or 0)
 
     def load_workload(self) -> Workload:
         """Return the workload's declaration. Raises SpecError where there is none."""
@@ -244,15 +249,13 @@ class CommandRequest(Strict, frozen=True):
     """A regular expression, ``json``, or null where no throughput is read."""
 
 
-class ServeSpec(Strict, frozen=True):
+class ServeSpec(Shaped, frozen=True):
     """One generator behind HTTP. ``dataset`` and ``model`` are the names by which requests ask for it."""
 
     workload: str
     """Where the workload is declared: ``module:attribute``."""
     dataset: str
     model: str
-    image_px: _Positive
-    channels: _Positive
     threads: _Positive
     seed: _Count
     device: Literal["cpu", "cuda"]
@@ -263,15 +266,11 @@ class ServeSpec(Strict, frozen=True):
     plugin: Plugin | None = None
     """The workload's module, where it is not part of the image."""
 
-    @property
-    def shape(self) -> Shape:
-        return Shape(self.image_px, self.channels)
-
     def load_workload(self) -> Workload:
         """Return the workload's declaration. Raises SpecError where there is none that generates."""
         workload = load_member("workload", self.workload, self.plugin, Workload)
         if not workload.generates:
-            raise SpecError(f"workload is {self.workload}, which makes no images")
+            raise SpecError(f"workload is {self.workload}, which generates nothing")
         return workload
 
 
@@ -294,6 +293,8 @@ class LoadRequest(Strict, frozen=True):
     patience_s: _Positive
     """How long the first may."""
     threads: _Positive
+    tokens: Annotated[int, Meta(ge=2)] | None = None
+    """The tokens of each answer; None where it is an image."""
 
 
 def parsed(into: type[_Request], text: str) -> _Request:

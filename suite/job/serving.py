@@ -1,4 +1,4 @@
-"""A generator behind HTTP as a job: the images that it makes, and the load that it is given."""
+"""A generator behind HTTP as a job: the images or tokens that it makes, and the load that it is given."""
 
 from typing import Annotated
 
@@ -10,6 +10,8 @@ from suite.part import Part
 MOST_REQUESTS, MOST_CLIENTS, MOST_RATE_PER_S = 100_000, 1000, 100_000.0
 """The most requests are as many latencies as the worker can say in one line, whose length is bounded."""
 Rate = Annotated[float, Field(gt=0, le=MOST_RATE_PER_S, allow_inf_nan=False)]
+
+_Size = Annotated[int, Field(gt=0)] | None
 
 
 class Load(Part):
@@ -29,13 +31,21 @@ LOADS = {
     "smoke": Load(requests=100, rates=(20.0,), clients=4),
 }
 """The load by the name of a profile."""
+TOKEN_LOADS = {
+    "paper": Load(requests=100, rates=(0.02,), clients=4),
+    "quick": Load(requests=100, rates=(1.0,), clients=4),
+    "smoke": Load(requests=100, rates=(20.0,), clients=4),
+}
+"""The same where an answer is a sequence, whose tokens are made one after the other."""
 
 
 class Serving(Load):
-    """The load, and the shape of the images."""
+    """The load, and the shape of the images or sequences."""
 
-    image_px: Annotated[int, Field(gt=0)]
-    channels: Annotated[int, Field(gt=0)]
+    image_px: _Size = None
+    channels: _Size = None
+    tokens: _Size = None
+    depth: _Size = None
 
 
 def parse_rates(text: str) -> tuple[float, ...]:

@@ -88,7 +88,7 @@ def test_a_server_that_fails_is_blamed_and_not_the_client_that_waits_for_it(
 ) -> None:
     monkeypatch.setattr("scenarios.distributed.LAST_WORDS_S", 0.1)
     other = planned.with_job(model="resnet50")
-    with pytest.raises(MeasurementError, match=r"server \(rank 0\) on here: .* makes no images") as caught:
+    with pytest.raises(MeasurementError, match=r"server \(rank 0\) on here: .* generates nothing") as caught:
         measured(other, observer, here, here)
     assert caught.value.kind == "request"
     assert not any(process.running() for process in here.processes)

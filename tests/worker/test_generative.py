@@ -65,6 +65,7 @@ def test_networks_have_the_parameters_of_the_reference(
 @pytest.mark.parametrize("workload", [GAN, DCGAN, VAE])
 def test_what_is_made_has_the_shape_of_the_data(workload: Workload, shape: Shape) -> None:
     images = workload.generate(workload.build(shape), 3)
+    assert isinstance(images, torch.Tensor)
     assert images.shape == (3, shape.channels, shape.px, shape.px)
     low, high = (-1, 1) if workload.pixels == "signed" else (0, 1)
     assert low <= float(images.min()) <= float(images.max()) <= high

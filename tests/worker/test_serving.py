@@ -207,7 +207,7 @@ def loaded(file: Path | None, workload: str, px: int, channels: int) -> Generato
 
 
 def test_a_workload_that_makes_no_images_cannot_be_served() -> None:
-    with pytest.raises(SpecError, match="makes no images"):
+    with pytest.raises(SpecError, match="generates nothing"):
         serve_spec("worker.workloads.classifier:RESNET50", 64, 3).load_workload()
 
 

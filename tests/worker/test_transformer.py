@@ -1,7 +1,10 @@
 """The language model: a step beside a plain script, and decoding with kept keys and values beside decoding without."""
 
 import json
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,11 +12,19 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from scenarios.serve import Serve
 from suite.errors import RequestError
 from suite.job.profiles import PROFILES, check_sizes
+from suite.job.serving import TOKEN_LOADS, Serving
 from suite.registries import WORKLOADS
+from suite.request.request import RunRequest
+from tests.worker.test_serving import listening, load
 from worker.data.batches import SyntheticBatches
-from worker.spec import Spec, parse_spec
+from worker.protocol import JobError
+from worker.serving.generator import Generator
+from worker.serving.load import Connection, closed_loop
+from worker.serving.service import Service
+from worker.spec import ServeSpec, Spec, parse_spec
 from worker.training.build import build_network, build_trainer
 from worker.training.decoder import TokenDecoder
 from worker.training.device import Device, Numerics
@@ -167,3 +178,53 @@ def test_an_extent_is_one_of_those_that_there_are() -> None:
     extent: Extent = "words"  # type: ignore[assignment]
     with pytest.raises(ValueError, match="the extent of the workload mine is 'words', not image_px or tokens"):
         Workload(name="mine", sizes={"smoke": (4, 16)}, extent=extent)
+
+
+@pytest.fixture
+def served(language: Spec) -> Generator:
+    own = {name: getattr(language, name) for name in ("workload", "tokens", "depth", "threads", "seed", "device")}
+    spec = ServeSpec(**own, dataset="synthetic", model="transformer", address="127.0.0.1", port=1)
+    return Generator.loaded(spec, Device("cpu"))
+
+
+def test_tokens_are_sent_as_they_are_decoded_and_timed_by_the_client(served: Generator) -> None:
+    gate = threading.Event()
+
+    def held() -> Iterator[bytes]:
+        tokens = served.tokens()
+        yield next(tokens)
+        gate.wait(10)
+        yield from tokens
+
+    with listening(Service({("synthetic", "gan"): held})) as port, Connection(load(port, tokens=8)) as connection:
+        asking = ThreadPoolExecutor(1).submit(lambda: (connection.generate(), time.monotonic()))
+        time.sleep(0.5)
+        opened_s = time.monotonic()
+        gate.set()
+        first_s, last_s = asking.result(10)
+    assert first_s < opened_s < last_s
+
+
+def test_a_load_of_tokens_measures_the_first_and_the_others(served: Generator) -> None:
+    with listening(Service({("synthetic", "gan"): served.tokens})) as port:
+        measured = closed_loop(load(port, tokens=8), 2, 20)
+        with pytest.raises(JobError, match="the server answered 200 OK"):
+            closed_loop(load(port, tokens=9), 1, 1)
+    readings = measured.readings()
+    assert list(readings) == [f"{name}-p{n}" for name in ("latency", "first-token", "per-token") for n in (50, 95)]
+    for latency_s, first_s, per_token_s in zip(
+        measured.latencies_s, measured.first_token_s, measured.per_token_s, strict=True
+    ):
+        assert 0 < first_s < latency_s
+        assert latency_s == pytest.approx(first_s + 7 * per_token_s)
+
+
+def test_a_language_model_is_served_with_its_own_load_and_shape() -> None:
+    asked = RunRequest.of({"scenario": "serve", "model": "transformer", "tokens": 32})
+    serving = Serve().part(asked, PROFILES["smoke"], "transformer")["serving"]
+    assert isinstance(serving, Serving)
+    assert serving.model_dump(exclude_none=True) == {**TOKEN_LOADS["smoke"].model_dump(), "tokens": 32, "depth": 2}
+    assert set(TOKEN_LOADS) == set(PROFILES)
+    wrong = RunRequest.of({"scenario": "serve", "model": "transformer", "image_px": 32})
+    with pytest.raises(RequestError, match="transformer has no images"):
+        Serve().part(wrong, PROFILES["smoke"], "transformer")

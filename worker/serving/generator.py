@@ -1,6 +1,7 @@
-"""A trained or fresh generator that makes one PNG at a time, and the file of a trained one: numbers, no code."""
+"""A trained or fresh generator of images or tokens, and the file of a trained one: numbers, no code."""
 
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,12 +37,17 @@ class Generator:
     def __call__(self) -> bytes:
         """Return a new image as PNG."""
         with torch.inference_mode():
-            (made,) = self.workload.generate(self.network, 1).float().cpu()
+            (image,) = self.workload.generate(self.network, 1)
+            made = image.float().cpu()
         mean, factor = (torch.from_numpy(each) for each in scale_of(self.workload.pixels, self.shape.channels))
         pixels = (made.permute(1, 2, 0) / factor + mean).round().clamp(0, 255).to(torch.uint8).numpy()
         out = io.BytesIO()
         Image.fromarray(pixels[..., 0] if self.shape.channels == 1 else pixels).save(out, format="PNG")
         return out.getvalue()
+
+    def tokens(self) -> Iterator[bytes]:
+        """Yield the tokens of a new sequence, a line each, as they are decoded."""
+        return (b"%d\n" % int(token) for token in self.workload.generate(self.network, 1))
 
 
 def write_model(path: Path, shape: Shape, network: torch.nn.Module) -> None:

@@ -35,6 +35,10 @@ class LoadRun:
 
     latencies_s: Sequence[float]
     span_s: float
+    first_token_s: Sequence[float] = ()
+    """The latencies until the first token; none for images."""
+    per_token_s: Sequence[float] = ()
+    """The mean times of the further tokens of each answer."""
 
     @property
     def per_s(self) -> float:
@@ -45,18 +49,22 @@ class LoadRun:
 
         The median has every latency as its samples.
         """
-        latencies_ms = [each * 1e3 for each in self.latencies_s]
+        columns = {"latency": self.latencies_s, "first-token": self.first_token_s, "per-token": self.per_token_s}
         return {
-            f"latency-p{percent}{ending}": Reading(
-                quantile(latencies_ms, percent / 100), "ms", "less", latencies_ms if percent == 50 else None
+            f"{name}-p{percent}{ending}": Reading(
+                quantile(times_ms, percent / 100), "ms", "less", times_ms if percent == 50 else None
             )
+            for name, times_s in columns.items()
             for percent in PERCENTILES
-            if len(latencies_ms) * (100 - percent) >= 100
+            if len(times_ms := [each * 1e3 for each in times_s]) * (100 - percent) >= 100
         }
 
 
 def run(request: LoadRequest, events: Events) -> None:
-    """Wait for the first answer, measure, and emit everything from ``environment`` to ``done``. Raises JobError."""
+    """Wait for the first answer, measure, and emit everything from ``environment`` to ``done``. Raises JobError.
+
+    The throughput is in images or tokens per second.
+    """
     events.emit("environment", environment={**collect(), "threads": request.threads})
     wait_for_answer(request)
     events.emit("answered")
@@ -69,7 +77,7 @@ def run(request: LoadRequest, events: Events) -> None:
         metrics |= one.readings(f"-at-{rate:g}-per-s")
     events.emit(
         "metrics",
-        throughput=saturated.per_s,
+        throughput=saturated.per_s * (request.tokens or 1),
         metrics={name: vars(reading) for name, reading in metrics.items()},
         details={"answered_per_s": {f"{rate:g}": one.per_s for rate, one in opened.items()}},
     )
@@ -77,7 +85,7 @@ def run(request: LoadRequest, events: Events) -> None:
 
 
 def wait_for_answer(request: LoadRequest) -> None:
-    """Try until the server gives an image. Raises JobError where it takes longer than the patience of the request."""
+    """Try until the server gives an answer. Raises JobError where it takes longer than the patience of the request."""
     deadline_s = time.monotonic() + request.patience_s
     while time.monotonic() < deadline_s:
         with suppress(OSError), Connection(request) as connection:
@@ -104,23 +112,28 @@ def open_loop(request: LoadRequest, rate_per_s: float) -> LoadRun:
 
 def _driven(request: LoadRequest, clients: int, due_s: Sequence[float | None]) -> LoadRun:
     """Send a request for each of ``due_s``: at these seconds from the begin, or where it is None as soon as it can."""
-    latencies_s, numbers = [0.0] * len(due_s), itertools.count()
+    answers, numbers = [(0.0, 0.0)] * len(due_s), itertools.count()
 
     def work(connection: Connection) -> None:
         while (number := next(numbers)) < len(due_s):
             after_s = due_s[number]
             due = time.monotonic() if after_s is None else begun_s + after_s
             time.sleep(max(0.0, due - time.monotonic()))
-            connection.generate()
-            latencies_s[number] = time.monotonic() - due
+            first_s = connection.generate()
+            answers[number] = first_s - due, time.monotonic() - due
 
     try:
         with _connections(request, clients) as connections, ThreadPoolExecutor(clients) as pool:
             begun_s = time.monotonic()
             list(pool.map(work, connections))
-            return LoadRun(latencies_s, time.monotonic() - begun_s)
+            span_s = time.monotonic() - begun_s
     except OSError as error:
         raise JobError(f"the server does not answer any more: {error}", kind="network") from error
+    firsts_s, latencies_s = zip(*answers, strict=True)
+    if not request.tokens:
+        return LoadRun(latencies_s, span_s)
+    per_token_s = [(last_s - first_s) / (request.tokens - 1) for first_s, last_s in answers]
+    return LoadRun(latencies_s, span_s, firsts_s, per_token_s)
 
 
 @contextmanager
@@ -135,7 +148,7 @@ class Connection:
 
     def __init__(self, request: LoadRequest) -> None:
         self._http = http.client.HTTPConnection(request.address, request.port, timeout=request.timeout_s)
-        self._body = request.body.encode()
+        self._body, self._tokens = request.body.encode(), request.tokens
 
     def __enter__(self) -> "Connection":
         self._http.connect()
@@ -145,14 +158,21 @@ class Connection:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def generate(self) -> None:
-        """Ask for an image and read it. Raises OSError where no answer comes, and JobError for one without an image."""
+    def generate(self) -> float:
+        """Ask for an image or tokens and read all. Returns when the first token was there, or the whole image.
+
+        Raises OSError where no answer comes, and JobError for one without them.
+        """
         try:
             self._http.request("POST", GENERATE, self._body, {"Content-Type": "application/json"})
             answer = self._http.getresponse()
-            image = answer.read()
+            first = answer.readline() if self._tokens else answer.read()
+            first_s = time.monotonic()
+            body = first + answer.read()
         except http.client.HTTPException as error:
             raise ConnectionError(f"{type(error).__name__}: {error}") from error
-        if answer.status != http.client.OK or not image.startswith(_PNG):
-            said = image[:200].decode("utf-8", "replace")
+        whole = body.count(b"\n") == self._tokens if self._tokens else body.startswith(_PNG)
+        if answer.status != http.client.OK or not whole:
+            said = body[:200].decode("utf-8", "replace")
             raise JobError(f"the server answered {answer.status} {answer.reason}: {said}", kind="serve")
+        return first_s

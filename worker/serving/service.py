@@ -1,4 +1,4 @@
-"""A generator behind HTTP: ``POST /generate`` with the names of a data set and a model gives an image.
+"""A generator behind HTTP: ``POST /generate`` with the names of a data set and a model gives an image, or tokens.
 
 The WSGI application has fixed lists of names, bounds what it reads, and takes no path of a request: what is malformed
 gets a 4xx answer with a sentence in JSON.
@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -22,6 +22,7 @@ MOST_BODY_BYTES = 1024
 GENERATE, HEALTH = "/generate", "/health"
 KEYS = {"dataset", "model"}
 _METHODS = {GENERATE: "POST", HEALTH: "GET"}
+Made = bytes | Iterator[bytes]
 Start = Callable[[str, list[tuple[str, str]]], object]
 
 
@@ -35,24 +36,31 @@ class _RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Service:
-    """The generators by the names of their data set and model; each call of one gives a new image as PNG."""
+    """The generators by the names of their data set and model.
 
-    generators: Mapping[tuple[str, str], Callable[[], bytes]]
+    Each call of one gives a new image as PNG, or yields the tokens of a new sequence, which are sent as they come.
+    """
+
+    generators: Mapping[tuple[str, str], Callable[[], Made]]
 
     def __call__(self, environ: Mapping[str, Any], start: Start) -> Iterable[bytes]:
         """Answer one request, as PEP 3333 has it."""
         try:
-            status, kind, body = HTTPStatus.OK, "image/png", self._answered(environ)
+            body = self._answered(environ)
+            if not isinstance(body, bytes):
+                start("200 OK", [("Content-Type", "text/plain")])
+                return body
+            status, kind = HTTPStatus.OK, "image/png"
         except _RefusedError as error:
             status, kind, body = error.status, "application/json", _said(str(error))
         except Exception:  # noqa: BLE001 (the reason is for who runs the service, and not for who asks)
             traceback.print_exc()
-            status, kind, body = HTTPStatus.INTERNAL_SERVER_ERROR, "application/json", _said("no image could be made")
+            status, kind, body = HTTPStatus.INTERNAL_SERVER_ERROR, "application/json", _said("nothing could be made")
         kind = kind if body else "text/plain"
         start(f"{status.value} {status.phrase}", [("Content-Type", kind), ("Content-Length", str(len(body)))])
         return [body]
 
-    def _answered(self, environ: Mapping[str, Any]) -> bytes:
+    def _answered(self, environ: Mapping[str, Any]) -> Made:
         place, method = environ.get("PATH_INFO", ""), environ["REQUEST_METHOD"]
         if place not in _METHODS:
             raise _RefusedError(HTTPStatus.NOT_FOUND, f"only {' and '.join(_METHODS)} are here")
@@ -60,7 +68,7 @@ class Service:
             raise _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, f"{place} takes {_METHODS[place]} alone")
         return self._generator(_body(environ))() if place == GENERATE else b""
 
-    def _generator(self, body: bytes) -> Callable[[], bytes]:
+    def _generator(self, body: bytes) -> Callable[[], Made]:
         try:
             asked = json.loads(body)
         except (ValueError, RecursionError):
@@ -112,7 +120,7 @@ def run(spec: ServeSpec, events: Events, wait: Callable[[], object]) -> None:
     # It would tell of every request that finds others before it, which at saturation is each of them.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     server = waitress.create_server(
-        Service({(spec.dataset, spec.model): generator}),
+        Service({(spec.dataset, spec.model): generator.tokens if spec.tokens else generator}),
         host=spec.address,
         port=spec.port,
         threads=spec.threads,

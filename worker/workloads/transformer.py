@@ -1,7 +1,8 @@
 """A language model: the decoder of GPT-2, trained on drawn tokens and decoded with a cache of keys and values."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from worker.workloads.workload import Extent, Shape, Workload
 
@@ -50,6 +51,18 @@ class Transformer(Workload):
         import torch
 
         return torch.nn.functional.cross_entropy(network(images).flatten(0, 1), labels.flatten())
+
+    def generate(self, network: "torch.nn.Module", count: int) -> "Iterator[torch.Tensor]":
+        """Yield the likeliest next token of each sequence, whose prompts are drawn."""
+        import torch
+
+        decoder: Any = network
+        positions = decoder.positions
+        prompt = positions.num_embeddings - Shape(0, 0, positions.num_embeddings).decoded
+        tokens: Iterator[torch.Tensor] = decoder.decode(
+            torch.randint(VOCABULARY, (count, prompt), device=positions.weight.device)
+        )
+        return tokens
 
 
 # Parameters: 124 million (GPT-2's smallest but for its 1024 positions), 16 million, 6.8 million.

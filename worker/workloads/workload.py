@@ -5,7 +5,7 @@ A workload of another package is one module, of which the text is sent into the 
 standard library, and what the image holds: torch, torchvision, numpy.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -35,6 +35,11 @@ class Shape:
     tokens: int = 0
     depth: int = 0
     """The blocks of a network that has more of them in a larger profile."""
+
+    @property
+    def decoded(self) -> int:
+        """Return how many tokens of a sequence are decoded when it is served, after a prompt of the others."""
+        return self.tokens // 2
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,7 @@ class Workload:
 
     @property
     def generates(self) -> bool:
-        """Return whether its trained network makes images."""
+        """Return whether its trained network makes images, or goes on with sequences."""
         return type(self).generate is not Workload.generate
 
     def least_batch(self, image_px: int | None) -> int:
@@ -168,8 +173,11 @@ class Workload:
         training.update("network")
         return {"loss": loss}
 
-    def generate(self, network: "torch.nn.Module", count: int) -> "torch.Tensor":
-        """Return so many images that the trained network makes, in the scale of ``pixels``."""
+    def generate(self, network: "torch.nn.Module", count: int) -> "Iterable[torch.Tensor]":
+        """Return so many images that the trained network makes, in the scale of ``pixels``.
+
+        Where the extent is ``tokens``, yield the next token of each of so many sequences, ``Shape.decoded`` times.
+        """
         raise NotImplementedError
 
     def checkpoint(self, training: "Training") -> dict[str, Any]:
