@@ -10,13 +10,14 @@ from scenarios.events import SERVER_ORDER, Silent
 from scenarios.job import AttestedJob, data_use_of, measurement_of, prepare, recordable
 from scenarios.real import ReadingScenario
 from scenarios.turns import TrainingTurns
-from suite.errors import MeasurementError
+from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Instance, Measurement, Observer, Turn, TurnTaker
 from suite.job.distributed import DistributedJob, Role, Strategy
 from suite.job.job import Devices
 from suite.job.profiles import Profile
 from suite.plan import Trial
 from suite.records.record import Rank
+from suite.registries import WORKLOADS
 from suite.request.option import Count, OptionGroup, about, given
 from suite.request.request import RunRequest
 from worker.spec import Membership
@@ -56,6 +57,16 @@ class Distributed(ReadingScenario):
 
     def strategy(self, request: RunRequest) -> Strategy:
         return request.options(DistributedOptions).strategy
+
+    def check_model(self, request: RunRequest, model: str) -> None:
+        super().check_model(request, model)
+        workers, servers = self.ranks(request)
+        if WORKLOADS.get(model).communicates and (servers or workers < 2):
+            asked = f"{option('strategy')} {self.strategy(request)}" if servers else f"{option('workers')} {workers}"
+            raise RequestError(
+                f"{model} exchanges messages between workers, which {asked} does not have it do",
+                remedy=f"use {option('strategy')} all-reduce with {option('workers')} 2 or more",
+            )
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
         return {}

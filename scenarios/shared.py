@@ -81,6 +81,8 @@ class Shared(PlannedScenario):
         asked = request.options(SharedOptions)
         batch = {"batch": asked.aggressor_batch} if asked.aggressor_batch else {}
         trained = [name for name in asked.aggressor if name in WORKLOADS]
+        for name in trained:
+            self.check_model(request, name)
         sources = {name: source_sha256(WORKLOADS if name in trained else AGGRESSORS, name) for name in asked.aggressor}
         sharing = Sharing(
             aggressors=asked.aggressor,

@@ -79,6 +79,7 @@ WORKLOADS = Registry(
         "vae": "worker.workloads.vae:VAE",
         "progressive-gan": "worker.workloads.progressive_gan:PROGRESSIVE_GAN",
         "transformer": "worker.workloads.transformer:TRANSFORMER",
+        "collectives": "worker.workloads.collectives:COLLECTIVES",
     },
 )
 

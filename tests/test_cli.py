@@ -288,6 +288,10 @@ def test_more_threads_than_cpus_are_refused(bench: Bench) -> None:
     refused(result, "--threads 2 on 1 CPUs", "ask for 1 to 1")
 
 
+COLLECTIVES = ("--scenario", "distributed", "--model", "collectives")
+AGGRESSIVE = ("--scenario", "shared", "--memory", "2G", "--cpus", "0-1", "--aggressor")
+
+
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(
     ("words", "said"),
@@ -317,6 +321,10 @@ def test_more_threads_than_cpus_are_refused(bench: Bench) -> None:
         (("--scenario", "shared", "--aggressor", "dsk"), "did you mean disk?"),
         (("--scenario", "shared"), "a victim and 1 aggressors share 0.0 GiB: 0.00 GiB each, and each needs 0.62 GiB"),
         (("--scenario", "shared", "--until", "2%"), "--until does not apply to --scenario shared"),
+        (("--model", "collectives"), "collectives cannot be trained in the scenario synthetic"),
+        ((*AGGRESSIVE, "collectives"), "collectives cannot be trained in the scenario shared"),
+        (COLLECTIVES, "between workers, which --strategy parameter-server does not have it do"),
+        ((*COLLECTIVES, "--strategy", "all-reduce", "--workers", "1"), "between workers, which --workers 1 does not"),
         (("--model", "alexnet-small"), "--model alexnet-small is not for --scenario synthetic"),
         (("--fio-job", "job.fio"), "--fio-job does not apply to --scenario synthetic"),
         (("--scenario", "probe", "--fio-job", "nowhere.fio"), "nowhere.fio cannot be read"),
@@ -414,6 +422,8 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(registry._places, "torn", EntryPoint("torn", "torn_package:TORN", registry.group))
 
 
+SYNTHETIC = [name for name in WORKLOADS.own if name != "collectives"]
+"""The workloads of a training on one instance."""
 Broken = pytest.mark.usefixtures("broken")
 
 
@@ -422,9 +432,9 @@ Broken = pytest.mark.usefixtures("broken")
 @pytest.mark.parametrize(
     ("given", "what", "models"),
     [
-        ({"model": "all"}, "workload", WORKLOADS.own),
+        ({"model": "all"}, "workload", SYNTHETIC),
         ({"scenario": "probe", "probe": "all"}, "probe", PROBES.own),
-        ({"scenario": "shared", "model": "all"}, "workload", [*WORKLOADS.own, SMALL_ALEXNET]),
+        ({"scenario": "shared", "model": "all"}, "workload", [*SYNTHETIC, SMALL_ALEXNET]),
         ({"scenario": "shared", "model": "alexnet", "aggressor": "all"}, "aggressor", ["alexnet"]),
         ({"ablate": "all"}, "ablation", ["resnet50"]),
     ],
@@ -436,7 +446,7 @@ def test_all_leaves_out_the_member_of_another_package_that_fails_to_load(
     plan = ready(RunRequest.of({**given, "target": "bare-metal"}), told.append).plan
     assert f"left out: the {what} 'torn' cannot be loaded: ModuleNotFoundError: No module named 'torn_package'" in told
     assert list(plan.models) == [name for name in models if name != "torn"]
-    assert not {"torn"} & {*plan.ablations, *(plan.job.sharing.aggressors if plan.job.sharing else ())}
+    assert not {"torn", "collectives"} & {*plan.ablations, *(plan.job.sharing.aggressors if plan.job.sharing else ())}
 
 
 @Broken

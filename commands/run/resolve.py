@@ -22,6 +22,7 @@ from suite.errors import RequestError, option, spelled
 from suite.interfaces import TurnScenario
 from suite.job.datasets import Dataset
 from suite.job.profiles import PROFILES, Profile
+from suite.registries import WORKLOADS
 from suite.request.parts import gpu_indices, pci_addresses
 from suite.request.request import OPTIONS, RunRequest
 from suite.request.scenario import PlannedScenario, scenario_of
@@ -89,7 +90,7 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
 
 
 def of_members_that_load(request: RunRequest, note: Note) -> RunRequest:
-    """Return the request; of all members of a registry, those of other packages that fail to load are left out.
+    """Return the request; of all members of a registry, those that fail to load or to fit the scenario are left out.
 
     One that was named among others stays, and is refused where it is used.
     """
@@ -99,12 +100,26 @@ def of_members_that_load(request: RunRequest, note: Note) -> RunRequest:
         names: tuple[str, ...] = request.value(declared.name)
         if set(names) != set(declared.choices(request.scenario)):
             continue
-        failures = declared.failures()
+        trained = WORKLOADS in declared.about.members
+        failures = (_refused(request, names) if trained else {}) | declared.failures()
+        if len(failures) == len(names):
+            continue
         for why in failures.values():
             note(f"left out: {why}")
         if failures:
             request = request.changed(**{declared.name: tuple(name for name in names if name not in failures)})
     return request
+
+
+def _refused(request: RunRequest, names: Sequence[str]) -> dict[str, str]:
+    """Return, by name, why the scenario cannot run a workload."""
+    reasons = {}
+    for name in (name for name in names if name in WORKLOADS):
+        try:
+            scenario_of(request).check_model(request, name)
+        except RequestError as error:
+            reasons[name] = error.message
+    return reasons
 
 
 def with_baseline(request: RunRequest, scenario: PlannedScenario, note: Note) -> RunRequest:

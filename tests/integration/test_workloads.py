@@ -93,7 +93,7 @@ def agreements(run: Path) -> dict[tuple[str, str], str]:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("model", WORKLOADS.own)
+@pytest.mark.parametrize("model", declaring("synthetic"))
 def test_three_engines_compute_the_weights_of_bare_metal_and_a_vm_those_or_near_losses(
     model: str, tmp_path: Path
 ) -> None:

@@ -18,8 +18,10 @@ from worker.distributed.serve import serve
 from worker.protocol import JobError
 from worker.spec import Membership
 from worker.training.device import Device, Numerics
+from worker.training.measure import OwnMetrics
 from worker.training.step import Samples
-from worker.workloads.workload import LEARNING_RATE, Workload
+from worker.workloads.collectives import COLLECTIVES
+from worker.workloads.workload import LEARNING_RATE, Shape, Workload
 
 GLOBAL_BATCH = 12
 
@@ -107,11 +109,30 @@ def work(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def exchange_messages(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]:
+    """Take steps of the workload ``collectives``, a round each."""
+    network = COLLECTIVES.build(Shape(0, 3))
+    batches = Given((torch.zeros(1), torch.zeros(1)))
+    with opened_trainer(group, COLLECTIVES, network, Device("cpu"), batches, Numerics()) as trainer:
+        own, samples = OwnMetrics(COLLECTIVES, trainer), Samples.allocate(order["steps"], trainer.phases)
+        network.get_buffer("message").fill_(group.membership.rank + 1)
+        for step in range(order["steps"]):
+            trainer.step(samples, step)
+            own.after_step()
+    buffers = {
+        name: torch.unique(network.get_buffer(name)).tolist()  # type: ignore[no-untyped-call]
+        for name in ("message", "landing")
+    }
+    return {"steps": samples.columns(), "metrics": own.columns(samples), **buffers, **trainer.exchanged()}
+
+
 def take_part(order: dict[str, Any], report: Report) -> dict[str, Any]:
     membership = Membership(**order["distributed"])
     with joined(membership, report=report) as group:
         if "after_s" in order:
             Timer(order["after_s"], happen, [order]).start()
+        if order.get("collectives"):
+            return exchange_messages(group, order)
         if not membership.is_server:
             return {**work(group, order), "addresses": group.addresses}
         return {**serve(group, learning_rate=LEARNING_RATE, threads=1)}

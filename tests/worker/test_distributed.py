@@ -15,6 +15,7 @@ import torch
 
 from tests.worker import distributed_rank
 from tests.worker.distributed_rank import global_batch, tiny_model
+from worker.workloads.collectives import EXCHANGES, MESSAGES
 from worker.workloads.workload import LEARNING_RATE
 
 STEPS = 4
@@ -201,6 +202,34 @@ def test_all_reduce_shows_the_communication_that_nothing_hides(start: Start) -> 
     assert all(seconds >= 0 for seconds in waited_s)
     gradient_bytes = sum(parameter.nbytes for parameter in tiny_model().parameters())
     assert said[0]["bytes_sent"] == said[1]["bytes_received"] == STEPS * gradient_bytes
+
+
+def test_collectives_measure_every_message_alike_on_all_ranks_and_compute_nothing(start: Start) -> None:
+    workers = 3
+    orders = {rank: {"collectives": True, "steps": 2} for rank in range(workers)}
+    said = start("all-reduce", workers, 0, orders, **PATIENT).results()
+    for each in said.values():
+        latencies, bandwidths = ({n: m for n, m in each["metrics"].items() if n.endswith(k)} for k in ("cy", "width"))
+        assert len(latencies) == len(bandwidths) == 3 * len(MESSAGES) == 18
+        # The time is that of the slowest worker, so that all of them say the same.
+        assert {name: metric["samples"] for name, metric in each["metrics"].items()} == {
+            name: metric["samples"] for name, metric in said[0]["metrics"].items()
+        }
+        for (operation, size), latency, bandwidth in zip(EXCHANGES, latencies.items(), bandwidths.items(), strict=True):
+            assert latency[0] == f"{operation}-{size}-latency"
+            assert bandwidth[0] == f"{operation}-{size}-bandwidth"
+            assert len(latency[1]["samples"]) == 2
+            # nccl-tests' doc/PERFORMANCE.md: an all-reduce moves 2(n-1)/n of its bytes over each link.
+            share = 2 * (workers - 1) / workers if operation == "all-reduce" else 1
+            moved = [us * rate for us, rate in zip(latency[1]["samples"], bandwidth[1]["samples"], strict=True)]
+            assert moved == pytest.approx([share * MESSAGES[size]] * 2)
+        assert latencies["all-reduce-64MiB-latency"]["value"] > latencies["all-reduce-4KiB-latency"]["value"]
+        # What is in the smallest message is in all six, and was summed six times a step; in the largest alone, once.
+        sums = [sum(range(1, workers + 1)) * workers ** (2 * times - 1) for times in range(1, len(MESSAGES) + 1)]
+        assert each["message"] == each["landing"] == sums
+        assert "bytes_sent" not in each
+        for elapsed_s, communicate_s in zip(each["steps"]["elapsed_s"], each["steps"]["communicate_s"], strict=True):
+            assert 0.9 * elapsed_s < communicate_s <= elapsed_s
 
 
 @pytest.mark.parametrize("servers", [1, 2])

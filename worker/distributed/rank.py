@@ -129,6 +129,23 @@ class AllReduceWorker(Worker):
         return self._last.exposed_s()
 
 
+@dataclass(eq=False)
+class MessagesWorker(Worker):
+    """A step of nothing but communication. What it sends is in the metrics of its workload."""
+
+    def exchanged(self) -> dict[str, int]:
+        return {}
+
+    def loss(self) -> float:
+        return 0.0
+
+    def train(self, batch: Batch) -> float:
+        images, labels = self.placed(batch)
+        begin_s = time.monotonic()
+        self.workload.loss(self.network, images, labels)
+        return time.monotonic() - begin_s
+
+
 class LastGradient:
     """Finds how long a step waits for the reduction after the backward pass has made its last gradient.
 
@@ -170,6 +187,9 @@ def opened_trainer(
 ) -> Iterator[Worker]:
     """Open the trainer of a worker's rank. Its servers are told of the end, unless the body failed."""
     placed = numerics.place(network, device)
+    if workload.communicates:
+        yield MessagesWorker(workload, placed, device, batches, numerics)
+        return
     if group.membership.strategy == "all-reduce":
         yield AllReduceWorker(workload, placed, device, batches, numerics, group.membership.world)
         return

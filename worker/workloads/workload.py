@@ -94,6 +94,8 @@ class Workload:
     reproducible: bool = True
     """Whether its losses and weights follow from the seed alone: torch, numpy and random are seeded for it. Where they
     do not, targets that computed something else are named in place of refused."""
+    communicates: bool = False
+    """Whether ``loss`` does nothing but exchange messages between two or more workers, and trains nothing."""
     compiles: bool = True
     """Whether torch.compile can take its networks; of compiled code there is no gradient of a gradient."""
 

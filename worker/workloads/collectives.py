@@ -1,0 +1,104 @@
+"""Collective operations as a workload: the latency and the bus bandwidth of messages between workers, by their size.
+
+Bus bandwidth is that of nccl-tests (doc/PERFORMANCE.md): the bytes of the message over its time, times 2(n-1)/n for
+all-reduce, and 1 for broadcast and send/receive. So it can be held against the rate of a link for any n.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+from worker.workloads.workload import Shape, Workload, WorkloadMetric
+
+if TYPE_CHECKING:
+    import torch
+
+KIB = 1 << 10
+MESSAGES = {f"{kib}KiB": kib * KIB for kib in (4, 32, 256)} | {f"{mib}MiB": mib * KIB**2 for mib in (2, 16, 64)}
+"""The bytes of each message, by its name."""
+EXCHANGES = tuple(product(("all-reduce", "broadcast", "point-to-point"), MESSAGES))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collectives(Workload):
+    """Exchanges every message in each round of a batch, one at a time: each begins at a barrier.
+
+    Its time is that of the slowest worker. Point to point, each worker sends to the next one and receives from the one
+    before, as in sendrecv_perf of nccl-tests.
+    """
+
+    def draw(self, batch: int, shape: Shape, generator: "torch.Generator") -> "tuple[torch.Tensor, torch.Tensor]":
+        """Return a number for each round."""
+        del shape, generator
+        import torch
+
+        return torch.zeros(batch), torch.zeros(batch)
+
+    def build(self, shape: Shape) -> "torch.nn.Module":
+        """Return what is sent, and where it is received: no parameters."""
+        del shape
+        import torch
+
+        network = torch.nn.Module()
+        for name in ("message", "landing"):
+            network.register_buffer(name, torch.zeros(max(MESSAGES.values()) // 4), persistent=False)
+        return network
+
+    def loss(self, network: "torch.nn.Module", images: "torch.Tensor", labels: "torch.Tensor") -> "torch.Tensor":
+        """Exchange all messages. Returns their median seconds, which ``after_step`` reads from the network."""
+        del labels
+        import torch
+        from torch import distributed
+
+        rank, world = distributed.get_rank(), distributed.get_world_size()
+        after, before = (rank + 1) % world, (rank - 1) % world
+
+        def exchanged_s(operation: str, size: str) -> float:
+            message, landing = (network.get_buffer(name)[: MESSAGES[size] // 4] for name in ("message", "landing"))
+            distributed.barrier()
+            begin_s = time.monotonic()
+            if operation == "all-reduce":
+                distributed.all_reduce(message)
+            elif operation == "broadcast":
+                distributed.broadcast(message, src=0)
+            else:
+                ends = [(distributed.isend, message, after), (distributed.irecv, landing, before)]
+                for work in distributed.batch_isend_irecv([distributed.P2POp(*end) for end in ends]):
+                    work.wait()
+            # Reading a number waits for a GPU to have it.
+            message[0].item(), landing[0].item()
+            return time.monotonic() - begin_s
+
+        seconds = torch.tensor([[exchanged_s(*exchange) for exchange in EXCHANGES] for _ in images])
+        seconds = seconds.to(images.device)
+        distributed.all_reduce(seconds, distributed.ReduceOp.MAX)
+        network.register_buffer("seconds", seconds.median(dim=0).values, persistent=False)
+        return network.get_buffer("seconds")
+
+    def after_step(self, network: "torch.nn.Module", loss: float) -> Mapping[str, float]:
+        """Return latency and bus bandwidth of every message."""
+        del loss
+        from torch.distributed import get_world_size
+
+        shares = {"all-reduce": 2 * (get_world_size() - 1) / get_world_size()}
+        metrics = {}
+        for (operation, size), latency_s in zip(EXCHANGES, network.get_buffer("seconds").tolist(), strict=True):
+            metrics[f"{operation}-{size}-latency"] = latency_s * 1e6
+            metrics[f"{operation}-{size}-bandwidth"] = MESSAGES[size] * shares.get(operation, 1) / latency_s / 1e6
+        return metrics
+
+
+COLLECTIVES = Collectives(
+    name="collectives",
+    sizes={"paper": 1, "quick": 1, "smoke": 1},
+    unit="rounds",
+    scenarios=("distributed",),
+    losses=(),
+    communicates=True,
+    metrics=(
+        *(WorkloadMetric(f"{each}-{size}-latency", "us", "less", per="step") for each, size in EXCHANGES),
+        *(WorkloadMetric(f"{each}-{size}-bandwidth", "MB/s", "more", per="step") for each, size in EXCHANGES),
+    ),
+)
