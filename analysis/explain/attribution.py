@@ -18,7 +18,7 @@ from analysis.compare.results import AblationEffect, Comparison
 from analysis.compare.standing import sides_of, withheld
 from analysis.compare.validity import usable
 from analysis.explain.explanation import COMPUTE, OPENING, UNEXPLAINED, Explained, Explanation, TimeDifference
-from analysis.explain.prediction import predictions
+from analysis.explain.prediction import communicating_shares, predictions
 from analysis.load.metrics import with_trait
 from analysis.load.records import Records, read_record
 from analysis.statistics.ratios import locate, step_times
@@ -101,7 +101,11 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
             explanations.append(_explanation((job, model, target), sides, tuple(notes), reasons, ablations))
     explanations.sort(key=lambda one: papers_order(one.job, one.model, one.target))
     predicted = predictions(explanations, comparison, trials, records, force=force)
-    complete = (replace(one, prediction=found) for one, found in zip(explanations, predicted, strict=True))
+    shares = communicating_shares(explanations, trials, records)
+    complete = (
+        replace(one, prediction=found, communicating=share)
+        for one, found, share in zip(explanations, predicted, shares, strict=True)
+    )
     return Explained(tuple(complete), tuple(read.warnings))
 
 

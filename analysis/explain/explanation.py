@@ -54,6 +54,16 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class CommunicatingShare:
+    """The share of communication in a step: as ``collectives`` predicts where nothing hides it, and as measured."""
+
+    step_bytes: float
+    bandwidth_mb_s: float
+    predicted: float
+    measured: float
+
+
+@dataclass(frozen=True)
 class Explanation:
     """The waterfall of one target: ``parts``, in the order of a trial and ``unexplained`` last, sum to ``whole``."""
 
@@ -71,6 +81,8 @@ class Explanation:
     """The ablations of this target, and of bare metal, in the same blocks."""
     prediction: Prediction | None = None
     """Present if probes of the same host, envelope and layers are among the records."""
+    communicating: CommunicatingShare | None = None
+    """Present if ``collectives`` on the same hosts, layers and network is among the records."""
     withheld: tuple[str, ...] = ()
     """Why the trials decide nothing, so that no part is a share of the difference; empty where their verdict stands."""
 

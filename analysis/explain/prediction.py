@@ -6,19 +6,30 @@ on something else as well, and that is where to look.
 """
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
 from analysis.compare.effects import RATIO, effect, ratios_of
 from analysis.compare.pairing import ROW, to_baseline
 from analysis.compare.results import Comparison, Effect
 from analysis.compare.validity import usable
-from analysis.explain.explanation import OPENING, UNEXPLAINED, Explanation, Predicted, Prediction, TimeDifference
+from analysis.explain.explanation import (
+    OPENING,
+    UNEXPLAINED,
+    CommunicatingShare,
+    Explanation,
+    Predicted,
+    Prediction,
+    TimeDifference,
+)
 from analysis.load.metrics import Metric, with_trait
 from analysis.load.records import Records
 from analysis.statistics.ratios import locate
+from suite.job.envelope import parse_bytes
 from suite.job.job import BETWEEN
 from suite.targets import BASELINE
 
@@ -39,6 +50,7 @@ them.
 """
 _HOST = ["host_cpu_model", "cpus", "memory_bytes", "threads"]
 _LAYERS = ("engine", "provider", "accelerator", "image", "isa")
+_NETWORK = (*_LAYERS, "device", "network", "workers", "lab.rate", "lab.delay", "machines.name")
 Found = Mapping[str, tuple[Metric, Effect]]
 
 
@@ -72,6 +84,43 @@ def predictions(
     return found
 
 
+def communicating_shares(
+    explanations: Sequence[Explanation], trials: pd.DataFrame, records: Records
+) -> list[CommunicatingShare | None]:
+    """Return the share for each explanation; None without ``collectives`` on its hosts, layers and network."""
+    ok = trials[trials["ok"]]
+    ok = ok.assign(key=_places(ok, _HOST[:2], _NETWORK) + "\n" + ok["target"].astype(str))
+    first, ranks = ok.groupby(ROW).first(), records.evidence.set_index("path")["ranks"]
+    found = []
+    for one in explanations:
+        training = first.loc[(*vars(one.job).values(), one.model, one.target)]
+        exchanged = ok[ok["model"].eq("collectives") & ok["key"].eq(training["key"])]
+        sent = max((rank.sent_bytes or 0 for rank in ranks[training["path"]] or ()), default=0)
+        step_bytes = sent / (training["steps"] + training["warmup_steps"]) if sent else 0.0
+        phases = ("data", "copy", "compute", "communicate")
+        spent_s = {part.name: part.target_s / training["steps"] for part in one.parts if part.name in phases}
+        known = step_bytes and "communicate" in spent_s and len(exchanged)
+        reduced = "strategy=all-reduce" in training["settings"]
+        found.append(_communicating(spent_s, step_bytes, exchanged, reduced=reduced) if known else None)
+    return found
+
+
+def _communicating(
+    spent_s: Mapping[str, float], step_bytes: float, exchanged: pd.DataFrame, *, reduced: bool
+) -> CommunicatingShare:
+    """Return the share; the bandwidth is that between the two nearest sizes, by their logarithms."""
+    operation, largest_bytes = ("all-reduce", 25 << 20) if reduced else ("point-to-point", 2 << 20)
+    columns = [re.fullmatch(f"training/collectives/{operation}-(.+)-bandwidth", name) for name in map(str, exchanged)]
+    rates = {math.log(parse_bytes(found[1])): float(exchanged[found[0]].median()) for found in columns if found}
+    sizes, at = sorted(rates), math.log(min(step_bytes, largest_bytes))
+    bandwidth_mb_s = float(np.interp(at, sizes, [rates[size] for size in sizes]))
+    predicted_s, step_s = step_bytes / bandwidth_mb_s / 1e6, math.fsum(spent_s.values())
+    rest_s = step_s - spent_s["communicate"]
+    return CommunicatingShare(
+        step_bytes, bandwidth_mb_s, predicted_s / (rest_s + predicted_s), spent_s["communicate"] / step_s
+    )
+
+
 def _withheld(comparison: Comparison, target: str) -> bool:
     """Return whether trials of the probes on a target decide nothing."""
     probed = [group for group in comparison.groups if group.job.traits.probes]
@@ -79,13 +128,15 @@ def _withheld(comparison: Comparison, target: str) -> bool:
     return any(one.verdict and one.verdict.withheld for of_probe in estimates for one in of_probe)
 
 
-def _places(trials: pd.DataFrame) -> "pd.Series[str]":
+def _places(
+    trials: pd.DataFrame, columns: Sequence[str] = _HOST, settings: Sequence[str] = _LAYERS
+) -> "pd.Series[str]":
     """Host, envelope and layers of each trial as one text: a probe speaks only for trials of the same."""
     layers = {
-        text: BETWEEN.join(part for part in str(text).split(BETWEEN) if part.partition("=")[0] in _LAYERS)
+        text: BETWEEN.join(part for part in str(text).split(BETWEEN) if part.partition("=")[0] in settings)
         for text in trials["settings"].unique()
     }
-    host = trials[_HOST].map(str).agg("\n".join, axis=1)  # a missing fact, too, is text then
+    host = trials[list(columns)].map(str).agg("\n".join, axis=1)  # a missing fact, too, is text then
     return host + "\n" + trials["settings"].astype(object).map(layers)
 
 

@@ -107,6 +107,11 @@ def _steps(found: StepTimes) -> str:
 
 def prediction_lines(one: Explanation) -> Iterator[str]:
     """Yield what the probes predict for each part and for the whole, and where the measurement departs from it."""
+    if share := one.communicating:
+        yield (
+            f"communication in a step: {share.predicted:.0%} predicted by collectives if nothing hides it "
+            f"({share.step_bytes / 1e6:.3g} MB at {share.bandwidth_mb_s:.3g} MB/s), {share.measured:.0%} measured"
+        )
     if (found := one.prediction) is None:
         return
     yield f"predicted by the probes: {'; '.join(map(_predicted, found.predicted))}"

@@ -38,7 +38,7 @@ UNKNOWN = {
     "timeline.between_epochs_s": "no number holds it, and a job of a number of steps has none",
     "environment.*.seccomp": "what is not known of it is taken as expected of the target",
     "ranks.environment.*": "a rank is held against the one of the same number on bare metal, and says what it can",
-    "ranks.*_bytes": "not every network counts them; nothing is computed from them",
+    "ranks.*_bytes": "not every network counts them; only a prediction is computed from them",
     "aggressors.environment.*": "an idle instance does not say everything",
     "aggressors.aggression.*_per_s": "what could not be counted is shown as absent",
     "resources.energy_j.*": "shown as absent",

@@ -14,8 +14,11 @@ from analysis.load.records import load
 from analysis.report.page import write_report
 from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document, prediction_lines
+from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB, Envelope
-from suite.records.record import Steps, Timeline
+from suite.job.lab import LabSpec
+from suite.records.environment import Environment
+from suite.records.record import MetricValue, Rank, Steps, Timeline
 from tests.analysis.conftest import explained_by, probe
 
 OPTIONS = {"engine": "runc", "isa": "shared"}
@@ -167,3 +170,64 @@ def test_what_was_switched_stands_beside_the_waterfall_of_its_target(tmp_path: P
     ]
     assert [one.target for one in vm.ablations] == ["bare-metal"]
     assert container.blocks == 3
+
+
+def exchanging(save: Any, run: str, target: str, **network: Any) -> None:
+    """All-reduce at 100 MB/s in messages of 2 MiB and at 120 MB/s in those of 64 MiB, on two workers."""
+    rates = {"2MiB": 100.0, "64MiB": 120.0}
+    metrics = {f"all-reduce-{size}-bandwidth": own_metric(rate) for size, rate in rates.items()}
+    metrics |= {f"point-to-point-{size}-bandwidth": own_metric(2 * rate) for size, rate in rates.items()}
+    save(run, target=target, model="collectives", metrics=metrics, **joined(**network))
+
+
+def own_metric(value: float) -> MetricValue:
+    return MetricValue(value=value, unit="MB/s", better="more")
+
+
+def joined(strategy: Any = "all-reduce", rate: str = "1gbit", sent_bytes: int | None = None) -> dict[str, Any]:
+    """Two workers that send so many bytes in the warm-up step and the three measured ones, of 2 s with 1 s of it."""
+    servers = 0 if strategy == "all-reduce" else 1
+    lab = LabSpec(nodes=2 + servers, rate=rate)
+    ranks = [
+        Rank(rank=n, role="worker", address="a", interface="lo", environment=Environment(), sent_bytes=sent_bytes)
+        for n in range(2)
+    ]
+    steps = Steps(elapsed_s=[2.0] * 3, data_s=[0.0] * 3, compute_s=[1.0] * 3, communicate_s=[1.0] * 3)
+    distributed = DistributedJob(strategy=strategy, workers=2, servers=servers, network="overlay", lab=lab)
+    return {"scenario": "distributed", "distributed": distributed, "ranks": ranks, "steps": steps}
+
+
+def shares(path: Path) -> list[Any]:
+    found = explained_by(load([path / "training", path / "exchange"])).explanations
+    return [one.communicating for one in found if one.model == "resnet50"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "step_bytes", "rate"),
+    [("all-reduce", 2 << 20, 100.0), ("all-reduce", 50 << 20, 114.575), ("parameter-server", 50 << 20, 200.0)],
+)
+def test_collectives_predict_the_communicating_share_beside_the_measured_one(
+    strategy: Any, step_bytes: int, rate: float, tmp_path: Path, save: Any
+) -> None:
+    """The bandwidth is that at the size of a message: of buckets of 25 MiB, or of chunks of 2 MiB."""
+    for target in ("bare-metal", "vm"):
+        save("training", target=target, **joined(strategy, sent_bytes=4 * step_bytes))
+        exchanging(save, "exchange", target)
+    (share,) = shares(tmp_path)
+    assert share.step_bytes == step_bytes
+    assert share.bandwidth_mb_s == pytest.approx(rate, rel=1e-4)
+    predicted_s = step_bytes / rate / 1e6
+    assert share.predicted == pytest.approx(predicted_s / (1 + predicted_s), rel=1e-4)
+    assert share.measured == 0.5
+    one = next(one for one in explained_by(load([tmp_path / "training", tmp_path / "exchange"])).explanations)
+    (line,) = prediction_lines(one)
+    assert line.startswith("communication in a step: ")
+    assert line.endswith("50% measured")
+
+
+def test_collectives_of_another_network_or_alone_predict_nothing(tmp_path: Path, save: Any) -> None:
+    for target in ("bare-metal", "vm"):
+        save("training", target=target, **joined(sent_bytes=4 << 20))
+        exchanging(save, "exchange", target, rate="10gbit")
+    assert shares(tmp_path) == [None]
+    assert [one.communicating for one in explained_by(load([tmp_path / "exchange"])).explanations] == [None]

@@ -29,7 +29,7 @@ class Trainer(Protocol):
         """Wait until every device has done all it was given."""
 
     def loss(self) -> float:
-        """Return the first of the losses of the last step; of several devices, the mean."""
+        """Return the first of the losses of the last step, 0 without any; of several devices, the mean."""
 
 
 @dataclass(eq=False)
@@ -77,7 +77,7 @@ class OneDevice:
         self.device.synchronize()
 
     def loss(self) -> float:
-        return float(next(iter(self._losses.values())))
+        return float(next(iter(self._losses.values()), 0.0))
 
 
 class Single(OneDevice):

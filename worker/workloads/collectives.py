@@ -15,9 +15,7 @@ from worker.workloads.workload import Shape, Workload, WorkloadMetric
 if TYPE_CHECKING:
     import torch
 
-KIB = 1 << 10
-MESSAGES = {f"{kib}KiB": kib * KIB for kib in (4, 32, 256)} | {f"{mib}MiB": mib * KIB**2 for mib in (2, 16, 64)}
-"""The bytes of each message, by its name."""
+MESSAGES = {f"{size}KiB": size << 10 for size in (4, 32, 256)} | {f"{size}MiB": size << 20 for size in (2, 16, 64)}
 EXCHANGES = tuple(product(("all-reduce", "broadcast", "point-to-point"), MESSAGES))
 
 
