@@ -62,7 +62,8 @@ class Collectives(Workload):
             elif operation == "broadcast":
                 distributed.broadcast(message, src=0)
             else:
-                ends = [(distributed.isend, message, after), (distributed.irecv, landing, before)]
+                # The receiver first: gloo carries large messages one way at a time where it comes last.
+                ends = [(distributed.irecv, landing, before), (distributed.isend, message, after)]
                 for work in distributed.batch_isend_irecv([distributed.P2POp(*end) for end in ends]):
                     work.wait()
             # Reading a number waits for a GPU to have it.
