@@ -99,7 +99,8 @@ def communicating_shares(
         step_bytes = sent / (training["steps"] + training["warmup_steps"]) if sent else 0.0
         phases = ("data", "copy", "compute", "communicate")
         spent_s = {part.name: part.target_s / training["steps"] for part in one.parts if part.name in phases}
-        known = step_bytes and "communicate" in spent_s and len(exchanged)
+        # Records of others hold any number: a step of none, or of no time.
+        known = step_bytes > 0 and math.isfinite(math.fsum(spent_s.values())) and "communicate" in spent_s
         reduced = "strategy=all-reduce" in training["settings"]
         found.append(_communicating(spent_s, step_bytes, exchanged, reduced=reduced) if known else None)
     return found
@@ -107,11 +108,15 @@ def communicating_shares(
 
 def _communicating(
     spent_s: Mapping[str, float], step_bytes: float, exchanged: pd.DataFrame, *, reduced: bool
-) -> CommunicatingShare:
-    """Return the share; the bandwidth is that between the two nearest sizes, by their logarithms."""
+) -> CommunicatingShare | None:
+    """Return the share by the bandwidth between the two nearest sizes, by their logarithms; None without any."""
     operation, largest_bytes = ("all-reduce", 25 << 20) if reduced else ("point-to-point", 2 << 20)
-    columns = [re.fullmatch(f"training/collectives/{operation}-(.+)-bandwidth", name) for name in map(str, exchanged)]
+    named = re.compile(rf"training/collectives/{operation}-([1-9]\d*[KM]iB)-bandwidth")
+    columns = [named.fullmatch(name) for name in map(str, exchanged)]
     rates = {math.log(parse_bytes(found[1])): float(exchanged[found[0]].median()) for found in columns if found}
+    rates = {size: rate for size, rate in rates.items() if rate > 0}
+    if not rates:
+        return None
     sizes, at = sorted(rates), math.log(min(step_bytes, largest_bytes))
     bandwidth_mb_s = float(np.interp(at, sizes, [rates[size] for size in sizes]))
     predicted_s, step_s = step_bytes / bandwidth_mb_s / 1e6, math.fsum(spent_s.values())
