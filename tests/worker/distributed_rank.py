@@ -119,10 +119,7 @@ def exchange_messages(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]
         for step in range(order["steps"]):
             trainer.step(samples, step)
             own.after_step()
-    buffers = {
-        name: torch.unique(network.get_buffer(name)).tolist()
-        for name in ("message", "landing")
-    }
+    buffers = {name: torch.unique(network.get_buffer(name)).tolist() for name in ("message", "landing")}
     return {"steps": samples.columns(), "metrics": own.columns(samples), **buffers, **trainer.exchanged()}
 
 
