@@ -50,6 +50,8 @@ def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterato
     yield from _hindrances_of_engine(properties, choices)
     if properties.bound_tree and engine.rootfs == "directory":
         yield f"{engine.name} runs the tree in place already"
+    if properties.microvm and choices.vfio:
+        yield "devices are passed through by PCI, which a microvm lacks"
     if properties.huge_pages and recipe == "tuned":
         yield "the tuned recipe has them already"
     limits = ("pinned", "memory_limited", "confined", "disk_limit_bytes_per_s", "cpu_share")

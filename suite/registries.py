@@ -145,6 +145,7 @@ ABLATIONS = Registry(
         "confinement": "suite.job.ablations:CONFINEMENT",
         "virtiofs": "suite.job.ablations:VIRTIOFS",
         "data-layer": "suite.job.ablations:DATA_LAYER",
+        "microvm": "suite.job.ablations:MICROVM",
         "disk-cache": "suite.job.ablations:DISK_CACHE",
     },
 )

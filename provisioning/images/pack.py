@@ -155,17 +155,23 @@ def initramfs(node: Node, tree: Path, target: Path) -> None:
     """Pack what a guest starts with: busybox, the drivers of its disk, and the script that finds it."""
     root = target.with_suffix(".root")
     try:
-        for name in ("bin", "dev", "proc", "sys", "root", "modules"):
+        for name in ("bin", "dev", "proc", "sys", "root"):
             (root / name).mkdir(parents=True)
         shutil.copy2(tree / "bin/busybox", root / "bin/busybox")
         shutil.copy2(tree / "opt/virtbench/guest/initramfs-init", root / "init")
-        order = _module_order(tree)
-        for module in order:
-            shutil.copy2(module, root / "modules" / module.name)
-        (root / "modules.order").write_text("".join(f"{module.name}\n" for module in order))
+        add_modules(tree, root, FIRST_MODULES)
         target.write_bytes(gzip.compress(cpio(node, root), compresslevel=6, mtime=0))
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def add_modules(tree: Path, root: Path, names: Sequence[str]) -> None:
+    """Copy the modules that a guest loads first, and the list of them. Raises MeasurementError if one is missing."""
+    order = _module_order(tree, names)
+    (root / "modules").mkdir()
+    for module in order:
+        shutil.copy2(module, root / "modules" / module.name)
+    (root / "modules.order").write_text("".join(f"{module.name}\n" for module in order))
 
 
 def cpio(node: Node, root: Path) -> bytes:
@@ -190,7 +196,7 @@ def joined(first: bytes, second: bytes) -> bytes:
     return first + bytes(-len(first) % 4) + second
 
 
-def _module_order(tree: Path) -> list[Path]:
+def _module_order(tree: Path, names: Sequence[str]) -> list[Path]:
     """Return the modules to load, each after those it depends on. A driver built into the kernel has no file."""
     (release,) = (tree / "usr/lib/modules").iterdir()
     depends: dict[str, list[str]] = {}
@@ -199,7 +205,7 @@ def _module_order(tree: Path) -> list[Path]:
         depends[module] = needs.split()
     builtin = (release / "modules.builtin").read_text()
     order: dict[str, None] = {}
-    for name in FIRST_MODULES:
+    for name in names:
         path = next((module for module in depends if Path(module).name.split(".")[0] == name), None)
         if path is None:
             if f"/{name}.ko" not in builtin:

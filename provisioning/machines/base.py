@@ -85,7 +85,7 @@ class MachineProvider(Protocol):
     def hindrance(self, properties: Properties, image: Image) -> tuple[str, str] | None:  # noqa: ARG002 (some have)
         """Return why no guest of the image can have these properties on this machine, and the remedy; None if one can.
 
-        Asked for ``virtiofs`` and ``direct_io``, before anything is started.
+        Asked for ``virtiofs``, ``microvm`` and ``direct_io``, before anything is started.
         """
         return None
 

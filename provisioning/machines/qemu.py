@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 
 from provisioning.images.image import Image
-from provisioning.images.pack import cpio, joined
+from provisioning.images.pack import FIRST_MODULES, add_modules, cpio, joined
 from provisioning.lab import tap
 from provisioning.lab.connectivity import free_port
 from provisioning.machines import accelerator, ssh, virtiofs
@@ -111,6 +111,8 @@ class Qemu(MachineProvider):
     def hindrance(self, properties: Properties, image: Image) -> tuple[str, str] | None:
         if properties.virtiofs and (reason := virtiofs.hindrance(image.tree)):
             return reason
+        if properties.microvm and not virtiofs.has_module(image.tree, "virtio_mmio"):
+            return "the guest's kernel has no virtio_mmio", "use an image of a kernel that has it"
         if not properties.direct_io:
             with local_node((), None) as node:
                 if not qemu.takes_direct_io(node, str(image.file("disk.img"))):
@@ -178,6 +180,7 @@ def _qemu_spec(node: Node, spec: GuestSpec, directory: PurePath, access: ssh.Ssh
         pinned=spec.properties.pinned,
         more=tuple(words),
         vfio=spec.vfio,
+        microvm=spec.properties.microvm,
     )
 
 
@@ -219,13 +222,15 @@ def _run_files(node: Node, directory: Path, spec: GuestSpec) -> bytes:
         "VIRTBENCH_STORE": next(further) if spec.store else "none",
     }
     (root / "virtbench/guest.env").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    if spec.properties.microvm:
+        add_modules(spec.image.tree, root, ("virtio_mmio", *FIRST_MODULES))
     archive = cpio(node, root)
     (keys / "host_key").unlink()
     return archive
 
 
 def _guest(node: Node, spec: GuestSpec, started: qemu.QemuSpec, access: ssh.SshAccess) -> Guest:
-    direct = started.disks[0].direct
+    direct, bus = started.disks[0].direct, " over MMIO" if started.microvm else ""
     substitutes = ["accelerator:tcg"] if spec.accelerator == "tcg" else []
     if spec.properties.direct_io and not direct:
         substitutes.append("disk:host-page-cache")
@@ -233,7 +238,7 @@ def _guest(node: Node, spec: GuestSpec, started: qemu.QemuSpec, access: ssh.SshA
         "accelerator": spec.accelerator,
         "host_cpus": list(started.cpus) if spec.properties.pinned else None,
         "disk_limit_bytes_per_s": qemu.disk_limit_bytes_per_s(node, started.qmp),
-        "disk": f"virtio-blk raw {'cache=none aio=native' if direct else 'cache=writeback aio=threads'}",
+        "disk": f"virtio-blk{bus} raw {'cache=none aio=native' if direct else 'cache=writeback aio=threads'}",
     }
     return Guest(access.wrap, facts, tuple(substitutes))
 

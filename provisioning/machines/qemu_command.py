@@ -1,6 +1,7 @@
 """QEMU's command line, and its control socket."""
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ class QemuSpec:
     """Whether QEMU stays on ``cpus``; otherwise it has as many virtual CPUs, on any."""
     vfio: tuple[str, ...] = ()
     """PCI addresses of devices passed through."""
+    microvm: bool = False
+    """Whether it has QEMU's machine type ``microvm``, and virtio over MMIO."""
     more: tuple[str, ...] = ()
     """Further words of the command line."""
 
@@ -58,14 +61,21 @@ class QemuSpec:
 def qemu_argv(spec: QemuSpec) -> list[str]:
     """Return the command that runs the machine. Memory is in whole MiB; QEMU is confined by its seccomp sandbox."""
     accel = "kvm" if spec.accelerator == "kvm" else "tcg,thread=multi"
-    return [
+    argv = [
         *(("taskset", "--cpu-list", format_cpu_list(spec.cpus)) if spec.pinned else ()),
         *(PROGRAM, "-name", f"{spec.name},debug-threads=on"),
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
-        *("-machine", "q35", "-accel", accel, "-cpu", "host" if spec.accelerator == "kvm" else "max"),
+        *(
+            "-machine",
+            "microvm" if spec.microvm else "q35",
+            "-accel",
+            accel,
+            "-cpu",
+            "host" if spec.accelerator == "kvm" else "max",
+        ),
         *("-smp", f"{len(spec.cpus)},sockets=1,cores={len(spec.cpus)},threads=1", "-m", f"{spec.memory_bytes >> 20}M"),
-        *("-kernel", spec.kernel, "-initrd", spec.initrd, "-append", _kernel_words(len(spec.cpus))),
+        *("-kernel", spec.kernel, "-initrd", spec.initrd, "-append", _kernel_words(spec)),
         # The suite keeps the end of what it says: a file would grow for as long as the guest likes.
         *("-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"),
         *("-qmp", f"unix:{_escaped(spec.qmp)},server=on,wait=off"),
@@ -77,11 +87,22 @@ def qemu_argv(spec: QemuSpec) -> list[str]:
         *(word for address in spec.vfio for word in ("-device", f"vfio-pci,host={address}")),
         *spec.more,
     ]
+    return _over_mmio(argv, spec.accelerator) if spec.microvm else argv
 
 
-def _kernel_words(cpus: int) -> str:
+def _over_mmio(argv: list[str], accelerator: Accelerator) -> list[str]:
+    """Return the command with virtio devices over MMIO (version 1). Only under KVM they have threads of their own."""
+    pci, thread = r"^(virtio-\w+)-pci(?=,|$)", "" if accelerator == "kvm" else ",iothread=disks"
+    words = (word.removesuffix(",romfile=").removesuffix(thread) for word in argv)
+    return [*(re.sub(pci, r"\1-device", word) for word in words), "-global", "virtio-mmio.force-legacy=false"]
+
+
+def _kernel_words(spec: QemuSpec) -> str:
     """Return the command line of the kernel. Its own threads count as processes, too."""
-    return f"console=ttyS0 quiet loglevel=4 panic=-1 sysctl.kernel.threads-max={2 * most_processes(cpus)}"
+    threads = f"sysctl.kernel.threads-max={2 * most_processes(len(spec.cpus))}"
+    # An emulated microvm has no other clock, and would count ticks of 4 ms.
+    clock = " tsc=reliable" if spec.microvm and spec.accelerator == "tcg" else ""
+    return f"console=ttyS0 quiet loglevel=4 panic=-1 {threads}{clock}"
 
 
 def _disk(number: int, disk: Disk) -> list[str]:

@@ -32,10 +32,15 @@ def hindrance(tree: Path) -> tuple[str, str] | None:
         return "virtiofsd needs root to confine itself", "run bench as root"
     if daemon() is None:
         return "virtiofsd is not installed", "install it: package virtiofsd, or qemu-system-common before Debian 13"
-    modules = (path for name in ("modules.dep", "modules.builtin") for path in tree.glob(f"usr/lib/modules/*/{name}"))
-    if not any(f"/{MODULE}.ko" in path.read_text() for path in modules):
+    if not has_module(tree, MODULE):
         return "the guest's kernel has no virtiofs", "build the image anew, of a kernel that has it: bench image build"
     return None
+
+
+def has_module(tree: Path, name: str) -> bool:
+    """Return whether the kernel of the tree has the module, as a file or built in."""
+    lists = (path for each in ("modules.dep", "modules.builtin") for path in tree.glob(f"usr/lib/modules/*/{each}"))
+    return any(f"/{name}.ko" in path.read_text() for path in lists)
 
 
 def daemon_argv(program: str, directory: str, socket: str, cpus: tuple[int, ...] | None) -> list[str]:

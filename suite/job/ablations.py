@@ -133,6 +133,12 @@ DATA_LAYER = Ablation(
     ("container",),
     lambda usual: replace(usual, data_in_layer=True),
 )
+MICROVM = Ablation(
+    "QEMU's machine type microvm, virtio over MMIO without PCI",
+    "light VM",
+    _VMS,
+    lambda usual: replace(usual, microvm=True),
+)
 DISK_CACHE = Ablation(
     "cache=writeback instead of cache=none for the disks of the VM",
     "disk cache writeback",

@@ -33,6 +33,8 @@ class Properties:
     """Whether the data set is in a layer of the container's own instead of a bind mount."""
     direct_io: bool = True
     """Whether the VM's disks bypass the page cache of the host."""
+    microvm: bool = False
+    """Whether the VM is a light one, without PCI: QEMU's machine type ``microvm``."""
     virtiofs: bool = False
     """Whether the VM shares the directory of the data set instead of having a virtual disk that holds it."""
     cpu_share: float = 1.0

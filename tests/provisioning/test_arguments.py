@@ -105,6 +105,23 @@ def test_a_disk_is_raw_and_direct_where_the_host_can(disk: Disk, options: set[st
     assert set(drive.split(",")) == {"file=/d", "if=none", "id=disk0", "format=raw"} | options
 
 
+@pytest.mark.parametrize(("accelerator", "thread"), [("kvm", ",iothread=disks"), ("tcg", "")])
+def test_a_microvm_has_the_devices_of_the_usual_machine_over_mmio(accelerator: str, thread: str) -> None:
+    usual = replace(VM, accelerator=accelerator, more=("-device", "virtio-net-pci,netdev=lab,romfile="))  # type: ignore[arg-type]
+    argv = qemu_argv(replace(usual, microvm=True))
+    assert values(qemu_argv(usual), "-machine") == ["q35"]
+    assert values(argv, "-machine") == ["microvm"]
+    assert values(argv, "-device") == [
+        "virtio-rng-device",
+        f"virtio-blk-device,drive=disk0{thread}",
+        "virtio-net-device,netdev=net",
+        "virtio-net-device,netdev=lab",
+    ]
+    assert "pci" not in " ".join(argv).lower()
+    assert ("tsc=reliable" in " ".join(argv)) == (accelerator == "tcg"), "it has no other clock there"
+    assert values(argv, "-drive") == values(qemu_argv(usual), "-drive")
+
+
 def test_every_disk_is_a_device_of_its_own_in_the_order_given() -> None:
     argv = qemu_argv(replace(VM, disks=(Disk("/a"), Disk("/b"))))
     assert [drive.split(",")[0] for drive in values(argv, "-drive")] == ["file=/a", "file=/b"]

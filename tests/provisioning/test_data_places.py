@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 
 from provisioning import data_device
+from provisioning.images.image import Image
+from provisioning.images.pack import add_modules
 from provisioning.machines import virtiofs
+from provisioning.machines.qemu import QEMU
 from suite.errors import RequestError
+from suite.job.ablations import properties_of
 from suite.job.datasets import Dataset
 
 DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=20, size_bytes=4000)
@@ -94,3 +98,23 @@ def test_without_virtiofs_on_either_side_the_reason_and_the_remedy_are_told(
     assert virtiofs.hindrance(tmp_path) is None
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert "root" in str(virtiofs.hindrance(tmp_path))
+
+
+def test_a_microvm_needs_a_kernel_with_virtio_over_mmio(make_image: Callable[..., Image]) -> None:
+    image = make_image()
+    (modules := image.tree / "usr/lib/modules/6.1").mkdir(parents=True)
+    assert "no virtio_mmio" in str(QEMU.hindrance(properties_of("microvm"), image))
+    (modules / "modules.builtin").write_text("kernel/drivers/virtio/virtio_mmio.ko\n")
+    assert QEMU.hindrance(properties_of("microvm"), image) is None
+
+
+def test_a_guest_loads_the_modules_that_its_machine_needs(tmp_path: Path) -> None:
+    (modules := tmp_path / "tree/usr/lib/modules/6.1").mkdir(parents=True)
+    (modules / "modules.dep").write_text("virtio.ko:\nvirtio_mmio.ko: virtio.ko\nvirtio_blk.ko: virtio.ko\n")
+    (modules / "modules.builtin").write_text("")
+    for name in ("virtio", "virtio_mmio", "virtio_blk"):
+        (modules / f"{name}.ko").touch()
+    (tmp_path / "root").mkdir()
+    add_modules(tmp_path / "tree", tmp_path / "root", ("virtio_mmio", "virtio_blk"))
+    assert (tmp_path / "root/modules.order").read_text() == "virtio.ko\nvirtio_mmio.ko\nvirtio_blk.ko\n"
+    assert len(list((tmp_path / "root/modules").iterdir())) == 3
