@@ -3,6 +3,7 @@
 Made for 100,000 records.
 """
 
+import datetime
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -70,8 +71,10 @@ class RecordHeader:
         record = _HEADER.decode(content)
         job = msgspec.json.decode(record.job, type=dict[str, Any])
         machine = msgspec.json.decode(record.environment, type=dict[str, Any])["host"]
+        columns = dict(zip((column.name for column in _HEADER.columns), _HEADER.values(record), strict=True))
+        datetime.datetime.fromisoformat(columns["started_at"]).timestamp()  # readers order and subtract it
         return cls(
-            **dict(zip((column.name for column in _HEADER.columns), _HEADER.values(record), strict=True)),
+            **columns,
             job=job,
             turns=Alternating.model_validate(job["turns"]) if job.get("turns") else None,
             host=Host.of(machine),

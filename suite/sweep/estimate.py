@@ -70,11 +70,11 @@ class Durations:
             return
         seconds = took_s or header.duration_s
         try:
-            fit = _fit(header, seconds)
-        except (ArithmeticError, AttributeError, MemoryError, TypeError, ValueError):
-            return  # what others have made: its steps are no numbers
-        self._seconds[_key(header.job, header)].append(seconds)
-        for key in _similar(header.job, header):
+            fit, own, similar = _fit(header, seconds), _key(header.job, header), _similar(header.job, header)
+        except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError):
+            return  # what others have made: its job is none, or its steps are no numbers
+        self._seconds[own].append(seconds)
+        for key in similar:
             self._fits[key].append(fit)
 
     def of(self, trial: Trial) -> float | None:

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 
 from suite.results.files import MOST_BYTES
-from suite.results.store import PLAN, TRIALS
+from suite.results.store import PLAN, TRIALS, stored_plan
+from suite.sweep.estimate import durations_below
 from tests.hostile.conftest import RUNS, Bench
 from tests.hostile.mutations import examples, json_texts
 from tests.hostile.test_fuzz import FUZZ, SAMPLES
@@ -71,6 +72,25 @@ def run(tmp_path: Path) -> Path:
 def foreign(run: Path) -> Path:
     """A record of the run, on bare metal."""
     return min((run / TRIALS).glob("*bare-metal*"))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda one: one.update(started_at="default"),
+        lambda one: one["job"].pop("scenario"),
+        lambda one: one["job"].pop("model"),
+        lambda one: one["job"].update(layers="none", target="vm"),
+    ],
+)
+def test_a_foreign_record_beside_a_run_does_not_end_its_forecast(edit: Edit, tmp_path: Path) -> None:
+    run = shutil.copytree(RUNS / "synthetic-all", tmp_path / "run")
+    for path in (run / "trials").iterdir():
+        record = json.loads(path.read_text())
+        edit(record)
+        path.write_text(json.dumps(record))
+    trials = stored_plan(RUNS / "synthetic-all").trials_of(0)
+    assert durations_below(tmp_path).guess(*trials).source == "rough"
 
 
 @pytest.mark.parametrize("edit", FOREIGN.values(), ids=FOREIGN)
