@@ -50,6 +50,8 @@ class QemuSpec:
     """PCI addresses of devices passed through."""
     microvm: bool = False
     """Whether it has QEMU's machine type ``microvm``, and virtio over MMIO."""
+    tsc_khz: int = 0
+    """The rate of the TSC of an emulated microvm, which has no clock to find it by: on a busy host it would hang."""
     more: tuple[str, ...] = ()
     """Further words of the command line."""
 
@@ -100,8 +102,7 @@ def _over_mmio(argv: list[str], accelerator: Accelerator) -> list[str]:
 def _kernel_words(spec: QemuSpec) -> str:
     """Return the command line of the kernel. Its own threads count as processes, too."""
     threads = f"sysctl.kernel.threads-max={2 * most_processes(len(spec.cpus))}"
-    # An emulated microvm has no other clock, and would count ticks of 4 ms.
-    clock = " tsc=reliable" if spec.microvm and spec.accelerator == "tcg" else ""
+    clock = f" tsc=reliable tsc_early_khz={spec.tsc_khz}" if spec.tsc_khz else ""
     return f"console=ttyS0 quiet loglevel=4 panic=-1 {threads}{clock}"
 
 

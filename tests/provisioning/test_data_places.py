@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from provisioning import data_device
 from provisioning.images.image import Image
 from provisioning.images.pack import add_modules
-from provisioning.machines import virtiofs
+from provisioning.machines import qemu, virtiofs
 from provisioning.machines.qemu import QEMU
 from suite.errors import RequestError
+from suite.interfaces import Completed
 from suite.job.ablations import properties_of
 from suite.job.datasets import Dataset
 
@@ -106,6 +108,12 @@ def test_a_microvm_needs_a_kernel_with_virtio_over_mmio(make_image: Callable[...
     assert "no virtio_mmio" in str(QEMU.hindrance(properties_of("microvm"), image))
     (modules / "modules.builtin").write_text("kernel/drivers/virtio/virtio_mmio.ko\n")
     assert QEMU.hindrance(properties_of("microvm"), image) is None
+
+
+def test_the_rate_of_the_tsc_is_half_the_bogomips(fake_node: Callable[..., Any]) -> None:
+    shown = "cpu MHz : 800.0\nbogomips\t: 5192.28\n"
+    assert qemu._tsc_khz(fake_node({("cat",): Completed(0, shown, "")})) == 2596140
+    assert qemu._tsc_khz(fake_node()) == 0
 
 
 def test_a_guest_loads_the_modules_that_its_machine_needs(tmp_path: Path) -> None:
