@@ -16,13 +16,16 @@ DAMAGED = (RuntimeError, pickle.UnpicklingError, EOFError, OSError, LookupError,
 """The exceptions of reading a file of anything else, or of giving a network what it holds."""
 
 
-def weights_sha256(network: torch.nn.Module) -> str:
+def weights_sha256(network: torch.nn.Module) -> str | None:
     """Return the SHA-256 of all weights and statistics: in the order of their names, each with its type and shape.
 
-    The bytes are those of the numbers in row order: neither the device nor the memory format matters.
+    The bytes are those of the numbers in row order: neither the device nor the memory format matters. None of a network
+    without weights: all such networks would be equal, and prove nothing.
     """
+    if not (state := network.state_dict()):
+        return None
     digest = hashlib.sha256()
-    for name, tensor in sorted(network.state_dict().items()):
+    for name, tensor in sorted(state.items()):
         if isinstance(tensor, torch.Tensor):
             plain = (tensor if tensor.layout == torch.strided else tensor.to_dense()).cpu().contiguous()
             digest.update(f"{name} {plain.dtype} {list(plain.shape)}\n".encode())

@@ -106,7 +106,7 @@ def spread(trials: pd.DataFrame) -> Spread:
                 columns.setdefault(metric.column, {})[index] = value.value
             else:
                 redefined[metric] = redefined.get(metric, 0) + 1
-    added = {name: pd.Series(column, dtype="float64").reindex(trials.index) for name, column in columns.items()}
+    added = pd.DataFrame(columns, index=trials.index, dtype="float64")
     warnings = tuple(
         AnalysisWarning(
             "metric-redefined",
@@ -115,4 +115,4 @@ def spread(trials: pd.DataFrame) -> Spread:
         )
         for metric, count in redefined.items()
     )
-    return Spread(trials.drop(columns="metrics").assign(**added), (*METRICS, *metrics.values()), warnings)
+    return Spread(trials.drop(columns="metrics").join(added), (*METRICS, *metrics.values()), warnings)

@@ -89,3 +89,7 @@ def test_a_training_says_the_digest_of_its_final_weights(spec: dict[str, Any]) -
             said.append(run_measure(parsed, trainer)[-1]["weights_sha256"])
             assert said[-1] == weights_sha256(trainer.network) != first
     assert said[0] == said[1], "the same seed is the same training"
+
+
+def test_a_network_that_holds_nothing_has_no_digest() -> None:
+    assert weights_sha256(torch.nn.Flatten()) is None
