@@ -195,7 +195,10 @@ def _bringing_options(registry: Registry) -> dict[str, type[OptionGroup]]:
     """Return the groups of options that members of a registry declare, by member."""
     broken = registry.failures()
     groups = {name: getattr(registry.get(name), "options", None) for name in registry if name not in broken}
-    return {name: group for name, group in groups.items() if group}
+    # One that inherits from another leaves the options to it.
+    declared = dict.fromkeys(filter(None, groups.values()))
+    first = {group: next(name for name in groups if groups[name] is group) for group in declared}
+    return {name: group for group, name in first.items()}
 
 
 OPTIONS: Mapping[str, Option] = _Options()

@@ -9,6 +9,7 @@ import pytest
 from suite.process_identity import boot_id
 from suite.userland import MANIFEST
 from tests.extensions.conftest import Package
+from tests.extensions.test_worker import example
 
 
 @pytest.fixture
@@ -95,6 +96,35 @@ class Toy(ContainerEngine):
 MEMBER = Toy()
 """
 
+OF_GVISOR = """
+from in_place import argv
+from provisioning.engines.gvisor import Gvisor
+
+class Toy(Gvisor):
+    name, program = "toy", "toy-runsc"
+    started = []
+
+    def version(self, node):
+        return "1.0"
+
+    def platform(self, node):
+        return self.chosen or "ptrace"
+
+    def begin(self, node, spec):
+        self.started.append(node.start(["sleep", "600"]))
+
+    def exec_argv(self, spec):
+        return argv(spec.memory_bytes)
+
+    def main_pid(self, node, name):
+        return self.started[-1].popen.pid
+
+    def remove_local(self, name):
+        self.started[-1].kill()
+
+MEMBER = Toy()
+"""
+
 WITH_AN_OPTION = """
 from suite.request.option import OptionGroup, Text, about
 
@@ -111,36 +141,10 @@ class Toy(ContainerEngine):
         return self
 """
 
-PROVIDER = """
-from contextlib import contextmanager
-from functools import partial
-from in_place import argv
-from provisioning.machines.base import Guest
-
-class Toy:
-    name, tools, local_tools = "toy", {}, {}
-
-    def version(self, node):
-        return "1.0"
-
-    def choose_accelerator(self, requested):
-        return "kvm", "a toy needs none"
-
-    def choose_common_accelerator(self, nodes, requested, image, note):
-        return "kvm"
-
-    def guest_capability(self, node, accelerator, own):
-        return own
-
-    @contextmanager
-    def booted(self, node, spec):
-        yield Guest(
-            lambda words: [*argv(spec.envelope.memory_bytes), *words],
-            {"accelerator": spec.accelerator, "host_cpus": list(spec.envelope.cpus), "disk": "none"},
-            ("machine:none",),
-        )
-
-MEMBER = Toy()
+PROVIDER = f"""
+import in_place
+{example("A machine provider")}
+Toy.wrap = lambda self, spec, words: [*in_place.argv(spec.envelope.memory_bytes), *words]
 """
 
 ABLATION = """
@@ -168,6 +172,16 @@ def test_a_container_engine_of_another_package_is_used(package: Package) -> None
     assert not list((package.place / "home/ledger").iterdir()), "the ledger's entry is gone, by way of the registry"
 
 
+def test_an_engine_of_another_package_that_inherits_from_gvisors_takes_one_file(package: Package) -> None:
+    package.add("virtbench.engines", "toy", OF_GVISOR)
+    (record,) = run(package, "--target", "container", "--engine", "toy")
+    engine = record["environment"]["target"]["container_engine"]
+    assert (engine["name"], engine["platform"]) == ("toy", "ptrace")
+    assert record["substitutes"] == ["platform:ptrace"]
+    refused = package.bench("run", "--target", "container", "--engine", "toy", "--ablate", "seccomp")
+    assert (refused.returncode, "gVisor cannot switch" in refused.stderr) == (2, True)
+
+
 def test_a_local_engine_with_an_option_of_its_own_is_no_cluster(package: Package) -> None:
     package.add("virtbench.engines", "toy", ENGINE.replace("class Toy(ContainerEngine):", WITH_AN_OPTION))
     # A cluster is told how many CPUs, and chooses which.
@@ -180,7 +194,7 @@ def test_a_local_engine_with_an_option_of_its_own_is_no_cluster(package: Package
 
 def test_a_machine_provider_of_another_package_is_used(package: Package) -> None:
     """The toy hands back this machine, so that only the mechanism is tested."""
-    package.add("virtbench.machines", "toy", PROVIDER)
+    package.add("virtbench.machines", "toy", PROVIDER, "TOY")
     (record,) = run(package, "--target", "vm", "--provider", "toy")
     assert record["outcome"]["status"] == "ok"
     assert record["job"]["layers"]["provider"] == "toy"
