@@ -82,7 +82,7 @@ def _called(*names: str) -> Callable[[psutil.Process], bool]:
 VICTIMS: dict[str, Callable[[psutil.Process], bool]] = {
     "worker": _is_worker,
     "container": _is_first,
-    "monitor": _called("conmon", "podman", "runc"),
+    "monitor": _called("conmon", "podman", "runc", "runsc"),
     "guest": _called("qemu-system-x86_64", "qemu-system-x86"),
     "ssh": _called("ssh"),
 }

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -30,6 +30,7 @@ from provisioning.machines.accelerator import choose
 from provisioning.machines.base import GuestSpec
 from provisioning.machines.qemu import QEMU
 from provisioning.nodes import LocalNode, local_node
+from provisioning.paths import home
 from provisioning.volumes import MOUNT, Volume
 from suite.errors import CommandError, RequestError
 from suite.interfaces import Layer, Node, open_stack
@@ -379,6 +380,37 @@ def test_an_engine_runs_a_container_by_the_oci_runtime_that_it_is_given(
     while _of_engines() - before and time.monotonic() < deadline_s:
         time.sleep(0.1)
     assert _of_engines() - before == set()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("victim", ["bench", "runsc", "runsc-sandbox", "runsc-gofer"])
+def test_kill_9_of_bench_or_of_gvisors_processes_leaves_nothing(victim: str) -> None:
+    require_root()
+    require("engine", "gvisor")
+    image, before = require_image(), _of_engines()
+    words = [sys.executable, "-c", OPENS, "gvisor", str(image.tree), image.digest, str(ENVELOPE.memory_bytes)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as opening:
+        assert opening.stdout is not None
+        assert opening.stdout.readline() + opening.stdout.readline() == b"begins\nopen\n"
+        (name,) = [path.name for path in Path(f"{RUN}/bundles").glob("virtbench-*") if f"{path}" not in before]
+        # The sandbox is called "exe", and calls itself by its first word.
+        lines = [(each, each.info["cmdline"] or [""]) for each in psutil.process_iter(["cmdline"])]
+        of_this = [(each, words[0]) for each, words in lines if name in " ".join(words)]
+        killed = [each for each, first in of_this if first == victim]
+        killed = [psutil.Process(opening.pid)] if victim == "bench" else killed
+        assert killed, of_this
+        for each in killed:
+            each.kill()
+        opening.send_signal(signal.SIGINT)
+        opening.wait(60)
+    with suppress(ledger.LedgerError):  # an entry of others, whose daemon is away
+        ledger.clean()
+    deadline_s = time.monotonic() + 5
+    while _of_engines() - before and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert _of_engines() - before == set()
+    assert not list(Path(RUN).glob(f"*/*{name}*"))
+    assert not [path for path in (home() / "ledger").glob("*.json") if name in path.read_text()]
 
 
 def _interrupted(words: list[str], after_s: float | None) -> tuple[int, float, float]:
