@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.load.records import FLOATS, Records, read_record
-from analysis.warnings.types import AnalysisWarning
+from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.errors import RequestError
-from suite.records.columns import TABLE
+from suite.records.columns import TABLE, counted_steps
 from suite.records.record import Steps
 from suite.results.files import remove_temporaries, whole
 from suite.results.store import StoreError
@@ -56,12 +56,22 @@ def steps_tables(records: Records, skipped: list[AnalysisWarning]) -> Iterator[p
     ok = records.trials[records.trials["ok"].astype(bool)]
     for begin in range(0, len(ok), _TRIALS_AT_ONCE):
         part = ok.iloc[begin : begin + _TRIALS_AT_ONCE]
-        read = [read_record(path) for path in part["path"]]
-        skipped += [record for record in read if isinstance(record, AnalysisWarning)]
-        steps = [None if isinstance(record, AnalysisWarning) else record.steps for record in read]
+        read = [_steps_of(path) for path in part["path"]]
+        skipped += [steps for steps in read if isinstance(steps, AnalysisWarning)]
+        steps = [None if isinstance(each, AnalysisWarning) else each for each in read]
         has_steps = [one is not None for one in steps]
         if any(has_steps):
             yield _steps_table(part.loc[has_steps, list(STEP_KEYS)], [one for one in steps if one is not None])
+
+
+def _steps_of(path: str) -> Any:  # noqa: ANN401 (decoded)
+    """Return the steps of a record, None if it has none, or the warning that they are left out."""
+    record = read_record(path)
+    if isinstance(record, AnalysisWarning) or record.steps is None:
+        return record if isinstance(record, AnalysisWarning) else None
+    if counted_steps(record.steps) != len(record.steps.elapsed_s):
+        return skipped_record(path, "its columns of steps are not equally long", "see what else: bench audit")
+    return record.steps
 
 
 def _steps_table(keys: pd.DataFrame, found: Sequence[Any]) -> pd.DataFrame:

@@ -49,8 +49,8 @@ def write_report(
 
 def render(
     records: Records, comparison: Comparison, explained: Explained, certificate: Certificate | None = None
-) -> str:
-    """Return the page as text."""
+) -> Iterator[str]:
+    """Return the page as text, in pieces: that of thousands of runs is hundreds of megabytes."""
 
     def figures(job: ComparedJob) -> Iterator[Figure]:
         for picture in pictures(comparison, job, normalised()):
@@ -63,7 +63,7 @@ def render(
     for kind in _ELEMENTS:
         environment.tests[kind.__name__.lower()] = partial(_is, kind)  # type: ignore[assignment]
     template = environment.from_string((files("analysis.report") / TEMPLATE).read_text(encoding="utf-8"))
-    return template.render(
+    return template.generate(
         runs=comparison.runs,
         document=[*with_explained_columns(page)],
         provenance=provenance(records),

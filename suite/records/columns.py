@@ -106,7 +106,7 @@ def _phases(steps: Any) -> list[list[float]]:  # noqa: ANN401 (decoded by the ta
     return [seconds for seconds in phases if seconds is not None]
 
 
-def _counted(steps: Any) -> int:  # noqa: ANN401
+def counted_steps(steps: Any) -> int:  # noqa: ANN401
     """Return the number of steps; if not all columns are as long, the length of another one than ``elapsed_s``."""
     columns = (*_phases(steps), *steps.phases.values(), *steps.losses.values())
     return next(iter({len(column) for column in columns} - {len(steps.elapsed_s)}), len(steps.elapsed_s))
@@ -303,7 +303,7 @@ AUDIT = (
     Column("failure", "outcome", FieldType(None, "text", _contradiction)),
     Column("close_s", "close_s", SECONDS, _CLOSED),
     Column("opening_s", "opening", PARTS_S, _measured("the parts of a metric"), {}),
-    Column("counted_steps", "steps", FieldType(None, "count", _counted)),
+    Column("counted_steps", "steps", FieldType(None, "count", counted_steps)),
     Column("steps_s", "steps.elapsed_s", SUM, default=REQUIRED_INSIDE),
     Column("phases_s", "steps", FieldType(None, "number", lambda steps: sum(map(sum, _phases(steps))))),
     Column("copied_s", "steps.copy_s", SUM, _STEPS),

@@ -83,14 +83,14 @@ def read_manifest(run: Path) -> Manifest | None:
         ) from error
 
 
-def write_atomic(path: Path, text: str, *, below: Path | None = None) -> None:
-    """Write ``path`` whole or not at all; see ``files.whole``, for ``below`` too.
+def write_atomic(path: Path, text: str | Iterator[str], *, below: Path | None = None) -> None:
+    """Write ``path`` whole or not at all; see ``files.whole``, for ``below`` too. ``text`` may come in pieces.
 
     Raises StoreError, with the old content in place, when the disk is full or the directory cannot be written.
     """
     try:
         with files.whole(path, below=below) as file:
-            file.write(text.encode())
+            file.writelines(piece.encode() for piece in ([text] if isinstance(text, str) else text))
     except OSError as error:
         raise StoreError(
             f"cannot write {path}: {error.strerror}",

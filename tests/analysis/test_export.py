@@ -92,6 +92,19 @@ def test_a_record_that_has_vanished_is_named(tmp_path: Path, save: Any) -> None:
     assert gone.trial_id in one.message
 
 
+def test_a_record_whose_columns_of_steps_are_not_equally_long_is_named(tmp_path: Path, save: Any) -> None:
+    even = Steps(elapsed_s=[1.0, 1.0], data_s=[0.1, 0.1], compute_s=[0.9, 0.9])
+    records = [save(block=block, steps=even) for block in range(2)]
+    path = tmp_path / "run/trials" / f"{records[0].trial_id}.json"
+    uneven = json.loads(path.read_text())
+    uneven["steps"]["compute_s"].pop()
+    path.write_text(json.dumps(uneven))
+    skipped: list[AnalysisWarning] = []
+    assert sum(map(len, steps_tables(load([tmp_path / "run"]), skipped))) == 2
+    (one,) = skipped
+    assert "columns of steps are not equally long" in one.message
+
+
 def test_parquet_has_one_schema_for_all_runs_with_integers_and_timestamps(tmp_path: Path, save: Any) -> None:
     save("training", block=0, engine="podman", metrics={})
     save("probing", engine="runc", **probe("disk", seq_read=(512.0, "MB/s", "more")))

@@ -120,7 +120,7 @@ def test_tables_markdown_and_page_give_the_verdicts_of_the_json(
     texts = {
         "overview": terminal(document(comparison)),
         "markdown": as_markdown(comparison),
-        "page": page.render(records, comparison, explained),
+        "page": "".join(page.render(records, comparison, explained)),
     }
     for surface, text in texts.items():
         # A ratio below 0.1 is shorter in the overview.
