@@ -65,7 +65,7 @@ def render(
     template = environment.from_string((files("analysis.report") / TEMPLATE).read_text(encoding="utf-8"))
     return template.generate(
         runs=comparison.runs,
-        document=[*with_explained_columns(page)],
+        document=with_explained_columns(page),
         provenance=provenance(records),
         trains=any(not group.job.traits.probes for group in comparison.groups),
         certificate=certificate,
