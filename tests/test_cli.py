@@ -471,7 +471,7 @@ def test_a_member_that_fails_to_load_is_refused_where_it_was_named(bench: Bench,
 def test_help_and_completion_load_no_member_of_another_package(bench: Bench) -> None:
     assert bench("run", "--help").exit_code == 0
     complete = ShellComplete(cli.main, {}, "bench", "_BENCH_COMPLETE")
-    assert [each.value for each in complete.get_completions(["run", "--model"], "t")] == ["torn"]
+    assert [each.value for each in complete.get_completions(["run", "--model"], "to")] == ["torn"]
 
 
 def test_a_trial_that_fails_makes_the_exit_code_1_and_the_others_are_measured(bench: Bench, machine: Machine) -> None:
