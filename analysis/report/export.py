@@ -67,9 +67,9 @@ def steps_tables(records: Records, skipped: list[AnalysisWarning]) -> Iterator[p
 def _steps_of(path: str) -> Any:  # noqa: ANN401 (decoded)
     """Return the steps of a record, None if it has none, or the warning that they are left out."""
     record = read_record(path)
-    if isinstance(record, AnalysisWarning) or record.steps is None:
-        return record if isinstance(record, AnalysisWarning) else None
-    if counted_steps(record.steps) != len(record.steps.elapsed_s):
+    if isinstance(record, AnalysisWarning):
+        return record
+    if record.steps and counted_steps(record.steps) != len(record.steps.elapsed_s):
         return skipped_record(path, "its columns of steps are not equally long", "see what else: bench audit")
     return record.steps
 

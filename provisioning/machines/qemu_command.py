@@ -68,14 +68,8 @@ def qemu_argv(spec: QemuSpec) -> list[str]:
         *(PROGRAM, "-name", f"{spec.name},debug-threads=on"),
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
-        *(
-            "-machine",
-            "microvm" if spec.microvm else "q35",
-            "-accel",
-            accel,
-            "-cpu",
-            "host" if spec.accelerator == "kvm" else "max",
-        ),
+        *("-machine", "microvm" if spec.microvm else "q35"),
+        *("-accel", accel, "-cpu", "host" if spec.accelerator == "kvm" else "max"),
         *("-smp", f"{len(spec.cpus)},sockets=1,cores={len(spec.cpus)},threads=1", "-m", f"{spec.memory_bytes >> 20}M"),
         *("-kernel", spec.kernel, "-initrd", spec.initrd, "-append", _kernel_words(spec)),
         # The suite keeps the end of what it says: a file would grow for as long as the guest likes.

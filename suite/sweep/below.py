@@ -1,4 +1,4 @@
-"""What readers of runs ask of the sweep around them, without waiting for the model of sweeps where there is none."""
+"""Find the sweep around a run, and the runs of a sweep, without importing the model of sweeps where there is none."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
