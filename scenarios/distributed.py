@@ -20,7 +20,7 @@ from suite.records.record import Rank
 from suite.registries import WORKLOADS
 from suite.request.option import Count, OptionGroup, about, given
 from suite.request.request import RunRequest
-from worker.spec import Membership
+from worker.spec import SERVERLESS, SPLIT, Membership
 
 PORT = 29500
 """The port of the rendezvous where rank 0 has a network of its own: nothing else listens there."""
@@ -34,18 +34,19 @@ class DistributedOptions(OptionGroup):
 
     strategy: Strategy = about(
         "parameter-server",
-        "Exchange of gradients: parameter-server, parameter-server-async or all-reduce.",
+        "Exchange between instances: gradients by parameter-server, parameter-server-async or all-reduce; split: one "
+        "has the generator of a GAN, the other the discriminator and the data.",
     )
     workers: Count | None = about(None, "Workers of the job. Default: 2.")
     ps: Count | None = about(
         None,
-        "Parameter servers of the job. Default: 1; all-reduce has none.",
-        excludes=(given("strategy", "all-reduce", why="it has no server"),),
+        "Parameter servers of the job. Default: 1; all-reduce and split have none.",
+        excludes=(given("strategy", *SERVERLESS, why="it has no server"),),
     )
 
 
 class Distributed(ReadingScenario):
-    """The paper's distributed benchmark: parameter servers, or all-reduce."""
+    """The paper's distributed benchmark: parameter servers, all-reduce, or a split GAN."""
 
     name = "distributed"
     options = DistributedOptions
@@ -53,19 +54,39 @@ class Distributed(ReadingScenario):
 
     def ranks(self, request: RunRequest) -> tuple[int, int]:
         asked = request.options(DistributedOptions)
-        return asked.workers or 2, 0 if asked.strategy == "all-reduce" else asked.ps or 1
+        return asked.workers or 2, 0 if asked.strategy in SERVERLESS else asked.ps or 1
 
     def strategy(self, request: RunRequest) -> Strategy:
         return request.options(DistributedOptions).strategy
 
     def check_model(self, request: RunRequest, model: str) -> None:
         super().check_model(request, model)
-        workers, servers = self.ranks(request)
-        if WORKLOADS.get(model).communicates and (servers or workers < 2):
-            asked = f"{option('strategy')} {self.strategy(request)}" if servers else f"{option('workers')} {workers}"
+        workload, strategy, (workers, servers) = WORKLOADS.get(model), self.strategy(request), self.ranks(request)
+        if workload.communicates and (strategy != "all-reduce" or workers < 2):
+            asked = f"{option('strategy')} {strategy}" if strategy != "all-reduce" else f"{option('workers')} {workers}"
             raise RequestError(
                 f"{model} exchanges messages between workers, which {asked} does not have it do",
                 remedy=f"use {option('strategy')} all-reduce with {option('workers')} 2 or more",
+            )
+        self._check_strategy(model, strategy, workers, servers)
+
+    def _check_strategy(self, model: str, strategy: Strategy, workers: int, servers: int) -> None:
+        """Raise RequestError for a workload that the strategy cannot train."""
+        workload, all_reduce = WORKLOADS.get(model), f"use {option('strategy')} all-reduce"
+        asked = f"{option('strategy')} {strategy}"
+        if strategy == SPLIT and not workload.splits:
+            raise RequestError(
+                f"{model} has no generator and discriminator that {asked} could put on two instances", remedy=all_reduce
+            )
+        if strategy == SPLIT and workers != 2:
+            raise RequestError(
+                f"{asked} has one instance for the generator and one for the discriminator, not {workers}",
+                remedy=f"use {option('workers')} 2",
+            )
+        if servers and not workload.descends:
+            raise RequestError(
+                f"parameter servers update by plain gradient descent, and {model} has optimizers of its own",
+                remedy=all_reduce,
             )
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
@@ -255,9 +276,12 @@ def _blamed(failed: Sequence[tuple[RankProcess, BaseException]]) -> BaseExceptio
 def _measurement(ranks: Sequence[RankProcess], measured: Mapping[int, Measurement]) -> Measurement:
     """Return the job's numbers from those ``measured`` of its workers, by rank."""
     first = _workers(ranks)[0]
+    distributed = first.job.trial.job.distributed
+    # The ranks of a split GAN train on one batch: that of the first, which has the data.
+    batches = [first.number] if distributed and distributed.strategy == SPLIT else list(measured)
     with recordable(first.job.argv):
         return measured[first.number].changed(
-            throughput_per_s=sum(each.throughput_per_s or 0.0 for each in measured.values()),
+            throughput_per_s=sum(measured[number].throughput_per_s or 0.0 for number in batches),
             # Every worker has the whole data set, as in the paper.
             data_use=data_use_of(first.job),
             ranks=[record_of(rank, measured.get(rank.number)) for rank in ranks],
@@ -284,6 +308,8 @@ def record_of(rank: RankProcess, measured: Measurement | None = None) -> Rank:
         communicate_s=sum(steps.communicate_s) if steps and steps.communicate_s else None,
         sent_bytes=exchanged.get("bytes_sent"),
         received_bytes=exchanged.get("bytes_received"),
+        interface_sent_bytes=exchanged.get("interface_sent_bytes"),
+        interface_received_bytes=exchanged.get("interface_received_bytes"),
         links=list(instance.links),
         clock_offset_s=instance.clock_offset_s,
     )

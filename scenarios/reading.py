@@ -100,7 +100,7 @@ def _arranged(trial: Trial, dataset: Dataset, state: str, node: Node, argv: Sequ
             remedy="nothing may change the data set during a run; start a new run with the set as it is now",
         )
     share = said.get("page_cache_share")
-    if share is None:
+    if share is None or node.facts.get("seccomp") == "sentry":  # to which every page of a file is resident
         return None
     if not isinstance(share, float | int) or not 0 <= share <= 1:
         raise MeasurementError(f"the share of the page cache is {share!r}", kind="protocol", command=command)

@@ -289,6 +289,8 @@ def test_more_threads_than_cpus_are_refused(bench: Bench) -> None:
 
 
 COLLECTIVES = ("--scenario", "distributed", "--model", "collectives")
+GAN = ("--scenario", "distributed", "--model", "gan")
+SPLIT = ("--scenario", "distributed", "--strategy", "split")
 AGGRESSIVE = ("--scenario", "shared", "--memory", "2G", "--cpus", "0-1", "--aggressor")
 
 
@@ -325,6 +327,12 @@ AGGRESSIVE = ("--scenario", "shared", "--memory", "2G", "--cpus", "0-1", "--aggr
         ((*AGGRESSIVE, "collectives"), "collectives cannot be trained in the scenario shared"),
         (COLLECTIVES, "between workers, which --strategy parameter-server does not have it do"),
         ((*COLLECTIVES, "--strategy", "all-reduce", "--workers", "1"), "between workers, which --workers 1 does not"),
+        ((*GAN, "--strategy", "parameter-server"), "parameter servers update by plain gradient descent, and gan has"),
+        ((*SPLIT, "--model", "vae"), "vae has no generator and discriminator that --strategy split"),
+        ((*SPLIT, "--model", "alexnet"), "alexnet has no generator and discriminator"),
+        ((*SPLIT, "--model", "progressive-gan"), "progressive-gan has no generator and discriminator"),
+        ((*SPLIT, "--model", "gan", "--workers", "3"), "one for the discriminator, not 3"),
+        ((*SPLIT, "--model", "gan", "--ps", "1"), "--ps and --strategy split exclude each other"),
         (("--model", "alexnet-small"), "--model alexnet-small is not for --scenario synthetic"),
         (("--fio-job", "job.fio"), "--fio-job does not apply to --scenario synthetic"),
         (("--scenario", "probe", "--fio-job", "nowhere.fio"), "nowhere.fio cannot be read"),

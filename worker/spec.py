@@ -56,7 +56,9 @@ class Data(Strict, frozen=True):
         return load_member("kind", self.kind, self.plugin, DataKind)
 
 
-STRATEGIES = ("parameter-server", "parameter-server-async", "all-reduce")
+SPLIT = "split"
+SERVERLESS = ("all-reduce", SPLIT)
+STRATEGIES = ("parameter-server", "parameter-server-async", *SERVERLESS)
 
 
 class Membership(Strict, frozen=True):
@@ -82,9 +84,11 @@ class Membership(Strict, frozen=True):
             raise ValueError(f"strategy is {self.strategy!r}; it can be {', '.join(STRATEGIES)}")
         if self.workers < 1:
             raise ValueError(f"workers is {self.workers}; a job needs one at least")
-        if self.strategy == "all-reduce" and self.servers:
-            raise ValueError(f"servers is {self.servers}; all-reduce has none")
-        if self.strategy != "all-reduce" and self.servers < 1:
+        if self.strategy == SPLIT and self.workers != 2:
+            raise ValueError(f"workers is {self.workers}; {SPLIT} has one for each of two networks")
+        if self.strategy in SERVERLESS and self.servers:
+            raise ValueError(f"servers is {self.servers}; {self.strategy} has none")
+        if self.strategy not in SERVERLESS and self.servers < 1:
             raise ValueError(f"servers is {self.servers}; {self.strategy} needs one at least")
         if not 0 <= self.rank < self.world:
             raise ValueError(f"rank is {self.rank}; with {self.world} ranks it is 0 to {self.world - 1}")
@@ -106,6 +110,11 @@ class Membership(Strict, frozen=True):
     @property
     def is_server(self) -> bool:
         return self.rank < self.servers
+
+    @property
+    def generates(self) -> bool:
+        """Return whether this is the rank of a split GAN that has the generator."""
+        return self.strategy == SPLIT and self.rank == 1
 
     @property
     def others(self) -> list[int]:

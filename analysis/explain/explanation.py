@@ -55,12 +55,17 @@ class Prediction:
 
 @dataclass(frozen=True)
 class CommunicatingShare:
-    """The share of communication in a step: as ``collectives`` predicts where nothing hides it, and as measured."""
+    """What the rank that sends most sends in a step, and the share of communication in a step."""
 
     step_bytes: float
-    bandwidth_mb_s: float
-    predicted: float
+    """By the shapes of what is sent."""
+    interface_bytes: float | None
+    """By its interface, headers included; None if the record does not have it."""
     measured: float
+    bandwidth_mb_s: float | None = None
+    """None without ``collectives`` on the same hosts, layers and network among the records."""
+    predicted: float | None = None
+    """The share by that bandwidth, if nothing hid the communication."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class Explanation:
     prediction: Prediction | None = None
     """Present if probes of the same host, envelope and layers are among the records."""
     communicating: CommunicatingShare | None = None
-    """Present if ``collectives`` on the same hosts, layers and network is among the records."""
+    """Present for a distributed training."""
     withheld: tuple[str, ...] = ()
     """Why the trials decide nothing, so that no part is a share of the difference; empty where their verdict stands."""
 

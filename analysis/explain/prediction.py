@@ -9,6 +9,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -31,6 +32,7 @@ from analysis.load.records import Records
 from analysis.statistics.ratios import locate
 from suite.job.envelope import parse_bytes
 from suite.job.job import BETWEEN
+from suite.records.record import Rank
 from suite.targets import BASELINE
 
 _CPU = ("cpu/matrix-product-all-threads", "cpu/matrix-product-one-thread")
@@ -87,43 +89,54 @@ def predictions(
 def communicating_shares(
     explanations: Sequence[Explanation], trials: pd.DataFrame, records: Records
 ) -> list[CommunicatingShare | None]:
-    """Return the share for each explanation; None without ``collectives`` on its hosts, layers and network."""
+    """Return the share for each explanation; None without bytes or steps in its records."""
     ok = trials[trials["ok"]]
     ok = ok.assign(key=_places(ok, _HOST[:2], _NETWORK) + "\n" + ok["target"].astype(str))
     first, ranks = ok.groupby(ROW).first(), records.evidence.set_index("path")["ranks"]
-    found = []
+    found: list[CommunicatingShare | None] = []
     for one in explanations:
         training = first.loc[(*vars(one.job).values(), one.model, one.target)]
         exchanged = ok[ok["model"].eq("collectives") & ok["key"].eq(training["key"])]
-        sent = max((rank.sent_bytes or 0 for rank in ranks[training["path"]] or ()), default=0)
-        step_bytes = sent / (training["steps"] + training["warmup_steps"]) if sent else 0.0
+        steps = training["steps"] + training["warmup_steps"]
+        step_bytes, carried = _sent_in_step(ranks[training["path"]] or (), steps)
         phases = ("data", "copy", "compute", "communicate")
         spent_s = {part.name: part.target_s / training["steps"] for part in one.parts if part.name in phases}
         # Records of others hold any number: a step of none, or of no time.
         known = step_bytes > 0 and math.isfinite(math.fsum(spent_s.values())) and "communicate" in spent_s
         reduced = "strategy=all-reduce" in training["settings"]
-        found.append(_communicating(spent_s, step_bytes, exchanged, reduced=reduced) if known else None)
+        if not known:
+            found.append(None)
+            continue
+        measured = spent_s["communicate"] / math.fsum(spent_s.values())
+        share = CommunicatingShare(step_bytes, carried, measured)
+        found.append(_predicted_share(share, spent_s, exchanged, reduced=reduced))
     return found
 
 
-def _communicating(
-    spent_s: Mapping[str, float], step_bytes: float, exchanged: pd.DataFrame, *, reduced: bool
-) -> CommunicatingShare | None:
-    """Return the share by the bandwidth between the two nearest sizes, by their logarithms; None without any."""
+def _sent_in_step(ranks: Sequence[Rank], steps: int) -> tuple[float, float | None]:
+    """Return what the rank that sends most sends in a step, by the shapes and by its interface."""
+    most = max(ranks, key=lambda rank: rank.sent_bytes or 0, default=None)
+    if most is None or not most.sent_bytes or steps <= 0:
+        return 0.0, None
+    return most.sent_bytes / steps, most.interface_sent_bytes / steps if most.interface_sent_bytes else None
+
+
+def _predicted_share(
+    share: CommunicatingShare, spent_s: Mapping[str, float], exchanged: pd.DataFrame, *, reduced: bool
+) -> CommunicatingShare:
+    """Complete a share by the bandwidth between the two nearest sizes, by their logarithms, if there are any."""
     operation, largest_bytes = ("all-reduce", 25 << 20) if reduced else ("point-to-point", 2 << 20)
     named = re.compile(rf"training/collectives/{operation}-([1-9]\d*[KM]iB)-bandwidth")
     columns = [named.fullmatch(name) for name in map(str, exchanged)]
     rates = {math.log(parse_bytes(found[1])): float(exchanged[found[0]].median()) for found in columns if found}
     rates = {size: rate for size, rate in rates.items() if rate > 0}
     if not rates:
-        return None
-    sizes, at = sorted(rates), math.log(min(step_bytes, largest_bytes))
+        return share
+    sizes, at = sorted(rates), math.log(min(share.step_bytes, largest_bytes))
     bandwidth_mb_s = float(np.interp(at, sizes, [rates[size] for size in sizes]))
-    predicted_s, step_s = step_bytes / bandwidth_mb_s / 1e6, math.fsum(spent_s.values())
-    rest_s = step_s - spent_s["communicate"]
-    return CommunicatingShare(
-        step_bytes, bandwidth_mb_s, predicted_s / (rest_s + predicted_s), spent_s["communicate"] / step_s
-    )
+    predicted_s = share.step_bytes / bandwidth_mb_s / 1e6
+    rest_s = math.fsum(spent_s.values()) - spent_s["communicate"]
+    return replace(share, bandwidth_mb_s=bandwidth_mb_s, predicted=predicted_s / (rest_s + predicted_s))
 
 
 def _withheld(comparison: Comparison, target: str) -> bool:

@@ -4,14 +4,17 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
 from analysis.compare.results import Circumstances, ComparedJob, Comparison, Group, SameWork, TargetSummary
 from analysis.load.computed import AGREEMENTS
 from analysis.load.metrics import METRICS, Metric
 from analysis.load.plans import plan_of
-from analysis.report.claim import OUTCOMES, Claim, lower, on_hosts
+from analysis.report.claim import OUTCOMES, Claim, direction, lower, on_hosts
 from analysis.report.formatting import duration, number, percent, shown
+from analysis.statistics.ratios import slower_by
+from suite.job.ablations import label_of
 from suite.job.profiles import PROFILES
 from suite.request.repetitions import RepetitionOptions
 from suite.targets import BASELINE
@@ -33,7 +36,22 @@ def answer(comparison: Comparison, run: Path | None = None) -> list[str]:
     # Several numbers without a verdict have the same reasons.
     together = len(found) > MOST_SENTENCES or (len(found) > 1 and all(one.withheld for one in found))
     sentences = [_together(found)] if together else [one.sentence for one in found]
-    return [*sentences, *same_work(comparison), *(next_steps(comparison, run) if run else ())]
+    return [*sentences, *switched(comparison), *same_work(comparison), *(next_steps(comparison, run) if run else ())]
+
+
+def switched(comparison: Comparison) -> Iterator[str]:
+    """Yield the sentence on the ablations that make their targets slower or faster; none without such a verdict."""
+    clauses: dict[str, list[str]] = {}
+    for group in comparison.groups:
+        for one, metric in product(group.ablations, deciding_metrics(group)):
+            effect = one.effects.get(metric.name)
+            if effect and effect.verdict and effect.verdict.name in ("slower", "faster"):
+                what = f"{group.model} {metric.name}" if metric.of_probe else group.model
+                slower = direction(slower_by(effect.ratio, more_is_faster=metric.more_is_faster))
+                clauses.setdefault(f"{one.target}, {label_of(one.ablation)}", []).append(f"{what} {slower}")
+    if clauses:
+        named = (f"{name}: {', '.join(own[:MOST_SENTENCES])}" for name, own in clauses.items())
+        yield f"Switched in the same blocks: {'; '.join(named)}."
 
 
 def next_steps(comparison: Comparison, run: Path) -> Iterator[str]:

@@ -160,11 +160,11 @@ class Claim:
 
     def _between(self) -> str:
         if self.interval is None or self.found is None or self.found.interval is None:
-            return f"{_direction(self.slower or 0.0)}, with no interval"
+            return f"{direction(self.slower or 0.0)}, with no interval"
         if not sensible(self.found.interval):
             return TOO_NOISY
         low, high = self.interval
-        return f"between {_direction(high)} and {_direction(low)}"
+        return f"between {direction(high)} and {direction(low)}"
 
     @property
     def more_blocks(self) -> int | None:
@@ -219,7 +219,7 @@ def on_hosts(hosts: Iterable[str]) -> str:
     return f" on host {' and '.join(hosts)}" if hosts else ""
 
 
-def _direction(slower: float) -> str:
+def direction(slower: float) -> str:
     """Return ``12 % slower``, ``3 % faster``, and beyond a factor of two ``4.5 times as fast``."""
     if abs(slower) > 1:
         return f"{number(1 + abs(slower))} times as {'fast' if slower < 0 else 'slow'}"

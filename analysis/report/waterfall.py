@@ -108,9 +108,11 @@ def _steps(found: StepTimes) -> str:
 def prediction_lines(one: Explanation) -> Iterator[str]:
     """Yield what the probes predict for each part and for the whole, and where the measurement departs from it."""
     if share := one.communicating:
+        carried = f" ({share.interface_bytes / 1e6:.3g} MB by its interface)" if share.interface_bytes else ""
+        predicted = f"; {share.predicted:.0%} predicted by collectives if nothing hides it" if share.predicted else ""
         yield (
-            f"communication in a step: {share.predicted:.0%} predicted by collectives if nothing hides it "
-            f"({share.step_bytes / 1e6:.3g} MB at {share.bandwidth_mb_s:.3g} MB/s), {share.measured:.0%} measured"
+            f"communication: a rank sends {share.step_bytes / 1e6:.3g} MB in a step{carried}, "
+            f"{share.measured:.0%} of it measured{predicted}"
         )
     if (found := one.prediction) is None:
         return

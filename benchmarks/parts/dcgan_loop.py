@@ -1,7 +1,8 @@
 """The training loop of PyTorch's example of DCGAN, as one would write it by hand: no suite, one timing of all steps.
 
-Run by ``benchmarks/dcgan.py``; arguments: batch, image_px (64), warmup_steps, steps, threads, seed. Prints images per
-second. Networks, losses, settings and the order of the passes are the example's (latent 100, widths of 64, Adam 2e-4).
+Run by ``benchmarks/plain_loop.py``; arguments: batch, image_px (64), channels (3), warmup_steps, steps, threads, seed.
+Prints images per second. Networks, losses, settings and the order of the passes are the example's (latent 100, widths
+of 64, Adam 2e-4).
 """
 
 import sys
@@ -43,7 +44,7 @@ def discriminator() -> nn.Module:
 
 
 def main() -> None:
-    batch, image_px, warmup_steps, steps, threads, seed = map(int, sys.argv[1:])
+    batch, image_px, _, warmup_steps, steps, threads, seed = map(int, sys.argv[1:])
     torch.set_num_interop_threads(1)
     torch.set_num_threads(threads)
     torch.manual_seed(seed)

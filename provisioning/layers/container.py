@@ -12,6 +12,7 @@ from provisioning.cgroup.limits import disks_under
 from provisioning.engines.base import ContainerEngine, ContainerSpec
 from provisioning.gpus import edits_for
 from provisioning.lab.containers import ContainerBridge, attached
+from provisioning.layers.userland import own_environment
 from provisioning.nodes import HostProcesses, WrappedNode, is_guest, limit_facts, undone_when_lost
 from provisioning.volumes import MOUNT, check_one_filesystem, same_device
 from suite.errors import RequestError
@@ -103,6 +104,7 @@ class ContainerLayer:
                     **limit_facts(host_processes, spec.limited_disks),
                 },
                 host_processes=host_processes,
+                backing=_page_cache_behind(node, about),
             )
 
     def specification(self, node: Node, tree: str) -> ContainerSpec:
@@ -129,6 +131,11 @@ class ContainerLayer:
             limited_disks=disks_under((tree, node.data)) if limit else (),
             disk_limit_bytes_per_s=limit or 0,
         )
+
+
+def _page_cache_behind(node: Node, engine: Engine) -> Node | None:
+    """Return the machine of a sandbox, whose sentry drops no page of the machine's cache."""
+    return own_environment(node, node.cpus) if engine.kernel == "sentry" and node.local else None
 
 
 def _substitutes(node: Node, spec: ContainerSpec, engine: ContainerEngine, about: Engine) -> Iterator[str]:

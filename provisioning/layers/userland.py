@@ -102,7 +102,7 @@ class UserlandLayer:
             disks = cgroups.disks_under((tree, node.data)) if self.properties.disk_limit_bytes_per_s else ()
             enter = cgroups.create(node, group, self.envelope, self.properties, disks)
             if pinned:
-                enter += taskset(self.envelope)
+                enter += taskset(self.envelope.cpus)
             host_processes = HostProcesses(group=ControlGroup.named(group))
             edits = edits_for(node, self.gpus)
 
@@ -145,17 +145,17 @@ class OwnEnvironmentLayer:
 
     @contextmanager
     def opened(self, node: Node) -> Iterator[Node]:
-        inside = own_environment(node, self.envelope)
+        inside = own_environment(node, self.envelope.cpus)
         with node.opening.running("tree"):
             inside.run(["true"])
         yield inside
 
 
-def own_environment(node: Node, envelope: Envelope) -> WrappedNode:
-    """Return the machine with the suite's own Python, on the envelope's CPUs."""
+def own_environment(node: Node, cpus: Sequence[int]) -> WrappedNode:
+    """Return the machine with the suite's own Python, on these CPUs."""
     return WrappedNode(
         parent=node,
-        wrap=lambda argv: ["setpriv", "--pdeathsig", "KILL", *taskset(envelope), *argv],
+        wrap=lambda argv: ["setpriv", "--pdeathsig", "KILL", *taskset(cpus), *argv],
         name=f"{node.name}/own-environment",
         userland=None,
         cpus=node.cpus,
@@ -166,6 +166,6 @@ def own_environment(node: Node, envelope: Envelope) -> WrappedNode:
     )
 
 
-def taskset(envelope: Envelope) -> list[str]:
-    """Return the words that run a command on the envelope's CPUs."""
-    return ["taskset", "--cpu-list", format_cpu_list(envelope.cpus)]
+def taskset(cpus: Sequence[int]) -> list[str]:
+    """Return the words that run a command on these CPUs."""
+    return ["taskset", "--cpu-list", format_cpu_list(cpus)]

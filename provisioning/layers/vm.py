@@ -43,7 +43,7 @@ class VmLayer:
                 local=False,
                 facts=booted.facts,
                 data=MOUNT if volume else None,
-                backing=own_environment(node, self.spec.envelope) if shared else None,
+                backing=own_environment(node, self.spec.envelope.cpus) if shared else None,
                 substitutes=(*booted.substitutes, *elsewhere),
             )
             if shared:

@@ -9,7 +9,7 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
 from suite.part import Part
 
-Strategy = Literal["parameter-server", "parameter-server-async", "all-reduce"]
+Strategy = Literal["parameter-server", "parameter-server-async", "all-reduce", "split"]
 ContainerNetwork = Literal["overlay", "bridge", "host"]
 """The networks of containers that can be asked for."""
 Role = Literal["server", "worker", "client", "victim", "aggressor"]

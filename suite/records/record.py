@@ -177,7 +177,11 @@ class Rank(Part):
     communicate_s: Seconds | None = None
     """Communication that a step waited for, without what overlapped with computing."""
     sent_bytes: Count | None = None
+    """What it sent for its steps, warm-up included, without headers; all-reduce is reckoned from the gradients."""
     received_bytes: Count | None = None
+    interface_sent_bytes: Count | None = None
+    """What its interface sent meanwhile, with headers and with whatever else it carried."""
+    interface_received_bytes: Count | None = None
     links: list[Link] = []
     """The connections to all other ranks."""
     clock_offset_s: Annotated[float, Field(allow_inf_nan=False)] | None = None

@@ -62,10 +62,10 @@ class PlannedScenario(Traits, ABC):
                 remedy=f"use {option('scenario')} {' or '.join(workload.scenarios)} for it, or another "
                 f"{option('model')}",
             )
-        if (self.spread or request.gpus.parallel != "none") and not workload.divisible:
+        if request.gpus.parallel != "none" and not workload.one_loss:
             raise RequestError(
-                f"{model} has a training step of its own, which cannot be spread over devices or instances",
-                remedy=f"leave out {option('parallel')}, or use another {option('model')} or {option('scenario')}",
+                f"{model} has a training step of its own, which cannot be spread over devices",
+                remedy=f"leave out {option('parallel')}, or use another {option('model')}",
             )
 
     def ranks(self, request: RunRequest) -> tuple[int, int]:

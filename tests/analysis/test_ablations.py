@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from analysis.compare.comparison import compare
 from analysis.compare.convergence import should_stop_run
 from analysis.compare.regression import regress
 from analysis.load.records import load
+from analysis.report.answer import answer
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import as_json
@@ -76,6 +78,8 @@ def test_a_switch_is_held_against_its_own_target_and_never_mixed_into_it(tmp_pat
     (group,) = comparison.groups
     assert [(summary.target, summary.ok) for summary in group.targets] == [("bare-metal", 8), ("container", 8)]
     assert group.targets[1].estimates["throughput"].ratio == pytest.approx(0.9, rel=0.01)
+    (said,) = (line for line in answer(comparison) if line.startswith("Switched"))
+    assert re.fullmatch(r"Switched in the same blocks: container, seccomp off: resnet50 5\.\d+ % faster\.", said)
     (one,) = comparison.ablations
     assert (one.target, one.ablation, set(one.effects)) == (
         "container",

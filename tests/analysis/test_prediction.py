@@ -20,6 +20,7 @@ from suite.job.lab import LabSpec
 from suite.records.environment import Environment
 from suite.records.record import MetricValue, Rank, Steps, Timeline
 from tests.analysis.conftest import explained_by, probe
+from worker.spec import SERVERLESS
 
 OPTIONS = {"engine": "runc", "isa": "shared"}
 
@@ -186,7 +187,7 @@ def own_metric(value: float) -> MetricValue:
 
 def joined(strategy: Any = "all-reduce", rate: str = "1gbit", sent_bytes: int | None = None) -> dict[str, Any]:
     """Two workers that send so many bytes in the warm-up step and the three measured ones, of 2 s with 1 s of it."""
-    servers = 0 if strategy == "all-reduce" else 1
+    servers = 0 if strategy in SERVERLESS else 1
     lab = LabSpec(nodes=2 + servers, rate=rate)
     ranks = [
         Rank(rank=n, role="worker", address="a", interface="lo", environment=Environment(), sent_bytes=sent_bytes)
@@ -221,13 +222,26 @@ def test_collectives_predict_the_communicating_share_beside_the_measured_one(
     assert share.measured == 0.5
     one = next(one for one in explained_by(load([tmp_path / "training", tmp_path / "exchange"])).explanations)
     (line,) = prediction_lines(one)
-    assert line.startswith("communication in a step: ")
-    assert line.endswith("50% measured")
+    assert line.startswith(f"communication: a rank sends {step_bytes / 1e6:.3g} MB in a step")
+    assert "50% of it measured; " in line
+    assert line.endswith("predicted by collectives if nothing hides it")
+
+
+def test_the_bytes_of_a_step_are_shown_by_shapes_and_by_the_interface(tmp_path: Path, save: Any) -> None:
+    for target in ("bare-metal", "vm"):
+        numbers = joined("split", sent_bytes=4_000_000)
+        ranks = [rank.model_copy(update={"interface_sent_bytes": 4_400_000}) for rank in numbers["ranks"]]
+        save("training", target=target, **(numbers | {"ranks": ranks}))
+    (one,) = explained_by(load([tmp_path / "training"])).explanations
+    (line,) = prediction_lines(one)
+    assert line == "communication: a rank sends 1 MB in a step (1.1 MB by its interface), 50% of it measured"
 
 
 def test_collectives_of_another_network_or_alone_predict_nothing(tmp_path: Path, save: Any) -> None:
     for target in ("bare-metal", "vm"):
         save("training", target=target, **joined(sent_bytes=4 << 20))
         exchanging(save, "exchange", target, rate="10gbit")
-    assert shares(tmp_path) == [None]
+    (share,) = shares(tmp_path)
+    assert (share.step_bytes, share.interface_bytes, share.measured) == (1 << 20, None, 0.5)
+    assert share.predicted is share.bandwidth_mb_s is None
     assert [one.communicating for one in explained_by(load([tmp_path / "exchange"])).explanations] == [None]

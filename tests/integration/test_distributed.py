@@ -27,9 +27,9 @@ from suite.plan import Trial
 from suite.records.environment import Environment
 from suite.records.record import TrialRecord
 from suite.results.store import Run
-from tests.integration.machine import ENVELOPE, require, require_image, require_root, workers
+from tests.integration.machine import ENVELOPE, require, require_fast_guests, require_image, require_root, workers
 from tests.integration.test_injuries import Silent
-from tests.integration.test_run import NOTHING, SMALL, bench, ours, records
+from tests.integration.test_run import NOTHING, RUNC, SMALL, bench, ours, records
 from tests.jobs import plan_of
 from worker.environment import collect
 
@@ -37,6 +37,8 @@ pytestmark = pytest.mark.integration
 
 Disturb = Callable[[Sequence[Instance]], None]
 CPUS = ENVELOPE.cpus
+SMALL_TALK_BYTES = 100_000
+"""The heartbeat's and the rendezvous' share of an interface, and that of acknowledgements."""
 
 
 def namespaces() -> list[str]:
@@ -252,6 +254,41 @@ def test_bench_runs_all_reduce_on_bare_metal(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     (record,) = records(tmp_path / "run").values()
     assert [rank.role for rank in record.ranks] == ["worker", "worker"]
+    assert ours() == NOTHING
+    assert namespaces() == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "targets"),
+    [
+        ("split", ("bare-metal", "container")),
+        pytest.param("split", ("vm", "container-vm"), marks=pytest.mark.thorough),
+        pytest.param("all-reduce", ("vm", "container-vm"), marks=pytest.mark.thorough),
+    ],
+)
+@pytest.mark.timeout(1200)
+def test_a_gan_is_trained_by_two_instances_whose_interfaces_carry_what_its_shapes_predict(
+    strategy: str, targets: Sequence[str], tmp_path: Path
+) -> None:
+    require_root()
+    require_image()
+    require("engine", "runc")
+    if "vm" in targets:
+        require_fast_guests()
+    words = [word for target in targets for word in ("--target", target)]
+    scenario = ("--scenario", "distributed", "--strategy", strategy, "--model", "dcgan", "--lab", "nodes=2,rate=1gbit")
+    ended = bench(
+        "run", *scenario, *words, *RUNC, *SMALL, "--batch", "16", "--out", str(tmp_path / "run"), timeout_s=1100
+    )
+    assert ended.returncode == 0, ended.stderr
+    for record in records(tmp_path / "run").values():
+        # Of a split GAN the first sends gradients of images, the second images.
+        for rank in record.ranks:
+            assert rank.sent_bytes is not None
+            assert rank.sent_bytes <= (rank.interface_sent_bytes or 0) < 1.05 * rank.sent_bytes + SMALL_TALK_BYTES
+        assert record.ranks[0].sent_bytes == pytest.approx(record.ranks[1].sent_bytes, rel=0.01)
+        single = record.ranks[0].throughput_per_s or 0.0
+        assert record.throughput_per_s == pytest.approx(single if strategy == "split" else 2 * single, rel=0.2)
     assert ours() == NOTHING
     assert namespaces() == []
 

@@ -136,12 +136,14 @@ def test_a_page_cache_behind_that_of_the_target_is_emptied_too(
     assert [argv[-3:] for argv, _ in node.asked] == [["--page-cache", state, "/mnt/data"]]
 
 
+@pytest.mark.parametrize(("seen", "seccomp"), [(None, "filter"), (1.0, "sentry")])
 @pytest.mark.parametrize("state", ["cold", "warm"])
 def test_a_place_that_may_not_see_its_page_cache_is_told_by_the_one_below(
-    state: str, planned: Trial, observer: Any, reading: Any
+    state: str, seen: float | None, seccomp: str, planned: Trial, observer: Any, reading: Any
 ) -> None:
     share = 0.0 if state == "cold" else 1.0
-    node = reading(page_cache_share=None)
+    node = reading(page_cache_share=seen)
+    node.facts = {"seccomp": seccomp}
     node.backing = reading(data="/data/pets", page_cache_share=share)
     trial = planned.with_job(page_cache=state)
     use = Real().measure(trial, [Instance(node)], observer, nullcontext()).data_use

@@ -3,12 +3,15 @@
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Timer
 from typing import Any
 
+import pytest
 import torch
 
 from worker.distributed import parameters
@@ -19,9 +22,12 @@ from worker.protocol import JobError
 from worker.spec import Membership
 from worker.training.device import Device, Numerics
 from worker.training.measure import OwnMetrics
-from worker.training.step import Samples
+from worker.training.step import Samples, Training
+from worker.workloads.adversarial import GAN, GAN_PUBLISHED
 from worker.workloads.collectives import COLLECTIVES
-from worker.workloads.workload import LEARNING_RATE, Shape, Workload
+from worker.workloads.dcgan import DCGAN
+from worker.workloads.vae import VAE
+from worker.workloads.workload import LEARNING_RATE, Losses, Shape, Workload
 
 GLOBAL_BATCH = 12
 
@@ -95,7 +101,7 @@ def work(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]:
     batches = part_of(number, group.membership.workers)
     losses = []
     parameters.CHUNK_BYTES = 8 << 20 if order.get("large") else 1024
-    with opened_trainer(group, WORKLOAD, model, Device("cpu"), batches, Numerics()) as trainer:
+    with opened_trainer(group, WORKLOAD, model, Device("cpu"), batches, Numerics(), Shape(8, 3)) as trainer:
         samples = Samples.allocate(order["steps"], trainer.phases)
         for step in range(order["steps"]):
             fault(order, step)
@@ -109,11 +115,90 @@ def work(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+class TwoOptimizers(Workload):
+    """A user's workload: two layers, an optimizer for each, and a step that updates one after the other."""
+
+    def build(self, shape: Shape) -> torch.nn.Module:
+        del shape
+        return torch.nn.ModuleDict({"one": torch.nn.Linear(28 * 28, 8), "two": torch.nn.Linear(8, 1)})
+
+    def optimizers(self, network: torch.nn.Module) -> dict[str, torch.optim.Optimizer]:
+        return {name: torch.optim.Adam(each.parameters(), lr=1e-3) for name, each in network.named_children()}
+
+    def step(self, training: Training, images: torch.Tensor, labels: torch.Tensor) -> Losses:
+        del labels
+        one, two = (training.network.get_submodule(name) for name in ("one", "two"))
+        loss = two(one(images.flatten(1)).tanh()).square().mean()
+        loss.backward()
+        for name in training.optimizers if self.losses else ():
+            training.update(name)
+        return {"loss": loss}
+
+
+WORKLOADS = {
+    "gan": GAN,
+    "gan-published": GAN_PUBLISHED,
+    "dcgan": DCGAN,
+    "vae": VAE,
+    "own": TwoOptimizers(name="own", sizes={}, unit="images"),
+    "never updates": TwoOptimizers(name="never updates", sizes={}, losses=()),
+}
+OF_IMAGES = Shape(28, 1)
+
+
+def of_images(workload: Workload) -> torch.nn.Module:
+    """Return its network without statistics of batches, so that a batch does not differ from its parts."""
+    torch.manual_seed(5)
+    network = workload.build(OF_IMAGES)
+    for name, module in list(network.named_modules()):
+        if isinstance(module, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):
+            parent, _, child = name.rpartition(".")
+            setattr(network.get_submodule(parent), child, torch.nn.Identity())
+    return network
+
+
+def images_of(rank: int, ranks: int) -> Given:
+    generator = torch.Generator().manual_seed(11)
+    images = torch.rand(GLOBAL_BATCH, 1, 28, 28, generator=generator)
+    return Given((images.chunk(ranks)[rank], torch.zeros(GLOBAL_BATCH // ranks)))
+
+
+@contextmanager
+def drawing_part(rank: int, ranks: int) -> Iterator[None]:
+    """Let ranks draw the parts of what one process would draw."""
+    generator = torch.Generator().manual_seed(7)
+
+    def randn(count: int, *sizes: int, **_: Any) -> torch.Tensor:
+        return drawn(count * ranks, *sizes, generator=generator).chunk(ranks)[rank]
+
+    drawn = torch.randn
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "randn", randn)
+        patch.setattr(torch, "randn_like", lambda tensor: randn(*tensor.shape))
+        yield
+
+
+def train_images(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]:
+    """Train a workload with a step of its own, on this rank's part of the batch; of a split GAN, on all of it."""
+    workload, membership = WORKLOADS[order["workload"]], group.membership
+    part = (0, 1) if membership.strategy == "split" else (membership.rank, membership.world)
+    network, batches = of_images(workload), images_of(*part)
+    with drawing_part(*part):
+        opened = opened_trainer(group, workload, network, Device("cpu"), batches, Numerics(), OF_IMAGES)
+        with opened as trainer:
+            samples = Samples.allocate(order["steps"], trainer.phases, trainer.parts)
+            for step in range(order["steps"]):
+                fault(order, step)
+                trainer.step(samples, step)
+    torch.save(network.state_dict(), order["weights"])
+    return {"losses": samples.lost(), "steps": samples.columns(), **trainer.exchanged()}
+
+
 def exchange_messages(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]:
     """Take steps of the workload ``collectives``, a round each."""
     network = COLLECTIVES.build(Shape(0, 3))
     batches = Given((torch.zeros(1), torch.zeros(1)))
-    with opened_trainer(group, COLLECTIVES, network, Device("cpu"), batches, Numerics()) as trainer:
+    with opened_trainer(group, COLLECTIVES, network, Device("cpu"), batches, Numerics(), Shape(0, 3)) as trainer:
         own, samples = OwnMetrics(COLLECTIVES, trainer), Samples.allocate(order["steps"], trainer.phases)
         network.get_buffer("message").fill_(group.membership.rank + 1)
         for step in range(order["steps"]):
@@ -130,6 +215,8 @@ def take_part(order: dict[str, Any], report: Report) -> dict[str, Any]:
             Timer(order["after_s"], happen, [order]).start()
         if order.get("collectives"):
             return exchange_messages(group, order)
+        if order.get("workload"):
+            return train_images(group, order)
         if not membership.is_server:
             return {**work(group, order), "addresses": group.addresses}
         return {**serve(group, learning_rate=LEARNING_RATE, threads=1)}

@@ -15,6 +15,9 @@ import torch
 
 from tests.worker import distributed_rank
 from tests.worker.distributed_rank import global_batch, tiny_model
+from worker.training.device import Device, Numerics
+from worker.training.step import Samples
+from worker.training.trainer import Single
 from worker.workloads.collectives import EXCHANGES, MESSAGES
 from worker.workloads.workload import LEARNING_RATE
 
@@ -202,6 +205,81 @@ def test_all_reduce_shows_the_communication_that_nothing_hides(start: Start) -> 
     assert all(seconds >= 0 for seconds in waited_s)
     gradient_bytes = sum(parameter.nbytes for parameter in tiny_model().parameters())
     assert said[0]["bytes_sent"] == said[1]["bytes_received"] == STEPS * gradient_bytes
+
+
+def whole_training(name: str) -> tuple[dict[str, torch.Tensor], dict[str, list[float]]]:
+    """The weights and losses of one process that trains a workload with a step of its own on the whole batch."""
+    workload, batches = distributed_rank.WORKLOADS[name], distributed_rank.images_of(0, 1)
+    network = distributed_rank.of_images(workload)
+    trainer = Single(workload, network, Device("cpu"), batches, Numerics())
+    samples = Samples.allocate(STEPS, trainer.phases, trainer.parts)
+    with distributed_rank.drawing_part(0, 1):
+        for step in range(STEPS):
+            trainer.step(samples, step)
+    return network.state_dict(), samples.lost()
+
+
+@pytest.mark.parametrize("name", ["gan", "gan-published", "dcgan", "vae", "own"])
+def test_averaging_the_gradients_of_each_optimizer_trains_as_one_process(name: str, start: Start) -> None:
+    """Adam divides by the size of a gradient: where that is nothing but rounding, a weight moves by up to its rate."""
+    job = start("all-reduce", 2, 0, {rank: {"workload": name} for rank in range(2)}, **PATIENT)
+    said = job.results()
+    wanted, losses = whole_training(name)
+    first, second = (torch.load(job.weights_file(rank)) for rank in range(2))
+    for key, tensor in wanted.items():
+        assert torch.equal(first[key], second[key]), key
+        torch.testing.assert_close(first[key], tensor, rtol=1e-4, atol=2e-4, msg=key)
+    untrained = distributed_rank.of_images(distributed_rank.WORKLOADS[name]).state_dict()
+    assert not any(torch.equal(wanted[key], untrained[key]) for key in wanted)
+    for loss in losses:
+        if loss != "generated-deviation":  # which is that of a rank's own images
+            mean = [sum(said[rank]["losses"][loss][step] for rank in range(2)) / 2 for step in range(STEPS)]
+            assert mean == pytest.approx(losses[loss], rel=1e-3)
+    trained_bytes = sum(tensor.nbytes for tensor in wanted.values())
+    assert said[0]["bytes_sent"] == said[1]["bytes_received"] == STEPS * trained_bytes
+    columns = said[0]["steps"]
+    assert all(seconds > 0 for seconds in columns["communicate_s"])
+    for step, compute_s in enumerate(columns["compute_s"]):
+        assert 0 <= sum(column[step] for column in columns["phases"].values()) <= compute_s
+
+
+@pytest.mark.parametrize(("name", "batches"), [("gan", 2), ("gan-published", 3), ("dcgan", 2)])
+def test_a_split_gan_trains_as_one_process_and_sends_images_one_way_and_their_gradient_the_other(
+    name: str, batches: int, start: Start
+) -> None:
+    job = start("split", 2, 0, {rank: {"workload": name} for rank in range(2)}, **PATIENT)
+    said = job.results()
+    wanted, losses = whole_training(name)
+    halves = [torch.load(job.weights_file(rank)) for rank in range(2)]
+    assert {key.split(".")[0] for key in halves[0]} == {"discriminator"}
+    assert {key.split(".")[0] for key in halves[1]} == {"generator"}
+    for key, tensor in (halves[0] | halves[1]).items():
+        torch.testing.assert_close(tensor, wanted[key], rtol=1e-5, atol=1e-6, msg=key)
+    assert said[0]["losses"] == {key: pytest.approx(column, rel=1e-5) for key, column in losses.items()}
+    assert said[1]["losses"] == {}
+    images_bytes, orders_bytes = distributed_rank.GLOBAL_BATCH * 28 * 28 * 4, 16
+    assert said[1]["bytes_sent"] == said[0]["bytes_received"] == STEPS * (batches - 1) * images_bytes
+    assert said[0]["bytes_sent"] == said[1]["bytes_received"] == STEPS * (images_bytes + (batches + 1) * orders_bytes)
+    for rank in range(2):
+        assert all(seconds > 0 for seconds in said[rank]["steps"]["communicate_s"])
+
+
+def test_a_step_that_never_updates_is_refused_after_the_first(start: Start) -> None:
+    said = start("all-reduce", 2, 0, {rank: {"workload": "never updates"} for rank in range(2)}, **PATIENT).results()
+    told = [each["message"] for each in said.values() if each["kind"] == "request"]
+    assert told
+    assert "the step of never updates averages nothing between the ranks" in told[0]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("kind", ["killed", "stopped"])
+def test_a_lost_rank_of_a_split_gan_ends_the_other_and_is_named(kind: str, victim: int, start: Start) -> None:
+    orders: dict[int, dict[str, Any]] = {rank: {"workload": "gan", "steps": 100_000} for rank in range(2)}
+    orders[victim] |= {"fault": kind, "at_step": 2}
+    job = start("split", 2, 0, orders)
+    said = job.results([1 - victim], within_s=BOUND_S + 30)
+    assert said[1 - victim]["kind"] == "network"
+    assert f"(rank {victim})" in said[1 - victim]["message"] or "rendezvous" in said[1 - victim]["message"]
 
 
 def test_collectives_measure_every_message_alike_on_all_ranks_and_compute_nothing(start: Start) -> None:

@@ -84,6 +84,7 @@ def test_a_model_that_is_too_small_for_its_servers_is_refused() -> None:
         ({"workers": 0}, "workers is 0"),
         ({"servers": 0}, "servers is 0"),
         ({"strategy": "all-reduce"}, "all-reduce has none"),
+        ({"strategy": "split", "servers": 0, "workers": 3}, "one for each of two networks"),
         ({"rank": 3}, "rank is 3"),
         ({"rank": -1}, "rank is -1"),
         ({"timeout_s": 0.0}, "timeouts"),

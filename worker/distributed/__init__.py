@@ -1,1 +1,1 @@
-"""Training of one model by several instances: parameter servers, synchronous or not, and all-reduce."""
+"""Training of one model by several instances: parameter servers, all-reduce, a split GAN."""

@@ -50,7 +50,7 @@ class RankGroup:
 
     def connect(self, device: str) -> None:
         """Form torch's process group. Raises LostError."""
-        nccl = self.membership.strategy == "all-reduce" and device.startswith("cuda")
+        nccl = not self.membership.servers and device.startswith("cuda")
         try:
             distributed.init_process_group(
                 "nccl" if nccl else "gloo",
@@ -139,7 +139,7 @@ class RankGroup:
 
 @contextmanager
 def joined(membership: Membership, device: str = "cpu", *, report: Report = print_error) -> Iterator[RankGroup]:
-    """Meet the other ranks and form the group: NCCL for all-reduce on ``cuda``, else gloo.
+    """Meet the other ranks and form the group: NCCL without servers on ``cuda``, else gloo.
 
     Raises JobError of kind ``network`` when a rank does not come or is lost: within ``timeout_s`` and a few seconds.
     Where gloo does not let the body be interrupted, the error goes to ``report``, from another thread, and the process

@@ -7,23 +7,27 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
+import msgspec
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from worker.data.batches import Batch, Batches, together
-from worker.distributed import parameters
+from worker.distributed import parameters, split
+from worker.distributed.averaging import AveragedTraining
 from worker.distributed.exchange import Exchange
 from worker.distributed.group import RankGroup, joined
 from worker.distributed.parameters import Parameters
 from worker.distributed.serve import serve
+from worker.distributed.sockets import interface_bytes
 from worker.environment import whole_usage
 from worker.protocol import Events, JobError
-from worker.spec import Membership, Spec
+from worker.spec import SPLIT, Membership, Spec
 from worker.training.build import build_network, opened_batches
 from worker.training.device import Device, Numerics, numerics_of, timing_event
 from worker.training.measure import measure, take_turns
-from worker.training.trainer import OneDevice
-from worker.workloads.workload import LEARNING_RATE, Workload
+from worker.training.step import COMMUNICATE, Training
+from worker.training.trainer import OneDevice, Single
+from worker.workloads.workload import LEARNING_RATE, Shape, Workload
 
 
 def run_rank(spec: Spec, membership: Membership, device: Device, events: Events) -> None:
@@ -34,12 +38,6 @@ def run_rank(spec: Spec, membership: Membership, device: Device, events: Events)
         events.error(error.kind, str(error))
 
     workload = spec.load_workload()
-    if membership.servers and type(workload).optimizer is not Workload.optimizer:
-        raise JobError(
-            f"parameter servers update by plain gradient descent, and {workload.name} has an optimizer of its own",
-            kind="request",
-            remedy="use --strategy all-reduce",
-        )
     if membership.is_server:
         with joined(membership, "cpu", report=report) as workers:
             events.emit("built")
@@ -47,20 +45,33 @@ def run_rank(spec: Spec, membership: Membership, device: Device, events: Events)
         events.emit("done", usage=whole_usage(), exchanged=served)
         return
     with contextlib.ExitStack() as stack:
-        batches = stack.enter_context(opened_batches(spec))
+        # The generator of a split GAN reads no data: what it is trained with comes from the other rank.
+        read = msgspec.structs.replace(spec, data=None) if membership.generates else spec
+        batches = stack.enter_context(opened_batches(read))
         numerics = numerics_of(spec.recipe, spec.device)
         numerics.apply()
         network = build_network(workload, spec.shape, spec.seed)
         group = stack.enter_context(joined(membership, spec.device, report=report))
-        with opened_trainer(group, workload, network, device, batches[0], numerics) as trainer:
+        with opened_trainer(group, workload, network, device, batches[0], numerics, spec.shape) as trainer:
             events.emit("built")
+            before = carried(membership.interface)
             if spec.turns:
                 take_turns(spec, spec.turns, trainer, events, sys.stdin)
             else:
                 measure(spec, trainer, events)
+            after = carried(membership.interface)
         uses = [use for each in batches if (use := each.close())]
     data_use = asdict(together(uses)) if uses else None
-    events.emit("done", usage=whole_usage(), data_use=data_use, exchanged=trainer.exchanged())
+    exchanged = trainer.exchanged() | {name: after[name] - before[name] for name in after if name in before}
+    events.emit("done", usage=whole_usage(), data_use=data_use, exchanged=exchanged)
+
+
+def carried(interface: str) -> dict[str, int]:
+    """Return what the interface has carried so far; nothing if the kernel does not show it."""
+    try:
+        return interface_bytes(interface)
+    except (OSError, LookupError, ValueError):
+        return {}
 
 
 class Worker(OneDevice):
@@ -68,7 +79,7 @@ class Worker(OneDevice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.phases = (*self.phases, "communicate")
+        self.phases = (*self.phases, COMMUNICATE)
 
     def exchanged(self) -> dict[str, int]:
         """Return ``bytes_sent`` and ``bytes_received`` since the beginning; nothing where no training sends them."""
@@ -130,6 +141,92 @@ class AllReduceWorker(Worker):
 
 
 @dataclass(eq=False)
+class AveragingWorker(Worker, Single):
+    """The workload's own step, with the mean of all ranks' gradients for each of its optimizers."""
+
+    membership: Membership
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        own = self.network, self.training.optimizers, self.device, self.numerics
+        self.training: AveragedTraining = AveragedTraining(*own, world=self.membership.world)
+        # Ranks that drew the same noise would all train with the same generated images.
+        torch.manual_seed(torch.initial_seed() + self.membership.rank)
+
+    def exchanged(self) -> dict[str, int]:
+        return dict.fromkeys(("bytes_sent", "bytes_received"), self.training.exchanged_bytes)
+
+    def train(self, batch: Batch) -> float:
+        communicate_s = super().train(batch)
+        if not self.training.updates:
+            raise JobError(
+                f"the step of {self.workload.name} averages nothing between the ranks: it never calls training.update",
+                kind="request",
+                remedy="call training.update(NAME) for each optimizer in the step",
+            )
+        return communicate_s
+
+
+@dataclass(eq=False)
+class DiscriminatorWorker(Worker, Single):
+    """The workload's own step, whose generator is on the other rank."""
+
+    shape: Shape
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        own = self.network, self.training.optimizers, self.device, self.numerics
+        self.training: split.SplitTraining = split.SplitTraining(*own, shape=self.shape)
+
+    def exchanged(self) -> dict[str, int]:
+        return self.training.peer.exchanged()
+
+    def train(self, batch: Batch) -> float:
+        before = self.training.generator_updates
+        communicate_s = super().train(batch)
+        if (updates := self.training.generator_updates - before) != 1:
+            raise JobError(
+                f"the step of {self.workload.name} updates its generator {updates} times; split takes one update",
+                kind="request",
+                remedy="use --strategy all-reduce",
+            )
+        return communicate_s
+
+
+@dataclass(eq=False)
+class GeneratorWorker(Worker):
+    """The generator's part of a step, as the discriminator's rank orders it. The batch is not used."""
+
+    shape: Shape
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        optimizers = self.workload.optimizers(self.network)
+        delattr(self.network, "discriminator")
+        self.training = Training(self.network, optimizers, self.device, self.numerics)
+        self._peer = split.OtherRank(split.DISCRIMINATOR_RANK, self.shape, self.device, self.training.phase)
+
+    def exchanged(self) -> dict[str, int]:
+        return self._peer.exchanged()
+
+    def train(self, batch: Batch) -> float:
+        del batch
+        generator = self.network.get_submodule(split.GENERATOR)
+        made = torch.zeros(())
+        while (order := self._peer.ordered())[0] != split.UPDATE:
+            kind, count = order
+            if kind == split.GRADIENT:
+                made.backward(self._peer.images(count).to(made.dtype))  # type: ignore[no-untyped-call]
+                continue
+            with self.training.autocast():
+                made = generator(self.workload.noise(count, self.device.torch))
+            self._peer.send(made.detach())
+        self.training.update(split.GENERATOR)
+        self.device.synchronize()
+        return self.training.phase.seconds().get(COMMUNICATE, 0.0)
+
+
+@dataclass(eq=False)
 class MessagesWorker(Worker):
     """A step of nothing but communication. What it sends is in the metrics of its workload."""
 
@@ -177,16 +274,27 @@ class LastGradient:
 
 @contextmanager
 def opened_trainer(
-    group: RankGroup, workload: Workload, network: torch.nn.Module, device: Device, batches: Batches, numerics: Numerics
+    group: RankGroup,
+    workload: Workload,
+    network: torch.nn.Module,
+    device: Device,
+    batches: Batches,
+    numerics: Numerics,
+    shape: Shape,
 ) -> Iterator[Worker]:
     """Open the trainer of a worker's rank. Its servers are told of the end, unless the body failed."""
-    placed = numerics.place(network, device)
-    if workload.communicates:
+    placed, membership = numerics.place(network, device), group.membership
+    compiled = numerics.compile(placed) if workload.compiles else placed
+    if membership.servers:
+        exchange = Exchange(group, Parameters(placed), parameters.CHUNK_BYTES)
+        yield ParameterServerWorker(workload, compiled, device, batches, numerics, exchange)
+        exchange.close()
+    elif workload.communicates:
         yield MessagesWorker(workload, placed, device, batches, numerics)
-        return
-    if group.membership.strategy == "all-reduce":
-        yield AllReduceWorker(workload, placed, device, batches, numerics, group.membership.world)
-        return
-    exchange = Exchange(group, Parameters(placed), parameters.CHUNK_BYTES)
-    yield ParameterServerWorker(workload, numerics.compile(placed), device, batches, numerics, exchange)
-    exchange.close()
+    elif membership.strategy == SPLIT:
+        part = GeneratorWorker if membership.generates else DiscriminatorWorker
+        yield part(workload, compiled, device, batches, numerics, shape)
+    elif workload.one_loss:
+        yield AllReduceWorker(workload, placed, device, batches, numerics, membership.world)
+    else:
+        yield AveragingWorker(workload, compiled, device, batches, numerics, membership)

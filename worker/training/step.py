@@ -14,6 +14,8 @@ import torch
 from worker.training.device import Device, Numerics, timing_event
 
 ALL = slice(None)
+COMMUNICATE = "communicate"
+"""The phase of a step that waits for other ranks; it is no part of computing."""
 
 
 @dataclass(frozen=True)
@@ -89,30 +91,38 @@ class PhaseClock:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._spans: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._spans: list[tuple[str, str | None, torch.cuda.Event, torch.cuda.Event]] = []
+        self._inner: str | None = None
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Count the time until this is left as the phase's; a phase can come several times."""
-        if not self._device.is_cuda:
+        """Count the time until this is left as the phase's, and not as that of a phase around it."""
+        outer, self._inner = self._inner, name
+        if self._device.is_cuda:
+            begin, end = timing_event(), timing_event()
+            stream = torch.cuda.current_stream(self._device.torch)
+            begin.record(stream)
+            yield
+            end.record(stream)
+            self._spans.append((name, outer, begin, end))
+        else:
             begin_s = time.monotonic()
             yield
-            self._seconds[name] += time.monotonic() - begin_s
-            return
-        begin, end = timing_event(), timing_event()
-        stream = torch.cuda.current_stream(self._device.torch)
-        begin.record(stream)
-        yield
-        end.record(stream)
-        self._spans.append((name, begin, end))
+            self._count(name, outer, time.monotonic() - begin_s)
+        self._inner = outer
 
-    def seconds(self) -> Mapping[str, float]:
+    def seconds(self) -> dict[str, float]:
         """Return the seconds of each phase of the step that has ended, and begin the next. Synchronise first."""
-        for name, begin, end in self._spans:
-            self._seconds[name] += float(begin.elapsed_time(end)) / 1e3
+        for name, outer, begin, end in self._spans:
+            self._count(name, outer, float(begin.elapsed_time(end)) / 1e3)
         self._spans.clear()
-        found, self._seconds = self._seconds, defaultdict(float)
-        return found
+        seconds, self._seconds = self._seconds, defaultdict(float)
+        return seconds
+
+    def _count(self, name: str, outer: str | None, seconds: float) -> None:
+        self._seconds[name] += seconds
+        if outer is not None:
+            self._seconds[outer] -= seconds
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ import torch
 
 from worker.data.batches import Batch, Batches
 from worker.training.device import Device, Numerics
-from worker.training.step import Samples, Training
+from worker.training.step import COMMUNICATE, Samples, Training
 from worker.workloads.workload import Losses, Workload
 
 
@@ -91,11 +91,12 @@ class Single(OneDevice):
         self.parts = self.workload.phases
         optimizers = self.workload.optimizers(self.network)
         self.training = Training(self.network, optimizers, self.device, self.numerics)
+        self._parts_s: dict[str, float] = {}
 
     def step(self, samples: Samples, index: int) -> None:
         self.training.progress = (index + 1) / samples.count
         super().step(samples, index)
-        samples.put_parts(index, self.training.phase.seconds())
+        samples.put_parts(index, self._parts_s)
 
     def train(self, batch: Batch) -> float:
         images, labels = self.placed(batch)
@@ -103,4 +104,5 @@ class Single(OneDevice):
         # A step has ended when its result is there, as a session's run in tf_cnn_benchmarks.
         self.device.synchronize()
         self._losses = {name: loss.detach() for name, loss in losses.items()}
-        return 0.0
+        self._parts_s = self.training.phase.seconds()
+        return self._parts_s.pop(COMMUNICATE, 0.0)

@@ -31,7 +31,8 @@ class Adversarial(Workload):
     published: bool = False
     """Whether the step is that of the published notebooks: the discriminator's loss is the mean of both halves, not
     their sum, and the generator is updated with images of its own, not with those that the discriminator has seen."""
-    scenarios: tuple[str, ...] = ("synthetic", "real", "shared")
+    scenarios: tuple[str, ...] = ("synthetic", "real", "shared", "distributed")
+    splits: bool = True
     channels: int | None = 1
     smallest_batch: int = 2
     crop: Literal["random", "centre"] = "centre"

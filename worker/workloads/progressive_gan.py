@@ -34,7 +34,7 @@ def stage_at(progress: float, stages: int) -> tuple[int, float]:
 class ProgressiveGan(Workload):
     """A generator, a critic with the loss of WGAN-GP, and the generator averaged over the steps."""
 
-    scenarios: tuple[str, ...] = ("synthetic", "real", "shared")
+    scenarios: tuple[str, ...] = ("synthetic", "real", "shared", "distributed")
     channels: int | None = 3
     smallest_batch: int = 2
     crop: Literal["random", "centre"] = "centre"

@@ -20,7 +20,7 @@ _LEARNING_RATE = 1e-3
 class Vae(Workload):
     """Two linear layers that encode an image as a distribution, and two that decode a draw from it."""
 
-    scenarios: tuple[str, ...] = ("synthetic", "real", "shared")
+    scenarios: tuple[str, ...] = ("synthetic", "real", "shared", "distributed")
     channels: int | None = 1
     smallest_batch: int = 2
     crop: Literal["random", "centre"] = "centre"

@@ -59,7 +59,8 @@ class Workload:
     """The declaration of a workload. A subclass implements ``build``, and overrides of the rest what differs.
 
     A workload of one network that has one loss overrides ``optimizer`` and ``loss``, and can be spread over devices and
-    instances. One that overrides ``step`` has as many networks, optimizers and losses as it likes, on one device.
+    instances. One that overrides ``step`` has as many networks, optimizers and losses as it likes, on one device of
+    each instance; it calls ``training.update`` for each optimizer.
     """
 
     name: str
@@ -96,6 +97,9 @@ class Workload:
     do not, targets that computed something else are named in place of refused."""
     communicates: bool = False
     """Whether ``loss`` does nothing but exchange messages between two or more workers, and trains nothing."""
+    splits: bool = False
+    """Whether generator and discriminator can train on an instance each: its network and its optimizers have these
+    names, it has the method ``noise``, and a step updates the generator once."""
     compiles: bool = True
     """Whether torch.compile can take its networks; of compiled code there is no gradient of a gradient."""
 
@@ -116,9 +120,14 @@ class Workload:
         return self.has("image_px")
 
     @property
-    def divisible(self) -> bool:
-        """Return whether replicas can share its step: it is the one of one network that has one loss."""
+    def one_loss(self) -> bool:
+        """Return whether its step is that of one network with one loss: replicas can average while they go backward."""
         return type(self).step is Workload.step
+
+    @property
+    def descends(self) -> bool:
+        """Return whether its step is plain gradient descent, which parameter servers do."""
+        return self.one_loss and type(self).optimizer is Workload.optimizer
 
     @property
     def generates(self) -> bool:
@@ -153,10 +162,7 @@ class Workload:
         return {"network": self.optimizer(network)}
 
     def optimizer(self, network: "torch.nn.Module") -> "torch.optim.Optimizer":
-        """Return the optimizer: plain gradient descent, as the ``sgd`` of tf_cnn_benchmarks.
-
-        Parameter servers do the same without it; they refuse a workload that overrides this.
-        """
+        """Return the optimizer: plain gradient descent, as the ``sgd`` of tf_cnn_benchmarks."""
         import torch
 
         return torch.optim.SGD(network.parameters(), lr=LEARNING_RATE)
@@ -174,6 +180,10 @@ class Workload:
         loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         training.update("network")
         return {"loss": loss}
+
+    def noise(self, count: int, device: "torch.device") -> "torch.Tensor":
+        """Return what the generator of a workload that ``splits`` makes so many images of."""
+        raise NotImplementedError
 
     def generate(self, network: "torch.nn.Module", count: int) -> "Iterable[torch.Tensor]":
         """Return so many images that the trained network makes, in the scale of ``pixels``.

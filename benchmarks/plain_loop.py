@@ -1,10 +1,12 @@
-"""Measure the suite's DCGAN against PyTorch's example, and the recipe ``tuned`` against ``reference``.
+"""Measure the suite's training steps against plain loops, and the recipe ``tuned`` against ``reference``.
 
-The example's loop (``parts/dcgan_loop.py``) against the worker's step of the recipe ``reference``, and ``tuned``
-against ``reference``: 64 px on the CPU, each side a process of its own with the same threads and the job's variables,
-in pairs whose order is drawn. Prints the trimmed geometric mean of the pairs' ratios with its 95 % interval.
+A loop by hand (``parts/dcgan_loop.py``: PyTorch's example at 64 px; ``parts/transformer_loop.py``: a small GPT-2)
+against the worker's step of the recipe ``reference``, and ``tuned`` against ``reference``: on the CPU, each side a
+process with the same threads and the job's variables, in pairs whose order is drawn. Prints the trimmed geometric
+mean of the pairs' ratios with its 95 % interval.
 
-    python benchmarks/dcgan.py --pairs 10
+    python benchmarks/plain_loop.py dcgan --pairs 10
+    python benchmarks/plain_loop.py transformer --pairs 10
 """
 
 import argparse
@@ -24,25 +26,27 @@ from scenarios.job import clean_environment  # noqa: E402
 PLAIN, REFERENCE, TUNED = "plain", "reference", "tuned"
 PAIRS = ((REFERENCE, PLAIN), (TUNED, REFERENCE))
 MARGIN = 0.02
-IMAGE_PX, SEED = 64, 3
+SEED = 3
+SIZES = {
+    "dcgan": {"batch": 32, "image_px": 64, "channels": 3},
+    "transformer": {"batch": 512, "tokens": 128, "depth": 4},
+}
 
 
 def main() -> None:
     options = parse()
-    sizes = [
-        str(each) for each in (options.batch, IMAGE_PX, options.warmup_steps, options.steps, options.threads, SEED)
-    ]
     if options.side:
-        print(suite_rate(options.side, *map(int, sizes)))
+        print(suite_rate(options))
         return
+    unit = "tokens" if "tokens" in SIZES[options.workload] else "images"
     order = random.Random(options.seed)  # noqa: S311 - an order, not a secret
     for own, base in PAIRS:
         ratios = []
         for number in range(1, options.pairs + 1):
-            found = {side: rate(side, sizes, options.threads) for side in order.sample((own, base), 2)}
+            found = {side: rate(side, options) for side in order.sample((own, base), 2)}
             ratios.append(found[own] / found[base])
             print(
-                f"pair {number}: {own} {found[own]:.2f}, {base} {found[base]:.2f} images/s, {ratios[-1]:.3f}x",
+                f"pair {number}: {own} {found[own]:.2f}, {base} {found[base]:.2f} {unit}/s, {ratios[-1]:.3f}x",
                 flush=True,
             )
         told(own, base, ratios)
@@ -50,8 +54,8 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("workload", choices=tuple(SIZES))
     parser.add_argument("--pairs", type=int, default=10, help="at least 2 (default %(default)s)")
-    parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--warmup-steps", type=int, default=1)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
@@ -63,32 +67,36 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def rate(side: str, sizes: list[str], threads: int) -> float:
-    """Return the images per second of a side, in a process that has the job's variables and no others."""
-    recipe = REFERENCE if side == PLAIN else side
-    words = [str(REPOSITORY / "benchmarks/parts/dcgan_loop.py"), *sizes]
-    if side != PLAIN:
-        names = ("--batch", None, "--warmup-steps", "--steps", "--threads", None)
-        given = [word for name, size in zip(names, sizes, strict=True) if name for word in (name, size)]
-        words = [__file__, "--side", side, *given]
-    argv = [*clean_environment(threads, recipe, PYTHONPATH=str(REPOSITORY)), sys.executable, *words]
+def rate(side: str, options: argparse.Namespace) -> float:
+    """Return the units per second of a side, in a process that has the job's variables and no others."""
+    threads, recipe = str(options.threads), REFERENCE if side == PLAIN else side
+    counts = {"--warmup-steps": options.warmup_steps, "--steps": options.steps, "--threads": threads}
+    if side == PLAIN:
+        sizes = SIZES[options.workload].values()
+        loop = str(REPOSITORY / f"benchmarks/parts/{options.workload}_loop.py")
+        words = [loop, *map(str, sizes), *map(str, counts.values()), str(SEED)]
+    else:
+        words = [__file__, options.workload, "--side", side, *(str(word) for pair in counts.items() for word in pair)]
+    argv = [*clean_environment(options.threads, recipe, PYTHONPATH=str(REPOSITORY)), sys.executable, *words]
     return float(subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split()[-1])
 
 
-def suite_rate(recipe: str, batch: int, image_px: int, warmup_steps: int, steps: int, threads: int, seed: int) -> float:
-    """Return the images per second of the worker's own steps."""
+def suite_rate(options: argparse.Namespace) -> float:
+    """Return the units per second of the worker's own steps."""
     import torch
 
+    from suite.registries import WORKLOADS
     from worker.spec import Spec
     from worker.training.build import build_trainer, opened_batches
     from worker.training.device import open_devices
     from worker.training.step import Samples
 
     torch.set_num_interop_threads(1)
-    torch.set_num_threads(threads)
-    sizes = {"batch": batch, "image_px": image_px, "channels": 3, "warmup_steps": warmup_steps, "steps": steps}
-    place = {"workload": "worker.workloads.dcgan:DCGAN", "device": "cpu", "devices": 1, "parallel": "none"}
-    spec = Spec(**sizes, **place, threads=threads, recipe=recipe, seed=seed)  # type: ignore[arg-type]
+    torch.set_num_threads(options.threads)
+    sizes, warmup_steps, steps = SIZES[options.workload], options.warmup_steps, options.steps
+    place = {"workload": WORKLOADS.place(options.workload), "device": "cpu", "devices": 1, "parallel": "none"}
+    counts = {"warmup_steps": warmup_steps, "steps": steps, "threads": options.threads}
+    spec = Spec(**sizes, **place, **counts, recipe=options.side, seed=SEED)  # type: ignore[arg-type]
     with opened_batches(spec) as batches:
         trainer = build_trainer(spec, open_devices("cpu", 1), batches)
         for _ in range(warmup_steps):
@@ -97,7 +105,7 @@ def suite_rate(recipe: str, batch: int, image_px: int, warmup_steps: int, steps:
         begin_s = time.monotonic()
         for index in range(steps):
             trainer.step(samples, index)
-        return batch * steps / (time.monotonic() - begin_s)
+        return float(sizes["batch"] * steps) / (time.monotonic() - begin_s)
 
 
 def told(own: str, base: str, ratios: list[float]) -> None:

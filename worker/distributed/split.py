@@ -1,0 +1,116 @@
+"""A split GAN: the discriminator and the data on rank 0, the generator on rank 1.
+
+Rank 0 takes the workload's own step. When that calls the generator, rank 1 makes a batch of images and sends it; when
+the step goes backward through these images, their gradient is sent back. Every message begins with an order of two
+numbers.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import distributed
+
+from worker.training.device import Device
+from worker.training.step import COMMUNICATE, PhaseClock, Training
+from worker.workloads.workload import Shape
+
+GENERATE, GRADIENT, UPDATE = range(3)
+DISCRIMINATOR_RANK, GENERATOR_RANK = range(2)
+GENERATOR = "generator"
+"""The name of the network, and of its optimizer."""
+
+
+@dataclass
+class OtherRank:
+    """The other rank. What is sent and received is counted, without the headers of TCP."""
+
+    rank: int
+    shape: Shape
+    device: Device
+    phase: PhaseClock
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+    def send(self, tensor: torch.Tensor) -> None:
+        """Send numbers in single precision, or an order."""
+        values = tensor.contiguous() if tensor.dtype == torch.int64 else tensor.float().contiguous()
+        with self.phase(COMMUNICATE):
+            distributed.send(values, self.rank)
+        self.sent_bytes += values.nbytes
+
+    def order(self, order: int, count: int = 0) -> None:
+        """Order the generator to make so many images, to take the gradient of so many, or to update."""
+        self.send(torch.tensor([order, count], device=self.device.torch))
+
+    def ordered(self) -> tuple[int, int]:
+        """Return the next order."""
+        order, count = self._receive(torch.zeros(2, dtype=torch.int64, device=self.device.torch)).tolist()
+        return order, count
+
+    def images(self, count: int) -> torch.Tensor:
+        """Return images, or the gradient of a loss by images."""
+        size = count, self.shape.channels, self.shape.px, self.shape.px
+        return self._receive(torch.empty(size, device=self.device.torch))
+
+    def exchanged(self) -> dict[str, int]:
+        """Return ``bytes_sent`` and ``bytes_received`` since the beginning."""
+        return {"bytes_sent": self.sent_bytes, "bytes_received": self.received_bytes}
+
+    def _receive(self, landing: torch.Tensor) -> torch.Tensor:
+        with self.phase(COMMUNICATE):
+            distributed.recv(landing, self.rank)
+        self.received_bytes += landing.nbytes
+        return landing
+
+
+class _Images(torch.autograd.Function):
+    """Images of the other rank. ``anchor`` is only there to have a gradient asked for."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, peer: OtherRank, count: int) -> torch.Tensor:  # noqa: ANN401 (torch's)
+        del anchor
+        ctx.peer = peer
+        peer.order(GENERATE, count)
+        return peer.images(count)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None, None]:  # noqa: ANN401
+        ctx.peer.order(GRADIENT, len(gradient))
+        ctx.peer.send(gradient)
+        return None, None, None
+
+
+class RemoteGenerator(torch.nn.Module):
+    """Stands for the generator on the discriminator's rank: what it is made of is drawn on the other."""
+
+    def __init__(self, peer: OtherRank) -> None:
+        super().__init__()
+        self._peer = peer
+        self._anchor = torch.zeros((), device=peer.device.torch).requires_grad_()
+
+    def forward(self, noise: torch.Tensor) -> torch.Tensor:
+        images: torch.Tensor = _Images.apply(self._anchor, self._peer, len(noise))  # type: ignore[no-untyped-call]
+        return images
+
+
+@dataclass(eq=False)
+class SplitTraining(Training):
+    """The training of the discriminator's rank, whose generator is on the other."""
+
+    shape: Shape = field(kw_only=True)
+    peer: OtherRank = field(init=False)
+    generator_updates: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.peer = OtherRank(GENERATOR_RANK, self.shape, self.device, self.phase)
+        self.network.add_module(GENERATOR, RemoteGenerator(self.peer))
+
+    def update(self, name: str) -> None:
+        """Let the discriminator's optimizer take its step, or order the other rank to take the generator's."""
+        if name == GENERATOR:
+            self.peer.order(UPDATE)
+            self.generator_updates += 1
+        else:
+            super().update(name)
