@@ -168,6 +168,7 @@ _ELSEWHERE = (
     *_many("checked", "the ranks' throughputs sum to the whole's", "ranks.throughput_per_s", "ranks.measured_s"),
     *_many("checked", "they sum to the rank's measured span", "ranks.data_s", "ranks.compute_s", "ranks.communicate_s"),
     *_many("checked", "bytes sent are bytes received", "ranks.sent_bytes", "ranks.received_bytes"),
+    Field("ranks.interface_*", "ignored", "holds headers and other traffic"),
     *_many("ignored", "part of the network of this trial", "ranks.address", "ranks.node_address", "ranks.interface"),
     Field("ranks.links.source_address", "ignored", "part of the network of this trial"),
     Field("ranks.links.*", "ignored", "the link before the job; communicate_s has its cost"),
