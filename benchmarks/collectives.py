@@ -11,7 +11,6 @@ image.
 
 import argparse
 import json
-import os
 import random
 import statistics
 import subprocess
@@ -20,17 +19,16 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from parts.lab_ranks import ended, lab_trial
+
 from provisioning.images.image import current
 from provisioning.openers import InLab
 from provisioning.targets import Choices
 from scenarios.job import clean_environment
 from suite.interfaces import Instance, Process
 from suite.job.distributed import DistributedJob
-from suite.job.envelope import GIB, Envelope
-from suite.job.job import Job
 from suite.job.lab import LabSpec
-from suite.job.profiles import Sizes
-from suite.plan import Plan, Trial
+from suite.plan import Trial
 
 PROGRAM = Path(__file__).with_name("parts") / "collectives_rank.py"
 MEGABYTES, REPETITIONS, IPERF3_S, WITHIN_S = 64, 5, 5, 600
@@ -40,42 +38,17 @@ Bandwidths = dict[str, float]
 
 
 def trial_of(options: argparse.Namespace, choices: Choices) -> Trial:
-    """Plan the trial whose instances the suite itself would open for such a job."""
-    job = Job(
-        scenario="distributed",
-        model="resnet50",
-        data="synthetic",
-        profile="smoke",
-        sizes=Sizes(batch=1, image_px=32, warmup_steps=1, steps=1),
-        envelope=Envelope(cpus=tuple(sorted(os.sched_getaffinity(0))), memory_bytes=4 * GIB, threads=1),
-        distributed=DistributedJob(
-            strategy="all-reduce",
-            workers=2,
-            servers=0,
-            network=options.network,
-            lab=LabSpec(nodes=2, rate=options.rate),
-        ),
-        layers=choices.layers(),
-    )
-    return next(Plan(jobs=(job,), targets=(options.target,), trial_timeout_s=WITHIN_S).trials())
-
-
-def ended(processes: Sequence[Process]) -> list[list[str]]:
-    """Return the lines of each. Exits where one fails."""
-    lines = [list(process.lines(WITHIN_S)) for process in processes]
-    for process, written in zip(processes, lines, strict=True):
-        if status := process.wait(WITHIN_S):
-            raise SystemExit("\n".join([f"a program ended with {status}:", *written, process.output_tail()]))
-    return lines
+    lab = LabSpec(nodes=2, rate=options.rate)
+    distributed = DistributedJob(strategy="all-reduce", workers=2, servers=0, network=options.network, lab=lab)
+    return lab_trial(options.target, distributed, choices, WITHIN_S)
 
 
 def by_iperf3(instances: Sequence[Instance]) -> Bandwidths:
     here, there = (str(instance.address) for instance in instances)
     server = instances[0].node.start(["iperf3", "--server", "--one-off", "--forceflush", "--bind", here])
     client = ["iperf3", "--client", here, "--bind", there, "--time", str(IPERF3_S), "--bidir", "--json"]
-    (first, *_) = server.lines(WITHIN_S)
-    del first  # it listens
-    _, lines = ended([server, instances[1].node.start(client)])
+    next(server.lines(WITHIN_S))  # it listens
+    _, lines = ended([server, instances[1].node.start(client)], instances[0].node.name, WITHIN_S)
     report = json.loads("\n".join(lines))["end"]
     slower = min(report[name]["bits_per_second"] for name in ("sum_received", "sum_received_bidir_reverse"))
     return dict.fromkeys(OPERATIONS, slower / 8e6)
@@ -91,7 +64,7 @@ def by_hand(instances: Sequence[Instance]) -> Bandwidths:
         counts = [str(here.interface), str(MEGABYTES), str(REPETITIONS)]
         return here.node.start([*environment, interpreter, "-", str(rank), *words, *counts], stdin=PROGRAM.read_bytes())
 
-    (lines, _) = ended([started(rank, here) for rank, here in enumerate(instances)])
+    (lines, _) = ended([started(rank, here) for rank, here in enumerate(instances)], first.node.name, WITHIN_S)
     return {name: MEGABYTES * (1 << 20) / seconds / 1e6 for name, seconds in json.loads(lines[-1]).items()}
 
 

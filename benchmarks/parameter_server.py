@@ -12,12 +12,12 @@ own bytes: TCP can carry 95.6 % of a link's rate, and 92.3 % through VXLAN.
 
 import argparse
 import json
-import os
 import statistics
 from pathlib import Path
 from typing import get_args
 
 from parts.exchange_rank import ELEMENTS
+from parts.lab_ranks import ended, lab_trial
 
 from provisioning.images.image import current
 from provisioning.openers import InLab
@@ -25,11 +25,8 @@ from provisioning.targets import Choices
 from scenarios.job import clean_environment
 from suite.interfaces import Instance, Process
 from suite.job.distributed import ContainerNetwork, DistributedJob
-from suite.job.envelope import GIB, Envelope
-from suite.job.job import Job
 from suite.job.lab import LabSpec, bits_per_s
-from suite.job.profiles import Sizes
-from suite.plan import Plan, Trial
+from suite.plan import Trial
 from worker.distributed.parameters import CHUNK_BYTES
 
 PROGRAM = Path(__file__).with_name("parts") / "exchange_rank.py"
@@ -39,23 +36,14 @@ RPC = "rpc"
 
 
 def trial_of(target: str, options: argparse.Namespace, choices: Choices) -> Trial:
-    """Plan the trial whose instances the suite itself would open for such a job."""
-    lab = LabSpec(nodes=options.workers + 1, rate=options.rate)
-    job = Job(
-        scenario="distributed",
-        model="resnet50",
-        data="synthetic",
-        profile="smoke",
-        sizes=Sizes(batch=1, image_px=32, warmup_steps=1, steps=1),
-        envelope=Envelope(
-            cpus=tuple(sorted(os.sched_getaffinity(0))), memory_bytes=2 * GIB * (options.workers + 1), threads=1
-        ),
-        distributed=DistributedJob(
-            strategy="parameter-server", workers=options.workers, servers=1, network=options.network, lab=lab
-        ),
-        layers=choices.layers(),
+    distributed = DistributedJob(
+        strategy="parameter-server",
+        workers=options.workers,
+        servers=1,
+        network=options.network,
+        lab=LabSpec(nodes=options.workers + 1, rate=options.rate),
     )
-    return next(Plan(jobs=(job,), targets=(target,), trial_timeout_s=WITHIN_S).trials())
+    return lab_trial(target, distributed, choices, WITHIN_S)
 
 
 def started(rank: int, instances: list[Instance], options: argparse.Namespace) -> Process:
@@ -81,10 +69,7 @@ def measured(target: str, options: argparse.Namespace) -> dict[str, list[list[fl
     choices = Choices(current(), options.engine, "tcg")
     with InLab(choices).opened(trial_of(target, options, choices)) as instances:
         ranks = [started(rank, list(instances), options) for rank in range(len(instances))]
-        said = [list(process.lines(WITHIN_S)) for process in ranks]
-        for process, lines in zip(ranks, said, strict=True):
-            if status := process.wait(WITHIN_S):
-                raise SystemExit("\n".join([f"a rank on {target} ended with {status}:", *lines, process.output_tail()]))
+        said = ended(ranks, target, WITHIN_S)
     taken_s: dict[str, list[list[float]]] = json.loads(said[-1][-1])
     return taken_s
 
