@@ -1,6 +1,6 @@
 """Distributed training: the ranks of one job, each in an instance of its own, launched and heard together."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -61,32 +61,27 @@ class Distributed(ReadingScenario):
 
     def check_model(self, request: RunRequest, model: str) -> None:
         super().check_model(request, model)
-        workload, strategy, (workers, servers) = WORKLOADS.get(model), self.strategy(request), self.ranks(request)
-        if workload.communicates and (strategy != "all-reduce" or workers < 2):
-            asked = f"{option('strategy')} {strategy}" if strategy != "all-reduce" else f"{option('workers')} {workers}"
-            raise RequestError(
-                f"{model} exchanges messages between workers, which {asked} does not have it do",
-                remedy=f"use {option('strategy')} all-reduce with {option('workers')} 2 or more",
-            )
-        self._check_strategy(model, strategy, workers, servers)
+        if conflict := next(self._conflicts(request, model), None):
+            what, remedy = conflict
+            raise RequestError(what, remedy=f"use {remedy}")
 
-    def _check_strategy(self, model: str, strategy: Strategy, workers: int, servers: int) -> None:
-        """Raise RequestError for a workload that the strategy cannot train."""
-        workload, all_reduce = WORKLOADS.get(model), f"use {option('strategy')} all-reduce"
-        asked = f"{option('strategy')} {strategy}"
+    def _conflicts(self, request: RunRequest, model: str) -> Iterator[tuple[str, str]]:
+        """Yield why the strategy cannot train a workload, and what can."""
+        workload, strategy, (workers, servers) = WORKLOADS.get(model), self.strategy(request), self.ranks(request)
+        asked, all_reduce = f"{option('strategy')} {strategy}", f"{option('strategy')} all-reduce"
+        if workload.communicates and (strategy != "all-reduce" or workers < 2):
+            which = asked if strategy != "all-reduce" else f"{option('workers')} {workers}"
+            what = f"{model} exchanges messages between workers, which {which} does not have it do"
+            yield what, f"{all_reduce} with {option('workers')} 2 or more"
         if strategy == SPLIT and not workload.splits:
-            raise RequestError(
-                f"{model} has no generator and discriminator that {asked} could put on two instances", remedy=all_reduce
-            )
+            yield f"{model} has no generator and discriminator that {asked} could put on two instances", all_reduce
         if strategy == SPLIT and workers != 2:
-            raise RequestError(
-                f"{asked} has one instance for the generator and one for the discriminator, not {workers}",
-                remedy=f"use {option('workers')} 2",
-            )
+            what = f"{asked} has one instance for the generator and one for the discriminator, not {workers}"
+            yield what, f"{option('workers')} 2"
         if servers and not workload.descends:
-            raise RequestError(
+            yield (
                 f"parameter servers update by plain gradient descent, and {model} has optimizers of its own",
-                remedy=all_reduce,
+                all_reduce,
             )
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:

@@ -57,6 +57,8 @@ class Data(Strict, frozen=True):
 
 
 SPLIT = "split"
+DISCRIMINATOR_RANK, GENERATOR_RANK = range(2)
+"""The ranks of a split GAN."""
 SERVERLESS = ("all-reduce", SPLIT)
 STRATEGIES = ("parameter-server", "parameter-server-async", *SERVERLESS)
 
@@ -114,7 +116,7 @@ class Membership(Strict, frozen=True):
     @property
     def generates(self) -> bool:
         """Return whether this is the rank of a split GAN that has the generator."""
-        return self.strategy == SPLIT and self.rank == 1
+        return self.strategy == SPLIT and self.rank == GENERATOR_RANK
 
     @property
     def others(self) -> list[int]:

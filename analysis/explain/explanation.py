@@ -55,7 +55,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class CommunicatingShare:
-    """What the rank that sends most sends in a step, and the share of communication in a step."""
+    """The bytes that one rank, which sends most, sends in a step, and the share of communication in a step."""
 
     step_bytes: float
     """By the shapes of what is sent."""

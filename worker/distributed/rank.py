@@ -3,9 +3,10 @@
 import contextlib
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import msgspec
 import torch
@@ -13,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from worker.data.batches import Batch, Batches, together
 from worker.distributed import parameters, split
-from worker.distributed.averaging import AveragedTraining
+from worker.distributed.averaging import AveragedTraining, JoinedTraining
 from worker.distributed.exchange import Exchange
 from worker.distributed.group import RankGroup, joined
 from worker.distributed.parameters import Parameters
@@ -21,7 +22,7 @@ from worker.distributed.serve import serve
 from worker.distributed.sockets import interface_bytes
 from worker.environment import whole_usage
 from worker.protocol import Events, JobError
-from worker.spec import SPLIT, Membership, Spec
+from worker.spec import DISCRIMINATOR_RANK, SPLIT, Membership, Spec
 from worker.training.build import build_network, opened_batches
 from worker.training.device import Device, Numerics, numerics_of, timing_event
 from worker.training.measure import measure, take_turns
@@ -54,24 +55,16 @@ def run_rank(spec: Spec, membership: Membership, device: Device, events: Events)
         group = stack.enter_context(joined(membership, spec.device, report=report))
         with opened_trainer(group, workload, network, device, batches[0], numerics, spec.shape) as trainer:
             events.emit("built")
-            before = carried(membership.interface)
+            before = interface_bytes(membership.interface)
             if spec.turns:
                 take_turns(spec, spec.turns, trainer, events, sys.stdin)
             else:
                 measure(spec, trainer, events)
-            after = carried(membership.interface)
+            after = interface_bytes(membership.interface)
         uses = [use for each in batches if (use := each.close())]
     data_use = asdict(together(uses)) if uses else None
     exchanged = trainer.exchanged() | {name: after[name] - before[name] for name in after if name in before}
     events.emit("done", usage=whole_usage(), data_use=data_use, exchanged=exchanged)
-
-
-def carried(interface: str) -> dict[str, int]:
-    """Return what the interface has carried so far; nothing if the kernel does not show it."""
-    try:
-        return interface_bytes(interface)
-    except (OSError, LookupError, ValueError):
-        return {}
 
 
 class Worker(OneDevice):
@@ -141,55 +134,22 @@ class AllReduceWorker(Worker):
 
 
 @dataclass(eq=False)
-class AveragingWorker(Worker, Single):
-    """The workload's own step, with the mean of all ranks' gradients for each of its optimizers."""
+class OwnStepWorker(Worker, Single):
+    """The workload's own step, in a training that ``join`` makes of the network's parts."""
 
-    membership: Membership
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        own = self.network, self.training.optimizers, self.device, self.numerics
-        self.training: AveragedTraining = AveragedTraining(*own, world=self.membership.world)
-        # Ranks that drew the same noise would all train with the same generated images.
-        torch.manual_seed(torch.initial_seed() + self.membership.rank)
-
-    def exchanged(self) -> dict[str, int]:
-        return dict.fromkeys(("bytes_sent", "bytes_received"), self.training.exchanged_bytes)
-
-    def train(self, batch: Batch) -> float:
-        communicate_s = super().train(batch)
-        if not self.training.updates:
-            raise JobError(
-                f"the step of {self.workload.name} averages nothing between the ranks: it never calls training.update",
-                kind="request",
-                remedy="call training.update(NAME) for each optimizer in the step",
-            )
-        return communicate_s
-
-
-@dataclass(eq=False)
-class DiscriminatorWorker(Worker, Single):
-    """The workload's own step, whose generator is on the other rank."""
-
-    shape: Shape
+    join: Callable[..., JoinedTraining]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        own = self.network, self.training.optimizers, self.device, self.numerics
-        self.training: split.SplitTraining = split.SplitTraining(*own, shape=self.shape)
+        optimizers = self.training.optimizers
+        self.training: JoinedTraining = self.join(self.network, optimizers, self.device, self.numerics)
 
     def exchanged(self) -> dict[str, int]:
-        return self.training.peer.exchanged()
+        return self.training.exchanged()
 
     def train(self, batch: Batch) -> float:
-        before = self.training.generator_updates
         communicate_s = super().train(batch)
-        if (updates := self.training.generator_updates - before) != 1:
-            raise JobError(
-                f"the step of {self.workload.name} updates its generator {updates} times; split takes one update",
-                kind="request",
-                remedy="use --strategy all-reduce",
-            )
+        self.training.check_step(self.workload.name)
         return communicate_s
 
 
@@ -204,7 +164,7 @@ class GeneratorWorker(Worker):
         optimizers = self.workload.optimizers(self.network)
         delattr(self.network, "discriminator")
         self.training = Training(self.network, optimizers, self.device, self.numerics)
-        self._peer = split.OtherRank(split.DISCRIMINATOR_RANK, self.shape, self.device, self.training.phase)
+        self._peer = split.OtherRank(DISCRIMINATOR_RANK, self.shape, self.device, self.training.phase)
 
     def exchanged(self) -> dict[str, int]:
         return self._peer.exchanged()
@@ -291,10 +251,13 @@ def opened_trainer(
         exchange.close()
     elif workload.communicates:
         yield MessagesWorker(workload, placed, device, batches, numerics)
+    elif membership.generates:
+        yield GeneratorWorker(workload, compiled, device, batches, numerics, shape)
     elif membership.strategy == SPLIT:
-        part = GeneratorWorker if membership.generates else DiscriminatorWorker
-        yield part(workload, compiled, device, batches, numerics, shape)
+        yield OwnStepWorker(workload, compiled, device, batches, numerics, partial(split.SplitTraining, shape=shape))
     elif workload.one_loss:
         yield AllReduceWorker(workload, placed, device, batches, numerics, membership.world)
     else:
-        yield AveragingWorker(workload, compiled, device, batches, numerics, membership)
+        yield OwnStepWorker(
+            workload, compiled, device, batches, numerics, partial(AveragedTraining, membership=membership)
+        )

@@ -39,12 +39,16 @@ def address_of(interface: str) -> str:
 def interface_bytes(interface: str) -> dict[str, int]:
     """Return the bytes that an interface has received and sent, headers included, as fields of ``records.Rank``.
 
-    Raises OSError, LookupError or ValueError if the kernel does not show them.
+    Nothing if the kernel does not show them.
     """
-    # Not /sys: it shows the network namespace of who mounted it.
-    lines = Path("/proc/self/net/dev").read_text().splitlines()
-    counts = {name.strip(): numbers.split() for name, _, numbers in (line.partition(":") for line in lines)}[interface]
-    return {"interface_received_bytes": int(counts[0]), "interface_sent_bytes": int(counts[8])}
+    try:
+        # Not /sys: it shows the network namespace of who mounted it.
+        lines = Path("/proc/self/net/dev").read_text().splitlines()
+        counts = {name.strip(): numbers.split() for name, _, numbers in (line.partition(":") for line in lines)}
+        received, sent = (int(counts[interface][column]) for column in (0, 8))
+    except (OSError, LookupError, ValueError):
+        return {}
+    return {"interface_received_bytes": received, "interface_sent_bytes": sent}
 
 
 def listener(address: str, port: int = 0) -> tuple[int, int]:

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import distributed
 
+from worker.distributed.averaging import JoinedTraining
+from worker.protocol import JobError
+from worker.spec import GENERATOR_RANK
 from worker.training.device import Device
-from worker.training.step import COMMUNICATE, PhaseClock, Training
+from worker.training.step import COMMUNICATE, PhaseClock
 from worker.workloads.workload import Shape
 
 GENERATE, GRADIENT, UPDATE = range(3)
-DISCRIMINATOR_RANK, GENERATOR_RANK = range(2)
 GENERATOR = "generator"
 """The name of the network, and of its optimizer."""
 
@@ -32,16 +34,13 @@ class OtherRank:
     sent_bytes: int = 0
     received_bytes: int = 0
 
-    def send(self, tensor: torch.Tensor) -> None:
-        """Send numbers in single precision, or an order."""
-        values = tensor.contiguous() if tensor.dtype == torch.int64 else tensor.float().contiguous()
-        with self.phase(COMMUNICATE):
-            distributed.send(values, self.rank)
-        self.sent_bytes += values.nbytes
+    def send(self, images: torch.Tensor) -> None:
+        """Send images, or the gradient of a loss by images, in single precision."""
+        self._send(images.float().contiguous())
 
     def order(self, order: int, count: int = 0) -> None:
         """Order the generator to make so many images, to take the gradient of so many, or to update."""
-        self.send(torch.tensor([order, count], device=self.device.torch))
+        self._send(torch.tensor([order, count], device=self.device.torch))
 
     def ordered(self) -> tuple[int, int]:
         """Return the next order."""
@@ -56,6 +55,11 @@ class OtherRank:
     def exchanged(self) -> dict[str, int]:
         """Return ``bytes_sent`` and ``bytes_received`` since the beginning."""
         return {"bytes_sent": self.sent_bytes, "bytes_received": self.received_bytes}
+
+    def _send(self, values: torch.Tensor) -> None:
+        with self.phase(COMMUNICATE):
+            distributed.send(values, self.rank)
+        self.sent_bytes += values.nbytes
 
     def _receive(self, landing: torch.Tensor) -> torch.Tensor:
         with self.phase(COMMUNICATE):
@@ -95,12 +99,13 @@ class RemoteGenerator(torch.nn.Module):
 
 
 @dataclass(eq=False)
-class SplitTraining(Training):
+class SplitTraining(JoinedTraining):
     """The training of the discriminator's rank, whose generator is on the other."""
 
     shape: Shape = field(kw_only=True)
     peer: OtherRank = field(init=False)
     generator_updates: int = 0
+    """The updates of the generator in this step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,3 +119,15 @@ class SplitTraining(Training):
             self.generator_updates += 1
         else:
             super().update(name)
+
+    def exchanged(self) -> dict[str, int]:
+        return self.peer.exchanged()
+
+    def check_step(self, workload: str) -> None:
+        updates, self.generator_updates = self.generator_updates, 0
+        if updates != 1:
+            raise JobError(
+                f"the step of {workload} updates its generator {updates} times; split takes one update",
+                kind="request",
+                remedy="use --strategy all-reduce",
+            )
