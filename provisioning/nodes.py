@@ -12,7 +12,7 @@ from provisioning.cgroup.limits import BlockDevice
 from provisioning.paths import runtime
 from provisioning.processes import LocalProcess
 from suite.errors import BenchError
-from suite.interfaces import Completed, Node, Process, Stopwatch
+from suite.interfaces import COMMAND_WITHIN_S, Completed, Node, Process, Stopwatch
 from suite.interruption import uninterrupted
 
 UNDO_WITHIN_S = 10.0
@@ -38,7 +38,9 @@ class LocalNode:
     opening: Stopwatch = field(default_factory=Stopwatch)
     _started: list[LocalProcess] = field(default_factory=list)
 
-    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
+    def run(
+        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = COMMAND_WITHIN_S, check: bool = True
+    ) -> Completed:
         return LocalProcess(argv, self.token, stdin, self.directory).completed(timeout_s, check=check)
 
     def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"", stdout: IO[bytes] | None = None) -> Process:
@@ -116,7 +118,9 @@ class WrappedNode:
     def opening(self) -> Stopwatch:
         return self.parent.opening
 
-    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
+    def run(
+        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = COMMAND_WITHIN_S, check: bool = True
+    ) -> Completed:
         return self.parent.run(self.wrap(argv), stdin=stdin, timeout_s=timeout_s, check=check)
 
     def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:

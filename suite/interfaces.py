@@ -17,6 +17,9 @@ from suite.records.environment import Environment
 from suite.records.record import Link, TrialNumbers, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
 
+COMMAND_WITHIN_S = 180.0
+"""How long a short command may take, in an emulated guest on a busy machine too: only what hangs takes longer."""
+
 
 @dataclass(frozen=True)
 class Completed:
@@ -120,7 +123,9 @@ class Node(Protocol):
         Layers run it while an engine or a hypervisor starts, and pause it for what the suite asks on its own account.
         """
 
-    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
+    def run(
+        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = COMMAND_WITHIN_S, check: bool = True
+    ) -> Completed:
         """Run to the end. With ``check``, a non-zero exit status raises CommandError."""
 
     def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:

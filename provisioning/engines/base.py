@@ -17,7 +17,7 @@ from provisioning.gpus import NO_EDITS, Edits
 from provisioning.images.image import Image
 from provisioning.processes import program_argv, run_apart
 from suite.errors import CommandError, MeasurementError, RequestError, option
-from suite.interfaces import Node
+from suite.interfaces import COMMAND_WITHIN_S, Node
 from suite.job.envelope import most_processes, parse_cpu_list
 from suite.job.properties import Properties
 from suite.registries import ENGINES
@@ -27,7 +27,6 @@ SLEEPER = ("/opt/virtbench/guest/sleeper",)
 BOUND = ("/usr", "/opt")
 """The directories of the tree from which a job reads programs and libraries."""
 TMPFS = ("/tmp", "/run", "/var/tmp")  # noqa: S108 (inside the container)
-REMOVED_WITHIN_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -261,7 +260,7 @@ class ContainerEngine(Protocol):
 
     def remove_local(self, name: str) -> None:
         """Kill and remove the container on this machine, without an open node: the ledger calls this."""
-        self._remove(name, lambda argv: run_apart(argv, REMOVED_WITHIN_S))
+        self._remove(name, lambda argv: run_apart(argv, COMMAND_WITHIN_S))
 
     def _remove(self, name: str, run: Callable[[list[str]], Any]) -> None:
         for argv in self.removal(name):

@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 
 from provisioning.cgroup import removal as group_removal
-from provisioning.engines.base import REMOVED_WITHIN_S, ContainerSpec
+from provisioning.engines.base import ContainerSpec
 from provisioning.engines.command_line import CommandLineEngine
 from provisioning.processes import run_apart
-from suite.interfaces import Node
+from suite.interfaces import COMMAND_WITHIN_S, Node
 
 
 class Podman(CommandLineEngine):
@@ -30,7 +30,7 @@ class Podman(CommandLineEngine):
     def remove_local(self, name: str) -> None:
         """Also remove the control groups that a runtime had made when it was killed: podman has no record of them."""
         inspect = [*self.program, "inspect", "--type", "container", "--format", "{{.Id}}", "--", name]
-        container_id = run_apart(inspect, REMOVED_WITHIN_S).stdout.strip()
+        container_id = run_apart(inspect, COMMAND_WITHIN_S).stdout.strip()
         super().remove_local(name)
         if number := re.fullmatch(r"[0-9a-f]{64}", container_id):
             group_removal.remove(f"libpod_parent/libpod-{number[0]}")

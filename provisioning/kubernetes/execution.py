@@ -22,7 +22,7 @@ from provisioning.kubernetes.cluster import Cluster, client_library
 from provisioning.kubernetes.states import fate
 from provisioning.nodes import WrappedNode
 from suite.errors import BenchError, CommandError, MeasurementError
-from suite.interfaces import Completed
+from suite.interfaces import COMMAND_WITHIN_S, Completed
 from suite.job.envelope import parse_cpu_list
 from suite.process_identity import BOOT_ID
 
@@ -185,7 +185,9 @@ class PodNode(WrappedNode):
     cluster: Cluster
     pod: str
 
-    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
+    def run(
+        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = COMMAND_WITHIN_S, check: bool = True
+    ) -> Completed:
         return self.start(argv, stdin=stdin).completed(timeout_s, check=check)
 
     def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> PodProcess:

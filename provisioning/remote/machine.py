@@ -10,13 +10,13 @@ from typing import IO
 from provisioning.nodes import LocalNode, local_node
 from provisioning.remote.connection import ANSWERED_WITHIN_S, Access, RemoteAgent, marked, root_mark
 from suite.errors import CommandError, MeasurementError, RequestError
-from suite.interfaces import Completed, Process, Stopwatch
+from suite.interfaces import COMMAND_WITHIN_S, Completed, Process, Stopwatch
 from suite.inventory import InventoryNode
 from suite.job.envelope import parse_cpu_list
 
 SSH_FAILED = 255
-QUICK_S, QUICK_BYTES = 60.0, 1 << 16
-"""A command that may last longer, or is given more, goes through a session of its own."""
+QUICK_BYTES = 1 << 16
+"""A command that is given more, or may last longer than short ones do, goes through a session of its own."""
 
 
 @dataclass
@@ -41,8 +41,10 @@ class Machine:
     opening: Stopwatch = field(default_factory=Stopwatch)
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
-    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
-        quick = timeout_s <= QUICK_S and len(stdin) <= QUICK_BYTES
+    def run(
+        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = COMMAND_WITHIN_S, check: bool = True
+    ) -> Completed:
+        quick = timeout_s <= COMMAND_WITHIN_S and len(stdin) <= QUICK_BYTES
         completed = (self._quickly if quick else self._through_ssh)(argv, stdin, timeout_s)
         if check and completed.returncode:
             output = completed.stderr or completed.stdout or "no output"

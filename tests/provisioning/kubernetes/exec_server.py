@@ -101,14 +101,14 @@ def _hear(place: BufferedIOBase, process: "subprocess.Popen[bytes]") -> None:
     assert process.stdin is not None
     while len(head := _read(place, 2)) == 2:
         size = head[1] & 0x7F
-        if size >= 126:
-            (size,) = struct.unpack("!H" if size == 126 else "!Q", place.read(2 if size == 126 else 8))
-        mask, content = place.read(4), place.read(size)
-        plain = bytes(byte ^ mask[number % 4] for number, byte in enumerate(content))
-        if head[0] & 0xF == CLOSE:
-            return
-        try:
-            process.stdin.write(plain[1:])
-            process.stdin.flush()
-        except OSError:
-            return
+        # The command may end, and its input be closed, at every moment of this.
+        with suppress(struct.error, IndexError, OSError, ValueError):
+            if size >= 126:
+                (size,) = struct.unpack("!H" if size == 126 else "!Q", place.read(2 if size == 126 else 8))
+            mask, content = place.read(4), place.read(size)
+            plain = bytes(byte ^ mask[number % 4] for number, byte in enumerate(content))
+            if head[0] & 0xF != CLOSE:
+                process.stdin.write(plain[1:])
+                process.stdin.flush()
+                continue
+        return
