@@ -56,11 +56,10 @@ _EVIDENCE = {
 """What a job leaves, by the column that is empty without it."""
 
 
-def sums(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
-    """Yield contradictions inside the records that are ok. ``jobs``: the job of each text in the column ``job``."""
-    devices = trials["job"].map({text: job.devices.devices for text, job in jobs.items()}).astype("float64")
+def sums(trials: pd.DataFrame, _: Mapping[Text, Job]) -> Iterator[Finding]:
+    """Yield contradictions inside the records that are ok."""
     alone = trials[trials["ranks"].isna()]
-    made = alone["batch"] * devices[alone.index] * alone["steps"] / alone["measured_s"].fillna(alone["steps_s"])
+    made = alone["global_batch"] * alone["steps"] / alone["measured_s"].fillna(alone["steps_s"])
     # Without a timeline the span is the steps', which leave out what lies between them.
     bound = alone["measured_s"].isna() * GAP_SHARE + EXACT
     wrong = (alone["throughput_per_s"] - made).abs() > bound * made
@@ -69,6 +68,10 @@ def sums(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
     planned, counted, measured = trials["steps"], trials["counted_steps"], trials["measured_s"]
     wrong = counted.notna() & (counted != planned)
     yield from _mismatches(STEPS, trials[wrong], "counted_steps", "steps", "the job has", planned)
+    recorded, batch = trials["recorded_batch"], trials["global_batch"]
+    yield from _mismatches(
+        STEPS, trials[recorded.notna() & (recorded != batch)], "recorded_batch", "units a step", "its ranks have", batch
+    )
     steps, phases, copied = trials["steps_s"], trials["phases_s"], COPY_SHARE * trials["copied_s"].notna()
     wrong = (phases < steps * (1 - EXACT)) | (phases > steps * (1 + EXACT + copied))
     yield from _mismatches(STEPS, trials[wrong], "phases_s", "s of phases", "its steps take", steps)

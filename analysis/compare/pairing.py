@@ -113,8 +113,7 @@ def _means(trials: pd.DataFrame, columns: Sequence[str], extra: Sequence[str]) -
     logs = trials.assign(**{column: np.log(trials[column].where(trials[column] > 0)) for column in columns})
     if (rate := "throughput_per_s") in columns:
         # For jobs that take turns, bursts of the same round are compared, and the rounds averaged.
-        images = trials["batch"] * trials["devices"].fillna(1)
-        logs[rate] = logs[rate].mask(trials["burst_s"].notna(), np.log(images / trials["burst_s"]))
+        logs[rate] = logs[rate].mask(trials["burst_s"].notna(), np.log(trials["global_batch"] / trials["burst_s"]))
     how: dict[str, Any] = dict.fromkeys(columns, "mean") | dict.fromkeys([*extra, "design"], "first")
     if trials["replica"].any():
         how["computed"] = lambda outcomes: together(list(outcomes))

@@ -135,6 +135,16 @@ class Job(Part):
         return ", ".join(name for name, holds in why.items() if holds)
 
     @property
+    def global_batch(self) -> int | None:
+        """Return the units that one step of all ranks trains on; None for a job that trains nothing.
+
+        The batch of a rank is ``sizes.batch`` on each of its devices. The two ranks of a split GAN share one.
+        """
+        shared = self.distributed is None or self.distributed.strategy == "split"
+        ranks = self.distributed.workers if self.distributed and not shared else 1
+        return self.sizes.batch * self.devices.devices * ranks if self.sizes else None
+
+    @property
     def design(self) -> str:
         """Return the name of the design by which trials of the job are measured."""
         return design_of(self.turns)

@@ -104,6 +104,7 @@ class Course:
                 "suite_version": __version__,
                 "started_at": self.started_at,
                 "outcome": outcome,
+                "global_batch": self.trial.job.global_batch,
                 "substitutes": list(self.substitutes),
                 "environment": Environments(
                     host=self.host, target=self.measurement.environment if self.measurement else None

@@ -360,6 +360,9 @@ class TrialNumbers(Part):
 class TrialRecord(TrialNumbers, _Head):
     """One trial: one job, launched and finished, or failed."""
 
+    global_batch: Count | None = None
+    """The units that one step of all ranks trains on, beside those of one device in ``job.sizes.batch``; null for a job
+    that trains nothing, and in older records."""
     open_s: Seconds | None = None
     """The time that the target needs to be ready to launch the job, without what the suite asks on its own account."""
     opening: dict[str, Seconds] = {}

@@ -190,6 +190,29 @@ def test_a_count_that_one_trial_lacks_and_a_block_of_two_runs_are_named(podman: 
     assert kinds(podman) == {"gap", "mixed-block"}
 
 
+def test_a_global_batch_is_that_of_the_job(podman: Path) -> None:
+    batch = json.loads((podman / "trials" / f"{PODMAN}.json").read_text())["job"]["sizes"]["batch"]
+    edited(podman, PODMAN, lambda one: one.update(global_batch=batch))
+    assert kinds(podman) == set()
+    edited(podman, PODMAN, lambda one: one.update(global_batch=2 * batch))
+    assert kinds(podman) == {"steps"}
+
+
+def test_the_ranks_of_a_split_gan_train_on_one_batch(tmp_path: Path) -> None:
+    """The throughput of the whole is that of the rank with the images, and all other strategies sum them."""
+    run = copied("distributed-overlay", tmp_path)
+
+    def split(record: Json) -> None:
+        record["job"]["distributed"].update(strategy="split", servers=0)
+        record["job"]["distributed"]["lab"].update(nodes=2)
+        record["ranks"] = [{**one, "rank": number, "links": []} for number, one in enumerate(record["ranks"][1:])]
+        record["throughput_per_s"] = record["ranks"][0]["throughput_per_s"]
+
+    path = edited(run, "distributed-alexnet-container-b001", split)
+    of_ranks = [one for one in audit(load([run])).findings if one.where == path and one.kind == "ranks"]
+    assert of_ranks == []
+
+
 def test_the_ranks_of_a_distributed_job_make_the_whole(tmp_path: Path) -> None:
     run = copied("distributed-overlay", tmp_path)
     edited(run, "distributed-alexnet-container-b001", lambda one: one["ranks"][1].update(throughput_per_s=99.0))

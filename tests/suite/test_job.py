@@ -114,3 +114,17 @@ def test_settings_are_told_by_names_for_people() -> None:
     assert (told["cpus"], told["memory"], told["batch"], told["lab.rate"]) == ("2", "2 GiB", "2", "1gbit")
     assert (told["engine"], told["data_sha256"], told["workloads.alexnet.steps"]) == ("runc", "a" * 64, "3")
     assert not set(told) & {*IN_COLUMNS, "directory"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "global_batch"),
+    [
+        ({"distributed": None}, 2),
+        ({"distributed": None, "devices": Devices(device="cuda", devices=4, parallel="ddp")}, 8),
+        ({"distributed": LAB}, 4),
+        ({"distributed": LAB.model_copy(update={"strategy": "split"})}, 2),
+        ({"distributed": LAB, "sizes": None}, None),
+    ],
+)
+def test_the_global_batch_is_that_of_all_ranks(changes: dict[str, Any], global_batch: int | None) -> None:
+    assert WHOLE.model_copy(update=changes).global_batch == global_batch

@@ -60,6 +60,7 @@ def test_every_trial_becomes_a_record_with_what_was_measured(go: Go, store: Run,
     assert first.close_s is not None
     assert first.substitutes == ["accelerator:tcg"]
     assert first.job == trial.job
+    assert first.global_batch == trial.job.global_batch is not None
     assert first.environment.host == HOST
     assert first.environment.target is not None
     assert first.details == {"devices": 1}
