@@ -50,7 +50,11 @@ def switched(comparison: Comparison) -> Iterator[str]:
                 slower = direction(slower_by(effect.ratio, more_is_faster=metric.more_is_faster))
                 clauses.setdefault(f"{one.target}, {label_of(one.ablation)}", []).append(f"{what} {slower}")
     if clauses:
-        named = (f"{name}: {', '.join(own[:MOST_SENTENCES])}" for name, own in clauses.items())
+        more = {name: len(own) - MOST_SENTENCES for name, own in clauses.items()}
+        named = (
+            f"{name}: {', '.join(own[:MOST_SENTENCES])}{f' and {more[name]} more' if more[name] > 0 else ''}"
+            for name, own in clauses.items()
+        )
         yield f"Switched in the same blocks: {'; '.join(named)}."
 
 

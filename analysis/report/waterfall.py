@@ -109,10 +109,11 @@ def prediction_lines(one: Explanation) -> Iterator[str]:
     """Yield what the probes predict for each part and for the whole, and where the measurement departs from it."""
     if share := one.communicating:
         carried = f" ({share.interface_bytes / 1e6:.3g} MB by its interface)" if share.interface_bytes else ""
-        predicted = f"; {share.predicted:.0%} predicted by collectives if nothing hides it" if share.predicted else ""
+        speed = f"collectives at {share.bandwidth_mb_s:.3g} MB/s" if share.bandwidth_mb_s else ""
+        predicted = f"; {speed} predict {share.predicted:.0%} if nothing hides it" if share.predicted else ""
         yield (
             f"communication: a rank sends {share.step_bytes / 1e6:.3g} MB in a step{carried}, "
-            f"{share.measured:.0%} of it measured{predicted}"
+            f"which takes {share.measured:.0%} of the step's time{predicted}"
         )
     if (found := one.prediction) is None:
         return

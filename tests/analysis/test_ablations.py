@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,14 @@ def test_a_switch_is_held_against_its_own_target_and_never_mixed_into_it(tmp_pat
     page = write_report(load([tmp_path / "run"]), tmp_path / "report.html").read_text()
     assert "switched in the same blocks, over the same target as it is" in page
     assert "switched in the same blocks: container, seccomp off: throughput 1.05" in page, "beside the waterfall"
+
+
+def test_the_answer_counts_the_models_that_it_does_not_name(tmp_path: Path, save: Any) -> None:
+    for model in ("resnet50", "alexnet", "inception_v3", "gan", "vae"):
+        sweep(partial(save, model=model))
+    (sentence,) = (line for line in answer(compare(load([tmp_path / "run"]))) if line.startswith("Switched"))
+    assert sentence.count("faster") == 3
+    assert sentence.endswith("faster and 2 more.")
 
 
 def test_asking_for_a_switch_does_not_change_what_is_said_of_the_targets(tmp_path: Path, save: Any) -> None:

@@ -223,8 +223,8 @@ def test_collectives_predict_the_communicating_share_beside_the_measured_one(
     one = next(one for one in explained_by(load([tmp_path / "training", tmp_path / "exchange"])).explanations)
     (line,) = prediction_lines(one)
     assert line.startswith(f"communication: a rank sends {step_bytes / 1e6:.3g} MB in a step")
-    assert "50% of it measured; " in line
-    assert line.endswith("predicted by collectives if nothing hides it")
+    assert f"which takes 50% of the step's time; collectives at {rate:.3g} MB/s predict " in line
+    assert line.endswith(f" {share.predicted:.0%} if nothing hides it")
 
 
 def test_the_bytes_of_a_step_are_shown_by_shapes_and_by_the_interface(tmp_path: Path, save: Any) -> None:
@@ -234,7 +234,8 @@ def test_the_bytes_of_a_step_are_shown_by_shapes_and_by_the_interface(tmp_path: 
         save("training", target=target, **(numbers | {"ranks": ranks}))
     (one,) = explained_by(load([tmp_path / "training"])).explanations
     (line,) = prediction_lines(one)
-    assert line == "communication: a rank sends 1 MB in a step (1.1 MB by its interface), 50% of it measured"
+    bytes_sent = "communication: a rank sends 1 MB in a step (1.1 MB by its interface)"
+    assert line == f"{bytes_sent}, which takes 50% of the step's time"
 
 
 def test_collectives_of_another_network_or_alone_predict_nothing(tmp_path: Path, save: Any) -> None:
