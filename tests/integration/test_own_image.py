@@ -1,6 +1,8 @@
 """An image of the user's own, from a Dockerfile to trials on every target. Needs no network."""
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import tarfile
@@ -13,6 +15,7 @@ from provisioning.engines.base import image_reference
 from provisioning.images.build import built
 from provisioning.images.image import find
 from provisioning.paths import home
+from tests.extensions.conftest import REPOSITORY
 from tests.integration.machine import require, require_fast_guests, require_image, require_root, require_space
 from tests.integration.test_run import SMALL, bench, on, records
 
@@ -70,6 +73,36 @@ def test_all_trials_of_a_run_are_of_the_users_own_image(targets: tuple[str, ...]
         assert record.environment.target
         assert record.environment.target.userland_sha256 == image.digest
         assert record.environment.target.userland_differences == []
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+def test_a_model_of_transformers_trains_in_its_image_as_it_is_documented(base: str, tmp_path: Path) -> None:
+    require_space()
+    page = (REPOSITORY / "docs/guide/own-training.md").read_text()
+    section = page.partition("## A model of transformers\n")[2].partition("\n## ")[0]
+    recipe, script = (
+        section.partition(f"```{language}\n")[2].partition("```")[0] for language in ("dockerfile", "python")
+    )
+    name = "transformers-test"
+    for path, text in ((f"{name}/Dockerfile", recipe), ("tune/tune.py", script)):
+        (tmp_path / path).parent.mkdir()
+        (tmp_path / path).write_text(text.replace("localhost/virtbench/base", base))
+    built_one = bench("image", "build", "--from", str(tmp_path / name), timeout_s=1200)
+    if "No matching distribution found for transformers" in built_one.stderr:
+        pytest.skip("no package index is in reach of an image that is built")
+    assert built_one.returncode == 0, built_one.stderr
+    try:
+        (documented,) = re.findall(r"^    bench (run .* --target all .*)$", section, re.MULTILINE)
+        words = documented.replace("--target all", "--target bare-metal --target container --engine runc")
+        words = words.replace("--command-files tune", f"--command-files {tmp_path / 'tune'}").replace("mine", name)
+        ended = bench(*shlex.split(words), "--out", str(tmp_path / "run"))
+        assert ended.returncode == 0, ended.stderr
+        found = records(tmp_path / "run")
+        assert set(found) == {"bare-metal", "container"}
+        assert {record.details["steps"] for record in found.values()} == {10}
+    finally:
+        shutil.rmtree(find(name).directory)
 
 
 @pytest.mark.timeout(1200)

@@ -1,11 +1,9 @@
 """The examples of docs/guide/own-training.md, from its own text, as a new user runs them."""
 
-import io
 import json
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 from tests.extensions.conftest import REPOSITORY
 from tests.integration.machine import require_fast_guests, require_image, require_root
 from tests.integration.test_run import BENCH
-from worker.command import NumberReader
 
 pytestmark = pytest.mark.integration
 
@@ -47,27 +44,3 @@ def test_the_example_runs_as_it_is_documented(heading: str, targets: tuple[str, 
         assert not record["environment"]["target"]["userland_differences"]
     if heading == "A command":
         assert {record["details"]["steps"] for record in records} == {40}
-
-
-@pytest.mark.thorough
-def test_a_model_of_transformers_trains_and_prints_what_the_command_reads(tmp_path: Path) -> None:
-    """The script by itself: the image of the example needs a package index."""
-    library, script = tmp_path / "library", tmp_path / "tune.py"
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(library), "transformers"]
-    done = subprocess.run(install, check=False, capture_output=True, text=True, timeout=500)
-    if done.returncode:
-        pytest.skip(f"transformers cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
-    section = (REPOSITORY / "docs/guide/own-training.md").read_text().partition("## A model of transformers\n")[2]
-    script.write_text(section.partition("```python\n")[2].partition("```")[0])
-    ran = subprocess.run(
-        [sys.executable, str(script)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={"PYTHONPATH": str(library), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
-    )
-    assert ran.returncode == 0, ran.stderr
-    reader = NumberReader("json")
-    reader.read(io.StringIO(ran.stdout))
-    assert (reader.steps, len(reader.numbers)) == (10, 10)
