@@ -63,5 +63,5 @@ def parse_data(text: str) -> tuple[str, str | None]:
         return kind, directory
     raise RequestError(
         f"{re.sub(r'[^ -~]', '?', text)[:100]} is not a data set",
-        remedy=f"write generated, or one of {', '.join(f'{each}:DIR' for each in DATA_KINDS)}",
+        remedy=f"write generated, or one of {', '.join(f'{each}:DIR' for each in (GENERATED, *DATA_KINDS))}",
     )

@@ -23,7 +23,7 @@ def test_anything_else_is_refused_with_what_would_do(text: str) -> None:
     with pytest.raises(RequestError, match="is not a data set") as caught:
         parse_data(text)
     assert caught.value.remedy
-    assert "imagefolder:DIR" in caught.value.remedy
+    assert "generated:DIR, imagenet:DIR, imagefolder:DIR" in caught.value.remedy
 
 
 def test_what_is_refused_cannot_play_with_the_terminal() -> None:
