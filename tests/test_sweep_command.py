@@ -77,6 +77,7 @@ def test_the_plans_that_are_there_can_be_run(
     assert told["name"] == path.stem
     refused = [cell for cell in told["cells"] if cell["refused"]]
     assert refused == []
+    assert told["paper_figures"] == {"paper": list(range(2, 11)), "paper-gpu": [2, 3, 4, 5, 10]}.get(path.stem, [])
     assert not (tmp_path / "results").exists(), "nothing is written"
 
 
@@ -91,7 +92,7 @@ def test_a_plan_that_is_not_there_is_refused_with_those_that_are(bench: Bench, n
     refused = bench("sweep", "run", name)
     assert refused.exit_code == 2
     assert f"cannot read {Path(name)}: No such file" in refused.stderr
-    assert "a plan that comes with bench: cluster, gan-service, nightly, paper-all, " in refused.stderr
+    assert "a plan that comes with bench: cluster, gan-service, nightly, paper, " in refused.stderr
 
 
 def test_smoke_is_two_cells_on_two_targets() -> None:

@@ -5,13 +5,20 @@ with real data is this suite's scenario ``real``.
 """
 
 import csv
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
+from itertools import product
+from typing import TYPE_CHECKING
 
-from analysis.compare.results import ComparedJob
-from suite.job.sharing import SMALL_ALEXNET
-from suite.targets import BASELINE
+from suite.job.job import Job
+from suite.job.sharing import PAPERS_VICTIMS, SMALL_ALEXNET
+from suite.plan import Plan
+from suite.targets import BASELINE, TARGETS
+
+if TYPE_CHECKING:
+    from analysis.compare.results import ComparedJob
 
 SOURCE = "Lin, Pai and Chou 2018"
 PAPER = "paper"
@@ -39,7 +46,23 @@ _FIGURES = {
 """The number of the paper's figure, by scenario, kind of data and metric."""
 
 
-def figure_number(job: ComparedJob, metric: str) -> int | None:
+def complete_figures(plans: Iterable[Plan]) -> list[int]:
+    """Return the numbers of the paper's figures of which the plans measure every bar, in the paper's sizes."""
+    bars: defaultdict[int | None, set[tuple[str, str]]] = defaultdict(set)
+    for plan in plans:
+        for job in plan.jobs:
+            if job.sharing and "alexnet" not in job.sharing.aggressors:
+                continue
+            for metric in ("throughput", "elapsed"):
+                bars[figure_number(job, metric)].update(product([job.model], plan.targets))
+    return sorted(
+        number
+        for number, measured in bars.items()
+        if number and measured.issuperset(product(PAPERS_VICTIMS[: None if number == 10 else -1], TARGETS))
+    )
+
+
+def figure_number(job: "ComparedJob | Job", metric: str) -> int | None:
     """Return the number of the paper's figure that shows this metric of such a job, in the paper's sizes; else None."""
     return _FIGURES.get((job.scenario, kind_of(job.data), metric)) if job.profile == PAPER else None
 

@@ -84,7 +84,7 @@ def run(
     Examples:
       bench sweep run smoke                  a plan that comes with bench
       bench sweep run my/nightly.toml --out results/tuesday
-      bench sweep run paper-single --dry-run
+      bench sweep run paper --dry-run
       bench sweep run smoke --only-block 3
     """
     if dry_run and as_json:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from analysis.figures import reference
 from commands.output import Output
 from commands.run.prepare import this_host
 from commands.sweep.backends.base import backend_of
@@ -52,6 +53,8 @@ class PlannedOutput(Output):
     total_s: float | None
     source: Source | None
     """The least certain source of these seconds."""
+    paper_figures: list[int]
+    """The figures of Lin, Pai and Chou (2018) that the cells measure completely, in the paper's sizes."""
     changes: list[str]
     cells: list[PlannedCell]
 
@@ -73,7 +76,7 @@ def plan(file: Path, out: Path | None, estimate_from: Path | None, as_json: bool
     \b
     Examples:
       bench sweep plan smoke
-      bench sweep plan paper-single --estimate-from results/lastyear --json
+      bench sweep plan paper --estimate-from results/lastyear --json
     """
     sweep = load_sweep(file)
     backend = backend_of(sweep)
@@ -103,6 +106,7 @@ def _described(sweep: Sweep, directory: SweepDirectory, planned: list[Planned], 
         trials=sum(cell.trials for cell in cells),
         trials_left=sum(cell.trials_left for cell in cells),
         **_times([cell for cell in cells if not cell.refused], sweep.block_count),
+        paper_figures=reference.complete_figures(item.ready.plan for item in planned if item.ready),
         changes=directory.changes(sweep, [item.cell for item in planned]).lines(),
         cells=cells,
     )
@@ -150,6 +154,8 @@ def _print(described: PlannedOutput) -> None:
         click.echo(f"refused: {', '.join(cells)}: {reason}")
     for line in described.changes:
         click.echo(line)
+    if described.paper_figures:
+        click.echo(f"{reference.SOURCE}, complete: figures {', '.join(map(str, described.paper_figures))}")
     most = "at most " if described.until or described.detect else ""
     counted = f"{count(len(described.cells), 'cell')}, {most}{count(described.blocks, 'block')}"
     click.echo(
