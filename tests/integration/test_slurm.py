@@ -125,7 +125,7 @@ def test_ctrl_c_leaves_the_jobs_in_the_queue_and_the_next_run_follows_them(slurm
     fake_bench(tmp_path / "fake", slow_s=0.01)  # for those that have not begun
     sweep.start()
     assert sweep.end() == 0, sweep.said()
-    assert "are followed" in sweep.log.read_text()
+    assert "already in the queue, which this process follows" in sweep.log.read_text()
     assert "job " not in sweep.log.read_text()
     assert set(sweep.records()) == sweep.planned()
 
