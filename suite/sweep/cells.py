@@ -36,7 +36,7 @@ def request_of(sweep: Sweep, cell: Cell) -> RunRequest:
     if "cpus" in envelope:
         envelope["cpus"] = str(envelope["cpus"])
     repetitions = {name: getattr(sweep, name) for name in Repetitions.model_fields}
-    values = {**cell.settings, "target": sweep.targets, "ablate": sweep.ablate, **envelope, **repetitions}
+    values = {**envelope, **cell.settings, "target": sweep.targets, "ablate": sweep.ablate, **repetitions}
     return RunRequest.of({name: value for name, value in values.items() if value is not None})
 
 

@@ -23,10 +23,10 @@ ELSEWHERE = {
     **{name: name for name in Repetitions.model_fields},
     **{name: f"envelope.{name}" for name in EnvelopeOptions.model_fields},
 }
-"""The places, in a plan file, of options that are no keys of a cell: all cells have them alike."""
+"""The places, in a plan file, of options that all cells have alike; a cell can have an envelope of its own."""
 
 
-CELL_KEYS = tuple(name for name in OPTIONS if name not in ELSEWHERE)
+CELL_KEYS = tuple(name for name in OPTIONS if name not in ELSEWHERE or name in EnvelopeOptions.model_fields)
 """The options that can differ from cell to cell."""
 
 
@@ -133,7 +133,9 @@ class Sweep(Repetitions):
     options: Settings = Field(
         default=Settings(), description="Values that all cells have, unless the matrix gives another."
     )
-    envelope: EnvelopeOptions = Field(default=EnvelopeOptions(), description="Envelope of every target.")
+    envelope: EnvelopeOptions = Field(
+        default=EnvelopeOptions(), description="Envelope of every target, unless a cell has its own."
+    )
     budget: Budget = Field(default=Budget(), description="When to give up.")
     output: OutputOptions = Field(default=OutputOptions(), description="Where the records go.")
     engine: SweepEngine = Field(default=SweepEngine(), description="What runs the blocks.")

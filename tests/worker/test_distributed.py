@@ -156,7 +156,10 @@ def alone() -> tuple[list[torch.Tensor], list[float]]:
 
 @pytest.mark.parametrize(
     ("strategy", "workers", "servers"),
-    [("parameter-server", 2, 1), ("parameter-server", 3, 2), ("all-reduce", 2, 0), ("all-reduce", 3, 0)],
+    [
+        *(("parameter-server", 2, 1), ("parameter-server", 3, 2)),
+        *(("all-reduce", 1, 0), ("all-reduce", 2, 0), ("all-reduce", 3, 0)),
+    ],
 )
 def test_a_synchronous_strategy_ends_with_the_weights_of_one_process(
     strategy: str, workers: int, servers: int, start: Start

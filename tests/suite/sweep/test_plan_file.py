@@ -5,8 +5,9 @@ import pytest
 
 from suite import schema
 from suite.errors import RequestError
-from suite.sweep.cells import cells_of
-from suite.sweep.file import load_sweep, read_sweep
+from suite.request.scenario import scenario_of
+from suite.sweep.cells import cells_of, request_of
+from suite.sweep.file import load_sweep, plan_file, read_sweep
 from suite.sweep.model import Sweep
 
 MakeSweep = Callable[..., Sweep]
@@ -122,6 +123,24 @@ def test_cells_are_excluded_and_included(sweep: MakeSweep) -> None:
         ("inception_v3", "reference"),
     ]
     assert {cell.settings["steps"] for cell in cells_of(made)} == {4}
+
+
+def test_a_cell_may_have_an_envelope_of_its_own(sweep: MakeSweep) -> None:
+    made = sweep(
+        matrix={}, include=[{"cpus": "2", "memory": "6G"}, {}], envelope={"cpus": 1, "memory": "4G", "threads": 1}
+    )
+    envelopes = [request_of(made, cell).envelope for cell in cells_of(made)]
+    assert [(one.cpus, one.memory, one.threads) for one in envelopes] == [("2", "6G", 1), ("1", "4G", 1)]
+
+
+def test_the_plan_of_scaling_has_strong_and_weak_cells_with_equal_instances() -> None:
+    sweep = load_sweep(plan_file(Path("scaling")))
+    requests = [request_of(sweep, cell) for cell in cells_of(sweep)]
+    asked = [(one.value("workers"), one.measurement.batch, one.envelope) for one in requests]
+    assert [(workers, batch) for workers, batch, _ in asked] == [(1, 16), (2, 8), (2, 16), (1, 8), (2, 4), (2, 8)]
+    assert {(str(workers), f"{2 * workers}G") == (own.cpus, own.memory) for workers, _, own in asked} == {True}
+    for one in requests:
+        scenario_of(one).check_model(one, one.measurement.model[0])
 
 
 def test_includes_alone_are_a_sweep(sweep: MakeSweep) -> None:
