@@ -45,6 +45,7 @@ FIGURES = Registry(
         "interference-map": "analysis.figures.interference:heat_map",
         "trials": "analysis.figures.points:every_trial",
         "latency": "analysis.figures.points:latency_lines",
+        "scaling": "analysis.figures.scaling:speed_up_lines",
     },
 )
 

@@ -25,6 +25,7 @@ from analysis.compare.interference import interference, isolation
 from analysis.compare.noise import burst_variation, differing, noise_floors, replicas
 from analysis.compare.pairing import plain, to_baseline, with_variants
 from analysis.compare.results import AblationEffect, Comparison, Cost, Group, Overall
+from analysis.compare.scaling import scaling
 from analysis.compare.standing import with_standing
 from analysis.compare.validity import usable
 from analysis.load.metrics import with_trait
@@ -89,6 +90,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
             overall=tuple(replace(one, notes=_notes(one, complete)) for one in overall(ratios, margin, looked)),
             interference=shared.found,
             isolation=isolation(shared, margin),
+            scaling=scaling(ok, records.evidence),
             margin=margin,
             warmup_trials=records.warmup_trials,
             trials=ok,

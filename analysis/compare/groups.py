@@ -63,7 +63,7 @@ def groups(
     ]
 
 
-def _mean_losses(trials: "pd.Series[Any]") -> dict[str, float]:
+def mean_losses(trials: "pd.Series[Any]") -> dict[str, float]:
     """Return the mean of each loss over the trials that have it."""
     columns: dict[str, list[float]] = defaultdict(list)
     for losses in trials:
@@ -94,7 +94,7 @@ def _summary(
         marks=(*filter(None, (*trials["changed"].unique(), *pairs["marks"].unique())), *compact(named)),
         estimates=estimates,
         differences=tuple(difference.text for difference in named),
-        losses=_mean_losses(ok["losses"]),
+        losses=mean_losses(ok["losses"]),
     )
 
 

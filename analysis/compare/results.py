@@ -1,8 +1,8 @@
 """The result of a comparison as plain typed data. ``compare`` makes it; tables and figures render it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -316,6 +316,40 @@ class Overall:
 
 
 @dataclass(frozen=True)
+class Uncertain:
+    """A value with its 95 % interval, which takes two blocks or more."""
+
+    value: float
+    interval: tuple[float, float] | None = None
+
+    def mapped(self, function: Callable[..., float], *more: float) -> "Uncertain":
+        """Return a monotone function of the value and of the ends of its interval."""
+        ends = sorted(function(end, *more) for end in self.interval or ())
+        return Uncertain(function(self.value, *more), (ends[0], ends[1]) if ends else None)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """One number of workers on one target, beside the smallest one of jobs that agree in everything else."""
+
+    job: ComparedJob
+    """The job with the smallest number of workers."""
+    model: str
+    target: str
+    kind: Literal["strong", "weak"]
+    workers: int
+    batch: int
+    """The batch of one device of a rank."""
+    global_batch: int
+    blocks: int
+    values: Mapping[str, Uncertain]
+    """What ``compare.scaling.NAMES`` names, as far as it is known."""
+    losses: Mapping[str, float]
+    notes: tuple[str, ...]
+    """Substitutes, and why there is no efficiency or the trials decide nothing."""
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The result of ``compare``: pure data, ready for any renderer."""
 
@@ -326,6 +360,7 @@ class Comparison:
     """Empty for a single model."""
     interference: tuple[Interference, ...] = ()
     isolation: tuple[Isolation, ...] = ()
+    scaling: tuple[Scaling, ...] = ()
     margin: float = MARGIN
     warmup_trials: int = 0
     """The number of trials that are left out of everything because they belong to warm-up blocks."""
@@ -337,7 +372,7 @@ class Comparison:
         trials = self.trials
         for name, value in vars(job).items() if len(trials) else ():
             trials = trials[trials[name] == value]
-        lists = ("groups", "overall", "interference", "isolation")
+        lists = ("groups", "overall", "interference", "isolation", "scaling")
         of_job: dict[str, Any] = {
             name: tuple(result for result in getattr(self, name) if result.job == job) for name in lists
         }

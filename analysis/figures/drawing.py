@@ -229,7 +229,10 @@ def label(axes: Axes, title: str, below: str, what: str, *, normalised: bool) ->
     axes.set_ylabel(what + (", log scale" if axes.get_yscale() == "log" else ""))
     if normalised:
         axes.axhline(1, color="0.2", linewidth=1, linestyle=(0, (4, 3)), zorder=0.9)
-    axes.set_title(title, loc="left", fontweight="bold", pad=30)
+    # A longer line would leave the axes no room.
+    letters = int(14 * chart.get_figwidth()) if (chart := axes.get_figure(root=True)) else len(below)
+    below = "\n".join(textwrap.fill(line, letters) for line in below.splitlines())
+    axes.set_title(title, loc="left", fontweight="bold", pad=max(30, 6 + 12 * len(below.splitlines())))
     above_axes: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, 5), "textcoords": "offset points"}
     axes.annotate(below, (0, 1), **above_axes, fontsize=9, color="0.3")
     sns.despine(ax=axes, left=True)

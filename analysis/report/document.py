@@ -18,6 +18,7 @@ from analysis.report.formatting import (
     reading_guide,
     warmup_line,
 )
+from analysis.report.scaling import scaling_elements
 from analysis.report.tables import (
     EXPECTED,
     TITLE,
@@ -92,7 +93,7 @@ def more_options(comparison: Comparison, level: Level, *, costs: bool) -> str:
     """Return which options show what a document leaves out, as the end of a line; empty if there are none."""
     trained = any(group.job.traits.normalised and not group.job.traits.probes for group in comparison.groups)
     left_out = {"--verbose": level == "overview", "--costs": bool(comparison.costs) and not costs, "--explain": trained}
-    hints = ", ".join(option for option, known in left_out.items() if known)
+    hints = ", ".join(option for option, known in (*left_out.items(), ("--scaling", comparison.scaling)) if known)
     return f"; more: {hints}" if hints else ""
 
 
@@ -128,6 +129,7 @@ def _job(
     if job in jobs_with_aggressors(comparison):
         yield Heading(TITLE)
         yield from _interference(comparison, job)
+    yield from scaling_elements(of_job)
     if overall := tuple(overall_lines(comparison, job)):
         yield Heading("all models")
         yield Notes(overall)

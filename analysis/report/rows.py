@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import AliasPath, BaseModel, ConfigDict, Field
 
-from analysis.compare.results import Comparison
+from analysis.compare.results import Comparison, Scaling
 from analysis.load.computed import Kind
 from analysis.load.metrics import METRICS
 from analysis.report.answer import answer, claims
@@ -271,6 +271,7 @@ class ComparisonOutput(Columns):
     same_work: tuple[SameWorkRow, ...]
     interference: tuple[InterferenceRow, ...]
     isolation: tuple[IsolationRow, ...]
+    scaling: tuple[Scaling, ...]
     warmup_trials: int
     warnings: tuple[WarningOutput, ...]
 
@@ -300,6 +301,7 @@ def comparison_output(comparison: Comparison) -> ComparisonOutput:
         same_work=tuple(_row(SameWorkRow, group, **vars(one)) for group in groups for one in group.same_work),
         interference=_rows(InterferenceRow, comparison.interference, "effects"),
         isolation=tuple(isolation),
+        scaling=comparison.scaling,
         warmup_trials=comparison.warmup_trials,
         warnings=warning_outputs(comparison.warnings),
     )

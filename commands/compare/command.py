@@ -20,6 +20,7 @@ from analysis.report.document import Level, answer_lines, document, more_options
 from analysis.report.formatting import warning_lines
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import as_csv, comparison_output, warning_outputs
+from analysis.report.scaling import scaling_document
 from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document
 from analysis.selftest.judging import speaks_for
@@ -52,6 +53,7 @@ _FORCE = click.option(
 @click.option("--costs", is_flag=True, help="Show CPU, memory, disk and energy that each target uses on the host.")
 @click.option("--verbose", is_flag=True, help="Show every metric, ablations, noise, advice and a legend.")
 @click.option("--explain", is_flag=True, help="Split each overhead into phases, with intervals.")
+@click.option("--scaling", is_flag=True, help="Show speed-up and efficiency by the number of workers.")
 @click.option("--reference", is_flag=True, help="Mark the values of the paper (CLOSER 2018) in the figures.")
 @click.option("--fail-above", callback=shares, help="Fail if the second run is slower by more than this, such as 5%.")
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
@@ -93,6 +95,9 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
 
 
 def _show(comparison: Comparison, records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> None:
+    if options["scaling"]:
+        PlainConsole().print(Terminal([*answer_lines(comparison), *scaling_document(comparison)]))
+        return
     run = chosen[0] if len(chosen) == 1 and is_run(chosen[0]) else None
     PlainConsole().print(Terminal(document(comparison, _level(options), costs=options["costs"], run=run)))
     if certificate := _certificate_of(records):
@@ -109,7 +114,8 @@ def _draw(comparison: Comparison, place: Path, options: Mapping[str, Any]) -> No
     for name in unneeded:
         del sys.modules[name]
     drawn = draw(comparison, place, normalised() if options["reference"] else None)
-    more = "" if options["explain"] else more_options(comparison, _level(options), costs=options["costs"])
+    part = options["explain"] or options["scaling"]
+    more = "" if part else more_options(comparison, _level(options), costs=options["costs"])
     click.echo(f"drawn: {place}: {count(len({path.stem for path in drawn}), 'figure')}{more}", err=True)
 
 

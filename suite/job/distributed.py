@@ -13,6 +13,8 @@ Strategy = Literal["parameter-server", "parameter-server-async", "all-reduce", "
 ContainerNetwork = Literal["overlay", "bridge", "host"]
 """The networks of containers that can be asked for."""
 Role = Literal["server", "worker", "client", "victim", "aggressor"]
+SHARED_CPUS = "cpus:shared-by-instances"
+"""The substitute of a job that has more instances than CPUs."""
 LEAST_INSTANCE_BYTES = 640 << 20
 """A worker with torch in it takes some 450 MiB, and a guest's kernel has its share."""
 

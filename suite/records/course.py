@@ -13,7 +13,7 @@ from suite.differ import MEMORY_TOLERANCE
 from suite.errors import BenchError, MeasurementError
 from suite.interfaces import Account, Instance, Measurement
 from suite.interruption import interrupted
-from suite.job.distributed import cpus_are_shared
+from suite.job.distributed import SHARED_CPUS, cpus_are_shared
 from suite.job.envelope import Envelope
 from suite.part import first_problem
 from suite.plan import Trial
@@ -70,7 +70,7 @@ class Course:
         in_lab = job.distributed is not None and job.distributed.lab is not None
         substitutes = [name for instance in instances for name in instance.node.substitutes]
         if in_lab and cpus_are_shared(job.envelope, len(self.trial.instances)):
-            substitutes.append("cpus:shared-by-instances")
+            substitutes.append(SHARED_CPUS)
         if job.envelope.pinning:
             substitutes.append("cpus:quota")
         self.substitutes = tuple(dict.fromkeys(substitutes))

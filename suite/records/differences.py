@@ -6,7 +6,6 @@ test changes each field of real records and checks the treatment.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from suite.records.columns import AUDIT, FURTHER, TABLE, Column, Field, Treatment
@@ -197,14 +196,6 @@ FIELDS: tuple[Field, ...] = (
         for field in INSIDE
     ),
 )
-
-
-def field_of(path: str) -> Field:
-    """Return the row of the table for a field of a record, by its dotted path. Raises KeyError if there is none."""
-    for field in FIELDS:
-        if fnmatchcase(path, field.path):
-            return field
-    raise KeyError(path)
 
 
 def facts(environment: Mapping[str, Any], fields: Iterable[Field]) -> dict[str, Any]:

@@ -1,0 +1,156 @@
+"""Scaling: what more workers bring to a distributed job, from jobs that agree in everything but their number.
+
+*Strong* scaling keeps the global batch, *weak* scaling that of a rank, whose speed-up is the scaled one of Gustafson,
+Comm. ACM 31 (1988) 532. Jobs that keep neither are not put together. The smallest number of workers stands for one
+processor. Jobs share no block, so their blocks are independent samples; see ``statistics.two_samples``.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from operator import truediv
+from typing import Literal
+
+import pandas as pd
+
+from analysis.compare.groups import mean_losses
+from analysis.compare.pairing import ROW, by_block, job_of, papers_order
+from analysis.compare.results import Scaling, Uncertain
+from analysis.compare.standing import withheld
+from analysis.load.metrics import METRICS, with_trait
+from analysis.statistics.ratios import Location, exp, locate
+from analysis.statistics.sequential import LEAST_BLOCKS
+from analysis.statistics.two_samples import LocationShift, difference
+from suite.job.distributed import SHARED_CPUS
+from suite.job.job import BETWEEN, Job, settings
+from suite.records.record import Rank
+
+NAMES = ("throughput", "speed-up", "efficiency", "serial share", "fitted serial share", "communicating")
+"""The names of ``Scaling.values``. Strong scaling alone has a serial share, and the largest of three numbers or more
+that of the fit to all. Communicating is the share of the workers' time in which they wait for other ranks."""
+Kind = Literal["strong", "weak"]
+_BATCHES: Mapping[Kind, str] = {"strong": "global_batch", "weak": "batch"}
+"""The column of the batch that each kind of scaling keeps."""
+_SAME = (
+    *(name for name in ROW if name != "variant"),
+    *("share", "hostname", "host_kernel", "host_cpu_model", "userland_sha256", "torch", "torch_cpu_capability"),
+)
+"""The columns in which jobs agree; ``share`` is the key of a job for one worker."""
+
+
+def karp_flatt(speed_up: float, factor: float) -> float:
+    """Return the serial share of a job of one size on ``factor`` processors: Karp and Flatt, Comm. ACM 33 (1990) 539.
+
+    If it grows with the processors, so does the cost of running in parallel.
+    """
+    return (1 / speed_up - 1 / factor) / (1 - 1 / factor)
+
+
+def amdahl(speed_ups: Sequence[float], factors: Sequence[float]) -> float:
+    """Return the share s of the least squares fit of 1 / speed-up = s + (1 - s) / factor.
+
+    Source of the law: Amdahl, AFIPS Conf. Proc. 30 (1967) 483.
+    """
+    parallel = [1 - 1 / factor for factor in factors]
+    measured = [(1 / speed_up - 1 + part) * part for speed_up, part in zip(speed_ups, parallel, strict=True)]
+    return math.fsum(measured) / math.fsum(part * part for part in parallel)
+
+
+def scaling(ok: pd.DataFrame, evidence: pd.DataFrame) -> tuple[Scaling, ...]:
+    """Return every number of workers of the jobs that have several, in the order of the paper.
+
+    ``ok`` are the trials that are ok, of targets as they are, with ``variant``; ``evidence`` is that of the records.
+    """
+    spread = ok[with_trait(ok, "spread")]
+    if spread.empty:
+        return ()
+    parts = evidence.drop_duplicates("path").set_index("path").loc[spread["path"], ["job", "ranks"]]
+    parts = parts.set_axis(spread.index)
+    jobs = {text: Job.model_validate_json(text.text) for text in parts["job"].unique()}
+    trials = spread.assign(
+        workers=parts["job"].map({text: job.distributed and job.distributed.workers for text, job in jobs.items()}),
+        share=parts["job"].map({text: _key_of_share(job) for text, job in jobs.items()}),
+        communicating=parts["ranks"].map(_communicating),
+    ).dropna(subset=["workers", "communicating"])
+    rows = (
+        row
+        for _, own in trials.groupby(list(_SAME), dropna=False, observed=True)
+        for kind, batch in _BATCHES.items()
+        for _, alike in own.groupby(batch)
+        for row in _scaling(kind, alike)
+    )
+    return tuple(sorted(rows, key=lambda row: (row.kind, *papers_order(row.job, row.model, row.target))))
+
+
+def _key_of_share(job: Job) -> str:
+    """Return the comparison key of a job, with the share of one worker in place of what grows with their number."""
+    if not job.distributed:
+        return ""
+    machines, given = job.distributed.machines, job.envelope
+    shares = 1 if machines else len(job.distributed.roles)
+    share = {
+        "cpus": max(1, len(given.cpus) // shares),
+        "memory": given.memory_bytes // shares,
+        "threads": max(1, given.threads // shares),
+        "machines": machines[0].name if machines else None,
+    }
+    grows = ("workers", "batch", "lab.nodes", *(f"machines.{name}" for name in ("name", "interface", "cpus")))
+    kept = {name: value for name, value in settings(job).items() if name not in grows}
+    return BETWEEN.join(f"{name}={value}" for name, value in {**kept, **share}.items())
+
+
+def _communicating(ranks: Sequence[Rank] | None) -> float | None:
+    """Return the share of the workers' time in which they wait for others; None if no training exchanges anything."""
+    workers = [rank for rank in ranks or () if rank.role == "worker" and rank.sent_bytes is not None]
+    spent_s = math.fsum(rank.measured_s or 0.0 for rank in workers)
+    return math.fsum(rank.communicate_s or 0.0 for rank in workers) / spent_s if spent_s else None
+
+
+def _scaling(kind: Kind, alike: pd.DataFrame) -> Iterator[Scaling]:
+    """Yield the numbers of workers of jobs that agree in a batch; none if there is one number."""
+    logs = METRICS[0].logs(alike)
+    rows = {int(own["workers"].iloc[0]): own for _, own in alike.groupby("workers")}
+    places = {n: place for n, own in rows.items() if (place := locate(by_block(own, logs[own.index])))}
+    substitutes = {n: "\n".join(own["substitutes"].unique()).splitlines() for n, own in rows.items()}
+    smallest, speed_ups = min(places, default=0), dict[float, Uncertain]()
+    for n, place in places.items() if len(places) > 1 else ():
+        first, waited = rows[n].iloc[0], locate(by_block(rows[n], rows[n]["communicating"]))
+        shared = SHARED_CPUS in (*substitutes[smallest], *substitutes[n])
+        reasons = ["efficiency withheld: instances share CPUs"] if shared else []
+        values = {"throughput": _measured(place).mapped(exp)}
+        if n > smallest:
+            values["speed-up"] = _measured(difference(places[smallest], place)).mapped(exp)
+            if not shared:
+                speed_ups[n / smallest] = values["speed-up"]
+                values["efficiency"] = values["speed-up"].mapped(truediv, n / smallest)
+                values |= _serial_shares(speed_ups, last=n == max(places)) if kind == "strong" else ()
+        yield Scaling(
+            job=job_of(rows[smallest].iloc[0]),
+            model=str(first["model"]),
+            target=str(first["target"]),
+            kind=kind,
+            workers=n,
+            batch=int(first["batch"]),
+            global_batch=int(first["global_batch"]),
+            blocks=place.n,
+            values=values | ({"communicating": _measured(waited)} if waited else {}),
+            losses=mean_losses(rows[n]["losses"]),
+            notes=(*dict.fromkeys(substitutes[n]), *reasons, *withheld(str(first["profile"]), LEAST_BLOCKS, {})),
+        )
+
+
+def _serial_shares(speed_ups: Mapping[float, Uncertain], *, last: bool) -> Iterator[tuple[str, Uncertain]]:
+    """Yield the serial share by the last of the speed-ups, which are by factor, and that of the fit to all.
+
+    The ends of the latter are those of all speed-ups at once, which is cautious.
+    """
+    factors, found = zip(*speed_ups.items(), strict=True)
+    yield "serial share", found[-1].mapped(karp_flatt, factors[-1])
+    if last and len(found) > 1:
+        ends = sorted(amdahl(end, factors) for end in zip(*(one.interval or () for one in found), strict=False))
+        fit = amdahl([one.value for one in found], factors)
+        yield "fitted serial share", Uncertain(fit, (ends[0], ends[1]) if ends else None)
+
+
+def _measured(place: Location | LocationShift) -> Uncertain:
+    half = place.half_width
+    return Uncertain(place.centre, None if half is None else (place.centre - half, place.centre + half))

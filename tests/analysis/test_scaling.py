@@ -1,0 +1,213 @@
+"""Scaling: which jobs are put together, and what is known of them, from records alone."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import cli
+from analysis.compare.comparison import compare
+from analysis.compare.results import Scaling
+from analysis.compare.scaling import amdahl, karp_flatt
+from analysis.figures.plots import draw
+from analysis.load.records import load
+from analysis.report.markdown import as_markdown
+from analysis.report.page import write_report
+from analysis.report.rows import as_json
+from suite.job.distributed import SHARED_CPUS, DistributedJob
+from suite.job.envelope import GIB, Envelope
+from suite.job.lab import LabSpec
+from suite.job.profiles import Sizes
+from suite.records.environment import Environment
+from suite.records.record import Rank, Steps
+
+NOISE = (-0.01, 0.0, 0.0, 0.01)
+"""The logarithm of each block's speed over that of the whole."""
+STRONG, WEAK = {1: 32, 2: 16, 4: 8}, dict.fromkeys((1, 2, 4), 32)
+"""The batch of a rank by the number of workers."""
+
+
+def job(save: Any, workers: int, speed: float, *, batch: int = 32, cpus: int | None = None, **changes: Any) -> None:
+    """Four blocks of so many workers with a CPU and 1 GiB each, of whose time a quarter is communication."""
+    steps = Steps(
+        elapsed_s=[4.0] * 3,
+        data_s=[0.0] * 3,
+        compute_s=[3.0] * 3,
+        communicate_s=[1.0] * 3,
+        losses={"generator": [0.5] * 3},
+    )
+    spans = {"measured_s": 12.0, "data_s": 0.0, "compute_s": 9.0, "communicate_s": 3.0, "sent_bytes": 0}
+    rank: dict[str, Any] = {"role": "worker", "address": "a", "interface": "lo", "environment": Environment(), **spans}
+    own = tuple(range(cpus or workers))
+    lab = LabSpec(nodes=max(2, workers), rate="1gbit")
+    values = {
+        "scenario": "distributed",
+        "model": "dcgan",
+        "distributed": DistributedJob(strategy="all-reduce", workers=workers, servers=0, network="host", lab=lab),
+        "envelope": Envelope(cpus=own, memory_bytes=workers * GIB, threads=len(own)),
+        "sizes": Sizes(batch=batch, image_px=32, warmup_steps=1, steps=3),
+        "ranks": [Rank(rank=number, throughput_per_s=speed / workers, **rank) for number in range(workers)],
+        "steps": steps,
+        **changes,
+    }
+    run = f"{workers}-{batch}-{cpus or ''}{changes.get('target', '')}"
+    for block, noise in enumerate(NOISE):
+        save(run, block=block, throughput_per_s=speed * math.exp(noise), **values)
+
+
+def scalings(path: Path) -> list[Scaling]:
+    return (
+        [*compare(load([path])).scaling] if (path / "trials").exists() else [*compare(load([*path.iterdir()])).scaling]
+    )
+
+
+def values(rows: list[Scaling], name: str) -> list[Any]:
+    return [row.values[name].value if name in row.values else None for row in rows]
+
+
+def test_karp_and_flatt_give_the_serial_share_of_amdahls_law() -> None:
+    """By hand: a tenth is serial, so 4 processors take 0.1 + 0.9 / 4 = 0.325 of the time."""
+    assert karp_flatt(1 / 0.325, 4) == pytest.approx(0.1)
+    assert karp_flatt(2, 2) == 0
+    assert karp_flatt(1, 8) == 1
+    assert karp_flatt(4, 2) < 0, "faster than the ideal"
+    # Their paper's Table 2: speed-up 1.95 on 2 processors, (0.5128 - 0.5) / 0.5.
+    assert karp_flatt(1.95, 2) == pytest.approx(0.0256, abs=1e-4)
+
+
+def test_the_fit_to_amdahls_law_is_that_of_least_squares() -> None:
+    factors = [2.0, 4.0, 8.0]
+    exact = [1 / (0.2 + 0.8 / factor) for factor in factors]
+    assert amdahl(exact, factors) == pytest.approx(0.2)
+    # By hand: (1/2 (1/1.6 - 1/2) + 3/4 (1/2 - 1/4)) / (1/4 + 9/16) = (0.0625 + 0.1875) / 0.8125.
+    assert amdahl([1.6, 2.0], [2.0, 4.0]) == pytest.approx(0.25 / 0.8125)
+
+
+def test_one_global_batch_is_strong_scaling(tmp_path: Path, save: Any) -> None:
+    for workers, speed in {1: 100.0, 2: 160.0, 4: 200.0}.items():
+        job(save, workers, speed, batch=STRONG[workers])
+    rows = scalings(tmp_path)
+    assert [(row.kind, row.workers, row.batch, row.global_batch) for row in rows] == [
+        *(("strong", 1, 32, 32), ("strong", 2, 16, 32), ("strong", 4, 8, 32))
+    ]
+    assert values(rows, "throughput") == pytest.approx([100, 160, 200])
+    assert values(rows, "speed-up") == [None, pytest.approx(1.6), pytest.approx(2)]
+    assert values(rows, "efficiency") == [None, pytest.approx(0.8), pytest.approx(0.5)]
+    assert values(rows, "serial share") == [None, pytest.approx(0.25), pytest.approx(1 / 3)]
+    assert values(rows, "fitted serial share") == [None, None, pytest.approx(0.25 / 0.8125)]
+    assert values(rows, "communicating") == [0.25] * 3
+    assert rows[1].losses == {"generator": 0.5}
+    assert {row.job.variant for row in rows} == {rows[0].job.variant}
+    for row in rows[1:]:
+        for name in ("speed-up", "efficiency", "serial share"):
+            low, high = row.values[name].interval or (0.0, 0.0)
+            assert low < row.values[name].value < high
+    # Welch: two samples of variance 2e-4 / 3, four blocks each, six degrees of freedom.
+    half = 2.4469 * math.sqrt(2 * 2e-4 / 3 / 4)
+    assert rows[1].values["speed-up"].interval == pytest.approx((1.6 * math.exp(-half), 1.6 * math.exp(half)), rel=1e-4)
+    low, high = rows[2].values["fitted serial share"].interval or (0.0, 0.0)
+    assert low < 0.25 / 0.8125 < high
+
+
+def test_one_batch_of_a_rank_is_weak_scaling_which_has_no_serial_share(tmp_path: Path, save: Any) -> None:
+    for workers, speed in {1: 100.0, 2: 180.0, 4: 320.0}.items():
+        job(save, workers, speed, batch=WEAK[workers])
+    rows = scalings(tmp_path)
+    assert [(row.kind, row.workers, row.global_batch) for row in rows] == [
+        ("weak", 1, 32),
+        ("weak", 2, 64),
+        ("weak", 4, 128),
+    ]
+    assert values(rows, "efficiency") == [None, pytest.approx(0.9), pytest.approx(0.8)]
+    assert not any("serial share" in name for row in rows for name in row.values)
+
+
+def test_a_job_may_be_the_smallest_of_both_and_what_is_neither_is_not_put_together(tmp_path: Path, save: Any) -> None:
+    job(save, 1, 100.0, batch=32)
+    job(save, 2, 160.0, batch=24)
+    assert scalings(tmp_path) == []
+    job(save, 2, 160.0, batch=16)
+    job(save, 2, 180.0, batch=32)
+    assert [(row.kind, row.workers, row.batch) for row in scalings(tmp_path)] == [
+        *(("strong", 1, 32), ("strong", 2, 16), ("weak", 1, 32), ("weak", 2, 32))
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"cpus": 4},
+        {"profile": "paper"},
+        {"userland": "b" * 64},
+        {"target": "container"},
+        {"model": "gan"},
+        {"distributed": None},
+    ],
+)
+def test_jobs_that_differ_in_anything_else_are_not_put_together(tmp_path: Path, save: Any, other: Any) -> None:
+    """Two CPUs for each instance, another profile, userland, target, model, and a faster link."""
+    if "distributed" in other:
+        lab = LabSpec(nodes=2, rate="10gbit")
+        other = {"distributed": DistributedJob(strategy="all-reduce", workers=2, servers=0, network="host", lab=lab)}
+    job(save, 1, 100.0)
+    job(save, 2, 160.0, batch=16, **other)
+    assert scalings(tmp_path) == []
+
+
+def test_each_target_scales_by_itself(tmp_path: Path, save: Any) -> None:
+    for target, speed in {"bare-metal": 160.0, "container": 120.0}.items():
+        job(save, 1, 100.0, target=target)
+        job(save, 2, speed, batch=16, target=target)
+    rows = [row for row in scalings(tmp_path) if row.workers == 2]
+    assert [row.target for row in rows] == ["bare-metal", "container"]
+    assert values(rows, "speed-up") == [pytest.approx(1.6), pytest.approx(1.2)]
+
+
+def test_instances_that_share_cpus_have_no_efficiency_and_the_reason(tmp_path: Path, save: Any) -> None:
+    job(save, 1, 100.0)
+    job(save, 2, 90.0, batch=16, cpus=1, substitutes=[SHARED_CPUS])
+    first, second = scalings(tmp_path)
+    assert first.notes == ()
+    assert second.notes == (SHARED_CPUS, "efficiency withheld: instances share CPUs")
+    assert {*second.values} == {"throughput", "speed-up", "communicating"}
+    table = as_markdown(compare(load([*tmp_path.iterdir()])))
+    assert (
+        f"| bare-metal, 2 workers ({SHARED_CPUS}) (efficiency withheld: instances share CPUs) | 16 / 32 | 90.0" in table
+    )
+
+
+def test_a_single_block_has_no_interval(tmp_path: Path, save: Any) -> None:
+    job(save, 1, 100.0)
+    job(save, 2, 160.0, batch=16)
+    for path in tmp_path.glob("*/trials/*b00[123].json"):
+        path.unlink()
+    rows = scalings(tmp_path)
+    assert values(rows, "speed-up") == [None, pytest.approx(160 / 100)]
+    assert rows[1].values["speed-up"].interval is None
+    assert rows[1].notes == ()
+
+
+def test_every_renderer_shows_it_and_a_figure_is_drawn(tmp_path: Path, save: Any) -> None:
+    for workers, speed in {1: 100.0, 2: 160.0, 4: 200.0}.items():
+        job(save, workers, speed, batch=STRONG[workers])
+    records = load([*tmp_path.iterdir()])
+    comparison = compare(records)
+    row = json.loads(as_json(comparison))["scaling"][2]
+    assert (row["workers"], row["values"]["efficiency"]["value"]) == (4, pytest.approx(0.5))
+    table = as_markdown(comparison)
+    assert "dcgan: strong scaling" in table
+    assert "| bare-metal, 2 workers | 16 / 32 | 160 (158 to 162) | 1.60 (" in table
+    page = write_report(records, tmp_path / "report.html").read_text()
+    assert "dcgan: strong scaling" in page
+    assert "Strong scaling of dcgan" in page
+    names = {path.name for path in draw(comparison, tmp_path / "plots")}
+    assert any(name.endswith("dcgan-strong-scaling.svg") for name in names)
+    runs = [str(path) for path in tmp_path.glob("*-*-")]
+    shown = CliRunner().invoke(cli.main, ["compare", *runs, "--scaling", "--force"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0, shown.output
+    assert "80 % (7" in shown.output
+    one = CliRunner().invoke(cli.main, ["compare", runs[0], "--scaling", "--force"])
+    assert "Nothing scales" in one.output
