@@ -11,7 +11,7 @@ from provisioning.targets import Choices, enters_tree
 from suite.errors import BenchError, RequestError, option
 from suite.interfaces import Node
 from suite.job.ablations import properties_of
-from suite.job.properties import AS_IT_IS, Properties
+from suite.job.properties import AS_IT_IS, DISK_LIMITS, Properties
 from suite.request.traits import Traits
 
 
@@ -54,11 +54,11 @@ def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterato
         yield "devices are passed through by PCI, which a microvm lacks"
     if properties.huge_pages and recipe == "tuned":
         yield "the tuned recipe has them already"
-    limits = ("pinned", "memory_limited", "confined", "disk_limit_bytes_per_s", "cpu_share")
+    limits = ("pinned", "memory_limited", "confined", "cpu_share", *DISK_LIMITS.values())
     limited = any(getattr(properties, name) != getattr(AS_IT_IS, name) for name in limits)
     if limited and not enters_tree(choices.inventory):
         yield "without root nothing is limited that could be"
-    if properties.disk_limit_bytes_per_s:
+    if properties.disk_limits:
         yield from _hindrances_of_disks(choices)
 
 

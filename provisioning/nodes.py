@@ -85,10 +85,10 @@ class HostProcesses:
 
 
 def limit_facts(host_processes: HostProcesses | None, limited: Sequence[BlockDevice]) -> dict[str, object]:
-    """Return the limit that the control group itself reports for these disks; nothing if there is none."""
+    """Return the limits that the control group itself reports for these disks; nothing if there are none."""
     if not (limited and host_processes and host_processes.group):
         return {}
-    return {"disk_limit_bytes_per_s": host_processes.group.disk_limit_bytes_per_s([disk.number for disk in limited])}
+    return {**host_processes.group.disk_limits([disk.number for disk in limited])}
 
 
 @dataclass

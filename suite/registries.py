@@ -143,6 +143,7 @@ ABLATIONS = Registry(
         "isa": "suite.job.ablations:ISA",
         "memory-limit": "suite.job.ablations:MEMORY_LIMIT",
         "disk-limit": "suite.job.ablations:DISK_LIMIT",
+        "disk-iops": "suite.job.ablations:DISK_IOPS",
         "confinement": "suite.job.ablations:CONFINEMENT",
         "virtiofs": "suite.job.ablations:VIRTIOFS",
         "data-layer": "suite.job.ablations:DATA_LAYER",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.cgroup.limits import ROOT
+from suite.job.properties import DISK_LIMITS
 
 VERSION_2 = ""
 CONTROLLERS = (VERSION_2, "cpu", "cpuacct", "memory", "blkio")
@@ -67,18 +68,27 @@ class ControlGroup:
         )
         return read_bytes, written_bytes
 
-    def disk_limit_bytes_per_s(self, devices: Sequence[str]) -> int | None:
-        """Return the limit of reads and writes on the devices (``254:0``); None unless it is the same for all."""
-        limits = {limit for device in devices for limit in self._disk_limits(device)}
-        return int(limits.pop()) if len(limits) == 1 and "".join(limits).isdigit() else None
+    def disk_limits(self, devices: Sequence[str]) -> dict[str, int | None]:
+        """Return each limit of disks, by its field of an environment; None unless it is the same for all.
 
-    def _disk_limits(self, device: str) -> list[str]:
+        It must be so for reads and writes, on all devices (``254:0``).
+        """
+        found = {
+            name: {limit for device in devices for limit in self._disk_limits(device, unit)}
+            for unit, name in DISK_LIMITS.items()
+        }
+        return {
+            name: int(limits.pop()) if len(limits) == 1 and "".join(limits).isdigit() else None
+            for name, limits in found.items()
+        }
+
+    def _disk_limits(self, device: str, unit: str) -> list[str]:
         """Return the limits of reads and of writes. Version 1 has a file for each, version 2 a line per device."""
         if file := self._file("io", "io.max"):
             lines = dict(line.split(" ", 1) for line in read(file).splitlines())
             limits = dict(pair.split("=", 1) for pair in lines.get(device, "").split())
-            return [limits.get(way, "") for way in ("rbps", "wbps")]
-        files = [self._file("blkio", f"blkio.throttle.{way}_bps_device") for way in ("read", "write")]
+            return [limits.get(f"{way}{unit}", "") for way in "rw"]
+        files = [self._file("blkio", f"blkio.throttle.{way}_{unit}_device") for way in ("read", "write")]
         return [dict(line.split() for line in read(file).splitlines()).get(device, "") for file in files]
 
     def throttled_s(self) -> list[float]:

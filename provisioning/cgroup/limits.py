@@ -52,9 +52,9 @@ def create(
     """Make the group and return the words that start a command in it. Raises CommandError if the node refuses.
 
     A group that is not pinned gets as many CPUs by a quota, on any that are free. ``limited_disks`` are those that the
-    disk limit of the properties applies to.
+    disk limits of the properties apply to.
     """
-    pinned, limit = properties.pinned, properties.disk_limit_bytes_per_s
+    pinned = properties.pinned
     governing = version(node)
     controllers = [CONTROLLERS[governing], *([DISK_CONTROLLERS[governing]] if limited_disks else [])]
     group = f"{','.join(controllers)}:/{name}"
@@ -69,9 +69,11 @@ def create(
     if properties.memory_limited:
         most = str(envelope.memory_bytes)
         settings += [("memory.max", most), ("memory.swap.max", "0")] if second else [("memory.limit_in_bytes", most)]
+    limits = properties.disk_limits
     for disk in limited_disks:
-        first = [(f"blkio.throttle.{way}_bps_device", f"{disk.number} {limit}") for way in ("read", "write")]
-        settings += [("io.max", f"{disk.number} rbps={limit} wbps={limit}")] if second else first
+        first = [(f"blkio.throttle.{way}_{unit}_device", f"{disk.number} {limit}") for way, unit, limit in limits]
+        most = " ".join(f"{way[0]}{unit}={limit}" for way, unit, limit in limits)
+        settings += [("io.max", f"{disk.number} {most}")] if second else first
     node.run(["cgcreate", "-g", group])
     for key, value in settings:
         # A kernel without swap accounting has no swap limit to set, and no swap to limit.

@@ -19,7 +19,7 @@ from provisioning.processes import program_argv, run_apart
 from suite.errors import CommandError, MeasurementError, RequestError, option
 from suite.interfaces import COMMAND_WITHIN_S, Node
 from suite.job.envelope import most_processes, parse_cpu_list
-from suite.job.properties import Properties
+from suite.job.properties import DiskLimit, Properties
 from suite.registries import ENGINES
 from suite.request.option import OptionGroup
 
@@ -64,9 +64,8 @@ class ContainerSpec:
     cpu_share: float = 1.0
     """The share of the CPUs' time that the container may use."""
     limited_disks: tuple[BlockDevice, ...] = ()
-    """The disks of the node to which ``disk_limit_bytes_per_s`` applies."""
-    disk_limit_bytes_per_s: int = 0
-    """The most that is read from each limited disk, and as much again written to it."""
+    """The disks of the node to which ``disk_limits`` apply."""
+    disk_limits: tuple[DiskLimit, ...] = ()
 
     @property
     def cpu_count(self) -> int:

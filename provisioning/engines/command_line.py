@@ -125,6 +125,6 @@ def _limits(spec: ContainerSpec) -> list[str]:
     memory = str(spec.memory_bytes)
     limits += [] if spec.memory_bytes is None else ["--memory", memory, "--memory-swap", memory]
     for disk in spec.limited_disks:
-        limits += [f"--device-{way}-bps={disk.path}:{spec.disk_limit_bytes_per_s}" for way in ("read", "write")]
+        limits += [f"--device-{way}-{unit}={disk.path}:{limit}" for way, unit, limit in spec.disk_limits]
     limits += [word for name, value in spec.limits for word in ("--ulimit", f"{name}={value}:{value}")]
     return limits

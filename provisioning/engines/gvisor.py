@@ -9,7 +9,7 @@ from provisioning.engines.base import ContainerSpec
 from provisioning.engines.runc import RUN, Runc
 from suite.errors import BenchError, CommandError, RequestError, option
 from suite.interfaces import Node
-from suite.job.properties import AS_IT_IS, Properties
+from suite.job.properties import AS_IT_IS, DISK_LIMITS, Properties
 from suite.request.option import OptionGroup, about
 
 PREFERRED = ("systrap", "ptrace")
@@ -20,7 +20,7 @@ NOT_SWITCHED = {
     "huge_pages": "huge pages",
     "seccomp": "the system call filter",
     "data_in_layer": "the layer of the data",
-    "disk_limit_bytes_per_s": "the limit of disks",
+    **dict.fromkeys(DISK_LIMITS.values(), "the limit of disks"),
 }
 
 

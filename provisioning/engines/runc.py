@@ -20,6 +20,8 @@ MASKED = (
     *("/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list"),
     *("/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware"),
 )
+UNITS = {"bps": "Bps", "iops": "IOPS"}
+"""The units of disk limits as a bundle writes them."""
 READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 READY_S = 60.0
@@ -182,8 +184,12 @@ def _limits(spec: ContainerSpec) -> dict[str, Any]:
         limits["memory"] = {"limit": spec.memory_bytes, "swap": spec.memory_bytes}
     if spec.limited_disks:
         numbers = [disk.major_minor for disk in spec.limited_disks]
-        rates = [{"major": major, "minor": minor, "rate": spec.disk_limit_bytes_per_s} for major, minor in numbers]
-        limits["blockIO"] = {f"throttle{way}BpsDevice": rates for way in ("Read", "Write")}
+        limits["blockIO"] = {
+            f"throttle{way.capitalize()}{UNITS[unit]}Device": [
+                {"major": major, "minor": minor, "rate": limit} for major, minor in numbers
+            ]
+            for way, unit, limit in spec.disk_limits
+        }
     return limits
 
 

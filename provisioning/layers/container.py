@@ -110,7 +110,7 @@ class ContainerLayer:
     def specification(self, node: Node, tree: str) -> ContainerSpec:
         """Return the container to start on a node that has the image's unpacked tree."""
         properties = self.properties
-        limit = properties.disk_limit_bytes_per_s if node.local else None
+        limits = properties.disk_limits if node.local else ()
         layer = (node.data, MOUNT, self.layer) if node.data and self.layer else None
         return ContainerSpec(
             name=f"virtbench-{secrets.token_hex(6)}",
@@ -128,8 +128,8 @@ class ContainerLayer:
             bound_tree=properties.bound_tree,
             by_count=not properties.pinned and not is_guest(node),
             cpu_share=properties.cpu_share,
-            limited_disks=disks_under((tree, node.data)) if limit else (),
-            disk_limit_bytes_per_s=limit or 0,
+            limited_disks=disks_under((tree, node.data)) if limits else (),
+            disk_limits=limits,
         )
 
 

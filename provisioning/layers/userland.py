@@ -99,7 +99,7 @@ class UserlandLayer:
             else:
                 stack.enter_context(undone(node, cgroups.remove_argv(group)))
             pinned = self.properties.pinned
-            disks = cgroups.disks_under((tree, node.data)) if self.properties.disk_limit_bytes_per_s else ()
+            disks = cgroups.disks_under((tree, node.data)) if self.properties.disk_limits else ()
             enter = cgroups.create(node, group, self.envelope, self.properties, disks)
             if pinned:
                 enter += taskset(self.envelope.cpus)

@@ -192,14 +192,14 @@ def _tsc_khz(node: Node) -> int:
 
 
 def _disks(node: Node, spec: GuestSpec) -> Iterator[qemu.Disk]:
-    limit, direct = spec.properties.disk_limit_bytes_per_s, spec.properties.direct_io
+    limits, direct = spec.properties.disk_limits, spec.properties.direct_io
 
     def disk(path: PurePath, *, writable: bool = False) -> qemu.Disk:
         return qemu.Disk(
             str(path),
             direct=direct and qemu.takes_direct_io(node, str(path)),
             readonly=not writable,
-            limit_bytes_per_s=limit,
+            limits=limits,
         )
 
     packed = PurePath(str(node.userland)).parent
@@ -208,7 +208,7 @@ def _disks(node: Node, spec: GuestSpec) -> Iterator[qemu.Disk]:
         qemu.forget(node, str(spec.volume.disk))
         yield disk(spec.volume.disk, writable=spec.volume.writable)
     if spec.store:
-        yield qemu.Disk(str(packed / spec.store), direct=False, discard_writes=True, limit_bytes_per_s=limit)
+        yield qemu.Disk(str(packed / spec.store), direct=False, discard_writes=True, limits=limits)
 
 
 def _run_files(node: Node, directory: Path, spec: GuestSpec) -> bytes:
@@ -244,7 +244,7 @@ def _guest(node: Node, spec: GuestSpec, started: qemu.QemuSpec, access: ssh.SshA
     facts = {
         "accelerator": spec.accelerator,
         "host_cpus": list(started.cpus) if spec.properties.pinned else None,
-        "disk_limit_bytes_per_s": qemu.disk_limit_bytes_per_s(node, started.qmp),
+        **qemu.disk_limits(node, started.qmp),
         "disk": f"virtio-blk{bus} raw {'cache=none aio=native' if direct else 'cache=writeback aio=threads'}",
     }
     return Guest(access.wrap, facts, tuple(substitutes))

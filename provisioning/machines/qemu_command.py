@@ -11,6 +11,7 @@ from provisioning.machines.accelerator import PROGRAM, Accelerator
 from suite.errors import CommandError
 from suite.interfaces import Node
 from suite.job.envelope import format_cpu_list, most_processes
+from suite.job.properties import DISK_LIMITS, DiskLimit
 
 QMP_WITHIN_S = 60.0
 WRITTEN_WITHIN_S = 600.0
@@ -25,8 +26,7 @@ class Disk:
     readonly: bool = True
     discard_writes: bool = False
     """Writes go to a temporary file that is gone with QEMU."""
-    limit_bytes_per_s: int | None = None
-    """The throttle of each direction; None for no limit."""
+    limits: tuple[DiskLimit, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ def _kernel_words(spec: QemuSpec) -> str:
 def _disk(number: int, disk: Disk) -> list[str]:
     options = [f"file={_escaped(disk.path)}", "if=none", f"id=disk{number}", "format=raw"]
     options += ["cache=none", "aio=native"] if disk.direct else ["cache=writeback", "aio=threads"]
-    if disk.limit_bytes_per_s:
+    if disk.limits:
         # One group: a machine's disks lie on one of the host's, and share its limit.
-        options += [f"throttling.bps-{way}={disk.limit_bytes_per_s}" for way in ("read", "write")]
+        options += [f"throttling.{unit}-{way}={limit}" for way, unit, limit in disk.limits]
         options += ["throttling.group=disks"]
     options += ["snapshot=on"] if disk.discard_writes else [f"readonly={'on' if disk.readonly else 'off'}"]
     return ["-drive", ",".join(options), "-device", f"virtio-blk-pci,drive=disk{number},iothread=disks"]
@@ -128,11 +128,14 @@ def vcpu_threads(node: Node, socket: str) -> list[int]:
     return [cpu["thread-id"] for cpu in sorted(cpus, key=lambda cpu: cpu["cpu-index"])]
 
 
-def disk_limit_bytes_per_s(node: Node, socket: str) -> int | None:
-    """Return what reads and writes are throttled to on every disk; None unless it is the same for all."""
+def disk_limits(node: Node, socket: str) -> dict[str, int | None]:
+    """Return what reads and writes are throttled to on every disk, as ``ControlGroup.disk_limits`` does."""
     inserted = [device["inserted"] for device in execute(node, socket, "query-block") if "inserted" in device]
-    limits = {disk[way] for disk in inserted for way in ("bps_rd", "bps_wr")}
-    return (limits.pop() or None) if len(limits) == 1 else None  # QEMU says 0 where there is no limit
+    found = {
+        name: {disk[f"{unit}_{way}"] for disk in inserted for way in ("rd", "wr")} for unit, name in DISK_LIMITS.items()
+    }
+    # QEMU says 0 where there is no limit.
+    return {name: (limits.pop() or None) if len(limits) == 1 else None for name, limits in found.items()}
 
 
 def end(node: Node, socket: str) -> bool:

@@ -115,6 +115,13 @@ DISK_LIMIT = Ablation(
     lambda usual: replace(usual, disk_limit_bytes_per_s=32 << 20),
     differs=("disk_limit_bytes_per_s",),
 )
+DISK_IOPS = Ablation(
+    "at most 100 reads and 100 writes per second and disk",
+    "disk requests limited",
+    _ALL,
+    lambda usual: replace(usual, disk_limit_iops=100),
+    differs=("disk_limit_iops",),
+)
 CONFINEMENT = Ablation(
     "the job as root, unconfined",
     "root on the machine",

@@ -2,6 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
+
+DISK_LIMITS = {"bps": "disk_limit_bytes_per_s", "iops": "disk_limit_iops"}
+"""The limits of disks: the field of the properties and of an environment, by the unit's name in kernel and engines."""
+
+
+class DiskLimit(NamedTuple):
+    """The limit of one direction, ``read`` or ``write``, of each disk. ``unit`` is a key of ``DISK_LIMITS``."""
+
+    way: str
+    unit: str
+    limit: int
 
 
 @dataclass(frozen=True)
@@ -15,6 +27,8 @@ class Properties:
     """Whether the job on bare metal is a user of its own, without capabilities, the machine's devices or processes."""
     disk_limit_bytes_per_s: int | None = None
     """The most that is read from each disk, and as much again written to it; None for no limit."""
+    disk_limit_iops: int | None = None
+    """The most requests per second that read from each disk, and as many again that write to it."""
     huge_pages: bool = False
     """Whether the job's memory is in transparent huge pages."""
     lower_isa: bool = False
@@ -45,6 +59,12 @@ class Properties:
     """Fields of ``suite.job.lab.LabSpec`` in which the links of the lab differ from those of the job."""
     step_injury: Mapping[str, str | int | float] | None = None
     """The load that the worker adds to its own steps on purpose, as ``worker.training.injury.StepInjury`` has it."""
+
+    @property
+    def disk_limits(self) -> tuple[DiskLimit, ...]:
+        """Return the limits of disks that are set."""
+        limits = {unit: limit for unit, name in DISK_LIMITS.items() if (limit := getattr(self, name))}
+        return tuple(DiskLimit(way, unit, limit) for unit, limit in limits.items() for way in ("read", "write"))
 
 
 AS_IT_IS = Properties()

@@ -15,6 +15,7 @@ from suite.interfaces import Account, Instance, Measurement
 from suite.interruption import interrupted
 from suite.job.distributed import SHARED_CPUS, cpus_are_shared
 from suite.job.envelope import Envelope
+from suite.job.properties import DISK_LIMITS
 from suite.part import first_problem
 from suite.plan import Trial
 from suite.records.environment import Environment, Environments
@@ -159,7 +160,7 @@ def envelope_differences(trial: Trial, plan: Envelope, inside: Environment) -> l
 
     Memory may differ by 2 %: control groups round to pages and a guest's firmware keeps a little.
     """
-    properties, limit = trial.properties, inside.disk_limit_bytes_per_s
+    properties = trial.properties
     cpus = -1 if inside.cpus is None else len(inside.cpus)
     more_bytes = math.nan if inside.memory_bytes is None else inside.memory_bytes - plan.memory_bytes
     tolerated_bytes = MEMORY_TOLERANCE * plan.memory_bytes
@@ -172,15 +173,13 @@ def envelope_differences(trial: Trial, plan: Envelope, inside: Environment) -> l
         if properties.memory_limited
         else (more_bytes > tolerated_bytes, f"memory is limited to {inside.memory_bytes} bytes, which it should not be")
     )
+    disks = [(name, getattr(inside, name), getattr(properties, name)) for name in DISK_LIMITS.values()]
     checks = (
         (right_cpus, f"CPUs {inside.cpus} instead of {len(plan.cpus)}"),
         (right_host_cpus, f"pinned to host CPUs {inside.host_cpus} instead of {list(plan.cpus)}"),
         (inside.threads == plan.threads, f"{inside.threads} threads instead of {plan.threads}"),
         memory,
-        (
-            limit == properties.disk_limit_bytes_per_s,
-            f"disks limited to {limit} bytes/s instead of {properties.disk_limit_bytes_per_s}",
-        ),
+        *((seen == limit, f"{name} {seen} instead of {limit}") for name, seen, limit in disks),
         (not departures, f"userland departs from its manifest: {', '.join(departures[:3])}"),
     )
     return [text for right, text in checks if not right]

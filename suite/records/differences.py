@@ -58,6 +58,7 @@ INSIDE = (
     _refused("threads", "threads seen inside", "part of the envelope"),
     _refused("host_cpus", "host CPUs pinned to", "part of the envelope"),
     _refused("disk_limit_bytes_per_s", "disk limit", "part of the envelope"),
+    _refused("disk_limit_iops", "limit of disk requests", "part of the envelope"),
     _refused("torch", "torch", "another version has other kernels"),
     _refused("torch_cpu_capability", "CPU capability", "another instruction set; named with --isa native"),
     _refused("gpus.name", "GPUs", "another device"),

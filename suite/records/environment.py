@@ -92,6 +92,8 @@ class Environment(Part):
     disk: str | None = None
     disk_limit_bytes_per_s: int | None = None
     """The limit of each disk in each direction, as the control group or QEMU has it; null if there is no one limit."""
+    disk_limit_iops: int | None = None
+    """The same in requests per second."""
     container_engine: Engine | None = None
     pod: Pod | None = None
     cgroup_version: Literal[1, 2] | None = None

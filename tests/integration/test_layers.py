@@ -247,6 +247,9 @@ def test_limits_that_are_switched_are_those_of_the_kernel(request: pytest.Fixtur
             assert inside.facts["disk_limit_bytes_per_s"] == 32 << 20
             large = inside.run(["find", "/usr", "/opt", "-size", "+90M", "-name", "*.so*"]).stdout.split()[0]
             assert _read_direct_s(inside, large) > 1.0
+        with layer("disk-iops").opened(host) as inside:
+            assert (inside.facts["disk_limit_bytes_per_s"], inside.facts["disk_limit_iops"]) == (None, 100)
+            assert _read_direct_s(inside, large) > 0.3
 
 
 def test_qemu_throttles_the_disks_of_a_guest(guest: Node) -> None:

@@ -26,6 +26,7 @@ from provisioning.machines.ssh import SshAccess, free_port
 from suite.errors import CommandError
 from suite.interfaces import Completed
 from suite.job.envelope import GIB, Envelope, most_processes
+from suite.job.properties import Properties
 
 VM = QemuSpec(
     name="vm-1",
@@ -47,6 +48,7 @@ CONTAINER = ContainerSpec(
     limits=(("nofile", 20000), ("nproc", 1000)),
 )
 DISK = BlockDevice("/dev/sda", "8:0")
+LIMITED = Properties(disk_limit_bytes_per_s=32 << 20, disk_limit_iops=9)
 RUN_ARGV = {"docker": DOCKER.run_argv, "podman": PODMAN.run_argv}
 
 
@@ -94,9 +96,11 @@ def test_the_guest_is_reached_through_the_loopback_alone_and_reaches_nobody() ->
         (Disk("/d", direct=False), {"cache=writeback", "aio=threads", "readonly=on"}),
         (Disk("/d", direct=False, discard_writes=True), {"cache=writeback", "aio=threads", "snapshot=on"}),
         (
-            Disk("/d", limit_bytes_per_s=32 << 20),
+            Disk("/d", limits=LIMITED.disk_limits),
             {"cache=none", "aio=native", "readonly=on", "throttling.group=disks"}
-            | {f"throttling.bps-{way}=33554432" for way in ("read", "write")},
+            | {
+                f"throttling.{limit}" for way in ("read", "write") for limit in (f"bps-{way}=33554432", f"iops-{way}=9")
+            },
         ),
     ],
 )
@@ -208,9 +212,13 @@ def test_each_switch_changes_its_own_property_and_nothing_else(engine: str) -> N
         "--memory-swap",
         str(2 * GIB),
     ]
-    throttled = RUN_ARGV[engine](replace(CONTAINER, limited_disks=(DISK,), disk_limit_bytes_per_s=32 << 20))
+    throttled = RUN_ARGV[engine](replace(CONTAINER, limited_disks=(DISK,), disk_limits=LIMITED.disk_limits))
     added = [word for word in throttled if word not in plain]
-    assert added == [f"--device-{way}-bps=/dev/sda:33554432" for way in ("read", "write")]
+    assert added == [
+        f"--device-{way}-{unit}=/dev/sda:{limit}"
+        for unit, limit in (("bps", 32 << 20), ("iops", 9))
+        for way in ("read", "write")
+    ]
 
 
 @pytest.mark.parametrize("engine", RUN_ARGV)
@@ -332,11 +340,16 @@ def test_each_switch_changes_its_own_property_of_a_bundle() -> None:
     unlimited = bundle_config(replace(CONTAINER, memory_bytes=None), {})["linux"]["resources"]
     assert {**unlimited, "memory": usual["memory"]} == usual
     assert "memory" not in unlimited
-    throttled = bundle_config(replace(CONTAINER, limited_disks=(DISK,), disk_limit_bytes_per_s=32 << 20), {})["linux"][
-        "resources"
-    ]
-    rates = [{"major": 8, "minor": 0, "rate": 33554432}]
-    assert throttled == {**usual, "blockIO": {"throttleReadBpsDevice": rates, "throttleWriteBpsDevice": rates}}
+    limited = replace(CONTAINER, limited_disks=(DISK,), disk_limits=LIMITED.disk_limits)
+    throttled = bundle_config(limited, {})["linux"]["resources"]
+    assert throttled == {
+        **usual,
+        "blockIO": {
+            f"throttle{way}{unit}Device": [{"major": 8, "minor": 0, "rate": rate}]
+            for unit, rate in (("Bps", 32 << 20), ("IOPS", 9))
+            for way in ("Read", "Write")
+        },
+    }
 
 
 @pytest.mark.parametrize(("writable", "mode"), [(False, "ro"), (True, "rw")])

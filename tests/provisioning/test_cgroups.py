@@ -62,17 +62,24 @@ def test_a_share_of_the_cpus_is_a_quota_on_the_same_cpus(
 @pytest.mark.parametrize(
     ("kind", "controller", "files"),
     [
-        ("tmpfs", "blkio", {f"blkio.throttle.{way}_bps_device": f"8:0 {LIMIT}" for way in ("read", "write")}),
-        ("cgroup2fs", "io", {"io.max": f"8:0 rbps={LIMIT} wbps={LIMIT}"}),
+        (
+            "tmpfs",
+            "blkio",
+            {
+                f"blkio.throttle.{way}_{unit}_device": f"8:0 {limit}"
+                for unit, limit in (("bps", LIMIT), ("iops", 9))
+                for way in ("read", "write")
+            },
+        ),
+        ("cgroup2fs", "io", {"io.max": f"8:0 rbps={LIMIT} wbps={LIMIT} riops=9 wiops=9"}),
     ],
 )
 def test_disks_are_limited_by_the_controller_of_the_version(
     fake_node: Callable[..., Any], kind: str, controller: str, files: dict[str, str]
 ) -> None:
     usual_controllers, usual = settings(fake_node, kind)
-    controllers, limited = settings(
-        fake_node, kind, properties=Properties(disk_limit_bytes_per_s=LIMIT), limited_disks=(DISK,)
-    )
+    properties = Properties(disk_limit_bytes_per_s=LIMIT, disk_limit_iops=9)
+    controllers, limited = settings(fake_node, kind, properties=properties, limited_disks=(DISK,))
     assert controllers.split(",") == [*usual_controllers.split(","), controller]
     assert limited == {**usual, **files}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.cgroup.counters import ControlGroup
+from suite.job.properties import DISK_LIMITS
 
 
 def make(root: Path, files: dict[str, str]) -> Path:
@@ -26,6 +27,8 @@ def version_1(tmp_path: Path) -> Path:
             "blkio/job/blkio.throttle.io_service_bytes": "8:0 Read 100\n8:0 Write 7\n8:16 Read 20\nTotal 127\n",
             "blkio/job/blkio.throttle.read_bps_device": "8:0 100\n8:16 100\n8:32 100\n",
             "blkio/job/blkio.throttle.write_bps_device": "8:0 100\n8:16 100\n8:32 200\n",
+            "blkio/job/blkio.throttle.read_iops_device": "8:0 5\n",
+            "blkio/job/blkio.throttle.write_iops_device": "8:0 5\n",
             "cpu/job/cpu.stat": "nr_periods 4\nthrottled_time 2000000000\n",
             "cpu/cpu.stat": "nr_periods 4\nthrottled_time 500000000\n",
         },
@@ -42,7 +45,7 @@ def version_2(tmp_path: Path) -> Path:
             "job/memory.peak": "4096\n",
             "job/memory.stat": "anon 1\npgfault 10\npgmajfault 3\n",
             "job/io.stat": "8:0 rbytes=100 wbytes=7 rios=1 wios=1 dbytes=0 dios=0\n8:16 rbytes=20 wbytes=0\n",
-            "job/io.max": "8:0 rbps=100 wbps=100 riops=max wiops=max\n8:16 rbps=100 wbps=100\n8:32 rbps=max wbps=9\n",
+            "job/io.max": "8:0 rbps=100 wbps=100 riops=5 wiops=5\n8:16 rbps=100 wbps=100\n8:32 rbps=max wbps=9\n",
             "cpu.stat": "usage_usec 99\n",
         },
     )
@@ -60,11 +63,13 @@ def test_version_1_tells_cpu_memory_faults_and_what_was_read(version_1: Path) ->
 @pytest.mark.parametrize("version", ["version_1", "version_2"])
 def test_a_limit_of_disks_is_told_where_it_is_one(version: str, request: pytest.FixtureRequest) -> None:
     group = ControlGroup(ControlGroup.named("job").paths, request.getfixturevalue(version))
-    assert group.disk_limit_bytes_per_s(["8:0", "8:16"]) == 100
-    assert group.disk_limit_bytes_per_s(["8:0", "8:32"]) is None
-    assert group.disk_limit_bytes_per_s(["8:0", "8:48"]) is None, "not limited at all"
-    assert group.disk_limit_bytes_per_s(["8:48"]) is None
-    assert group.disk_limit_bytes_per_s([]) is None
+    none = dict.fromkeys(DISK_LIMITS.values())
+    assert group.disk_limits(["8:0"]) == {"disk_limit_bytes_per_s": 100, "disk_limit_iops": 5}
+    assert group.disk_limits(["8:0", "8:16"]) == {**none, "disk_limit_bytes_per_s": 100}
+    assert group.disk_limits(["8:0", "8:32"]) == none
+    assert group.disk_limits(["8:0", "8:48"]) == none, "not limited at all"
+    assert group.disk_limits(["8:48"]) == none
+    assert group.disk_limits([]) == none
 
 
 def test_version_2_tells_the_same_and_what_was_written(version_2: Path) -> None:

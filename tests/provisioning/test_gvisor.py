@@ -62,7 +62,7 @@ def test_it_is_used_only_by_name_and_is_not_in_guests() -> None:
     assert not get_engine("gvisor").in_guests
 
 
-@pytest.mark.parametrize("ablation", ["seccomp", "huge-pages", "disk-limit", "data-layer"])
+@pytest.mark.parametrize("ablation", ["seccomp", "huge-pages", "disk-limit", "disk-iops", "data-layer"])
 def test_a_property_that_the_sentry_does_not_have_is_not_switched(ablation: str) -> None:
     assert "gVisor cannot switch" in str(GVISOR.hindrance(properties_of(ablation)))
 

@@ -277,8 +277,10 @@ def test_each_departure_from_the_envelope_is_named(seen: dict[str, object], diff
         ("memory-limit", {"memory_bytes": 2 * ENVELOPE.memory_bytes}, []),
         ("memory-limit", {}, ["memory is limited to 2147483648 bytes, which it should not be"]),
         ("disk-limit", {"disk_limit_bytes_per_s": 32 << 20}, []),
-        ("disk-limit", {}, ["disks limited to None bytes/s instead of 33554432"]),
-        (None, {"disk_limit_bytes_per_s": 32 << 20}, ["disks limited to 33554432 bytes/s instead of None"]),
+        ("disk-limit", {}, ["disk_limit_bytes_per_s None instead of 33554432"]),
+        ("disk-iops", {"disk_limit_iops": 100}, []),
+        ("disk-iops", {"disk_limit_iops": 99}, ["disk_limit_iops 99 instead of 100"]),
+        (None, {"disk_limit_bytes_per_s": 32 << 20}, ["disk_limit_bytes_per_s 33554432 instead of None"]),
     ],
 )
 def test_a_limit_that_was_switched_must_be_seen_switched(
