@@ -1,32 +1,46 @@
-"""The epochs of a training on a data set: what the worker says of them, and the metrics that are made of it."""
+"""The epochs and checkpoints of a training: what the worker says of them, and the metrics that are made of it."""
 
 import math
 import statistics
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 from scenarios.events import Transcript
-from scenarios.job import AttestedJob
+from scenarios.job import AttestedJob, launch, prepare, recordable
+from scenarios.reading import TEMPORARY, mounted_at
 from suite.errors import MeasurementError
-from suite.interfaces import Measurement
-from suite.job.datasets import Dataset
+from suite.interfaces import Measurement, Node, Observer
+from suite.plan import Trial
 from suite.records.record import CHECKPOINT, EPOCH, FIRST_EPOCH, SCALED_EPOCH, Epochs, MetricValue, Timeline
 from worker.data.sets import steps_of_epoch
 
 
-def with_epochs(job: AttestedJob[Transcript], dataset: Dataset, measured: Measurement) -> Measurement:
+def run_epochs(trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]) -> Measurement:
+    """Run a training. Returns the measurement with its epochs, if it has any. Raises MeasurementError."""
+    job = prepare(trial, node, observer)
+    measured = launch(job, account)
+    with recordable(job.argv):
+        return _with_epochs(job, measured)
+
+
+def _with_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Measurement:
     """Return the measurement with its epochs, or with what a whole one would take by the share that was measured.
 
-    Raises ValidationError on what cannot be recorded, and MeasurementError.
+    Epochs of drawn data are the steps between checkpoints.
     """
-    sizes, step_images = job.log.workload, job.log.workload.batch * job.trial.job.devices.devices
-    steps = steps_of_epoch(dataset.images, step_images)
+    sizes, dataset = job.log.workload, job.trial.job.dataset
+    if not (dataset or sizes.epochs):
+        return measured
+    step_images = sizes.batch * job.trial.job.devices.devices
+    steps = steps_of_epoch(dataset.images, step_images) if dataset else sizes.steps // (sizes.epochs or 1)
     timeline = measured.timeline or Timeline()
     if not sizes.epochs:
         epochs = Epochs(steps=steps, scaled_share=sizes.steps / steps if steps else None)
         return measured.changed(epochs=epochs, metrics={**measured.metrics, **_scaled(epochs, timeline)})
     said = job.log.events["steps"].fields
     checkpoints = job.log.said("steps", "checkpoints")
-    written = {**checkpoints, "filesystem": job.seen and job.seen.temporary_filesystem} if checkpoints else None
+    scratch = job.node.data if job.trial.scratch_bytes else None
+    written = {**checkpoints, "filesystem": mounted_at(job.node, scratch or TEMPORARY)[0]} if checkpoints else None
     epochs = Epochs.model_validate({"steps": steps, "seconds": said.get("epochs_s"), "checkpoints": written})
     if len(epochs.seconds) != sizes.epochs:
         told = f"the worker measured {len(epochs.seconds)} epochs, and {sizes.epochs} were asked for"
@@ -37,7 +51,7 @@ def with_epochs(job: AttestedJob[Transcript], dataset: Dataset, measured: Measur
         epochs=epochs,
         throughput_per_s=step_images * sizes.steps / measured_s,
         timeline=timeline.model_copy(update={"measured_s": measured_s, "between_epochs_s": between_s}),
-        metrics={**measured.metrics, **_whole(epochs)},
+        metrics={**measured.metrics, **_whole(epochs, named=dataset is not None)},
     )
 
 
@@ -47,10 +61,10 @@ def _scaled(epochs: Epochs, timeline: Timeline) -> Mapping[str, MetricValue]:
     return {SCALED_EPOCH: MetricValue(value=timeline.measured_s / epochs.scaled_share, unit="s", better="less")}
 
 
-def _whole(epochs: Epochs) -> Mapping[str, MetricValue]:
+def _whole(epochs: Epochs, *, named: bool) -> Mapping[str, MetricValue]:
     first_s, *others_s = epochs.seconds
     written_s = epochs.checkpoints.seconds if epochs.checkpoints else []
-    found = {FIRST_EPOCH: [first_s], EPOCH: others_s, CHECKPOINT: written_s}
+    found = {**({FIRST_EPOCH: [first_s], EPOCH: others_s} if named else {}), CHECKPOINT: written_s}
     return {
         name: MetricValue(value=statistics.median(seconds), unit="s", better="less", samples=seconds)
         for name, seconds in found.items()

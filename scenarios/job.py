@@ -80,8 +80,13 @@ def workload_of(trial: Trial) -> Sizes:
     return trial.job.sizes
 
 
-def specification(trial: Trial, *, data: Data | None = None, distributed: Membership | None = None) -> Spec:
-    """Return the training of a trial, as the worker reads it; ``distributed`` is the view of one rank of several."""
+def specification(
+    trial: Trial, *, data: Data | None = None, distributed: Membership | None = None, scratch: str | None = None
+) -> Spec:
+    """Return the training of a trial, as the worker reads it; ``distributed`` is the view of one rank of several.
+
+    ``scratch`` is the directory of its checkpoints; None for a temporary one.
+    """
     return Spec(
         workload=WORKLOADS.place(trial.job.model),
         plugin=plugin_of(WORKLOADS, trial.job.model, trial.job.workload_sha256),
@@ -94,7 +99,7 @@ def specification(trial: Trial, *, data: Data | None = None, distributed: Member
         distributed=distributed,
         injury=msgspec.convert(trial.properties.step_injury, StepInjury | None),
         turns=turns_of(trial),
-        checkpoint=Checkpointing(trial.job.checkpoint) if trial.job.checkpoint else None,
+        checkpoint=Checkpointing(trial.job.checkpoint, scratch) if trial.job.checkpoint else None,
     )
 
 
@@ -182,7 +187,8 @@ def prepare(
 
     ``detail`` names the instance to the observer.
     """
-    spec = specification(trial, data=data_of(trial, node), distributed=distributed)
+    scratch = node.data if trial.scratch_bytes else None
+    spec = specification(trial, data=data_of(trial, node), distributed=distributed, scratch=scratch)
     observer.phase("attesting", detail)
     log = TurnsTranscript if trial.job.turns else Transcript
     job = attest(trial, node, spec, log(workload=workload_of(trial), observer=observer))

@@ -32,8 +32,6 @@ class CachedData:
     """The mounted device, or its name."""
     listing_sha256: str | None = None
     """The digest of the names and sizes that it listed."""
-    temporary_filesystem: str | None = None
-    """The type of the file system that temporary files, checkpoints too, are written to: ``tmpfs``."""
 
 
 def data_of(trial: Trial, node: Node) -> Data | None:
@@ -69,13 +67,11 @@ def arrange_page_cache(
     if state == "cold" and backing:
         below = _arranged(trial, dataset, state, backing, launch_of(backing, trial))
     share = _arranged(trial, dataset, state, node, launch_of(node, trial))
-    mounts = node.run(["cat", "/proc/self/mountinfo"], check=False).stdout
-    filesystem, device = _mounted_at(_directory(node), mounts) or (None, None)
-    temporary, _ = _mounted_at(TEMPORARY, mounts) or (None, None)
+    filesystem, device = mounted_at(node, _directory(node))
     if share is None and backing and filesystem != SHARED:
         # One kernel, one cache: who may not see it from inside is told from below.
         share = below if state == "cold" else _arranged(trial, dataset, state, backing, launch_of(backing, trial))
-    return CachedData(share, filesystem, device, dataset.listing_sha256, temporary)
+    return CachedData(share, filesystem, device, dataset.listing_sha256)
 
 
 def _arranged(trial: Trial, dataset: Dataset, state: str, node: Node, argv: Sequence[str]) -> float | None:
@@ -126,8 +122,9 @@ def asked(node: Node, argv: Sequence[str], timeout_s: float) -> Mapping[str, obj
         ) from error
 
 
-def _mounted_at(directory: str, mountinfo: str) -> tuple[str, str] | None:
-    """File system and device of a directory, by proc_pid_mountinfo(5); the last mount on one place is the one seen."""
+def mounted_at(node: Node, directory: str) -> tuple[str, str] | tuple[None, None]:
+    """Return file system and device of a directory, by proc_pid_mountinfo(5): the last mount on one place is seen."""
+    mountinfo = node.run(["cat", "/proc/self/mountinfo"], check=False).stdout
     found: tuple[int, str, str] | None = None
     for line in mountinfo.splitlines():
         before, dash, after = line.partition(" - ")
@@ -138,7 +135,7 @@ def _mounted_at(directory: str, mountinfo: str) -> tuple[str, str] | None:
         inside = directory == place or directory.startswith(place.rstrip("/") + "/")
         if inside and (found is None or len(place) >= found[0]):
             found = (len(place), kind_and_source[0], kind_and_source[1])
-    return found and found[1:]
+    return found[1:] if found else (None, None)
 
 
 def data_use(trial: Trial, said: Mapping[str, object], seen: CachedData | None) -> DataUse | None:

@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from scenarios.datasets import resolve as datasets
-from scenarios.epochs import with_epochs
-from scenarios.job import launch, prepare, recordable
+from scenarios.epochs import run_epochs
+from scenarios.job import prepare
 from scenarios.turns import TrainingTurns
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Instance, Measurement, Observer, TurnTaker
@@ -37,7 +37,7 @@ class Real(ReadingScenario):
     """The paper's benchmark on real data, on one instance."""
 
     name = "real"
-    needs_data = epochs = True
+    needs_data = epochs = checkpoints = True
 
     def hinders_turns(self, request: RunRequest) -> tuple[str, str] | None:
         if request.data.cache == "warm":
@@ -49,25 +49,21 @@ class Real(ReadingScenario):
         self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
     ) -> Measurement:
         """Run the job. Raises MeasurementError unless it comes to its end, on the data set that was planned."""
-        dataset = _dataset(trial)
+        _check_data_set(trial)
         (instance,) = instances
-        job = prepare(trial, instance.node, observer)
-        measured = launch(job, account)
-        with recordable(job.argv):
-            return with_epochs(job, dataset, measured)
+        return run_epochs(trial, instance.node, observer, account)
 
     def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
         """Prepare the job to take turns; the page cache is then in its planned state."""
-        _dataset(trial)
+        _check_data_set(trial)
         (instance,) = instances
         return TrainingTurns(prepare(trial, instance.node, observer))
 
 
-def _dataset(trial: Trial) -> Dataset:
+def _check_data_set(trial: Trial) -> None:
     if trial.job.dataset is None:
         raise MeasurementError(
             "training on real data was planned without a data set",
             kind="dataset",
             remedy=f"name one with {option('data')}",
         )
-    return trial.job.dataset

@@ -3,25 +3,33 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from scenarios.job import prepare, run_job
+from scenarios.epochs import run_epochs
+from scenarios.job import prepare
 from scenarios.turns import TrainingTurns
 from suite.interfaces import Instance, Measurement, Observer, TurnTaker
 from suite.plan import Trial
+from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
+
+CHECKPOINT_BYTES = 4 << 30
+"""The room for two checkpoints of any workload: a new one is whole before it takes the place of the one before."""
 
 
 class Synthetic(PlannedScenario):
     """The paper's synthetic benchmark on one instance."""
 
     name = "synthetic"
-    inventory = True
+    inventory = checkpoints = True
+
+    def scratch_bytes(self, request: RunRequest, models: Sequence[str]) -> dict[str, int]:
+        return {} if request.measurement.checkpoint == "off" else dict.fromkeys(models, CHECKPOINT_BYTES)
 
     def measure(
         self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
     ) -> Measurement:
         """Run the job. Raises MeasurementError unless it comes to its end."""
         (instance,) = instances
-        return run_job(trial, instance.node, observer, account)
+        return run_epochs(trial, instance.node, observer, account)
 
     def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
         """Prepare the job to take turns."""

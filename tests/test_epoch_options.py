@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from commands.run.plan import in_epochs
+from commands.run.plan import between_checkpoints, in_epochs
+from scenarios.synthetic import Synthetic
 from suite.errors import RequestError
 from suite.job.profiles import PROFILES
 from suite.request.request import RunRequest
@@ -20,7 +21,8 @@ def request(**given: object) -> RunRequest:
         ({"epochs": 2, "steps": 5}, "--epochs and --steps exclude each other", "give one"),
         ({"epochs": 2, "warmup_steps": 0}, "--epochs and --warmup-steps exclude", "give one"),
         ({"epochs": 2, "design": "alternating"}, "--epochs and --design alternating exclude", "give one"),
-        ({"checkpoint": "on"}, "--checkpoint on needs --epochs", "add --epochs 2"),
+        ({"checkpoint": "on"}, "--checkpoint on needs --epochs or --checkpoint-every", "add --epochs 2 or add"),
+        ({"epochs": 2, "checkpoint": "on", "checkpoint_every": 5}, "--checkpoint-every and a data set exclude", ""),
         (
             {"epochs": 2, "scenario": "synthetic"},
             "--epochs does not apply to --scenario synthetic",
@@ -40,6 +42,34 @@ def test_checkpoints_of_several_devices_are_refused() -> None:
     with pytest.raises(RequestError, match="no checkpoint is written of several devices"):
         request(epochs=2, checkpoint="on", device="cuda", devices=2, parallel="ddp")
     assert request(epochs=2, checkpoint="fsync").measurement.checkpoint == "fsync"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"checkpoint_every": 5}, "--checkpoint-every needs --checkpoint on or fsync"),
+        ({"checkpoint": "on"}, "--checkpoint on needs --epochs or --checkpoint-every"),
+        ({"checkpoint": "on", "checkpoint_every": 5, "design": "both"}, "exclude each other"),
+        ({"checkpoint": "on", "checkpoint_every": 5, "inventory": "hosts.toml"}, "the disk is one of this machine"),
+        ({"checkpoint": "on", "checkpoint_every": 5, "scenario": "probe"}, "does not apply to --scenario probe"),
+    ],
+)
+def test_what_writes_no_checkpoints_of_drawn_data_is_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(RequestError, match=says):
+        RunRequest.of({"scenario": "synthetic", **given})
+
+
+def test_checkpoints_of_drawn_data_lie_whole_steps_apart_and_have_room_for_two() -> None:
+    sizes = PROFILES["quick"].sizes_of("gan")
+    parts = between_checkpoints(sizes, 5)
+    assert (parts.steps, parts.warmup_steps, parts.epochs) == (20, sizes.warmup_steps, 4)
+    with pytest.raises(RequestError, match="--steps 20 is no multiple of --checkpoint-every 8") as raised:
+        between_checkpoints(sizes, 8)
+    assert raised.value.remedy == "give --steps 24"
+    usual = RunRequest.of({"model": ("gan",)})
+    assert Synthetic().scratch_bytes(usual, ("gan",)) == {}
+    writing = usual.changed(checkpoint="fsync", checkpoint_every=5)
+    assert Synthetic().scratch_bytes(writing, ("gan",)) == {"gan": 4 << 30}
 
 
 def test_the_steps_of_epochs_are_whole_batches_and_none_is_a_warm_up() -> None:

@@ -159,7 +159,7 @@ class Turns(Strict, frozen=True):
 
 
 class Checkpointing(Strict, frozen=True):
-    """Checkpoints after every epoch; with ``fsync`` each is on the disk before the training goes on."""
+    """A checkpoint after every epoch; with ``fsync`` it is on the disk before the training goes on."""
 
     mode: Literal["on", "fsync"]
     directory: str | None = None
@@ -208,7 +208,7 @@ class Spec(Shaped, frozen=True):
     turns: Turns | None = None
     """None for a job that takes its steps one after the other."""
     epochs: _Positive | None = None
-    """The whole epochs that ``steps`` are; None for a number of steps."""
+    """The whole epochs that ``steps`` are, each of which ends with the checkpoint if data are drawn; else None."""
     checkpoint: Checkpointing | None = None
     """None for a job without checkpoints."""
     model_file: str | None = None
@@ -364,10 +364,10 @@ def _epoch_conflicts(spec: Spec) -> Iterator[str]:
     epochs = spec.epochs
     if spec.checkpoint and not epochs:
         yield "checkpoint is given; only a job of whole epochs has checkpoints"
-    if epochs and (spec.steps % epochs or spec.warmup_steps):
+    if epochs and (spec.steps % epochs or (spec.data and spec.warmup_steps)):
         yield f"steps is {spec.steps} and warmup_steps {spec.warmup_steps}; they must be {epochs} epochs"
-    if epochs and (spec.data is None or spec.turns):
-        yield "epochs is given; only a job that reads a data set and takes no turns has them"
+    if epochs and (spec.turns or not (spec.data or spec.checkpoint)):
+        yield "epochs is given; only a job that reads a data set or writes checkpoints, and takes no turns, has them"
 
 
 def _explained(message: str, given: Any, into: type) -> str:  # noqa: ANN401 (any JSON)

@@ -160,7 +160,19 @@ def _sizes(resolved: Resolved, profile: Profile, model: str) -> Sizes | None:
     given = _given_by(dataset) if WORKLOADS.get(architecture(model)).channels else {}
     sizes = sizes_of(profile, model, given | changed)
     images, devices = dataset.images if dataset else 0, request.gpus.devices or 1
+    if every := request.measurement.checkpoint_every:
+        return between_checkpoints(sizes, every)
     return in_epochs(model, sizes, images, devices) if sizes.epochs else sizes
+
+
+def between_checkpoints(sizes: Sizes, steps: int) -> Sizes:
+    """Return the sizes with their steps as epochs of so many each. Raises RequestError unless they are whole."""
+    if sizes.steps % steps:
+        raise RequestError(
+            f"{option('steps')} {sizes.steps} is no multiple of {option('checkpoint_every')} {steps}",
+            remedy=f"give {option('steps')} {sizes.steps + -sizes.steps % steps}",
+        )
+    return sizes.model_copy(update={"epochs": sizes.steps // steps})
 
 
 def in_epochs(model: str, sizes: Sizes, images: int, devices: int) -> Sizes:

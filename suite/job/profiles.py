@@ -36,7 +36,7 @@ class Sizes(Part):
     warmup_steps: Annotated[int, Field(ge=0, le=MOST)]
     steps: Annotated[int, Field(gt=0, le=MOST_STEPS)]
     epochs: _Counted | None = None
-    """The whole epochs that the steps are; None for a number of steps."""
+    """The whole epochs that the steps are, of drawn data each up to a checkpoint; None for a number of steps."""
 
 
 class Profile(Part):

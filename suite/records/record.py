@@ -65,7 +65,7 @@ class Timeline(Part):
     warmup_s: Seconds | None = None
     measured_s: Seconds | None = None
     between_epochs_s: Seconds | None = None
-    """Checkpoints, and the collection of garbage; null for a job of a number of steps."""
+    """Checkpoints, and the collection of garbage; null for a job of a number of steps without checkpoints."""
     teardown_s: Seconds | None = None
     exit_s: Seconds | None = None
 
@@ -81,10 +81,11 @@ class Checkpoints(Part):
 
 
 class Epochs(Part):
-    """The epochs of a training on a data set, or the share of one that its steps were."""
+    """The epochs of a training, or the share of one that its steps were."""
 
     steps: Annotated[int, Field(gt=0)]
-    """The steps of one epoch: the whole batches that the data set fills."""
+    """The steps of one epoch: the whole batches that the data set fills or, of drawn data, those between checkpoints.
+    """
     seconds: list[Seconds] = []
     """The time of each whole epoch, from asking for its first batch to the end of its last step."""
     scaled_share: Annotated[float, Field(gt=0)] | None = None
@@ -350,7 +351,7 @@ class TrialNumbers(Part):
     """The numbers of a probe, in place of a throughput, by name; or a training's own, and those of its epochs."""
     data_use: DataUse | None = None
     epochs: Epochs | None = None
-    """Null for a job without a data set, or one that is distributed or takes turns."""
+    """Null for a job without data set and checkpoints, or one that is distributed or takes turns."""
     ranks: list[Rank] = []
     aggressors: list[AggressorInstance] = []
     clock_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

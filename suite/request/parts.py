@@ -141,11 +141,19 @@ class MeasurementOptions(OptionGroup):
     )
     checkpoint: Literal["off", "on", "fsync"] = about(
         "off",
-        f"Write a checkpoint after each of the {option('epochs')} and time it separately. fsync: wait until it is "
-        "on the disk.",
-        of="epochs",
-        needs=(given("epochs", example="2"),),
+        f"Write a checkpoint after each of the {option('epochs')}, or each {option('checkpoint_every')} steps, and "
+        "time it separately: throughput and epochs leave it out. fsync: wait until it is on the disk.",
+        of="checkpoints",
+        needs=(given("epochs", example="2"), given("checkpoint_every", example="10")),
         excludes=(given("parallel", "parameter-cpu", "ddp", why="no checkpoint is written of several devices"),),
+    )
+    checkpoint_every: Count | None = about(
+        None,
+        f"Steps between checkpoints of a training on drawn data, of which {option('steps')} are a multiple. They are "
+        "on the disk that the disk probe measures; with a data set checkpoints are temporary files.",
+        of="checkpoints",
+        needs=(given("checkpoint", "on", "fsync"),),
+        excludes=(DATA_SET, given("inventory", why="the disk is one of this machine"), *_IN_TURNS),
     )
     design: Literal["sequential", "alternating", "both"] = about(
         SEQUENTIAL,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from scenarios.real import Real
+from scenarios.synthetic import Synthetic
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement
 from suite.plan import Trial
@@ -52,6 +53,23 @@ def test_the_first_epoch_the_others_and_the_checkpoints_are_apart(planned: Trial
     assert values == {"first-epoch": 2.0, "epoch": 0.75, "checkpoint": 0.1875}
     assert found.metrics["epoch"].samples == [1.0, 0.5]
     assert found.throughput_per_s == pytest.approx(2 * 3 / 3.5), "what lies between epochs is no part of it"
+    assert found.timeline
+    assert (found.timeline.measured_s, found.timeline.between_epochs_s) == (3.5, 0.5)
+
+
+def test_checkpoints_of_drawn_data_are_written_to_the_disk_and_in_no_throughput(trial: Trial, observer: Any) -> None:
+    drawn = of_epochs(trial, 3).with_job(checkpoint="fsync").model_copy(update={"scratch_bytes": 4 << 30})
+    told = event(
+        "steps", 109.6, steps=STEPS, losses={"loss": [3.0, 2.0, 1.0]}, epochs_s=[2, 1, 0.5], checkpoints=CHECKPOINTS
+    )
+    node = ReadingNode(process=ScriptedProcess([*STORY[:-2], told, STORY[-1]]), data="/mnt/data")
+    found = Synthetic().measure(drawn, [Instance(node)], observer, nullcontext())
+    assert json.loads(node.started[0][1])["checkpoint"] == {"mode": "fsync", "directory": "/mnt/data"}
+    assert {name: metric.value for name, metric in found.metrics.items()} == {"checkpoint": 0.1875}
+    assert found.epochs
+    assert found.epochs.checkpoints
+    assert (found.epochs.steps, found.epochs.checkpoints.filesystem) == (1, "ext4")
+    assert found.throughput_per_s == pytest.approx(2 * 3 / 3.5)
     assert found.timeline
     assert (found.timeline.measured_s, found.timeline.between_epochs_s) == (3.5, 0.5)
 

@@ -84,6 +84,13 @@ def test_an_epoch_is_its_steps_and_nothing_that_is_done_after_it(epochs: dict[st
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
 
 
+def test_drawn_data_has_checkpoints_between_its_steps(epochs: dict[str, Any], tmp_path: Path) -> None:
+    found = steps_of(writing({**epochs, "data": None, "warmup_steps": 1, "steps": 6}, tmp_path))
+    assert len(found["steps"]["elapsed_s"]) == 6
+    assert len(found["epochs_s"]) == len(found["checkpoints"]["seconds"]) == EPOCHS
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["epochs"] == EPOCHS
+
+
 @pytest.mark.parametrize("model", ["gan", "dcgan"])
 def test_a_training_that_is_killed_in_mid_epoch_and_goes_on_ends_with_the_weights_of_one_that_is_not(
     model: str, epochs: dict[str, Any], tmp_path: Path
@@ -151,7 +158,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told(epochs: dict[str, Any], tmp
     ("change", "says"),
     [
         ({"steps": 31}, "they must be 3 epochs"),
-        ({"data": None}, "only a job that reads a data set"),
+        ({"data": None}, "only a job that reads a data set or writes checkpoints"),
         ({"steps": 27}, "3 epochs of the data set are 30 steps, and not 27"),
         ({"epochs": None, "checkpoint": {"mode": "on"}}, "only a job of whole epochs"),
         ({"checkpoint": {"mode": "off"}}, "mode is 'off'; it can be fsync, on"),
