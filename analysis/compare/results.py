@@ -315,6 +315,43 @@ class Overall:
     """Substitutes and marks of any of its trials; they are shown wherever the numbers are."""
 
 
+ClaimVerdict = Literal["confirmed", "contradicted", "undecided", "not testable"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedClaim:
+    """A claim of a paper, and what tests it; ``published.toml`` explains the fields."""
+
+    sentence: str
+    paper: str
+    kind: Literal["ratio", "order", "equality", "not testable"]
+    advice: str
+    published: str = ""
+    metric: str = "throughput"
+    between: Sequence[float] = ()
+    where: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    over: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClaimEvidence:
+    """A comparison that a claim selects. ``text``: why its ratio has no verdict, or how weights agree."""
+
+    what: str
+    verdict: ClaimVerdict
+    effect: Effect | Estimate | None
+    text: str
+
+
+@dataclass(frozen=True)
+class JudgedClaim:
+    """A published claim, and its verdict by the comparisons that it selects."""
+
+    claim: PublishedClaim
+    verdict: ClaimVerdict
+    evidence: tuple[ClaimEvidence, ...]
+
+
 @dataclass(frozen=True)
 class Uncertain:
     """A value with its 95 % interval, which takes two blocks or more."""
@@ -361,6 +398,8 @@ class Comparison:
     interference: tuple[Interference, ...] = ()
     isolation: tuple[Isolation, ...] = ()
     scaling: tuple[Scaling, ...] = ()
+    claims: tuple[JudgedClaim, ...] = ()
+    """The published claims; empty unless they were judged."""
     margin: float = MARGIN
     warmup_trials: int = 0
     """The number of trials that are left out of everything because they belong to warm-up blocks."""

@@ -19,7 +19,7 @@ from analysis.compare.standing import withheld
 from analysis.load.metrics import METRICS, with_trait
 from analysis.statistics.ratios import Location, exp, locate
 from analysis.statistics.sequential import LEAST_BLOCKS
-from analysis.statistics.two_samples import LocationShift, difference
+from analysis.statistics.two_samples import difference
 from suite.job.distributed import SHARED_CPUS
 from suite.job.job import BETWEEN, Job, settings
 from suite.records.record import Rank
@@ -151,6 +151,5 @@ def _serial_shares(speed_ups: Mapping[float, Uncertain], *, last: bool) -> Itera
         yield "fitted serial share", Uncertain(fit, (ends[0], ends[1]) if ends else None)
 
 
-def _measured(place: Location | LocationShift) -> Uncertain:
-    half = place.half_width
-    return Uncertain(place.centre, None if half is None else (place.centre - half, place.centre + half))
+def _measured(place: Location) -> Uncertain:
+    return Uncertain(place.centre, place.interval)

@@ -1,10 +1,11 @@
 """The document of a comparison: which parts it has, and in which order. Every renderer shows this one."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from analysis.compare.results import ComparedJob, Comparison, Group
+from analysis.compare.results import ComparedJob, Comparison, Group, JudgedClaim
 from analysis.explain.explanation import Explained, Explanation
 from analysis.figures.reference import SOURCE
 from analysis.report.answer import answer, claims, overall_claims
@@ -15,6 +16,7 @@ from analysis.report.formatting import (
     difference_lines,
     group_lines,
     overall_lines,
+    ratio,
     reading_guide,
     warmup_line,
 )
@@ -59,6 +61,7 @@ def document(
     if level == "overview":
         yield from answer_lines(comparison, run)
         yield from _overview(comparison, costs=costs)
+        yield from _published(comparison.claims)
         return
     # What a job answers by itself stands there, with the part of a trial that costs most.
     listed = {claim.sentence for claim in claims(comparison) if explained and not claim.job.traits.probes}
@@ -66,6 +69,7 @@ def document(
     overall = (one.job for one in comparison.overall)
     for job in dict.fromkeys((*comparison.jobs, *jobs_with_aggressors(comparison), *overall)):
         yield from _job(comparison, job, costs=costs, explained=explained, figures=figures)
+    yield from _published(comparison.claims)
     yield from _legend(comparison, figures=figures is not None)
     found = dict.fromkeys((*comparison.warnings, *(explained.warnings if explained else ())))
     if noticed := notices(found, comparison.jobs):
@@ -82,6 +86,20 @@ def _legend(comparison: Comparison, *, figures: bool) -> Iterator[Element]:
             yield Line(f"White diamonds in the figures are the values of {SOURCE}, if it has any for the same.", "dim")
     if warmup := warmup_line(comparison):
         yield Line(f"{warmup}.", "dim")
+
+
+def _published(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
+    """Yield each published claim with its verdict, what was measured, and what would decide it."""
+    if counts := Counter(row.verdict for row in judged):
+        yield Heading("Published claims", ", ".join(f"{number} {name}" for name, number in counts.items()), rank=2)
+    for row in judged:
+        printed = f"; printed: {row.claim.published}" if row.claim.published else ""
+        yield Line(f"{row.claim.sentence} ({row.claim.paper}{printed})", label=row.verdict)
+        for item in row.evidence:
+            measured = filter(None, (ratio(item.effect) if item.effect else "", item.text))
+            yield Line(f"{item.what}: {row.claim.metric} {'; '.join(measured)}", "dim", indent=2)
+        if row.verdict in ("undecided", "not testable"):
+            yield Line(f"{'to decide it: ' * (row.verdict == 'undecided')}{row.claim.advice}", "dim", indent=2)
 
 
 def answer_lines(comparison: Comparison, run: Path | None = None) -> Iterator[Line]:

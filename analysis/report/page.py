@@ -9,6 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from analysis.compare.comparison import compare
+from analysis.compare.published import judge_claims
 from analysis.compare.results import ComparedJob, Comparison
 from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explained
@@ -36,6 +37,7 @@ def write_report(
     margin: float = MARGIN,
     force: bool = False,
     certificate: Certificate | None = None,
+    claims: bool = False,
 ) -> Path:
     """Write the page to ``path`` and return it. Raises StoreError when it cannot be written.
 
@@ -43,6 +45,7 @@ def write_report(
     """
     comparison = compare(records, margin=margin, force=force)
     explained = explain(records, comparison, force=force)
+    comparison = judge_claims(comparison) if claims else comparison
     write_atomic(path, render(records, comparison, explained, certificate))
     return path
 

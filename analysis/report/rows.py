@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import AliasPath, BaseModel, ConfigDict, Field
 
-from analysis.compare.results import Comparison, Scaling
+from analysis.compare.results import Comparison, JudgedClaim, Scaling
 from analysis.load.computed import Kind
 from analysis.load.metrics import METRICS
 from analysis.report.answer import answer, claims
@@ -272,6 +272,7 @@ class ComparisonOutput(Columns):
     interference: tuple[InterferenceRow, ...]
     isolation: tuple[IsolationRow, ...]
     scaling: tuple[Scaling, ...]
+    published: tuple[JudgedClaim, ...]
     warmup_trials: int
     warnings: tuple[WarningOutput, ...]
 
@@ -302,6 +303,7 @@ def comparison_output(comparison: Comparison) -> ComparisonOutput:
         interference=_rows(InterferenceRow, comparison.interference, "effects"),
         isolation=tuple(isolation),
         scaling=comparison.scaling,
+        published=comparison.claims,
         warmup_trials=comparison.warmup_trials,
         warnings=warning_outputs(comparison.warnings),
     )

@@ -27,6 +27,8 @@ STYLES: Mapping[str, str] = {
     "missing": "red",
     "unusable": "red",
     "found": "green",
+    "confirmed": "green",
+    "contradicted": "red",
 }
 """The colours of styles and labels by their meaning; all others are yellow."""
 _NARROW = 72  # columns; below, a table would break its words

@@ -54,7 +54,7 @@ class Location:
 
     centre: float
     standard_error: float | None
-    degrees_of_freedom: int
+    degrees_of_freedom: float
     n: int
 
     @property

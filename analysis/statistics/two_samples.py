@@ -6,40 +6,23 @@ degrees of freedom of Welch and Satterthwaite. What the host did between the run
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
 
 import numpy as np
 
 from analysis.statistics.power import MOST_BLOCKS, degrees_of_freedom, errors_detected
-from analysis.statistics.ratios import CONFIDENCE, Location, Samples, t_quantile
+from analysis.statistics.ratios import CONFIDENCE, Location, Samples
 from analysis.statistics.tails import Mean
 
 LEVEL = (1 - CONFIDENCE) / 2
 """The level at which a whole interval lies on one side of a bound by chance."""
 
 
-@dataclass(frozen=True)
-class LocationShift:
-    """The new location less the old one. Without a standard error, a sample has a single value."""
-
-    centre: float
-    standard_error: float | None
-    freedom: float
-
-    @property
-    def half_width(self) -> float | None:
-        """Return half the width of the 95 % interval; zero without variance, None without a standard error."""
-        if self.standard_error is None:
-            return None
-        return self.standard_error * t_quantile(1 - LEVEL, self.freedom) if self.standard_error else 0.0
-
-
-def difference(old: Location, new: Location) -> LocationShift:
-    """Return how two locations differ."""
+def difference(old: Location, new: Location) -> Location:
+    """Return the new location less the old one, of as many values as the smaller sample has."""
+    centre, n = new.centre - old.centre, min(old.n, new.n)
     if old.standard_error is None or new.standard_error is None:
-        return LocationShift(new.centre - old.centre, None, 0)
-    error, freedom = _joined(old, new)
-    return LocationShift(new.centre - old.centre, error, freedom)
+        return Location(centre, None, 0, n)
+    return Location(centre, *_joined(old, new), n)
 
 
 def mean_shift(old: Samples, new: Samples) -> Mean | None:

@@ -9,6 +9,7 @@ import click
 
 from analysis.audit.audit import audited
 from analysis.compare.comparison import compare as compare_records
+from analysis.compare.published import judge_claims
 from analysis.compare.results import Comparison
 from analysis.explain.attribution import explain as explain_records
 from analysis.explain.explanation import Explained
@@ -29,6 +30,7 @@ from commands.compare.output import ExplanationOutput
 from commands.output import print_json
 from commands.run.options import shares
 from provisioning.paths import home
+from suite.errors import RequestError
 from suite.results.runs import is_run
 from suite.results.store import RESULTS, latest_run
 from suite.selftest.certificate import FILE, Certificate, read_certificate
@@ -44,6 +46,8 @@ _FORCE = click.option(
     "--force", is_flag=True, help="Keep records that the audit refuses, form all ratios, and mark them."
 )
 
+_CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of papers on generative models by the records.")
+
 
 @click.command()
 @click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
@@ -54,6 +58,7 @@ _FORCE = click.option(
 @click.option("--verbose", is_flag=True, help="Show every metric, ablations, noise, advice and a legend.")
 @click.option("--explain", is_flag=True, help="Split each overhead into phases, with intervals.")
 @click.option("--scaling", is_flag=True, help="Show speed-up and efficiency by the number of workers.")
+@_CLAIMS
 @click.option("--reference", is_flag=True, help="Mark the values of the paper (CLOSER 2018) in the figures.")
 @click.option("--fail-above", callback=shares, help="Fail if the second run is slower by more than this, such as 5%.")
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
@@ -80,8 +85,7 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
         sys.exit(gate(directories, options))
     chosen = list(directories) or [latest_run(RESULTS)]
     records = audited(load(chosen), force=options["force"])
-    margin = margin_of(records.directories, options["margin"])
-    comparison = compare_records(records, margin=margin, force=options["force"])
+    comparison = _compared(records, options)
     if options["explain"]:
         _show_explanation(comparison, explain_records(records, comparison, force=options["force"]), options["form"])
     elif options["form"]:
@@ -92,6 +96,14 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
         show_change(records, chosen, force=options["force"])
     if options["plots"] or (options["form"] is None and not options["explain"]):
         _draw(comparison, options["plots"] or chosen[0] / "plots", options)
+
+
+def _compared(records: Records, options: Mapping[str, Any]) -> Comparison:
+    if options["claims"] and (options["explain"] or options["scaling"] or options["form"] == "csv"):
+        raise RequestError("--claims is not for --explain, --scaling and --csv", remedy="leave one of them out")
+    margin = margin_of(records.directories, options["margin"])
+    comparison = compare_records(records, margin=margin, force=options["force"])
+    return judge_claims(comparison) if options["claims"] else comparison
 
 
 def _show(comparison: Comparison, records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> None:
@@ -155,7 +167,8 @@ def _level(options: Mapping[str, Any]) -> Level:
 @click.option("--html", type=click.Path(path_type=Path), help="The file. Default: report.html in the run.")
 @_MARGIN
 @_FORCE
-def report(directories: tuple[Path, ...], html: Path | None, margin: float | None, force: bool) -> None:
+@_CLAIMS
+def report(directories: tuple[Path, ...], html: Path | None, margin: float | None, **options: bool) -> None:
     """Write one page with the answer, tables, figures, warnings and provenance. It needs no network.
 
     \b
@@ -167,6 +180,6 @@ def report(directories: tuple[Path, ...], html: Path | None, margin: float | Non
     from analysis.report.page import write_report
 
     chosen = list(directories) or [latest_run(RESULTS)]
-    records, path = audited(load(chosen), force=force), html or chosen[0] / "report.html"
+    records, path = audited(load(chosen), force=options["force"]), html or chosen[0] / "report.html"
     chosen_margin = margin_of(records.directories, margin)
-    click.echo(write_report(records, path, margin=chosen_margin, force=force, certificate=_certificate_of(records)))
+    click.echo(write_report(records, path, margin=chosen_margin, certificate=_certificate_of(records), **options))

@@ -22,7 +22,7 @@ from suite.results.runs import contains
 from suite.sweep.below import runs_below
 from suite.untrusted.console import PlainConsole
 
-_OF_THE_VIEW = ("plots", "explain", "costs", "scaling", "reference", "verbose")
+_OF_THE_VIEW = ("plots", "explain", "costs", "scaling", "reference", "verbose", "claims")
 
 
 def gate(directories: Sequence[Path], options: dict[str, Any]) -> int:

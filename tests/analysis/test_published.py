@@ -1,0 +1,198 @@
+"""Published claims: what the shipped file holds, and which verdict the records give each kind of claim."""
+
+import io
+import json
+import math
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+import cli
+from analysis.compare import published
+from analysis.compare.comparison import compare
+from analysis.compare.published import judge_claims, published_claims
+from analysis.compare.results import Comparison, JudgedClaim, PublishedClaim
+from analysis.load.records import load
+from analysis.report.document import document
+from analysis.report.markdown import as_markdown
+from analysis.report.page import write_report
+from analysis.report.rows import comparison_output
+from analysis.report.terminal import Terminal
+from suite.job.profiles import Sizes
+from suite.records.usage import Conditions
+from tests.analysis.conftest import Save, measured
+from tests.analysis.test_same_work import work
+from tests.test_documents import refusal
+
+Judge = Callable[..., JudgedClaim]
+CONTAINER = {"where": {"target": ["container"]}}
+CHANNELS: dict[str, Any] = {"kind": "order", "where": {"channels": ["3"]}, "over": {"channels": ["1"]}}
+
+
+@pytest.fixture
+def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
+    """Judges one claim, with these fields, by the records of a test."""
+
+    def _judge(**fields: Any) -> JudgedClaim:
+        claim = PublishedClaim(**{"sentence": "It costs.", "paper": "a paper A1", "advice": "bench run"} | fields)
+        monkeypatch.setattr(published, "published_claims", lambda: [claim])
+        (judged,) = judge_claims(compare(load([tmp_path / "run"]))).claims
+        return judged
+
+    return _judge
+
+
+def block(save: Save, number: int, **speeds: float) -> None:
+    """Save a block of targets with these speeds, which differ by up to 0.2 % from block to block."""
+    for target, speed in speeds.items():
+        noise = math.exp(0.001 * math.sin(number * len(target)))
+        save(block=number, target=target, **measured(speed * noise))
+
+
+def test_the_shipped_claims_are_few_and_each_names_what_decides_it_or_why_nothing_does() -> None:
+    claims = published_claims()
+    assert len(claims) <= 15
+    assert len({claim.paper for claim in claims}) == len(claims)
+    assert {claim.kind for claim in claims} == {"ratio", "order", "equality", "not testable"}
+    for claim in claims:
+        assert bool(claim.where) == (claim.kind != "not testable") == claim.advice.startswith("bench ")
+        assert bool(claim.between) == (claim.kind == "ratio")
+        if claim.where:
+            command, _, _ = claim.advice.removeprefix("bench ").partition(", and again")
+            assert refusal(shlex.split(command)) == ""
+
+
+@pytest.mark.parametrize(
+    ("speed", "ratio", "order", "equality"),
+    [
+        (8.0, "confirmed", "confirmed", "contradicted"),
+        (10.0, "contradicted", "contradicted", "confirmed"),
+        (12.0, "contradicted", "contradicted", "contradicted"),
+    ],
+)
+def test_each_kind_is_judged_by_interval_and_verdict(
+    save: Save, judge: Judge, speed: float, ratio: str, order: str, equality: str
+) -> None:
+    for number in range(6):
+        block(save, number, **{"bare-metal": 10.0, "container": speed})
+    assert judge(kind="ratio", between=[0.75, 0.85], **CONTAINER).verdict == ratio
+    assert judge(kind="order", **CONTAINER).verdict == order
+    found = judge(kind="equality", **CONTAINER)
+    assert found.verdict == equality
+    assert [item.what for item in found.evidence] == ["resnet50 on container"]
+
+
+def test_a_wide_interval_around_the_published_ratio_decides_nothing(save: Save, judge: Judge) -> None:
+    for number in range(6):
+        block(save, number, **{"bare-metal": 10.0, "container": 8.0 + (-1) ** number})
+    assert judge(kind="ratio", between=[0.79, 0.81], **CONTAINER).verdict == "undecided"
+
+
+def test_what_no_record_tests_is_undecided_and_what_nothing_tests_is_not_testable(save: Save, judge: Judge) -> None:
+    block(save, 0, **{"bare-metal": 10.0})
+    assert (judge(kind="order", **CONTAINER).verdict, judge(kind="not testable").verdict) == (
+        "undecided",
+        "not testable",
+    )
+
+
+def test_too_few_blocks_and_disturbed_trials_decide_no_claim(save: Save, judge: Judge) -> None:
+    for number in range(4):
+        block(save, number, **{"bare-metal": 10.0, "container": 8.0})
+    found = judge(kind="order", **CONTAINER)
+    assert (found.verdict, found.evidence[0].text) == ("undecided", "a verdict takes 5 blocks")
+    busy = Conditions(interval_s=20.0, other_cpu_s=20.0)
+    for number in range(6):
+        for target, speed in (("bare-metal", 10.0), ("container", 8.0)):
+            save(block=number, target=target, conditions=busy, **measured(speed))
+    found = judge(kind="order", **CONTAINER)
+    assert (found.verdict, found.evidence[0].text) == ("undecided", "the CPUs were busy with other work")
+
+
+def test_one_ratio_that_contradicts_is_enough(save: Save, judge: Judge) -> None:
+    for number in range(6):
+        block(save, number, **{"bare-metal": 10.0, "container": 8.0, "vm": 10.0})
+    found = judge(kind="order", where={"target": ["container", "vm"]})
+    assert [item.verdict for item in found.evidence] == ["confirmed", "contradicted"]
+    assert found.verdict == "contradicted"
+
+
+def of_channels(save: Save, blocks: int = 6, **changes: Any) -> None:
+    for number in range(blocks):
+        for channels, speed in ((1, 10.0), (3, 8.0 * math.exp(0.001 * (-1) ** number))):
+            sizes = Sizes.model_validate(
+                {"batch": 2, "image_px": 28, "channels": channels, "warmup_steps": 1, "steps": 3}
+            )
+            save(f"of-{channels}", block=number, model="dcgan", sizes=sizes, **measured(speed), **changes)
+
+
+def test_two_jobs_are_compared_as_two_samples(save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_channels(save)
+    claim = PublishedClaim(sentence="", paper="", advice="", **CHANNELS)
+    monkeypatch.setattr(published, "published_claims", lambda: [claim])
+    comparison = compare(load([tmp_path / "of-1", tmp_path / "of-3"]))
+    (found,) = judge_claims(comparison).claims
+    (evidence,) = found.evidence
+    assert found.verdict == "confirmed"
+    assert evidence.what == "dcgan on bare-metal (channels=3) over dcgan on bare-metal (channels=1)"
+    assert evidence.effect
+    assert evidence.effect.ratio == pytest.approx(0.8, rel=1e-3)
+
+
+@pytest.mark.parametrize(("change", "why"), [({"blocks": 4}, "a verdict takes 5 blocks"), ({"profile": "smoke"}, "")])
+def test_two_jobs_decide_no_more_than_their_trials_do(
+    save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], why: str
+) -> None:
+    of_channels(save, **change)
+    claim = PublishedClaim(sentence="", paper="", advice="", **CHANNELS)
+    monkeypatch.setattr(published, "published_claims", lambda: [claim])
+    (found,) = judge_claims(compare(load([tmp_path / "of-1", tmp_path / "of-3"]))).claims
+    assert found.verdict == "undecided"
+    assert why in found.evidence[0].text
+
+
+@pytest.mark.parametrize(("weights", "verdict"), [("ab" * 32, "confirmed"), ("cd" * 32, "contradicted")])
+def test_equal_weights_are_an_equality(save: Save, judge: Judge, weights: str, verdict: str) -> None:
+    save(**work())
+    save(target="vm", **work(weights=weights))
+    assert judge(kind="equality", metric="weights", where={"target": ["vm"]}).verdict == verdict
+
+
+@pytest.fixture
+def comparison(save: Save, tmp_path: Path) -> Comparison:
+    for number in range(6):
+        block(save, number, **{"bare-metal": 10.0, "container": 8.0})
+    return judge_claims(compare(load([tmp_path / "run"])))
+
+
+def test_terminal_markdown_page_and_json_hold_the_same_verdicts(comparison: Comparison, tmp_path: Path) -> None:
+    verdicts = [judged.verdict for judged in comparison.claims]
+    assert set(verdicts) == {"contradicted", "undecided", "not testable"}
+    out = io.StringIO()
+    Console(file=out, width=500).print(Terminal(document(comparison)))
+    page = write_report(load([tmp_path / "run"]), tmp_path / "report.html", claims=True).read_text()
+    for pattern, text in (
+        (r"^([a-z ]+): .*\((?:gan|res|dis|inf)[a-z-]+ [A-Z]\d+", out.getvalue()),
+        (r"^- ([a-z ]+): .*\((?:gan|res|dis|inf)[a-z-]+ [A-Z]\d+", as_markdown(comparison)),
+        (r"<strong>([a-z ]+):</strong> .*\((?:gan|res|dis|inf)[a-z-]+ [A-Z]\d+", page),
+    ):
+        assert re.findall(pattern, text, re.MULTILINE) == verdicts
+    told = json.loads(comparison_output(comparison).model_dump_json())["published"]
+    assert [row["verdict"] for row in told] == verdicts
+    assert "to decide it: bench sweep run channels" in out.getvalue()
+
+
+def test_without_the_option_no_claim_is_shown_and_csv_has_none(comparison: Comparison, tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    told = json.loads(CliRunner().invoke(cli.main, ["compare", run, "--json", "--force"]).stdout)
+    assert told["published"] == []
+    told = json.loads(CliRunner().invoke(cli.main, ["compare", run, "--json", "--claims", "--force"]).stdout)
+    assert len(told["published"]) == len(comparison.claims)
+    refused = CliRunner().invoke(cli.main, ["compare", run, "--claims", "--csv", "--force"])
+    assert "--claims" in str(refused.exception) + refused.output
