@@ -46,6 +46,7 @@ NEEDED: dict[str, dict[str, object]] = {
     **{name: {"until": "2%"} for name in ("min_blocks", "max_blocks", "budget")},
     **{name: {"design": "alternating"} for name in ("rounds", "burst_steps")},
     **{name: {"data": "generated"} for name in ("data_disk", "frame_stride", "cache")},
+    "checkpoint_every": {"checkpoint": "on"},
 }
 """What an option that needs another is given with."""
 
@@ -114,6 +115,10 @@ def test_an_option_is_refused_by_scenarios_that_do_not_know_it_alone(name: str, 
     value = _a_value(option, scenario)
     needed = {other: value for other, value in NEEDED.get(name, {}).items() if OPTIONS[other].known_to(scenario)}
     given = {"scenario": scenario, **needed, name: value}
+    if (name, scenario) == ("checkpoint_every", "real"):
+        with pytest.raises(RequestError, match="--checkpoint-every and a data set exclude each other"):
+            RunRequest.of(given)
+        return
     if option.known_to(scenario):
         assert RunRequest.of(given).scenario == scenario
         return
