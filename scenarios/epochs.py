@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 from scenarios.events import Transcript
-from scenarios.job import AttestedJob, launch, prepare, recordable
+from scenarios.job import AttestedJob, launch, prepare, recordable, scratch_of
 from scenarios.reading import TEMPORARY, mounted_at
 from suite.errors import MeasurementError
 from suite.interfaces import Measurement, Node, Observer
@@ -39,8 +39,8 @@ def _with_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Measure
         return measured.changed(epochs=epochs, metrics={**measured.metrics, **_scaled(epochs, timeline)})
     said = job.log.events["steps"].fields
     checkpoints = job.log.said("steps", "checkpoints")
-    scratch = job.node.data if job.trial.scratch_bytes else None
-    written = {**checkpoints, "filesystem": mounted_at(job.node, scratch or TEMPORARY)[0]} if checkpoints else None
+    place = scratch_of(job.trial, job.node) or TEMPORARY
+    written = {**checkpoints, "filesystem": mounted_at(job.node, place)[0]} if checkpoints else None
     epochs = Epochs.model_validate({"steps": steps, "seconds": said.get("epochs_s"), "checkpoints": written})
     if len(epochs.seconds) != sizes.epochs:
         told = f"the worker measured {len(epochs.seconds)} epochs, and {sizes.epochs} were asked for"

@@ -80,6 +80,11 @@ def workload_of(trial: Trial) -> Sizes:
     return trial.job.sizes
 
 
+def scratch_of(trial: Trial, node: Node) -> str | None:
+    """Return the directory of the trial's scratch volume on the node; None if it has none."""
+    return node.data if trial.scratch_bytes else None
+
+
 def specification(
     trial: Trial, *, data: Data | None = None, distributed: Membership | None = None, scratch: str | None = None
 ) -> Spec:
@@ -187,8 +192,8 @@ def prepare(
 
     ``detail`` names the instance to the observer.
     """
-    scratch = node.data if trial.scratch_bytes else None
-    spec = specification(trial, data=data_of(trial, node), distributed=distributed, scratch=scratch)
+    data, scratch = data_of(trial, node), scratch_of(trial, node)
+    spec = specification(trial, data=data, distributed=distributed, scratch=scratch)
     observer.phase("attesting", detail)
     log = TurnsTranscript if trial.job.turns else Transcript
     job = attest(trial, node, spec, log(workload=workload_of(trial), observer=observer))

@@ -83,6 +83,7 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     """
     if options["fail_above"] is not None:
         sys.exit(gate(directories, options))
+    _refuse_without_claims(options)
     chosen = list(directories) or [latest_run(RESULTS)]
     records = audited(load(chosen), force=options["force"])
     comparison = _compared(records, options)
@@ -98,9 +99,13 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
         _draw(comparison, options["plots"] or chosen[0] / "plots", options)
 
 
-def _compared(records: Records, options: Mapping[str, Any]) -> Comparison:
+def _refuse_without_claims(options: Mapping[str, Any]) -> None:
+    """Raise RequestError for --claims with an output that has no place for them."""
     if options["claims"] and (options["explain"] or options["scaling"] or options["form"] == "csv"):
         raise RequestError("--claims is not for --explain, --scaling and --csv", remedy="leave one of them out")
+
+
+def _compared(records: Records, options: Mapping[str, Any]) -> Comparison:
     margin = margin_of(records.directories, options["margin"])
     comparison = compare_records(records, margin=margin, force=options["force"])
     return judge_claims(comparison) if options["claims"] else comparison

@@ -20,9 +20,9 @@ MASKED = (
     *("/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list"),
     *("/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware"),
 )
+READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 UNITS = {"bps": "Bps", "iops": "IOPS"}
 """The units of disk limits as a bundle writes them."""
-READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 READY_S = 60.0
 PROFILE = "usr/share/containers/seccomp.json"
