@@ -14,8 +14,9 @@ from suite.records.record import Timeline, TrialRecord
 from suite.records.usage import Usage
 from suite.untrusted.parse import parse_object
 
-ORDER = ("started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done")
-TURNS_ORDER = (*ORDER[:-3], "computed", "burst", *ORDER[-3:])
+_BEFORE, _AFTER = ("started", "imported", "environment", "built", "warmup", "measuring"), ("measured", "steps")
+ORDER = (*_BEFORE, *_AFTER, "generating", "generated", "done")
+TURNS_ORDER = (*_BEFORE, "computed", "burst", *_AFTER, "done")
 """The events of a job that takes turns: ``measuring`` says that it is ready for the first. In every turn ``computed``
 comes after its last step, and ``burst`` when the job is at rest."""
 SERVER_ORDER = ("started", "imported", "environment", "built", "done")
@@ -144,7 +145,7 @@ class EventLog:
 class Transcript(EventLog):
     """The events of a training worker."""
 
-    repeated: ClassVar[Sequence[str]] = ("warmup",)
+    repeated: ClassVar[Sequence[str]] = ("warmup", "generating", "generated")
     order: Sequence[str] = ORDER
     workload: Sizes
 
@@ -167,16 +168,20 @@ class Transcript(EventLog):
                     self._enter("warm-up", f"{done}/{of}")
             case "measured":
                 self._enter("finishing")
+            case "generating":
+                self._enter("generating")
 
     def timeline(self, elapsed_s: float) -> Timeline:
         """Return where ``elapsed_s`` went: begin and end on the host's clock, the rest on the worker's."""
+        generating_s = self.between("generating", "generated") if "generated" in self.events else None
         return Timeline(
             **self.ends(elapsed_s),
             imports_s=self.between("started", "imported"),
             build_s=self.between("imported", "built"),
             warmup_s=self.between("built", "measuring"),
             measured_s=self.between("measuring", "measured"),
-            teardown_s=self.between("measured", "done"),
+            generating_s=generating_s,
+            teardown_s=self.between("measured", "done") - (generating_s or 0.0),
         )
 
 

@@ -19,7 +19,7 @@ from suite.interfaces import Measurement, Node, Observer, Process
 from suite.job.profiles import Sizes
 from suite.plan import Trial
 from suite.records.environment import Environment
-from suite.records.record import DataUse, MetricValue, Steps
+from suite.records.record import DataUse, Generated, MetricValue, Steps
 from suite.registries import WORKLOADS
 from worker.spec import Checkpointing, Data, Membership, Spec, StepInjury, Strict
 
@@ -105,6 +105,7 @@ def specification(
         injury=msgspec.convert(trial.properties.step_injury, StepInjury | None),
         turns=turns_of(trial),
         checkpoint=Checkpointing(trial.job.checkpoint, scratch) if trial.job.checkpoint else None,
+        generate=trial.job.generate,
     )
 
 
@@ -237,7 +238,12 @@ def recordable(argv: list[str]) -> Iterator[None]:
 def measurement_of(job: AttestedJob[Transcript], elapsed_s: float) -> Measurement:
     """Return what the worker measured. Raises ValidationError on what cannot be recorded, and MeasurementError."""
     steps = Steps.model_validate({**job.log.said("steps", "steps"), "losses": job.log.said("steps", "losses")})
-    return measurement(job, elapsed_s, steps, job.log.between("measuring", "measured"))
+    measured = measurement(job, elapsed_s, steps, job.log.between("measuring", "measured"))
+    if not job.trial.job.generate:
+        return measured
+    generated = Generated.model_validate(job.log.said("generated", "generated"))
+    metrics = {**measured.metrics, **metrics_of(job.log.said("generated", "metrics"))}
+    return measured.changed(generated=generated, metrics=metrics)
 
 
 def measurement(job: AttestedJob[Transcript], elapsed_s: float, steps: Steps, span_s: float) -> Measurement:

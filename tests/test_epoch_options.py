@@ -8,6 +8,7 @@ from commands.run.plan import between_checkpoints, in_epochs
 from scenarios.synthetic import Synthetic
 from suite.errors import RequestError
 from suite.job.profiles import PROFILES
+from suite.registries import SCENARIOS, WORKLOADS
 from suite.request.request import RunRequest
 
 
@@ -79,3 +80,33 @@ def test_the_steps_of_epochs_are_whole_batches_and_none_is_a_warm_up() -> None:
     with pytest.raises(RequestError, match="--epochs 3 of gan are 750,000 steps") as raised:
         in_epochs("gan", sizes, 1_000_000, 1)
     assert "--batch" in str(raised.value.remedy)
+
+
+@pytest.mark.parametrize("scenario", ["synthetic", "real"])
+def test_images_are_generated_by_what_generates_images_and_nothing_else(scenario: str) -> None:
+    kind = SCENARIOS.get(scenario)
+    asked = RunRequest.of({"scenario": scenario, "generate": 8})
+    for name in WORKLOADS.own:
+        if scenario not in (WORKLOADS.get(name).scenarios or (scenario,)):
+            continue
+        if WORKLOADS.get(name).makes_images:
+            kind.of(asked).check_model(asked, name)
+            continue
+        with pytest.raises(RequestError, match=f"{name} generates no images") as raised:
+            kind.of(asked).check_model(asked, name)
+        assert "leave out --generate" in str(raised.value.remedy)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"scenario": "shared"}, "--generate does not apply to --scenario shared"),
+        ({"scenario": "serve"}, "--generate does not apply to --scenario serve"),
+        ({"design": "alternating"}, "--generate and --design alternating exclude each other"),
+        ({"generate": 0}, "--generate 0"),
+    ],
+)
+def test_what_cannot_generate_is_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        RunRequest.of({"generate": 8, "model": ("gan",), **given})
+    assert says in raised.value.message

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from provisioning.images.build import INSIDE
+
 REPOSITORY = Path(__file__).parents[1]
 ROOMS = ("suite", "worker", "scenarios", "provisioning", "analysis")
 WIRING = ("cli.py", "commands")
@@ -24,6 +26,7 @@ STARTS_PROCESSES = (
     "worker/aggressors/",
     "worker/command.py",
 )
+SHIPPED = tuple(name.removesuffix(".py").replace("/", ".") for name in INSIDE if name.startswith("suite/"))
 IN_THE_IMAGE = {"suite", "worker", "torch", "torchvision", "numpy", "PIL", "simplejpeg", "waitress", "msgspec"}
 MOST_FILES = 20
 NAMES = [path.relative_to(REPOSITORY).as_posix() for path in MODULES]
@@ -168,14 +171,14 @@ def test_torch_is_imported_by_the_worker_alone() -> None:
 def test_the_worker_imports_what_the_image_holds_and_nothing_else() -> None:
     def keeps(name: str) -> bool:
         ours = {full for full in imports(tree(name)) if full.partition(".")[0] == "suite"}
-        within = {full for full in ours if not full.startswith("suite.userland")} <= {"suite"}
+        within = {full for full in ours if not full.startswith(SHIPPED)} <= {"suite"}
         return within and roots(tree(name)) <= {*sys.stdlib_module_names, *IN_THE_IMAGE}
 
     assert breaking(keeps, (name for name in NAMES if name.startswith("worker/"))) == []
 
 
 def test_what_the_worker_takes_from_the_core_imports_the_standard_library_alone() -> None:
-    for name in ("suite/__init__.py", "suite/userland.py"):
+    for name in (name for name in INSIDE if name.startswith("suite/")):
         assert roots(tree(name)) <= set(sys.stdlib_module_names)
 
 

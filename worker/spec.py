@@ -213,6 +213,8 @@ class Spec(Shaped, frozen=True):
     """None for a job without checkpoints."""
     model_file: str | None = None
     """The file that the trained network is written to, for who serves it; None to forget it."""
+    generate: _Positive | None = None
+    """The images that are generated after the last measured step; None for none."""
 
     def load_workload(self) -> Workload:
         """Return the workload's declaration. Raises SpecError where there is none."""
@@ -329,15 +331,17 @@ def check(spec: Spec) -> None:
     """Raise SpecError unless the parts of a training fit together, and its workload and data kind can be loaded."""
     if conflict := next(chain(_device_conflicts(spec), _step_conflicts(spec), _epoch_conflicts(spec)), None):
         raise SpecError(conflict)
-    spec.load_workload()
+    workload = spec.load_workload()
+    if spec.generate and (spec.turns or not workload.makes_images):
+        raise SpecError(f"generate is {spec.generate}; {spec.workload} makes no images, or takes turns")
     if spec.data:
         spec.data.load_kind()
 
 
 def _device_conflicts(spec: Spec) -> Iterator[str]:
     several = spec.parallel != "none"
-    one_device = ("distributed", "injury", "model_file", "checkpoint") if several else ()
-    one_instance = ("injury", "model_file", "epochs") if spec.distributed else ()
+    one_device = ("distributed", "injury", "model_file", "checkpoint", "generate") if several else ()
+    one_instance = ("injury", "model_file", "epochs", "generate") if spec.distributed else ()
     for name in filter(partial(getattr, spec), one_device):
         yield f"{name} is given with parallel {spec.parallel!r}; only a job of one device has it"
     for name in filter(partial(getattr, spec), one_instance):

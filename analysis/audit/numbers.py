@@ -12,7 +12,7 @@ from analysis.load.records import Text
 from suite.job.ablations import known_properties
 from suite.job.job import Job
 from suite.records.columns import TABLE
-from suite.records.record import EPOCH_METRICS
+from suite.records.record import EPOCH_METRICS, GENERATING_METRICS
 
 EXACT = 1e-6
 """The share by which numbers may differ that were computed from each other: JSON keeps all digits."""
@@ -33,7 +33,7 @@ process that read them first, or belongs to the hypervisor and the engine."""
 THROUGHPUT, STEPS = Kind("throughput", "refused", AGAIN), Kind("steps", "refused", AGAIN)
 TIMELINE, INTERVAL = Kind("timeline", "refused", AGAIN), Kind("interval", "refused", AGAIN)
 CPU, MEMORY = Kind("cpu-time", "refused", AGAIN), Kind("memory", "refused", AGAIN)
-OPENING = Kind("opening", "refused", AGAIN)
+OPENING, GENERATED = Kind("opening", "refused", AGAIN), Kind("generated", "refused", AGAIN)
 MISSING = Kind(
     "evidence", "refused", "the record was changed, or is of the first suite, which did not count this: run it again"
 )
@@ -52,6 +52,7 @@ _EVIDENCE = {
     "ranks": "ranks",
     "aggressors": "instances beside the victim",
     "data_use": "account of its data set",
+    "generated_images": "generated images",
 }
 """What a job leaves, by the column that is empty without it."""
 
@@ -72,6 +73,9 @@ def sums(trials: pd.DataFrame, _: Mapping[Text, Job]) -> Iterator[Finding]:
     yield from _mismatches(
         STEPS, trials[recorded.notna() & (recorded != batch)], "recorded_batch", "units a step", "its ranks have", batch
     )
+    made, planned = trials["generated_images"], trials["generate"].fillna(0)
+    wrong = made.notna() & (made != planned)
+    yield from _mismatches(GENERATED, trials[wrong], "generated_images", "images", "its job generates", planned)
     steps, phases, copied = trials["steps_s"], trials["phases_s"], COPY_SHARE * trials["copied_s"].notna()
     wrong = (phases < steps * (1 - EXACT)) | (phases > steps * (1 + EXACT + copied))
     yield from _mismatches(STEPS, trials[wrong], "phases_s", "s of phases", "its steps take", steps)
@@ -79,7 +83,8 @@ def sums(trials: pd.DataFrame, _: Mapping[Text, Job]) -> Iterator[Finding]:
     wrong = trials["parts_s"] > computed * (1 + EXACT) + copied * steps
     yield from _mismatches(STEPS, trials[wrong], "parts_s", "s of named phases", "computing takes", computed)
     # A workload that measures something after each step lengthens the span at will.
-    measures = trials["metrics"].map(lambda own: isinstance(own, dict) and not set(own) <= set(EPOCH_METRICS))
+    beside = {*EPOCH_METRICS, *GENERATING_METRICS}
+    measures = trials["metrics"].map(lambda own: isinstance(own, dict) and not set(own) <= beside)
     gap = measured - steps
     wrong = (gap < -EXACT * steps) | ((gap > GAP_SHARE * measured + GAP_S) & ~measures.astype(bool))
     yield from _mismatches(STEPS, trials[wrong], "steps_s", "s of steps", "it measured", measured)
@@ -142,6 +147,7 @@ def _needed(job: Job) -> Iterator[str]:
         "alternation": job.turns,
         "ranks": job.distributed and job.distributed.strategy,
         "aggressors": job.sharing,
+        "generated_images": job.generate,
     }
     yield from (column for column, part in parts.items() if part)
     if job.sizes and not job.serving:

@@ -30,7 +30,7 @@ _PLACE = ["scenario", "model", "design", "run_id", "block"]
 
 
 _BEFORE = {"launch": "launch_s", "imports": "imports_s", "build": "build_s", "warm-up": "warmup_s"}
-_AFTER = {"between epochs": "between_epochs_s", "teardown": "teardown_s", "exit": "exit_s"}
+_AFTER = {name: f"{name.replace(' ', '_')}_s" for name in ("between epochs", "generating", "teardown", "exit")}
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ def up(context: str | None, namespace: str | None, dry_run: bool, **given: str) 
 
 def _checked(model: str, profile: str, memory: str, claim: str, **given: object) -> Pipeline:
     """Return the requested pipeline. Raises RequestError."""
-    able = [name for name in WORKLOADS.own if WORKLOADS.get(name).generates and WORKLOADS.get(name).has_images]
+    able = [name for name in WORKLOADS.own if WORKLOADS.get(name).makes_images]
     if model not in able:
         raise RequestError(f"--model {model}: the image holds no such generator", remedy=f"use {' or '.join(able)}")
     sizes = PROFILES[profile].sizes_of(model)

@@ -103,6 +103,8 @@ class Job(Part):
     loading: Loading | None = None
     checkpoint: Literal["on", "fsync"] | None = None
     """Whether a checkpoint is written after every epoch, and is then on the disk. None for a job that writes none."""
+    generate: Annotated[int, Field(gt=0, le=MOST)] | None = None
+    """The images that are generated after the last measured step; None for none."""
     distributed: DistributedJob | None = None
     sharing: Sharing | None = None
     command: CommandJob | None = None

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from msgspec import Meta
 
 from suite.job.job import Digest, Name, comparison_key
-from suite.records.record import AggressorInstance, Alternation, DataUse, MetricValue, Rank, TrialId
+from suite.records.record import AggressorInstance, Alternation, DataUse, Grid, MetricValue, Rank, TrialId
 
 LEAST, MOST = 1e-15, 1e15
 """The bounds of what can have been measured: seconds, bytes, and units per second. Beyond them sums and squares of
@@ -123,9 +123,10 @@ def _spans(timeline: Any) -> list[float | None]:  # noqa: ANN401
 
 
 def _timeline_s(timeline: Any) -> float | None:  # noqa: ANN401
-    """Return the sum of all parts; None if one is unknown. A job of a number of steps has nothing between epochs."""
+    """Return the sum of all parts; None if one is unknown. Not every job has epochs, or generates."""
     spans = _spans(timeline)
-    return None if None in spans else sum(filter(None, spans)) + (timeline.between_epochs_s or 0.0)
+    more_s = (timeline.between_epochs_s or 0.0) + (timeline.generating_s or 0.0)
+    return None if None in spans else sum(filter(None, spans)) + more_s
 
 
 def _whole_timeline(timeline: Any) -> bool | None:  # noqa: ANN401
@@ -197,6 +198,8 @@ _FAILURE = Field("", "ignored", "explains a failure")
 _CLOSED = Field("", "ignored", "follows everything that is compared")
 _LOSSES = Field("", "refused", "decided by the seed; close if rounding may differ", "losses")
 _WEIGHTS = "decided by the seed, unless rounding may differ"
+_SAME_IMAGE = _measured("held against the images of bare metal")
+_DIGEST = FieldType(_pattern(Digest))
 _CHECKPOINTS = Field("", "named", "memory is faster than a disk", "file system of checkpoints", "checkpoints")
 _SUITE = Field("", "named", "its measurements may have changed", "suite version", "software")
 _USAGE = {"cpu_s": SECONDS, "peak_memory_bytes": COUNT, "disk_read_bytes": COUNT, "disk_written_bytes": COUNT}
@@ -222,6 +225,7 @@ TABLE = (
     Column("page_cache", "job.page_cache", TEXT),
     Column("batch", "job.sizes.batch", COUNT),
     Column("global_batch", "job.global_batch", COUNT),
+    Column("generate", "job.generate", COUNT),
     Column("image_px", "job.sizes.image_px", COUNT),
     Column("tokens", "job.sizes.tokens", COUNT),
     Column("warmup_steps", "job.sizes.warmup_steps", COUNT),
@@ -319,6 +323,7 @@ AUDIT = (
     Column("ranks", "ranks", _objects(list[Rank]), default=[]),
     Column("aggressors", "aggressors", _objects(_Aggressors), default=[]),
     Column("data_use", "data_use", FieldType(DataUse)),
+    Column("generated_images", "generated.images", COUNT, _checked("as many as the job asks for")),
     Column("samples", "metrics", FieldType(dict[_Words, MetricValue], derive=_samples), default={}),
 )
 """The columns that the audit needs besides. Parts that few records have are objects; ``failure`` is the text of a
@@ -330,10 +335,12 @@ FURTHER = (
     Column("outcome.command", "outcome.command", FieldType(list[str]), _FAILURE, []),
     Column("outcome.output_tail", "outcome.output_tail", TEXT, _FAILURE, ""),
     Column("outcome.remedy", "outcome.remedy", TEXT, _FAILURE),
-    Column("weights_sha256", "weights_sha256", FieldType(_pattern(Digest)), Field("", "refused", _WEIGHTS, "weights")),
+    Column("weights_sha256", "weights_sha256", _DIGEST, Field("", "refused", _WEIGHTS, "weights")),
+    *(Column(f"generated_{name}", f"generated.{name}_sha256", _DIGEST, _SAME_IMAGE) for name in ("weights", "pixels")),
+    Column("generated_png", "generated.png", FieldType(Grid), _SAME_IMAGE),
     Column("communicate_s", "steps.communicate_s", SUM, _STEPS),
     *(Column(f"timeline.{name}_s", f"timeline.{name}_s", SECONDS, _SPANS) for name in _TIMELINE if name != "measured"),
-    Column("timeline.between_epochs_s", "timeline.between_epochs_s", SECONDS, _SPANS),
+    *(Column(f"timeline.{name}_s", f"timeline.{name}_s", SECONDS, _SPANS) for name in ("between_epochs", "generating")),
     Column("checkpoints", "epochs.checkpoints.filesystem", WORDS, _CHECKPOINTS),
     Column("instances", "alternation.instances", COUNT, _TURNS),
 )

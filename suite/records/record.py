@@ -7,13 +7,14 @@ The machines are described in ``environment``, what the job used in ``usage``.
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, RootModel, model_validator
 
 from suite.job.distributed import Role
 from suite.job.job import Digest, Job
 from suite.part import Count, Part, Seconds
 from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions, Resources, Usage
+from suite.untrusted.grid import check_grid
 
 SCHEMA_VERSION = 3
 
@@ -55,8 +56,8 @@ class Timeline(Part):
     Of a job of whole epochs ``measured_s`` is the sum of these, and what is done between them is a part of its own.
 
     ``launch_s`` is from the launch on the host until the worker's first line comes in; ``teardown_s`` from the last
-    measured step to the worker's last line; ``exit_s`` from that line until the job has ended: the interpreter with
-    torch in it takes up to a second to end.
+    measured step to the worker's last line, but for ``generating_s``; ``exit_s`` from that line until the job has
+    ended: the interpreter with torch in it takes up to a second to end.
     """
 
     launch_s: Seconds | None = None
@@ -66,6 +67,8 @@ class Timeline(Part):
     measured_s: Seconds | None = None
     between_epochs_s: Seconds | None = None
     """Checkpoints, and the collection of garbage; null for a job of a number of steps without checkpoints."""
+    generating_s: Seconds | None = None
+    """Generating images with the trained network; null for a job that generates none."""
     teardown_s: Seconds | None = None
     exit_s: Seconds | None = None
 
@@ -104,6 +107,23 @@ EPOCH, FIRST_EPOCH, SCALED_EPOCH, CHECKPOINT = "epoch", "first-epoch", "epoch-sc
 """The metrics of epochs: the median of those after the first, the first one, the time of a whole epoch as scaled from
 a share of one, and the median of the checkpoints."""
 EPOCH_METRICS = (EPOCH, FIRST_EPOCH, SCALED_EPOCH, CHECKPOINT)
+GENERATING_METRICS = ("first-image", "generated-per-s", "image")
+
+
+class Grid(RootModel[Annotated[str, AfterValidator(check_grid)]], frozen=True):
+    """Images beside each other, as one PNG in base64."""
+
+
+class Generated(Part):
+    """The images that the trained network generated after the last step, from noise that the seed decides."""
+
+    images: Annotated[int, Field(gt=0)]
+    weights_sha256: Digest | None = None
+    """The digest of the network that made them, which may be one of several; null if it has no weights."""
+    pixels_sha256: Digest
+    """The digest of their bytes, by image, row, column and channel."""
+    png: Grid | None = None
+    """The first of them, at most 16, in rows of four; null where not even one fits in 64 KiB."""
 
 
 class DataUse(Part):
@@ -350,6 +370,8 @@ class TrialNumbers(Part):
     metrics: dict[str, MetricValue] = {}
     """The numbers of a probe, in place of a throughput, by name; or a training's own, and those of its epochs."""
     data_use: DataUse | None = None
+    generated: Generated | None = None
+    """Null for a job that generates nothing after its training."""
     epochs: Epochs | None = None
     """Null for a job without data set and checkpoints, or one that is distributed or takes turns."""
     ranks: list[Rank] = []

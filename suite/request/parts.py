@@ -155,6 +155,12 @@ class MeasurementOptions(OptionGroup):
         needs=(given("checkpoint", "on", "fsync"),),
         excludes=(DATA_SET, given("inventory", why="the disk is one of this machine"), *_IN_TURNS),
     )
+    generate: Count | None = about(
+        None,
+        "Generate so many images after the last measured step, timed separately, from noise that the seed decides.",
+        of="generates",
+        excludes=_IN_TURNS,
+    )
     design: Literal["sequential", "alternating", "both"] = about(
         SEQUENTIAL,
         "Order of the trials of a block. sequential: one after the other. alternating: all targets open at once, "

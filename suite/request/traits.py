@@ -31,6 +31,8 @@ class Traits:
     """Whether a trial can consist of whole epochs of the data set."""
     checkpoints: ClassVar[bool] = False
     """Whether a trial can write checkpoints: after epochs or, if its data are drawn, after a number of steps."""
+    generates: ClassVar[bool] = False
+    """Whether a trial can end with images of the trained generator."""
     joined: ClassVar[bool] = False
     """Whether a trial has several instances that a network joins, each with its share of the envelope."""
     spread: ClassVar[bool] = False

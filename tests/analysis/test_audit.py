@@ -125,6 +125,9 @@ def test_real_runs_pass_and_only_lack_a_manifest(name: str) -> None:
         (times("resources.serving.cpu_s", 100), "cpu-time"),
         (times("resources.worker.peak_memory_bytes", 100), "memory"),
         (lambda record: record.update(opening={"container": record["open_s"] / 2}), "opening"),
+        (lambda record: record.update(generated={"images": 8, "pixels_sha256": "ab" * 32}), "generated"),
+        (lambda record: record["job"].update(generate=8), "evidence"),
+        (lambda record: record["timeline"].update(generating_s=60.0), "timeline"),
     ],
 )
 def test_a_record_that_contradicts_itself_or_its_plan_is_refused(podman: Path, edit: Edit, kind: str) -> None:

@@ -74,10 +74,15 @@ def trained(run: Path, scenario: str, models: Sequence[str], targets: Sequence[s
 def test_bare_metal_and_a_container_compute_the_same_weights(
     scenario: str, data: tuple[str, ...], tmp_path: Path
 ) -> None:
-    trained(tmp_path / "run", scenario, SOME[scenario], TARGETS, data)
+    generate = ("--generate", "16") if scenario == "real" else ()
+    trained(tmp_path / "run", scenario, SOME[scenario], TARGETS, (*data, *generate))
     found = agreements(tmp_path / "run")
     assert set(found.values()) == {"weights"}
     assert {(model, "container") for model in SOME[scenario]} <= set(found)
+    records = [TrialRecord.model_validate_json(path.read_bytes()) for path in (tmp_path / "run/trials").iterdir()]
+    images = {record.generated for record in records}
+    assert len(images) == 1, "the same weights, and the same image"
+    assert bool(*images) == bool(generate)
 
 
 @pytest.mark.thorough

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from scenarios.events import Transcript
-from scenarios.job import merged_environment, run_job, worker_argv
+from scenarios.job import merged_environment, run_job, specification, worker_argv
 from suite.errors import MeasurementError
-from suite.interfaces import Completed, Node, Observer
+from suite.interfaces import Completed, Measurement, Node, Observer
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import Devices
 from suite.plan import Trial
+from suite.records.record import Generated, MetricValue
 from suite.records.usage import Usage
 from worker.spec import parse_spec
 
@@ -368,3 +369,56 @@ def test_the_worker_is_given_the_whole_trial(trial: Trial, observer: Any, script
         "devices": 1,
         "parallel": "none",
     }
+
+
+GENERATED = {"images": 8, "weights_sha256": "ab" * 32, "pixels_sha256": "cd" * 32, "png": None}
+IMAGE_METRIC = {"image": {"value": 0.25, "unit": "s", "better": "less", "samples": [0.25]}}
+
+
+def generating(trial: Trial, observer: Any, scripted: Scripted, **said: object) -> Measurement:
+    told = event("generated", 109.72, **{"generated": GENERATED, "metrics": IMAGE_METRIC, **said})
+    story = [*STORY[:-1], event("generating", 109.62), told, STORY[-1]]
+    return run_job(trial.with_job(generate=8), scripted(*story), observer, nullcontext())
+
+
+def test_generating_is_a_part_of_the_timeline_and_of_no_throughput(
+    trial: Trial, observer: Any, scripted: Scripted
+) -> None:
+    measured = generating(trial, observer, scripted)
+    assert measured.generated == Generated.model_validate(GENERATED)
+    assert measured.metrics == {"image": MetricValue.model_validate(IMAGE_METRIC["image"])}
+    assert measured.throughput_per_s == 2 * 3 / 4.0
+    timeline = measured.timeline
+    assert timeline
+    assert (timeline.measured_s, timeline.generating_s, timeline.teardown_s) == pytest.approx((4.0, 0.1, 0.15))
+    assert observer.phases[-1] == ("generating", "")
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"generated": {**GENERATED, "images": 0}}, "images"),
+        ({"generated": None}, "images"),
+        ({"generated": {**GENERATED, "png": "iVBORw0KGgo="}}, "png"),
+        ({"generated": {**GENERATED, "pixels_sha256": "none"}}, "pixels_sha256"),
+        ({"metrics": {"image": {"value": 0.0, "unit": "s", "better": "less"}}}, "value"),
+    ],
+)
+def test_a_worker_that_generated_something_else_has_failed(
+    said: dict[str, Any], why: str, trial: Trial, observer: Any, scripted: Scripted
+) -> None:
+    with pytest.raises(MeasurementError, match=why) as raised:
+        generating(trial, observer, scripted, **said)
+    assert raised.value.kind == "protocol"
+
+
+def test_a_worker_of_an_image_of_before_generates_nothing_and_has_failed(
+    trial: Trial, observer: Any, scripted: Scripted
+) -> None:
+    error = failure(trial.with_job(generate=8), scripted(*STORY), observer)
+    assert error.kind == "protocol"
+
+
+def test_the_worker_is_told_how_many_images_to_generate(trial: Trial) -> None:
+    assert specification(trial).generate is None
+    assert specification(trial.with_job(generate=8)).generate == 8

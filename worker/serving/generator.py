@@ -1,20 +1,37 @@
-"""A trained or fresh generator of images or tokens, and the file of a trained one: numbers, no code."""
+"""A trained or fresh generator of images or tokens, and the file of a trained one: numbers, no code.
 
+The only place in which images become pixels, and pixels a PNG: for a service, and as the last part of a training.
+"""
+
+import hashlib
 import io
+import time
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 
+from suite.untrusted.grid import MOST_PIXEL_BYTES, MOST_PNG_BYTES
 from worker.data.decode import scale_of
+from worker.probes.probe import Measured, Reading, median
 from worker.protocol import JobError
 from worker.spec import ServeSpec
 from worker.training.build import build_network
 from worker.training.device import Device
-from worker.weights import DAMAGED, read_tensors, write_whole
-from worker.workloads.workload import Shape, Workload
+from worker.weights import DAMAGED, read_tensors, weights_sha256, write_whole
+from worker.workloads.workload import GENERATING, Shape, Workload
+
+Pixels: TypeAlias = npt.NDArray[np.uint8]
+BATCH, MOST_SHOWN, COLUMNS = 64, 16, 4
+"""The images that are made at a time; the most that a grid shows, and that are timed one by one; those of its rows."""
+_OTHER_NUMBERS = 1 << 31
+"""Added to the seed of a trial: the first weights are drawn from the same numbers as they are."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +53,75 @@ class Generator:
 
     def __call__(self) -> bytes:
         """Return a new image as PNG."""
+        return encode_png(self.pixels(1)[0])
+
+    def pixels(self, count: int) -> Pixels:
+        """Return so many new images: their bytes by image, row, column and channel."""
         with torch.inference_mode():
-            (image,) = self.workload.generate(self.network, 1)
-            made = image.float().cpu()
+            made = self.workload.generate(self.network, count)
+            images = made if isinstance(made, torch.Tensor) else torch.stack(tuple(made))
+            images = images.float().cpu().permute(0, 2, 3, 1)
         mean, factor = (torch.from_numpy(each) for each in scale_of(self.workload.pixels, self.shape.channels))
-        pixels = (made.permute(1, 2, 0) / factor + mean).round().clamp(0, 255).to(torch.uint8).numpy()
-        out = io.BytesIO()
-        Image.fromarray(pixels[..., 0] if self.shape.channels == 1 else pixels).save(out, format="PNG")
-        return out.getvalue()
+        pixels: Pixels = (images / factor + mean).round().clamp(0, 255).to(torch.uint8).numpy()
+        return pixels
 
     def tokens(self) -> Iterator[bytes]:
         """Yield the tokens of a new sequence, a line each, as they are decoded."""
         return (b"%d\n" % int(token) for token in self.workload.generate(self.network, 1))
+
+    def measured(self, count: int, seed: int) -> dict[str, Any]:
+        """Generate images as the last part of a training: one, then ``count`` in batches, then one by one.
+
+        Returns the ``metrics``, and as ``generated`` the images of the batches: ``records.Generated``. The random
+        generators of the training, and its network, are left as they were.
+        """
+
+        def timed(images: int) -> tuple[Pixels, float]:
+            begin_s = time.monotonic()
+            return self.pixels(images), time.monotonic() - begin_s
+
+        digest, png = hashlib.sha256(), None
+        rates_per_s: list[float] = []
+        self.network.eval()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed + _OTHER_NUMBERS)
+            _, first_s = timed(1)
+            for begin in range(0, count, BATCH):
+                pixels, batch_s = timed(min(BATCH, count - begin))
+                png = png if begin else grid(pixels)
+                digest.update(pixels.tobytes())
+                rates_per_s.append(len(pixels) / batch_s)
+            single_s = [timed(1)[1] for _ in range(min(MOST_SHOWN, count))]
+        self.network.train()
+        first, rate = Reading(first_s, "s", "less"), median(rates_per_s, "images/s", "more")
+        generated = {
+            "images": count,
+            "weights_sha256": weights_sha256(self.network.get_submodule(self.workload.image_network)),
+            "pixels_sha256": digest.hexdigest(),
+            "png": b64encode(png).decode() if png else None,
+        }
+        metrics = dict(zip(GENERATING, (first, rate, median(single_s, "s", "less")), strict=True))
+        return {"metrics": Measured(metrics).columns(), "generated": generated}
+
+
+def encode_png(pixels: Pixels) -> bytes:
+    """Return an image as PNG."""
+    out = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(out, format="PNG")
+    return out.getvalue()
+
+
+def grid(images: Pixels) -> bytes | None:
+    """Return the first images as one PNG, in rows of ``COLUMNS``: as many as its bounds allow; None if not even one."""
+    height, width, channels = images.shape[1:]
+    for count in filter(len(images).__ge__, (*range(MOST_SHOWN, 0, -COLUMNS), 3, 2, 1)):
+        columns = min(count, COLUMNS)
+        rows = images[:count].reshape(-1, columns, height, width, channels).swapaxes(1, 2)
+        drawn = rows.reshape(-1, columns * width, channels)
+        # Each row of a PNG begins with the number of its filter.
+        if drawn.nbytes + len(drawn) <= MOST_PIXEL_BYTES and len(png := encode_png(drawn)) <= MOST_PNG_BYTES:
+            return png
+    return None
 
 
 def write_model(path: Path, shape: Shape, network: torch.nn.Module) -> None:

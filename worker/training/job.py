@@ -11,7 +11,7 @@ from worker import environment
 from worker.data.batches import LoaderUse, together, watching_loaders
 from worker.environment import whole_usage
 from worker.protocol import Events
-from worker.serving.generator import write_model
+from worker.serving.generator import Generator, write_model
 from worker.spec import Spec
 from worker.training import checkpoint, ddp
 from worker.training.build import build_trainer, opened_batches
@@ -59,7 +59,17 @@ def _train(spec: Spec, devices: list[Device], events: Events) -> tuple[list[Load
             take_turns(spec, spec.turns, trainer, events, sys.stdin)
         else:
             measure(spec, trainer, events, checkpoints)
-        if spec.model_file:
-            write_model(Path(spec.model_file), spec.shape, trainer.network)
-        # The loaders end here, so that what they have used is in the usage of the whole.
-        return [use for each in batches if (use := each.close())], injector.report() if injector else None
+        # The loaders end here, so that what they have used is in the usage of the whole, and none computes any more.
+        uses = [use for each in batches if (use := each.close())]
+        _use_trained(spec, trainer.network, events)
+        return uses, injector.report() if injector else None
+
+
+def _use_trained(spec: Spec, network: torch.nn.Module, events: Events) -> None:
+    """Write the trained network to its file, and generate images with it, where the job does."""
+    if spec.model_file:
+        write_model(Path(spec.model_file), spec.shape, network)
+    if spec.generate:
+        events.emit("generating")
+        generator = Generator(spec.load_workload(), network, spec.shape)
+        events.emit("generated", **generator.measured(spec.generate, spec.seed))

@@ -33,6 +33,7 @@ class Adversarial(Workload):
     their sum, and the generator is updated with images of its own, not with those that the discriminator has seen."""
     scenarios: tuple[str, ...] = ("synthetic", "real", "shared", "distributed")
     splits: bool = True
+    image_network: str = "generator"
     channels: int | None = 1
     smallest_batch: int = 2
     crop: Literal["random", "centre"] = "centre"
@@ -110,10 +111,10 @@ class Adversarial(Workload):
         return torch.randn(count, self.latent, device=device)
 
     def generate(self, network: "torch.nn.Module", count: int) -> "torch.Tensor":
-        """Return so many images, made with the statistics that the training has kept."""
-        generator = network.get_submodule("generator")
-        device = next(generator.parameters()).device
-        return evaluated(generator, self.noise(count, device))
+        """Return so many images."""
+        generator = network.get_submodule(self.image_network)
+        images: torch.Tensor = generator(self.noise(count, next(generator.parameters()).device))
+        return images
 
 
 def cross_entropy(logits: "torch.Tensor", *, real: bool) -> "torch.Tensor":
@@ -127,17 +128,6 @@ def cross_entropy(logits: "torch.Tensor", *, real: bool) -> "torch.Tensor":
 def deviation(images: "torch.Tensor") -> "torch.Tensor":
     """Return the deviation of a pixel among the images, averaged over the pixels: 0 where all are alike."""
     return images.detach().float().std(0).mean()
-
-
-def evaluated(network: "torch.nn.Module", given: "torch.Tensor") -> "torch.Tensor":
-    """Return what a network makes of what it is given, without training; it can go on being trained."""
-    import torch
-
-    was_training = network.training
-    with torch.no_grad():
-        made: torch.Tensor = network.eval()(given)
-    network.train(was_training)
-    return made
 
 
 _GENERATOR, _DISCRIMINATOR = (128, 256, 512, 1024), (512, 256, 128)

@@ -6,9 +6,9 @@ first of which it is faded in, as in the paper. Warm-up steps are of the full si
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from worker.workloads.adversarial import deviation, evaluated
+from worker.workloads.adversarial import deviation
 from worker.workloads.workload import Losses, Shape, Workload
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class ProgressiveGan(Workload):
     pixels: Literal["imagenet", "signed", "unit"] = "signed"
     phases: tuple[str, ...] = ("critic", "penalty", "critic-update", "generator", "generator-update", "average")
     losses: tuple[str, ...] = ("critic", "penalty", "generator", "generated-deviation")
+    image_network: str = "average"
     compiles: bool = False
 
     def size_wanted(self, image_px: int) -> str | None:
@@ -114,8 +115,9 @@ class ProgressiveGan(Workload):
 
     def generate(self, network: "torch.nn.Module", count: int) -> "torch.Tensor":
         """Return so many images of the averaged generator, in full size."""
-        average: Any = network.get_submodule("average")
-        return evaluated(average, self.noise(count, next(average.parameters()).device))
+        average = network.get_submodule(self.image_network)
+        images: torch.Tensor = average(self.noise(count, next(average.parameters()).device))
+        return images
 
 
 PROGRESSIVE_GAN = ProgressiveGan(name="progressive-gan", sizes={"paper": (16, 128), "quick": (4, 32), "smoke": (2, 16)})

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from worker.workloads.adversarial import deviation, evaluated
+from worker.workloads.adversarial import deviation
 from worker.workloads.workload import Losses, Shape, Workload
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class Vae(Workload):
     crop: Literal["random", "centre"] = "centre"
     pixels: Literal["imagenet", "signed", "unit"] = "unit"
     phases: tuple[str, ...] = ("forward", "backward", "update")
+    image_network: str = "decoder"
     losses: tuple[str, ...] = ("reconstruction", "divergence", "generated-deviation")
     """The first two are means per image, in nats; the last is of the reconstructed images."""
 
@@ -75,9 +76,9 @@ class Vae(Workload):
         """Return so many images, decoded from draws of the prior."""
         import torch
 
-        decoder = network.get_submodule("decoder")
-        device = next(decoder.parameters()).device
-        return evaluated(decoder, torch.randn(count, _LATENT, device=device)).sigmoid()
+        decoder = network.get_submodule(self.image_network)
+        pixels: torch.Tensor = decoder(torch.randn(count, _LATENT, device=next(decoder.parameters()).device))
+        return pixels.sigmoid()
 
 
 def gaussian_divergence(mean: "torch.Tensor", log_variance: "torch.Tensor") -> "torch.Tensor":

@@ -22,7 +22,12 @@ Losses = Mapping[str, "torch.Tensor"]
 CLASSES = 1000
 """The number of labels in data sets and in drawn data alike: as many as ImageNet has."""
 LEARNING_RATE = 0.01
-OF_EVERY_TRAINING = ("throughput", "elapsed", "opening", "epoch", "first-epoch", "epoch-scaled", "checkpoint")
+GENERATING = ("first-image", "generated-per-s", "image")
+"""The metrics of generating: the time of the first image, the median rate of batches, the median time of one image."""
+OF_EVERY_TRAINING = (
+    *("throughput", "elapsed", "opening", "epoch", "first-epoch", "epoch-scaled", "checkpoint"),
+    *GENERATING,
+)
 """The metrics of every training; no metric of a workload's own can have these names."""
 
 
@@ -100,6 +105,8 @@ class Workload:
     splits: bool = False
     """Whether generator and discriminator can train on an instance each: its network and its optimizers have these
     names, it has the method ``noise``, and a step updates the generator once."""
+    image_network: str = ""
+    """Which of several networks makes its images; empty for the whole."""
     compiles: bool = True
     """Whether torch.compile can take its networks; of compiled code there is no gradient of a gradient."""
 
@@ -133,6 +140,11 @@ class Workload:
     def generates(self) -> bool:
         """Return whether its trained network makes images, or goes on with sequences."""
         return type(self).generate is not Workload.generate
+
+    @property
+    def makes_images(self) -> bool:
+        """Return whether its trained network makes images."""
+        return self.generates and self.has_images
 
     def least_batch(self, image_px: int | None) -> int:
         """Return the smallest batch, of such images if it has any, that it can train on."""
@@ -187,6 +199,8 @@ class Workload:
 
     def generate(self, network: "torch.nn.Module", count: int) -> "Iterable[torch.Tensor]":
         """Return so many images that the trained network makes, in the scale of ``pixels``.
+
+        The network is in evaluation mode, and no gradient is taken.
 
         Where the extent is ``tokens``, yield the next token of each of so many sequences, ``Shape.decoded`` times.
         """

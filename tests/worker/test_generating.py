@@ -1,0 +1,178 @@
+"""Generating as the last part of a training: its images follow from the seed, and nothing measured changes."""
+
+import copy
+import hashlib
+import io
+import json
+import random
+from base64 import b64decode, b64encode
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from suite.records.record import GENERATING_METRICS, Generated, MetricValue
+from suite.registries import WORKLOADS
+from suite.untrusted.grid import MOST_PNG_BYTES, check_grid
+from tests.worker.test_worker_program import worker
+from worker.protocol import SpecError
+from worker.serving.generator import BATCH, COLUMNS, Generator, Pixels, encode_png, grid
+from worker.spec import parse_spec
+from worker.training.build import build_network
+from worker.training.checkpoint import random_states
+from worker.weights import weights_sha256
+from worker.workloads.adversarial import GAN
+from worker.workloads.dcgan import DCGAN
+from worker.workloads.workload import GENERATING, Shape
+
+COLOUR = Shape(16, 3)
+MAKING_IMAGES = [name for name in WORKLOADS.own if WORKLOADS.get(name).makes_images]
+
+
+def noise(count: int, px: int, channels: int) -> Pixels:
+    drawn = np.random.default_rng(5).integers(0, 256, (count, px, px, channels))
+    return drawn.astype(np.uint8)
+
+
+def pixels_of(png: bytes) -> Pixels:
+    return np.asarray(Image.open(io.BytesIO(png)))
+
+
+def generator(name: str, seed: int = 3) -> Generator:
+    workload = WORKLOADS.get(name)
+    px = 28 if workload.size_wanted(28) is None else 16
+    shape = Shape(px, workload.channels)
+    return Generator(workload, build_network(workload, shape, seed), shape)
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return all(same(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+def test_the_workloads_that_make_images_are_those_that_generate_but_for_tokens() -> None:
+    generating = {name for name in WORKLOADS.own if WORKLOADS.get(name).generates}
+    assert generating - set(MAKING_IMAGES) == {"transformer"}
+    assert len(MAKING_IMAGES) == 6
+
+
+@pytest.mark.parametrize("name", MAKING_IMAGES)
+def test_generating_leaves_weights_statistics_modes_and_random_states_as_they_were(name: str) -> None:
+    made = generator(name)
+    random.random()
+    before = copy.deepcopy((made.network.state_dict(), random_states()))
+    modes = [each.training for each in made.network.modules()]
+    said = made.measured(5, 3)
+    assert same(made.network.state_dict(), before[0])
+    assert same(random_states(), before[1])
+    assert [each.training for each in made.network.modules()] == modes
+    assert all(parameter.grad is None for parameter in made.network.parameters())
+    of_images = made.network.get_submodule(WORKLOADS.get(name).image_network)
+    assert said["generated"]["weights_sha256"] == weights_sha256(of_images)
+
+
+def test_the_images_follow_from_weights_and_seed_alone_and_are_those_of_an_evaluation() -> None:
+    first, other = generator("dcgan"), generator("dcgan")
+    torch.manual_seed(99)
+    said = [first.measured(5, 3)["generated"], other.measured(5, 3)["generated"], other.measured(5, 4)["generated"]]
+    assert said[0] == said[1]
+    assert said[2]["pixels_sha256"] != said[0]["pixels_sha256"]
+    network = first.network.get_submodule("generator").eval()
+    torch.manual_seed(3 + (1 << 31))
+    with torch.no_grad():
+        DCGAN.noise(1, torch.device("cpu"))
+        by_hand = network(DCGAN.noise(5, torch.device("cpu"))).permute(0, 2, 3, 1)
+    expected = ((by_hand + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).numpy()
+    assert said[0]["pixels_sha256"] == hashlib.sha256(expected.tobytes()).hexdigest()
+    drawn = pixels_of(b64decode(said[0]["png"]))
+    assert (drawn == np.concatenate(list(expected[:4]), axis=1)).all(), "four of five: a row of the grid"
+
+
+def test_images_are_made_in_batches_and_timed_one_by_one() -> None:
+    said = generator("gan").measured(BATCH + 6, 3)
+    metrics = {name: MetricValue.model_validate(value) for name, value in said["metrics"].items()}
+    assert tuple(metrics) == GENERATING == GENERATING_METRICS
+    assert [(one.unit, one.better) for one in metrics.values()] == [("s", "less"), ("images/s", "more"), ("s", "less")]
+    assert [len(one.samples or ()) for one in metrics.values()] == [0, 2, 16]
+    generated = Generated.model_validate(said["generated"])
+    assert generated.images == BATCH + 6
+    assert generated.png
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 15, 16, 40])
+def test_a_grid_has_the_first_images_in_rows_of_four(count: int, channels: int) -> None:
+    images = noise(count, 8, channels)
+    png = grid(images)
+    assert png
+    drawn = pixels_of(png).reshape(-1, min(count, COLUMNS) * 8, channels)
+    shown = min(count, 16) if count < COLUMNS else min(count, 16) // COLUMNS * COLUMNS
+    for number in range(shown):
+        row, column = divmod(number, COLUMNS)
+        assert (drawn[row * 8 : row * 8 + 8, column * 8 : column * 8 + 8] == images[number]).all()
+    assert drawn.size == shown * 8 * 8 * channels
+
+
+@pytest.mark.parametrize(("px", "shown"), [(32, (4, 4)), (48, (4, 2)), (100, (2, 1)), (140, (1, 1)), (200, None)])
+def test_a_grid_of_images_that_are_too_large_shows_fewer_or_none(px: int, shown: tuple[int, int] | None) -> None:
+    png = grid(noise(16, px, 3))
+    if shown is None:
+        assert png is None
+        return
+    assert png
+    assert len(png) <= MOST_PNG_BYTES
+    assert Image.open(io.BytesIO(png)).size == (shown[0] * px, shown[1] * px)
+
+
+def test_a_grid_of_equal_pixels_is_bounded_too() -> None:
+    png = grid(np.zeros((16, 1024, 1024, 1), np.uint8))
+    assert png
+    assert Image.open(io.BytesIO(png)).size == (3 * 1024, 1024), "16 MiB would be one small file"
+
+
+def test_every_picture_of_the_worker_passes_the_check_of_the_host() -> None:
+    for channels in (1, 3):
+        for images in (noise(16, 28, channels), np.full((16, 28, 28, channels), 7, np.uint8)):
+            text = b64encode(grid(images) or b"").decode()
+            assert check_grid(text) == text
+            single = b64encode(encode_png(images[0])).decode()
+            assert check_grid(single) == single
+
+
+GAN_SIZES = {"workload": "worker.workloads.adversarial:GAN", "batch": 4, "image_px": 28, "channels": 1}
+
+
+def test_a_training_that_generates_ends_with_the_weights_and_losses_of_one_that_does_not(spec: dict[str, Any]) -> None:
+    plain, generating = ({**spec, **GAN_SIZES, **more} for more in ({}, {"generate": 6}))
+    (_, before, _), (status, events, said) = worker(json.dumps(plain)), worker(json.dumps(generating))
+    assert status == 0, said
+    names = [event["event"] for event in events]
+    assert names[-4:] == ["steps", "generating", "generated", "done"]
+    assert [event["event"] for event in before] == [name for name in names if name not in ("generating", "generated")]
+    for name in ("weights_sha256", "losses"):
+        assert events[-4][name] == before[-2][name]
+    assert Generated.model_validate(events[-2]["generated"]).weights_sha256 != events[-4]["weights_sha256"]
+    assert events[-4]["t"] <= events[-3]["t"] <= events[-2]["t"] <= events[-1]["t"]
+    assert GAN.image_network == "generator"
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"workload": "worker.workloads.classifier:ALEXNET"}, "ALEXNET makes no images"),
+        ({"workload": "worker.workloads.transformer:TRANSFORMER"}, "TRANSFORMER makes no images"),
+        ({**GAN_SIZES, "turns": {"rounds": 1, "burst_steps": 2}}, "takes turns"),
+        ({"devices": 2, "parallel": "parameter-cpu"}, "only a job of one device"),
+        ({**GAN_SIZES, "generate": 0}, "generate"),
+    ],
+)
+def test_what_generates_no_images_is_refused_before_it_trains(
+    more: dict[str, Any], says: str, spec: dict[str, Any]
+) -> None:
+    with pytest.raises(SpecError, match=says):
+        parse_spec(json.dumps({"generate": 8, **spec, **more}))
