@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.compare.effects import GroupKey, Key
+from analysis.compare.images import same_image
 from analysis.compare.pairing import BLOCK, GROUP, ROW, baseline, by_block, grouped, job_of
 from analysis.compare.results import (
     Circumstances,
@@ -29,7 +30,7 @@ from suite.targets import BASELINE, TARGETS
 from suite.trial_names import arm_name
 
 _BLOCK = ["run_id", "block"]
-_SIDES = ["computed", "facts"]
+_SIDES = ["computed", "facts", "generated_weights", "generated_pixels", "path"]
 _SWITCHED = ["ablation", "aggressor"]
 
 
@@ -148,17 +149,18 @@ def same_work(ok: pd.DataFrame) -> dict[GroupKey, tuple[SameWork, ...]]:
     columns = dict.fromkeys((*ROW, "replica", *_SWITCHED, *BLOCK, *_SIDES, "rounds_freely"))
     trials = ok.loc[~ok.index.isin(first.index), list(columns)]
     pairs = trials.merge(first[[*BLOCK, *_SIDES]], on=BLOCK, suffixes=("", "_base"))
-    arms: dict[Key, list[tuple[Agreement, str]]] = defaultdict(list)
+    arms: dict[Key, list[tuple[Agreement, str, Mapping[Any, Any]]]] = defaultdict(list)
     for row, agreed in zip(pairs.to_dict("records"), agreements(pairs), strict=True):
         if agreed:
             ablation, aggressor = (row[name] if isinstance(row[name], str) else None for name in _SWITCHED)
             arm = arm_name(row["target"], row["replica"], ablation, aggressor)
             why = rounding(row["rounds_freely"], row["facts"].text, row["facts_base"].text)
-            arms[job_of(row), row["model"], arm].append((agreed, why))
+            arms[job_of(row), row["model"], arm].append((agreed, why, row))
     by_group: dict[GroupKey, tuple[SameWork, ...]] = defaultdict(tuple)
     for (job, model, arm), agreed_trials in arms.items():
-        least, why = max(agreed_trials, key=lambda trial: (AGREEMENTS.index(trial[0].kind), trial[0].apart or 0.0))
-        different = sum(agreement.kind == "other" for agreement, _ in agreed_trials)
-        work = SameWork(arm, least.kind, len(agreed_trials), different, least.text, least.apart, why)
+        least, why, _ = max(agreed_trials, key=lambda trial: (AGREEMENTS.index(trial[0].kind), trial[0].apart or 0.0))
+        different = sum(agreement.kind == "other" for agreement, *_ in agreed_trials)
+        image = same_image(row for *_, row in agreed_trials)
+        work = SameWork(arm, least.kind, len(agreed_trials), different, least.text, least.apart, why, image)
         by_group[job, model] += (work,)
     return by_group

@@ -160,6 +160,22 @@ class BurstVariation:
 
 
 @dataclass(frozen=True)
+class SameImage:
+    """How the generated images of one arm agree with those of bare metal of their blocks."""
+
+    trials: int
+    """The trials that were held against bare metal."""
+    other_weights: int
+    """Those whose generator ended with other weights."""
+    other_pixels: int
+    most: int | None = None
+    """The greatest difference of a pixel in the grids, of 255; None where no pixels differ, or there are no grids."""
+    mean: float | None = None
+    records: tuple[str, str] = ("", "")
+    """The records of bare metal and of the arm whose images differ most, or the first."""
+
+
+@dataclass(frozen=True)
 class SameWork:
     """How the trials of one arm agree with bare metal of their blocks in what they computed: losses and weights."""
 
@@ -177,6 +193,8 @@ class SameWork:
     """How far the early losses of the worst trial are apart, as a share; None where they are the same, or unknown."""
     rounding: str = ""
     """Why equal work may end in other bits: ``other CPU model, other accelerator``; empty where it may not."""
+    image: SameImage | None = None
+    """None where no images were generated."""
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
+from typing import TypeAlias
 
-from analysis.compare.results import Circumstances, ComparedJob, Comparison, Group, SameWork, TargetSummary
+from analysis.compare.results import Circumstances, ComparedJob, Comparison, Group, SameImage, SameWork, TargetSummary
 from analysis.load.computed import AGREEMENTS
 from analysis.load.metrics import METRICS, Metric
 from analysis.load.plans import plan_of
@@ -23,6 +24,9 @@ from suite.units import count
 MOST_SENTENCES = 3
 """More comparisons than these are answered by one sentence, which counts them and names the one that costs most."""
 _THROUGHPUT = METRICS[0].name, METRICS[0].more_is_faster
+_OTHER = "generated other images"
+_Arm: TypeAlias = tuple[str, str, SameWork]
+"""The name of an arm, its model, and what it computed."""
 
 
 def answer(comparison: Comparison, run: Path | None = None) -> list[str]:
@@ -89,17 +93,34 @@ def _can_take_turns(comparison: Comparison, found: Sequence[Claim]) -> bool:
 
 
 def same_work(comparison: Comparison) -> Iterator[str]:
-    """Yield the sentence on what the targets computed, beside bare metal of their blocks; none where nobody knows."""
+    """Yield what the targets computed, and which images they generated, beside bare metal of their blocks, if known."""
     found = [(one.arm, group.model, one) for group in comparison.groups for one in group.same_work]
-    by_kind: dict[str, list[tuple[str, str, SameWork]]] = {}
+    by_kind: dict[str, list[_Arm]] = {}
     for each in sorted(found, key=lambda each: AGREEMENTS.index(each[2].kind)):
         by_kind.setdefault(each[2].kind, []).append(each)
-    told = {kind: _computed([one for *_, one in own]) for kind, own in by_kind.items()}
-    if len(told) == 1 and "other" not in told:
-        yield f"All targets {next(iter(told.values()))}."
+    told = {_computed([one for *_, one in own]): own for own in by_kind.values()}
+    yield from _beside_baseline(told, found, same="other" not in by_kind)
+    by_images: dict[str, list[_Arm]] = {}
+    for each in found:
+        if image := each[2].image:
+            by_images.setdefault(_generated(image), []).append(each)
+    yield from _beside_baseline(by_images, found, same=not any(text.startswith(_OTHER) for text in by_images))
+
+
+def _beside_baseline(told: dict[str, list[_Arm]], found: Sequence[_Arm], *, same: bool) -> Iterator[str]:
+    """Yield the sentence on what arms did, by its words; ``same``: those of all may be true of bare metal, too."""
+    if len(told) == 1 and same:
+        yield f"All targets {next(iter(told))}."
     elif told:
-        clauses = (f"{_arms(by_kind[kind], found)} {text}" for kind, text in reversed(told.items()))
+        clauses = (f"{_arms(own, found)} {text}" for text, own in reversed(told.items()))
         yield f"Beside {BASELINE}, {'; '.join(clauses)}."
+
+
+def _generated(image: SameImage) -> str:
+    images = _OTHER if image.other_pixels else "generated the same images"
+    weights = "other" if image.other_weights else "the same"
+    apart = "" if image.mean is None else f": pixels at most {image.most} of 255 apart, {number(image.mean)} on average"
+    return f"{images} from {weights} weights{apart}"
 
 
 def _computed(alike: Sequence[SameWork]) -> str:
@@ -116,7 +137,7 @@ def _computed(alike: Sequence[SameWork]) -> str:
             return f"computed the same {kind}, bit for bit"
 
 
-def _arms(alike: Sequence[tuple[str, str, SameWork]], found: Sequence[tuple[str, str, SameWork]]) -> str:
+def _arms(alike: Sequence[_Arm], found: Sequence[_Arm]) -> str:
     """Return the names of arms; with the models where not all of an arm's are meant."""
     names = {arm: [model for other, model, _ in alike if other == arm] for arm, *_ in alike}
     of = {arm: sum(other == arm for other, *_ in found) for arm in names}

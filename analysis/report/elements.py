@@ -49,6 +49,8 @@ class Figure:
     uri: str
     caption: str
     alternative: str
+    small: bool = False
+    """Whether it stands beside others."""
 
 
 @dataclass(frozen=True)

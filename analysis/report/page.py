@@ -9,8 +9,9 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from analysis.compare.comparison import compare
+from analysis.compare.images import grid_of
 from analysis.compare.published import judge_claims
-from analysis.compare.results import ComparedJob, Comparison
+from analysis.compare.results import ComparedJob, Comparison, Group
 from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explained
 from analysis.figures.drawing import svg
@@ -25,6 +26,7 @@ from analysis.report.provenance import provenance
 from analysis.statistics.ratios import MARGIN
 from suite.results.store import write_atomic
 from suite.selftest.certificate import Certificate
+from suite.targets import BASELINE
 
 TEMPLATE = "report.html.j2"
 _ELEMENTS = (Bar, Figure, Heading, Line, Notes, Styled, Table)
@@ -59,6 +61,8 @@ def render(
         for picture in pictures(comparison, job, normalised()):
             uri = "data:image/svg+xml;base64," + base64.b64encode(svg(picture.drawing.chart)).decode("ascii")
             yield Figure(uri, picture.caption, f"{picture.caption}, {picture.drawing.description}")
+        for group in comparison.of(job).groups:
+            yield from _grids(group)
 
     page = document(comparison, "full", costs=True, explained=explained, figures=figures)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -73,6 +77,16 @@ def render(
         trains=any(not group.job.traits.probes for group in comparison.groups),
         certificate=certificate,
     )
+
+
+def _grids(group: Group) -> Iterator[Figure]:
+    """Yield the generated images of each arm, bare metal's first; of several trials, those that differ most."""
+    images = [(BASELINE, one.arm, one.image.records) for one in group.same_work if one.image]
+    shown = dict.fromkeys(pair for *arms, records in images for pair in zip(arms, records, strict=True))
+    for arm, path in shown:
+        if grid := grid_of(path):
+            caption = f"images that {group.model} generated on {arm}"
+            yield Figure(f"data:image/png;base64,{grid}", caption, caption, small=True)
 
 
 def _is(kind: type, element: object) -> bool:

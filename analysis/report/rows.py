@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import AliasPath, BaseModel, ConfigDict, Field
 
-from analysis.compare.results import Comparison, JudgedClaim, Scaling
+from analysis.compare.results import Comparison, JudgedClaim, SameImage, Scaling
 from analysis.load.computed import Kind
 from analysis.load.metrics import METRICS
 from analysis.report.answer import answer, claims
@@ -224,6 +224,7 @@ class SameWorkRow(JobColumns):
     text: str
     apart: float | None
     rounding: str
+    image: SameImage | None
 
 
 class ClaimRow(JobColumns):

@@ -82,8 +82,8 @@ _REFUSED = (
     (("userland",), "build the image with bench image build and run all targets as root, so that they share it"),
     (
         ("losses", "weights"),
-        "see the losses of both (bench results export --steps); a workload of yours that the seed does not decide says "
-        "so: reproducible = False",
+        "machine, threads and vector instructions agree: see the losses of both (bench results export --steps); a "
+        "workload of yours that the seed does not decide says so: reproducible = False",
     ),
     (("CPU capability",), "run all targets with the capability that they share, or declare it with --isa native"),
     (("",), "run all targets from one plan; --force forms the ratio and marks it"),

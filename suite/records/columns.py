@@ -199,7 +199,7 @@ _CLOSED = Field("", "ignored", "follows everything that is compared")
 _LOSSES = Field("", "refused", "decided by the seed; close if rounding may differ", "losses")
 _WEIGHTS = "decided by the seed, unless rounding may differ"
 _SAME_IMAGE = _measured("held against the images of bare metal")
-_DIGEST = FieldType(_pattern(Digest))
+_DIGEST = FieldType(_pattern(Digest), "text")
 _CHECKPOINTS = Field("", "named", "memory is faster than a disk", "file system of checkpoints", "checkpoints")
 _SUITE = Field("", "named", "its measurements may have changed", "suite version", "software")
 _USAGE = {"cpu_s": SECONDS, "peak_memory_bytes": COUNT, "disk_read_bytes": COUNT, "disk_written_bytes": COUNT}
@@ -296,6 +296,7 @@ TABLE = (
     Column("turn_s", "alternation.turn_s", SECONDS),
     Column("beside_s", "alternation.beside_s", NUMBER),
     Column("late_s", "alternation.late_s", NUMBER),
+    *(Column(f"generated_{name}", f"generated.{name}_sha256", _DIGEST, _SAME_IMAGE) for name in ("weights", "pixels")),
     Column("metrics", "metrics", _objects(dict[_Words, MetricValue]), default={}),
     Column("losses", "steps.losses", FieldType(dict[_Words, list[_Number]], derive=_latest), _LOSSES, {}),
 )
@@ -336,7 +337,6 @@ FURTHER = (
     Column("outcome.output_tail", "outcome.output_tail", TEXT, _FAILURE, ""),
     Column("outcome.remedy", "outcome.remedy", TEXT, _FAILURE),
     Column("weights_sha256", "weights_sha256", _DIGEST, Field("", "refused", _WEIGHTS, "weights")),
-    *(Column(f"generated_{name}", f"generated.{name}_sha256", _DIGEST, _SAME_IMAGE) for name in ("weights", "pixels")),
     Column("generated_png", "generated.png", FieldType(Grid), _SAME_IMAGE),
     Column("communicate_s", "steps.communicate_s", SUM, _STEPS),
     *(Column(f"timeline.{name}_s", f"timeline.{name}_s", SECONDS, _SPANS) for name in _TIMELINE if name != "measured"),

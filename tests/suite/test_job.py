@@ -49,6 +49,7 @@ WHOLE = Job(
     workload_sha256="c" * 64,
     checkpoint="fsync",
     reproducible=False,
+    generate=7,
     layers=Layers(
         engine="runc",
         provider="qemu",
