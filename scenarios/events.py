@@ -2,6 +2,7 @@
 
 import bisect
 import time
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -15,7 +16,7 @@ from suite.records.usage import Usage
 from suite.untrusted.parse import parse_object
 
 _BEFORE, _AFTER = ("started", "imported", "environment", "built", "warmup", "measuring"), ("measured", "steps")
-ORDER = (*_BEFORE, *_AFTER, "generating", "generated", "done")
+ORDER = (*_BEFORE, *_AFTER, "model", "generating", "generated", "done")
 TURNS_ORDER = (*_BEFORE, "computed", "burst", *_AFTER, "done")
 """The events of a job that takes turns: ``measuring`` says that it is ready for the first. In every turn ``computed``
 comes after its last step, and ``burst`` when the job is at rest."""
@@ -145,9 +146,11 @@ class EventLog:
 class Transcript(EventLog):
     """The events of a training worker."""
 
-    repeated: ClassVar[Sequence[str]] = ("warmup", "generating", "generated")
+    repeated: ClassVar[Sequence[str]] = ("warmup", "model", "generating", "generated")
     order: Sequence[str] = ORDER
     workload: Sizes
+    models: list[tuple[Mapping[str, object], bytes]] = field(default_factory=list)
+    """The facts and the file of each model that was said."""
 
     def _take(self, event: Event) -> None:
         """Tell the observer which phase begins.
@@ -168,6 +171,14 @@ class Transcript(EventLog):
                     self._enter("warm-up", f"{done}/{of}")
             case "measured":
                 self._enter("finishing")
+            case "model":
+                facts = dict(event.fields)
+                text = facts.pop("text", None)
+                try:
+                    file = b64decode(text if isinstance(text, str) else "?", validate=True)
+                except ValueError as error:
+                    raise MeasurementError("the worker said a model that is not base64", kind="protocol") from error
+                self.models.append((facts, file))
             case "generating":
                 self._enter("generating")
 

@@ -19,7 +19,7 @@ from suite.interfaces import Measurement, Node, Observer, Process
 from suite.job.profiles import Sizes
 from suite.plan import Trial
 from suite.records.environment import Environment
-from suite.records.record import DataUse, Generated, MetricValue, Steps
+from suite.records.record import DataUse, Generated, KeptModel, MetricValue, Steps
 from suite.registries import WORKLOADS
 from worker.spec import Checkpointing, Data, Membership, Spec, StepInjury, Strict
 
@@ -106,6 +106,7 @@ def specification(
         turns=turns_of(trial),
         checkpoint=Checkpointing(trial.job.checkpoint, scratch) if trial.job.checkpoint else None,
         generate=trial.job.generate,
+        keep_model=trial.job.keep_model,
     )
 
 
@@ -238,12 +239,24 @@ def recordable(argv: list[str]) -> Iterator[None]:
 def measurement_of(job: AttestedJob[Transcript], elapsed_s: float) -> Measurement:
     """Return what the worker measured. Raises ValidationError on what cannot be recorded, and MeasurementError."""
     steps = Steps.model_validate({**job.log.said("steps", "steps"), "losses": job.log.said("steps", "losses")})
-    measured = measurement(job, elapsed_s, steps, job.log.between("measuring", "measured"))
+    measured = with_models(job, measurement(job, elapsed_s, steps, job.log.between("measuring", "measured")))
     if not job.trial.job.generate:
         return measured
     generated = Generated.model_validate(job.log.said("generated", "generated"))
     metrics = {**measured.metrics, **metrics_of(job.log.said("generated", "metrics"))}
     return measured.changed(generated=generated, metrics=metrics)
+
+
+def with_models(job: AttestedJob[Transcript], measured: Measurement) -> Measurement:
+    """Return the measurement with the models that the job said. Raises as ``measurement_of`` does."""
+    asked_for, epochs = job.trial.job.keep_model, job.log.workload.epochs
+    wanted = ([*range(1, (epochs or 0) + 1)] if asked_for == "each" else [epochs]) if asked_for else []
+    kept = [KeptModel.model_validate({**model, "size_bytes": len(file)}) for model, file in job.log.models]
+    if [model.epoch for model in kept] != wanted:
+        told = f"the worker kept {len(kept)} models, and {len(wanted)} were asked for"
+        raise MeasurementError(told, kind="protocol")
+    files = {model.weights_sha256: file for model, (_, file) in zip(kept, job.log.models, strict=True)}
+    return measured.changed(kept=kept, models=files)
 
 
 def measurement(job: AttestedJob[Transcript], elapsed_s: float, steps: Steps, span_s: float) -> Measurement:

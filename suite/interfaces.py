@@ -191,6 +191,8 @@ class Measurement(TrialNumbers):
     """Seen from inside; of several instances, by the first worker, or by the victim."""
     usage: Usage | None = None
     """What the job used, by its own accounting."""
+    models: Mapping[str, bytes] = {}
+    """The files of the ``kept`` models by the digest of their weights; they lie beside the records."""
 
     def changed(self, **fields: object) -> "Measurement":
         """Return the same measurement with other values of these fields."""

@@ -47,12 +47,18 @@ class Loop:
         for group in due:
             with unsuspended():
                 courses = self._courses(group, lambda trial: numbers[trial.trial_id], len(trials))
-            made = [course.record(self.store.run_id) for course in courses]
+            made = [self._recorded(course) for course in courses]
             self._save(made, finished)
             for record in made:
                 self.observer.trial_finished(record)
             records += made
         return records
+
+    def _recorded(self, course: Course) -> TrialRecord:
+        """Store the models of a trial that is ok, and return its record, which names them."""
+        if course.measurement and not course.failure:
+            self.store.keep_models(course.measurement.models)
+        return course.record(self.store.run_id)
 
     def _save(self, made: Sequence[TrialRecord], finished: Set[str]) -> None:
         """Write the records of a group, if it is not worse than what is there of it."""

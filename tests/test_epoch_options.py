@@ -110,3 +110,24 @@ def test_what_cannot_generate_is_refused(given: dict[str, Any], says: str) -> No
     with pytest.raises(RequestError) as raised:
         RunRequest.of({"generate": 8, "model": ("gan",), **given})
     assert says in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"keep_model": "each"}, "--keep-model each needs --epochs"),
+        ({"keep_model": "last", "scenario": "shared"}, "--keep-model does not apply to --scenario shared"),
+        ({"keep_model": "last", "design": "alternating"}, "--keep-model last and --design alternating exclude"),
+    ],
+)
+def test_a_model_that_cannot_be_kept_is_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        RunRequest.of({"model": ("gan",), "scenario": "real", **given})
+    assert says in raised.value.message
+
+
+def test_a_classifier_has_no_model_to_keep() -> None:
+    asked = RunRequest.of({"model": ("resnet50",), "keep_model": "last"})
+    with pytest.raises(RequestError, match="resnet50 generates no images") as raised:
+        SCENARIOS.get("synthetic").of(asked).check_model(asked, "resnet50")
+    assert "leave out --keep-model" in str(raised.value.remedy)

@@ -215,6 +215,8 @@ class Spec(Shaped, frozen=True):
     """The file that the trained network is written to, for who serves it; None to forget it."""
     generate: _Positive | None = None
     """The images that are generated after the last measured step; None for none."""
+    keep_model: Literal["last", "each"] | None = None
+    """Whether the network that makes images is said after the training: the last one, or that of each epoch."""
 
     def load_workload(self) -> Workload:
         """Return the workload's declaration. Raises SpecError where there is none."""
@@ -332,16 +334,17 @@ def check(spec: Spec) -> None:
     if conflict := next(chain(_device_conflicts(spec), _step_conflicts(spec), _epoch_conflicts(spec)), None):
         raise SpecError(conflict)
     workload = spec.load_workload()
-    if spec.generate and (spec.turns or not workload.makes_images):
-        raise SpecError(f"generate is {spec.generate}; {spec.workload} makes no images, or takes turns")
+    if (spec.generate or spec.keep_model) and (spec.turns or not workload.makes_images):
+        told = f"generate is {spec.generate}, keep_model {spec.keep_model}"
+        raise SpecError(f"{told}; {spec.workload} makes no images, or takes turns")
     if spec.data:
         spec.data.load_kind()
 
 
 def _device_conflicts(spec: Spec) -> Iterator[str]:
     several = spec.parallel != "none"
-    one_device = ("distributed", "injury", "model_file", "checkpoint", "generate") if several else ()
-    one_instance = ("injury", "model_file", "epochs", "generate") if spec.distributed else ()
+    one_device = ("distributed", "injury", "model_file", "checkpoint", "generate", "keep_model") if several else ()
+    one_instance = ("injury", "model_file", "epochs", "generate", "keep_model") if spec.distributed else ()
     for name in filter(partial(getattr, spec), one_device):
         yield f"{name} is given with parallel {spec.parallel!r}; only a job of one device has it"
     for name in filter(partial(getattr, spec), one_instance):
@@ -360,6 +363,8 @@ def _step_conflicts(spec: Spec) -> Iterator[str]:
         yield f"warmup_steps is {spec.warmup_steps}; an injury takes its size from 3 or more"
     if turns and spec.steps != (steps := turns.rounds * turns.burst_steps):
         yield f"steps is {spec.steps}; {turns.rounds} rounds of {turns.burst_steps} steps are {steps}"
+    if spec.keep_model == "each" and not spec.epochs:
+        yield "keep_model is 'each'; only a job of whole epochs has more than the last"
     if spec.data and spec.image_px is None:
         yield "data is given without image_px; only a workload of images reads a data set"
 

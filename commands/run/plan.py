@@ -253,6 +253,7 @@ def _job(common: _Common, model: str, turns: Alternating | None) -> Job:
         **_reading(resolved, model),
         checkpoint=None if asked.checkpoint == "off" else asked.checkpoint,
         generate=asked.generate,
+        keep_model=asked.keep_model,
         distributed=common.distributed,
         workload_sha256=source_sha256(registry, architecture(model)) if registry else None,
         options={**_options_of_engine(resolved), **part.pop("options", {})},

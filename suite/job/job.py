@@ -105,6 +105,8 @@ class Job(Part):
     """Whether a checkpoint is written after every epoch, and is then on the disk. None for a job that writes none."""
     generate: Annotated[int, Field(gt=0, le=MOST)] | None = None
     """The images that are generated after the last measured step; None for none."""
+    keep_model: Literal["last", "each"] | None = None
+    """Which models are kept: the last, or that of each epoch. None for none."""
     distributed: DistributedJob | None = None
     sharing: Sharing | None = None
     command: CommandJob | None = None

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from msgspec import Meta
 
 from suite.job.job import Digest, Name, comparison_key
-from suite.records.record import AggressorInstance, Alternation, DataUse, Grid, MetricValue, Rank, TrialId
+from suite.records.record import AggressorInstance, Alternation, DataUse, Grid, KeptModel, MetricValue, Rank, TrialId
 
 LEAST, MOST = 1e-15, 1e15
 """The bounds of what can have been measured: seconds, bytes, and units per second. Beyond them sums and squares of
@@ -164,6 +164,7 @@ HOW_MANY = FieldType(list[_Count], "count", len)
 LINES = FieldType(
     dict[str, str], "text", lambda texts: "\n".join(f"{name}: {text}" for name, text in sorted(texts.items()))
 )
+MODELS = FieldType(list[KeptModel], "text", lambda kept: "\n".join(model.weights_sha256 for model in kept) or None)
 CPU_LIST = FieldType(list[_Count], "text", lambda cpus: ",".join(map(str, sorted(cpus))))
 SUM, P99, TAIL = (FieldType(_Times, "number", derive) for derive in (sum, _p99, _tail))
 PHASES = FieldType(dict[_Words, _Times], "number", lambda phases: sum(map(sum, phases.values())))
@@ -285,6 +286,7 @@ TABLE = (
     Column("data_bytes", "data_use.asked_bytes", COUNT),
     Column("images_read", "data_use.images_read", COUNT, _READ),
     Column("damaged", "data_use.damaged", COUNT, _measured("a warning shows it")),
+    Column("models", "kept", MODELS, default=[]),
     Column("aggressor", "aggressor", NAME, _PLACE),
     *(
         Column(f"aggressor_{name}", "aggressors", FieldType(_Aggressors, "number", _speed_of(name)), default=[])

@@ -152,6 +152,7 @@ _ELSEWHERE = (
     *_many("measured", "a metric of a probe or workload", "metrics.*.value", "metrics.*.unit", "metrics.*.better"),
     Field("metrics.*.samples", "checked", "the value lies among its samples"),
     *_many("ignored", "source of the epoch metrics", "epochs.*"),
+    Field("kept.*", "ignored", "weights_sha256 is compared, of the whole training"),
     *(replace(field, path=f"alternation.bursts.{field.path}") for field in _BURST),
     _refused("data_use.sha256", "data set", "other images are other work"),
     *_many("checked", "it is the job's data set", "data_use.kind", "data_use.images", "data_use.size_bytes"),

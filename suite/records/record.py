@@ -126,6 +126,17 @@ class Generated(Part):
     """The first of them, at most 16, in rows of four; null where not even one fits in 64 KiB."""
 
 
+class KeptModel(Part):
+    """A network that makes images, kept as ``models/WEIGHTS_SHA256.pt`` of the run: equal ones are one file."""
+
+    weights_sha256: Digest
+    epoch: Count | None = None
+    """The epochs that it was trained for; null for the last of a job without epochs."""
+    training_s: Seconds
+    """The seconds of training until then, without what is done between epochs."""
+    size_bytes: Count
+
+
 class DataUse(Part):
     """The data set of a job, and how the job has read it."""
 
@@ -372,6 +383,8 @@ class TrialNumbers(Part):
     data_use: DataUse | None = None
     generated: Generated | None = None
     """Null for a job that generates nothing after its training."""
+    kept: list[KeptModel] = []
+    """The models that were kept, the first epoch's first."""
     epochs: Epochs | None = None
     """Null for a job without data set and checkpoints, or one that is distributed or takes turns."""
     ranks: list[Rank] = []

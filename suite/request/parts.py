@@ -27,6 +27,12 @@ ROUNDS, BURST_STEPS = 8, 5
 """The turns of a job in a block, and the steps of one, unless the request gives others."""
 _LEAST_MEMORY_BYTES = 1 << 20
 """A bare number below it is no memory of a target: its unit was forgotten."""
+
+
+def _has_epochs_to_keep(asked: Asked) -> bool:
+    return asked("keep_model") != "each" or asked("epochs") is not None
+
+
 _IN_TURNS = (given("design", "alternating", "both"),)
 _ON_GPUS = (given("device", "cuda"),)
 _IN_CONTAINERS = (given("target", *sorted(CONTAINERS)),)
@@ -159,6 +165,13 @@ class MeasurementOptions(OptionGroup):
         None,
         "Generate so many images after the last measured step, timed separately, from noise that the seed decides.",
         of="generates",
+        excludes=_IN_TURNS,
+    )
+    keep_model: Literal["last", "each"] | None = about(
+        None,
+        "Keep the network that makes the images in models/ of the run: the last, or that of each epoch.",
+        of="generates",
+        needs=(Need(f"{option('epochs')} for each", _has_epochs_to_keep, f"add {option('epochs')} 3"),),
         excludes=_IN_TURNS,
     )
     design: Literal["sequential", "alternating", "both"] = about(

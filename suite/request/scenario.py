@@ -62,8 +62,9 @@ class PlannedScenario(Traits, ABC):
                 remedy=f"use {option('scenario')} {' or '.join(workload.scenarios)} for it, or another "
                 f"{option('model')}",
             )
-        if request.measurement.generate and not workload.makes_images:
-            remedy = f"leave out {option('generate')}, or use another {option('model')}"
+        unusable = [name for name in ("generate", "keep_model") if getattr(request.measurement, name)]
+        if unusable and not workload.makes_images:
+            remedy = f"leave out {option(unusable[0])}, or use another {option('model')}"
             raise RequestError(f"{model} generates no images", remedy=remedy)
         if request.gpus.parallel != "none" and not workload.one_loss:
             raise RequestError(

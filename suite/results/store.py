@@ -2,6 +2,7 @@
 
 DIR/plan.json           the plan
 DIR/trials/ID.json      a record
+DIR/models/DIGEST.pt    a kept model, by the digest of its weights
 DIR/manifest.json       digests of both, so that an edited, missing or added file is seen
 """
 
@@ -9,7 +10,7 @@ import datetime
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
@@ -27,7 +28,7 @@ from suite.trial_names import RECORD_FILES, record_file
 from suite.untrusted.parse import parse_object
 
 RESULTS = Path("results")
-PLAN, TRIALS, MANIFEST = "plan.json", "trials", "manifest.json"
+PLAN, TRIALS, MODELS, MANIFEST = "plan.json", "trials", "models", "manifest.json"
 LOCK = ".lock"
 """The file that the one process which writes a run has locked."""
 LOCKS = ".locks"
@@ -83,14 +84,15 @@ def read_manifest(run: Path) -> Manifest | None:
         ) from error
 
 
-def write_atomic(path: Path, text: str | Iterator[str], *, below: Path | None = None) -> None:
+def write_atomic(path: Path, text: str | bytes | Iterator[str], *, below: Path | None = None) -> None:
     """Write ``path`` whole or not at all; see ``files.whole``, for ``below`` too. ``text`` may come in pieces.
 
     Raises StoreError, with the old content in place, when the disk is full or the directory cannot be written.
     """
     try:
         with files.whole(path, below=below) as file:
-            file.writelines(piece.encode() for piece in ([text] if isinstance(text, str) else text))
+            pieces = [text] if isinstance(text, str | bytes) else text
+            file.writelines(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
     except OSError as error:
         raise StoreError(
             f"cannot write {path}: {error.strerror}",
@@ -107,7 +109,7 @@ def sweep_temporaries(directory: Path) -> list[Path]:
     runs = [top]
     if (top / "sweep.json").exists():
         runs += [path for path in top.iterdir() if path.is_dir() and not path.is_symlink()]
-    parts = ("", TRIALS, ATTEMPTS, PLOTS, LOCKS)
+    parts = ("", TRIALS, MODELS, ATTEMPTS, PLOTS, LOCKS)
     return [path for run in runs for part in parts for path in files.remove_temporaries(run / part)]
 
 
@@ -177,6 +179,13 @@ class Run:
         path = self.directory / TRIALS / record_file(record.trial_id)
         write_atomic(path, record.model_dump_json(indent=1) + "\n", below=self.directory)
         return path
+
+    def keep_models(self, models: Mapping[str, bytes]) -> None:
+        """Write the models that are not there yet, by the digests of their weights. Raises StoreError."""
+        for digest, content in models.items():
+            path = self.directory / MODELS / f"{digest}.pt"
+            if not path.exists():
+                write_atomic(path, content, below=self.directory)
 
     def keep_attempt(self, record: TrialRecord) -> None:  # noqa: ARG002 (a cell of a sweep does)
         """Keep a failed attempt beside the record of its trial. A run keeps the records alone."""

@@ -1,7 +1,7 @@
 """The job as the host sees it: what the worker says becomes a measurement, and every bad end one clear failure."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import pairwise
@@ -16,7 +16,7 @@ from suite.interfaces import Completed, Measurement, Node, Observer
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import Devices
 from suite.plan import Trial
-from suite.records.record import Generated, MetricValue
+from suite.records.record import Generated, KeptModel, MetricValue
 from suite.records.usage import Usage
 from worker.spec import parse_spec
 
@@ -422,3 +422,41 @@ def test_a_worker_of_an_image_of_before_generates_nothing_and_has_failed(
 def test_the_worker_is_told_how_many_images_to_generate(trial: Trial) -> None:
     assert specification(trial).generate is None
     assert specification(trial.with_job(generate=8)).generate == 8
+
+
+def keeping(
+    trial: Trial, observer: Any, scripted: Scripted, *models: Mapping[str, object], mode: str = "last"
+) -> Measurement:
+    told = [event("model", 109.65, **{"epoch": None, "training_s": 4.0, **model}) for model in models]
+    story = [*STORY[:-1], *told, STORY[-1]]
+    return run_job(trial.with_job(keep_model=mode), scripted(*story), observer, nullcontext())
+
+
+KEPT = {"weights_sha256": "ab" * 32, "text": "bnVtYmVycw=="}
+
+
+def test_a_kept_model_is_in_the_record_and_its_file_beside_it(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    measured = keeping(trial, observer, scripted, KEPT)
+    assert measured.kept == [KeptModel(weights_sha256="ab" * 32, training_s=4.0, size_bytes=7)]
+    assert measured.models == {"ab" * 32: b"numbers"}
+    assert specification(trial.with_job(keep_model="each")).keep_model == "each"
+
+
+@pytest.mark.parametrize(
+    ("models", "why"),
+    [
+        ([], "kept 0 models, and 1 were asked for"),
+        ([KEPT, KEPT], "kept 2 models, and 1 were asked for"),
+        ([{**KEPT, "epoch": 1}], "kept 1 models"),
+        ([{**KEPT, "weights_sha256": "../../plan"}], "weights_sha256"),
+        ([{**KEPT, "text": "no base64"}], "not base64"),
+        ([{**KEPT, "text": None}], "not base64"),
+        ([{**KEPT, "training_s": -1.0}], "training_s"),
+    ],
+)
+def test_a_worker_that_kept_something_else_has_failed(
+    models: list[dict[str, object]], why: str, trial: Trial, observer: Any, scripted: Scripted
+) -> None:
+    with pytest.raises(MeasurementError, match=why) as raised:
+        keeping(trial, observer, scripted, *models)
+    assert raised.value.kind == "protocol"

@@ -50,6 +50,7 @@ WHOLE = Job(
     checkpoint="fsync",
     reproducible=False,
     generate=7,
+    keep_model="each",
     layers=Layers(
         engine="runc",
         provider="qemu",

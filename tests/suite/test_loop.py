@@ -1,10 +1,12 @@
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from suite.errors import BenchError, CommandError, MeasurementError
+from suite.interfaces import Measurement
 from suite.interruption import cleaning_up
 from suite.loop import Loop
 from suite.plan import Plan
@@ -288,3 +290,29 @@ def test_a_limit_that_was_switched_must_be_seen_switched(
 ) -> None:
     trial = next(make_plan().trials()).model_copy(update={"ablation": ablation})
     assert envelope_differences(trial, trial.job.envelope, Environment.model_validate({**GIVEN, **seen})) == differences
+
+
+def test_models_are_kept_before_the_record_that_names_them(
+    go: Go, store: Run, scenario: FakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure, save, there = scenario.measure, store.save, []
+
+    def kept(*asked: Any) -> Measurement:
+        return measure(*asked).changed(models={"ab" * 32: b"numbers"})
+
+    def saving(record: TrialRecord) -> Path:
+        there.append([path.name for path in (store.directory / "models").iterdir()])
+        return save(record)
+
+    monkeypatch.setattr(scenario, "measure", kept)
+    monkeypatch.setattr(store, "save", saving)
+    go()
+    assert there == [[f"{'ab' * 32}.pt"]] * 6
+
+
+def test_a_trial_that_departs_from_its_plan_keeps_no_model(go: Go, store: Run, scenario: FakeScenario) -> None:
+    measure = scenario.measure
+    scenario.seen = {"threads": 7}
+    scenario.measure = lambda *asked: measure(*asked).changed(models={"ab" * 32: b"numbers"})  # type: ignore[method-assign]
+    assert {record.outcome.status for record in go()} == {"failed"}
+    assert not (store.directory / "models").exists()

@@ -231,3 +231,19 @@ def test_a_new_run_has_a_directory_of_its_own_that_sorts_by_time(tmp_path: Path)
     assert directory.name > "20260101T000000"
     assert directory.name.endswith(f"-{os.getpid()}")
     assert Run(directory).run_id == directory.name
+
+
+def test_equal_models_are_one_file_which_goes_with_the_run(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    run.keep_models({"ab" * 32: b"first", "cd" * 32: b"other"})
+    run.keep_models({"ab" * 32: b"again"})
+    models = {path.name: path.read_bytes() for path in (run.directory / "models").iterdir()}
+    assert models == {f"{'ab' * 32}.pt": b"first", f"{'cd' * 32}.pt": b"other"}
+
+
+def test_a_model_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path / "run")
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(StoreError, match="No space left on device"):
+        run.keep_models({"ab" * 32: b"numbers"})
+    assert [*(run.directory / "models").iterdir()] == []

@@ -126,8 +126,12 @@ def grid(images: Pixels) -> bytes | None:
 
 def write_model(path: Path, shape: Shape, network: torch.nn.Module) -> None:
     """Write a network whole or not at all: who serves it must not find half of one."""
-    content = {"image_px": shape.px, "channels": shape.channels, "network": network.state_dict()}
-    write_whole(path, content, fsync=True)
+    write_whole(path, model_content(shape, network), fsync=True)
+
+
+def model_content(shape: Shape, network: torch.nn.Module) -> dict[str, object]:
+    """Return what the file of a model holds."""
+    return {"image_px": shape.px, "channels": shape.channels, "network": network.state_dict()}
 
 
 def read_model(network: torch.nn.Module, path: Path, shape: Shape) -> None:

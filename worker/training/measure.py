@@ -12,6 +12,7 @@ from worker.probes.probe import Reading, median
 from worker.protocol import Events, JobError
 from worker.spec import Spec, Turns
 from worker.training.checkpoint import CheckpointStore
+from worker.training.keeping import ModelKeeper
 from worker.training.step import ALL, Samples
 from worker.training.trainer import Trainer
 from worker.turns import each_turn
@@ -20,16 +21,18 @@ from worker.workloads.workload import Workload
 
 
 def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: CheckpointStore | None = None) -> None:
-    """Warm up, take the measured steps, and emit everything from ``warmup`` to ``steps``. Raises JobError.
+    """Warm up, take the measured steps, and emit everything from ``warmup`` to the last ``model``. Raises JobError.
 
     An epoch is from asking for its first batch to the end of its last step; what is done after it is no part of it.
     """
     own = OwnMetrics(spec.load_workload(), trainer)
+    keeper = ModelKeeper(spec, trainer.network) if spec.keep_model else None
     samples = warm_up(spec, trainer, events)
     before = usage()
     of_epoch = spec.steps // (spec.epochs or 1)
     begun = checkpoints.epochs * of_epoch if checkpoints else 0
-    epochs_s = []
+    epochs_s: list[float] = []
+    begun_s = time.monotonic()
     events.emit("measuring", steps=spec.steps - begun)
     for first in range(begun, spec.steps, of_epoch):
         begin_s = time.monotonic()
@@ -38,11 +41,13 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
         end_s = time.monotonic()
         if spec.epochs:
             epochs_s.append(end_s - begin_s)
-            _between_epochs(checkpoints)
+            _between_epochs(checkpoints, keeper, epochs_s)
             end_s = time.monotonic()
     gc.enable()
     after = usage()
     events.emit("measured", t=end_s)
+    if keeper and not keeper.each:
+        keeper.keep(spec.epochs, math.fsum(epochs_s) or end_s - begun_s)
     events.step = "after the last step"
     taken = slice(begun, None)
     losses, metrics = finite_losses(samples, taken), own.columns(samples)
@@ -58,6 +63,8 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
         epochs_s=epochs_s,
         checkpoints=told,
     )
+    if keeper:
+        keeper.emit(events)
 
 
 def _take_step(trainer: Trainer, samples: Samples, index: int, events: Events, own: "OwnMetrics") -> None:
@@ -68,11 +75,13 @@ def _take_step(trainer: Trainer, samples: Samples, index: int, events: Events, o
         own.after_step()
 
 
-def _between_epochs(checkpoints: CheckpointStore | None) -> None:
-    """Collect the garbage of an epoch, which is not done during it, and write the checkpoint."""
+def _between_epochs(checkpoints: CheckpointStore | None, keeper: ModelKeeper | None, epochs_s: list[float]) -> None:
+    """Collect the garbage of an epoch, which is not done during it, write the checkpoint, and keep the model."""
     gc.collect()
     if checkpoints:
         checkpoints.write()
+    if keeper and keeper.each:
+        keeper.keep(len(epochs_s), math.fsum(epochs_s))
 
 
 def warm_up(spec: Spec, trainer: Trainer, events: Events) -> Samples:
