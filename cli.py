@@ -29,6 +29,7 @@ COMMANDS = {
     "selftest": "commands.selftest.command:selftest",
     "compare": "commands.compare.command:compare",
     "history": "commands.history:history",
+    "quality": "commands.quality:quality",
     "report": "commands.compare.command:report",
     "results": "commands.results.command:results",
     "kubernetes": "commands.kubernetes.command:kubernetes",

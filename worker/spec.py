@@ -312,6 +312,15 @@ class LoadRequest(Strict, frozen=True):
     """The tokens of each answer; None where it is an image."""
 
 
+class QualitySpec(Strict, frozen=True):
+    """Models whose images are held against real ones, ``spec`` being a training of the classifier on these."""
+
+    spec: Spec
+    models: dict[str, str]
+    """The files of the models by the digests of their weights."""
+    samples: Annotated[int, Meta(ge=2, le=100_000)]
+
+
 def parsed(into: type[_Request], text: str) -> _Request:
     """Return the request that a JSON object holds. Raises SpecError that names the key, its value and what would do."""
     try:

@@ -10,6 +10,7 @@ import pandas as pd
 from analysis.warnings.types import AnalysisWarning
 from suite.records.record import SCALED_EPOCH, MetricValue
 from suite.request.traits import traits_of
+from suite.results.quality import QUALITY_METRICS
 
 Better = Literal["more", "less"]
 
@@ -99,9 +100,11 @@ def spread(trials: pd.DataFrame) -> Spread:
             column = f"{model}/{name}" if of_probe else f"training/{model}/{name}"
             metric = metrics.get(column)
             if metric is None:
-                # It is the throughput once more.
-                scaled = name == SCALED_EPOCH
-                metric = metrics[column] = Metric(name, column, value.unit, value.better, str(model), of_probe, scaled)
+                # The first is the throughput once more; the others were measured after the run, and no target's speed.
+                supports = name in (SCALED_EPOCH, *QUALITY_METRICS)
+                metric = metrics[column] = Metric(
+                    name, column, value.unit, value.better, str(model), of_probe, supports
+                )
             if (value.unit, value.better) == (metric.unit, metric.better):
                 columns.setdefault(metric.column, {})[index] = value.value
             else:

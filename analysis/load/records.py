@@ -24,6 +24,7 @@ from suite.records.differences import HOST, INSIDE, facts
 from suite.records.environment import Environment
 from suite.records.reader import NewerRecordError, Projection, UnusableRecordError, environments_of, job_of, remembered
 from suite.results.files import open_small
+from suite.results.quality import RunQuality, read_quality
 from suite.sweep.below import runs_below
 
 RECORD = Projection((*TABLE, *AUDIT), FURTHER)
@@ -82,8 +83,9 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
     unique = list(dict.fromkeys(run for directory in normal for run in runs_below(directory)))
     for directory in unique:
         before = len(rows)
+        quality = read_quality(directory)
         for path in _files(directory):
-            row = _row(path)
+            row = _row(path, quality)
             if isinstance(row, AnalysisWarning):
                 warnings.append(row)
             else:
@@ -111,12 +113,14 @@ def read_record(path: str) -> Any:  # noqa: ANN401 (its type is made of the tabl
         return skipped_record(path, str(error))
 
 
-def _row(path: str) -> tuple[Any, ...] | AnalysisWarning:
+def _row(path: str, quality: RunQuality | None) -> tuple[Any, ...] | AnalysisWarning:
     """Return the values of a record, or why there are none."""
     try:
         if isinstance(record := read_record(path), AnalysisWarning):
             return record
         _check(record)
+        if quality and record.kept:
+            record.metrics = {**record.metrics, **quality.metrics_of(record.kept)}
         steps = record.steps
         return (
             *RECORD.row(record),

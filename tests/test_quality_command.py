@@ -1,0 +1,128 @@
+"""``bench quality``: once per distinct model, beside the records, and in every comparison."""
+
+import json
+from base64 import b64decode
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import cli
+from analysis.compare.comparison import compare
+from analysis.load.records import load
+from commands import quality as command
+from scenarios.datasets.resolve import resolve
+from suite.job.profiles import Sizes
+from suite.plan import Plan
+from suite.records.record import KeptModel
+from suite.request.request import RunRequest
+from suite.results.quality import ModelQuality, read_quality
+from suite.results.store import PLAN, Run, write_atomic
+from tests.analysis.conftest import record
+from tests.worker.conftest import spec
+from tests.worker.test_epochs import EPOCHS, directory, epochs
+from tests.worker.test_keeping import models_of
+
+__all__ = ["directory", "epochs", "spec"]
+DIGESTS = ["ab" * 32, "cd" * 32]
+Bench = Callable[..., Result]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "_STEPS", 30)
+    monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
+    return lambda *words: CliRunner().invoke(cli.main, ["quality", *words], prog_name="bench")
+
+
+def trained(run: Run, data: Path, kept: list[KeptModel]) -> None:
+    """Store a run of a GAN that kept these models, in blocks of two targets."""
+    name, dataset = resolve(f"mnist:{data}", data)
+    sizes = Sizes(batch=4, image_px=28, channels=1, warmup_steps=0, steps=30, epochs=EPOCHS)
+    job = {"scenario": "real", "model": "gan", "data": name, "dataset": dataset, "sizes": sizes, "keep_model": "each"}
+    records = [
+        record("run", target=target, block=block, kept=kept, **job)
+        for block in range(2)
+        for target in ("bare-metal", "container")
+    ]
+    request = RunRequest.of({"scenario": "real", "model": ("gan",), "data": f"mnist:{data}", "keep_model": "last"})
+    targets = ("bare-metal", "container")
+    plan = Plan(jobs=(records[0].job,), targets=targets, blocks=2, trial_timeout_s=60, request=request)
+    write_atomic(run.directory / PLAN, plan.model_dump_json())
+    for each in records:
+        run.save(each)
+
+
+def test_each_distinct_model_is_measured_and_the_comparison_has_it(
+    bench: Bench, tmp_path: Path, directory: Path, epochs: dict[str, Any]
+) -> None:
+    said, _ = models_of({**epochs, "keep_model": "each"})
+    run = Run(tmp_path / "run")
+    run.keep_models({model["weights_sha256"]: b64decode(model["text"]) for model in said})
+    kept = [
+        KeptModel(size_bytes=1, **{name: model[name] for name in ("weights_sha256", "epoch", "training_s")})
+        for model in said
+    ]
+    trained(run, directory, kept)
+    done = bench("run", "--samples", "40", "--reach", "1000")
+    assert done.exit_code == 0, done.output
+    assert "gan on container, epoch 3" in done.output
+    assert "4 of 4 trials reach 1000, on average after" in done.output
+    found = read_quality(run.directory)
+    assert found
+    assert {*found.models} == {model.weights_sha256 for model in kept}
+    (group,) = compare(load([run.directory])).groups
+    estimates = {summary.target: summary.estimates for summary in group.targets}
+    last = found.models[kept[-1].weights_sha256]
+    assert estimates["container"]["own-frechet"].value == pytest.approx(last.own_frechet)
+    assert estimates["container"]["own-frechet"].ratio == pytest.approx(1)
+    assert estimates["container"]["time-to-quality"].value == pytest.approx(kept[0].training_s)
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The models that were measured, by call; the second is better than the first."""
+    calls: list[list[str]] = []
+
+    def fake(_run: Path, _job: object, digests: list[str], _samples: int) -> dict[str, ModelQuality]:
+        calls.append(digests)
+        distance = {DIGESTS[0]: 50.0, DIGESTS[1]: 5.0}
+        return {each: ModelQuality(own_score=2, own_frechet=distance[each], accuracy=0.9) for each in digests}
+
+    monkeypatch.setattr(command, "_measured", fake)
+    return calls
+
+
+def kept(*digests: str) -> list[KeptModel]:
+    return [
+        KeptModel(weights_sha256=digest, epoch=number, training_s=10.0 * number, size_bytes=1)
+        for number, digest in enumerate(digests, start=1)
+    ]
+
+
+def test_a_model_is_measured_once_for_a_number_of_samples(
+    bench: Bench, tmp_path: Path, directory: Path, measured: list[list[str]]
+) -> None:
+    trained(Run(tmp_path / "run"), directory, kept(*DIGESTS))
+    assert bench("run", "--reach", "6").output.splitlines()[-1] == (
+        "4 of 4 trials reach 6.00, on average after 20.0 s of training"
+    )
+    told = json.loads(bench("run", "--reach", "1", "--json").output)
+    assert told["quality"]["reach"] == 1
+    assert measured == [DIGESTS]
+    assert bench("run", "--reach", "1").output.splitlines()[-1] == "0 of 4 trials reach 1.00"
+    bench("run", "--samples", "100")
+    assert measured == [DIGESTS, DIGESTS], "other samples are another number"
+
+
+def test_what_cannot_be_measured_is_refused(bench: Bench, tmp_path: Path, directory: Path) -> None:
+    trained(Run(tmp_path / "none"), directory, [])
+    assert "none kept no models" in bench("none").output
+    trained(Run(tmp_path / "run"), directory, kept(DIGESTS[0]))
+    assert "has 42 images of 10 classes; 2 to 1000 are needed, and 2048 images" in bench("run").output
+    assert "run/models/" + DIGESTS[0] in bench("run", "--samples", "40").output
+    Path(tmp_path / "run/quality.json").write_text('{"models": 1}')
+    assert "quality.json is no quality of this suite" in bench("run").output
