@@ -8,7 +8,7 @@ on something else as well, and that is where to look.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -30,6 +30,7 @@ from analysis.explain.explanation import (
 from analysis.load.metrics import Metric, with_trait
 from analysis.load.records import Records
 from analysis.statistics.ratios import locate
+from suite.job.datasets import SYNTHETIC
 from suite.job.envelope import parse_bytes
 from suite.job.job import BETWEEN
 from suite.records.record import Rank
@@ -44,11 +45,12 @@ PREDICTORS: Mapping[str, tuple[str, ...]] = {
     "data": _DISK,
     "copy": ("memory/host-to-device-pinned", "memory/host-to-device-pageable"),
     "compute": _CPU,
+    "between epochs": ("disk/sequential-write-throughput",),
 }
 """The columns of the metrics that predict each part; the first that was measured counts.
 
-Warm-up steps count as computing. Data are read from the disk in a cold trial only: in a warm one no probe predicts
-them.
+Warm-up steps count as computing. What does not wait for the disk that the probe measures has no prediction: data of a
+warm trial, and checkpoints but for those of drawn data with fsync.
 """
 _HOST = ["host_cpu_model", "cpus", "memory_bytes", "threads"]
 _LAYERS = ("engine", "provider", "accelerator", "image", "isa")
@@ -81,8 +83,11 @@ def predictions(
         first = training.loc[(*vars(one.job).values(), one.model, one.target)]
         same = probes[probes["key"] == first["key"]]
         ratios = _ratios(same, metrics, one.target, force) if len(same) else {}
+        synced = one.job.data == SYNTHETIC and "checkpoint=fsync" in first["settings"]
+        waits = {"data": first["page_cache"] == "cold", "between epochs": synced}
+        off_disk = {name for name, holds in waits.items() if not holds}
         decides = not (one.withheld or _withheld(comparison, one.target))
-        found.append(predict(one, ratios, cold=first["page_cache"] == "cold", decides=decides))
+        found.append(predict(one, ratios, off_disk, decides=decides))
     return found
 
 
@@ -171,9 +176,12 @@ def _ratios(probes: pd.DataFrame, metrics: Sequence[Metric], target: str, force:
     return found
 
 
-def predict(one: Explanation, ratios: Found, *, cold: bool, decides: bool = True) -> Prediction | None:
-    """Predict one explanation from what the probes lost; None where no probe says anything about any part."""
-    predicted = tuple(filter(None, (_predicted(part, ratios, cold=cold, decides=decides) for part in one.parts)))
+def predict(one: Explanation, ratios: Found, off_disk: Set[str], *, decides: bool = True) -> Prediction | None:
+    """Predict one explanation from what the probes lost; None where no probe says anything about any part.
+
+    ``off_disk`` are the parts that no probe of the disk predicts.
+    """
+    predicted = tuple(filter(None, (_predicted(part, ratios, off_disk, decides=decides) for part in one.parts)))
     if all(found.by is None for found in predicted):
         return None
     difference_s = math.fsum(found.difference_s for found in predicted)
@@ -190,10 +198,10 @@ def predict(one: Explanation, ratios: Found, *, cold: bool, decides: bool = True
     return Prediction(predicted, difference_s, interval, apart, silent)
 
 
-def _predicted(part: TimeDifference, ratios: Found, *, cold: bool, decides: bool) -> Predicted | None:
+def _predicted(part: TimeDifference, ratios: Found, off_disk: Set[str], *, decides: bool) -> Predicted | None:
     if part.name == OPENING:
         return Predicted(part.name, None, None, part.difference_s, part.interval, False)
-    names = () if part.name == "data" and not cold else PREDICTORS.get(part.name, ())
+    names = () if part.name in off_disk else PREDICTORS.get(part.name, ())
     if (name := next((name for name in names if name in ratios), None)) is None:
         return None
     metric, ratio = ratios[name]

@@ -19,7 +19,7 @@ from provisioning.kubernetes.cluster import Cluster, Object, kubeconfig, not_ins
 from provisioning.kubernetes.execution import PodNode, await_end, cpus_inside, first_process, kernel_inside
 from provisioning.kubernetes.node import CONTAINERD, ClusterNode, import_image, local_name, others_on
 from provisioning.kubernetes.opening import SERVICE_RIGHTS, Opening, changed, open_service
-from provisioning.kubernetes.pod import USER, Placement, manifest
+from provisioning.kubernetes.pod import CLAIMED, USER, Placement, manifest
 from provisioning.kubernetes.refusals import refused_as_request
 from provisioning.kubernetes.states import PodState, container_status
 from provisioning.nodes import WrappedNode, local_node
@@ -37,6 +37,7 @@ RIGHTS = {
     "pods/exec": ("get", "create"),
     "events": ("list", "watch"),
 }
+CLASS_RIGHTS = {"storageclasses.storage.k8s.io": ("list",)}
 KINDS = ("v1/pods",)
 TOLD_WITHIN_S = 10.0
 ASKED_WITHIN_S = 2.0
@@ -83,6 +84,11 @@ class PodOptions(OptionGroup):
     )
     containerd: Text | None = about(None, "Socket of the containerd of this machine.", meaning=False)
     runtime_class: Text | None = about(None, "Runtime class of the pods, such as gvisor or kata.")
+    storage_class: Text | None = about(
+        None,
+        f"Storage class of the disk that trials write to (the disk probe, {option('checkpoint_every')}): a claim of "
+        f"{CLAIMED} per pod, removed with it. Default: a directory of this machine.",
+    )
 
 
 @dataclass(frozen=True)
@@ -166,6 +172,7 @@ class KubernetesEngine(ContainerEngine):
                 f"the node {self._node.name} is another machine: its image comes from a registry",
                 remedy=f"name the one that has {image_reference(image.digest)} with {option('registry')}",
             )
+        self._check_storage_class()
         cpuinfo = ""
         cpu_sets: list[tuple[int, ...]] = []
         with local_node((), None) as host, ExitStack() as stack:
@@ -182,6 +189,18 @@ class KubernetesEngine(ContainerEngine):
         static = self._node.kubelet.get("cpuManagerPolicy") == "static"
         exclusive = static and all(len(cpu_set) == cpus for cpu_set in cpu_sets)
         return Allotment(tuple(cpu for cpu_set in cpu_sets for cpu in cpu_set) if exclusive else None, cpuinfo)
+
+    def _check_storage_class(self) -> None:
+        """Raise RequestError for a storage class that the cluster does not have."""
+        if not (wanted := self.settings.get("storage_class")):
+            return
+        self._cluster.demand(CLASS_RIGHTS)
+        items = self._cluster.get("/apis/storage.k8s.io/v1/storageclasses")["items"]
+        if wanted not in (known := [item["metadata"]["name"] for item in items]):
+            raise RequestError(
+                f"the cluster has no storage class {wanted}",
+                remedy=f"choose {option('storage_class')} from: {', '.join(known) or 'none, create one'}",
+            )
 
     def _try(self, host: Node, spec: ContainerSpec) -> None:
         """Open a pod before anything is measured. Raises RequestError where the cluster or the node refuses it."""
@@ -203,7 +222,7 @@ class KubernetesEngine(ContainerEngine):
         return "host"
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
-        if spec.data and spec.data[2]:
+        if spec.data and spec.data[2] and not self.settings.get("storage_class"):
             node.run(["chown", f"{USER}:{USER}", "--", spec.data[0]])
         Opening(self._cluster, spec.name, node.opening).open(manifest(spec, self._placement(spec)))
 
@@ -292,7 +311,9 @@ class KubernetesEngine(ContainerEngine):
     def _placement(self, spec: ContainerSpec) -> Placement:
         registry = self.settings.get("registry")
         image = f"{registry}/{image_reference(spec.image)}" if registry else local_name(spec.image)
-        return Placement(self._node.hostname, image, bool(registry), self.settings.get("runtime_class"))
+        return Placement(
+            self._node.hostname, image, bool(registry), *map(self.settings.get, ("runtime_class", "storage_class"))
+        )
 
     def _inside(self, node: Node, name: str) -> PodNode:
         return PodNode(

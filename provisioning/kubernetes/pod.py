@@ -17,6 +17,7 @@ LIVES_AT_MOST_S = 24 * 3600
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (inside the pod)
 MIB = 1 << 20
+CLAIMED = "20Gi"
 ANNOTATIONS = {
     # Another container in the pod, or an eviction for a better place, would be measured, too.
     "sidecar.istio.io/inject": "false",
@@ -49,6 +50,8 @@ class Placement:
     pulled: bool = False
     """Whether the node pulls an image that it does not have."""
     runtime_class: str | None = None
+    storage_class: str | None = None
+    """The class of the claim that is written to; None for a directory of the node."""
 
 
 def manifest(spec: ContainerSpec, placement: Placement) -> Object:
@@ -62,7 +65,9 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
     volumes = [PodVolume(path.strip("/").replace("/", "-"), {"emptyDir": memory}, path) for path in paths]
     if spec.data:
         directory, target, writable = spec.data
-        source = {"hostPath": {"path": directory, "type": "Directory"}}
+        source: Object = {"hostPath": {"path": directory, "type": "Directory"}}
+        if writable and placement.storage_class:
+            source = {"ephemeral": {"volumeClaimTemplate": {"spec": _claim(placement.storage_class)}}}
         volumes.append(PodVolume("data", source, target, read_only=not writable))
     template = pod_template(
         {
@@ -88,6 +93,12 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
     )
     template["metadata"] |= {"name": spec.name, "ownerReferences": owners()}
     return {"apiVersion": "v1", "kind": "Pod", **template}
+
+
+def _claim(storage_class: str) -> Object:
+    """Return a claim of one size for all jobs and probes: many providers give more IOPS to larger volumes."""
+    size = {"requests": {"storage": CLAIMED}}
+    return {"accessModes": ["ReadWriteOnce"], "storageClassName": storage_class, "resources": size}
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,24 @@ def test_data_that_come_from_the_page_cache_have_no_probe(tmp_path: Path, save: 
     assert "data" in one.prediction.silent
 
 
+@pytest.mark.parametrize("mode", ["fsync", "on"])
+def test_checkpoints_are_predicted_by_the_disk_where_they_wait_for_it(tmp_path: Path, save: Any, mode: str) -> None:
+    rng = np.random.default_rng(0)
+    for block in range(8):
+        for target, written_s, rate in (("bare-metal", 1.0, 500), ("vm", 2.0, 250)):
+            own = training(rng)
+            timeline = own["timeline"].model_copy(update={"between_epochs_s": written_s})
+            save(block=block, target=target, checkpoint=mode, **{**own, "timeline": timeline})
+            disk = probe("disk", sequential_write_throughput=(rate * math.exp(rng.normal(0, 0.003)), "MiB/s", "more"))
+            save("probes", block=block, target=target, **disk, **OPTIONS)
+    (one,) = explained_by(load([tmp_path / "run", tmp_path / "probes"])).explanations
+    if mode == "on":
+        assert one.prediction is None
+    else:
+        assert parts(one)["between epochs"].by == "disk/sequential-write-throughput"
+        assert parts(one)["between epochs"].difference_s == pytest.approx(1.0, rel=0.02)
+
+
 def test_where_measurement_and_prediction_part_a_sentence_says_so(tmp_path: Path, save: Any) -> None:
     one = made(tmp_path, save, state="cold", compute=20.0)
     assert [name for name, each in parts(one).items() if each.parts] == ["compute"]

@@ -150,3 +150,7 @@ def test_a_pod_that_cannot_be_opened_before_the_plan_names_node_and_cpus(
     server.answers[f"POST {PODS}"] = 403, {"message": f'{FORBIDDEN}pod rejected: RuntimeClass "kata" not found'}
     with pytest.raises(RequestError, match=r"node n1.*does not have this runtime class"):
         engine.allotment(image, 2, 1 << 30)
+    server.answers["GET /apis/storage.k8s.io/v1/storageclasses"] = 200, {"items": [{"metadata": {"name": "fast"}}]}
+    with pytest.raises(RequestError, match="the cluster has no storage class slow") as raised:
+        KUBERNETES.configured({**engine.settings, "storage_class": "slow"}).allotment(image, 2, 1 << 30)
+    assert raised.value.remedy == "choose --storage-class from: fast"

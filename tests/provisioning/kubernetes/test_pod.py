@@ -96,6 +96,15 @@ def test_a_data_set_is_read_only_and_a_scratch_volume_is_not() -> None:
         assert at(sent, "spec.containers.0.volumeMounts")[-1]["readOnly"] is not writable
 
 
+def test_what_is_written_lies_on_a_claim_of_the_class_that_is_named() -> None:
+    place = replace(PLACE, storage_class="fast")
+    sent = manifest(replace(SPEC, data=("/scratch", "/mnt/data", True)), place)
+    claim = at(sent["spec"]["volumes"][-1], "ephemeral.volumeClaimTemplate.spec")
+    assert (claim["storageClassName"], at(claim, "resources.requests.storage")) == ("fast", "20Gi")
+    read = manifest(replace(SPEC, data=("/data/set", "/mnt/data", False)), place)
+    assert "hostPath" in read["spec"]["volumes"][-1], "a data set is not copied"
+
+
 def test_ablations_and_options_change_what_they_name_alone() -> None:
     usual = manifest(SPEC, PLACE)
     for spec, place, path, value in (
