@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from provisioning.cgroup import limits as cgroups
-from provisioning.machines.base import get_provider
 from provisioning.nodes import local_node
 from provisioning.remote.machine import machine
 from provisioning.targets import Choices, enters_tree
@@ -19,7 +18,7 @@ def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: Traits) 
     """Raise RequestError for an ablation that changes a property which cannot be switched in this run."""
     properties = properties_of(name)
     _refuse_with_scenario(name, properties, choices, scenario)
-    if hindrance := get_provider(choices.provider).hindrance(properties, choices.image):
+    if hindrance := choices.provider_of(properties).hindrance(properties, choices.image):
         raise RequestError(f"{option('ablate')} {name}: {hindrance[0]}", remedy=hindrance[1])
     if reason := next(hindrances(properties, choices, recipe), None):
         raise RequestError(f"{option('ablate')} {name}: {reason}", remedy="leave it out, or change the other option")
@@ -80,17 +79,19 @@ def _hindrances_of_engine(properties: Properties, choices: Choices) -> Iterator[
         yield reason
     if properties.engine == engine.name:
         yield "it is the engine of the run already"
+    elif properties.provider == choices.provider:
+        yield "it is the machine provider of the run already"
     elif properties.oci_runtime and properties.oci_runtime == engine.runtime:
         yield "it is the OCI runtime of the run already"
-    elif properties.engine or properties.oci_runtime:
+    elif properties.engine or properties.oci_runtime or properties.provider:
         try:
-            switched = choices.engine_of(properties)
+            switched = choices.provider_of(properties) if properties.provider else choices.engine_of(properties)
             with _machines(choices) as nodes:
                 for node in nodes:
                     engine.check_machine(node)
                     switched.version(node)
         except BenchError as error:
-            yield error.message
+            yield "; ".join(filter(None, (error.message, error.remedy)))
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from provisioning.paths import home, runtime, state
 from suite.errors import BenchError, CommandError
 from suite.interruption import uninterrupted
 from suite.process_identity import ProcessIdentity
-from suite.registries import ENGINES
+from suite.registries import ENGINES, MACHINES
 from suite.results import files
 from suite.results.store import sweep_temporaries, write_atomic
 
@@ -103,6 +103,11 @@ def _remove_container(name: str) -> None:
     ENGINES.get(engine).remove_local(name)
 
 
+def _remove_machine(name: str) -> None:
+    provider, _, name = name.partition(":")
+    MACHINES.get(provider).remove_local(name)
+
+
 @dataclass(frozen=True)
 class LedgerKind:
     """A kind of thing: the form of its names, whole, and what removes one."""
@@ -118,6 +123,7 @@ KINDS: dict[str, LedgerKind] = {
     "cgroup": LedgerKind(r"virtbench-[0-9a-f]{12}", cgroups.remove),
     "netns": LedgerKind(netns.FORM, netns.remove),
     "container": LedgerKind(r"[a-z][a-z0-9_-]*:virtbench-[0-9a-f]{12}", _remove_container),
+    "machine": LedgerKind(r"[a-z][a-z0-9_-]*:virtbench-vm-[0-9a-f]{12}@\S+", _remove_machine),
     "kubernetes": LedgerKind(owned.FORM, owned.remove),
     "run-directory": LedgerKind(r"/.*", lambda what: sweep_temporaries(Path(what))),
 }

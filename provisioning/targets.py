@@ -11,7 +11,7 @@ from provisioning.layers.container import ContainerLayer
 from provisioning.layers.userland import OwnEnvironmentLayer, UserlandLayer
 from provisioning.layers.vm import VmLayer
 from provisioning.machines.accelerator import Accelerator
-from provisioning.machines.base import DEFAULT_PROVIDER, GuestSpec, get_provider
+from provisioning.machines.base import DEFAULT_PROVIDER, GuestSpec, MachineProvider, get_provider
 from provisioning.volumes import Volume
 from suite.errors import RequestError, option
 from suite.interfaces import Layer
@@ -51,6 +51,10 @@ class Choices:
         """Return the engine of containers with these properties. Raises RequestError if it cannot be had."""
         engine = get_engine(properties.engine) if properties.engine else self.container_engine
         return engine.run_by(properties.oci_runtime) if properties.oci_runtime else engine
+
+    def provider_of(self, properties: Properties) -> MachineProvider:
+        """Return the machine provider of guests with these properties."""
+        return get_provider(properties.provider or self.provider)
 
     @cached_property
     def engines(self) -> Mapping[str, ContainerEngine]:
@@ -119,7 +123,7 @@ def layers(
     """Return the stack of a target, from the machine upwards."""
     engine = choices.engine_of(properties)
     guest = GuestSpec(choices.image, choices.accelerator, envelope, choices.vfio, volume=volume, properties=properties)
-    vm = VmLayer(get_provider(choices.provider), guest)
+    vm = VmLayer(choices.provider_of(properties), guest)
     store = engine.guest_store.file if engine.guest_store else None
     writable = volume is not None and volume.writable
     container = ContainerLayer(

@@ -122,7 +122,11 @@ AGGRESSORS = Registry(
 )
 """The aggressors that train nothing; every workload is an aggressor, too."""
 
-MACHINES = Registry("virtbench.machines", "machine provider", {"qemu": "provisioning.machines.qemu:QEMU"})
+MACHINES = Registry(
+    "virtbench.machines",
+    "machine provider",
+    {"qemu": "provisioning.machines.qemu:QEMU", "libvirt": "provisioning.machines.libvirt:LIBVIRT"},
+)
 
 ABLATIONS = Registry(
     "virtbench.ablations",
@@ -148,6 +152,7 @@ ABLATIONS = Registry(
         "virtiofs": "suite.job.ablations:VIRTIOFS",
         "data-layer": "suite.job.ablations:DATA_LAYER",
         "microvm": "suite.job.ablations:MICROVM",
+        "libvirt": "suite.job.ablations:LIBVIRT",
         "disk-cache": "suite.job.ablations:DISK_CACHE",
     },
 )

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 
 from provisioning.lab.nat import rules_for
+from provisioning.machines.base import get_provider
 from provisioning.nodes import local_node
 from provisioning.targets import Choices
 from suite.errors import RequestError, option
@@ -31,6 +32,8 @@ def lab_job(
             f"{option('lab')} {lab}: {needs(request, scenario, 'node')}",
             remedy=f"write nodes={count}, or ask for fewer",
         )
+    if VMS.intersection(targets):
+        get_provider(choices.provider).check_lab()
     if "container" in targets:
         choices.container_engine.check_network(asked.network, in_lab=True)
         if asked.network == "bridge":

@@ -188,6 +188,8 @@ def ablations_of(
             properties = ablations.properties_of(name)
             if properties.engine and scenario.joined:
                 get_engine(properties.engine).check_network(request.joining.network, in_lab=not choices.inventory)
+            if properties.provider and scenario.joined and not choices.inventory:
+                choices.provider_of(properties).check_lab()
             if properties.lower_isa:
                 lower(capability)
             kept.append(name)

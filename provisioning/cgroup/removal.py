@@ -32,7 +32,9 @@ def remove(name: str) -> None:
 def _is_left(path: Path) -> bool:
     """Kill what is in the directory of a group and remove it, if the kernel lets it go now."""
     try:
-        for pid in (path / "cgroup.procs").read_text().split():
+        # A threaded group of version 2 lists no processes; a signal to a thread is one to its process.
+        threads = path / "cgroup.threads"
+        for pid in (threads if threads.exists() else path / "cgroup.procs").read_text().split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
         path.rmdir()

@@ -89,6 +89,14 @@ class MachineProvider(Protocol):
         """
         return None
 
+    def check_lab(self) -> None:
+        """Raise RequestError if no guest of it can be on the nodes of a lab."""
+        return
+
+    def remove_local(self, name: str) -> None:  # noqa: ARG002 (some have)
+        """Remove a machine that the ledger holds as ``machine``, without an open node: the ledger calls this."""
+        return
+
     def booted(self, node: Node, spec: GuestSpec) -> AbstractContextManager[Guest]:
         """Boot the guest on the node and wait until it takes commands; at the end nothing of it is left.
 

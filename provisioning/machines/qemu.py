@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
 from types import MappingProxyType
+from typing import Any
 
 from provisioning.images.image import Image
 from provisioning.images.pack import FIRST_MODULES, add_modules, cpio, joined
-from provisioning.lab import tap
 from provisioning.lab.connectivity import free_port
 from provisioning.machines import accelerator, ssh, virtiofs
 from provisioning.machines import qemu_command as qemu
@@ -119,6 +119,19 @@ class Qemu(MachineProvider):
                     return "the file system of the images allows no other", "leave it out, or change the other option"
         return None
 
+    def command(self, spec: qemu.QemuSpec) -> Sequence[str]:
+        """Return the command that starts it on its node."""
+        return qemu.qemu_argv(spec)
+
+    @contextmanager
+    def running(self, node: Node, spec: qemu.QemuSpec) -> Iterator[Process]:
+        """Run QEMU. Yields a process that lives as long as it does, and whose output is the guest's console."""
+        yield node.start(self.command(spec))
+
+    def ask(self, node: Node, spec: qemu.QemuSpec, command: str) -> Any:  # noqa: ANN401 (whatever the command defines)
+        """Send a command of QMP to the running QEMU; return its answer. Raises CommandError if there is none."""
+        return qemu.execute(node, spec.qmp, command)
+
     @contextmanager
     def booted(self, node: Node, spec: GuestSpec) -> Iterator[Guest]:
         within_s = READY_WITHIN_S[spec.accelerator]
@@ -131,21 +144,25 @@ class Qemu(MachineProvider):
             if spec.shared_directory:
                 cpus = spec.envelope.cpus if spec.properties.pinned else None
                 virtiofs.serve(node, str(spec.shared_directory), f"{directory}/{virtiofs.SOCKET}", cpus)
-            process = node.start(qemu.qemu_argv(started))
+            process = stack.enter_context(self.running(node, started))
             console = GuestConsole(process)
             stack.callback(console.close)
             stack.callback(process.kill)
             try:
-                _wait_until_ready(console, process, started, within_s)
+                _wait_until_ready(console, process, self.command(started), within_s)
                 with node.opening.paused():
                     if spec.properties.pinned:
                         # Each virtual CPU has a host CPU of its own; other threads stay anywhere in the envelope.
-                        for cpu, thread in zip(started.cpus, qemu.vcpu_threads(node, started.qmp), strict=True):
+                        threads = qemu.vcpu_threads(self.ask(node, started, "query-cpus-fast"))
+                        for cpu, thread in zip(started.cpus, threads, strict=True):
                             node.run(["taskset", "--pid", "--cpu-list", str(cpu), str(thread)])
-                    guest = _guest(node, spec, started, access)
+                    limits = qemu.disk_limits(self.ask(node, started, "query-block"))
+                    guest = _guest(spec, started, access, limits)
                 stack.enter_context(ssh.connection(node, access, within_s))
                 yield guest
-                _end(node, access, process, started)
+                if console.flood:
+                    raise console.flood
+                _end(node, access, process)
             except BenchError as error:
                 raise _explained(error, process, console) from error
 
@@ -164,9 +181,6 @@ def _qemu_spec(node: Node, spec: GuestSpec, directory: PurePath, access: ssh.Ssh
         ssh.make_keys(machine, str(files))
         archive = _run_files(machine, files, spec)
         (files / "initrd").write_bytes(joined(spec.image.file("initrd.img").read_bytes(), archive))
-    words = tap.qemu_words(spec.tap) if spec.tap else []
-    if spec.shared_directory:
-        words += virtiofs.qemu_words(f"{directory}/{virtiofs.SOCKET}", spec.envelope.memory_bytes)
     return qemu.QemuSpec(
         name=directory.name,
         accelerator=spec.accelerator,
@@ -178,7 +192,8 @@ def _qemu_spec(node: Node, spec: GuestSpec, directory: PurePath, access: ssh.Ssh
         disks=tuple(_disks(node, spec)),
         ssh_port=access.port,
         pinned=spec.properties.pinned,
-        more=tuple(words),
+        data_socket=f"{directory}/{virtiofs.SOCKET}" if spec.shared_directory else None,
+        tap=spec.tap,
         vfio=spec.vfio,
         microvm=spec.properties.microvm,
         tsc_khz=_tsc_khz(node) if spec.properties.microvm and spec.accelerator == "tcg" else 0,
@@ -236,7 +251,9 @@ def _run_files(node: Node, directory: Path, spec: GuestSpec) -> bytes:
     return archive
 
 
-def _guest(node: Node, spec: GuestSpec, started: qemu.QemuSpec, access: ssh.SshAccess) -> Guest:
+def _guest(
+    spec: GuestSpec, started: qemu.QemuSpec, access: ssh.SshAccess, disk_limits: Mapping[str, int | None]
+) -> Guest:
     direct, bus = started.disks[0].direct, " over MMIO" if started.microvm else ""
     substitutes = ["accelerator:tcg"] if spec.accelerator == "tcg" else []
     if spec.properties.direct_io and not direct:
@@ -244,33 +261,30 @@ def _guest(node: Node, spec: GuestSpec, started: qemu.QemuSpec, access: ssh.SshA
     facts = {
         "accelerator": spec.accelerator,
         "host_cpus": list(started.cpus) if spec.properties.pinned else None,
-        **qemu.disk_limits(node, started.qmp),
+        **disk_limits,
         "disk": f"virtio-blk{bus} raw {'cache=none aio=native' if direct else 'cache=writeback aio=threads'}",
     }
     return Guest(access.wrap, facts, tuple(substitutes))
 
 
-def _wait_until_ready(console: GuestConsole, process: Process, spec: qemu.QemuSpec, within_s: float) -> None:
+def _wait_until_ready(console: GuestConsole, process: Process, command: Sequence[str], within_s: float) -> None:
     if console.wait_until_ready(within_s):
         return
     if not process.running():
-        raise MeasurementError("QEMU ended before its guest was ready", kind="boot", command=qemu.qemu_argv(spec))
+        raise MeasurementError("QEMU ended before its guest was ready", kind="boot", command=command)
     raise MeasurementError(
         f"the guest was not ready within {within_s:.0f} s",
         kind="boot",
-        command=qemu.qemu_argv(spec),
+        command=command,
         remedy=f"see what its console says; on a slow host try {option('accel')} tcg or fewer CPUs",
     )
 
 
-def _end(node: Node, access: ssh.SshAccess, process: Process, spec: qemu.QemuSpec) -> None:
-    """Shut the guest down in order; tell QEMU to quit if the guest does not end by itself."""
+def _end(node: Node, access: ssh.SshAccess, process: Process) -> None:
+    """Shut the guest down in order; one that does not end is killed with QEMU."""
     node.run(access.wrap(["busybox", "poweroff"]), check=False)
     deadline = time.monotonic() + ENDS_WITHIN_S
-    while process.running():
-        if time.monotonic() > deadline:
-            qemu.end(node, spec.qmp)
-            return
+    while process.running() and time.monotonic() < deadline:
         time.sleep(0.02)
 
 

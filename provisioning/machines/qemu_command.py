@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provisioning.machines import qmp
+from provisioning.lab.tap import Tap, qemu_words
+from provisioning.machines import qmp, virtiofs
 from provisioning.machines.accelerator import PROGRAM, Accelerator
-from suite.errors import CommandError
 from suite.interfaces import Node
 from suite.job.envelope import format_cpu_list, most_processes
 from suite.job.properties import DISK_LIMITS, DiskLimit
@@ -52,8 +52,9 @@ class QemuSpec:
     """Whether it has QEMU's machine type ``microvm``, and virtio over MMIO."""
     tsc_khz: int = 0
     """The rate of the TSC of an emulated microvm, which has no clock to find it by: on a busy host it would hang."""
-    more: tuple[str, ...] = ()
-    """Further words of the command line."""
+    data_socket: str | None = None
+    """The socket of the virtiofs daemon that shares a directory with it."""
+    tap: Tap | None = None
 
     @property
     def qmp(self) -> str:
@@ -71,17 +72,17 @@ def qemu_argv(spec: QemuSpec) -> list[str]:
         *("-machine", "microvm" if spec.microvm else "q35"),
         *("-accel", accel, "-cpu", "host" if spec.accelerator == "kvm" else "max"),
         *("-smp", f"{len(spec.cpus)},sockets=1,cores={len(spec.cpus)},threads=1", "-m", f"{spec.memory_bytes >> 20}M"),
-        *("-kernel", spec.kernel, "-initrd", spec.initrd, "-append", _kernel_words(spec)),
+        *("-kernel", spec.kernel, "-initrd", spec.initrd, "-append", kernel_words(spec)),
         # The suite keeps the end of what it says: a file would grow for as long as the guest likes.
         *("-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"),
         *("-qmp", f"unix:{_escaped(spec.qmp)},server=on,wait=off"),
         *("-object", "iothread,id=disks", "-device", "virtio-rng-pci"),
         *(word for number, disk in enumerate(spec.disks) for word in _disk(number, disk)),
-        # Nothing but the way in: the guest reaches neither this host nor what lies behind it.
-        *("-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{spec.ssh_port}-:22"),
+        *("-netdev", way_in(spec.ssh_port)),
         *("-device", "virtio-net-pci,netdev=net,romfile="),
         *(word for address in spec.vfio for word in ("-device", f"vfio-pci,host={address}")),
-        *spec.more,
+        *(qemu_words(spec.tap) if spec.tap else ()),
+        *(virtiofs.qemu_words(spec.data_socket, spec.memory_bytes) if spec.data_socket else ()),
     ]
     return _over_mmio(argv, spec.accelerator) if spec.microvm else argv
 
@@ -93,7 +94,12 @@ def _over_mmio(argv: list[str], accelerator: Accelerator) -> list[str]:
     return [*(re.sub(pci, r"\1-device", word) for word in words), "-global", "virtio-mmio.force-legacy=false"]
 
 
-def _kernel_words(spec: QemuSpec) -> str:
+def way_in(port: int) -> str:
+    """Return the guest's network, which is nothing but that: it reaches neither this host nor what lies behind it."""
+    return f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:22"
+
+
+def kernel_words(spec: QemuSpec) -> str:
     """Return the command line of the kernel. Its own threads count as processes, too."""
     threads = f"sysctl.kernel.threads-max={2 * most_processes(len(spec.cpus))}"
     clock = f" tsc=reliable tsc_early_khz={spec.tsc_khz}" if spec.tsc_khz else ""
@@ -122,29 +128,19 @@ def execute(node: Node, socket: str, command: str) -> Any:  # noqa: ANN401 (an a
     return json.loads(node.run(argv, stdin=Path(qmp.__file__).read_bytes(), timeout_s=QMP_WITHIN_S).stdout)
 
 
-def vcpu_threads(node: Node, socket: str) -> list[int]:
-    """Return the thread id, on the node, of each virtual CPU, in order."""
-    cpus = execute(node, socket, "query-cpus-fast")
+def vcpu_threads(cpus: Any) -> list[int]:  # noqa: ANN401
+    """Return the thread id of each virtual CPU, in order, from the answer to ``query-cpus-fast``."""
     return [cpu["thread-id"] for cpu in sorted(cpus, key=lambda cpu: cpu["cpu-index"])]
 
 
-def disk_limits(node: Node, socket: str) -> dict[str, int | None]:
-    """Return what reads and writes are throttled to on every disk, as ``ControlGroup.disk_limits`` does."""
-    inserted = [device["inserted"] for device in execute(node, socket, "query-block") if "inserted" in device]
+def disk_limits(devices: Any) -> dict[str, int | None]:  # noqa: ANN401
+    """Return the throttle of every disk from the answer to ``query-block``, as ``ControlGroup.disk_limits`` does."""
+    inserted = [device["inserted"] for device in devices if "inserted" in device]
     found = {
         name: {disk[f"{unit}_{way}"] for disk in inserted for way in ("rd", "wr")} for unit, name in DISK_LIMITS.items()
     }
     # QEMU says 0 where there is no limit.
     return {name: (limits.pop() or None) if len(limits) == 1 else None for name, limits in found.items()}
-
-
-def end(node: Node, socket: str) -> bool:
-    """Ask QEMU to end at once; False when it no longer answers."""
-    try:
-        execute(node, socket, "quit")
-    except CommandError:
-        return False
-    return True
 
 
 def forget(node: Node, path: str) -> None:

@@ -146,6 +146,12 @@ MICROVM = Ablation(
     _VMS,
     lambda usual: replace(usual, microvm=True),
 )
+LIBVIRT = Ablation(
+    "libvirt instead of the run's machine provider",
+    "by libvirt",
+    _VMS,
+    lambda usual: replace(usual, provider="libvirt"),
+)
 DISK_CACHE = Ablation(
     "cache=writeback instead of cache=none for the disks of the VM",
     "disk cache writeback",

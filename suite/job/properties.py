@@ -33,6 +33,8 @@ class Properties:
     """Whether the job's memory is in transparent huge pages."""
     lower_isa: bool = False
     """Whether the vector instructions are capped one level lower than in the target as it is."""
+    provider: str | None = None
+    """The machine provider in place of the run's own."""
     engine: str | None = None
     """The container engine in place of the run's own."""
     oci_runtime: str | None = None

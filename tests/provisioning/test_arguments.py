@@ -18,6 +18,7 @@ from provisioning.engines.docker import DOCKER
 from provisioning.engines.podman import PODMAN
 from provisioning.engines.runc import RUNC, bundle_config
 from provisioning.gpus import DeviceNode, Edits
+from provisioning.lab.tap import Tap
 from provisioning.layers.userland import NO_PRIVILEGES, chroot_argv, taskset
 from provisioning.machines import virtiofs
 from provisioning.machines.accelerator import PROGRAM
@@ -111,7 +112,8 @@ def test_a_disk_is_raw_and_direct_where_the_host_can(disk: Disk, options: set[st
 
 @pytest.mark.parametrize(("accelerator", "thread"), [("kvm", ",iothread=disks"), ("tcg", "")])
 def test_a_microvm_has_the_devices_of_the_usual_machine_over_mmio(accelerator: str, thread: str) -> None:
-    usual = replace(VM, accelerator=accelerator, more=("-device", "virtio-net-pci,netdev=lab,romfile="))  # type: ignore[arg-type]
+    plugged = Tap("tap0", "06:00:00:00:00:01", "10.0.0.1", "10.0.0.1/24")
+    usual = replace(VM, accelerator=accelerator, tap=plugged)  # type: ignore[arg-type]
     argv = qemu_argv(replace(usual, microvm=True))
     assert values(qemu_argv(usual), "-machine") == ["q35"]
     assert values(argv, "-machine") == ["microvm"]
@@ -119,7 +121,7 @@ def test_a_microvm_has_the_devices_of_the_usual_machine_over_mmio(accelerator: s
         "virtio-rng-device",
         f"virtio-blk-device,drive=disk0{thread}",
         "virtio-net-device,netdev=net",
-        "virtio-net-device,netdev=lab",
+        "virtio-net-device,netdev=lab,mac=06:00:00:00:00:01",
     ]
     assert "pci" not in " ".join(argv).lower()
     assert "tsc" not in " ".join(argv)

@@ -19,7 +19,7 @@ from provisioning.machines.qemu import QEMU, emulated_capability
 from provisioning.nodes import LocalNode
 from provisioning.remote.machine import Machine
 from provisioning.remote.network import DEVICE, routed
-from suite.errors import MeasurementError, RequestError
+from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Instance
 
 FAKE = Callable[..., Any]
@@ -141,7 +141,7 @@ def answering(path: Path, *answers: object) -> threading.Thread:
 def test_the_threads_of_virtual_cpus_are_asked_of_qemu_in_their_order(node: LocalNode, tmp_path: Path) -> None:
     cpus = [{"cpu-index": 1, "thread-id": 11}, {"cpu-index": 0, "thread-id": 10}]
     thread = answering(tmp_path / "qmp", {"return": {}}, {"return": cpus})
-    assert qemu.vcpu_threads(node, str(tmp_path / "qmp")) == [10, 11]
+    assert qemu.vcpu_threads(qemu.execute(node, str(tmp_path / "qmp"), "query-cpus-fast")) == [10, 11]
     thread.join(10)
 
 
@@ -151,4 +151,5 @@ def test_a_qemu_that_refuses_or_is_gone_says_so(node: LocalNode, tmp_path: Path)
     ended = subprocess.run(words, check=False, capture_output=True, text=True)
     thread.join(10)
     assert (ended.returncode, ended.stderr.strip()) == (1, "quit: no such command")
-    assert not qemu.end(node, str(tmp_path / "qmp"))
+    with pytest.raises(CommandError):
+        qemu.execute(node, str(tmp_path / "qmp"), "quit")
