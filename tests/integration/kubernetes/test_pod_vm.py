@@ -21,12 +21,21 @@ __all__ = ["kubeconfig"]
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 APART = f"""
 import sys
+from dataclasses import replace
 sys.path.insert(0, {str(Path(BENCH[1]).parent)!r})
-from provisioning.engines import kubernetes
+from provisioning.engines.kubernetes import KubernetesEngine, PodNode
 from provisioning.kubernetes.node import ClusterNode
-boot, kernel = ClusterNode.boot_id.fget, kubernetes.kernel_inside
+from suite.process_identity import boot_id
+class Apart(PodNode):
+    def run(self, argv, **how):
+        done = super().run(argv, **how)
+        return replace(done, stdout=done.stdout.replace(boot_id(), boot_id() + "-apart"))
+boot, inside = ClusterNode.boot_id.fget, KubernetesEngine._inside
 ClusterNode.boot_id = property(lambda node: boot(node) + "-apart" * (node.name == sys.argv[1]))
-kubernetes.kernel_inside = lambda inside: (kernel(inside)[0] + "-apart", kernel(inside)[1])
+def _inside(engine, node, name):
+    pod = inside(engine, node, name)
+    return Apart(**vars(pod)) if engine.virtual else pod
+KubernetesEngine._inside = _inside
 from cli import main
 main(sys.argv[2:])
 """
