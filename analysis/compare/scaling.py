@@ -18,8 +18,8 @@ from analysis.compare.results import Scaling, Uncertain
 from analysis.compare.standing import withheld
 from analysis.load.metrics import METRICS, with_trait
 from analysis.statistics.ratios import Location, exp, locate
-from analysis.statistics.sequential import LEAST_BLOCKS
 from analysis.statistics.two_samples import difference
+from analysis.warnings.conditions import disturbed
 from suite.job.distributed import SHARED_CPUS
 from suite.job.job import BETWEEN, Job, settings
 from suite.records.record import Rank
@@ -71,6 +71,7 @@ def scaling(ok: pd.DataFrame, evidence: pd.DataFrame) -> tuple[Scaling, ...]:
         share=parts["job"].map({text: _key_of_share(job) for text, job in jobs.items()}),
         communicating=parts["ranks"].map(_communicating),
     ).dropna(subset=["workers", "communicating"])
+    trials = trials.astype({"workers": int})
     rows = (
         row
         for _, own in trials.groupby(list(_SAME), dropna=False, observed=True)
@@ -108,7 +109,7 @@ def _communicating(ranks: Sequence[Rank] | None) -> float | None:
 def _scaling(kind: Kind, alike: pd.DataFrame) -> Iterator[Scaling]:
     """Yield the numbers of workers of jobs that agree in a batch; none if there is one number."""
     logs = METRICS[0].logs(alike)
-    rows = {int(own["workers"].iloc[0]): own for _, own in alike.groupby("workers")}
+    rows, spoiled = dict(iter(alike.groupby("workers"))), disturbed(alike, ["workers"])
     places = {n: place for n, own in rows.items() if (place := locate(by_block(own, logs[own.index])))}
     substitutes = {n: "\n".join(own["substitutes"].unique()).splitlines() for n, own in rows.items()}
     smallest, speed_ups = min(places, default=0), dict[float, Uncertain]()
@@ -123,6 +124,7 @@ def _scaling(kind: Kind, alike: pd.DataFrame) -> Iterator[Scaling]:
                 speed_ups[n / smallest] = values["speed-up"]
                 values["efficiency"] = values["speed-up"].mapped(truediv, n / smallest)
                 values |= _serial_shares(speed_ups, last=n == max(places)) if kind == "strong" else ()
+        sides = {f"with {workers} workers": spoiled.get((str(workers),), ()) for workers in sorted({smallest, n})}
         yield Scaling(
             job=job_of(rows[smallest].iloc[0]),
             model=str(first["model"]),
@@ -134,7 +136,11 @@ def _scaling(kind: Kind, alike: pd.DataFrame) -> Iterator[Scaling]:
             blocks=place.n,
             values=values | ({"communicating": _measured(waited)} if waited else {}),
             losses=mean_losses(rows[n]["losses"]),
-            notes=(*dict.fromkeys(substitutes[n]), *reasons, *withheld(str(first["profile"]), LEAST_BLOCKS, {})),
+            notes=(
+                *dict.fromkeys(substitutes[n]),
+                *reasons,
+                *withheld(str(first["profile"]), min(places[smallest].n, place.n), sides),
+            ),
         )
 
 

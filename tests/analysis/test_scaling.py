@@ -23,15 +23,16 @@ from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment
 from suite.records.record import Rank, Steps
+from suite.records.usage import Conditions
 
-NOISE = (-0.01, 0.0, 0.0, 0.01)
+NOISE = (-0.01, 0.0, 0.0, 0.0, 0.01)
 """The logarithm of each block's speed over that of the whole."""
 STRONG, WEAK = {1: 32, 2: 16, 4: 8}, dict.fromkeys((1, 2, 4), 32)
 """The batch of a rank by the number of workers."""
 
 
 def job(save: Any, workers: int, speed: float, *, batch: int = 32, cpus: int | None = None, **changes: Any) -> None:
-    """Four blocks of so many workers with a CPU and 1 GiB each, of whose time a quarter is communication."""
+    """Five blocks of so many workers with a CPU and 1 GiB each, of whose time a quarter is communication."""
     steps = Steps(
         elapsed_s=[4.0] * 3,
         data_s=[0.0] * 3,
@@ -182,12 +183,21 @@ def test_instances_that_share_cpus_have_no_efficiency_and_the_reason(tmp_path: P
 def test_a_single_block_has_no_interval(tmp_path: Path, save: Any) -> None:
     job(save, 1, 100.0)
     job(save, 2, 160.0, batch=16)
-    for path in tmp_path.glob("*/trials/*b00[123].json"):
+    for path in tmp_path.glob("*/trials/*b00[1234].json"):
         path.unlink()
     rows = scalings(tmp_path)
     assert values(rows, "speed-up") == [None, pytest.approx(160 / 100)]
     assert rows[1].values["speed-up"].interval is None
-    assert rows[1].notes == ()
+    assert rows[1].notes == ("a verdict takes 5 blocks",)
+
+
+def test_disturbed_trials_are_named_beside_the_number_of_workers(tmp_path: Path, save: Any) -> None:
+    job(save, 1, 100.0)
+    job(save, 2, 160.0, batch=16, conditions=Conditions(interval_s=20.0, other_cpu_s=20.0))
+    first, second = scalings(tmp_path)
+    assert first.notes == ()
+    busy = "the CPUs were busy with other work (over 10 % of the CPU time) in 5 of 5 trials with 2 workers"
+    assert second.notes == (busy,)
 
 
 def test_every_renderer_shows_it_and_a_figure_is_drawn(tmp_path: Path, save: Any) -> None:
