@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from analysis.compare.results import SameImage
 from analysis.load.records import read_record
@@ -47,6 +46,8 @@ def _paths(pair: Pair) -> tuple[str, str]:
 
 def _apart(pair: Pair) -> tuple[int, float] | None:
     """Return the greatest and the mean difference in what two grids have in common; None where one is missing."""
+    from PIL import Image  # not at the top: few images differ, and the answer waits for every import
+
     base, own = (np.asarray(grid and Image.open(io.BytesIO(b64decode(grid)))) for grid in map(grid_of, _paths(pair)))
     if not base.ndim == own.ndim > 1:
         return None

@@ -4,7 +4,6 @@ Verdicts come from the interval and the verdict of each selected ratio, never fr
 of them count. Every selected ratio has to confirm a claim, and one is enough to contradict it.
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -29,6 +28,8 @@ _BY_WORK: Mapping[str, ClaimVerdict] = {"weights": "confirmed", "other": "contra
 
 def published_claims() -> list[PublishedClaim]:
     """Return the claims of the shipped file, in its order."""
+    import tomllib  # not at the top: few comparisons judge claims, and the answer waits for every import
+
     text = (files("analysis.compare") / "published.toml").read_text(encoding="utf-8")
     return [PublishedClaim(**claim) for claim in tomllib.loads(text)["claim"]]
 

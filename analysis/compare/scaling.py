@@ -109,7 +109,8 @@ def _communicating(ranks: Sequence[Rank] | None) -> float | None:
 def _scaling(kind: Kind, alike: pd.DataFrame) -> Iterator[Scaling]:
     """Yield the numbers of workers of jobs that agree in a batch; none if there is one number."""
     logs = METRICS[0].logs(alike)
-    rows, spoiled = dict(iter(alike.groupby("workers"))), disturbed(alike, ["workers"])
+    rows = {int(own["workers"].iloc[0]): own for _, own in alike.groupby("workers")}
+    spoiled = disturbed(alike, ["target", "workers"])
     places = {n: place for n, own in rows.items() if (place := locate(by_block(own, logs[own.index])))}
     substitutes = {n: "\n".join(own["substitutes"].unique()).splitlines() for n, own in rows.items()}
     smallest, speed_ups = min(places, default=0), dict[float, Uncertain]()
@@ -124,11 +125,12 @@ def _scaling(kind: Kind, alike: pd.DataFrame) -> Iterator[Scaling]:
                 speed_ups[n / smallest] = values["speed-up"]
                 values["efficiency"] = values["speed-up"].mapped(truediv, n / smallest)
                 values |= _serial_shares(speed_ups, last=n == max(places)) if kind == "strong" else ()
-        sides = {f"with {workers} workers": spoiled.get((str(workers),), ()) for workers in sorted({smallest, n})}
+        target = str(first["target"])
+        sides = {f"with {each} workers": spoiled.get((target, str(each)), ()) for each in sorted({smallest, n})}
         yield Scaling(
             job=job_of(rows[smallest].iloc[0]),
             model=str(first["model"]),
-            target=str(first["target"]),
+            target=target,
             kind=kind,
             workers=n,
             batch=int(first["batch"]),
