@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.compare.groups import mean_losses
 from analysis.compare.pairing import ROW, by_block, job_of, papers_order
 from analysis.compare.results import Scaling, Uncertain
-from analysis.compare.standing import withheld
+from analysis.compare.standing import Sides, withheld
 from analysis.load.metrics import METRICS, with_trait
 from analysis.statistics.ratios import Location, exp, locate
 from analysis.statistics.two_samples import difference
@@ -110,7 +110,6 @@ def _scaling(kind: Kind, alike: pd.DataFrame) -> Iterator[Scaling]:
     """Yield the numbers of workers of jobs that agree in a batch; none if there is one number."""
     logs = METRICS[0].logs(alike)
     rows = {int(own["workers"].iloc[0]): own for _, own in alike.groupby("workers")}
-    spoiled = disturbed(alike, ["target", "workers"])
     places = {n: place for n, own in rows.items() if (place := locate(by_block(own, logs[own.index])))}
     substitutes = {n: "\n".join(own["substitutes"].unique()).splitlines() for n, own in rows.items()}
     smallest, speed_ups = min(places, default=0), dict[float, Uncertain]()
@@ -125,12 +124,11 @@ def _scaling(kind: Kind, alike: pd.DataFrame) -> Iterator[Scaling]:
                 speed_ups[n / smallest] = values["speed-up"]
                 values["efficiency"] = values["speed-up"].mapped(truediv, n / smallest)
                 values |= _serial_shares(speed_ups, last=n == max(places)) if kind == "strong" else ()
-        target = str(first["target"])
-        sides = {f"with {each} workers": spoiled.get((target, str(each)), ()) for each in sorted({smallest, n})}
+        sides = _sides(alike, smallest, n)
         yield Scaling(
             job=job_of(rows[smallest].iloc[0]),
             model=str(first["model"]),
-            target=target,
+            target=str(first["target"]),
             kind=kind,
             workers=n,
             batch=int(first["batch"]),
@@ -144,6 +142,12 @@ def _scaling(kind: Kind, alike: pd.DataFrame) -> Iterator[Scaling]:
                 *withheld(str(first["profile"]), min(places[smallest].n, place.n), sides),
             ),
         )
+
+
+def _sides(alike: pd.DataFrame, *numbers: int) -> Sides:
+    """Return what has disturbed the trials with these numbers of workers, on one target."""
+    spoiled = disturbed(alike, ["target", "workers"])
+    return {f"with {key[1]} workers": found for key, found in spoiled.items() if int(key[1]) in numbers}
 
 
 def _serial_shares(speed_ups: Mapping[float, Uncertain], *, last: bool) -> Iterator[tuple[str, Uncertain]]:

@@ -25,6 +25,7 @@ WRITTEN = {
     "registry": ("registry.example/team",),
     "containerd": ("/run/k3s/containerd/containerd.sock",),
     "runtime_class": ("gvisor",),
+    "storage_class": ("fast",),
     "oci_runtime": ("kata", "/usr/local/bin/crun"),
     "image": ("mine", "1f0c5a2b77d1"),
     "until": ("2%", "0.02", "decided"),
