@@ -16,19 +16,22 @@ from provisioning.nodes import local_node
 from provisioning.paths import ROOMS, home
 from scenarios.datasets import resolve as datasets
 from scenarios.members import plugin_of
+from scenarios.reading import data_at
 from suite.errors import MeasurementError, RequestError, option
-from suite.job.datasets import Dataset
-from suite.job.job import Job, Loading
+from suite.job.job import Job
 from suite.records.record import TrialRecord
-from suite.registries import DATA_KINDS, WORKLOADS
-from suite.results.quality import ModelQuality, RunQuality, read_quality, write_quality
-from suite.results.store import MODELS, RESULTS, Run, latest_run, stored_plan
+from suite.registries import WORKLOADS
+from suite.results.quality import ModelsQuality, Numbers, RunQuality, read_quality, write_quality
+from suite.results.store import MODELS, RESULTS, ListedFile, Run, latest_run, stored_plan
 from suite.untrusted.console import PlainConsole
 from suite.untrusted.parse import parse_object
-from worker.spec import Data, QualitySpec, Spec
+from worker.spec import QualitySpec, Spec
 
 _BATCH, _STEPS = 64, 1500
 """Of the classifier's training."""
+_RELEASED = "6726825d"
+"""How the SHA-256 of the weights begins that torch-fidelity's releases name, as their file's name shows."""
+_FID_TAKES = "2,048 images or more, of three channels"
 _WITHIN_S = 6 * 3600.0
 
 
@@ -42,50 +45,50 @@ class QualityOutput(Output):
 @click.command()
 @click.argument("run", required=False, type=click.Path(path_type=Path))
 @click.option(
-    "--samples", type=click.IntRange(2, 100_000), default=2048, show_default=True, help="Images on each side."
+    "--samples", type=click.IntRange(10, 100_000), default=2048, show_default=True, help="Images on each side."
 )
-@click.option("--reach", type=click.FloatRange(min=0, min_open=True), help="An own-frechet: when is it reached?")
+@click.option("--features", default="own", show_default=True, metavar="own|FILE", help="FILE: InceptionV3's weights.")
+@click.option("--reach", type=click.FloatRange(min=0, min_open=True), help="An own-frechet or FID: when is it reached?")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def quality(run: Path | None, samples: int, reach: float | None, as_json: bool) -> None:
+def quality(run: Path | None, samples: int, features: str, reach: float | None, as_json: bool) -> None:
     """Measure the images of the models that a run kept, on this host. Default: the latest run in results/.
 
     A classifier of the suite learns the classes of the real images. own-frechet is the Frechet distance of its features
-    of generated and real images, own-score the score of its predictions: neither is FID or Inception Score, which need
-    Inception's weights. Each distinct model is measured once; results are in quality.json, and in bench compare.
+    of generated and real images, own-score the score of its predictions: neither is FID or Inception Score. Those, KID,
+    precision and recall need a file of the weights that torch-fidelity's releases name; nothing is downloaded. Each
+    distinct model is measured once; results are in quality.json, and in bench compare.
 
     \b
     Examples:
       bench quality
       bench quality results/digits --samples 4096 --reach 20
+      bench quality --features weights-inception-2015-12-05-6726825d.pth
     """
     directory = run or latest_run(RESULTS)
-    records = _with_models(directory)
-    before = read_quality(directory) or RunQuality(samples=samples, models={})
-    known = dict(before.models) if before.samples == samples else {}
-    for model in dict.fromkeys(record.job.model for record in records):
-        of_model = [record for record in records if record.job.model == model]
-        if missing := _digests(of_model) - known.keys():
-            known |= _measured(directory, of_model[0].job, sorted(missing), samples)
-    result = RunQuality(samples=samples, reach=reach, models=known)
+    records = [record for record in Run(directory).records() if record.kept]
+    if not records:
+        raise RequestError(f"{directory} kept no models", remedy=f"run it with {option('keep_model')} last or each")
+    file = None if features == "own" else Path(features).resolve()
+    before = read_quality(directory)
+    digest = ListedFile.of(file).sha256 if file else None
+    measured = ModelsQuality(weights_sha256=digest, samples=samples, reach=reach, models={})
+    measured.models.update(before.known(measured))
+    for job in {record.job.model: record.job for record in records}.values():
+        if missing := _digests(records, job.model) - measured.models.keys():
+            measured.models.update(_measured(directory, job, sorted(missing), measured, file))
+    result = RunQuality(features={**before.features, measured.features: measured})
     write_quality(directory, result)
     if as_json:
         QualityOutput(run=str(directory), quality=result).tell()
     else:
-        PlainConsole().print(Terminal(quality_document(records, result)))
+        PlainConsole().print(Terminal(quality_document(records, measured)))
 
 
-def _with_models(run: Path) -> list[TrialRecord]:
-    """Return the records that have models. Raises RequestError for a run without any."""
-    if records := [record for record in Run(run).records() if record.kept]:
-        return records
-    raise RequestError(f"{run} kept no models", remedy=f"run it with {option('keep_model')} last or each")
+def _digests(records: list[TrialRecord], model: str) -> set[str]:
+    return {kept.weights_sha256 for record in records if record.job.model == model for kept in record.kept}
 
 
-def _digests(records: list[TrialRecord]) -> set[str]:
-    return {model.weights_sha256 for record in records for model in record.kept}
-
-
-def _measured(run: Path, job: Job, digests: list[str], samples: int) -> dict[str, ModelQuality]:
+def _measured(run: Path, job: Job, digests: list[str], into: ModelsQuality, file: Path | None) -> dict[str, Numbers]:
     """Measure models of one job in a process of this Python. Raises RequestError and MeasurementError."""
     request = stored_plan(run).request
     if job.sizes is None or request is None or job.dataset is None:
@@ -93,26 +96,24 @@ def _measured(run: Path, job: Job, digests: list[str], samples: int) -> dict[str
     _, dataset = datasets.resolve(request.data.data or "", home(), job.dataset.frame_stride)
     if dataset.sha256 != job.dataset.sha256:
         raise RequestError(f"{dataset.directory} is not the data set of {run}: it has changed", remedy="restore it")
+    sizes = {"batch": min(_BATCH, into.samples), "warmup_steps": 0, "steps": _STEPS, "epochs": None}
     spec = Spec(
         workload=WORKLOADS.place(job.model),
         plugin=plugin_of(WORKLOADS, job.model, job.workload_sha256),
-        **{**job.sizes.model_dump(), "batch": min(_BATCH, samples), "warmup_steps": 0, "steps": _STEPS, "epochs": None},
+        **{**job.sizes.model_dump(), **sizes},
         threads=job.envelope.threads,
         recipe="reference",
         seed=0,
         device="cpu",
         devices=1,
         parallel="none",
-        data=_data(job, dataset),
+        data=data_at(dataset.directory, dataset, job),
     )
     models = {digest: str((run / MODELS / f"{digest}.pt").absolute()) for digest in digests}
-    trained, *measured, _ = _events_of(QualitySpec(spec=spec, models=models, samples=samples))
-    return {
-        str(event["weights_sha256"]): ModelQuality.model_validate(
-            {"own_score": event["score"], "own_frechet": event["frechet"], "accuracy": trained["accuracy"]}
-        )
-        for event in measured
-    }
+    asked = QualitySpec(spec=spec, models=models, samples=into.samples, inception=str(file) if file else None)
+    if file and into.reach and not asked.measures_fid:
+        raise RequestError(f"--reach {number(into.reach)} needs a FID, which takes {_FID_TAKES}", remedy="leave it out")
+    return {str(event["weights_sha256"]): event["numbers"] for event in _events_of(asked)[:-1]}
 
 
 def _events_of(request: QualitySpec) -> list[dict[str, Any]]:
@@ -127,36 +128,27 @@ def _events_of(request: QualitySpec) -> list[dict[str, Any]]:
     return events
 
 
-def _data(job: Job, dataset: Dataset) -> Data:
-    loading = job.loading or Loading()
-    return Data(
-        kind=DATA_KINDS.place(dataset.kind),
-        plugin=plugin_of(DATA_KINDS, dataset.kind, dataset.kind_sha256),
-        directory=dataset.directory,
-        loader_workers=1,
-        decoder=loading.decoder,
-        crop=loading.crop,
-        frame_stride=dataset.frame_stride or 1,
-    )
-
-
-def quality_document(records: list[TrialRecord], result: RunQuality) -> Iterator[Element]:
+def quality_document(records: list[TrialRecord], measured: ModelsQuality) -> Iterator[Element]:
     """Yield the means over the trials, after each epoch, and when the images were good enough."""
-    rows: dict[str, list[tuple[ModelQuality, float]]] = {}
+    rows: dict[str, list[Numbers]] = {}
     for record in records:
         for model in record.kept:
             when = "the last" if model.epoch is None else f"epoch {model.epoch}"
             row = rows.setdefault(f"{record.job.model} on {record.target}, {when}", [])
-            row.append((result.models[model.weights_sha256], model.training_s))
-    heads = tuple(map(Head, ("own-frechet", "own-score", "training s", "accuracy", "trials")))
-    table = tuple((Head(name), _cells(row)) for name, row in rows.items())
-    yield Table("model", "", heads, table, f"{result.samples} images on each side, means over the trials", compact=True)
-    if result.reach:
-        first_s = [first.training_s for record in records if (first := result.first_reached(record.kept))]
+            row.append({**measured.models[model.weights_sha256], "training s": model.training_s})
+    names = next(iter(rows.values()))[0]
+    table = tuple((Head(name), (*(_mean(row, each) for each in names), str(len(row)))) for name, row in rows.items())
+    note = {"own": "", "inception": f"; a FID takes {_FID_TAKES}"}[measured.features]
+    caption = f"{measured.samples} images on each side, means over the trials{note}"
+    yield Table("model", "", tuple(map(Head, (*names, "trials"))), table, caption, compact=True)
+    if measured.weights_sha256 and not measured.weights_sha256.startswith(_RELEASED):
+        yield Line("not the weights that torch-fidelity's releases name: compare with no published number", "warning")
+    if measured.reach:
+        first_s = [first.training_s for record in records if (first := measured.first_reached(record.kept))]
         spent = f", on average after {number(fmean(first_s))} s of training" if first_s else ""
-        yield Line(f"{len(first_s)} of {len(records)} trials reach {number(result.reach)}{spent}", "strong")
+        yield Line(f"{len(first_s)} of {len(records)} trials reach {number(measured.reach)}{spent}", "strong")
 
 
-def _cells(row: list[tuple[ModelQuality, float]]) -> tuple[str, ...]:
-    values = [(quality.own_frechet, quality.own_score, training_s, quality.accuracy) for quality, training_s in row]
-    return (*(number(fmean(column)) for column in zip(*values, strict=True)), str(len(row)))
+def _mean(row: list[Numbers], name: str) -> str | None:
+    values = [value for numbers in row if (value := numbers[name]) is not None]
+    return number(fmean(values)) if values else None

@@ -8,7 +8,7 @@ from scenarios.members import plugin_of
 from suite.errors import CommandError, MeasurementError, option
 from suite.interfaces import Node, Observer
 from suite.job.datasets import LEAST_WARM, MOST_COLD, Dataset
-from suite.job.job import Loading
+from suite.job.job import Job, Loading
 from suite.plan import Trial
 from suite.records.record import DataUse
 from suite.registries import DATA_KINDS
@@ -36,18 +36,21 @@ class CachedData:
 
 def data_of(trial: Trial, node: Node) -> Data | None:
     """Return the data set of the specification; None for a job whose data are drawn."""
-    if trial.job.dataset is None:
-        return None
-    loading = trial.job.loading or Loading()
-    workers = len(trial.job.envelope.cpus) if loading.loader_workers is None else loading.loader_workers
+    return data_at(_directory(node), trial.job.dataset, trial.job) if trial.job.dataset else None
+
+
+def data_at(directory: str, dataset: Dataset, job: Job) -> Data:
+    """Return a data set in a directory, as a job reads it."""
+    loading = job.loading or Loading()
+    workers = len(job.envelope.cpus) if loading.loader_workers is None else loading.loader_workers
     return Data(
-        kind=DATA_KINDS.place(trial.job.dataset.kind),
-        plugin=plugin_of(DATA_KINDS, trial.job.dataset.kind, trial.job.dataset.kind_sha256),
-        directory=_directory(node),
+        kind=DATA_KINDS.place(dataset.kind),
+        plugin=plugin_of(DATA_KINDS, dataset.kind, dataset.kind_sha256),
+        directory=directory,
         loader_workers=workers,
         decoder=loading.decoder,
         crop=loading.crop,
-        frame_stride=trial.job.dataset.frame_stride or 1,
+        frame_stride=dataset.frame_stride or 1,
     )
 
 

@@ -1,5 +1,6 @@
 """``bench quality``: once per distinct model, beside the records, and in every comparison."""
 
+import hashlib
 import json
 from base64 import b64decode
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from suite.job.profiles import Sizes
 from suite.plan import Plan
 from suite.records.record import KeptModel
 from suite.request.request import RunRequest
-from suite.results.quality import ModelQuality, read_quality
+from suite.results.quality import QUALITY_METRICS, ModelsQuality, Numbers, read_quality
 from suite.results.store import PLAN, Run, write_atomic
 from tests.analysis.conftest import record
 from tests.worker.conftest import spec
@@ -71,13 +72,12 @@ def test_each_distinct_model_is_measured_and_the_comparison_has_it(
     assert done.exit_code == 0, done.output
     assert "gan on container, epoch 3" in done.output
     assert "4 of 4 trials reach 1000, on average after" in done.output
-    found = read_quality(run.directory)
-    assert found
+    found = read_quality(run.directory).features["own"]
     assert {*found.models} == {model.weights_sha256 for model in kept}
     (group,) = compare(load([run.directory])).groups
     estimates = {summary.target: summary.estimates for summary in group.targets}
     last = found.models[kept[-1].weights_sha256]
-    assert estimates["container"]["own-frechet"].value == pytest.approx(last.own_frechet)
+    assert estimates["container"]["own-frechet"].value == pytest.approx(last["own-frechet"])
     assert estimates["container"]["own-frechet"].ratio == pytest.approx(1)
     assert estimates["container"]["time-to-quality"].value == pytest.approx(kept[0].training_s)
 
@@ -87,10 +87,15 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The models that were measured, by call; the second is better than the first."""
     calls: list[list[str]] = []
 
-    def fake(_run: Path, _job: object, digests: list[str], _samples: int) -> dict[str, ModelQuality]:
+    def fake(
+        _run: Path, _job: object, digests: list[str], _into: ModelsQuality, file: Path | None
+    ) -> dict[str, Numbers]:
         calls.append(digests)
         distance = {DIGESTS[0]: 50.0, DIGESTS[1]: 5.0}
-        return {each: ModelQuality(own_score=2, own_frechet=distance[each], accuracy=0.9) for each in digests}
+        if file:
+            kid = {"kid": -0.001, "kid-low": -0.003, "kid-high": 0.001}
+            return {each: {"fid": distance[each], **kid, "inception-score": 2, "recall": 0.5} for each in digests}
+        return {each: {"own-frechet": distance[each], "own-score": 2, "accuracy": 0.9} for each in digests}
 
     monkeypatch.setattr(command, "_measured", fake)
     return calls
@@ -111,18 +116,60 @@ def test_a_model_is_measured_once_for_a_number_of_samples(
         "4 of 4 trials reach 6.00, on average after 20.0 s of training"
     )
     told = json.loads(bench("run", "--reach", "1", "--json").output)
-    assert told["quality"]["reach"] == 1
+    assert told["quality"]["features"]["own"]["reach"] == 1
     assert measured == [DIGESTS]
     assert bench("run", "--reach", "1").output.splitlines()[-1] == "0 of 4 trials reach 1.00"
     bench("run", "--samples", "100")
     assert measured == [DIGESTS, DIGESTS], "other samples are another number"
 
 
+def test_numbers_by_a_file_of_weights_join_those_of_the_own_classifier(
+    bench: Bench, tmp_path: Path, directory: Path, measured: list[list[str]]
+) -> None:
+    trained(Run(tmp_path / "run"), directory, kept(*DIGESTS))
+    (tmp_path / "weights.pth").write_bytes(b"random")
+    bench("run", "--reach", "60")
+    output = " ".join(bench("run", "--features", "weights.pth", "--reach", "6").output.split())
+    assert ": 50.0 -0.00100 -0.00300 0.00100 2.00 0.500 10.0 2" in output
+    assert "not the weights that torch-fidelity's releases name" in output
+    assert output.endswith("4 of 4 trials reach 6.00, on average after 20.0 s of training")
+    own, inception = (read_quality(tmp_path / "run").features[name] for name in ("own", "inception"))
+    assert (own.weights_sha256, own.reach) == (None, 60)
+    assert inception.weights_sha256 == hashlib.sha256(b"random").hexdigest()
+    (group,) = compare(load([tmp_path / "run"])).groups
+    estimates = group.targets[1].estimates
+    values = {name: estimates[name].value for name in estimates if name in QUALITY_METRICS}
+    assert values == pytest.approx(
+        {
+            "own-frechet": 5,
+            "own-score": 2,
+            "time-to-quality": 10,
+            "fid": 5,
+            "inception-score": 2,
+            "recall": 0.5,
+            "time-to-fid": 20,
+        }
+    ), "a KID below zero has no ratio"
+    (tmp_path / "weights.pth").write_bytes(b"other")
+    bench("run", "--features", "weights.pth")
+    assert measured == [DIGESTS] * 3, "other weights are other numbers"
+
+
+def test_what_inception_cannot_measure_is_refused(bench: Bench, tmp_path: Path, directory: Path) -> None:
+    trained(Run(tmp_path / "run"), directory, kept(DIGESTS[0]))
+    assert "none.pth" in bench("run", "--features", "none.pth").output
+    (tmp_path / "weights.pth").write_bytes(b"random")
+    asked = ("run", "--features", "weights.pth", "--samples")
+    assert "9 is not in the range" in bench(*asked, "9").output
+    assert "--reach 6.00 needs a FID, which takes 2,048 images" in bench(*asked, "40", "--reach", "6").output
+    assert "does not hold the weights of InceptionV3: it is damaged" in bench(*asked, "40").output
+
+
 def test_what_cannot_be_measured_is_refused(bench: Bench, tmp_path: Path, directory: Path) -> None:
     trained(Run(tmp_path / "none"), directory, [])
     assert "none kept no models" in bench("none").output
     trained(Run(tmp_path / "run"), directory, kept(DIGESTS[0]))
-    assert "has 42 images of 10 classes; 2 to 1000 are needed, and 2048 images" in bench("run").output
+    assert "has 42 images of 10 classes; own features need 2 to 1000, and 2048 images" in bench("run").output
     assert "run/models/" + DIGESTS[0] in bench("run", "--samples", "40").output
     Path(tmp_path / "run/quality.json").write_text('{"models": 1}')
     assert "quality.json is no quality of this suite" in bench("run").output

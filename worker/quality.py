@@ -1,13 +1,17 @@
-"""The quality of generated images, by a classifier that is trained on the real ones from a fixed seed.
+"""The quality of generated images, by a classifier that is trained on the real ones from a fixed seed, or by Inception.
 
-Its numbers are ``own-score`` and ``own-frechet``: the formulas of Inception Score and FID, over features that tell the
-classes of this data set apart. They compare generators of one data set and size with each other, and nothing else. It
-is a program of the host's, which no target runs: ``python3 -m worker.quality``.
+The former's numbers are ``own-score`` and ``own-frechet``: the formulas of Inception Score and FID, over features that
+tell the classes of this data set apart. They compare generators of one data set and size, and nothing else. It is a
+program of the host's, which no target runs: ``python3 -m worker.quality``.
 """
 
+import io
 import sys
 from collections.abc import Iterator
+from importlib import import_module
+from math import sqrt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +22,18 @@ from worker.data.batches import Batch, watching_loaders
 from worker.data.decode import scale_of
 from worker.data.loader import open_images
 from worker.protocol import Events, JobError, guarded, take_stdout
-from worker.serving.generator import BATCH, Generator, Pixels, read_model
+from worker.serving.generator import BATCH, Generator, Pixels, read_model, to_pixels
 from worker.spec import QualitySpec, Spec, parsed
 from worker.training.build import build_network, opened_batches
-from worker.weights import weights_sha256
+from worker.training.device import import_torchvision
+from worker.weights import DAMAGED, read_tensors, weights_sha256
 
-Table = npt.NDArray[np.float64]
+Table = npt.NDArray[np.floating[Any]]
 """A row for each image."""
 SEED = 0
 MOST_CLASSES = 1000
+_SUBSET = _ROWS = 1000
+"""The images of a subset of KID, and those whose distances are in memory at a time."""
 _WIDTHS = (16, 32, 64)
 
 
@@ -60,6 +67,8 @@ def score(logits: Table) -> float:
 class OwnClassifier(nn.Module):
     """Three convolutions with stride 2, of which the means of the maps are the features, and a linear layer."""
 
+    accuracy = 0.0  # the share of the last steps' images that it classified before it learned from them
+
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
         layers: list[nn.Module] = []
@@ -80,9 +89,13 @@ class OwnClassifier(nn.Module):
         features = self.features(images)
         return features.double().numpy(), self.classes(features).double().numpy()
 
+    def quality(self, generated: tuple[Table, Table], real: tuple[Table, Table]) -> dict[str, float]:
+        distance = frechet_distance(generated[0], real[0])
+        return {"own-frechet": distance, "own-score": score(generated[1]), "accuracy": self.accuracy}
 
-def train_classifier(batches: Iterator[Batch], steps: int, channels: int, classes: int) -> tuple[OwnClassifier, float]:
-    """Return a classifier, and its accuracy, a share, on the images of its last steps before it learned from them."""
+
+def train_classifier(batches: Iterator[Batch], steps: int, channels: int, classes: int) -> OwnClassifier:
+    """Return a classifier that has learned from so many batches."""
     torch.manual_seed(SEED)
     network = OwnClassifier(channels, classes)
     optimizer = torch.optim.Adam(network.parameters(), lr=2e-3)
@@ -93,36 +106,98 @@ def train_classifier(batches: Iterator[Batch], steps: int, channels: int, classe
         optimizer.zero_grad()
         nn.functional.cross_entropy(logits, labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    return network, float(np.mean(right[-(steps // 10) :]))
+    network.accuracy = float(np.mean(right[-(steps // 10) :]))
+    return network
+
+
+class Inception:
+    """torch-fidelity's InceptionV3 with the weights of a file, no code of which is run. Raises JobError for others."""
+
+    def __init__(self, weights: str, request: QualitySpec) -> None:
+        self._request = request
+        import_torchvision()
+        try:
+            self._library = import_module("torch_fidelity")
+        except ImportError as error:
+            missing = "torch-fidelity is not installed"
+            raise JobError(missing, kind="import", remedy="pip install 'virtbench[quality]'") from error
+        numbers = io.BytesIO()  # the library would run code of the file itself
+        try:
+            torch.save(read_tensors(Path(weights)), numbers)
+            numbers.seek(0)
+            self._network = self._library.FeatureExtractorInceptionV3(
+                "inception-v3-compat", ["2048", "logits_unbiased"], feature_extractor_weights_path=numbers
+            )
+        except DAMAGED as error:
+            message = f"{weights} does not hold the weights of InceptionV3: {' '.join(str(error).split())[:200]}"
+            raise JobError(message, kind="model", remedy="name the file of torch-fidelity's releases") from error
+
+    @torch.inference_mode()
+    def seen(self, images: torch.Tensor) -> tuple[Table, Table]:
+        """Return the features and the logits without bias; a grey image is repeated in three channels."""
+        pixels = torch.from_numpy(to_pixels(images, self._request.spec.load_workload(), self._request.spec.shape))
+        features, logits = self._network(pixels.permute(0, 3, 1, 2).expand(-1, 3, -1, -1))
+        return features.numpy(), logits.numpy()
+
+    def quality(self, generated: tuple[Table, Table], real: tuple[Table, Table]) -> dict[str, float | None]:
+        """Return what torch-fidelity calculates by default, but precision and recall over the features of FID.
+
+        KID's interval is that of the delete-d jackknife: Shao and Wu, Ann. Statist. 17 (1989) 1176.
+        """
+        library, count = self._library, len(real[0])
+        subset = min(_SUBSET, count // 2)
+        first, second, logits = map(torch.from_numpy, (generated[0], real[0], generated[1]))
+        distances = {"prc_batch_size": _ROWS, "save_cpu_ram": True, "verbose": False}
+        values: dict[str, float] = {
+            **library.metric_isc.isc_features_to_metric(logits),
+            **library.metric_kid.kid_features_to_metric(first, second, kid_subset_size=subset, verbose=False),
+            **library.metric_prc.prc_features_to_metric(first, second, **distances),
+        }
+        if self._request.measures_fid:
+            statistics = map(library.metric_fid.fid_features_to_statistics, (first, second))
+            values |= library.metric_fid.fid_statistics_to_metric(*statistics, verbose=False)
+        kid = values[library.KEY_METRIC_KID_MEAN]
+        half = 1.96 * values[library.KEY_METRIC_KID_STD] * sqrt(subset / (count - subset))
+        return {
+            "fid": values.get(library.KEY_METRIC_FID),
+            "kid": kid,
+            "kid-low": kid - half,
+            "kid-high": kid + half,
+            "inception-score": values[library.KEY_METRIC_ISC_MEAN],
+            "precision": values[library.KEY_METRIC_PRECISION],
+            "recall": values[library.KEY_METRIC_RECALL],
+        }
 
 
 def run(request: QualitySpec, events: Events) -> None:
-    """Train the classifier, and emit its ``classifier`` and a ``quality`` of every model. Raises JobError."""
+    """Emit a ``quality`` of every model, after all files were read. Raises JobError."""
     spec = request.spec
     torch.set_num_threads(spec.threads)
-    classes = _classes(spec, request.samples)
+    inception = Inception(request.inception, request) if request.inception else None
+    classes = _classes(spec, request.samples, trains=not inception)
     generators = [_loaded(spec, digest, Path(path)) for digest, path in request.models.items()]
     with watching_loaders(), opened_batches(spec) as [reader]:
         batches = ((reader.prepared(images), labels) for images, labels in iter(reader.next, None))
-        network, accuracy = train_classifier(batches, spec.steps, spec.shape.channels, classes)
+        network = inception or train_classifier(batches, spec.steps, spec.shape.channels, classes)
         real = _seen(network, (next(batches)[0] for _ in range(0, request.samples, spec.batch)), request.samples)
-    events.emit("classifier", accuracy=accuracy, parameters=sum(each.numel() for each in network.parameters()))
     for digest, generator in zip(request.models, generators, strict=True):
-        features, logits = _seen(network, _generated(generator, spec, request.samples), request.samples)
-        distance = frechet_distance(features, real[0])
-        events.emit("quality", weights_sha256=digest, score=score(logits), frechet=distance)
+        torch.manual_seed(SEED)
+        left = range(request.samples, 0, -BATCH)
+        images = (scaled(generator.pixels(min(BATCH, count)), spec) for count in left)
+        generated = _seen(network, images, request.samples)
+        events.emit("quality", weights_sha256=digest, numbers=network.quality(generated, real))
     events.emit("done")
 
 
-def _classes(spec: Spec, samples: int) -> int:
-    """Return the number of classes of the data set. Raises JobError for a set that trains no classifier."""
+def _classes(spec: Spec, samples: int, *, trains: bool) -> int:
+    """Return the number of classes of the data set. Raises JobError for a set that is too small, or trains nothing."""
     if spec.data is None:
         raise JobError("drawn images have no classes", kind="data", remedy="name the data set with --data")
     labels = open_images(spec.data).labels
     classes = int(labels.max()) + 1
-    if not 2 <= classes <= MOST_CLASSES or len(labels) < samples:
+    if len(labels) < samples or (trains and not 2 <= classes <= MOST_CLASSES):
         sizes = f"the data set has {len(labels)} images of {classes} classes"
-        raise JobError(f"{sizes}; 2 to {MOST_CLASSES} are needed, and {samples} images", kind="data")
+        raise JobError(f"{sizes}; own features need 2 to {MOST_CLASSES}, and {samples} images are asked", kind="data")
     return classes
 
 
@@ -137,20 +212,13 @@ def _loaded(spec: Spec, digest: str, path: Path) -> Generator:
     return Generator(workload, network, spec.shape)
 
 
-def _generated(generator: Generator, spec: Spec, samples: int) -> Iterator[torch.Tensor]:
-    """Yield images of a model, in the scale of the real ones."""
-    torch.manual_seed(SEED)
-    for _ in range(0, samples, BATCH):
-        yield scaled(generator.pixels(BATCH), spec)
-
-
 def scaled(pixels: Pixels, spec: Spec) -> torch.Tensor:
     """Return images as a network of the workload takes them, of their bytes."""
     mean, factor = scale_of(spec.load_workload().pixels, spec.shape.channels)
     return torch.from_numpy((pixels - mean) * factor).float().permute(0, 3, 1, 2)
 
 
-def _seen(network: OwnClassifier, images: Iterator[torch.Tensor], samples: int) -> tuple[Table, Table]:
+def _seen(network: OwnClassifier | Inception, images: Iterator[torch.Tensor], samples: int) -> tuple[Table, Table]:
     """Return the features and the logits of the first images."""
     parts = [network.seen(each) for each in images]
     features, logits = (np.concatenate(column)[:samples] for column in zip(*parts, strict=True))

@@ -313,12 +313,18 @@ class LoadRequest(Strict, frozen=True):
 
 
 class QualitySpec(Strict, frozen=True):
-    """Models whose images are held against real ones, ``spec`` being a training of the classifier on these."""
+    """Models whose images are held against real ones; ``spec`` is a training of the suite's classifier on these."""
 
     spec: Spec
     models: dict[str, str]
     """The files of the models by the digests of their weights."""
-    samples: Annotated[int, Meta(ge=2, le=100_000)]
+    samples: Annotated[int, Meta(ge=10, le=100_000)]
+    inception: str | None = None
+    """The file of Inception's weights; None to train the classifier."""
+
+    @property
+    def measures_fid(self) -> bool:
+        return self.spec.shape.channels == 3 and self.samples >= 2048
 
 
 def parsed(into: type[_Request], text: str) -> _Request:

@@ -113,13 +113,13 @@ def read_record(path: str) -> Any:  # noqa: ANN401 (its type is made of the tabl
         return skipped_record(path, str(error))
 
 
-def _row(path: str, quality: RunQuality | None) -> tuple[Any, ...] | AnalysisWarning:
+def _row(path: str, quality: RunQuality) -> tuple[Any, ...] | AnalysisWarning:
     """Return the values of a record, or why there are none."""
     try:
         if isinstance(record := read_record(path), AnalysisWarning):
             return record
         _check(record)
-        if quality and record.kept:
+        if record.kept:
             record.metrics = {**record.metrics, **quality.metrics_of(record.kept)}
         steps = record.steps
         return (

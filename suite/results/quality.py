@@ -14,56 +14,70 @@ from suite.results import files
 from suite.results.store import write_atomic
 
 FILE = "quality.json"
-OWN_SCORE, OWN_FRECHET, TIME_TO_QUALITY = "own-score", "own-frechet", "time-to-quality"
-QUALITY_METRICS = (OWN_SCORE, OWN_FRECHET, TIME_TO_QUALITY)
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Features = Literal["own", "inception"]
+_LESS, _MORE = ("own-frechet", "fid", "kid"), ("own-score", "inception-score", "precision", "recall")
+_GOALS = {"own": ("own-frechet", "time-to-quality"), "inception": ("fid", "time-to-fid")}
+"""The metric that ``reach`` bounds, and that of the time until then."""
+QUALITY_METRICS = (*_LESS, *_MORE, *(time for _, time in _GOALS.values()))
+Numbers = dict[str, Annotated[float, Field(allow_inf_nan=False)] | None]
+"""A model's metrics, with the classifier's ``accuracy`` or the ends of KID's 95 % interval; None for a refused FID."""
 
 
-class ModelQuality(Part):
-    """The quality of one model's images."""
+class ModelsQuality(Part):
+    """The quality of a run's models by the features of one network."""
 
-    own_score: _Positive
-    own_frechet: _Positive
-    accuracy: float
-    """The accuracy, a share, of the classifier that gave both, on images before it learned from them."""
+    weights_sha256: Digest | None = None
+    """The file of Inception's weights; None for the suite's classifier."""
+    samples: int
+    """The images on each side."""
+    reach: float | None = None
+    """The ``own-frechet`` or FID to be reached."""
+    models: dict[Digest, Numbers]
+
+    @property
+    def features(self) -> Features:
+        return "inception" if self.weights_sha256 else "own"
+
+    def first_reached(self, kept: Sequence[KeptModel]) -> KeptModel | None:
+        """Return the first model of a trial that is at or below ``reach``; None if none is, or none was named."""
+        name, reach = _GOALS[self.features][0], self.reach or 0
+        distances = ((model, self.models.get(model.weights_sha256, {}).get(name)) for model in kept)
+        return next((model for model, distance in distances if distance and distance <= reach), None)
 
 
 class RunQuality(Part):
     """The content of ``quality.json``."""
 
     schema_version: Literal[1] = 1
-    features: Literal["own"] = "own"
-    samples: int
-    """The images on each side."""
-    reach: float | None = None
-    """The ``own-frechet`` to be reached."""
-    models: dict[Digest, ModelQuality]
+    features: dict[Features, ModelsQuality]
+
+    def known(self, asked: ModelsQuality) -> dict[Digest, Numbers]:
+        """Return what was measured by the same network, of as many images."""
+        same = self.features.get(asked.features, asked)
+        wanted = (asked.weights_sha256, asked.samples)
+        return dict(same.models) if (same.weights_sha256, same.samples) == wanted else {}
 
     def metrics_of(self, kept: Sequence[KeptModel]) -> dict[str, MetricValue]:
-        """Return the metrics of a trial: the quality of its last model, and the training until one is good enough."""
-        measured = [(model, self.models[model.weights_sha256]) for model in kept if model.weights_sha256 in self.models]
+        """Return the metrics of a trial: the quality of its last model, and the training until one is good enough.
+
+        A number that is not above zero has no ratio, and is left out.
+        """
         metrics = {}
-        for _, quality in measured[-1:]:
-            metrics[OWN_SCORE] = MetricValue(value=quality.own_score, unit="", better="more")
-            metrics[OWN_FRECHET] = MetricValue(value=quality.own_frechet, unit="", better="less")
-        if model := self.first_reached(kept):
-            metrics[TIME_TO_QUALITY] = MetricValue(value=model.training_s, unit="s", better="less")
+        for features, measured in self.features.items():
+            for name, value in measured.models.get(kept[-1].weights_sha256, {}).items():
+                if value and value > 0 and name in QUALITY_METRICS:
+                    metrics[name] = MetricValue(value=value, unit="", better="less" if name in _LESS else "more")
+            if model := measured.first_reached(kept):
+                metrics[_GOALS[features][1]] = MetricValue(value=model.training_s, unit="s", better="less")
         return metrics
 
-    def first_reached(self, kept: Sequence[KeptModel]) -> KeptModel | None:
-        """Return the first model of a trial that is at or below ``reach``; None if none is, or none was named."""
-        measured = ((model, self.models.get(model.weights_sha256)) for model in kept)
-        return next(
-            (model for model, quality in measured if quality and quality.own_frechet <= (self.reach or 0)), None
-        )
 
-
-def read_quality(run: Path) -> RunQuality | None:
-    """Return the quality of a run; None if it was not measured. Raises RequestError for a file that is not one."""
+def read_quality(run: Path) -> RunQuality:
+    """Return the quality of a run as far as it was measured. Raises RequestError for a file that is not one."""
     try:
         return RunQuality.model_validate_json(files.read_small(run / FILE))
     except FileNotFoundError:
-        return None
+        return RunQuality(features={})
     except (OSError, ValidationError) as error:
         raise RequestError(
             f"{run / FILE} is no quality of this suite", remedy="remove it, and measure again"

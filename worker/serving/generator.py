@@ -60,10 +60,7 @@ class Generator:
         with torch.inference_mode():
             made = self.workload.generate(self.network, count)
             images = made if isinstance(made, torch.Tensor) else torch.stack(tuple(made))
-            images = images.float().cpu().permute(0, 2, 3, 1)
-        mean, factor = (torch.from_numpy(each) for each in scale_of(self.workload.pixels, self.shape.channels))
-        pixels: Pixels = (images / factor + mean).round().clamp(0, 255).to(torch.uint8).numpy()
-        return pixels
+        return to_pixels(images, self.workload, self.shape)
 
     def tokens(self) -> Iterator[bytes]:
         """Yield the tokens of a new sequence, a line each, as they are decoded."""
@@ -102,6 +99,14 @@ class Generator:
         }
         metrics = dict(zip(GENERATING, (first, rate, median(single_s, "s", "less")), strict=True))
         return {"metrics": Measured(metrics).columns(), "generated": generated}
+
+
+def to_pixels(images: torch.Tensor, workload: Workload, shape: Shape) -> Pixels:
+    """Return the bytes of images in the scale of a workload, by image, row, column and channel."""
+    mean, factor = (torch.from_numpy(each) for each in scale_of(workload.pixels, shape.channels))
+    floats = images.detach().float().cpu().permute(0, 2, 3, 1)
+    pixels: Pixels = (floats / factor + mean).round().clamp(0, 255).to(torch.uint8).numpy()
+    return pixels
 
 
 def encode_png(pixels: Pixels) -> bytes:
