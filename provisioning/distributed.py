@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from provisioning.images.image import Image
+from provisioning.isa import CPUINFO, reports_hypervisor
 from provisioning.lab import nat as translated
 from provisioning.lab import overlay as vxlan
 from provisioning.lab.connectivity import End, await_reached, connectivity, free_port, interface_of, reach
@@ -22,6 +23,7 @@ from provisioning.nodes import local_node
 from provisioning.remote.content import directory_of, tree_of, volume_on
 from provisioning.remote.machine import machine
 from provisioning.remote.network import forwarded, joined, routed
+from provisioning.volumes import disk_under
 from suite.errors import MeasurementError, option
 from suite.interfaces import Instance, Layer, Node
 from suite.inventory import Inventory, InventoryNode
@@ -149,7 +151,12 @@ def on_machine(
     with machine(planned, tree_of(planned, image)) as node:
         node.cpus = cpus
         node.data = directory_of(planned, dataset) if dataset else None
-        node.facts = {**node.facts, "host_cpus": list(cpus)}
+        disk = disk_under(node, tree_of(planned, image))
+        node.facts = {**node.facts, "host_cpus": list(cpus), "machine_disk": disk}
+        if planned.is_vm:
+            node.facts["accelerator"] = None  # unknown of a machine that the suite has not booted
+        elif planned.virtual and reports_hypervisor(node.run(["cat", str(CPUINFO)]).stdout):
+            node.substitutes = ("machine:virtual",)
         yield Instance(node, clock_offset_s=node.agent.clock_offset_s())
 
 

@@ -49,6 +49,7 @@ def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterato
     yield from _hindrances_of_engine(properties, choices)
     if properties.bound_tree and engine.rootfs == "directory":
         yield f"{engine.name} runs the tree in place already"
+    yield from _hindrances_of_machines(properties, choices)
     if properties.microvm and choices.vfio:
         yield "devices are passed through by PCI, which a microvm lacks"
     if properties.huge_pages and recipe == "tuned":
@@ -59,6 +60,14 @@ def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterato
         yield "without root nothing is limited that could be"
     if properties.disk_limits:
         yield from _hindrances_of_disks(choices)
+
+
+def _hindrances_of_machines(properties: Properties, choices: Choices) -> Iterator[str]:
+    if choices.inventory and properties.data_in_layer:
+        yield "data is laid into layers on this machine only"
+    of_guests = properties.provider or properties.virtiofs or properties.microvm or not properties.direct_io
+    if choices.own_vms and of_guests:
+        yield "the suite boots no virtual machine"
 
 
 def _hindrances_of_disks(choices: Choices) -> Iterator[str]:

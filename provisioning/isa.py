@@ -29,6 +29,11 @@ def capability(cpuinfo: str) -> CpuCapability:
     return next((level for level in reversed(CPU_CAPABILITIES) if flags >= _NEEDS.get(level, set())), "default")
 
 
+def reports_hypervisor(cpuinfo: str) -> bool:
+    """Return whether the CPU of a /proc/cpuinfo reports a hypervisor, as those of virtual machines do (x86 alone)."""
+    return bool(re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.MULTILINE))
+
+
 def shared(
     targets: Sequence[str],
     provider: MachineProvider,

@@ -13,7 +13,7 @@ from provisioning.engines.base import ContainerEngine, get_engine
 from provisioning.images.image import Image
 from provisioning.nodes import local_node
 from provisioning.remote import content
-from provisioning.remote.content import sync_file, sync_image
+from provisioning.remote.content import scratch_on, sync_file, sync_image
 from provisioning.remote.machine import Machine, machine
 from provisioning.targets import Choices, layers
 from provisioning.volumes import Volume, check_disk_space, disk_of, packed_bytes, prepare_disk, volume_of
@@ -63,20 +63,25 @@ class Here(Opener):
             yield (Instance(stack.enter_context(open_stack(machine, stacked))),)
 
 
-class BesidePods(Here):
-    """One instance on the machine of an inventory that is the node of the pods, which are opened from here."""
+class OnOwnMachines(Here):
+    """One instance on the machine of an inventory that is listed for the target. Pods are opened from here."""
 
     @contextmanager
     def opened(self, trial: Trial) -> Iterator[tuple[Instance, ...]]:
-        if trial.target in self.choices.engines and not trial.properties.engine:
+        pods = self.choices.engines if self.choices.container_engine.is_cluster else {}
+        if trial.target in pods and not trial.properties.engine:
             with super().opened(trial) as instances:
                 yield instances
             return
-        (planned,) = _inventory(self.choices).nodes
+        (planned,) = _inventory(self.choices).of_target(trial.target)
         with ExitStack() as stack:
             cpus, dataset = trial.envelope.cpus, trial.job.dataset
             machine = stack.enter_context(on_machine(planned, cpus, self.choices.image, dataset))
-            stacked = self.layers(trial, trial.envelope)
+            volume = None
+            if trial.scratch_bytes:
+                volume = stack.enter_context(scratch_on(machine.node, planned, trial.scratch_bytes))
+                machine.node.data = str(volume.directory)
+            stacked = self.layers(trial, trial.envelope, volume=volume)
             yield (replace(machine, node=stack.enter_context(open_stack(machine.node, stacked))),)
 
 
@@ -138,7 +143,7 @@ def opener_of(choices: Choices, scenario: type[Traits] | Traits, targets: Sequen
     if scenario.neighbours:
         return BesideNeighbours(choices)
     if not scenario.joined:
-        return BesidePods(choices) if choices.inventory else Here(choices)
+        return OnOwnMachines(choices) if choices.inventory else Here(choices)
     if "container" in targets and choices.container_engine.is_cluster:
         return AsPods(choices)
     return OnMachines(choices) if choices.inventory else InLab(choices)
@@ -169,15 +174,16 @@ def prepare(
     ``refuse_changed`` raises when the data set is no longer the one that is prepared.
     """
     engine = choices.container_engine
-    if engine.guest_store and "container-vm" in targets:
+    if engine.guest_store and "container-vm" in map(choices.opened_as, targets):
         engine.guest_store.make(choices.image, note)
     switched = [get_engine(name) for each in ablations if (name := properties_of(each).engine)]
     if choices.inventory:
         # Pods are opened from here, and their image came to the node when their CPUs were tried.
         engines = switched if engine.is_cluster else [engine, *switched]
         for planned in choices.inventory.nodes:
+            opened = choices.inventory.opened_on(planned, targets)
             with machine(planned) as reached:
-                _prepare_machine(reached, choices, targets, engines, note, dataset)
+                _prepare_machine(reached, choices, opened, engines, note, dataset)
         return
     with local_node((), None) as node:
         if dataset and not dataset.device and VMS.intersection(targets):

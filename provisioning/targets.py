@@ -63,6 +63,20 @@ class Choices:
         return {"container": engine, **({"container-vm": engine.on_vm(self.vm_node)} if self.vm_node else {})}
 
     @property
+    def pods_elsewhere(self) -> bool:
+        """Return whether there are pods on a machine other than this one."""
+        return bool(self.vm_node or (self.inventory and self.container_engine.is_cluster))
+
+    @property
+    def own_vms(self) -> bool:
+        """Return whether a virtual machine is there already: a node of a cluster, or a machine of the inventory."""
+        return bool(self.vm_node) or {*map(self.opened_as, VMS)} != VMS
+
+    def opened_as(self, target: str) -> str:
+        """Return the target that the suite opens; see ``Inventory.opened_as``."""
+        return self.inventory.opened_as(target) if self.inventory else target
+
+    @property
     def most_cpus(self) -> int | None:
         """Return how many CPUs each container can have; None where it is this machine that decides."""
         most = [engine.most_cpus() for each in self.placed for engine in each.engines.values()]
@@ -82,7 +96,7 @@ class Choices:
         """Return the choices as a job records them."""
         return Layers(
             engine=self.engine,
-            accelerator=None if self.vm_node else self.accelerator,
+            accelerator=None if self.own_vms else self.accelerator,
             image=self.image.digest,
             oci_runtime=self.oci_runtime,
             gpus=",".join(self.gpus) or None,
@@ -143,7 +157,7 @@ def layers(
     }
     if target == "container-vm" and choices.vm_node:
         return [replace(container, engine=choices.engines[target])]
-    return stacks[target]
+    return stacks[choices.opened_as(target)]
 
 
 def booted(targets: Collection[str], engine: str | None) -> frozenset[str]:

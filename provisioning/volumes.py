@@ -172,6 +172,14 @@ def mib_of(size_bytes: int) -> int:
     return -(-size_bytes // (1 << 20)) + 32
 
 
+def disk_under(node: Node, path: str) -> str | None:
+    """Return the file system and the disk, or its model, under a path: ``ext4 on /dev/sda1``; None if unknown."""
+    words = ["findmnt", "--noheadings", "--nofsroot", "--output", "FSTYPE,SOURCE", "--target", path]
+    kind, _, source = node.run(words, check=False).stdout.strip().partition(" ")
+    listed = node.run(["lsblk", "--inverse", "--noheadings", "--output", "MODEL", "--", source.strip()], check=False)
+    return f"{kind} on {listed.stdout.strip() or source.strip()}" if kind else None
+
+
 def check_one_filesystem(node: Node, directory: str) -> None:
     """Raise RequestError if something is mounted below the node's directory.
 

@@ -56,6 +56,7 @@ class Command(PlannedScenario):
 
     name = "command"
     options = CommandOptions
+    inventory = True
     workloads = trains = False
     deciding = ("throughput", "elapsed")
     subject, unnamed = "command", ""

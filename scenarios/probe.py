@@ -56,7 +56,7 @@ class Probing(PlannedScenario):
 
     name = "probe"
     options = ProbeOptions
-    probes = True
+    probes = inventory = True
     workloads = trains = False
     subject, unnamed = "probe", "all"
     members = PROBES

@@ -20,6 +20,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from suite.errors import RequestError, option
 from suite.job.envelope import parse_cpu_list
 from suite.part import Part, checked
+from suite.targets import IN_PLACE, ListedMachine
 from suite.untrusted.files import refuse_writable_by_others
 
 DIRECTORY = "/var/lib/virtbench"
@@ -33,7 +34,7 @@ def _absolute(text: str) -> str:
     return text
 
 
-class InventoryNode(Part):
+class InventoryNode(ListedMachine):
     """An entry: one machine. What is left out is discovered on it."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
@@ -61,6 +62,18 @@ class Inventory(Part):
     """All entries, in the order of the file."""
 
     nodes: Annotated[tuple[InventoryNode, ...], Field(alias="node", min_length=1, max_length=64)]
+
+    def of_target(self, target: str) -> tuple[InventoryNode, ...]:
+        """Return the machines that are listed for a target."""
+        return tuple(node for node in self.nodes if target in node.targets)
+
+    def opened_as(self, target: str) -> str:
+        """Return the target that the suite opens: on a machine that is listed as the virtual one, it boots none."""
+        return IN_PLACE.get(target, target) if self.of_target(target) else target
+
+    def opened_on(self, node: InventoryNode, targets: Sequence[str]) -> list[str]:
+        """Return what is opened of the targets on one machine; those that no machine lists are on each."""
+        return [self.opened_as(target) for target in targets if node in (self.of_target(target) or (node,))]
 
 
 def read_inventory(path: Path) -> Inventory:

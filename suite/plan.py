@@ -63,7 +63,7 @@ class Trial(Part):
     @property
     def envelope(self) -> Envelope:
         """Return the envelope of the trial's target."""
-        return self.job.envelope.of_target(self.target)
+        return self.job.envelope_of(self.target)
 
     @property
     def properties(self) -> Properties:
@@ -224,7 +224,7 @@ class Plan(Part):
     def _trial(self, block: int, position: int, job: Job, arm: Arm, *, warm_up: bool) -> Trial:
         target, replica, ablation, aggressor = arm
         if job.sharing:
-            instances = job.sharing.instances_of(target, job.envelope.of_target(target))
+            instances = job.sharing.instances_of(target, job.envelope_of(target))
         else:
             instances = instances_of(job.distributed, job.envelope) if job.distributed else ()
         return Trial(

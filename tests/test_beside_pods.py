@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from commands.run.inventory import envelopes_of, inventory_of_pods, node_of_pods
+from commands.run.inventory import envelopes_of, machines_of_targets
 from commands.run.resolve import choices_of
 from provisioning import openers
 from provisioning.engines.kubernetes import KubernetesEngine
@@ -74,34 +74,28 @@ def test_only_the_machine_that_is_the_node_is_compared_with_its_pods(
 
 
 @pytest.mark.parametrize(
-    ("changed", "machines", "said"),
+    ("changed", "hosts", "said"),
     [
-        ({"engine": "runc", "node": None}, 1, "names the node of pods, and there are none"),
-        ({"engine": None, "node": None}, 1, "names the node of pods, and there are none"),
-        ({"target": ("bare-metal",)}, 1, "names the node of pods, and there are none"),
-        ({"target": ("bare-metal", "container", "vm")}, 1, "--inventory does not go with --target vm"),
-        ({}, 2, "lists 2 machines, and the pods are on one node"),
+        ({"target": ("bare-metal", "container", "vm")}, [""], "lists no machine for vm"),
+        ({}, ["", ""], "lists m0 and m1 for bare-metal"),
+        ({}, ['targets = ["bare-metal"]'], "lists no machine for container"),
+        ({"engine": None, "node": None, "target": ("vm",)}, [""], "lists no machine for vm"),
     ],
 )
 def test_what_no_machine_beside_pods_carries_is_refused(
-    changed: dict[str, Any], machines: int, said: str, tmp_path: Path
+    changed: dict[str, Any], hosts: list[str], said: str, tmp_path: Path
 ) -> None:
-    hosts = tmp_path / "hosts.toml"
-    hosts.write_text("".join(f'[[node]]\nname = "m{n}"\nhost = "m{n}.invalid"\n' for n in range(machines)))
+    path = tmp_path / "hosts.toml"
+    path.write_text(
+        "".join(f'[[node]]\nname = "m{n}"\nhost = "m{n}.invalid"\n{more}\n' for n, more in enumerate(hosts))
+    )
+    asked = RunRequest.of(PODS).changed(**changed)
     with pytest.raises(RequestError, match=said) as error:
-        inventory_of_pods(RunRequest.of(PODS).changed(**changed), hosts)
+        machines_of_targets(asked, path, IMAGE, None, choices() if asked.targets.engine else None, print)
     assert error.value.remedy
-    assert inventory_of_pods(RunRequest.of(PODS), tmp_path / "hosts.toml").nodes if machines == 1 else True
 
 
-def test_a_pod_on_a_virtual_machine_goes_with_it(tmp_path: Path) -> None:
-    hosts = tmp_path / "hosts.toml"
-    hosts.write_text('[[node]]\nname = "m1"\nhost = "m1.invalid"\n')
-    asked = {"target": ("bare-metal", "container", "container-vm"), "node": "container=n1,container-vm=n2"}
-    assert inventory_of_pods(RunRequest.of({**PODS, **asked}), hosts).nodes
-
-
-@pytest.mark.parametrize("scenario", ["real", "shared", "probe", "command"])
+@pytest.mark.parametrize("scenario", ["shared"])
 def test_other_scenarios_do_not_know_an_inventory(scenario: str) -> None:
     with pytest.raises(RequestError, match=f"--inventory does not apply to --scenario {scenario}"):
         RunRequest.of({"scenario": scenario, "inventory": "hosts.toml"})
@@ -129,9 +123,11 @@ def test_the_machine_gives_no_more_cpus_than_pods_of_its_node_can_have(
         return Discovery((one,), "kubernetes")
 
     monkeypatch.setattr("commands.run.inventory.discover", discover)
-    found = node_of_pods(RunRequest.of(PODS), N1, choices(), print)
+    monkeypatch.setattr("commands.run.inventory.read_inventory", lambda _: N1)
+    asked_for = {**PODS, "target": ("bare-metal", "container", "container-vm"), "node": "container=n1,container-vm=n2"}
+    found = machines_of_targets(RunRequest.of(asked_for), Path("hosts.toml"), IMAGE, None, choices(), print)
     assert [each.cpus for each in found.envelopes] == [(0, 1)]
-    assert (found.targets, found.capability(print, always=True)) == (("bare-metal", "container"), "avx2")
+    assert (found.targets, found.capability(print, always=True)) == (asked_for["target"], "avx2")
     _, wanted, check, _ = asked
     assert (wanted.network, wanted.guests, wanted.targets) == (None, False, ("bare-metal",))
     with pytest.raises(RequestError, match="m2 of the inventory is not the node n1"):

@@ -13,7 +13,7 @@ from analysis.load.records import Text
 from suite.job.ablations import known_properties
 from suite.job.job import Job
 from suite.job.properties import Properties
-from suite.targets import CONTAINERS, VMS
+from suite.targets import CONTAINERS, VMS, OwnMachine
 
 INSIDE = Kind("inside", "refused", AGAIN)
 _HOST, _POD = "host", "kubernetes"
@@ -38,15 +38,16 @@ def inside(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
 def _problems(text: str, job: Job, target: str, ablation: str | None) -> Iterator[str]:
     if (properties := known_properties(ablation)) is None:
         return
-    by_place = _facts_by_place(text)
+    by_place, machine = _facts_by_place(text), job.machine_of(target)
     for place, facts in by_place.items():
         if place == _HOST:
             continue
         for problem in (
             *_engine(facts, job, target, properties),
             *(_runtime(facts, job, properties) if target in CONTAINERS else ()),
-            *_machine(facts, job, place),
-            *(_virtual(facts, job) if target in VMS else _real(facts, by_place.get(_HOST, {}))),
+            *(_listed(facts, machine) if machine else _machine(facts, job, place)),
+            *(_virtual(facts, job) if target in VMS and not machine else ()),
+            *(_real(facts, by_place.get(_HOST, {})) if target not in VMS else ()),
         ):
             yield f"{place}: {problem}" if place else problem
 
@@ -97,6 +98,13 @@ def _network(network: object, job: Job, properties: Properties) -> Iterator[str]
     kinds = ("host",) if due != "none" else ("host", "none")
     if any((network == kind) != (due == kind) for kind in kinds):
         yield f"its network was {network}, and that of its job is {due}"
+
+
+def _listed(facts: Facts, machine: OwnMachine) -> Iterator[str]:
+    if (name := facts.get("machine")) != machine.name:
+        yield f"it was on {name or 'this machine'}, and its target is listed on {machine.name}"
+    if contradiction := machine.contradiction(hypervisor="hypervisor" in facts):
+        yield contradiction
 
 
 def _machine(facts: Facts, job: Job, place: str) -> Iterator[str]:

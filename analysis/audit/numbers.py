@@ -152,7 +152,7 @@ def _needed(job: Job) -> Iterator[str]:
     yield from (column for column, part in parts.items() if part)
     if job.sizes and not job.serving:
         yield from ("throughput_per_s", "steps_s", "whole_timeline", *(("data_use",) if job.dataset else ()))
-        if job.layers.engine != "kubernetes" and not (job.distributed and job.distributed.machines):
+        if job.layers.engine != "kubernetes" and not (job.machines or (job.distributed and job.distributed.machines)):
             yield from ("interval_s", "worker_cpu_s")
 
 

@@ -125,6 +125,8 @@ def fact_differences(own: str, base: str) -> tuple[Difference, ...]:
     if bool(mine.get("pod.virtual")) != bool(its.get("pod.virtual")):
         # The virtual machine numbers its own CPUs. That it is another one is named beside bare metal, too.
         mine, its = ({"pod.node": "none", **side, "host_cpus": None} for side in (mine, its))
+    elif None not in (names := {mine.get("machine"), its.get("machine")}) and len(names) > 1:
+        mine, its = ({**side, "host_cpus": None} for side in (mine, its))  # each machine numbers its own CPUs
     return tuple(one for fact in differ(its, mine, _FACTS) for one in _difference(fact.path, fact.second, fact.first))
 
 

@@ -1,9 +1,9 @@
 """The machines that ``--inventory`` names, in place of this one.
 
-Those of a joined job, or the one that is the node of the pods: what these are compared with is opened there.
+Those of a joined job, or those that are listed for targets; what is compared with pods is opened on their node.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +12,11 @@ from provisioning.engines.base import get_engine
 from provisioning.images.image import Image
 from provisioning.isa import lowest_of
 from provisioning.remote.content import check_data, directory_of
-from provisioning.remote.discovery import Discovery, Wanted, discover
+from provisioning.remote.discovery import Discovery, Wanted, attest, discover
 from provisioning.remote.machine import Machine
 from provisioning.targets import Choices, booted
 from suite.errors import RequestError, option
+from suite.host_compatibility import differences
 from suite.inventory import Inventory, read_inventory
 from suite.job.datasets import Dataset
 from suite.job.distributed import DistributedJob, MachineSpec
@@ -24,7 +25,7 @@ from suite.job.job import CpuCapability
 from suite.job.profiles import PROFILES
 from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
-from suite.targets import BASELINE, VMS
+from suite.targets import BASELINE, ON_REAL_MACHINES, VMS, ListedMachine, OwnMachine
 from worker.data import listing
 
 Note = Callable[[str], None]
@@ -40,6 +41,8 @@ class InventoryMachines:
     discovery: Discovery
     targets: tuple[str, ...]
     envelopes: tuple[Envelope, ...]
+    own: tuple[OwnMachine, ...] = ()
+    """The machines of targets as a job has them; none of a joined job, nor of pods, whose CPUs a kubelet chooses."""
 
     def choices(self, image: Image, gpus: tuple[str, ...]) -> Choices:
         found = self.discovery
@@ -64,8 +67,9 @@ class InventoryMachines:
 
     def capability(self, note: Note, *, always: bool) -> CpuCapability | None:
         """Return the vector instructions that all of the machines and their guests have; see ``isa.shared``."""
-        levels = {found.capability for found in self.discovery.machines if not VMS.issuperset(self.targets)}
-        levels |= {found.guest_capability for found in self.discovery.machines if found.guest_capability}
+        machines, guests_alone = self.discovery.machines, VMS.issuperset(self.targets)
+        levels = {found.capability for found in machines if not (guests_alone and found.guest_capability)}
+        levels |= {found.guest_capability for found in machines if found.guest_capability}
         return lowest_of(levels, note, always=always)
 
 
@@ -75,6 +79,9 @@ def machines_of(
     """Return the machines of the inventory at ``path``. Raises RequestError for what they do not carry."""
     inventory = read_inventory(path)
     check_inventory(request, scenario, len(inventory.nodes))
+    if listed := [node.name for node in inventory.nodes if "targets" in node.model_fields_set]:
+        why = f"and every target of {request.scenario} is on all machines"
+        raise RequestError(f"{option('inventory')} {path} lists targets at {listed[0]}, {why}", remedy="leave them out")
     if engine := request.targets.engine:
         get_engine(engine).check_network(request.joining.network, in_lab=False)
     inventory = inventory.model_copy(update={"nodes": inventory.nodes[: scenario.instances(request)]})
@@ -95,44 +102,52 @@ def machines_of(
     return InventoryMachines(inventory, found, request.targets.target, envelopes_of(request, found))
 
 
-def inventory_of_pods(request: RunRequest, path: Path) -> Inventory:
-    """Return the inventory at ``path``, whose one machine is the node of the pods.
+def machines_of_targets(
+    request: RunRequest, path: Path, image: Image, dataset: Dataset | None, pods: Choices | None, note: Note
+) -> InventoryMachines:
+    """Return the machines that the inventory at ``path`` lists for the targets; beside ``pods`` that of their node.
 
-    Raises RequestError for a run without pods, for virtual machines, and for several machines.
+    Raises RequestError for a target without a machine or with several, and for one that is not what it is listed as.
     """
-    inventory, asked = read_inventory(path), request.targets
-    if "container" not in asked.target or not (asked.engine and get_engine(asked.engine).is_cluster):
-        raise RequestError(
-            f"{option('inventory')} with {option('scenario')} {request.scenario} names the node of pods, and there are "
-            "none",
-            remedy=f"add {option('target')} container {option('engine')} kubernetes, or leave it out",
-        )
-    if guests := sorted(booted(asked.target, asked.engine)):
-        raise RequestError(
-            f"{option('inventory')} does not go with {option('target')} {guests[0]}: beside pods there are no virtual "
-            "machines on other machines",
-            remedy=f"name the targets: {option('target')} bare-metal {option('target')} container",
-        )
-    if len(inventory.nodes) > 1:
-        raise RequestError(
-            f"{option('inventory')} {path} lists {len(inventory.nodes)} machines, and the pods are on one node",
-            remedy="list that one alone",
-        )
-    return inventory
+    asked = request.targets
+    due = (*ON_REAL_MACHINES, *booted(asked.target, asked.engine)) if pods else asked.target
+    inventory = _listed_for(due, path)
+    opened = (BASELINE,) if pods else tuple(map(inventory.opened_as, due))
+    wanted = Wanted(opened, image, asked.engine, network=None, with_data=dataset is not None)
+    boots: dict[str, str] = {}
+    check_copy = _data_check(dataset, note)
+
+    def check(machine: Machine) -> None:
+        if pods:
+            pods.container_engine.check_machine(machine)
+        else:
+            attest(machine, boots)
+        check_copy(machine)
+
+    found = discover(inventory, wanted, check, note)
+    for difference in differences(each.host for each in found.machines):
+        note(f"the machines differ: {difference}")
+    envelopes = envelopes_of(request, found, pods.most_cpus if pods else None)
+    as_listed = [node.model_dump(include={*ListedMachine.model_fields}) for node in inventory.nodes]
+    own = tuple(OwnMachine(**node, cpus=each.cpus) for node, each in zip(as_listed, envelopes, strict=True))
+    return InventoryMachines(inventory, found, asked.target, envelopes, () if pods else own)
 
 
-def node_of_pods(request: RunRequest, inventory: Inventory, choices: Choices, note: Note) -> InventoryMachines:
-    """Return the machine of the inventory. Raises RequestError unless it is the node of the pods."""
-    wanted = Wanted((BASELINE,), choices.image, choices.engine, network=None)
-    found = discover(inventory, wanted, choices.container_engine.check_machine, note)
-    envelopes = envelopes_of(request, found, choices.most_cpus)
-    return InventoryMachines(inventory, found, request.targets.target, envelopes)
+def _listed_for(targets: Sequence[str], path: Path) -> Inventory:
+    inventory = read_inventory(path)
+    for target in targets:
+        names = [node.name for node in inventory.of_target(target)]
+        if len(names) != 1:
+            wrong = f"{option('inventory')} {path} lists {' and '.join(names) or 'no machine'} for {target}"
+            raise RequestError(wrong, remedy=f'write targets = ["{target}"] at one node')
+    nodes = tuple(node for node in inventory.nodes if not {*targets}.isdisjoint(node.targets))
+    return inventory.model_copy(update={"nodes": nodes})
 
 
 def _data_check(dataset: Dataset | None, note: Note) -> Callable[[Machine], None]:
     """Return what checks that a machine holds the data set that this one has."""
     expected = dataset
-    if dataset and dataset.digest == "manifest":
+    if dataset and (dataset.digest == "manifest" or dataset.kind == "files"):
         # A machine's copy is held against this one, and not against its manifest.
         _, sha256 = listing.identify(dataset.directory, tuple(listing.entries_of(dataset.directory)))
         expected = dataset.model_copy(update={"sha256": sha256})

@@ -59,10 +59,11 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
     instances = 1 if pods else scenario.instances(request)
     check_engine(request, choices, targets)
     scratch_bytes = scenario.scratch_bytes(request, resolved.models)
-    if choices.vm_node and (resolved.dataset or scratch_bytes):
+    if choices.pods_elsewhere and (resolved.dataset or scratch_bytes):
         raise RequestError(
-            "container-vm runs on another machine and cannot reach this machine's data or scratch disk",
-            remedy=f"leave container-vm out, or choose another {option('scenario')}, {option('probe')} or aggressor",
+            "a pod on another machine cannot reach this machine's data or scratch disk",
+            remedy=f"leave container-vm and {option('inventory')} out, or choose another {option('scenario')}, "
+            f"{option('probe')} or aggressor",
         )
     envelope = _envelope(resolved, instances)
     allotments: dict[str, Allotment] = {}
@@ -246,6 +247,7 @@ def _job(common: _Common, model: str, turns: Alternating | None) -> Job:
         reproducible=False if workload and not workload.reproducible else None,
         unit=scenario.unit(request, model),
         envelope=common.envelope,
+        machines=resolved.machines.own if resolved.machines else (),
         devices=Devices(device=gpus.device, devices=gpus.devices or 1, parallel=gpus.parallel),
         isa=request.targets.isa,
         cpu_capability=common.capability,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from commands.run.inventory import InventoryMachines, inventory_of_pods, machines_of, node_of_pods
+from commands.run.inventory import InventoryMachines, machines_of, machines_of_targets
 from provisioning import data_device, doctor
 from provisioning.doctor import Check
 from provisioning.engines.base import default_engine, get_engine
@@ -68,15 +68,15 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
     models = tuple(dict.fromkeys(words))
     data, dataset = data_of(request, scenario, note)
     if path := request.joining.inventory:
+        image, pods = _image_of(request), None
         if scenario.joined:
-            image = _image_of(request)
             machines = machines_of(request, scenario, path, image, dataset, note)
-            choices = machines.choices(image, _gpus_of(request))
         else:
-            inventory = inventory_of_pods(request, path)
-            # The doctor knows what this machine carries, and nothing but pods is opened from it.
-            choices = replace(choices_of(request, (), request.targets.target, note), inventory=inventory)
-            machines = node_of_pods(request, inventory, choices, note)
+            if request.targets.engine and get_engine(request.targets.engine).is_cluster:
+                # The doctor knows what this machine carries, and nothing but pods is opened from it.
+                pods = choices_of(request, (), request.targets.target, note)
+            machines = machines_of_targets(request, path, image, dataset, pods, note)
+        choices = replace(pods, inventory=machines.inventory) if pods else machines.choices(image, _gpus_of(request))
         targets = machines.targets
         opener = opener_of(choices, scenario, targets)
         return Resolved(request, scenario, models, targets, choices, data, dataset, opener, machines)

@@ -16,6 +16,7 @@ from suite.registries import ABLATIONS
 from suite.request.repetitions import DECIDED
 from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
+from suite.request.traits import traits_of
 from suite.targets import BASELINE, CONTAINERS, VMS
 
 Note = Callable[[str], None]
@@ -27,7 +28,8 @@ def refuse_ignored(request: RunRequest) -> None:
     """Raise RequestError for an option that was given and would change nothing."""
     request.refuse_idle()
     given = request.given()
-    if not booted(request.targets.target, request.targets.engine):
+    own_machines = request.joining.inventory and not traits_of(request.scenario).joined
+    if own_machines or not booted(request.targets.target, request.targets.engine):
         for name in ("provider", "accel"):
             if name in given:
                 raise RequestError(

@@ -2,7 +2,6 @@
 # ruff: noqa: ARG002 (the protocol has arguments for other engines)
 
 import os
-import re
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -14,6 +13,7 @@ from pathlib import Path
 from provisioning import ledger
 from provisioning.engines.base import Allotment, ContainerEngine, ContainerSpec, image_reference
 from provisioning.images.image import Image
+from provisioning.isa import reports_hypervisor
 from provisioning.kubernetes import owned
 from provisioning.kubernetes.cluster import Cluster, Object, kubeconfig, not_installed
 from provisioning.kubernetes.execution import PodNode, await_end, cpus_inside, first_process, kernel_inside
@@ -259,7 +259,7 @@ class KubernetesEngine(ContainerEngine):
                 "node is a virtual machine",
                 remedy=f"leave {option('runtime_class')} out",
             )
-        if self.virtual and not re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.MULTILINE):
+        if self.virtual and not reports_hypervisor(cpuinfo):
             raise RequestError(
                 f"{option('node')} {self._node.name}: the CPU that its pods see reports no hypervisor, so it is not "
                 "attested as a virtual machine",

@@ -6,11 +6,13 @@ virtual machine gets is made on the machine.
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from provisioning import artefacts
+from provisioning import artefacts, ledger
 from provisioning.images.image import Image
+from provisioning.nodes import undone
 from provisioning.remote.machine import Machine
 from provisioning.volumes import DISKS, Volume, check_disk_space, disk_name
 from suite.errors import CommandError, MeasurementError, RequestError
@@ -78,6 +80,16 @@ def volume_on(machine: Node, planned: InventoryNode, dataset: Dataset) -> Volume
             remedy="run again: it is made before the first trial",
         )
     return Volume(Path(directory), Path(disk), same_device=len(set(answer.stdout.split())) == 1)
+
+
+@contextmanager
+def scratch_on(machine: Node, planned: InventoryNode, size_bytes: int) -> Iterator[Volume]:
+    """Provide room to write on the machine's disk, for as long as the trial lasts."""
+    directory = f"{planned.directory}/scratch/{ledger.fresh('scratch')}"
+    with undone(machine, ["rm", "-r", "-f", "--", directory]):
+        machine.run(["mkdir", "-p", "--", directory])
+        check_disk_space(machine, directory, size_bytes, "the room to write")
+        yield Volume(Path(directory), writable=True)
 
 
 def tree_of(planned: InventoryNode, image: Image) -> str:

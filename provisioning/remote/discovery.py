@@ -1,12 +1,13 @@
 """Discovery of the machines of an inventory: asked once, before anything is planned."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from provisioning.engines.base import default_engine, get_engine
 from provisioning.images.image import Image
-from provisioning.isa import capability
+from provisioning.isa import CPUINFO, capability, reports_hypervisor
 from provisioning.lab.nat import rules_for
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import DEFAULT_PROVIDER, MachineProvider, get_provider
@@ -14,10 +15,12 @@ from provisioning.remote import content
 from provisioning.remote.machine import Machine, machine
 from provisioning.remote.network import Place, places
 from suite.errors import BenchError, RequestError, option
+from suite.host_compatibility import Host
 from suite.inventory import Inventory
 from suite.job.job import CpuCapability
+from suite.process_identity import BOOT_ID
 from suite.registries import ENGINES
-from suite.targets import VMS
+from suite.targets import CONTAINERS, VMS
 
 PROGRAMS = {
     "bwrap": "bubblewrap",
@@ -43,6 +46,8 @@ class DiscoveredMachine:
     capability: CpuCapability
     clock_offset_s: float
     """The seconds that its time of day is ahead of this machine's."""
+    host: Host = field(default_factory=Host)
+    """Its facts that should be equal on all of them."""
     guest_capability: CpuCapability | None = None
     """The level of its virtual machines, if there are to be some."""
 
@@ -120,6 +125,20 @@ def discover(
         return Discovery(machines, engine, locations, accelerator, wanted.provider)
 
 
+def attest(reached: Machine, boots: dict[str, str]) -> None:
+    """Raise RequestError unless the machine is what it is listed as, and another one than those before it.
+
+    ``boots`` holds their names, by the numbers of their boots.
+    """
+    hypervisor = reports_hypervisor(reached.run(["cat", str(CPUINFO)]).stdout)
+    if contradiction := reached.planned.contradiction(hypervisor=hypervisor):
+        remedy = "list another machine; bare metal that is a virtual machine is allowed by virtual = true at its node"
+        raise RequestError(contradiction, remedy=remedy)
+    other = boots.setdefault(reached.run(["cat", str(BOOT_ID)]).stdout.strip(), reached.name)
+    if other != reached.name:
+        raise RequestError(f"{other} and {reached.name} have the same boot ID", remedy="list one machine at one node")
+
+
 def _check_programs(reached: Machine, packages: Mapping[str, str]) -> None:
     """Raise RequestError, with the packages that have them, for programs that a machine lacks."""
     if missing := reached.agent.ask(do="find", programs=list(packages))["missing"]:
@@ -128,8 +147,8 @@ def _check_programs(reached: Machine, packages: Mapping[str, str]) -> None:
 
 
 def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
-    """Return the engine that is wanted, or the first that works on all machines."""
-    reasons = []
+    """Return the engine that is wanted, or the first that works on all machines with containers."""
+    reasons, reached = [], [each for each in reached if CONTAINERS.intersection(each.planned.targets)]
     for name in (wanted,) if wanted else ENGINES:
         try:
             for node in reached:
@@ -148,7 +167,15 @@ def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
 
 
 def _discovered(reached: Machine, provider: MachineProvider | None, accelerator: Accelerator) -> DiscoveredMachine:
-    level = capability(reached.run(["cat", "/proc/cpuinfo"]).stdout)
+    cpuinfo = reached.run(["cat", str(CPUINFO)]).stdout
+    level, model = capability(cpuinfo), re.search(r"^model name\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    host = Host(
+        hostname=reached.name,
+        cpu_model=model[1] if model else None,
+        cpus=len(reached.cpus),
+        memory_bytes=reached.memory_bytes,
+        kernel=reached.run(["uname", "--kernel-release"]).stdout.strip(),
+    )
     offset_s = reached.agent.clock_offset_s()
     guests = provider.guest_capability(reached, accelerator, level) if provider else None
-    return DiscoveredMachine(reached.name, reached.cpus, reached.memory_bytes, level, offset_s, guests)
+    return DiscoveredMachine(reached.name, reached.cpus, reached.memory_bytes, level, offset_s, host, guests)

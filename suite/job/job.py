@@ -18,6 +18,7 @@ from suite.job.profiles import Recipe, Sizes
 from suite.job.serving import Serving
 from suite.job.sharing import Sharing
 from suite.part import MOST, Part
+from suite.targets import OwnMachine
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}$")]
 """Names come to stand in file names, so they are names and not paths."""
@@ -94,6 +95,8 @@ class Job(Part):
     unit: Name | None = None
     """What the throughput counts: ``images``, ``tokens``. None for a job that has none."""
     envelope: Envelope
+    machines: tuple[OwnMachine, ...] = ()
+    """The machines of an inventory that are listed for the targets; empty where all targets are opened from here."""
     devices: Devices = Devices()
     isa: Literal["shared", "native"] | None = None
     cpu_capability: CpuCapability | None = None
@@ -122,6 +125,15 @@ class Job(Part):
     layers: Layers = Layers()
     turns: Alternating | None = None
     """None for the sequential design: a trial has the machine to itself from its launch to its end."""
+
+    def machine_of(self, target: str) -> OwnMachine | None:
+        """Return the machine that is listed for the target; None if there is none."""
+        return next((machine for machine in self.machines if target in machine.targets), None)
+
+    def envelope_of(self, target: str) -> Envelope:
+        """Return the envelope with the CPUs of one target, in its machine's own numbers."""
+        machine = self.machine_of(target)
+        return self.envelope.model_copy(update={"cpus": machine.cpus}) if machine else self.envelope.of_target(target)
 
     @property
     def rounds_freely(self) -> str:
@@ -167,6 +179,7 @@ NOT_IN_KEY: Mapping[str, str] = {
     "envelope.cpus": "which CPUs they are is the machine's affair; how many there are is in the key",
     "envelope.node_cpus": "see envelope.cpus",
     "envelope.node_chosen": "see envelope.cpus",
+    "machines.cpus": "see envelope.cpus",
     "dataset.digest": "another kind gives another digest",
     "dataset.listing_sha256": "follows from the digest",
     "dataset.images": "follows from the digest",
@@ -181,6 +194,7 @@ _LABELS = {
     "dataset": "data_",
     "distributed.lab": "lab.",
     "distributed.machines": "machines.",
+    "machines": "machines.",
     "sharing.workloads": "workloads.",
     "command": "command.",
     "sharing.sources": "sources.",

@@ -174,7 +174,10 @@ def envelope_differences(trial: Trial, plan: Envelope, inside: Environment) -> l
         else (more_bytes > tolerated_bytes, f"memory is limited to {inside.memory_bytes} bytes, which it should not be")
     )
     disks = [(name, getattr(inside, name), getattr(properties, name)) for name in DISK_LIMITS.values()]
+    machine = trial.job.machine_of(trial.target)
+    mistaken = machine.contradiction(hypervisor=inside.hypervisor is not None) if machine else ""
     checks = (
+        (not mistaken, mistaken),
         (right_cpus, f"CPUs {inside.cpus} instead of {len(plan.cpus)}"),
         (right_host_cpus, f"pinned to host CPUs {inside.host_cpus} instead of {list(plan.cpus)}"),
         (inside.threads == plan.threads, f"{inside.threads} threads instead of {plan.threads}"),

@@ -88,6 +88,7 @@ INSIDE = (
     _constant("container_engine.platform", "gVisor's platform", "belongs to the container"),
     _constant("container_engine.seccomp_sha256", "seccomp profile", "belongs to the container"),
     _named("machine", "machine of the inventory", "machine", "another machine"),
+    _named("machine_disk", "disk of the machine", "disk", "files come from it, and go to it"),
     _named("pod.node", "node of the cluster", "machine", "another machine"),
     *(_constant(f"pod.{name}", label, "belongs to the pod") for name, label in _OF_POD.items()),
     Field("pod.changed", "ignored", "changes that matter fail the trial"),

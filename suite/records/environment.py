@@ -71,6 +71,8 @@ class Environment(Part):
 
     machine: str | None = None
     """The machine of the inventory that the target was opened on by SSH; null on the machine that the suite ran on."""
+    machine_disk: str | None = None
+    """The file system and the disk of the image on that machine."""
     kernel: str | None = None
     hostname: str | None = None
     pid1: str | None = None

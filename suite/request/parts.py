@@ -348,8 +348,9 @@ class JoiningOptions(OptionGroup):
     )
     inventory: Path | None = about(
         None,
-        f"Machines reached by SSH, in place of a lab: hosts.toml. With {option('scenario')} synthetic and "
-        f"{option('engine')} kubernetes: the node of the pods, which then also runs bare metal and other engines.",
+        "Machines reached by SSH: hosts.toml. Each target runs on the machine that is listed for it; with "
+        f"{option('engine')} kubernetes, what is compared with the pods, on their node. Instances that are joined: one "
+        "on each, in place of a lab.",
         of="inventory",
     )
     network: ContainerNetwork = about(

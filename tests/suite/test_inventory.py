@@ -6,6 +6,7 @@ import pytest
 
 from suite.errors import RequestError
 from suite.inventory import DIRECTORY, read_inventory
+from suite.targets import TARGETS, ListedMachine
 
 
 def written(place: Path, text: str) -> Path:
@@ -47,6 +48,9 @@ def test_a_configuration_of_ssh_is_looked_for_beside_the_inventory(tmp_path: Pat
         (node("port = 0"), "port = 0 is refused", "[[node]]"),
         (node('interface = "eth 0"'), "interface = 'eth 0' is refused", "[[node]]"),
         (node('ssh_config = "elsewhere"'), "does not exist", "[[node]]"),
+        (node('targets = ["vmm"]'), "targets = ['vmm'] is refused: name some of bare-metal, container", "[[node]]"),
+        (node("targets = []"), "targets = [] is refused", "[[node]]"),
+        (node('targets = ["bare-metal", "vm"]'), "a virtual machine for all of its targets, or for none", "[[node]]"),
         (node() + node(), "two nodes have the name n1", "one name for each"),
         ("node = ", "is not TOML", "[[node]]"),
     ],
@@ -58,6 +62,39 @@ def test_what_cannot_be_used_is_refused_with_its_place_and_a_remedy(
         read_inventory(written(tmp_path, text))
     assert said in caught.value.message
     assert remedy in str(caught.value.remedy)
+
+
+def test_targets_are_on_the_machine_that_lists_them_where_the_suite_boots_nothing(tmp_path: Path) -> None:
+    text = node() + node('targets = ["vm", "container-vm"]', name="n2", host="vm1")
+    inventory = read_inventory(written(tmp_path, text))
+    assert [[each.name for each in inventory.of_target(target)] for target in TARGETS] == [
+        ["n1"],
+        ["n1"],
+        ["n2"],
+        ["n2"],
+    ]
+    assert [inventory.opened_as(target) for target in TARGETS] == ["bare-metal", "container", "bare-metal", "container"]
+    unlisted = read_inventory(written(tmp_path, node()))
+    assert [unlisted.opened_as(target) for target in TARGETS] == list(TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("targets", "virtual", "hypervisor", "said"),
+    [
+        (("vm",), False, True, ""),
+        (("vm",), False, False, "n1 is listed for vm, and its CPU reports no hypervisor"),
+        (("vm",), True, False, "n1 is listed for vm, and its CPU reports no hypervisor"),
+        (("bare-metal",), False, False, ""),
+        (("bare-metal",), False, True, "n1 is listed for bare-metal, and its CPU reports a hypervisor"),
+        (("bare-metal",), True, True, ""),
+        (("bare-metal",), True, False, ""),
+    ],
+)
+def test_a_machine_is_virtual_as_it_is_listed_or_contradicts(
+    targets: tuple[str, ...], virtual: bool, hypervisor: bool, said: str
+) -> None:
+    machine = ListedMachine(name="n1", targets=targets, virtual=virtual)
+    assert machine.contradiction(hypervisor=hypervisor) == said
 
 
 def test_a_file_that_is_not_there_is_refused_with_an_example(tmp_path: Path) -> None:

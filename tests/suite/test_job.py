@@ -14,6 +14,7 @@ from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.job.serving import Serving
 from suite.job.sharing import Sharing
+from suite.targets import OwnMachine
 
 SIZES = Sizes(batch=2, image_px=32, warmup_steps=1, steps=3)
 LAB = DistributedJob(
@@ -35,6 +36,7 @@ WHOLE = Job(
     sizes=SIZES,
     unit="images",
     envelope=Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=2),
+    machines=(OwnMachine(name="a", targets=("vm",), cpus=(0, 1)),),
     devices=Devices(),
     isa="shared",
     cpu_capability="avx2",

@@ -1,0 +1,177 @@
+"""Each target on a machine of its own: an sshd in a network namespace, and one in a guest, by one command."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from analysis.audit.audit import audited
+from analysis.compare.comparison import compare
+from analysis.load.records import load
+from provisioning.isa import CPUINFO, reports_hypervisor
+from provisioning.lab.tap import join, tap
+from provisioning.layers.vm import VmLayer
+from provisioning.machines.base import GuestSpec
+from provisioning.machines.qemu import QEMU
+from provisioning.nodes import local_node, write_file
+from suite.interfaces import Node
+from suite.job.envelope import GIB, Envelope
+from suite.records.record import TrialRecord
+from suite.targets import TARGETS
+from tests.integration.fleet import Fleet, fleet
+from tests.integration.machine import ENVELOPE, require, require_image, require_root
+from tests.integration.test_run import RUNC, SMALL, bench, ours, records
+from tests.scenarios.pictures import folder
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
+
+THERE = "/run/machine"
+PROGRAMS = ("bwrap", "cgcreate", "cgexec", "cgset")
+"""What a machine needs and the image of guests lacks, here of the same distribution."""
+LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+VIRTUAL = reports_hypervisor(CPUINFO.read_text())
+
+
+class Machines(NamedTuple):
+    fleet: Fleet
+    guest: Node
+
+    def inventory(self, first: str, second: str) -> Path:
+        """Return an inventory with these lines at the namespace and at the guest."""
+        nodes = (("n1", "", first), ("n2", f'directory = "{THERE}"', second))
+        lines = (
+            f'[[node]]\nname = "{n}"\nhost = "{n}"\nssh_config = "ssh_config"\n{d}\n{more}\n' for n, d, more in nodes
+        )
+        path = self.fleet.place / "hosts.toml"
+        path.write_text("\n".join(lines))
+        return path
+
+
+REAL = 'targets = ["bare-metal", "container"]' + ("\nvirtual = true" if VIRTUAL else "")
+VMS = 'targets = ["vm", "container-vm"]'
+SWAPPED = (
+    "n2 is listed for bare-metal, container, and its CPU"
+    if VIRTUAL
+    else "n1 is listed for vm, container-vm, and its CPU"
+)
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    require_root()
+    require("target", "vm")
+    image, envelope = require_image(), Envelope(cpus=ENVELOPE.cpus, memory_bytes=2 * GIB, threads=1)
+    accelerator, _ = QEMU.choose_accelerator("auto")
+    with ExitStack() as stack:
+        found = stack.enter_context(fleet(tmp_path_factory.mktemp("machines"), 2))
+        place = found.lab.nodes[1]
+        node = stack.enter_context(local_node(envelope.cpus, str(image.tree)))
+        plugged = stack.enter_context(tap(place, node))
+        layer = VmLayer(QEMU, GuestSpec(image, accelerator, envelope)).plugged(plugged)
+        guest = stack.enter_context(layer.opened(place.node(node)))
+        join(guest, plugged)
+        _as_machine(guest, found, place.address, image.digest)
+        yield Machines(found, guest)
+
+
+def _as_machine(guest: Node, found: Fleet, address: str, digest: str) -> None:
+    """Make the guest a machine of the fleet, with the programs of one, and the image's tree that it holds anyway."""
+    keys = "/run/virtbench/ssh"
+    write_file(guest, f"{keys}/authorized_keys.more", (found.place / "authorized_keys").read_bytes())
+    guest.run(["sh", "-c", f"cat {keys}/authorized_keys.more >>{keys}/authorized_keys"])
+    host_key = guest.run(["ssh-keygen", "-y", "-f", f"{keys}/host_key"]).stdout
+    known = found.place / "known_hosts"
+    known.write_text(
+        "".join(line for line in known.read_text().splitlines(keepends=True) if not line.startswith(address))
+        + f"{address} {host_key}"
+    )
+    tree = f"{THERE}/images/{digest[:12]}/tree"
+    guest.run(["mkdir", "-p", tree])
+    guest.run(["mount", "--bind", "/run/virtbench/rootfs", tree])
+    for where in ("/usr/bin", LIBRARIES):
+        over = f"/run/over{where}"
+        guest.run(["mkdir", "-p", f"{over}/upper", f"{over}/work"])
+        layers = f"lowerdir={where},upperdir={over}/upper,workdir={over}/work"
+        guest.run(["mount", "-t", "overlay", "overlay", "-o", layers, where])
+    libraries = (
+        Path(LIBRARIES, name) for name in ("libcgroup.so.2", "libcap.so.2", "libselinux.so.1", "libpcre2-8.so.0")
+    )
+    for path in (*(Path("/usr/bin", name) for name in PROGRAMS), *libraries):
+        write_file(guest, str(path), path.read_bytes())
+        guest.run(["chmod", "755", str(path)])
+
+
+def test_all_targets_run_on_the_machines_that_are_listed_for_them(machines: Machines, tmp_path: Path) -> None:
+    image, before = require_image(), ours()
+    words = ("--inventory", str(machines.inventory(REAL, VMS)), "--target", "all", *RUNC, *SMALL, "--memory", "1G")
+    ended = bench("run", "--scenario", "synthetic", *words, "--out", str(tmp_path / "run"), timeout_s=1200)
+    assert ended.returncode == 0, ended.stderr
+    assert "the machines differ: memory" in ended.stderr
+    assert "sending the image" not in ended.stderr, "each holds the image already"
+    found = records(tmp_path / "run")
+    assert set(found) == set(TARGETS)
+    own = machines.guest.run(["uname", "-r"]).stdout.strip()
+    for target, record in found.items():
+        assert record.outcome.status == "ok", record.outcome
+        seen = record.environment.target
+        assert seen is not None
+        virtual = target in ("vm", "container-vm")
+        assert (seen.machine, seen.kernel == own) == (("n2", True) if virtual else ("n1", False))
+        assert (seen.accelerator, bool(seen.hypervisor)) == ((None, True) if virtual else ("none", VIRTUAL))
+        assert (seen.userland_sha256, seen.userland_differences) == (image.digest, [])
+        assert seen.machine_disk
+        assert bool(seen.container_engine) == (target in ("container", "container-vm"))
+        assert record.substitutes == (["machine:virtual"] if VIRTUAL and not virtual else [])
+        assert (record.conditions, record.job.layers.accelerator) == (None, None)
+        assert {machine.name: machine.targets for machine in record.job.machines}["n2"] == ("vm", "container-vm")
+    (group,) = compare(audited(load([tmp_path / "run"]))).groups
+    marks = {summary.target: " ".join(summary.marks) for summary in group.targets}
+    assert all(("machine" in marks[target]) == (target in ("vm", "container-vm")) for target in marks if marks), marks
+    assert {kind: set(now) - set(before[kind]) for kind, now in ours().items() if set(now) - set(before[kind])} == {}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (VMS, 'targets = ["bare-metal", "container"]', SWAPPED),
+        (REAL, 'targets = ["vm"]', "lists no machine for container-vm"),
+    ],
+    ids=["swapped", "missing"],
+)
+def test_a_machine_that_is_not_what_it_is_listed_as_is_refused(
+    machines: Machines, first: str, second: str, said: str
+) -> None:
+    ended = bench("run", *RUNC, "--inventory", str(machines.inventory(first, second)), "--target", "all", *SMALL)
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert "what to do" in ended.stderr
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("real", "--model", "alexnet", "--batch", "2", "--image-px", "64", *SMALL, "--data", "imagefolder:{}"),
+        ("command", "--command", "find . -type f", "--command-files", "{}", "--profile", "smoke"),
+        ("probe", "--probe", "disk", "--probe", "syscall", "--profile", "smoke"),
+    ],
+    ids=["real", "command", "probe"],
+)
+def test_every_scenario_with_one_instance_runs_there(
+    machines: Machines, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    files = folder(tmp_path / "files", 12)
+    for path in files.rglob("*"):
+        if path.is_file():
+            write_file(machines.guest, str(path), path.read_bytes())
+    asked = [word.format(files) for word in words]
+    targets = ("--target", "bare-metal", "--target", "vm", "--memory", "1G")
+    inventory = str(machines.inventory(REAL, VMS))
+    ended = bench("run", "--scenario", *asked, *targets, "--inventory", inventory, "--out", str(tmp_path / "run"))
+    assert ended.returncode == 0, ended.stderr
+    found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (tmp_path / "run/trials").glob("*.json")]
+    inside = {(record.target, seen.machine) for record in found if (seen := record.environment.target)}
+    assert inside == {("bare-metal", "n1"), ("vm", "n2")}
+    assert machines.guest.run(["find", THERE, "-path", "*/scratch/*"]).stdout == ""

@@ -1,0 +1,269 @@
+"""Each target on the machine that an inventory lists for it: what is opened there, attested, recorded and compared."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from commands.run import inventory as inventories
+from commands.run.validate import refuse_ignored
+from provisioning import distributed, openers
+from provisioning.hindrances import hindrances
+from provisioning.images.image import Image
+from provisioning.layers.container import ContainerLayer
+from provisioning.layers.userland import UserlandLayer
+from provisioning.remote.discovery import DiscoveredMachine, Discovery, attest
+from provisioning.targets import Choices
+from scenarios.synthetic import Synthetic
+from suite.errors import RequestError
+from suite.host_compatibility import Host
+from suite.interfaces import Completed, Instance
+from suite.inventory import Inventory, InventoryNode
+from suite.job.ablations import properties_of
+from suite.job.envelope import GIB, Envelope
+from suite.records.course import envelope_differences
+from suite.records.environment import Environment
+from suite.request.request import RunRequest
+from suite.targets import TARGETS, VMS, OwnMachine
+from tests.jobs import plan_of
+
+IMAGE = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
+GUESTS = ("vm", "container-vm")
+ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2)
+MACHINES = (
+    OwnMachine(name="m1", targets=("bare-metal", "container"), cpus=(0, 1)),
+    OwnMachine(name="m2", targets=GUESTS, cpus=(4, 5)),
+)
+METAL, GUEST = "flags\t\t: fpu avx2 fma\n", "flags\t\t: fpu avx2 fma hypervisor\n"
+
+
+def listed() -> Inventory:
+    return Inventory.model_validate(
+        {"node": [{"name": "m1", "host": "m1"}, {"name": "m2", "host": "m2", "targets": GUESTS}]}
+    )
+
+
+def choices(engine: str = "runc") -> Choices:
+    return Choices(IMAGE, engine, "tcg", inventory=listed())
+
+
+def reached(planned: InventoryNode, cpuinfo: str, boot: str) -> Any:
+    """A machine that answers what it is asked for."""
+    answers = {"cpuinfo": cpuinfo, "boot_id": boot, "findmnt": "ext4   /dev/vda\n", "lsblk": "\n"}
+
+    def run(argv: list[str], **_: object) -> Completed:
+        return Completed(0, next(text for word, text in answers.items() if word in " ".join(argv)), "")
+
+    agent: Any = SimpleNamespace(clock_offset_s=lambda: 0.5)
+    return SimpleNamespace(
+        name=planned.name, planned=planned, run=run, facts={"accelerator": "none"}, substitutes=(), agent=agent
+    )
+
+
+def test_the_suite_boots_nothing_and_opens_each_target_on_its_own_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def on_machine(planned: Any, cpus: tuple[int, ...], *_: object) -> Iterator[Instance]:
+        yield Instance(cast("Any", (planned.name, cpus)))
+
+    @contextmanager
+    def open_stack(node: Any, layers: list[object]) -> Iterator[Any]:
+        yield (*node, [type(layer) for layer in layers])
+
+    for each in (on_machine, open_stack):
+        monkeypatch.setattr(openers, each.__name__, each)
+    plan = plan_of(targets=TARGETS, envelope=ENVELOPE, machines=MACHINES, **choices().layers().model_dump())
+    opened = {}
+    for trial in plan.trials():
+        with openers.opener_of(choices(), Synthetic, TARGETS).opened(trial) as (instance,):
+            opened[trial.target] = cast("Any", instance.node)
+    assert opened == {
+        "bare-metal": ("m1", (0, 1), [UserlandLayer]),
+        "container": ("m1", (0, 1), [ContainerLayer]),
+        "vm": ("m2", (4, 5), [UserlandLayer]),
+        "container-vm": ("m2", (4, 5), [ContainerLayer]),
+    }
+    assert choices().layers().accelerator is None
+    assert Choices(IMAGE, "runc", "tcg").layers().accelerator == "tcg"
+
+
+def test_room_to_write_is_made_on_the_machine_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def run(argv: list[str], **_: object) -> Completed:
+        asked.append(argv)
+        return Completed(0, "Avail\n99999999999\n", "")
+
+    @contextmanager
+    def on_machine(*_: object) -> Iterator[Instance]:
+        yield Instance(cast("Any", SimpleNamespace(name="m1", run=run, local=False, data=None)))
+
+    @contextmanager
+    def open_stack(node: Any, layers: list[Any]) -> Iterator[Any]:
+        assert layers[0].writable
+        yield node
+
+    for each in (on_machine, open_stack):
+        monkeypatch.setattr(openers, each.__name__, each)
+    (trial,) = plan_of(envelope=ENVELOPE, machines=MACHINES, scratch_bytes={"resnet50": 1000}).trials()
+    with openers.opener_of(choices(), Synthetic, TARGETS).opened(trial) as (instance,):
+        assert str(instance.node.data).startswith("/var/lib/virtbench/scratch/")
+        assert asked[0] == ["mkdir", "-p", "--", instance.node.data]
+    assert asked[-1] == ["rm", "-r", "-f", "--", instance.node.data]
+
+
+def test_every_machine_is_sent_and_loads_what_its_own_targets_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+
+    @contextmanager
+    def machine(planned: Any) -> Iterator[Any]:
+        yield SimpleNamespace(name=planned.name, planned=planned)
+
+    monkeypatch.setattr(openers, "machine", machine)
+    for name in ("sync_image", "sync_file"):
+        monkeypatch.setattr(openers, name, lambda node, *_, name=name: events.append(f"{name} {node.name}"))
+    given = choices()
+    loads = SimpleNamespace(
+        name="docker",
+        is_cluster=False,
+        guest_store=SimpleNamespace(make=pytest.fail),
+        load=lambda node, *_: events.append(f"load {node.name}"),
+    )
+    given.__dict__["container_engine"] = loads
+    monkeypatch.setattr(Image, "file", lambda _, name: Path(name))
+    openers.prepare(given, ("bare-metal", "vm", "container-vm"), lambda _: None)
+    assert events == ["sync_image m1", "sync_image m2", "load m2"], (
+        "no disk of a guest, and no engine where none is used"
+    )
+
+
+@pytest.mark.parametrize(
+    ("node", "cpuinfo", "said"),
+    [
+        ({"targets": GUESTS}, GUEST, ""),
+        ({"targets": GUESTS}, METAL, "m1 is listed for vm, container-vm, and its CPU reports no hypervisor"),
+        ({}, METAL, ""),
+        ({}, GUEST, "m1 is listed for bare-metal, container, and its CPU reports a hypervisor"),
+        ({"virtual": True}, GUEST, ""),
+    ],
+)
+def test_a_machine_attests_what_it_is_listed_as_before_the_plan(node: dict[str, Any], cpuinfo: str, said: str) -> None:
+    planned = InventoryNode.model_validate({"name": "m1", "host": "m1", **node})
+    if not said:
+        attest(reached(planned, cpuinfo, "1"), {})
+        return
+    with pytest.raises(RequestError, match=said) as error:
+        attest(reached(planned, cpuinfo, "1"), {})
+    assert "virtual = true" in str(error.value.remedy)
+
+
+def test_two_nodes_that_are_one_machine_are_refused() -> None:
+    boots: dict[str, str] = {}
+    first, second = listed().nodes
+    attest(reached(first, METAL, "1"), boots)
+    with pytest.raises(RequestError, match="m1 and m2 have the same boot ID"):
+        attest(reached(second, GUEST, "1"), boots)
+    attest(reached(second, GUEST, "2"), boots)
+
+
+@pytest.mark.parametrize(
+    ("node", "cpuinfo", "accelerator", "substitutes"),
+    [
+        ({}, METAL, "none", ()),
+        ({"virtual": True}, METAL, "none", ()),
+        ({"virtual": True}, GUEST, "none", ("machine:virtual",)),
+        ({"targets": GUESTS, "virtual": True}, GUEST, None, ()),
+    ],
+)
+def test_bare_metal_that_is_virtual_is_a_substitute_at_every_number(
+    node: dict[str, Any],
+    cpuinfo: str,
+    accelerator: str | None,
+    substitutes: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planned = InventoryNode.model_validate({"name": "m1", "host": "m1", **node})
+
+    @contextmanager
+    def machine(*_: object) -> Iterator[Any]:
+        yield reached(planned, cpuinfo, "1")
+
+    monkeypatch.setattr(distributed, "machine", machine)
+    with distributed.on_machine(planned, (2, 3), IMAGE, None) as instance:
+        facts = dict(instance.node.facts)
+        assert instance.node.substitutes == substitutes
+    assert facts == {"accelerator": accelerator, "host_cpus": [2, 3], "machine_disk": "ext4 on /dev/vda"}
+
+
+def test_the_machines_are_discovered_compared_and_given_equal_shares(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def one(name: str, cpus: tuple[int, ...], kernel: str) -> DiscoveredMachine:
+        return DiscoveredMachine(name, cpus, 8 * GIB, "avx2", 0.0, Host(hostname=name, kernel=kernel))
+
+    asked: list[Any] = []
+
+    def discover(*given: Any) -> Discovery:
+        asked.extend(given)
+        return Discovery((one("m1", (0, 1, 2), "6.1"), one("m2", (4, 5), "6.12")), "runc")
+
+    monkeypatch.setattr(inventories, "discover", discover)
+    (tmp_path / "hosts.toml").write_text(
+        '[[node]]\nname = "m0"\nhost = "m0"\ntargets = ["container"]\n'
+        '[[node]]\nname = "m1"\nhost = "m1"\ntargets = ["bare-metal"]\n'
+        '[[node]]\nname = "m2"\nhost = "m2"\ntargets = ["vm"]\n'
+    )
+    request, notes = RunRequest.of({"target": ("bare-metal", "vm"), "memory": "1G"}), list[str]()
+    found = inventories.machines_of_targets(request, tmp_path / "hosts.toml", IMAGE, None, None, notes.append)
+    assert [node.name for node in asked[0].nodes] == ["m1", "m2"], "nobody reaches a machine without a target"
+    assert (asked[1].targets, asked[1].guests, asked[1].network) == (("bare-metal", "bare-metal"), False, None)
+    assert notes == ["the machines differ: kernel: m1 6.1, m2 6.12"]
+    assert {machine.name: machine.cpus for machine in found.own} == {"m1": (0, 1), "m2": (4, 5)}
+    assert found.capability(notes.append, always=True) == "avx2"
+    assert found.choices(IMAGE, ()).layers().accelerator is None
+
+
+def test_a_job_over_several_instances_refuses_a_list_of_targets(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.toml"
+    path.write_text("".join(f'[[node]]\nname = "m{n}"\nhost = "m{n}"\ntargets = ["vm"]\n' for n in range(3)))
+    request = RunRequest.of({"scenario": "distributed", "inventory": str(path)})
+    scenario = SimpleNamespace(instances=lambda _: 3, ranks=lambda _: (2, 1))
+    with pytest.raises(RequestError, match="lists targets at m0, and every target of distributed is on all machines"):
+        inventories.machines_of(request, cast("Any", scenario), path, IMAGE, None, print)
+
+
+def test_what_is_asked_of_virtual_machines_that_nobody_boots_is_refused() -> None:
+    with pytest.raises(RequestError, match="--accel would change nothing"):
+        refuse_ignored(RunRequest.of({"target": ("vm",), "inventory": "hosts.toml", "accel": "tcg"}))
+
+
+@pytest.mark.parametrize(
+    ("ablation", "said"),
+    [
+        ("microvm", "the suite boots no virtual machine"),
+        ("virtiofs", "the suite boots no virtual machine"),
+        ("disk-cache", "the suite boots no virtual machine"),
+        ("data-layer", "data is laid into layers on this machine only"),
+    ],
+)
+def test_ablations_that_would_switch_nothing_there_are_refused(ablation: str, said: str) -> None:
+    assert said in list(hindrances(properties_of(ablation), choices(), "reference"))
+
+
+@pytest.mark.parametrize(
+    ("target", "hypervisor", "said"),
+    [
+        ("bare-metal", None, []),
+        ("bare-metal", "KVM", ["m1 is listed for bare-metal, container, and its CPU reports a hypervisor"]),
+        ("vm", "KVM", []),
+        ("container-vm", None, ["m2 is listed for vm, container-vm, and its CPU reports no hypervisor"]),
+    ],
+)
+def test_every_trial_attests_its_machine_again(target: str, hypervisor: str | None, said: list[str]) -> None:
+    (trial,) = plan_of(targets=(target,), envelope=ENVELOPE, machines=MACHINES).trials()
+    cpus = trial.envelope.cpus
+    inside = Environment(cpus=[0, 1], host_cpus=list(cpus), memory_bytes=GIB, threads=2, hypervisor=hypervisor)
+    assert cpus == ((4, 5) if target in VMS else (0, 1))
+    assert envelope_differences(trial, trial.envelope, inside) == said
