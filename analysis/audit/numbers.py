@@ -76,6 +76,8 @@ def sums(trials: pd.DataFrame, _: Mapping[Text, Job]) -> Iterator[Finding]:
     made, planned = trials["generated_images"], trials["generate"].fillna(0)
     wrong = made.notna() & (made != planned)
     yield from _mismatches(GENERATED, trials[wrong], "generated_images", "images", "its job generates", planned)
+    idle = trials["generating_s"].notna() & (planned == 0)
+    yield from _mismatches(GENERATED, trials[idle], "generating_s", "s of generating", "images of its job are", planned)
     steps, phases, copied = trials["steps_s"], trials["phases_s"], COPY_SHARE * trials["copied_s"].notna()
     wrong = (phases < steps * (1 - EXACT)) | (phases > steps * (1 + EXACT + copied))
     yield from _mismatches(STEPS, trials[wrong], "phases_s", "s of phases", "its steps take", steps)

@@ -327,6 +327,7 @@ AUDIT = (
     Column("aggressors", "aggressors", _objects(_Aggressors), default=[]),
     Column("data_use", "data_use", FieldType(DataUse)),
     Column("generated_images", "generated.images", COUNT, _checked("as many as the job asks for")),
+    Column("generating_s", "timeline.generating_s", SECONDS, _SPANS),
     Column("samples", "metrics", FieldType(dict[_Words, MetricValue], derive=_samples), default={}),
 )
 """The columns that the audit needs besides. Parts that few records have are objects; ``failure`` is the text of a
@@ -342,7 +343,7 @@ FURTHER = (
     Column("generated_png", "generated.png", FieldType(Grid), _SAME_IMAGE),
     Column("communicate_s", "steps.communicate_s", SUM, _STEPS),
     *(Column(f"timeline.{name}_s", f"timeline.{name}_s", SECONDS, _SPANS) for name in _TIMELINE if name != "measured"),
-    *(Column(f"timeline.{name}_s", f"timeline.{name}_s", SECONDS, _SPANS) for name in ("between_epochs", "generating")),
+    Column("timeline.between_epochs_s", "timeline.between_epochs_s", SECONDS, _SPANS),
     Column("checkpoints", "epochs.checkpoints.filesystem", WORDS, _CHECKPOINTS),
     Column("instances", "alternation.instances", COUNT, _TURNS),
 )

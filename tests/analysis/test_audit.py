@@ -128,6 +128,7 @@ def test_real_runs_pass_and_only_lack_a_manifest(name: str) -> None:
         (lambda record: record.update(generated={"images": 8, "pixels_sha256": "ab" * 32}), "generated"),
         (lambda record: record["job"].update(generate=8), "evidence"),
         (lambda record: record["timeline"].update(generating_s=60.0), "timeline"),
+        (lambda record: record["timeline"].update(generating_s=0.001), "generated"),
     ],
 )
 def test_a_record_that_contradicts_itself_or_its_plan_is_refused(podman: Path, edit: Edit, kind: str) -> None:
