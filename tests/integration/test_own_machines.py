@@ -10,12 +10,14 @@ import pytest
 from analysis.audit.audit import audited
 from analysis.compare.comparison import compare
 from analysis.load.records import load
+from provisioning.images.pack import filesystem
 from provisioning.isa import CPUINFO, reports_hypervisor
 from provisioning.lab.tap import join, tap
 from provisioning.layers.vm import VmLayer
 from provisioning.machines.base import GuestSpec
 from provisioning.machines.qemu import QEMU
 from provisioning.nodes import local_node, write_file
+from provisioning.volumes import MOUNT, Volume
 from suite.interfaces import Node
 from suite.job.envelope import GIB, Envelope
 from suite.records.record import TrialRecord
@@ -27,7 +29,8 @@ from tests.scenarios.pictures import folder
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
-THERE = "/run/machine"
+THERE, FILES = f"{MOUNT}/machine", f"{MOUNT}/files"
+"""Directories of the guest on a disk; all else of it is in memory, or read-only."""
 PROGRAMS = ("bwrap", "cgcreate", "cgexec", "cgset")
 """What a machine needs and the image of guests lacks, here of the same distribution."""
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
@@ -40,7 +43,7 @@ class Machines(NamedTuple):
 
     def inventory(self, first: str, second: str) -> Path:
         """Return an inventory with these lines at the namespace and at the guest."""
-        nodes = (("n1", "", first), ("n2", f'directory = "{THERE}"', second))
+        nodes = (("n1", "", first), ("n2", f'directory = "{THERE}"\ndata = "{FILES}"', second))
         lines = (
             f'[[node]]\nname = "{n}"\nhost = "{n}"\nssh_config = "ssh_config"\n{d}\n{more}\n' for n, d, more in nodes
         )
@@ -65,11 +68,15 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     image, envelope = require_image(), Envelope(cpus=ENVELOPE.cpus, memory_bytes=2 * GIB, threads=1)
     accelerator, _ = QEMU.choose_accelerator("auto")
     with ExitStack() as stack:
-        found = stack.enter_context(fleet(tmp_path_factory.mktemp("machines"), 2))
+        there = tmp_path_factory.mktemp("machines")
+        found = stack.enter_context(fleet(there, 2))
         place = found.lab.nodes[1]
         node = stack.enter_context(local_node(envelope.cpus, str(image.tree)))
         plugged = stack.enter_context(tap(place, node))
-        layer = VmLayer(QEMU, GuestSpec(image, accelerator, envelope)).plugged(plugged)
+        volume = Volume(there / "content", there / "disk.img", writable=True)
+        volume.directory.mkdir()
+        filesystem(node, volume.directory, there / "disk.img", mib=1024, journal=True)
+        layer = VmLayer(QEMU, GuestSpec(image, accelerator, envelope, volume=volume)).plugged(plugged)
         guest = stack.enter_context(layer.opened(place.node(node)))
         join(guest, plugged)
         _as_machine(guest, found, place.address, image.digest)
@@ -165,7 +172,7 @@ def test_every_scenario_with_one_instance_runs_there(
     files = folder(tmp_path / "files", 12)
     for path in files.rglob("*"):
         if path.is_file():
-            write_file(machines.guest, str(path), path.read_bytes())
+            write_file(machines.guest, f"{FILES}/{path.relative_to(files)}", path.read_bytes())
     asked = [word.format(files) for word in words]
     targets = ("--target", "bare-metal", "--target", "vm", "--memory", "1G")
     inventory = str(machines.inventory(REAL, VMS))
@@ -174,4 +181,4 @@ def test_every_scenario_with_one_instance_runs_there(
     found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (tmp_path / "run/trials").glob("*.json")]
     inside = {(record.target, seen.machine) for record in found if (seen := record.environment.target)}
     assert inside == {("bare-metal", "n1"), ("vm", "n2")}
-    assert machines.guest.run(["find", THERE, "-path", "*/scratch/*"]).stdout == ""
+    assert machines.guest.run(["find", f"{THERE}/scratch", "-mindepth", "1"], check=False).stdout == ""
