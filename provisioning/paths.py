@@ -2,6 +2,7 @@
 
 import os
 import stat
+import sys
 import tempfile
 from pathlib import Path
 
@@ -11,6 +12,11 @@ ROOMS = Path(__file__).resolve().parents[1]
 """The directory that holds the suite's packages: a checkout of the repository, or site-packages."""
 RECIPE = (Path(__file__).parent / "images/recipe").resolve()
 """The image's recipe: a link to docker/ in a checkout, a directory of the installed package."""
+
+
+def bench_argv() -> list[str]:
+    """Return the command that starts this bench from anywhere: its interpreter and its file, both absolute."""
+    return [sys.executable, str(ROOMS / "cli.py")]
 
 
 def home() -> Path:

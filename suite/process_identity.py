@@ -1,7 +1,10 @@
 """The identity of a process: its number is used again, its number with its start, the namespace and the boot is not."""
 
 import os
+import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from suite.part import Part
@@ -76,6 +79,27 @@ class ProcessIdentity(Part):
         if self.visible:
             return not self.lives_here()
         return self.boot_id != boot_id() or _is_gone(self.pid_namespace)
+
+    @contextmanager
+    def opened(self) -> Iterator[int | None]:
+        """Yield a descriptor of the process that cannot become another's (pidfd_open(2)); None if it has ended."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            yield None
+            return
+        try:
+            # Looked at while the descriptor holds the process: its number cannot have become another's in between.
+            yield descriptor if self.lives_here() else None
+        finally:
+            os.close(descriptor)
+
+    def terminate(self) -> bool:
+        """Send SIGTERM to the process; return False if it has ended. Raises PermissionError for another user's."""
+        with self.opened() as descriptor:
+            if descriptor is not None:
+                signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+            return descriptor is not None
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"

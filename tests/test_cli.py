@@ -41,7 +41,7 @@ from suite.records.record import Steps
 from suite.records.usage import Conditions, Resources, Usage
 from suite.registries import PROBES, WORKLOADS, every_registry
 from suite.request.request import OPTIONS, RunRequest
-from suite.results.store import Run, plan_differences
+from suite.results.store import Run, plan_differences, request_stop
 from suite.targets import TARGETS
 from tests.analysis.conftest import timeline
 from tests.scenarios.test_own_workload import TOY
@@ -529,6 +529,26 @@ def test_a_signal_ends_the_run_in_order_with_130(
     assert len(list((here / "out/trials").glob("*.json"))) == 1
     assert machine.events[-1].startswith("close"), "the target was closed"
     assert list((here / "home/ledger").glob("*.json")) == []
+
+
+def test_a_run_that_is_asked_to_stop_ends_after_its_trial_and_goes_on_later(
+    bench: Bench, machine: Machine, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = machine.scenario.measure
+
+    def stopping(trial: Trial, *rest: Any) -> Any:
+        assert ledger.LedgerEntry.model_validate_json(next((here / "home/ledger").glob("*.json")).read_text())
+        if trial.position == 1:
+            request_stop(here / "out")
+        return measure(trial, *rest)
+
+    monkeypatch.setattr(machine.scenario, "measure", stopping)
+    stopped = bench("run", *SMALL, "--json")
+    assert (stopped.exit_code, len(json.loads(stopped.stdout)["trials"])) == (0, 2)
+    assert "stopped, as it was asked to; go on with: bench run --continue out" in stopped.stderr
+    monkeypatch.setattr(machine.scenario, "measure", measure)
+    again = bench("run", "--continue", "out", "--json")
+    assert (again.exit_code, len(json.loads(again.stdout)["trials"])) == (0, len(TARGETS) - 2)
 
 
 def test_what_could_not_be_removed_after_ctrl_c_is_named_with_what_removes_it(

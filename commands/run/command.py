@@ -21,7 +21,7 @@ from suite.loop import Loop
 from suite.progress import Display, Lines
 from suite.records.record import TrialRecord
 from suite.request.request import RunRequest
-from suite.results.store import Run, new_run_directory
+from suite.results.store import Run, StopRequested, clear_stop, new_run_directory
 from suite.units import count
 from suite.untrusted.console import PlainConsole
 
@@ -80,11 +80,13 @@ def run(
     store = Run(continued or out or new_run_directory())
     begin_s = time.monotonic()
     with observing() as observer:
-        made = ready(request, observer.note)
         if dry_run:
+            made = ready(request, observer.note)
             found = forecast(made, request.repetitions, store, time.monotonic() - begin_s)
         else:
-            records = _measured(made, request, store, observer, busy)
+            # With the ledger's entry, bench web sees that it runs, and bench clean what a killed run left half written.
+            with ledger.holding("run-directory", str(store.directory.absolute())):
+                records = _measured(ready(request, observer.note), request, store, observer, busy)
     if not dry_run:
         _tell(records, store, as_json=as_json)
     elif as_json:
@@ -98,7 +100,7 @@ def run(
 def _measured(
     made: Ready, request: RunRequest, store: Run, observer: Lines | Display, busy: Busy | None
 ) -> list[TrialRecord]:
-    """Run what the store does not hold yet; return the records made now. Ctrl-C says how to go on."""
+    """Run what the store does not hold yet; return the records made now. If it is ended early, print how to go on."""
     outlook = Outlook(observer, made.plan, store)
     loop = Loop(made.scenario, made.open_target, store, outlook, host_environment, open_account)
     # The CPUs of the machines of an inventory are not this one's.
@@ -106,13 +108,18 @@ def _measured(
     with neighbours.alone_on(cpus, observer.note, busy):
         made.prepare(observer.note)
         _expect(made, store, observer)
-        with store.exclusive(), ledger.holding("run-directory", str(store.directory.absolute())), store.sealed():
+        with store.exclusive(), store.sealed():
+            clear_stop(store.directory)
+            go_on = f"go on with: bench run --continue {store.directory}"
             try:
-                due = steps(made.plan, request.repetitions, store, outlook)
-                return [record for plan, block in due for record in loop.run(plan, block)]
+                for plan, block in steps(made.plan, request.repetitions, store, outlook):
+                    loop.run(plan, block)
+            except StopRequested:
+                click.echo(f"stopped, as it was asked to; {go_on}", err=True)
             except KeyboardInterrupt:
-                click.echo(f"go on with: bench run --continue {store.directory}", err=True)
+                click.echo(go_on, err=True)
                 raise
+    return outlook.made
 
 
 def _expect(made: Ready, store: Run, observer: Lines | Display) -> None:

@@ -3,12 +3,13 @@
 import math
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from suite.errors import RequestError
 from suite.plan import Plan, Trial
 from suite.progress import Allowance, Display, Lines
 from suite.records.record import TrialRecord
-from suite.results.store import Run
+from suite.results.store import Run, StopRequested, stop_requested
 from suite.units import count, format_duration
 
 MOST_SHOWN = 3
@@ -29,9 +30,13 @@ class Outlook:
         self._allowance = Allowance()
         self.deadline_s: float | None = None
         """When the budget is spent, on the monotonic clock; None without one."""
+        self.made: list[TrialRecord] = []
+        """The records of this process."""
 
     def trial_started(self, trial: Trial, number: int, of: int) -> None:
         del number, of  # of one block
+        if stop_requested(self._store.directory):
+            raise StopRequested
         number = trial.block * self._of_block + trial.position + 1 + (0 if trial.warm_up else self._warm_ups)
         block_end = self._warm_ups + (trial.block + 1) * self._of_block
         blocks = self.blocks_in_budget(trial.block, block_end - number + 1)
@@ -53,6 +58,7 @@ class Outlook:
         return spent
 
     def trial_finished(self, record: TrialRecord) -> None:
+        self.made.append(record)
         self._observer.trial_finished(record)
 
     def note(self, text: str) -> None:
@@ -78,7 +84,7 @@ class Outlook:
         if done >= blocks or not self._allowance.left():
             return
         with self._allowance.spending():
-            found = _formatted(self._intervals()) if self._ratios else []
+            found = interval_texts(intervals_so_far(self._store.directory), MOST_SHOWN) if self._ratios else []
         if not found:  # blocks and time alone stand in the line of each trial, too
             return
         seconds = self.clock.seconds_of((blocks - done) * self._of_block)
@@ -90,19 +96,22 @@ class Outlook:
         )
         self.say(f"after {done} of {whole}: {'; '.join(filter(None, found))}")
 
-    def _intervals(self) -> Mapping[str, tuple[float, float, float]]:
-        # Here, since pandas takes as long to import as everything else together.
-        from analysis.audit.audit import audited
-        from analysis.compare.convergence import intervals
-        from analysis.load.records import load
 
-        try:
-            return intervals(audited(load([self._store.directory])))
-        except RequestError:  # no record counts yet
-            return {}
+def intervals_so_far(run: Path) -> Mapping[str, tuple[float, float, float]]:
+    """Return each ratio of a run so far with the ends of its interval, the widest first; none if no record counts."""
+    # Here, since pandas takes as long to import as everything else together.
+    from analysis.audit.audit import audited
+    from analysis.compare.convergence import intervals
+    from analysis.load.records import load
+
+    try:
+        return intervals(audited(load([run])))
+    except RequestError:
+        return {}
 
 
-def _formatted(intervals: Mapping[str, tuple[float, float, float]]) -> list[str]:
+def interval_texts(intervals: Mapping[str, tuple[float, float, float]], most: int | None = None) -> list[str]:
+    """Return the ratios with their intervals as texts, and how many more than ``most`` there are."""
     shown = [f"{name} {ratio:.3f} ({low:.3f} to {high:.3f})" for name, (ratio, low, high) in intervals.items()]
-    more = [f"{len(shown) - MOST_SHOWN} narrower"] if len(shown) > MOST_SHOWN else []
-    return [*shown[:MOST_SHOWN], *more]
+    more = [f"{len(shown) - most} narrower"] if most and len(shown) > most else []
+    return [*shown[:most], *more]

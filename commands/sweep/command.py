@@ -24,6 +24,7 @@ from commands.sweep.stop import cancel, stop
 from provisioning import ledger, neighbours
 from provisioning.neighbours import Busy
 from suite.errors import RequestError
+from suite.results.store import clear_stop
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory, default_directory
 from suite.sweep.file import load_sweep
@@ -159,7 +160,7 @@ def _run_all(request: SweepRequest, backend: Backend, busy: Busy | None) -> Swee
             plans = [cell.ready.plan for cell in request.planned if cell.ready and not cell.ready.choices.inventory]
             cpus = sorted({cpu for plan in plans for cpu in plan.job.envelope.cpus})
             stack.enter_context(neighbours.alone_on(cpus, request.observer.note, busy))
-        directory.clear_stop()
+        clear_stop(directory.path)
         return backend.run(request)
 
 

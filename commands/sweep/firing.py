@@ -10,9 +10,10 @@ from typing import Any
 import click
 
 from commands.sweep.resolve import PlanFile
-from commands.sweep.schedule import bench_argv, firing_options, notify_argv, refuse_itself
+from commands.sweep.schedule import firing_options, notify_argv, refuse_itself
 from provisioning import foreground
 from provisioning.kubernetes import owned
+from provisioning.paths import bench_argv
 from suite.errors import BenchError, RequestError
 from suite.results.runs import contains, find_runs
 from suite.results.store import Run, StoreError, new_run_directory, write_atomic

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from pydantic import Field
 from commands.output import Output
 from commands.sweep.backends.base import backend_of
 from commands.sweep.resolve import PlanFile
+from provisioning.paths import bench_argv
 from provisioning.timers.base import ScheduledJob, ScheduleEntry, Timer, check_name, parse_schedule
 from provisioning.timers.host import Cron, Systemd
 from provisioning.timers.kubernetes import KubernetesTimer
@@ -223,8 +223,3 @@ def notify_argv(text: str) -> list[str]:
     if not words:
         raise RequestError("--notify names no program", remedy='write it as "mail -s regression me@example.org"')
     return words
-
-
-def bench_argv() -> list[str]:
-    """Return the command that starts this bench from anywhere: its interpreter and its file, both absolute."""
-    return [sys.executable, str(Path(__file__).resolve().parents[2] / "cli.py")]

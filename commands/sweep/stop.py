@@ -1,15 +1,14 @@
 """``bench sweep stop`` and ``bench sweep cancel``: end a sweep that another process runs."""
 
-import os
 import select
 import signal
-from contextlib import closing
 from pathlib import Path
 
 import click
 
 from commands.sweep.backends.base import backend_of
 from suite.errors import MeasurementError, RequestError
+from suite.results.store import request_stop
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.locks import LockHolder, holders, is_held
 from suite.sweep.status import latest_sweep
@@ -36,7 +35,7 @@ def stop(directory: Path | None) -> None:
     backend = backend_of(sweep)
     if backend.runs_here and not holders(path):
         raise RequestError(f"the sweep in {path} is not running", remedy=f"see bench sweep status {path}")
-    SweepDirectory(path).request_stop()
+    request_stop(path)
     for line in (*backend.stop(sweep, path), f"{path}: ends after its current trial"):
         click.echo(line, err=True)
 
@@ -77,13 +76,8 @@ def _end(directory: Path, holder: LockHolder) -> str:
     Raises RequestError for a process that does not hold the lock: whoever may write the directory can name any.
     """
     owner = holder.owner
-    try:
-        process = os.fdopen(os.pidfd_open(owner.pid))
-    except ProcessLookupError:
-        return f"{owner} has ended"
-    with closing(process):
-        # Looked at while the descriptor holds the process: its number cannot have become another's in between.
-        if not owner.lives_here():
+    with owner.opened() as process:
+        if process is None:
             return f"{owner} has ended"
         if not is_held(directory, holder):
             if all(current.owner != owner for current in holders(directory)):
@@ -94,7 +88,7 @@ def _end(directory: Path, holder: LockHolder) -> str:
                 "cancelled by that user, or there",
             )
         try:
-            signal.pidfd_send_signal(process.fileno(), signal.SIGTERM)
+            signal.pidfd_send_signal(process, signal.SIGTERM)
         except PermissionError as error:
             raise RequestError(f"{owner} belongs to another user", remedy="cancel it as that user") from error
         if not select.select([process], [], [], ENDS_WITHIN_S)[0]:

@@ -37,12 +37,18 @@ ATTEMPTS = "attempts"
 """The directory in which a sweep keeps the failed records of trials that were tried again."""
 PLOTS = "plots"
 """The directory for the figures of a run."""
+STOP = ".stop"
+"""The file that asks the process which runs a run or a sweep to end after its current trial."""
 
 
 class StoreError(BenchError):
     """A file of the store could not be written or read."""
 
     kind = "store"
+
+
+class StopRequested(Exception):  # noqa: N818 (not an error)
+    """A run or a sweep is to end after its current trial."""
 
 
 class ListedFile(Part):
@@ -98,6 +104,23 @@ def write_atomic(path: Path, text: str | bytes | Iterator[str], *, below: Path |
             f"cannot write {path}: {error.strerror}",
             remedy="free some space, or give another place with --out; what was measured before is kept",
         ) from error
+
+
+def stop_requested(directory: Path) -> bool:
+    return (directory / STOP).exists()
+
+
+def request_stop(directory: Path) -> None:
+    """Ask the process that runs a run or a sweep to end after its current trial. Raises StoreError."""
+    write_atomic(directory / STOP, "")
+
+
+def clear_stop(directory: Path) -> None:
+    """Withdraw the request to stop. Raises StoreError."""
+    try:
+        (directory / STOP).unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot remove {directory / STOP}: {error.strerror}") from error
 
 
 def sweep_temporaries(directory: Path) -> list[Path]:

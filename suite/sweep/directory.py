@@ -23,7 +23,7 @@ from suite.part import Part
 from suite.plan import Plan, Trial
 from suite.records.record import TrialRecord
 from suite.results.files import read
-from suite.results.store import ATTEMPTS, PLAN, RESULTS, TRIALS, Run, StoreError, read_record, write_atomic
+from suite.results.store import ATTEMPTS, PLAN, RESULTS, TRIALS, Run, read_record, write_atomic
 from suite.sweep.cells import Cell
 from suite.sweep.model import Sweep
 from suite.trial_names import RECORD_FILES, attempt_file, record_file, trial_of_attempt
@@ -242,20 +242,6 @@ class SweepDirectory:
         except (OSError, ValidationError):
             return frozenset()
         return frozenset(decided.cells) if sweep.open_ended and decided.sha256 == plan_hash(sweep) else frozenset()
-
-    def stop_requested(self) -> bool:
-        return (self.path / ".stop").exists()
-
-    def request_stop(self) -> None:
-        """Ask the process that runs the sweep to end after its current trial. Raises StoreError."""
-        write_atomic(self.path / ".stop", "")
-
-    def clear_stop(self) -> None:
-        """Withdraw the request to stop. Raises StoreError."""
-        try:
-            (self.path / ".stop").unlink(missing_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot remove {self.path / '.stop'}: {error.strerror}") from error
 
 
 def plan_hash(sweep: Sweep) -> str:

@@ -10,6 +10,7 @@ from suite.plan import Plan, Trial
 from suite.records.environment import Environment
 from suite.records.headers import headers
 from suite.records.record import TrialRecord
+from suite.results.store import StopRequested, stop_requested
 from suite.sweep.cells import Cell
 from suite.sweep.directory import CellRun, StopRule, SweepDirectory
 from suite.sweep.locks import Lock, block_lock, locked, remove_stale
@@ -25,10 +26,6 @@ class ReadyCell:
     plan: Plan
     scenario: Scenario
     open_target: OpenTarget
-
-
-class StopRequested(Exception):  # noqa: N818 (not an error)
-    """``bench sweep stop`` was called."""
 
 
 @dataclass
@@ -126,7 +123,7 @@ class _SweepObserver:
 
     def trial_started(self, trial: Trial, number: int, of: int) -> None:
         del number, of  # of one block of one cell
-        if self._directory.stop_requested():
+        if stop_requested(self._directory.path):
             raise StopRequested
         self._number += 1
         self._total = max(self._total, self._number)  # a trial that is tried again is one more

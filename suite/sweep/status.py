@@ -10,7 +10,7 @@ from suite.errors import RequestError
 from suite.part import Part
 from suite.plan import Plan, Trial
 from suite.records.headers import headers
-from suite.results.store import RESULTS
+from suite.results.store import RESULTS, stop_requested
 from suite.sweep.directory import CellRun, StopRule, SweepDirectory
 from suite.sweep.estimate import Durations, Source
 from suite.sweep.locks import LockHolder, holders
@@ -82,7 +82,7 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
         blocks_left |= set(range(1 if sweep.open_ended else sweep.block_count))
     guess = durations.guess(*(trial for trials in filter(None, left) for trial in itertools.chain(*trials.values())))
     if running:
-        state: SweepState = "stopping" if sweep_directory.stop_requested() else "running"
+        state: SweepState = "stopping" if stop_requested(sweep_directory.path) else "running"
     else:
         state = "incomplete" if blocks_left else _end_of(cells)
     return SweepStatus(

@@ -25,6 +25,8 @@ from suite.results.store import (
     StoreError,
     read_manifest,
     read_record,
+    request_stop,
+    stop_requested,
     stored_plan,
     sweep_temporaries,
     write_atomic,
@@ -133,8 +135,8 @@ def test_a_run_that_the_user_names_by_a_link_is_continued(tmp_path: Path, run: P
 
 def test_a_sweeps_locks_and_stop_are_not_written_through_links(run: Path, victim: Path) -> None:
     (run / ".stop").symlink_to(victim / "new")
-    SweepDirectory(run).request_stop()
-    assert SweepDirectory(run).stop_requested()
+    request_stop(run)
+    assert stop_requested(run)
     (run / ".locks").symlink_to(victim)
     with pytest.raises(StoreError, match=r"\.locks is a link"), locked(run, "sweep"):
         pytest.fail("locked through a link")

@@ -1,6 +1,7 @@
 """Hand out what is left of a sweep to other machines, round by round, and receive the records."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from provisioning.batch.slurm import job_name
 from suite.errors import MeasurementError, RequestError
 from suite.plan import Plan
 from suite.records.record import TrialRecord
-from suite.results.store import PLAN, stored_plan
+from suite.results.store import PLAN, stop_requested, stored_plan
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import CONVERGED, CellRun, StopRule
 from suite.sweep.estimate import durations_below
@@ -33,7 +34,7 @@ def run_rounds(request: SweepRequest, run: Callable[[list[int]], None], at_once:
     before = _records(request)
     while blocks := next_round(request, at_once):
         run(blocks)
-        if request.directory.stop_requested():
+        if stop_requested(request.directory.path):
             break
         if lost := sorted({*blocks} & {*blocks_left(request)}):
             raise MeasurementError(
@@ -41,7 +42,7 @@ def run_rounds(request: SweepRequest, run: Callable[[list[int]], None], at_once:
                 remedy=f"their logs are in {request.directory.path / 'logs'}; bench sweep run tries them again",
             )
     records = [record for key, record in _records(request).items() if before.get(key) != record]
-    return SweepEnd(records, "it was asked to stop" if request.directory.stop_requested() else None)
+    return SweepEnd(records, "it was asked to stop" if stop_requested(request.directory.path) else None)
 
 
 def run_on(
@@ -54,7 +55,7 @@ def run_on(
     receive = Receiver(request.sweep, request.directory)
     executors = [Executor(name, open_block, receive) for name, open_block in openers.items()]
     try:
-        Pool(executors, blocks, request.observer.note, request.directory.stop_requested).run()
+        Pool(executors, blocks, request.observer.note, partial(stop_requested, request.directory.path)).run()
     except KeyboardInterrupt:
         if stay:
             request.observer.note(f"{stay}; bench sweep run follows them again")

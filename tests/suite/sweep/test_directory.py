@@ -15,7 +15,7 @@ from suite.process_identity import ProcessIdentity
 from suite.records.headers import RecordHeader
 from suite.records.record import Outcome, Timeline
 from suite.results.files import temporary_name
-from suite.results.store import Run, sweep_temporaries
+from suite.results.store import Run, request_stop, sweep_temporaries
 from suite.sweep.below import runs_below
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory
@@ -199,7 +199,7 @@ def test_status_counts_what_is_done_failed_running_and_missing(tmp_path: Path, s
         lock.update(cell=cell.cell_id, trial=ids[1, "bare-metal"])
         now = status_of(tmp_path)
         assert now.state == "running"
-        directory.request_stop()
+        request_stop(directory.path)
         assert status_of(tmp_path).state == "stopping"
     arms = {name: counts.model_dump() for name, counts in now.cells[0].arms.items()}
     assert arms == {

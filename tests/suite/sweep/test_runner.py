@@ -8,6 +8,7 @@ import pytest
 from suite.loop import Loop
 from suite.records.environment import Environment
 from suite.records.record import TrialRecord
+from suite.results.store import clear_stop, request_stop
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import CellRun, SweepDirectory
 from suite.sweep.model import Sweep
@@ -102,10 +103,10 @@ def test_a_block_that_works_at_the_second_attempt_is_whole(
 
 def test_a_stop_is_heard_before_the_next_trial(runner: Callable[..., Runner]) -> None:
     made = runner()
-    made.directory.request_stop()
+    request_stop(made.directory.path)
     assert made.run(range(3)) == "it was asked to stop"
     assert made.made == []
-    made.directory.clear_stop()
+    clear_stop(made.directory.path)
     assert made.run(range(3)) is None
     assert len(made.made) == 12
 
