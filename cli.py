@@ -31,6 +31,7 @@ COMMANDS = {
     "history": "commands.history:history",
     "quality": "commands.quality:quality",
     "report": "commands.compare.command:report",
+    "web": "commands.web.command:web",
     "results": "commands.results.command:results",
     "kubernetes": "commands.kubernetes.command:kubernetes",
     "clean": "commands.machine:clean",

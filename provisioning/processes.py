@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext
+from pathlib import Path
 from types import ModuleType
 from typing import IO
 
@@ -69,6 +70,14 @@ def run_apart(argv: Sequence[str], timeout_s: float, *, text: str = "") -> "subp
         )
     except subprocess.TimeoutExpired:
         raise CommandError(argv, None, f"it did not end within {timeout_s:g} s") from None
+
+
+def start_detached(argv: Sequence[str], log: Path) -> None:
+    """Start a program that outlives this process, with its output in a new file. Raises OSError."""
+    with log.open("xb") as output:
+        # It is nobody's child, so that it stays no zombie: setsid(1) starts it and ends.
+        words, nothing = ["setsid", "--fork", *argv], subprocess.DEVNULL
+        subprocess.run(words, check=False, stdin=nothing, stdout=output, stderr=output, start_new_session=True)
 
 
 def program_argv(module: ModuleType, *words: str) -> list[str]:

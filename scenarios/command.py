@@ -31,6 +31,7 @@ class CommandOptions(OptionGroup):
         'Program with arguments: "python train.py --epochs 1". It is split into words and started without a shell. '
         "Records contain it: do not include secrets.",
         parse=parse_command,
+        runs_program=True,
     )
     command_files: Path | None = about(
         None,

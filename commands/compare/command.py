@@ -181,10 +181,17 @@ def report(directories: tuple[Path, ...], html: Path | None, margin: float | Non
       bench report
       bench report results/night --html night.html
     """
+    chosen = list(directories) or [latest_run(RESULTS)]
+    click.echo(report_of(chosen, html or chosen[0] / "report.html", margin, **options))
+
+
+def report_of(
+    directories: Sequence[Path], path: Path, margin: float | None = None, *, force: bool = False, claims: bool = False
+) -> Path:
+    """Write the page of runs to ``path`` and return it."""
     # It draws: see above.
     from analysis.report.page import write_report
 
-    chosen = list(directories) or [latest_run(RESULTS)]
-    records, path = audited(load(chosen), force=options["force"]), html or chosen[0] / "report.html"
-    chosen_margin = margin_of(records.directories, margin)
-    click.echo(write_report(records, path, margin=chosen_margin, certificate=_certificate_of(records), **options))
+    records = audited(load(directories), force=force)
+    chosen_margin, certificate = margin_of(records.directories, margin), _certificate_of(records)
+    return write_report(records, path, margin=chosen_margin, force=force, certificate=certificate, claims=claims)

@@ -69,16 +69,12 @@ class RequestCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         scenario = ctx.params.get("scenario")
-        titles = {
-            part: str(model.__doc__).partition("\n")[0].removesuffix(".") for part, model in group_models().items()
+        by_name = {str(parameter.name): parameter for parameter in self.get_params(ctx)}
+        groups = {
+            title: [by_name[declared.name] for declared in options]
+            for title, options in grouped_options(scenario).items()
         }
-        groups: dict[str, list[click.Parameter]] = {COMMON: [], **{title: [] for title in titles.values()}}
-        for parameter in self.get_params(ctx):
-            declared = OPTIONS.get(str(parameter.name))
-            if declared is None:
-                groups[COMMON].append(parameter)
-            elif scenario is None or declared.known_to(scenario):
-                groups[COMMON if declared.about.common else titles[declared.part]].append(parameter)
+        groups[COMMON] += [parameter for parameter in self.get_params(ctx) if parameter.name not in OPTIONS]
         for title, parameters in groups.items():
             if rows := list(filter(None, (parameter.get_help_record(ctx) for parameter in parameters))):
                 with formatter.section(title):
@@ -86,6 +82,16 @@ class RequestCommand(click.Command):
         if scenario is None:
             formatter.write_paragraph()
             formatter.write_text("bench run --scenario NAME --help shows the options that one scenario knows.")
+
+
+def grouped_options(scenario: str | None) -> Mapping[str, list[Option]]:
+    """Return the options that a scenario knows, or all, by their titles in help: those that most people need first."""
+    titles = {part: str(model.__doc__).partition("\n")[0].removesuffix(".") for part, model in group_models().items()}
+    groups: dict[str, list[Option]] = {COMMON: [], **{title: [] for title in titles.values()}}
+    for declared in OPTIONS.values():
+        if scenario is None or declared.known_to(scenario):
+            groups[COMMON if declared.about.common else titles[declared.part]].append(declared)
+    return groups
 
 
 def request_of(command: click.Command, words: list[str]) -> RunRequest:

@@ -112,6 +112,8 @@ class About:
     own_code: bool = False
     """Whether it takes a path of the user's own code, which plan files give relative to themselves. Where it names
     members, ``PATH.py`` or ``PATH.py:NAME`` stands for one that this file declares."""
+    runs_program: bool = False
+    """Whether its value is a program that is started."""
     further: str = ""
     """The option that takes all values but the first if this one is given several times."""
     valued: bool = False
@@ -224,6 +226,10 @@ class Option:
     def is_path(self, word: object) -> bool:
         """Return whether a value is a path: any of an option that takes paths alone, else the file of a member."""
         return self.kind is Path or (self.about.own_code and bool(_MEMBER_FILE.fullmatch(str(word))))
+
+    def reaches_out(self, word: str) -> bool:
+        """Return whether a value names a file, device or program that the suite does not bring."""
+        return self.is_path(word) or self.about.runs_program or bool({"/", ":"} & {*word})
 
     def located(self, value: object, directory: Path) -> object:
         """Return the value with its relative paths, where it has any, taken from an absolute directory."""

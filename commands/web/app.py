@@ -1,0 +1,111 @@
+"""The application behind ``bench web``: who may ask it, and how errors become pages."""
+
+import hmac
+import os
+import re
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from flask import Blueprint, Flask, Response, abort, current_app, render_template, request
+from jinja2 import StrictUndefined
+from werkzeug.exceptions import HTTPException
+
+from suite.errors import BenchError, of_system
+from suite.untrusted.terminal import clean
+
+HEADERS = {
+    # Only files of this server, no script or style inside a page, and images that a page itself holds.
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:; connect-src "
+    "'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",  # with "no-referrer" browsers send the forms of this site with the Origin "null"
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+MOST_REQUEST_BYTES = 64 << 10
+NAMES = re.compile(r"(localhost|127\.0\.0\.1)(:[0-9]{1,5})?")
+"""The Host of a request: a site that leads here by DNS rebinding sends its own name. Ports can be forwarded ones."""
+
+
+@dataclass(frozen=True)
+class WebSettings:
+    """The choices of ``bench web``, and the token that opens its pages."""
+
+    results: Path
+    token: str
+    allow_files: bool = False
+
+    def secret(self, purpose: str) -> str:
+        """Return a value that nobody can derive without the token."""
+        return hmac.new(self.token.encode(), purpose.encode(), "sha256").hexdigest()
+
+
+def create_app(web: WebSettings, pages: Iterable[Blueprint]) -> Flask:
+    """Return the WSGI application."""
+    app = Flask(__name__)
+    app.jinja_options = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    # Marks that turn the direction of text would show a name as another one.
+    app.jinja_options["finalize"] = lambda value: clean(value) if type(value) is str else value
+    app.extensions["web"] = web
+    app.config.update(MAX_CONTENT_LENGTH=MOST_REQUEST_BYTES, MAX_FORM_MEMORY_SIZE=MOST_REQUEST_BYTES)
+    app.before_request(admit)
+    app.after_request(protected)
+    app.context_processor(lambda: {"web": web, "admitted": admitted(), "root": os.geteuid() == 0})
+    app.register_error_handler(Exception, error_page)
+    for page in pages:
+        app.register_blueprint(page)
+    return app
+
+
+def settings() -> WebSettings:
+    web: WebSettings = current_app.extensions["web"]
+    return web
+
+
+def admitted() -> bool:
+    """Return whether the request comes from a browser that was given the token."""
+    return _same(request.cookies.get(settings().secret("name")), settings().secret("cookie"))
+
+
+def _same(given: str | None, expected: str) -> bool:
+    return hmac.compare_digest((given or "").encode(), expected.encode())
+
+
+def admit() -> Response | None:
+    """Refuse a request that does not come from this server's own pages; exchange the token for a cookie."""
+    web, host, origin = settings(), request.headers.get("Host", ""), request.headers.get("Origin")
+    if not NAMES.fullmatch(host):
+        abort(403, "this server has another name: open the address that bench web has printed")
+    if origin not in (f"http://{host}", None) or (origin is None and request.method == "POST"):
+        abort(403, "another site sent this request; nothing was done")
+    if request.path == "/" and _same(request.args.get("token"), web.token):
+        # A page and no redirect: a browser that comes from elsewhere sends strict cookies with the next page alone.
+        welcome = Response(render_template("welcome.html.j2"))
+        welcome.set_cookie(web.secret("name"), web.secret("cookie"), httponly=True, samesite="Strict")
+        return welcome
+    if not admitted():
+        abort(403, "open the address that bench web printed when it was started: it holds the token for these pages")
+    if request.method == "POST" and not _same(request.form.get("form_token"), web.secret("form")):
+        abort(403, "the form is not of this server, or of one that has ended: load its page again")
+    return None
+
+
+def protected(response: Response) -> Response:
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
+
+
+def error_page(error: Exception) -> tuple[str, int]:
+    """Return a page with what is wrong and what to do; the reason of a fault goes to the output of bench web alone."""
+    status, message, remedy = 500, f"{request.path} cannot be shown: bench web has printed why", None
+    known = of_system(error) if isinstance(error, OSError) else error
+    if isinstance(known, HTTPException):
+        status, message = known.code or 500, known.description or known.name
+    elif isinstance(known, BenchError):
+        status, message, remedy = 400, known.message, known.remedy
+    else:
+        traceback.print_exception(error)
+    return render_template("error.html.j2", message=message, remedy=remedy), status

@@ -1,0 +1,57 @@
+"""``bench web``: serve the pages until Ctrl-C."""
+
+import os
+import secrets
+import socket
+from pathlib import Path
+
+import click
+
+from provisioning.paths import refuse_foreign
+from suite.errors import RequestError
+from suite.results.runs import is_run
+from suite.results.store import RESULTS
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), default=8642, show_default=True, help="Port; 0 is any free one.")
+@click.option("--results", type=_PATH, default=RESULTS, show_default=True, help="Directory of the runs.")
+@click.option("--allow-files", is_flag=True, help="Start runs that name files, devices or programs of this machine.")
+def web(port: int, results: Path, allow_files: bool) -> None:
+    """Serve pages to start, watch and compare runs.
+
+    Open the printed address: it holds the token without which no page is shown. The server listens on loopback only.
+    Ctrl-C ends it, and not the runs.
+
+    \b
+    Examples:
+      bench web
+      bench web --port 9000 --results /data/results
+      ssh -L 8642:localhost:8642 gpu1 bench web         (pages of another machine)
+    """
+    try:
+        import waitress
+
+        from commands.web import runs, start
+        from commands.web.app import MOST_REQUEST_BYTES, WebSettings, create_app
+    except ImportError as error:
+        raise RequestError(f"{error.name} is not installed", remedy="pip install 'virtbench[web]'") from error
+    if is_run(results) or not results.is_dir():
+        why = f"{results} is a run" if is_run(results) else f"no directory {results}"
+        raise RequestError(why, remedy="name the directory that holds runs with --results, or make it")
+    refuse_foreign(results.resolve(), "name a directory of your own with --results")
+    chosen = WebSettings(results.resolve(), secrets.token_urlsafe(32), allow_files)
+    app = create_app(chosen, [start.PAGES, runs.PAGES])
+    try:
+        listener = socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        raise RequestError(f"port {port}: {error.strerror}", remedy="give another one with --port") from error
+    most = {"max_request_body_size": MOST_REQUEST_BYTES, "max_request_header_size": MOST_REQUEST_BYTES}
+    server = waitress.create_server(app, sockets=[listener], threads=8, ident=None, **most)
+    click.echo(f"http://127.0.0.1:{listener.getsockname()[1]}/?token={chosen.token}")
+    click.echo("open this address; Ctrl-C ends the server, not the runs", err=True)
+    if os.geteuid() == 0:
+        click.echo("it runs as root: whoever has this address starts programs as root here", err=True)
+    server.run()

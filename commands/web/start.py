@@ -1,0 +1,92 @@
+"""The page that starts a run: a form of its options, the command that it stands for, and the forecast."""
+
+import re
+import shlex
+from contextlib import suppress
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from flask import Blueprint, redirect, render_template, request, url_for
+from werkzeug.wrappers import Response as AnyResponse
+
+from commands.run.request_command import Value, grouped_options
+from commands.web.app import settings
+from commands.web.runs import LOG, processes
+from provisioning.doctor import Diagnosis, diagnose, examine_as_far_as_possible
+from provisioning.paths import bench_argv
+from provisioning.processes import run_apart, start_detached
+from suite.errors import CommandError, RequestError, option
+from suite.registries import SCENARIOS
+from suite.request.option import Option
+from suite.request.request import OPTIONS, RunRequest
+from suite.results.store import new_run_directory
+
+PAGES = Blueprint("start", __name__)
+_NAME = re.compile(r"\d{8}T\d{6}-\d+-[0-9a-f]{4}")
+FORECAST_WITHIN_S = 120.0
+
+
+@cache
+def diagnosis() -> Diagnosis:
+    """Examine this machine, once: that takes seconds."""
+    return diagnose(examine_as_far_as_possible())
+
+
+def _values(declared: Option, texts: list[str]) -> list[Any]:
+    """Return the values of an option in a form. Raises RequestError for one that pages do not take."""
+    words = [word for text in texts for word in (text.split() if declared.repeatable else [text.strip()]) if word]
+    if not all(map(str.isprintable, words)):
+        raise RequestError(f"{option(declared.name)} has a character that is not for command lines", remedy="remove it")
+    if not settings().allow_files and any(map(declared.reaches_out, words)):
+        why = f"{option(declared.name)} names a file, a device or a program of this machine"
+        raise RequestError(why, remedy="start bench web with --allow-files, or leave it out")
+    return [Value(declared).convert(word, None, None) for word in words]
+
+
+def _words(run: Path) -> list[str]:
+    """Return the words after ``bench`` that the form stands for. Raises RequestError at its first mistake."""
+    given: dict[str, object] = {}
+    for name, declared in OPTIONS.items():
+        if values := _values(declared, request.form.getlist(name)):
+            given[name] = True if declared.kind is bool else tuple(values) if declared.repeatable else values[0]
+    return [*RunRequest.of(given).command()[1:], "--out", str(run)]
+
+
+@PAGES.post("/start")
+def check() -> str | AnyResponse:
+    """Show what the form stands for, with its forecast; or start it, once, if that was shown."""
+    # Chosen with the check, so that a form that is sent twice starts one run.
+    name = request.form.get("out", "")
+    run = settings().results / (name if _NAME.fullmatch(name) else f"{new_run_directory().name}-{token_hex(2)}")
+    try:
+        words = _words(run)
+        if request.form.get("action") == "start":
+            with suppress(FileExistsError):
+                run.mkdir()
+                start_detached([*bench_argv(), *words], run / LOG)
+            return redirect(url_for("runs.one", name=run.name), 303)
+        answer = run_apart([*bench_argv(), *words, "--dry-run"], FORECAST_WITHIN_S)
+        if answer.returncode:
+            raise RequestError(answer.stderr.rpartition("bench: ")[2].strip())
+    except (RequestError, CommandError) as error:
+        return form(" - ".join(filter(None, (error.message, error.remedy))))
+    return form(command=shlex.join(["bench", *words]), forecast=answer.stdout, out=run.name)
+
+
+@PAGES.get("/start")
+def form(problem: str = "", **checked: str) -> str:
+    """Show the form, with what is wrong in it or what it stands for."""
+    given = request.values
+    scenario = given.get("scenario", "") if given.get("scenario") in SCENARIOS else str(OPTIONS["scenario"].default)
+    groups = grouped_options(scenario)
+    for options in () if settings().allow_files else groups.values():
+        options[:] = [each for each in options if not (each.kind is Path or each.about.runs_program)]
+    offered = {declared.name for declared in chain(*groups.values())} - {"scenario"}
+    named = [word.replace("-", "_") for word in re.findall(r"--([a-z][a-z-]*)", problem)]
+    values = {"given": given, "scenario": scenario, "scenarios": OPTIONS["scenario"].choices(), "groups": groups}
+    values |= {"problem": problem, "field": next((word for word in named if word in offered), ""), "checked": checked}
+    # The checks would disturb what is measured.
+    return render_template("start.html.j2", flag=bool, diagnosis=None if processes() else diagnosis(), **values)

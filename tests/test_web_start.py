@@ -1,0 +1,209 @@
+"""The page of ``bench web`` that starts a run: its form, what it refuses, and what it starts."""
+
+import re
+import shlex
+import sys
+import time
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import click
+import pytest
+from flask.testing import FlaskClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from commands.run.command import run
+from commands.run.request_command import request_of
+from commands.web import start
+from commands.web.runs import LOG
+from provisioning.doctor import Diagnosis
+from provisioning.processes import start_detached
+from suite.registries import SCENARIOS
+from suite.request.request import OPTIONS
+from tests.test_web import browser, post, results
+
+__all__ = ["results"]
+OUT = "20260101T000000-7-0a1b"
+
+
+class Machine:
+    """What the page has started, and what it was told of a forecast."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[list[str], Path]] = []
+        self.forecast = CompletedProcess([], 0, "time: about 3 min\n", "")
+        self.asked: list[list[str]] = []
+
+    def start(self, argv: list[str], log: Path) -> None:
+        self.started.append((argv, log))
+
+    def run(self, argv: list[str], _timeout_s: float) -> Any:
+        self.asked.append(argv)
+        return self.forecast
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine()
+    diagnosis = Diagnosis(
+        (), (), (), ("Can be measured here: container.", "No target needs a substitute."), "bench run"
+    )
+    monkeypatch.setattr(start, "diagnosis", lambda: diagnosis)
+    monkeypatch.setattr(start, "start_detached", made.start)
+    monkeypatch.setattr(start, "run_apart", made.run)
+    return made
+
+
+@pytest.fixture
+def client(results: Path, machine: Machine) -> FlaskClient:
+    del machine
+    return browser(results)
+
+
+@pytest.mark.parametrize("scenario", [*SCENARIOS])
+def test_the_form_has_the_options_that_the_scenario_knows(client: FlaskClient, scenario: str) -> None:
+    page = client.get(f"/start?scenario={scenario}").text
+    assert "Can be measured here: container." in page
+    names = {name for name in OPTIONS if f'name="{name}"' in page}
+    hidden = {"inventory", "fio_job", "command", "command_files"}
+    assert names == {name for name, declared in OPTIONS.items() if declared.known_to(scenario)} - hidden
+    assert page.index('name="target"') < page.index('name="seed"'), "the common ones first"
+    for identity in re.findall(r'aria-describedby="([^"]+)"', page):
+        assert f'id="{identity}"' in page
+
+
+@pytest.mark.usefixtures("machine")
+def test_with_files_allowed_the_form_has_every_option(results: Path) -> None:
+    page = browser(results, allow_files=True).get("/start?scenario=command").text
+    assert 'name="command"' in page
+    assert 'name="command_files"' in page
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "why"),
+    [
+        ({"memory": "4"}, "memory", "is 4G meant?"),
+        ({"batch": "x"}, "batch", "is not a number"),
+        ({"batch": "-1"}, "batch", "give a number from 1 up"),
+        ({"seed": "9" * 30}, "seed", "number up to"),
+        ({"target": "container-v"}, "target", "did you mean container-vm?"),
+        ({"epochs": "3"}, "", "--epochs does not apply to --scenario synthetic"),
+        ({"memory": "4\x00G"}, "memory", "not for command lines"),
+        ({"model": "../evil.py"}, "model", "--allow-files"),
+        ({"scenario": "real", "data": "mnist:/etc"}, "data", "--allow-files"),
+        ({"oci_runtime": "/bin/sh", "engine": "docker"}, "oci_runtime", "--allow-files"),
+        ({"ablate": "oci-runtime=/bin/sh"}, "ablate", "--allow-files"),
+        ({"scenario": "command", "command": "true"}, "", "--allow-files"),
+        ({"scenario": "nothing"}, "", "nothing"),
+    ],
+)
+def test_wrong_input_is_refused_at_its_field(
+    client: FlaskClient, machine: Machine, fields: dict[str, str], name: str, why: str
+) -> None:
+    page = post(client, "/start", action="check", **fields).text
+    assert why in page
+    assert page.count('aria-invalid="true"') == bool(name)
+    assert not name or f'<a href="#{name}">To the field</a>' in page
+    assert (machine.asked, machine.started) == ([], [])
+
+
+def test_what_this_machine_cannot_run_is_said_at_its_field(client: FlaskClient, machine: Machine) -> None:
+    said = "left out: --ablate x\nbench: --cpus 99: this host allows CPUs 0-1\n  what to do: give fewer\n"
+    machine.forecast = CompletedProcess([], 2, "", said)
+    page = post(client, "/start", action="check", cpus="99").text
+    assert "--cpus 99: this host allows CPUs 0-1" in page
+    assert 'href="#cpus"' in page
+    assert "left out" not in page
+    assert "Start it" not in page
+
+
+def test_the_command_and_its_forecast_stand_before_the_button_and_it_starts_once(
+    client: FlaskClient, machine: Machine, results: Path
+) -> None:
+    fields = {
+        "target": ["bare-metal", "container"],
+        "model": ["alexnet"],
+        "profile": "smoke",
+        "aa": "on",
+        "blocks": "3",
+    }
+    page = post(client, "/start", action="check", out=OUT, **fields).text
+    assert "time: about 3 min" in page
+    assert page.index("bench run") < page.index("Start it")
+    hidden = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', page[: page.index("Start it")])
+    assert ("target", "container") in hidden
+    for _ in range(2):
+        answer = client.post(
+            "/start", data=_multi([*hidden, ("action", "start")]), headers={"Origin": "http://localhost"}
+        )
+        assert (answer.status_code, answer.location) == (303, f"/runs/{OUT}")
+    ((argv, log),) = machine.started
+    assert log == results / OUT / LOG
+    assert f"bench {shlex.join(argv[2:])}" in page
+    asked = request_of(run, argv[3:])
+    assert (asked.targets.target, asked.models, asked.repetitions.blocks) == (
+        ("bare-metal", "container"),
+        ("alexnet",),
+        3,
+    )
+    assert argv[-2:] == ["--out", str(results / OUT)]
+
+
+def _multi(pairs: list[tuple[str, str]]) -> dict[str, list[str]]:
+    return {name: [value for other, value in pairs if other == name] for name, _ in pairs}
+
+
+@pytest.mark.parametrize("out", ["../../etc", "/etc/x", "failed", OUT + "/..", ""])
+def test_a_forged_directory_is_replaced_by_a_new_one(
+    client: FlaskClient, machine: Machine, results: Path, out: str
+) -> None:
+    assert post(client, "/start", action="start", out=out).status_code == 303
+    ((_, log),) = machine.started
+    assert re.fullmatch(rf"{results}/\d+T\d+-\d+-[0-9a-f]+/{LOG}", str(log))
+
+
+WORDS = st.one_of(
+    st.text(max_size=12), st.sampled_from(["all", "--out", "-h", "vm", "1", "0", "a/b", "x.py", "mnist:/"])
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(fields=st.dictionaries(st.sampled_from([*OPTIONS, "out", "further"]), st.lists(WORDS, max_size=3), max_size=4))
+def test_any_form_is_answered_and_starts_only_what_the_command_line_takes_without_files(
+    client: FlaskClient, machine: Machine, fields: dict[str, list[str]]
+) -> None:
+    machine.started.clear()
+    answer = post(client, "/start", action="start", **fields)
+    assert answer.status_code in (200, 303)
+    for argv, _ in machine.started:
+        out = argv.index("--out")
+        assert not any("/" in word or ":" in word for word in argv[2:out])
+        assert not any(".py" in model for model in request_of(run, argv[3:]).models)
+    assert len(machine.started) == (answer.status_code == 303)
+
+
+def test_while_a_run_is_measured_this_machine_is_not_examined(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "processes", lambda: {Path("/x"): None})
+    page = client.get("/start").text
+    assert "A run is being measured" in page
+
+
+def test_what_is_started_outlives_who_started_it_and_writes_its_log(tmp_path: Path) -> None:
+    program = "import os, sys; print(os.getsid(0) == os.getpid() or os.getsid(0), flush=True); sys.exit('the end')"
+    start_detached([sys.executable, "-c", program], tmp_path / LOG)
+    end_s = time.monotonic() + 30
+    while "the end" not in (tmp_path / LOG).read_text() and time.monotonic() < end_s:
+        time.sleep(0.05)
+    assert (tmp_path / LOG).read_text().splitlines() == ["True", "the end"]
+    with pytest.raises(FileExistsError):
+        start_detached(["true"], tmp_path / LOG)
+
+
+def test_the_command_line_has_the_options_in_the_same_groups() -> None:
+    context = click.Context(run, info_name="run")
+    text = run.get_help(context).partition("Common options")[2]
+    assert text.index("--target") < text.index("--dry-run") < text.index("--seed")
