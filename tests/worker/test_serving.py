@@ -3,12 +3,14 @@
 import io
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -32,11 +34,24 @@ NAMES = {"dataset": "synthetic", "model": "gan"}
 BODY = json.dumps(NAMES).encode()
 
 
-def broken() -> bytes:
+WRONG_SEEDS: tuple[Any, ...] = (-1, 1 << 32, 1.0, "1", True, [], {})
+
+
+def seeded(seed: object) -> bytes:
+    return json.dumps({**NAMES, "seed": seed}).encode()
+
+
+def broken(_seed: int | None) -> bytes:
     raise ZeroDivisionError("a secret of the inside")
 
 
-SERVICE = Service({("synthetic", "gan"): lambda: b"\x89PNG\r\n\x1a\n", ("synthetic", "vae"): broken})
+SERVICE = Service(
+    {
+        ("synthetic", "gan"): lambda seed: b"\x89PNG\r\n\x1a\n" + bytes(str(seed or ""), "ascii"),
+        ("synthetic", "vae"): broken,
+    },
+    {("synthetic", "vae"): {"epoch_s": [1.5, 2.0], "steps": 7}},
+)
 
 
 def asked(body: bytes = BODY, *, method: str = "POST", path: str = "/generate", length: str | None = None) -> Any:
@@ -74,9 +89,26 @@ def test_names_of_the_lists_give_an_image() -> None:
     assert asked() == ("200 OK", "image/png", b"\x89PNG\r\n\x1a\n")
 
 
+def test_a_seed_is_handed_on_and_the_time_of_an_image_is_in_the_answer() -> None:
+    assert asked(seeded(7))[2] == b"\x89PNG\r\n\x1a\n7"
+    with listening(SERVICE) as port, closing(HTTPConnection("127.0.0.1", port, timeout=10)) as peer:
+        peer.request("POST", "/generate", BODY)
+        timing = peer.getresponse().headers["Server-Timing"]
+    assert re.fullmatch(r"generate;dur=\d+\.\d{3}", timing)
+
+
+def test_the_models_are_listed_with_their_training_and_the_memory_of_the_server() -> None:
+    status, kind, body = asked(b"", method="GET", path="/models")
+    listed = json.loads(body)
+    assert (status, kind) == ("200 OK", "application/json")
+    assert listed["models"] == [NAMES, {"epoch_s": [1.5, 2.0], "steps": 7, "dataset": "synthetic", "model": "vae"}]
+    assert listed["memory_bytes"] > 1 << 20
+
+
 @pytest.mark.parametrize(
     ("body", "status", "why"),
     [
+        *((seeded(wrong), "422", "seed is a whole number below 4294967296") for wrong in WRONG_SEEDS),
         (b"", "400", "not JSON"),
         (b"[" * 1000, "400", "not JSON"),
         (b"\xff", "400", "not JSON"),
@@ -134,6 +166,23 @@ def test_over_http_garbage_is_answered_and_the_next_request_served() -> None:
 def test_every_generator_makes_images_of_its_size(place: str, px: int, channels: int) -> None:
     made = Image.open(io.BytesIO(loaded(None, f"worker.workloads.{place}", px, channels)()))
     assert (made.size, made.mode) == ((px, px), "L" if channels == 1 else "RGB")
+
+
+@pytest.mark.parametrize("place", ["vae:VAE", "adversarial:GAN", "progressive_gan:PROGRESSIVE_GAN"])
+def test_equal_seeds_make_equal_images_even_while_others_draw(place: str) -> None:
+    generator = loaded(None, f"worker.workloads.{place}", *((16, 3) if "progressive" in place else (28, 1)))
+    image = generator(7)
+    with ThreadPoolExecutor(8) as pool:
+        made = [*pool.map(generator, [7, None, 7, None, 8, 7, None, 7])]
+    assert {made[number] for number in (0, 2, 5, 7)} == {image}
+    assert len({*made}) == 1 + 1 + 3
+
+
+def test_what_the_file_of_a_model_tells_of_its_training_is_kept(tmp_path: Path) -> None:
+    network = loaded(None, "worker.workloads.vae:VAE", 28, 1).network
+    content = {"image_px": 28, "channels": 1, "network": network.state_dict(), "training": {"epoch_s": [1.0]}}
+    torch.save(content, tmp_path / "model.pt")
+    assert loaded(tmp_path / "model.pt", "worker.workloads.vae:VAE", 28, 1).training == {"epoch_s": [1.0]}
 
 
 @pytest.mark.parametrize(("pixels", "values"), [("signed", (-1, 0, 1, 7)), ("unit", (0, 0.502, 1, 7))])

@@ -190,7 +190,7 @@ def served(language: Spec) -> Generator:
 def test_tokens_are_sent_as_they_are_decoded_and_timed_by_the_client(served: Generator) -> None:
     gate = threading.Event()
 
-    def held() -> Iterator[bytes]:
+    def held(_seed: int | None) -> Iterator[bytes]:
         tokens = served.tokens()
         yield next(tokens)
         gate.wait(10)

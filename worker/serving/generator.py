@@ -7,8 +7,9 @@ import hashlib
 import io
 import time
 from base64 import b64encode
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
+from torch.overrides import TorchFunctionMode
 
 from suite.untrusted.grid import MOST_PIXEL_BYTES, MOST_PNG_BYTES
 from worker.data.decode import scale_of
@@ -36,24 +38,26 @@ _OTHER_NUMBERS = 1 << 31
 
 @dataclass(frozen=True)
 class Generator:
-    """A network of a workload that generates. Several threads may call it at once: it changes nothing but the seed."""
+    """A network of a workload that generates. Several threads may call it at once: each seed is of its call alone."""
 
     workload: Workload
     network: torch.nn.Module
     shape: Shape
+    training: Mapping[str, object] = field(default_factory=dict)
+    """What the training took, as its file tells."""
 
     @classmethod
     def loaded(cls, spec: ServeSpec, device: Device) -> "Generator":
         """Return one with the weights of the model's file, or without one drawn from the seed. Raises JobError."""
         workload = spec.load_workload()
         network = build_network(workload, spec.shape, spec.seed)
-        if spec.model_file:
-            read_model(network, Path(spec.model_file), spec.shape)
-        return cls(workload, network.to(device.torch).eval(), spec.shape)
+        training = read_model(network, Path(spec.model_file), spec.shape) if spec.model_file else {}
+        return cls(workload, network.to(device.torch).eval(), spec.shape, training)
 
-    def __call__(self) -> bytes:
-        """Return a new image as PNG."""
-        return encode_png(self.pixels(1)[0])
+    def __call__(self, seed: int | None = None) -> bytes:
+        """Return a new image as PNG, of a seed or of the next numbers."""
+        with drawing(seed, self.network):
+            return encode_png(self.pixels(1)[0])
 
     def pixels(self, count: int) -> Pixels:
         """Return so many new images: their bytes by image, row, column and channel."""
@@ -62,9 +66,10 @@ class Generator:
             images = made if isinstance(made, torch.Tensor) else torch.stack(tuple(made))
         return to_pixels(images, self.workload, self.shape)
 
-    def tokens(self) -> Iterator[bytes]:
+    def tokens(self, seed: int | None = None) -> Iterator[bytes]:
         """Yield the tokens of a new sequence, a line each, as they are decoded."""
-        return (b"%d\n" % int(token) for token in self.workload.generate(self.network, 1))
+        with drawing(seed, self.network):
+            return (b"%d\n" % int(token) for token in self.workload.generate(self.network, 1))
 
     def measured(self, count: int, seed: int) -> dict[str, Any]:
         """Generate images as the last part of a training: one, then ``count`` in batches, then one by one.
@@ -109,6 +114,26 @@ def to_pixels(images: torch.Tensor, workload: Workload, shape: Shape) -> Pixels:
     return pixels
 
 
+class SeededDraws(TorchFunctionMode):
+    """Draws what this thread draws from one generator: torch's default one is shared by all threads."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self._generator = generator
+
+    def __torch_function__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        """Call a function of torch; see its class."""
+        drawn = {"generator": self._generator} if function in (torch.randn, torch.rand, torch.randint) else {}
+        return function(*args, **{**(kwargs or {}), **drawn})
+
+
+def drawing(seed: int | None, network: torch.nn.Module) -> AbstractContextManager[object]:
+    """Return what makes the draws of this thread those of the seed; nothing without one."""
+    if seed is None:
+        return nullcontext()
+    return SeededDraws(torch.Generator(next(network.parameters()).device).manual_seed(seed))
+
+
 def encode_png(pixels: Pixels) -> bytes:
     """Return an image as PNG."""
     out = io.BytesIO()
@@ -139,14 +164,18 @@ def model_content(shape: Shape, network: torch.nn.Module) -> dict[str, object]:
     return {"image_px": shape.px, "channels": shape.channels, "network": network.state_dict()}
 
 
-def read_model(network: torch.nn.Module, path: Path, shape: Shape) -> None:
-    """Give a network the numbers of a file. No code of the file is run. Raises JobError for a file of anything else."""
+def read_model(network: torch.nn.Module, path: Path, shape: Shape) -> dict[str, object]:
+    """Give a network the numbers of a file, and return what it tells of the training. No code of the file is run.
+
+    Raises JobError for a file of anything else.
+    """
     try:
         found = read_tensors(path)
         written = Shape(found["image_px"], found["channels"])
         if written != shape:
             raise ValueError(f"it makes images of {written}, and {shape} is to be served")
         network.load_state_dict(found["network"])
+        return dict(found.get("training", {}))
     except DAMAGED as error:
         first = str(error).partition("\n")[0][:300]
         raise JobError(

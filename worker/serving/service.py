@@ -1,5 +1,6 @@
 """A generator behind HTTP: ``POST /generate`` with the names of a data set and a model gives an image, or tokens.
 
+The ``seed`` of a request decides what is drawn. ``GET /models`` lists the models with what their training took.
 The WSGI application has fixed lists of names, bounds what it reads, and takes no path of a request: what is malformed
 gets a 4xx answer with a sentence in JSON.
 """
@@ -7,21 +8,24 @@ gets a 4xx answer with a sentence in JSON.
 import json
 import logging
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from worker.environment import collect, whole_usage
+from worker.environment import collect, number, whole_usage
 from worker.protocol import Events
 from worker.spec import ServeSpec
 
 MOST_BODY_BYTES = 1024
 """Two names take less than a tenth of it."""
-GENERATE, HEALTH = "/generate", "/health"
+GENERATE, HEALTH, MODELS = "/generate", "/health", "/models"
 KEYS = {"dataset", "model"}
-_METHODS = {GENERATE: "POST", HEALTH: "GET"}
+_METHODS = {GENERATE: "POST", HEALTH: "GET", MODELS: "GET"}
+_KINDS = {GENERATE: "image/png", HEALTH: "text/plain", MODELS: "application/json"}
+_SEEDS = range(1 << 32)
 Made = bytes | Iterator[bytes]
 Start = Callable[[str, list[tuple[str, str]]], object]
 
@@ -38,26 +42,31 @@ class _RefusedError(Exception):
 class Service:
     """The generators by the names of their data set and model.
 
-    Each call of one gives a new image as PNG, or yields the tokens of a new sequence, which are sent as they come.
+    Each call of one, with a seed or None, gives a new image as PNG, or yields the tokens of a new sequence, which are
+    sent as they come.
     """
 
-    generators: Mapping[tuple[str, str], Callable[[], Made]]
+    generators: Mapping[tuple[str, str], Callable[[int | None], Made]]
+    trained: Mapping[tuple[str, str], Mapping[str, object]] = field(default_factory=dict)
+    """What the training of a model took, as far as its file tells."""
 
     def __call__(self, environ: Mapping[str, Any], start: Start) -> Iterable[bytes]:
         """Answer one request, as PEP 3333 has it."""
+        begin_s, headers = time.perf_counter(), []
         try:
             body = self._answered(environ)
             if not isinstance(body, bytes):
                 start("200 OK", [("Content-Type", "text/plain")])
                 return body
-            status, kind = HTTPStatus.OK, "image/png"
+            status, kind = HTTPStatus.OK, _KINDS[environ["PATH_INFO"]]
+            headers = [("Server-Timing", f"generate;dur={1000 * (time.perf_counter() - begin_s):.3f}")]
         except _RefusedError as error:
             status, kind, body = error.status, "application/json", _said(str(error))
         except Exception:  # noqa: BLE001 (the reason is for who runs the service, and not for who asks)
             traceback.print_exc()
             status, kind, body = HTTPStatus.INTERNAL_SERVER_ERROR, "application/json", _said("nothing could be made")
-        kind = kind if body else "text/plain"
-        start(f"{status.value} {status.phrase}", [("Content-Type", kind), ("Content-Length", str(len(body)))])
+        headers += [("Content-Type", kind), ("Content-Length", str(len(body)))]
+        start(f"{status.value} {status.phrase}", headers)
         return [body]
 
     def _answered(self, environ: Mapping[str, Any]) -> Made:
@@ -66,20 +75,28 @@ class Service:
             raise _RefusedError(HTTPStatus.NOT_FOUND, f"only {' and '.join(_METHODS)} are here")
         if method != _METHODS[place]:
             raise _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, f"{place} takes {_METHODS[place]} alone")
-        return self._generator(_body(environ))() if place == GENERATE else b""
+        if place == MODELS:
+            models = [{**self.trained.get(key, {}), "dataset": key[0], "model": key[1]} for key in self.generators]
+            resident_kib = number("proc/self/status", "VmRSS")
+            return json.dumps({"models": models, "memory_bytes": resident_kib and 1024 * resident_kib}).encode()
+        return self._generated(_body(environ)) if place == GENERATE else b""
 
-    def _generator(self, body: bytes) -> Callable[[], Made]:
+    def _generated(self, body: bytes) -> Made:
         try:
             asked = json.loads(body)
         except (ValueError, RecursionError):
             raise _RefusedError(HTTPStatus.BAD_REQUEST, "the body is not JSON") from None
-        if not isinstance(asked, dict) or set(asked) != KEYS:
-            raise _RefusedError(HTTPStatus.BAD_REQUEST, f"the body is an object with {' and '.join(sorted(KEYS))}")
+        if not isinstance(asked, dict) or {*asked, "seed"} != {*KEYS, "seed"}:
+            names = " and ".join(sorted(KEYS))
+            raise _RefusedError(HTTPStatus.BAD_REQUEST, f"the body is an object with {names}, and perhaps seed")
+        seed = asked.get("seed")
+        if not (seed is None or (type(seed) is int and seed in _SEEDS)):
+            raise _RefusedError(HTTPStatus.UNPROCESSABLE_ENTITY, f"seed is a whole number below {len(_SEEDS)}")
         for known, name in (({key[0] for key in self.generators}, "dataset"), (self._models(asked), "model")):
             if not isinstance(asked[name], str) or asked[name] not in known:
                 said = ", ".join(sorted(known))
                 raise _RefusedError(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} is unknown; there are: {said}")
-        return self.generators[asked["dataset"], asked["model"]]
+        return self.generators[asked["dataset"], asked["model"]](seed)
 
     def _models(self, asked: Mapping[str, object]) -> set[str]:
         return {model for dataset, model in self.generators if dataset == asked["dataset"]}
@@ -119,8 +136,9 @@ def run(spec: ServeSpec, events: Events, wait: Callable[[], object]) -> None:
     generator = Generator.loaded(spec, device)
     # It would tell of every request that finds others before it, which at saturation is each of them.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+    key = spec.dataset, spec.model
     server = waitress.create_server(
-        Service({(spec.dataset, spec.model): generator.tokens if spec.tokens else generator}),
+        Service({key: generator.tokens if spec.tokens else generator}, {key: generator.training}),
         host=spec.address,
         port=spec.port,
         threads=spec.threads,
