@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from flask.testing import FlaskClient
 
 import cli
-from commands.web import runs, start
+from commands.web import generate, runs, start
 from commands.web.app import WebSettings, create_app
 from commands.web.runs import LOG
 from provisioning import ledger
@@ -21,7 +21,7 @@ from suite.results.store import stop_requested
 
 RUNS = Path(__file__).parent / "samples" / "runs"
 HOST = "localhost"
-PAGES = [runs.PAGES, start.PAGES]
+PAGES = [runs.PAGES, start.PAGES, generate.PAGES]
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import hmac
 import os
 import re
 import traceback
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flask import Blueprint, Flask, Response, abort, current_app, render_template, request
@@ -36,6 +36,8 @@ class WebSettings:
     results: Path
     token: str
     allow_files: bool = False
+    services: Mapping[str, str] = field(default_factory=dict)
+    """The addresses of services by the places where they run."""
 
     def secret(self, purpose: str) -> str:
         """Return a value that nobody can derive without the token."""
@@ -69,8 +71,8 @@ def admitted() -> bool:
     return _same(request.cookies.get(settings().secret("name")), settings().secret("cookie"))
 
 
-def _same(given: str | None, expected: str) -> bool:
-    return hmac.compare_digest((given or "").encode(), expected.encode())
+def _same(value: str | None, expected: str) -> bool:
+    return hmac.compare_digest((value or "").encode(), expected.encode())
 
 
 def admit() -> Response | None:
@@ -101,11 +103,11 @@ def protected(response: Response) -> Response:
 def error_page(error: Exception) -> tuple[str, int]:
     """Return a page with what is wrong and what to do; the reason of a fault goes to the output of bench web alone."""
     status, message, remedy = 500, f"{request.path} cannot be shown: bench web has printed why", None
-    known = of_system(error) if isinstance(error, OSError) else error
-    if isinstance(known, HTTPException):
-        status, message = known.code or 500, known.description or known.name
-    elif isinstance(known, BenchError):
-        status, message, remedy = 400, known.message, known.remedy
+    refusal = of_system(error) if isinstance(error, OSError) else error
+    if isinstance(refusal, HTTPException):
+        status, message = refusal.code or 500, refusal.description or refusal.name
+    elif isinstance(refusal, BenchError):
+        status, message, remedy = 400, refusal.message, refusal.remedy
     else:
         traceback.print_exception(error)
     return render_template("error.html.j2", message=message, remedy=remedy), status

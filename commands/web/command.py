@@ -18,9 +18,10 @@ _PATH = click.Path(path_type=Path)
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65535), default=8642, show_default=True, help="Port; 0 is any free one.")
 @click.option("--results", type=_PATH, default=RESULTS, show_default=True, help="Directory of the runs.")
+@click.option("--services", type=_PATH, help='TOML file of services that generate: place = "http://HOST:PORT".')
 @click.option("--allow-files", is_flag=True, help="Start runs that name files, devices or programs of this machine.")
-def web(port: int, results: Path, allow_files: bool) -> None:
-    """Serve pages to start, watch and compare runs.
+def web(port: int, results: Path, services: Path | None, allow_files: bool) -> None:
+    """Serve pages to start, watch and compare runs, and to ask services for images.
 
     Open the printed address: it holds the token without which no page is shown. The server listens on loopback only.
     Ctrl-C ends it, and not the runs.
@@ -28,13 +29,13 @@ def web(port: int, results: Path, allow_files: bool) -> None:
     \b
     Examples:
       bench web
-      bench web --port 9000 --results /data/results
+      bench web --port 9000 --results /data/results --services services.toml
       ssh -L 8642:localhost:8642 gpu1 bench web         (pages of another machine)
     """
     try:
         import waitress
 
-        from commands.web import runs, start
+        from commands.web import generate, runs, start
         from commands.web.app import MOST_REQUEST_BYTES, WebSettings, create_app
     except ImportError as error:
         raise RequestError(f"{error.name} is not installed", remedy="pip install 'virtbench[web]'") from error
@@ -42,8 +43,9 @@ def web(port: int, results: Path, allow_files: bool) -> None:
         why = f"{results} is a run" if is_run(results) else f"no directory {results}"
         raise RequestError(why, remedy="name the directory that holds runs with --results, or make it")
     refuse_foreign(results.resolve(), "name a directory of your own with --results")
-    chosen = WebSettings(results.resolve(), secrets.token_urlsafe(32), allow_files)
-    app = create_app(chosen, [start.PAGES, runs.PAGES])
+    places = generate.read_services(services) if services else {}
+    chosen = WebSettings(results.resolve(), secrets.token_urlsafe(32), allow_files, places)
+    app = create_app(chosen, [start.PAGES, runs.PAGES, generate.PAGES])
     try:
         listener = socket.create_server(("127.0.0.1", port))
     except OSError as error:

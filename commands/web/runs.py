@@ -65,10 +65,7 @@ def _summary(run: Path, _written: tuple[int, ...]) -> RunSummary | None:
 
 
 def _live(template: str, facts: object, values: Callable[[], Mapping[str, Any]]) -> Response:
-    """Return a page, or the part that the script refreshes: nothing if the facts are those that it has seen.
-
-    What changes the page is looked at every two seconds beside a measurement; reading it would take too much.
-    """
+    """Return a page, or the part that the script refreshes: nothing, at little cost, if it has seen these facts."""
     tag, layout = hashlib.sha256(repr(facts).encode()).hexdigest(), "part" if "part" in request.args else "base"
     if layout == "part" and tag in request.if_none_match:
         return Response(status=304)
@@ -101,24 +98,19 @@ def one(name: str) -> Response:
     directory, state = _controlled(run, processes())
 
     def values() -> Mapping[str, Any]:
-        described: dict[str, Any] = {"lines": [], "intervals": [], "problem": "", "log": _log_end(run)}
+        described: dict[str, Any] = {"lines": [], "intervals": [], "problem": "", "log": None}
+        if (run / LOG).is_file():  # else no page has started it
+            with open(run / LOG, "rb", opener=open_regular) as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
+                described["log"] = file.read(LOG_BYTES).decode(errors="replace")
         try:
             if is_run(run):
                 described |= {"lines": [*run_lines(run)], "intervals": interval_texts(intervals_so_far(run))}
         except RequestError as error:
             described["problem"] = error.message
-        return {"name": name, "run": run, "state": state, "sweep": directory == run.parent, **described}
+        return {"name": name, "run": str(run), "state": state, "sweep": directory == run.parent, **described}
 
     return _live("run.html.j2", (state, _written(run)), values)
-
-
-def _log_end(run: Path) -> str | None:
-    """Return the end of the log; None for a run that no page has started."""
-    if not (run / LOG).is_file():
-        return None
-    with open(run / LOG, "rb", opener=open_regular) as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
-        return file.read(LOG_BYTES).decode(errors="replace")
 
 
 @PAGES.post("/runs/<path:name>")
@@ -147,6 +139,6 @@ def report() -> Response:
     from commands.compare.command import report_of
 
     runs = [*map(located, request.args.getlist("run"))]
-    with _DRAWING, tempfile.TemporaryDirectory() as place:
-        page = report_of(runs, Path(place) / "report.html").read_text()
+    with _DRAWING, tempfile.TemporaryDirectory() as directory:
+        page = report_of(runs, Path(directory) / "report.html").read_text()
     return Response(page, headers={"Content-Security-Policy": REPORT_POLICY})

@@ -48,11 +48,11 @@ def _values(declared: Option, texts: list[str]) -> list[Any]:
 
 def _words(run: Path) -> list[str]:
     """Return the words after ``bench`` that the form stands for. Raises RequestError at its first mistake."""
-    given: dict[str, object] = {}
+    chosen: dict[str, object] = {}
     for name, declared in OPTIONS.items():
         if values := _values(declared, request.form.getlist(name)):
-            given[name] = True if declared.kind is bool else tuple(values) if declared.repeatable else values[0]
-    return [*RunRequest.of(given).command()[1:], "--out", str(run)]
+            chosen[name] = True if declared.kind is bool else tuple(values) if declared.repeatable else values[0]
+    return [*RunRequest.of(chosen).command()[1:], "--out", str(run)]
 
 
 @PAGES.post("/start")
@@ -79,14 +79,16 @@ def check() -> str | AnyResponse:
 @PAGES.get("/start")
 def form(problem: str = "", **checked: str) -> str:
     """Show the form, with what is wrong in it or what it stands for."""
-    given = request.values
-    scenario = given.get("scenario", "") if given.get("scenario") in SCENARIOS else str(OPTIONS["scenario"].default)
+    submitted = request.values
+    scenario = (
+        submitted.get("scenario", "") if submitted.get("scenario") in SCENARIOS else str(OPTIONS["scenario"].default)
+    )
     groups = grouped_options(scenario)
     for options in () if settings().allow_files else groups.values():
-        options[:] = [each for each in options if not (each.kind is Path or each.about.runs_program)]
+        options[:] = [declared for declared in options if not (declared.kind is Path or declared.about.runs_program)]
     offered = {declared.name for declared in chain(*groups.values())} - {"scenario"}
     named = [word.replace("-", "_") for word in re.findall(r"--([a-z][a-z-]*)", problem)]
-    values = {"given": given, "scenario": scenario, "scenarios": OPTIONS["scenario"].choices(), "groups": groups}
+    values = {"given": submitted, "scenario": scenario, "scenarios": OPTIONS["scenario"].choices(), "groups": groups}
     values |= {"problem": problem, "field": next((word for word in named if word in offered), ""), "checked": checked}
     # The checks would disturb what is measured.
     return render_template("start.html.j2", flag=bool, diagnosis=None if processes() else diagnosis(), **values)

@@ -1,0 +1,281 @@
+"""The page of ``bench web`` that asks services for images, and services that are away, slow, huge, or lie."""
+
+import io
+import json
+import re
+import socket
+import threading
+import time
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image, PngImagePlugin
+
+import cli
+from commands.web import generate
+from suite.errors import RequestError
+from tests.hostile.mutations import MARKUP, STEERING
+from tests.test_web import browser, results
+from tests.worker.test_serving import listening
+from worker.serving.service import Service
+
+__all__ = ["results"]
+MNIST_GAN = ("mnist", "gan")
+
+
+def png(colour: int = 7, side: int = 28, **more: Any) -> bytes:
+    out = io.BytesIO()
+    Image.new("L", (side, side), colour % 256).save(out, "PNG", **more)
+    return out.getvalue()
+
+
+@pytest.fixture
+def ask(results: Path) -> Iterator[Callable[..., str]]:
+    """``ask("?model=mnist+gan", vm=SERVICE)``: the page, with a service that listens, or an address, at each place."""
+    with ExitStack() as stack:
+
+        def page(query: str, **places: Any) -> str:
+            urls = {}
+            for place, service in places.items():
+                url = (
+                    service
+                    if isinstance(service, str)
+                    else f"http://127.0.0.1:{stack.enter_context(listening(service))}"
+                )
+                urls[place] = url
+            answer = browser(results, services=urls).get(f"/generate{query}")
+            assert answer.status_code == 200
+            return answer.text
+
+        yield page
+
+
+def drawing(seed: int | None) -> bytes:
+    return png(seed or 0)
+
+
+def test_each_place_shows_the_image_of_the_seed_with_its_three_numbers(ask: Callable[..., str]) -> None:
+    service = Service({MNIST_GAN: drawing}, {MNIST_GAN: {"epoch_s": [1.0, 2.0], "losses": {"generator": 1.0}}})
+    page = ask("?model=mnist+gan&seed=9", vm=service, container=service)
+    assert page.count("<img src=") == 2
+    shown = [Image.open(io.BytesIO(b64decode(text))) for text in re.findall(r"data:image/png;base64,([^\"]+)", page)]
+    assert all(image.getpixel((0, 0)) == (9, 9, 9) for image in shown)
+    assert page.count("1.5 s, mean of 2") == 2
+    assert len(re.findall(r"[\d.e+-]+ ms", page)) == 2
+    assert len(re.findall(r"\d+ MiB", page)) == 2
+    assert "All images are equal" in page
+    other = Service({MNIST_GAN: lambda seed: png((seed or 0) + 1)})
+    differing = ask("?model=mnist+gan&seed=9", vm=service, container=other)
+    assert "The images differ" in differing
+    assert "unknown" in differing
+
+
+def test_the_form_offers_what_the_services_have_and_a_place_without_the_model_is_named(ask: Callable[..., str]) -> None:
+    both = Service({MNIST_GAN: drawing, ("cifar10", "dcgan"): drawing})
+    page = ask("", vm=both, container=Service({MNIST_GAN: drawing}))
+    assert re.findall(r"<option>([^<]+)</option>", page) == ["cifar10 dcgan", "mnist gan"]
+    page = ask("?model=cifar10+dcgan", vm=both, container=Service({MNIST_GAN: drawing}))
+    assert page.count("<img src=") == 1
+    assert "it does not serve cifar10 dcgan" in page
+    assert "No service is named" in ask("")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"no image", "not a PNG"),
+        (png()[:40], "not a PNG"),
+        (png(side=generate.MOST_PX + 1), "not a PNG"),
+        (b"GIF89a" + bytes(40), "not a PNG"),
+        (b"<script>alert(1)</script>", "not a PNG"),
+        (bytes(generate.MOST_BYTES + 10), "not a PNG"),
+    ],
+)
+def test_what_is_not_a_png_within_bounds_is_not_shown(ask: Callable[..., str], answer: bytes, why: str) -> None:
+    page = ask("?model=mnist+gan", vm=Service({MNIST_GAN: lambda _: answer}))
+    assert why in page
+    assert "<img src=" not in page
+    assert "<script>alert" not in page
+
+
+def test_nothing_but_the_pixels_of_an_image_is_passed_on(ask: Callable[..., str]) -> None:
+    info = PngImagePlugin.PngInfo()
+    info.add_text("Comment", "<script>alert(1)</script>")
+    page = ask("?model=mnist+gan", vm=Service({MNIST_GAN: lambda _: png(pnginfo=info, icc_profile=b"profile")}))
+    shown = b64decode(re.findall(r"data:image/png;base64,([^\"]+)", page)[0])
+    assert b"script" not in shown
+    assert b"iCCP" not in shown
+
+
+class Answering:
+    """A service that answers each path with what it is told, as WSGI has it."""
+
+    def __init__(
+        self, models: bytes, image: bytes = b"", status: str = "200 OK", timing: str = "generate;dur=1"
+    ) -> None:
+        self._answers = {"/models": models, "/generate": image}
+        self._status, self._timing = status, timing
+
+    def __call__(self, environ: Mapping[str, Any], start: Any) -> Iterable[bytes]:
+        start(self._status, [("Server-Timing", self._timing), ("Location", "http://127.0.0.1:9/")])
+        return [self._answers[environ["PATH_INFO"]]]
+
+
+def models(**changes: Any) -> bytes:
+    return json.dumps({"models": [{"dataset": "mnist", "model": "gan", **changes}], "memory_bytes": 1}).encode()
+
+
+@pytest.mark.parametrize(
+    "lying",
+    [
+        Answering(b"{"),
+        Answering(b"[]"),
+        Answering(b'{"models": 1}'),
+        Answering(b"[" * 100_000),
+        Answering(models(epoch_s=["x"])),
+        Answering(models(epoch_s=[-1])),
+        Answering(models(epoch_s=[1e400])),
+        Answering(models(dataset="x" * 101)),
+        Answering(models(dataset=["mnist"])),
+        Answering(b'{"models": [], "memory_bytes": -1}'),
+        Answering(b'{"models": [], "memory_bytes": 1e30}'),
+        Answering(b"\xff\xfe"),
+    ],
+)
+def test_a_list_of_models_that_is_none_is_said_to_be_none(ask: Callable[..., str], lying: Answering) -> None:
+    page = ask("?model=mnist+gan", vm=lying, container=Service({MNIST_GAN: drawing}))
+    assert "it is not a service of this suite" in page
+    assert page.count("<img src=") == 1, "the other place is shown"
+
+
+@pytest.mark.parametrize("status", ["404 Not Found", "302 Found", "500 Oops", "204 No Content"])
+def test_another_server_is_no_service_and_redirects_are_not_followed(ask: Callable[..., str], status: str) -> None:
+    assert f"is {status[:3]}: it is not a service of this suite" in ask("", vm=Answering(b"", status=status))
+
+
+@pytest.mark.parametrize("timing", ["", "generate;dur=x", "generate;dur=" + "9" * 500, "x;dur=1", "generate;dur=-1"])
+def test_a_time_that_is_none_is_unknown(ask: Callable[..., str], timing: str) -> None:
+    page = ask("?model=mnist+gan", vm=Answering(models(), png(), timing=timing))
+    assert page.count("<img src=") == 1
+    assert " ms" not in page
+
+
+def test_names_with_markup_are_text(ask: Callable[..., str]) -> None:
+    page = ask("", vm=Answering(models(model=(MARKUP + STEERING)[:100])))
+    assert "<script>" not in page.partition("<main")[2]
+    assert "\x1b" not in page
+
+
+def test_a_place_that_is_away_is_named(ask: Callable[..., str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert "no answer within" in ask("", vm=f"http://127.0.0.1:{port}")
+    assert "no answer within" in ask("", vm="http://no-such-name.invalid:5000")
+
+
+@contextmanager
+def dripping(first: bytes) -> Iterator[str]:
+    """A server that begins to answer and then sends a byte now and then, for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        over = threading.Event()
+
+        def serve() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                try:
+                    peer.sendall(first)
+                    while not over.wait(0.05):
+                        peer.sendall(b"x")
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("first", [b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n{"])
+def test_a_slow_service_is_given_up(ask: Callable[..., str], first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "WITHIN_S", 0.5)
+    begin_s = time.monotonic()
+    with dripping(first) as url:
+        page = ask("", vm=url)
+    assert time.monotonic() - begin_s < 5
+    assert 'class="problem"' in page
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    listed=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.floats(),
+        lambda part: (
+            st.lists(part, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["models", "dataset", "model", "epoch_s", "memory_bytes"]), part, max_size=4
+            )
+        ),
+        max_leaves=12,
+    ),
+    image=st.binary(max_size=200),
+)
+def test_any_answer_of_a_service_is_a_page(
+    monkeypatch: pytest.MonkeyPatch, results: Path, listed: Any, image: bytes
+) -> None:
+    answers = {"/models": json.dumps(listed).encode(), "/generate": image}
+    monkeypatch.setattr(generate, "_asked", lambda _url, path, _body=None: (answers[path], None))
+    page = browser(results, services={"vm": "http://127.0.0.1:1"}).get("/generate?model=mnist+gan&seed=1")
+    assert page.status_code == 200
+    assert "<img src=" not in page.text
+
+
+@pytest.mark.parametrize("query", ["?seed=x", "?seed=-1", "?seed=99999999999999999999", "?model=%00&seed=1", "?model="])
+def test_any_query_is_answered(ask: Callable[..., str], query: str) -> None:
+    assert "<h1>Generate</h1>" in ask(query, vm=Service({MNIST_GAN: drawing}))
+
+
+# --------------------------------------------------------------------------------------------------------- the file
+
+
+def test_a_file_of_services_gives_their_addresses(tmp_path: Path) -> None:
+    (tmp_path / "services.toml").write_text('vm = "http://127.0.0.1:5001"\n"bare metal" = "http://[::1]:5000/"\n')
+    assert generate.read_services(tmp_path / "services.toml") == {
+        "vm": "http://127.0.0.1:5001",
+        "bare metal": "http://[::1]:5000/",
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vm",
+        'vm = "file:///etc/passwd"',
+        'vm = "http://a/b?c"',
+        'vm = "http://user@host"',
+        'vm = "https://a"',
+        "vm = 1",
+        '[vm]\nurl = "http://a"',
+        'vm = "http://a:123456"',
+        f'{"x" * 101} = "http://a"',
+        "\ufeff\x00",
+    ],
+)
+def test_a_file_that_names_no_services_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "services.toml").write_text(text)
+    with pytest.raises(RequestError, match=r"services\.toml") as caught:
+        generate.read_services(tmp_path / "services.toml")
+    assert 'vm = "http://127.0.0.1:5001"' in str(caught.value.remedy)
+
+
+def test_a_missing_file_of_services_ends_with_2(results: Path) -> None:
+    words = ["web", "--results", str(results), "--services", "gone.toml"]
+    done = CliRunner().invoke(cli.main, words, prog_name="bench")
+    assert (done.exit_code, "gone.toml: No such file" in done.output) == (2, True)
