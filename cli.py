@@ -34,6 +34,7 @@ COMMANDS = {
     "web": "commands.web.command:web",
     "results": "commands.results.command:results",
     "kubernetes": "commands.kubernetes.command:kubernetes",
+    "machines": "commands.hire:machines",
     "clean": "commands.machine:clean",
     "schema": "commands.output:schema",
 }

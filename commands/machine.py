@@ -11,6 +11,7 @@ from commands.output import Output
 from provisioning import ledger
 from provisioning.doctor import Check, Diagnosis, diagnose, examine_as_far_as_possible
 from provisioning.uninstall import remove_everything
+from suite.units import count
 from suite.untrusted.console import PlainConsole
 
 
@@ -71,7 +72,7 @@ _MARK_WIDTH = 6
     "--all",
     "everything",
     is_flag=True,
-    help="Also remove images, with their layers in podman and docker, caches and generated data sets.",
+    help="Also remove hired machines, images, with their layers in podman and docker, caches and generated data sets.",
 )
 def clean(everything: bool) -> None:
     """Remove leftovers of crashed runs: processes, containers, control groups, directories. Nothing else.
@@ -83,12 +84,14 @@ def clean(everything: bool) -> None:
       bench clean
       bench clean --all
     """
-    removed = ledger.clean(partial(click.echo, err=True))
-    busy = [] if everything else ledger.living()
+    removed = ledger.clean(partial(click.echo, err=True), kept=everything)
+    busy, kept = ([], {}) if everything else (ledger.living(), ledger.kept())
     removed += remove_everything() if everything else []
     for line in removed:
         click.echo(f"removed: {line}")
     if busy:
         click.echo(f"{len(busy)} things are in use by a running bench and were left alone", err=True)
+    if kept:
+        click.echo(f"{count(len(kept), 'hired machine')} stay: see bench machines list", err=True)
     if not removed:
         click.echo("nothing was left behind")

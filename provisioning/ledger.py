@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from provisioning import processes
 from provisioning.cgroup import limits as cgroups
+from provisioning.clouds import base as clouds
 from provisioning.kubernetes import owned
 from provisioning.lab import netns
 from provisioning.paths import home, runtime, state
@@ -59,6 +60,8 @@ class LedgerEntry(BaseModel):
     """The owner's host: many machines may share the file system, and only this one can tell who lives on it."""
     owner_namespace: int | None = None
     """The process namespace in which its number means something."""
+    kept: bool = False
+    """Whether it outlives its owner, until a command of the user's removes it."""
 
     @property
     def owner(self) -> ProcessIdentity:
@@ -125,6 +128,7 @@ KINDS: dict[str, LedgerKind] = {
     "container": LedgerKind(r"[a-z][a-z0-9_-]*:virtbench-[0-9a-f]{12}", _remove_container),
     "machine": LedgerKind(r"[a-z][a-z0-9_-]*:virtbench-vm-[0-9a-f]{12}@\S+", _remove_machine),
     "kubernetes": LedgerKind(owned.FORM, owned.remove),
+    "hired-machine": LedgerKind(clouds.FORM, lambda what: clouds.hired(what).remove()),
     "run-directory": LedgerKind(r"/.*", lambda what: sweep_temporaries(Path(what))),
 }
 
@@ -137,8 +141,11 @@ def _removal(kind: str, name: str) -> Callable[[], object]:
 
 
 @contextmanager
-def holding(kind: str, what: str) -> Iterator[str]:
-    """Hold one thing: the entry is written now, the thing is removed at the end, however it comes."""
+def holding(kind: str, what: str, *, kept: bool = False) -> Iterator[str]:
+    """Hold one thing: the entry is written now, the thing is removed at the end, however it comes.
+
+    One to be ``kept`` is removed only if the end comes by an exception.
+    """
     remove, owner = _removal(kind, what), ProcessIdentity.own()
     entry = LedgerEntry(
         kind=kind,
@@ -151,13 +158,19 @@ def holding(kind: str, what: str) -> Iterator[str]:
     )
     path = state("ledger") / f"{secrets.token_hex(8)}.json"
     _HELD[path] = f"{kind} {what}", remove
+    ended = False
     try:
         write_atomic(path, entry.model_dump_json())
         yield what
+        ended = True
     finally:
         with uninterrupted():
-            remove()
-            _cross_out(path)
+            if kept and ended:
+                write_atomic(path, entry.model_copy(update={"kept": True}).model_dump_json())
+                del _HELD[path]
+            else:
+                remove()
+                _cross_out(path)
 
 
 def _cross_out(path: Path) -> None:
@@ -180,8 +193,10 @@ def end_held() -> list[str]:
     return failures
 
 
-def clean(note: Callable[[str], object] = lambda _: None) -> list[str]:
+def clean(note: Callable[[str], object] = lambda _: None, *, kept: bool = False) -> list[str]:
     """Remove what dead owners left, newest first; returns one line per thing. While another process cleans, wait.
+
+    Things that outlive their owners are removed only if ``kept`` is set.
 
     Raises LedgerError at the end when something could not be removed; all else is removed by then.
     """
@@ -198,14 +213,13 @@ def clean(note: Callable[[str], object] = lambda _: None) -> list[str]:
             except (ValidationError, files.SpecialFileError):
                 stuck.append(f"{path}: not an entry of this suite's ledger")
                 continue
-            if not entry.owner.has_ended():
+            if not entry.owner.has_ended() or (entry.kept and not kept):
                 continue
             try:
-                _removal(entry.kind, entry.what)()
+                _remove(path, entry)
             except (BenchError, OSError) as error:
                 stuck.append(f"{entry.kind} {entry.what}: {error}")
                 continue
-            path.unlink(missing_ok=True)
             removed.append(f"{entry.kind} {entry.what}")
     if stuck:
         raise LedgerError(
@@ -224,12 +238,23 @@ def _entries() -> list[Path]:
     return [path for _, path in sorted(dated, reverse=True)]
 
 
-def living() -> list[LedgerEntry]:
-    """Return the entries whose owners are not known to have ended: what another ``bench`` is using now."""
-    entries, me = [], ProcessIdentity.own()
+def _readable() -> Iterator[tuple[Path, LedgerEntry]]:
     for path in _entries():
         with suppress(ValidationError, OSError):
-            entry = LedgerEntry.model_validate_json(files.read(path))
-            if entry.owner.here and entry.owner != me and not entry.owner.has_ended():
-                entries.append(entry)
-    return entries
+            yield path, LedgerEntry.model_validate_json(files.read(path))
+
+
+def _remove(path: Path, entry: LedgerEntry) -> None:
+    _removal(entry.kind, entry.what)()
+    path.unlink(missing_ok=True)
+
+
+def kept() -> dict[str, Callable[[], None]]:
+    """Return what outlives its owner, as it was written down, each with the function that removes it."""
+    return {entry.what: partial(_remove, path, entry) for path, entry in _readable() if entry.kept}
+
+
+def living() -> list[LedgerEntry]:
+    """Return the entries whose owners are not known to have ended: what another ``bench`` is using now."""
+    me = ProcessIdentity.own()
+    return [entry for _, entry in _readable() if entry.owner.here and entry.owner != me and not entry.owner.has_ended()]

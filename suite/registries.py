@@ -128,6 +128,12 @@ MACHINES = Registry(
     {"qemu": "provisioning.machines.qemu:QEMU", "libvirt": "provisioning.machines.libvirt:LIBVIRT"},
 )
 
+CLOUDS = Registry(
+    "virtbench.clouds",
+    "cloud",
+    {"nova": "provisioning.clouds.nova:NOVA", "ironic": "provisioning.clouds.ironic:IRONIC"},
+)
+
 ABLATIONS = Registry(
     "virtbench.ablations",
     "ablation",

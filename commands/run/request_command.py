@@ -54,7 +54,7 @@ class RequestCommand(click.Command):
     """
 
     def __init__(self, name: str, *, params: list[click.Parameter], **more: Any) -> None:  # noqa: ANN401 (click's)
-        super().__init__(name, params=[*map(_parameter, OPTIONS.values()), *params], **more)
+        super().__init__(name, params=[*map(parameter_of, OPTIONS.values()), *params], **more)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the request in place of its options. Raises RequestError."""
@@ -147,7 +147,7 @@ def _refuse_other_code(run: Path, jobs: Sequence[Job], files: Sequence[str]) -> 
             )
 
 
-def _parameter(declared: Option) -> click.Option:
+def parameter_of(declared: Option) -> click.Option:
     if declared.kind is bool:
         return click.Option([*declared.flags, declared.name], is_flag=True, help=declared.help())
     return click.Option(

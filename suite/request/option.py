@@ -208,7 +208,7 @@ class Option:
 
     @property
     def default(self) -> object:
-        return self.field.get_default(call_default_factory=True)
+        return None if self.field.is_required() else self.field.get_default(call_default_factory=True)
 
     def choices(self, scenario: str | None = None) -> tuple[str, ...]:
         """Return the names that it takes with ``scenario``, or with any; empty where it takes other values."""

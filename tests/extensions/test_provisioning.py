@@ -147,6 +147,35 @@ import in_place
 Toy.wrap = lambda self, spec, words: [*in_place.argv(spec.envelope.memory_bytes), *words]
 """
 
+CLOUD = """
+from pathlib import Path
+from provisioning.clouds.base import Cloud, CloudOptions
+from suite.request.option import Text, about
+
+class ToyOptions(CloudOptions):
+    toy_colour: Text = about(..., "Colour of the machine.")
+
+class Toy(Cloud):
+    options, targets, ready_within = ToyOptions, ("vm",), "2s"
+
+    def look_up(self, sdk, options):
+        return {"colour": options.toy_colour}, ("it is a toy",)
+
+    def make(self, sdk, name, body, user_data):
+        Path(name).write_text(body["colour"])
+        yield "built", "cast"
+        return "0.0.0.0"
+
+    def state(self, sdk, name):
+        return Path(name).read_text()
+
+    def remove(self, sdk, name):
+        Path("removed").write_text(Path(name).read_text())
+        Path(name).unlink()
+
+MEMBER = Toy()
+"""
+
 ABLATION = """
 from dataclasses import replace
 from suite.job.ablations import Ablation
@@ -190,6 +219,20 @@ def test_a_local_engine_with_an_option_of_its_own_is_no_cluster(package: Package
     assert record["job"]["options"] == {"toy_speed": "fast"}
     refused = package.bench("run", "--target", "container", "--engine", "runc", "--toy-speed", "fast")
     assert (refused.returncode, "would change nothing" in refused.stderr) == (2, True)
+
+
+def test_a_cloud_of_another_package_with_an_option_of_its_own_is_used(package: Package) -> None:
+    """Nothing answers by SSH at its address, so that the machine is removed at the end."""
+    package.add("virtbench.clouds", "toy", CLOUD)
+    cloud = {"auth_type": "none", "baremetal_endpoint_override": "http://127.0.0.1:9"}
+    (package.place / "clouds.yaml").write_text(json.dumps({"clouds": {"vb": cloud}}))
+    up = ("machines", "up", "--from", "toy", "--cloud", "vb")
+    assert "--from toy needs --toy-colour" in package.bench(*up).stderr
+    ended = package.bench(*up, "--toy-colour", "red")
+    assert (ended.returncode, (package.place / "removed").read_text()) == (1, "red")
+    assert "unfair: it is a toy" in ended.stderr
+    assert "was not ready within 2 s: not booted: " in ended.stderr
+    assert [path.name for path in package.place.glob("virtbench-*")] == []
 
 
 def test_a_machine_provider_of_another_package_is_used(package: Package) -> None:

@@ -1,0 +1,112 @@
+"""``bench machines``: machines that a cloud lends, for as long as they are needed."""
+
+from functools import partial
+from pathlib import Path
+
+import click
+from pydantic import ValidationError
+
+from commands.lazy import SuggestingGroup
+from commands.run.options import choice
+from commands.run.request_command import parameter_of
+from provisioning import ledger
+from provisioning.clouds.base import CloudError, hired
+from provisioning.clouds.hire import INVENTORY, hire
+from suite.errors import BenchError, RequestError, flag, nearest
+from suite.part import first_problem
+from suite.registries import CLOUDS
+from suite.request.option import Option
+from suite.units import parse_duration_s
+
+
+@click.group(cls=SuggestingGroup)
+def machines() -> None:
+    """Hire machines from a cloud, list them, and give them back. They cost money until they are down.
+
+    \b
+    Examples:
+      bench machines up --from nova --cloud lab --image debian-12 --flavor b8 --network lab --key me --count 3
+      bench machines down --all
+    """
+
+
+def _cloud_options() -> list[click.Parameter]:
+    """Return the options of all clouds; the help of each names the clouds that have it."""
+    declared: dict[str, tuple[click.Option, dict[str, list[str]]]] = {}
+    for name in CLOUDS:
+        fields = {} if name in CLOUDS.failures() else CLOUDS.get(name).options.model_fields
+        for option in (Option(key, name, field) for key, field in fields.items()):
+            _, texts = declared.setdefault(option.name, (parameter_of(option), {}))
+            texts.setdefault(option.help(), []).append(name)
+    for parameter, texts in declared.values():
+        parameter.help = " ".join(f"{text} [{', '.join(names)}]" for text, names in texts.items())
+    return [parameter for parameter, _ in declared.values()]
+
+
+@machines.command(params=_cloud_options())
+@click.option("--from", "source", required=True, callback=choice([*CLOUDS]), help=f"Cloud: {', '.join(CLOUDS)}.")
+@click.option("--cloud", required=True, help="Its name in clouds.yaml.")
+@click.option("--within", help="Limit until all are ready, or else removed. Default: 15m, or 1h for ironic.")
+@click.option("--out", type=Path, default="machines", show_default=True, help=f"Directory for {INVENTORY}.")
+def up(source: str, cloud: str, within: str | None, out: Path, **options: object) -> None:
+    """Make machines, wait until SSH answers, and write an inventory of them. They stay until down removes them.
+
+    If one does not become ready, or after Ctrl-C, all are removed; after a kill bench clean removes them.
+
+    \b
+    Examples:
+      bench machines up --from nova --cloud lab --image debian-12 --flavor b8 --network lab --key me --count 3
+      bench machines up --from ironic --cloud lab --resource-class r7 --image deb --network lab --public-key id.pub
+    """
+    model = CLOUDS.get(source).options
+    given = {name: value for name, value in options.items() if value is not None}
+    if foreign := sorted(given.keys() - model.model_fields.keys()):
+        raise RequestError(f"{flag(foreign[0])} does not apply to --from {source}", remedy="leave it out")
+    if lacking := [name for name, field in model.model_fields.items() if field.is_required() and name not in given]:
+        raise RequestError(f"--from {source} needs {flag(lacking[0])}", remedy="bench machines up --help describes it")
+    within_s = parse_duration_s(within or CLOUDS.get(source).ready_within)
+    try:
+        request = model.model_validate(given)
+    except ValidationError as error:
+        raise RequestError(f"--{first_problem(error)}", remedy="bench machines up --help describes it") from None
+    hire(source, cloud, request, within_s, out, partial(click.echo, err=True))
+    click.echo(f"next: bench run --inventory {out / INVENTORY}; at the end bench machines down --all")
+
+
+@machines.command("list")
+def list_machines() -> None:
+    """List the machines that are hired now, with their state in the cloud.
+
+    \b
+    Examples:
+      bench machines list
+    """
+    for machine in map(hired, ledger.kept()):
+        click.echo(f"{machine.name}: {machine.source}, cloud {machine.cloud}: {machine.state()}")
+
+
+@machines.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--all", "everything", is_flag=True, help="All machines that are hired now.")
+def down(names: tuple[str, ...], everything: bool) -> None:
+    """Remove machines in the cloud, and wait until they are gone.
+
+    \b
+    Examples:
+      bench machines down virtbench-0123456789ab
+      bench machines down --all
+    """
+    kept = {hired(entry).name: remove for entry, remove in ledger.kept().items()}
+    if bool(names) == everything:
+        raise RequestError("name machines, or give --all", remedy="bench machines list shows them")
+    if unknown := [name for name in names if name not in kept]:
+        raise RequestError(f"no machine {unknown[0]!r} is hired", remedy=nearest(unknown[0], [*kept]))
+    stuck = []
+    for name in names or kept:
+        try:
+            kept[name]()
+            click.echo(f"removed: {name}")
+        except BenchError as error:
+            stuck.append(error)
+    if stuck:
+        raise CloudError("; ".join(error.message for error in stuck), remedy=stuck[0].remedy)

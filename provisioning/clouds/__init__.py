@@ -1,0 +1,1 @@
+"""Clouds that lend machines, through openstacksdk; ``suite.registries.CLOUDS`` lists them."""

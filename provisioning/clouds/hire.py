@@ -1,0 +1,185 @@
+"""Hire machines: each is in the ledger before it is made, and all are removed unless every one answers by SSH."""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from provisioning import ledger
+from provisioning.clouds.base import (
+    LOOKED_EVERY_S,
+    CloudError,
+    CloudOptions,
+    Hired,
+    Making,
+    connect,
+    hired,
+    library,
+    refusals,
+)
+from provisioning.machines.ssh import option_words
+from provisioning.processes import run_apart
+from provisioning.remote.connection import ALWAYS
+from suite.errors import CommandError, RequestError
+from suite.interruption import uninterrupted
+from suite.inventory import read_inventory
+from suite.registries import CLOUDS
+from suite.results.store import write_atomic
+from suite.units import format_duration
+
+SSH_WITHIN_S = 30.0
+ANSWERED = ("Permission denied", "Host key verification failed")
+"""Words of ssh that only an sshd can cause."""
+INVENTORY = "hosts.toml"
+PARTS = {
+    "asked": "see whether the cloud answers",
+    "scheduled": "see whether the cloud has room, or allow more time with --within",
+    "built": "see what the cloud is waiting for, or allow more time with --within",
+    "booted": "see whether this machine may reach its port 22 (security groups, routes), and the image starts sshd",
+    "reachable": "see whether ssh here has the private key, root may log in, and the image reads its config drive",
+}
+"""The parts of the time until a machine is ready, by the next step if one takes too long: the request, the choice of a
+host or node, the cloud's own work, sshd's first answer, and a login."""
+
+
+class _Course:
+    """One machine on its way: the part that runs now, and the seconds of those that have ended."""
+
+    def __init__(self, name: str, making: Making, note: Callable[[str], object]) -> None:
+        self.name, self.address, self.part, self.state = name, "", "asked", ""
+        self.ready_s: dict[str, float] = {}
+        self._making, self._note, self._since_s = making, note, 0.0
+
+    def step(self) -> bool:
+        """Go on as far as that needs no waiting; return whether the machine is ready."""
+        self._since_s = self._since_s or time.monotonic()
+        try:
+            part, self.state = next(self._making)
+        except StopIteration as end:
+            part, self.address = "", str(end.value)
+        if part != self.part:
+            took_s = time.monotonic() - self._since_s
+            self._note(f"{self.name}: {self.part} {took_s:.1f} s")
+            self.ready_s[self.part] = self.ready_s.get(self.part, 0.0) + took_s
+            self.part, self._since_s = part, self._since_s + took_s
+        return not part
+
+    def node(self) -> str:
+        """Return its entry in an inventory."""
+        keys = {"name": self.name, "host": f"root@{self.address}", "ssh_config": "ssh_config"}
+        return "\n".join(["[[node]]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items()), ""])
+
+
+def hire(
+    source: str, cloud: str, options: CloudOptions, within_s: float, directory: Path, note: Callable[[str], object]
+) -> None:
+    """Make machines, wait until SSH answers, and write an inventory and ``ready.json`` into the directory.
+
+    Raises RequestError before anything is made, and CloudError with nothing left of what was made.
+    """
+    lender, (sdk, config) = CLOUDS.get(source), connect(cloud)
+    given = [path.read_text() if path else "" for path in (options.user_data, options.host_key)]
+    if options.host_key and not re.match(r"[a-z0-9@.-]+ AAAA\S+", given[1]):
+        raise RequestError(f"--host-key {options.host_key} is no public key", remedy="name a file such as host_key.pub")
+    with refusals(f"cloud {cloud}", RequestError):
+        body, unfair = lender.look_up(sdk, options)
+    for words in unfair:
+        note(f"unfair: {words}")
+    _prepare(directory)
+    with ExitStack() as stack, refusals(f"cloud {cloud}"):
+        courses = []
+        for _ in range(options.count):
+            name, (user_data, public_key) = ledger.fresh("virtbench"), _first_boot(*given)
+            stack.enter_context(_held(Hired(source, config, cloud, name)))
+            making = lender.make(sdk, name, body, user_data)
+            courses.append(_Course(name, _until_ssh_answers(making, directory, public_key), note))
+        _advance(courses, within_s)
+        write_atomic(directory / INVENTORY, "\n".join(course.node() for course in courses))
+        read_inventory(directory / INVENTORY)
+        ready = [{"name": each.name, "address": each.address, "ready_s": each.ready_s} for each in courses]
+        write_atomic(directory / "ready.json", json.dumps({"unfair": unfair, "machines": ready}, indent=1))
+        with uninterrupted():
+            stack.pop_all().close()
+
+
+@contextmanager
+def _held(machine: Hired) -> Iterator[None]:
+    """Hold a machine in the ledger, and keep it if the context ends well; one that stays is named with the cause."""
+    cause: BaseException | None = None
+    try:
+        with ledger.holding("hired-machine", json.dumps(machine), kept=True):
+            try:
+                yield
+            except BaseException as error:
+                cause = error
+                raise
+    except CloudError as error:
+        if error is cause:
+            raise
+        raise CloudError(f"{cause or 'not kept'}; {error}", remedy=error.remedy) from error
+
+
+def _first_boot(script: str, host_key: str) -> tuple[str, str]:
+    """Return the user data of one machine and its public host key, which is a new one unless the image has its own.
+
+    The private half of a new key is in the user data alone, and nowhere on this machine.
+    """
+    if host_key:
+        return script, " ".join(host_key.split()[:2])
+    serialization = library("cryptography.hazmat.primitives.serialization")
+    key = library("cryptography.hazmat.primitives.asymmetric.ed25519").Ed25519PrivateKey.generate()
+    encoding, plain = serialization.Encoding, serialization.NoEncryption()
+    private = key.private_bytes(encoding.PEM, serialization.PrivateFormat.OpenSSH, plain).decode()
+    public = str(key.public_key().public_bytes(encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode())
+    keys = {"ed25519_private": private, "ed25519_public": public}
+    config = {"disable_root": False, "ssh_keys": keys, "runcmd": [script] if script else []}
+    return f"#cloud-config\n{json.dumps(config)}\n", public
+
+
+def _prepare(directory: Path) -> None:
+    """Make the directory with the files of ssh. Raises RequestError if machines that are hired are listed in it."""
+    inventory = directory / INVENTORY
+    listed = inventory.read_text() if inventory.exists() else ""
+    if kept := [name for entry in ledger.kept() if (name := hired(entry).name) in listed]:
+        raise RequestError(f"{inventory} lists {kept[0]}, which is still hired", remedy="name another --out")
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomic(directory / "known_hosts", "")
+    files = f'UserKnownHostsFile "{directory.resolve()}/known_hosts" ~/.ssh/known_hosts'
+    # The user's own settings apply too, such as a ProxyJump to the cloud's networks.
+    write_atomic(directory / "ssh_config", f"Host *\n    {files}\nInclude ~/.ssh/config /etc/ssh/ssh_config\n")
+
+
+def _until_ssh_answers(making: Making, directory: Path, public_key: str) -> Making:
+    """Make the machine, then wait for its sshd, and for a login."""
+    address = yield from making
+    with (directory / "known_hosts").open("a") as file:
+        file.write(f"{address} {public_key}\n")
+    options = option_words({**ALWAYS, "ConnectTimeout": "5"})
+    argv = ["ssh", "-F", str(directory / "ssh_config"), *options, "-T", "--", f"root@{address}", "true"]
+    words = f"{address} was not tried yet"
+    for part in ("booted", "reachable"):
+        while True:
+            yield part, words
+            try:
+                done = run_apart(argv, SSH_WITHIN_S)
+            except CommandError as error:
+                words = error.message
+                continue
+            words = (done.stderr.strip().splitlines() or ["no answer"])[-1]
+            if done.returncode == 0 or (part == "booted" and any(each in done.stderr for each in ANSWERED)):
+                break
+    return address
+
+
+def _advance(courses: Sequence[_Course], within_s: float) -> None:
+    """Let all machines go on until they are ready. Raises CloudError for the first that is not within the time."""
+    deadline = time.monotonic() + within_s
+    waiting = list(courses)
+    while waiting := [course for course in waiting if not course.step()]:
+        if time.monotonic() > deadline:
+            late = waiting[0]
+            words = f"{late.name} was not ready within {format_duration(within_s)}: not {late.part}: {late.state[:300]}"
+            raise CloudError(words, remedy=PARTS[late.part])
+        time.sleep(LOOKED_EVERY_S)

@@ -1,0 +1,139 @@
+"""Bare metal of OpenStack Ironic: a node is allocated by its resource class, deployed, and released."""
+# ruff: noqa: ANN401 (the types of openstacksdk, which is optional)
+
+import time
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+from provisioning.clouds.base import TAG, Cloud, CloudOptions, Making, failure, resolved, until_gone
+from suite.errors import RequestError
+from suite.request.option import about, given
+
+FAILED = ("deploy failed", "error")
+RELEASABLE = ("active", "wait call-back", "deploy hold", *FAILED)
+"""The states in which Ironic lets a node be undeployed."""
+REASON_WITHIN_S = 20.0
+"""The longest that Ironic takes to write why a deployment failed: it first powers the node off."""
+
+
+class IronicOptions(CloudOptions):
+    """Cloud ironic."""
+
+    resource_class: str = about(..., "Resource class of the nodes.")
+    image: str | None = about(
+        None,
+        "Whole-disk image, which gets a config drive: a URL, or a name or ID of the cloud's.",
+        needs=(given("public_key"), given("host_key")),
+        excludes=(given("kernel"),),
+    )
+    checksum: str | None = about(None, "SHA-256 of an image that a URL names.", needs=(given("image"),))
+    public_key: Path | None = about(None, "File of the public SSH key that root accepts.", needs=(given("image"),))
+    kernel: str | None = about(None, "URL of the kernel, to boot a ramdisk.", needs=(given("ramdisk"),))
+    ramdisk: str | None = about(None, "URL of a ramdisk that accepts your SSH key.", needs=(given("host_key"),))
+    kernel_arguments: str | None = about(None, "Command line of the kernel.", needs=(given("kernel"),))
+    network: str | None = about(None, "Network of the nodes, by name or ID.", excludes=(given("address"),))
+    address: str | None = about(None, "Address at which the one machine answers, if the cloud assigns none.")
+
+
+class Ironic(Cloud):
+    """Lends bare metal."""
+
+    options, targets, ready_within = IronicOptions, ("bare-metal", "container"), "1h"
+
+    def look_up(self, sdk: Any, options: IronicOptions) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+        if not options.network and (not options.address or options.count > 1):
+            raise RequestError(
+                "the address of each machine is unknown", remedy="give --network; --address for a single one"
+            )
+        body: dict[str, Any] = {"resource_class": options.resource_class, "address": options.address}
+        if options.network:
+            body["network"] = resolved("network", options.network, sdk.network.find_network).id
+        if options.kernel:
+            arguments = {"ramdisk_kernel_arguments": options.kernel_arguments} if options.kernel_arguments else {}
+            return {**body, "instance_info": {"kernel": options.kernel, "ramdisk": options.ramdisk, **arguments}}, ()
+        keys = {TAG: options.public_key.read_text().strip()} if options.public_key else {}
+        return {**body, "instance_info": _disk(sdk, options), "meta_data": {"public_keys": keys}}, ()
+
+    def make(self, sdk: Any, name: str, body: Mapping[str, Any], user_data: str) -> Making:
+        metal, address = sdk.baremetal, body["address"]
+        made = metal.create_allocation(name=name, resource_class=body["resource_class"], extra={TAG: name})
+        yield "scheduled", "accepted"
+        while (allocation := metal.get_allocation(made.id)).state != "active":
+            if allocation.state == "error":
+                raise failure(f"{name}: {allocation.last_error}")
+            yield "scheduled", str(allocation.state)
+        node = metal.get_node(allocation.node_id)
+        if "network" in body:
+            port = sdk.network.create_port(network_id=body["network"], name=name, description=TAG)
+            metal.attach_vif_to_node(node, port.id)
+            address = port.fixed_ips[0]["ip_address"]
+        metal.update_node(node, instance_info=body["instance_info"])
+        metal.validate_node(node)
+        names = {"uuid": node.id, "name": name, "hostname": name}
+        drive = {"meta_data": {**names, **body["meta_data"]}, "user_data": user_data} if "meta_data" in body else None
+        metal.set_node_provision_state(node, "active", config_drive=drive)
+        yield "built", "accepted"
+        yield from _deployed(metal, node.id, name)
+        return str(address)
+
+    def state(self, sdk: Any, name: str) -> str:
+        allocation = _allocation(sdk.baremetal, name)
+        return _words(sdk.baremetal.get_node(allocation.node_id)) if allocation and allocation.node_id else "gone"
+
+    def remove(self, sdk: Any, name: str) -> None:
+        metal, released = sdk.baremetal, set()
+
+        def remaining() -> str:
+            if (allocation := _allocation(metal, name)) is None:
+                return ""
+            node = metal.get_node(allocation.node_id) if allocation.node_id else None
+            if node is None or node.allocation_id != allocation.id or node.provision_state == "available":
+                metal.delete_allocation(allocation)
+                return "its allocation is being deleted"
+            if node.provision_state in RELEASABLE and node.id not in released:
+                released.add(node.id)
+                metal.set_node_provision_state(node, "deleted")
+            elif node.provision_state == "error":
+                raise failure(_words(node))
+            return _words(node)
+
+        until_gone(remaining)
+        for port in sdk.network.ports(name=name, description=TAG) if sdk.endpoint_for("network") else ():
+            sdk.network.delete_port(port)
+
+
+def _disk(sdk: Any, options: IronicOptions) -> dict[str, str]:
+    """Return the instance's information for a whole-disk image. Raises RequestError."""
+    if not options.image:
+        raise RequestError("no system to deploy", remedy="give --image, or --kernel with --ramdisk")
+    if "://" not in options.image:
+        return {"image_source": resolved("image", options.image, sdk.image.find_image).id, "image_type": "whole-disk"}
+    if not options.checksum:
+        raise RequestError("--image is a URL without --checksum", remedy="give the SHA-256 of the image")
+    checksum = {"image_os_hash_algo": "sha256", "image_os_hash_value": options.checksum}
+    return {"image_source": options.image, "image_type": "whole-disk", **checksum}
+
+
+def _deployed(metal: Any, node_id: str, name: str) -> Generator[tuple[str, str], None, None]:
+    """Wait for the deployment. Raises CloudError with the node's last error, which comes after its state."""
+    failed_s: float | None = None
+    while (node := metal.get_node(node_id)).provision_state != "active":
+        if node.provision_state in FAILED:
+            failed_s = failed_s or time.monotonic()
+            if node.last_error or time.monotonic() - failed_s > REASON_WITHIN_S:
+                raise failure(f"{name}: {_words(node)}")
+        yield "built", _words(node)
+
+
+def _allocation(metal: Any, name: str) -> Any:
+    """Return the allocation with this name and tag; None if there is none."""
+    return next((each for each in metal.allocations() if each.name == name == (each.extra or {}).get(TAG)), None)
+
+
+def _words(node: Any) -> str:
+    """Return the state of a node, with its last error in the cloud's own words."""
+    return f"node {node.name or node.id} is {node.provision_state}{f': {node.last_error}' if node.last_error else ''}"
+
+
+IRONIC = Ironic()

@@ -1,0 +1,89 @@
+"""Virtual machines of OpenStack Nova; user data travels by config drive."""
+# ruff: noqa: ANN401 (the types of openstacksdk, which is optional)
+
+import base64
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from provisioning.clouds.base import TAG, Cloud, CloudOptions, Making, failure, library, resolved, until_gone
+from suite.request.option import about
+
+SMALL_PAGES = ("small", "any", "4", "4kb", "4kib")
+
+
+class NovaOptions(CloudOptions):
+    """Cloud nova."""
+
+    image: str = about(..., "Image, by name or ID.")
+    flavor: str = about(..., "Flavor, by name or ID.")
+    network: str = about(..., "Network whose addresses this machine can reach, by name or ID.")
+    key: str = about(..., "Key pair in the cloud, by name; ssh here has the private key.")
+    on_host: str | None = about(None, "Compute host to run on, which most clouds allow administrators alone.")
+
+
+class Nova(Cloud):
+    """Lends virtual machines."""
+
+    options, targets, ready_within = NovaOptions, ("vm", "container-vm"), "15m"
+
+    def look_up(self, sdk: Any, options: NovaOptions) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+        image = resolved("image", options.image, sdk.image.find_image)
+        flavor = resolved("flavor", options.flavor, sdk.compute.find_flavor)
+        network = resolved("network", options.network, sdk.network.find_network)
+        key = resolved("keypair", options.key, sdk.compute.find_keypair)
+        of_image = {**(image.properties or {}), "hw_cpu_policy": image.hw_cpu_policy}
+        specs = {name.replace("_", ":", 1): value for name, value in of_image.items() if value}
+        try:
+            specs |= sdk.compute.fetch_flavor_extra_specs(flavor).extra_specs
+            unfair = tuple(f"flavor {flavor.name}: {words}" for words in _unfair(specs))
+        except library("openstack.exceptions").ForbiddenException:
+            unfair = (f"flavor {flavor.name}: the cloud does not show its extra specs",)
+        body = {"image_id": image.id, "flavor_id": flavor.id, "key_name": key.name, "networks": [{"uuid": network.id}]}
+        return body | ({"host": options.on_host} if options.on_host else {}), unfair
+
+    def make(self, sdk: Any, name: str, body: Mapping[str, Any], user_data: str) -> Making:
+        encoded = base64.b64encode(user_data.encode()).decode()
+        drive = {"config_drive": True, "user_data": encoded} if user_data else {}
+        made = sdk.compute.create_server(name=name, metadata={TAG: name}, **drive, **body)
+        yield "scheduled", "accepted"
+        while (server := sdk.compute.get_server(made.id)).status != "ACTIVE":
+            if server.status == "ERROR":
+                raise failure(f"{name}: {_words(server)}")
+            yield "scheduled" if server.task_state == "scheduling" else "built", _words(server)
+        networks = (server.addresses or {}).values()
+        addresses = [(item["version"], item["addr"]) for items in networks for item in items]
+        if not addresses:
+            raise failure(f"{name} is {_words(server)} without an address", "see the subnets of the network")
+        return str(min(addresses)[1])
+
+    def state(self, sdk: Any, name: str) -> str:
+        return ", ".join(map(_words, _servers(sdk, name))) or "gone"
+
+    def remove(self, sdk: Any, name: str) -> None:
+        for server in _servers(sdk, name):
+            sdk.compute.delete_server(server)
+        until_gone(lambda: ", ".join(map(_words, _servers(sdk, name))))
+
+
+def _servers(sdk: Any, name: str) -> list[Any]:
+    """Return the servers with this name and tag; a request whose answer was lost may have made one."""
+    return [server for server in sdk.compute.servers(name=f"^{name}$") if server.metadata.get(TAG) == name]
+
+
+def _words(server: Any) -> str:
+    """Return the state of a server, with its fault in the cloud's own words."""
+    task, fault = server.task_state, (server.fault or {}).get("message")
+    return f"{server.status}{f' ({task})' if task else ''}{f': {fault}' if fault else ''}"
+
+
+def _unfair(specs: Mapping[str, str]) -> Iterator[str]:
+    """Yield what extra specs of a flavor, and properties of an image, leave to chance."""
+    if (policy := specs.get("hw:cpu_policy", "shared")) != "dedicated":
+        yield f"hw:cpu_policy is {policy} and not dedicated: other machines may use its CPUs"
+    if (pages := str(specs.get("hw:mem_page_size", "small"))).lower() in SMALL_PAGES:
+        yield f"no huge pages: hw:mem_page_size is {pages}"
+    if (nodes := str(specs.get("hw:numa_nodes", "1"))) != "1":
+        yield f"hw:numa_nodes is {nodes}: its CPUs and memory are on several NUMA nodes"
+
+
+NOVA = Nova()

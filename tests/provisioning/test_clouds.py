@@ -1,0 +1,592 @@
+"""Machines for hire: openstacksdk itself against services that answer as recorded, and an ssh that answers as told."""
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import cli
+from provisioning import ledger
+from provisioning.clouds import base, hire, ironic
+from suite.inventory import read_inventory
+from tests.provisioning.openstack import (
+    NONE_FREE,
+    PASSWORD,
+    UNAUTHORIZED,
+    Answer,
+    OpenStack,
+    of_ironic,
+    openstack,
+    refused,
+)
+
+# What openstacksdk says to its own developers; Python shows it to nobody else.
+pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+
+FLAVOR, IMAGE, NETWORK = "11111111-0000-0000-0000-000000000001", "2222", "3333"
+NOVA = (
+    "up",
+    "--from",
+    "nova",
+    "--cloud",
+    "vb",
+    "--image",
+    "debian",
+    "--flavor",
+    "b2",
+    "--network",
+    "lab",
+    "--key",
+    "me",
+)
+ACTIVE = {
+    "status": "ACTIVE",
+    "OS-EXT-STS:task_state": None,
+    "addresses": {"lab": [{"version": 4, "addr": "192.0.2.7"}]},
+}
+SPAWNING = {"OS-EXT-STS:task_state": "spawning"}
+FAIR = {"hw:cpu_policy": "dedicated", "hw:mem_page_size": "1GB"}
+SSH = """#!/bin/sh
+echo "$@" >> ssh.log
+answer=$(head -n 1 ssh.answers 2>/dev/null)
+sed -i 1d ssh.answers 2>/dev/null
+[ -z "$answer" ] || { echo "$answer" >&2; exit 255; }
+"""
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenStack]:
+    """A cloud with a flavor, an image, a network, a key and a node; the directory of the test is the current one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OS_CLIENT_CONFIG_FILE", raising=False)
+    monkeypatch.setattr("openstack.config.loader.CONFIG_FILES", [str(tmp_path / "clouds.yaml")])
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ssh").write_text(SSH)
+    (tmp_path / "bin/ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    for module in (base, hire):
+        monkeypatch.setattr(module, "LOOKED_EVERY_S", 0.01)
+    monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
+    with openstack(tmp_path) as services:
+        services.images[IMAGE] = {"id": IMAGE, "name": "debian", "status": "active"}
+        services.flavors[FLAVOR] = {"id": FLAVOR, "name": "b2", "vcpus": 2, "ram": 2048, "disk": 0}
+        services.networks[NETWORK] = {"id": NETWORK, "name": "lab"}
+        services.keypairs["me"] = {"name": "me", "fingerprint": "x"}
+        services.specs.update(FAIR)
+        services.course[:] = [{}, SPAWNING, ACTIVE]
+        yield services
+
+
+def machines(*words: str) -> Result:
+    return CliRunner().invoke(cli.main, ["machines", *words], prog_name="bench")
+
+
+def names(cloud: OpenStack) -> list[str]:
+    return [str(server["name"]) for server in cloud.servers.values()]
+
+
+def once(cloud: OpenStack, method: str, pattern: str, answer: Answer, times: int = 1) -> None:
+    """Let a request be answered like this, so many times."""
+    answers = [answer] * times
+    cloud.instead.append((method, pattern, lambda _: answers.pop() if answers else None))
+
+
+def failed(cloud: OpenStack, *words: str, code: int = 1) -> str:
+    """Return the message of a refusal or a failure, after which the cloud has nothing and the ledger no entry."""
+    done = machines(*words)
+    assert done.exit_code == code, done.output
+    assert (cloud.servers, cloud.allocations, cloud.ports, list((base_home() / "ledger").glob("*.json"))) == (
+        {},
+        {},
+        {},
+        [],
+    )
+    return " ".join(done.stderr.split())
+
+
+def ready(directory: Path) -> dict[str, Any]:
+    """Return what is recorded of the one machine."""
+    (machine,) = json.loads((directory / "machines/ready.json").read_text())["machines"]
+    return dict(machine)
+
+
+def base_home() -> Path:
+    return Path(os.environ["VIRTBENCH_HOME"])
+
+
+def test_a_machine_of_nova_is_made_listed_and_removed(cloud: OpenStack, tmp_path: Path) -> None:
+    (tmp_path / "ssh.answers").write_text("connect to host 192.0.2.7 port 22: Connection refused\nPermission denied\n")
+    done = machines(*NOVA)
+    assert done.exit_code == 0, done.output
+    made = ready(tmp_path)
+    assert (made["address"], list(made["ready_s"])) == ("192.0.2.7", [*hire.PARTS])
+    (node,) = read_inventory(tmp_path / "machines/hosts.toml").nodes
+    assert (node.name, node.host, node.ssh_config) == (made["name"], "root@192.0.2.7", tmp_path / "machines/ssh_config")
+    (server,) = cloud.servers.values()
+    assert server["metadata"] == {"virtbench": made["name"]}
+    assert (server["imageRef"], server["flavorRef"], server["networks"]) == (IMAGE, FLAVOR, [{"uuid": NETWORK}])
+    assert (server["key_name"], server["config_drive"], "host" in server) == ("me", True, False)
+    assert f"{made['name']}: nova, cloud vb: ACTIVE" in machines("list").stdout
+    done = machines("down", made["name"])
+    assert (done.exit_code, done.stdout) == (0, f"removed: {made['name']}\n")
+    assert (cloud.servers, machines("list").stdout) == ({}, "")
+
+
+def test_the_host_key_is_made_here_sent_by_config_drive_and_the_only_one_that_ssh_accepts(
+    cloud: OpenStack, tmp_path: Path
+) -> None:
+    (tmp_path / "more.sh").write_text("#!/bin/sh\napt-get install -y podman\n")
+    assert machines(*NOVA, "--user-data", "more.sh", "--on-host", "h1").exit_code == 0
+    (server,) = cloud.servers.values()
+    assert server["host"] == "h1"
+    kind, text = base64.b64decode(server["user_data"]).decode().split("\n", 1)
+    config = json.loads(text)  # JSON is YAML
+    assert (kind, config["disable_root"]) == ("#cloud-config", False)
+    assert config["runcmd"] == ["#!/bin/sh\napt-get install -y podman\n"]
+    public = config["ssh_keys"]["ed25519_public"]
+    assert (tmp_path / "machines/known_hosts").read_text() == f"192.0.2.7 {public}\n"
+    (tmp_path / "key").write_text(config["ssh_keys"]["ed25519_private"])
+    (tmp_path / "key").chmod(0o600)
+    derived = subprocess.run(
+        ["ssh-keygen", "-y", "-f", str(tmp_path / "key")], check=True, capture_output=True, text=True
+    )
+    assert derived.stdout.split()[:2] == public.split()[:2]
+    words = (tmp_path / "ssh.log").read_text()
+    assert f'UserKnownHostsFile "{tmp_path}/machines/known_hosts" ' in (tmp_path / "machines/ssh_config").read_text()
+    assert "StrictHostKeyChecking=yes" in words
+    assert "BatchMode=yes" in words
+
+
+def test_an_image_with_a_host_key_of_its_own_gets_no_other(cloud: OpenStack, tmp_path: Path) -> None:
+    (tmp_path / "key.pub").write_text("ssh-ed25519 AAAAC3Nz me@here\n")
+    assert machines(*NOVA, "--host-key", "key.pub").exit_code == 0
+    assert "user_data" not in next(iter(cloud.servers.values()))
+    (tmp_path / "any").write_text("#ignition")
+    assert machines(*NOVA, "--host-key", "key.pub", "--user-data", "any", "--out", "more").exit_code == 0
+    (_, server) = cloud.servers.values()
+    assert base64.b64decode(server["user_data"]) == b"#ignition"
+    assert (tmp_path / "machines/known_hosts").read_text() == "192.0.2.7 ssh-ed25519 AAAAC3Nz\n"
+    (tmp_path / "key.pub").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
+    assert "is no public key" in machines(*NOVA, "--host-key", "key.pub").stderr
+
+
+def test_no_secret_is_in_files_output_or_arguments(cloud: OpenStack, tmp_path: Path) -> None:
+    done = machines(*NOVA)
+    once(cloud, "POST", "/compute/v2.1/servers", refused(403, "Quota exceeded for cores", "forbidden"))
+    output = done.output + machines(*NOVA, "--out", "more").output + machines("list").output
+    files = [path for path in (*tmp_path.rglob("*"), *base_home().rglob("*")) if path.is_file()]
+    texts = [output, *(path.read_text() for path in files if path.name not in ("clouds.yaml", "ssh"))]
+    assert len(texts) > 6
+    for secret in (PASSWORD, "gAAAA-a-secret-token", "PRIVATE KEY", "another-secret"):
+        assert [text for text in texts if secret in text] == []
+
+
+@pytest.mark.parametrize(
+    ("specs", "named"),
+    [
+        ({}, ["hw:cpu_policy is shared and not dedicated", "no huge pages: hw:mem_page_size is small"]),
+        ({**FAIR, "hw:cpu_policy": "mixed"}, ["hw:cpu_policy is mixed"]),
+        ({**FAIR, "hw:mem_page_size": "any"}, ["no huge pages: hw:mem_page_size is any"]),
+        ({**FAIR, "hw:numa_nodes": "2"}, ["hw:numa_nodes is 2"]),
+        (FAIR, []),
+    ],
+)
+def test_what_makes_a_flavor_unfair_is_named(
+    cloud: OpenStack, tmp_path: Path, specs: dict[str, str], named: list[str]
+) -> None:
+    cloud.specs = specs
+    done = machines(*NOVA)
+    unfair = json.loads((tmp_path / "machines/ready.json").read_text())["unfair"]
+    assert len(unfair) == len(named)
+    assert all(f"flavor b2: {words}" in text for words, text in zip(named, unfair, strict=True))
+    assert done.stderr.count("unfair: ") == len(named)
+
+
+def test_properties_of_the_image_count_where_the_flavor_has_none(cloud: OpenStack) -> None:
+    cloud.specs.clear()
+    cloud.images[IMAGE] |= {"hw_cpu_policy": "dedicated", "hw_mem_page_size": "1GB", "hw_numa_nodes": "4"}
+    assert "unfair: flavor b2: hw:numa_nodes is 4" in machines(*NOVA).stderr
+
+
+def test_extra_specs_that_the_cloud_does_not_show_are_named(cloud: OpenStack) -> None:
+    once(cloud, "GET", ".*/os-extra_specs", refused(403, "Policy doesn't allow it to be performed.", "forbidden"))
+    assert "unfair: flavor b2: the cloud does not show its extra specs" in machines(*NOVA).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--image", "nope"), "the cloud has no image 'nope' what to do: choose one of: openstack image list"),
+        (("--flavor", "nope"), "the cloud has no flavor 'nope'"),
+        (("--network", "nope"), "the cloud has no network 'nope'"),
+        (("--key", "nope"), "the cloud has no keypair 'nope'"),
+        (("--cloud", "nope"), "cloud nope: Cloud nope was not found."),
+        (("--from", "nava"), "--from 'nava' is unknown what to do: did you mean nova?"),
+        (("--resource-class", "big"), "--resource-class does not apply to --from nova"),
+        (("--user-data", "nope.sh"), "nope.sh: No such file or directory"),
+        (("--count", "0"), "--count: Input should be greater than 0"),
+        (("--count", "x"), "--count 'x' is not a number"),
+        (("--within", "soon"), "'soon' is not a span of time"),
+    ],
+)
+def test_a_wrong_name_is_refused_before_anything_is_made(
+    cloud: OpenStack, words: tuple[str, ...], message: str
+) -> None:
+    assert message in failed(cloud, *NOVA, *words, code=2)
+    assert [path for method, path, _ in cloud.asked if method == "POST" and "tokens" not in path] == []
+
+
+def test_an_option_that_a_cloud_needs_is_named(cloud: OpenStack) -> None:
+    assert "--from nova needs --image" in failed(cloud, "up", "--from", "nova", "--cloud", "vb", code=2)
+
+
+def test_two_images_of_one_name_are_refused_in_the_sdks_words(cloud: OpenStack) -> None:
+    cloud.images["twin"] = {"id": "twin", "name": "debian"}
+    assert "More than one Image exists with the name 'debian'" in failed(cloud, *NOVA, code=2)
+
+
+def test_credentials_that_have_expired_are_told(cloud: OpenStack) -> None:
+    cloud.password = "changed"
+    message = failed(cloud, *NOVA, code=2)
+    assert "cloud vb: The request you have made requires authentication." in message
+    assert "openstack --os-cloud vb token issue" in message
+
+
+def test_a_keystone_that_does_not_answer_is_told(cloud: OpenStack, tmp_path: Path) -> None:
+    text = (tmp_path / "clouds.yaml").read_text()
+    (tmp_path / "clouds.yaml").write_text(text.replace(cloud.url, "http://127.0.0.1:9"))
+    assert "http://127.0.0.1:9" in failed(cloud, *NOVA, code=2)
+
+
+@pytest.mark.parametrize("text", ["clouds: [", "clouds: {vb: {}}", "clouds: {vb: {auth: {auth_url: nonsense}}}"])
+def test_a_clouds_yaml_that_says_too_little_is_refused(cloud: OpenStack, tmp_path: Path, text: str) -> None:
+    (tmp_path / "clouds.yaml").write_text(text)
+    assert "cloud vb: " in failed(cloud, *NOVA, code=2)
+
+
+def test_without_openstacksdk_its_extra_is_named(cloud: OpenStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openstack.config.loader", None)
+    assert "pip install 'virtbench[openstack]'" in failed(cloud, *NOVA, code=2)
+
+
+QUOTA = "Quota exceeded for ram: Requested 200000, but already used 0 of 2048 ram"
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (refused(403, QUOTA, "forbidden"), f"{QUOTA} what to do: free some of it"),
+        (refused(400, "Compute host elsewhere could not be found."), "Compute host elsewhere could not be found."),
+        (refused(403, "Policy doesn't allow os_compute_api:servers:create:requested_destination"), "such as --on-host"),
+        (refused(500, "Unexpected API Error.", "computeFault"), "Unexpected API Error."),
+    ],
+)
+def test_what_nova_refuses_is_told_in_its_words_and_the_machines_before_are_removed(
+    cloud: OpenStack, answer: Answer, message: str
+) -> None:
+    passed: list[int] = []
+    cloud.instead.append(("POST", ".*/servers", lambda _: answer if len(passed) == 2 else passed.append(1)))
+    assert message in failed(cloud, *NOVA, "--count", "3")
+    assert [method for method, path, _ in cloud.asked if method == "DELETE"] == ["DELETE"] * 2
+
+
+def test_a_server_that_fails_is_told_with_its_fault_and_all_are_removed(cloud: OpenStack) -> None:
+    fault = {"message": "No valid host was found. There are not enough hosts available.", "code": 500}
+    cloud.course[:] = [{}, {"status": "ERROR", "OS-EXT-STS:task_state": None, "fault": fault}]
+    message = failed(cloud, *NOVA, "--count", "2")
+    assert "ERROR: No valid host was found." in message
+    assert "choose a flavor for which a host has room" in message
+
+
+def test_a_server_that_never_becomes_active_is_told_with_its_state(cloud: OpenStack) -> None:
+    cloud.course[:] = [SPAWNING]
+    message = failed(cloud, *NOVA, "--within", "0.2s")
+    assert (
+        "was not ready within 0 s: not built: BUILD (spawning) what to do: see what the cloud is waiting for" in message
+    )
+
+
+def test_an_active_server_without_an_address_is_a_failure(cloud: OpenStack) -> None:
+    cloud.course[:] = [{**ACTIVE, "addresses": {}}]
+    assert "is ACTIVE without an address" in failed(cloud, *NOVA)
+
+
+@pytest.mark.parametrize(
+    ("answer", "part", "step"),
+    [
+        ("ssh: connect to host 192.0.2.7 port 22: Connection timed out", "booted", "security groups"),
+        ("root@192.0.2.7: Permission denied (publickey).", "reachable", "reads its config drive"),
+        ("Host key verification failed.", "reachable", "reads its config drive"),
+    ],
+)
+def test_ssh_that_never_answers_is_told_with_its_last_words(
+    cloud: OpenStack, tmp_path: Path, answer: str, part: str, step: str
+) -> None:
+    (tmp_path / "ssh.answers").write_text(f"{answer}\n" * 1000)
+    message = failed(cloud, *NOVA, "--within", "0.5s")
+    assert f"not {part}: {answer}" in message
+    assert step in message
+
+
+def test_a_lost_answer_to_a_request_leaves_no_server(cloud: OpenStack) -> None:
+    """The server is made, and the answer is an error: it is found by name and tag."""
+
+    def lose(body: dict[str, Any]) -> Answer:
+        cloud.servers["x"] = {"id": "x", "status": "BUILD", "looks": [], **body["server"]}
+        return refused(504, "The server did not respond in time.", "gatewayTimeout")
+
+    cloud.instead.append(("POST", ".*/servers", lose))
+    assert "The server did not respond in time." in failed(cloud, *NOVA)
+
+
+def test_ctrl_c_removes_what_was_made(cloud: OpenStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    def press(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hire, "run_apart", press)
+    assert machines(*NOVA, "--count", "2").exit_code == 130
+    assert cloud.servers == {}
+
+
+def test_what_the_cloud_does_not_delete_is_told_in_its_words_and_stays_in_the_ledger(cloud: OpenStack) -> None:
+    assert machines(*NOVA).exit_code == 0
+    (name,) = names(cloud)
+    locked = f"Instance {name} is locked"
+    once(cloud, "DELETE", ".*/servers/.*", refused(409, locked, "conflictingRequest"))
+    done = machines("down", "--all")
+    assert done.exit_code == 1
+    assert f"{name} may still be in cloud vb and cost money: refused: {locked}" in done.stderr
+    assert "try again later" in done.stderr
+    assert machines("down", "--all").exit_code == 0
+    assert cloud.servers == {}
+
+
+def test_every_machine_that_stays_is_named_with_the_cause(cloud: OpenStack) -> None:
+    once(cloud, "DELETE", ".*/servers/.*", refused(409, "Instance is locked", "conflictingRequest"), times=2)
+    cloud.course[:] = [{"status": "ERROR", "fault": {"message": "No valid host was found."}}]
+    done = machines(*NOVA, "--count", "2")
+    assert done.exit_code == 1
+    assert "No valid host was found." in done.stderr
+    assert all(f"{name} may still be in cloud vb and cost money" in done.stderr for name in names(cloud))
+    assert len(names(cloud)) == 2
+
+
+def test_a_server_that_stays_after_its_deletion_is_told_with_its_state(
+    cloud: OpenStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "REMOVED_WITHIN_S", 0.1)
+    assert machines(*NOVA).exit_code == 0
+    once(cloud, "DELETE", ".*/servers/.*", (204, {}))
+    assert "it is not gone after 0.1 s: ACTIVE" in machines("down", "--all").stderr
+
+
+def test_another_projects_server_of_the_same_name_is_left_alone(cloud: OpenStack) -> None:
+    assert machines(*NOVA).exit_code == 0
+    (name,) = names(cloud)
+    cloud.servers["other"] = {"id": "other", "name": name, "metadata": {}, "status": "ACTIVE", "looks": []}
+    assert machines("down", name).exit_code == 0
+    assert [*cloud.servers] == ["other"]
+
+
+def test_clean_leaves_hired_machines_until_it_is_given_all(cloud: OpenStack) -> None:
+    assert machines(*NOVA, "--count", "2").exit_code == 0
+    (path, _) = (base_home() / "ledger").glob("*.json")
+    entry = json.loads(path.read_text())
+    for file in (base_home() / "ledger").glob("*.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "owner_pid": 1, "owner_started": -1.0}))
+    done = CliRunner().invoke(cli.main, ["clean"])
+    assert (done.stdout, done.stderr) == (
+        "nothing was left behind\n",
+        "2 hired machines stay: see bench machines list\n",
+    )
+    assert entry["kept"] is True
+    assert len(ledger.clean(kept=True)) == 2
+    assert cloud.servers == {}
+
+
+@pytest.mark.parametrize("moment", ["asked", "booted"])
+def test_clean_removes_what_a_killed_up_has_made(cloud: OpenStack, tmp_path: Path, moment: str) -> None:
+    """The ledger comes first: whenever the process is killed, the machine can be found."""
+    (tmp_path / "ssh.answers").write_text("Connection refused\n" * 1000)
+    cloud.course[:] = [ACTIVE]
+    up = [sys.executable, str(Path(cli.__file__)), "machines", *NOVA]
+    with subprocess.Popen(up, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while not (cloud.servers and (moment == "asked" or (tmp_path / "ssh.log").exists())):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    assert len(cloud.servers) == 1
+    done = CliRunner().invoke(cli.main, ["clean"])
+    assert done.exit_code == 0, done.output
+    assert "removed: hired-machine [" in done.stdout
+    assert cloud.servers == {}
+
+
+def test_an_inventory_of_hired_machines_is_not_overwritten(cloud: OpenStack) -> None:
+    assert machines(*NOVA).exit_code == 0
+    done = machines(*NOVA)
+    assert (done.exit_code, len(cloud.servers)) == (2, 1)
+    assert "machines/hosts.toml lists virtbench-" in done.stderr
+    assert machines("down", "--all").exit_code == 0
+    assert machines(*NOVA).exit_code == 0
+
+
+def test_down_names_what_it_does_not_know(cloud: OpenStack) -> None:
+    assert machines(*NOVA).exit_code == 0
+    assert "no machine 'x' is hired" in machines("down", "x").stderr
+    assert "name machines, or give --all" in machines("down").stderr
+    assert len(cloud.servers) == 1
+
+
+def test_list_tells_why_a_cloud_does_not_answer_and_what_is_gone(cloud: OpenStack) -> None:
+    assert machines(*NOVA).exit_code == 0
+    (name,) = names(cloud)
+    cloud.servers.clear()
+    assert machines("list").stdout == f"{name}: nova, cloud vb: gone\n"
+    cloud.password = "changed"
+    assert UNAUTHORIZED in machines("list").stdout
+
+
+IRONIC = ("up", "--from", "ironic", "--cloud", "vb", "--resource-class", "big")
+DISK = ("--image", "debian", "--public-key", "id.pub", "--network", "lab")
+RAMDISK = ("--kernel", "file:///k", "--ramdisk", "file:///r", "--host-key", "host.pub", "--address", "192.0.2.9")
+
+
+@pytest.fixture
+def metal(cloud: OpenStack, tmp_path: Path) -> OpenStack:
+    """The cloud, with one node."""
+    node = {"uuid": "n-1", "name": "node0", "resource_class": "big", "provision_state": "available"}
+    cloud.nodes["n-1"] = {**node, "allocation_uuid": None, "last_error": None, "instance_info": {}}
+    cloud.deployment[:] = [{}, {"provision_state": "wait call-back"}, {"provision_state": "active"}]
+    (tmp_path / "id.pub").write_text("ssh-ed25519 AAAAC3Nz me@here\n")
+    (tmp_path / "host.pub").write_text("ssh-ed25519 AAAAHost root@ramdisk\n")
+    return cloud
+
+
+def test_a_node_is_allocated_deployed_with_a_config_drive_and_released(metal: OpenStack, tmp_path: Path) -> None:
+    done = machines(*IRONIC, *DISK)
+    assert done.exit_code == 0, done.output
+    made = ready(tmp_path)
+    assert (made["address"], list(made["ready_s"])) == ("127.0.0.1", [*hire.PARTS])
+    (node,), (port,), (allocation,) = metal.nodes.values(), metal.ports.values(), metal.allocations.values()
+    assert (allocation["name"], allocation["extra"]) == (made["name"], {"virtbench": made["name"]})
+    assert (port["network_id"], port["name"], metal.vifs) == (NETWORK, made["name"], [port["id"]])
+    assert node["instance_info"] == {"image_source": IMAGE, "image_type": "whole-disk"}
+    drive = node["config_drive"]
+    assert drive["meta_data"]["public_keys"] == {"virtbench": "ssh-ed25519 AAAAC3Nz me@here"}
+    assert "ssh_keys" in drive["user_data"]
+    assert "node node0 is active" in machines("list").stdout
+    assert machines("down", "--all").exit_code == 0
+    assert (metal.allocations, metal.ports, node["provision_state"]) == ({}, {}, "available")
+
+
+def test_a_ramdisk_is_booted_without_a_config_drive(metal: OpenStack, tmp_path: Path) -> None:
+    assert machines(*IRONIC, *RAMDISK, "--kernel-arguments", "quiet").exit_code == 0
+    (node,) = metal.nodes.values()
+    expected = {"kernel": "file:///k", "ramdisk": "file:///r", "ramdisk_kernel_arguments": "quiet"}
+    assert (node["instance_info"], node["config_drive"], metal.ports) == (expected, None, {})
+    assert (tmp_path / "machines/known_hosts").read_text() == "192.0.2.9 ssh-ed25519 AAAAHost\n"
+    assert machines("down", "--all").exit_code == 0
+    assert metal.allocations == {}
+
+
+def test_an_image_at_a_url_is_named_with_its_checksum(metal: OpenStack) -> None:
+    words = ("--image", "https://example.org/d.img", "--public-key", "id.pub", "--network", "lab")
+    assert "--image is a URL without --checksum" in failed(metal, *IRONIC, *words, code=2)
+    assert machines(*IRONIC, *words, "--checksum", "abc").exit_code == 0
+    (node,) = metal.nodes.values()
+    assert (node["instance_info"]["image_os_hash_algo"], node["instance_info"]["image_os_hash_value"]) == (
+        "sha256",
+        "abc",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--network", "lab"), "no system to deploy what to do: give --image, or --kernel with --ramdisk"),
+        (("--image", "debian", "--public-key", "id.pub"), "the address of each machine is unknown"),
+        (("--image", "debian", "--network", "lab"), "--image debian needs --public-key or --host-key"),
+        ((*DISK, "--kernel", "k", "--ramdisk", "r"), "exclude each other"),
+        (("--kernel", "k", "--network", "lab"), "--kernel k needs --ramdisk"),
+        (("--kernel", "k", "--ramdisk", "r"), "--ramdisk r needs --host-key"),
+        ((*RAMDISK, "--network", "lab"), "--network lab and --address exclude each other"),
+        ((*RAMDISK, "--count", "2"), "the address of each machine is unknown"),
+        ((*DISK, "--network", "nope"), "the cloud has no network 'nope'"),
+        ((*DISK, "--image", "nope"), "the cloud has no image 'nope'"),
+        (("--flavor", "b2"), "--flavor does not apply to --from ironic"),
+    ],
+)
+def test_a_request_that_ironic_cannot_serve_is_refused(metal: OpenStack, words: tuple[str, ...], message: str) -> None:
+    assert message in failed(metal, *IRONIC, *words, code=2)
+    assert [path for method, path, _ in metal.asked if method == "POST" and "tokens" not in path] == []
+
+
+def test_a_resource_class_without_a_free_node_is_told_in_ironics_words(metal: OpenStack) -> None:
+    message = failed(metal, *IRONIC, *DISK, "--resource-class", "huge")
+    assert NONE_FREE in message
+    assert "wait until a node of this --resource-class is available" in message
+
+
+def test_a_node_whose_deployment_fails_is_told_with_its_error_which_is_read_again(metal: OpenStack) -> None:
+    """Ironic first powers the node off, and then writes why."""
+    error = "Deploy step deploy.write_image failed: no space left"
+    failure = {"provision_state": "deploy failed", "last_error": None}
+    metal.deployment[:] = [{}, failure, failure, {"last_error": error}]
+    assert f"node node0 is deploy failed: {error}" in failed(metal, *IRONIC, *DISK)
+    assert metal.nodes["n-1"]["provision_state"] == "available"
+
+
+def test_a_failure_without_a_reason_is_waited_for_a_while(metal: OpenStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ironic, "REASON_WITHIN_S", 0.1)
+    metal.deployment[:] = [{"provision_state": "deploy failed"}]
+    assert "node node0 is deploy failed" in failed(metal, *IRONIC, *DISK)
+
+
+def test_what_ironic_finds_invalid_is_told(metal: OpenStack) -> None:
+    reason = "Cannot validate image information for node: missing kernel"
+    once(metal, "GET", ".*/validate", (200, {"boot": {"result": False, "reason": reason}}))
+    assert reason in failed(metal, *IRONIC, *DISK)
+    once(metal, "PUT", ".*/states/provision", of_ironic(400, "The requested action active can not be performed"))
+    assert "The requested action active can not be performed" in failed(metal, *IRONIC, *DISK)
+
+
+def test_a_node_that_ironic_does_not_release_is_told_with_its_error(metal: OpenStack) -> None:
+    assert machines(*IRONIC, *DISK).exit_code == 0
+
+    def stick(_: dict[str, Any]) -> Answer:
+        metal.nodes["n-1"] |= {"provision_state": "error", "last_error": "the BMC does not answer"}
+        return 202, {}
+
+    metal.instead.append(("PUT", ".*/states/provision", stick))
+    done = machines("down", "--all")
+    assert (done.exit_code, len(metal.allocations)) == (1, 1)
+    assert "cost money: node node0 is error: the BMC does not answer" in done.stderr
+    metal.instead.clear()
+    assert machines("down", "--all").exit_code == 0
+
+
+def test_a_node_of_somebody_else_is_left_alone(metal: OpenStack) -> None:
+    assert machines(*IRONIC, *DISK).exit_code == 0
+    metal.nodes["n-1"]["allocation_uuid"] = "of another"
+    assert machines("down", "--all").exit_code == 0
+    assert (metal.allocations, metal.nodes["n-1"]["provision_state"]) == ({}, "active")
+
+
+def test_ironic_alone_needs_no_keystone(metal: OpenStack, tmp_path: Path) -> None:
+    alone = {"auth_type": "none", "baremetal_endpoint_override": f"{metal.url}/baremetal"}
+    (tmp_path / "clouds.yaml").write_text(json.dumps({"clouds": {"vb": alone}}))
+    done = machines(*IRONIC, *RAMDISK)
+    assert done.exit_code == 0, done.output
+    assert machines("down", "--all").exit_code == 0
+    assert {path.split("/")[1] for _, path, _ in metal.asked} == {"baremetal"}
