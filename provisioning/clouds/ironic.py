@@ -15,6 +15,7 @@ RELEASABLE = ("active", "wait call-back", "deploy hold", *FAILED)
 """The states in which Ironic lets a node be undeployed."""
 REASON_WITHIN_S = 20.0
 """The longest that Ironic takes to write why a deployment failed: it first powers the node off."""
+NO_REASON = "Ironic gives no reason"
 
 
 class IronicOptions(CloudOptions):
@@ -116,14 +117,23 @@ def _disk(sdk: Any, options: IronicOptions) -> dict[str, str]:
 
 
 def _deployed(metal: Any, node_id: str, name: str) -> Generator[tuple[str, str], None, None]:
-    """Wait for the deployment. Raises CloudError with the node's last error, which comes after its state."""
-    failed_s: float | None = None
+    """Wait for the deployment. Raises CloudError with the error of the node, which comes late and goes early."""
+    error, failed_s = "", 0.0
     while (node := metal.get_node(node_id)).provision_state != "active":
+        error = node.last_error or error
         if node.provision_state in FAILED:
             failed_s = failed_s or time.monotonic()
-            if node.last_error or time.monotonic() - failed_s > REASON_WITHIN_S:
-                raise failure(f"{name}: {_words(node)}")
+            error = error or _last_event(metal, node_id)
+            if error or time.monotonic() - failed_s > REASON_WITHIN_S:
+                raise failure(f"{name}: {_words(node)}{'' if node.last_error else f': {error or NO_REASON}'}")
         yield "built", _words(node)
+
+
+def _last_event(metal: Any, node_id: str) -> str:
+    """Return the last error in a node's history, where no power action clears it; empty before API 1.78."""
+    answer = metal.get(f"/nodes/{node_id}/history", microversion="1.78")
+    events = answer.json().get("history", []) if answer.status_code == 200 else []
+    return next((str(item["event"]) for item in reversed(events) if item["severity"] == "ERROR"), "")
 
 
 def _allocation(metal: Any, name: str) -> Any:

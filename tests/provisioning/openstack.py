@@ -52,6 +52,7 @@ class OpenStack:
     ports: dict[str, Body] = field(default_factory=dict)
     deployment: list[Body] = field(default_factory=list)
     """What a node that is deployed turns into, one state for each look at it."""
+    history: list[Body] = field(default_factory=list)
     vifs: list[str] = field(default_factory=list)
 
     def answer(self, method: str, path: str, query: str, body: Body) -> Answer:
@@ -169,6 +170,8 @@ class OpenStack:
             for change in body:
                 part, _, key = str(change["path"]).strip("/").partition("/")  # type: ignore[index]
                 (node[part] if key else node)[key or part] = change["value"]  # type: ignore[index]
+        elif what == "history":
+            return 200, {"history": self.history}
         elif what == "validate":
             return 200, {part: {"result": True, "reason": None} for part in ("boot", "deploy", "power")}
         elif what == "vifs":

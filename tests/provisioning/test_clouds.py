@@ -547,10 +547,23 @@ def test_a_node_whose_deployment_fails_is_told_with_its_error_which_is_read_agai
     assert metal.nodes["n-1"]["provision_state"] == "available"
 
 
+def test_an_error_that_ironic_clears_is_told_from_the_state_before_or_the_nodes_history(metal: OpenStack) -> None:
+    """Recorded with Ironic 39: the error is there while the node is deploying still; the power action clears it."""
+    error = "Deploy step deploy.deploy failed: Specified image file not found."
+    gone = {"provision_state": "deploy failed", "last_error": None}
+    metal.deployment[:] = [{}, {"last_error": error}, gone]
+    assert f"node node0 is deploy failed: {error}" in failed(metal, *IRONIC, *DISK)
+    metal.deployment[:] = [gone]
+    metal.history[:] = [{"severity": "ERROR", "event": "of old"}, {"severity": "ERROR", "event": error}]
+    metal.history.append({"severity": "INFO", "event": "Node health status changed"})
+    assert f"node node0 is deploy failed: {error}" in failed(metal, *IRONIC, *DISK)
+
+
 def test_a_failure_without_a_reason_is_waited_for_a_while(metal: OpenStack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ironic, "REASON_WITHIN_S", 0.1)
     metal.deployment[:] = [{"provision_state": "deploy failed"}]
-    assert "node node0 is deploy failed" in failed(metal, *IRONIC, *DISK)
+    once(metal, "GET", ".*/history", of_ironic(406, "Version 1.78 was requested but is not supported"), times=100)
+    assert "node node0 is deploy failed: Ironic gives no reason" in failed(metal, *IRONIC, *DISK)
 
 
 def test_what_ironic_finds_invalid_is_told(metal: OpenStack) -> None:
