@@ -66,9 +66,9 @@ class _Course:
             self.part, self._since_s = part, self._since_s + took_s
         return not part
 
-    def node(self) -> str:
+    def node(self, targets: Sequence[str]) -> str:
         """Return its entry in an inventory."""
-        keys = {"name": self.name, "host": f"root@{self.address}", "ssh_config": "ssh_config"}
+        keys = {"name": self.name, "host": f"root@{self.address}", "ssh_config": "ssh_config", "targets": targets}
         return "\n".join(["[[node]]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items()), ""])
 
 
@@ -96,7 +96,7 @@ def hire(
             making = lender.make(sdk, name, body, user_data)
             courses.append(_Course(name, _until_ssh_answers(making, directory, public_key), note))
         _advance(courses, within_s)
-        write_atomic(directory / INVENTORY, "\n".join(course.node() for course in courses))
+        write_atomic(directory / INVENTORY, "\n".join(course.node(lender.targets) for course in courses))
         read_inventory(directory / INVENTORY)
         ready = [{"name": each.name, "address": each.address, "ready_s": each.ready_s} for each in courses]
         write_atomic(directory / "ready.json", json.dumps({"unfair": unfair, "machines": ready}, indent=1))

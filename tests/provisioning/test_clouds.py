@@ -131,6 +131,7 @@ def test_a_machine_of_nova_is_made_listed_and_removed(cloud: OpenStack, tmp_path
     assert (made["address"], list(made["ready_s"])) == ("192.0.2.7", [*hire.PARTS])
     (node,) = read_inventory(tmp_path / "machines/hosts.toml").nodes
     assert (node.name, node.host, node.ssh_config) == (made["name"], "root@192.0.2.7", tmp_path / "machines/ssh_config")
+    assert node.targets == ("vm", "container-vm")
     (server,) = cloud.servers.values()
     assert server["metadata"] == {"virtbench": made["name"]}
     assert (server["imageRef"], server["flavorRef"], server["networks"]) == (IMAGE, FLAVOR, [{"uuid": NETWORK}])
@@ -477,6 +478,7 @@ def test_a_node_is_allocated_deployed_with_a_config_drive_and_released(metal: Op
     done = machines(*IRONIC, *DISK)
     assert done.exit_code == 0, done.output
     made = ready(tmp_path)
+    assert read_inventory(tmp_path / "machines/hosts.toml").nodes[0].targets == ("bare-metal", "container")
     assert (made["address"], list(made["ready_s"])) == ("127.0.0.1", [*hire.PARTS])
     (node,), (port,), (allocation,) = metal.nodes.values(), metal.ports.values(), metal.allocations.values()
     assert (allocation["name"], allocation["extra"]) == (made["name"], {"virtbench": made["name"]})
