@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -16,9 +17,12 @@ from urllib.request import urlopen
 
 import pytest
 import websocket
+from msgspec.structs import asdict
 
 from commands.web.runs import LOG
 from tests.test_web import RUNS
+from tests.worker.test_serving import load, serve_spec
+from worker.serving.load import wait_for_answer
 
 pytestmark = pytest.mark.integration
 REPOSITORY = Path(__file__).parents[2]
@@ -80,9 +84,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def serving(results: Path, **more: str) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+def serving(results: Path, *words: str, **more: str) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     """Yield the address of a server, which holds its token, and its process."""
-    argv = [sys.executable, str(REPOSITORY / "cli.py"), "web", "--port", "0", "--results", str(results)]
+    argv = [sys.executable, str(REPOSITORY / "cli.py"), "web", "--port", "0", "--results", str(results), *words]
     environment = {**os.environ, **more}
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as server:
         assert server.stdout
@@ -174,6 +178,38 @@ def test_runs_are_chosen_and_compared_by_keyboard_alone(browser: Browser, site: 
     press("Enter", "\r")
     browser.wait("location.pathname == '/compare' && location.search.includes('run=synthetic-podman')")
     browser.wait("document.querySelector('iframe') !== null")
+
+
+@contextmanager
+def generating(seed: int) -> Iterator[str]:
+    """Yield the address of a service of a GAN whose weights are drawn from the seed."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = int(listener.getsockname()[1])
+    spec = {**asdict(serve_spec("worker.workloads.adversarial:GAN", 28, 1)), "port": port, "seed": seed}
+    argv = [sys.executable, "-m", "worker", "--serve", json.dumps(spec)]
+    with subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL) as process:
+        wait_for_answer(load(port, patience_s=WAIT_S))
+        yield f"http://127.0.0.1:{port}"
+        process.terminate()
+
+
+@pytest.mark.beside
+def test_two_services_show_equal_images_of_a_seed_or_that_they_differ(browser: Browser, place: Path) -> None:
+    results = place / "generated"
+    results.mkdir()
+    with generating(1) as here, generating(1) as alike, generating(2) as unlike:
+        for others, sentence in ((alike, "All images are equal"), (unlike, "The images differ")):
+            (place / "services.toml").write_text(f'container = "{here}"\nvm = "{others}"\n')
+            with serving(results, "--services", str(place / "services.toml")) as (address, _):
+                browser.open(address)
+                browser.wait("document.title.startsWith('Runs')")
+                browser.open(f"{address.partition('/?')[0]}/generate")
+                browser.run("document.getElementById('seed').value = 7; document.querySelector('main button').click()")
+                browser.wait("document.querySelectorAll('main img').length == 2")
+                text = browser.run("document.body.innerText")
+                assert sentence in text
+                assert all(text.count(unit) == 2 for unit in (" ms", " MiB"))
+                assert browser.run("[...document.images].every((image) => image.naturalWidth == 28)")
 
 
 def test_a_run_is_started_by_the_form_outlives_the_server_and_is_compared(browser: Browser, place: Path) -> None:

@@ -207,6 +207,10 @@ def test_what_a_training_writes_is_what_is_served(tmp_path: Path, spec: dict[str
     numbers = [[*each.network.state_dict().values()] for each in (served, fresh)]
     assert len(numbers[0]) == len(numbers[1]) > 0
     assert not all(bool((one == other).all()) for one, other in zip(*numbers, strict=True))
+    took: Any = served.training
+    assert (took["epoch_s"], took["steps"], took["data"]) == ([], trained["steps"], None)
+    assert took["losses"].keys() > {"reconstruction"}
+    assert took["peak_memory_bytes"] > 1 << 20
     written = torch.load(file, weights_only=True)["network"]
     assert all(bool((value == written[name]).all()) for name, value in served.network.state_dict().items())
     with pytest.raises(JobError, match="channels=3"):

@@ -154,9 +154,9 @@ def grid(images: Pixels) -> bytes | None:
     return None
 
 
-def write_model(path: Path, shape: Shape, network: torch.nn.Module) -> None:
-    """Write a network whole or not at all: who serves it must not find half of one."""
-    write_whole(path, model_content(shape, network), fsync=True)
+def write_model(path: Path, shape: Shape, network: torch.nn.Module, training: Mapping[str, object]) -> None:
+    """Write a network, with what its training took, whole or not at all: who serves it must not find half of one."""
+    write_whole(path, {**model_content(shape, network), "training": training}, fsync=True)
 
 
 def model_content(shape: Shape, network: torch.nn.Module) -> dict[str, object]:

@@ -1,9 +1,11 @@
 """One job: from the specification to the measured steps. The first module that imports torch."""
 
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -55,20 +57,24 @@ def _train(spec: Spec, devices: list[Device], events: Events) -> tuple[list[Load
         if checkpoints and isinstance(trainer, Single):
             checkpoints.attach(trainer)
         events.emit("built")
+        facts: dict[str, Any] = {}
         if spec.turns:
             take_turns(spec, spec.turns, trainer, events, sys.stdin)
         else:
-            measure(spec, trainer, events, checkpoints)
+            facts = measure(spec, trainer, events, checkpoints)
         # The loaders end here, so that what they have used is in the usage of the whole, and none computes any more.
         uses = [use for each in batches if (use := each.close())]
-        _use_trained(spec, trainer.network, events)
+        _use_trained(spec, trainer.network, events, facts)
         return uses, injector.report() if injector else None
 
 
-def _use_trained(spec: Spec, network: torch.nn.Module, events: Events) -> None:
+def _use_trained(spec: Spec, network: torch.nn.Module, events: Events, facts: Mapping[str, Any]) -> None:
     """Write the trained network to its file, and generate images with it, where the job does."""
     if spec.model_file:
-        write_model(Path(spec.model_file), spec.shape, network)
+        last = {name: column[-1] for name, column in facts.get("losses", {}).items()}
+        peak_bytes, data = whole_usage()["peak_memory_bytes"], spec.data and spec.data.kind
+        facts = {**facts, "losses": last, "data": data, "peak_memory_bytes": peak_bytes}
+        write_model(Path(spec.model_file), spec.shape, network, facts)
     if spec.generate:
         events.emit("generating")
         generator = Generator(spec.load_workload(), network, spec.shape)

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TextIO
+from typing import Any, TextIO
 
 from worker.environment import between, usage
 from worker.probes.probe import Reading, median
@@ -20,10 +20,11 @@ from worker.weights import weights_sha256
 from worker.workloads.workload import Workload
 
 
-def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: CheckpointStore | None = None) -> None:
+def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: CheckpointStore | None = None) -> dict[str, Any]:
     """Warm up, take the measured steps, and emit everything from ``warmup`` to the last ``model``. Raises JobError.
 
     An epoch is from asking for its first batch to the end of its last step; what is done after it is no part of it.
+    Returns what the file of a model tells of its training.
     """
     own = OwnMetrics(spec.load_workload(), trainer)
     keeper = ModelKeeper(spec, trainer.network) if spec.keep_model else None
@@ -65,6 +66,7 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     )
     if keeper:
         keeper.emit(events)
+    return {"epoch_s": epochs_s, "steps": spec.steps, "losses": losses}
 
 
 def _take_step(trainer: Trainer, samples: Samples, index: int, events: Events, own: "OwnMetrics") -> None:
