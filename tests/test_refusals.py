@@ -12,8 +12,8 @@ OTHER_COMMANDS = {"scenarios/datasets/processes.py": "--workers"}
 """Flags of other commands that are called as an option of a run: ``bench data make --workers``."""
 TYPED = r"(bench|kubectl|python) .*"
 """A command to type has flags, whatever the user wrote."""
-OUTSIDE_PLANS = ("commands/", "analysis/load/", "worker/", "cli.py")
-"""Commands name their own options; records and workers never see a plan file."""
+OUTSIDE_PLANS = ("commands/", "analysis/load/", "worker/", "provisioning/clouds/", "cli.py")
+"""Commands name their own options, ``bench machines`` in clouds too; records and workers never see a plan file."""
 
 
 def texts(node: ast.AST) -> Iterator[str]:

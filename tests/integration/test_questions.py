@@ -81,9 +81,9 @@ def test_each_command_answers_in_its_first_three_lines(command: str, place: Path
 
 
 def listed() -> list[str]:
-    """Return the commands of the README's list, except two with other tests: one takes an hour, one removes images."""
+    """Return the commands of the README's list, except three with other tests: an hour, removes images, serves."""
     lines = re.findall(r"^    bench (.*?)(?: +#.*)?$", (REPOSITORY / "README.md").read_text(), re.MULTILINE)
-    return [line for line in lines if line not in ("selftest", "clean --all") and "|" not in line]
+    return [line for line in lines if line not in ("selftest", "clean --all", "web") and "|" not in line]
 
 
 def test_the_readme_lists_commands() -> None:
