@@ -67,6 +67,7 @@ def left_on(machines: Fleet) -> dict[str, object]:
     return left
 
 
+@pytest.mark.thorough
 def test_a_job_on_a_data_set_runs_on_the_machines_and_leaves_nothing_there(machines: Fleet, tmp_path: Path) -> None:
     require("engine", "podman")
     # As docker does it where it runs.

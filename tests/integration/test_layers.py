@@ -359,7 +359,7 @@ def test_ctrl_c_while_a_container_starts_leaves_nothing(request: pytest.FixtureR
     assert [entry for entry in ledger.living() if entry.kind == "container"] == []
 
 
-@pytest.mark.parametrize("engine", ["docker", "podman"])
+@pytest.mark.parametrize("engine", ["docker", pytest.param("podman", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(("runtime", "program", "kernel"), [("again", "runc", None), ("sandbox", "runsc", "sentry")])
 def test_an_engine_runs_a_container_by_the_oci_runtime_that_it_is_given(
     request: pytest.FixtureRequest,
