@@ -65,7 +65,7 @@ def quality(run: Path | None, samples: int, features: str, reach: float | None, 
       bench quality --features weights-inception-2015-12-05-6726825d.pth
     """
     directory = run or latest_run(RESULTS)
-    records = [record for record in Run(directory).records() if record.kept]
+    records = [record for record in Run(directory).records() if record.kept and not record.warm_up]
     if not records:
         raise RequestError(f"{directory} kept no models", remedy=f"run it with {option('keep_model')} last or each")
     file = None if features == "own" else Path(features).resolve()

@@ -49,6 +49,7 @@ def trained(run: Run, data: Path, kept: list[KeptModel]) -> None:
         for block in range(2)
         for target in ("bare-metal", "container")
     ]
+    records.append(record("run", target="container", warm_up=True, kept=kept, **job))
     request = RunRequest.of({"scenario": "real", "model": ("gan",), "data": f"mnist:{data}", "keep_model": "last"})
     targets = ("bare-metal", "container")
     plan = Plan(jobs=(records[0].job,), targets=targets, blocks=2, trial_timeout_s=60, request=request)
