@@ -100,7 +100,7 @@ def _hindrances_of_engine(properties: Properties, choices: Choices) -> Iterator[
                     engine.check_machine(node)
                     switched.version(node)
         except BenchError as error:
-            yield "; ".join(filter(None, (error.message, error.remedy)))
+            yield error.with_remedy
 
 
 @contextmanager

@@ -53,6 +53,11 @@ class BenchError(Exception):
         self.remedy = None if remedy is None else spelled(remedy)
         super().__init__(self.message)
 
+    @property
+    def with_remedy(self) -> str:
+        """Return the message and the remedy, if there is one, in one line."""
+        return "; ".join(filter(None, (self.message, self.remedy)))
+
 
 class RequestError(BenchError):
     """The request cannot be served as it was made: a wrong name, number, file, or a host that cannot carry it."""
@@ -68,6 +73,11 @@ class RequestError(BenchError):
     def within(self, where: str) -> "RequestError":
         """Return the same error with ``where`` it was found: ``on n2: --cpus 3: this host allows CPUs 4-5``."""
         return RequestError(f"{where}: {self.marked[0]}", remedy=self.marked[1])
+
+
+def missing_extra(package: str, extra: str) -> RequestError:
+    """Return the refusal of what needs a package that is installed by an extra of the suite's only."""
+    return RequestError(f"{package} is not installed", remedy=f"pip install 'virtbench[{extra}]'")
 
 
 class MeasurementError(BenchError):

@@ -57,8 +57,7 @@ def prepared(chosen: Mapping[str, object], blocks: int, names: Sequence[str], no
             planned = _run(request, wanted, note, checks)
         except RequestError as error:
             errors.append(error)
-            reason = "; ".join(filter(None, (error.message, error.remedy)))
-            absent += [_absent(name, (), reason) for name in wanted if get_injury(name).changes]
+            absent += [_absent(name, (), error.with_remedy) for name in wanted if get_injury(name).changes]
             continue
         absent += planned.absent
         runs |= planned.runs

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from provisioning.paths import refuse_foreign
-from suite.errors import RequestError
+from suite.errors import RequestError, missing_extra
 from suite.results.runs import is_run
 from suite.results.store import RESULTS
 
@@ -38,7 +38,7 @@ def web(port: int, results: Path, services: Path | None, allow_files: bool) -> N
         from commands.web import generate, runs, start
         from commands.web.app import MOST_REQUEST_BYTES, WebSettings, create_app
     except ImportError as error:
-        raise RequestError(f"{error.name} is not installed", remedy="pip install 'virtbench[web]'") from error
+        raise missing_extra(str(error.name), "web") from error
     if is_run(results) or not results.is_dir():
         why = f"{results} is a run" if is_run(results) else f"no directory {results}"
         raise RequestError(why, remedy="name the directory that holds runs with --results, or make it")

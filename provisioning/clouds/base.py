@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from suite.errors import BenchError, RequestError
+from suite.errors import BenchError, RequestError, missing_extra
 from suite.registries import CLOUDS
 from suite.request.option import Count, OptionGroup, about
 
@@ -74,7 +74,7 @@ class Cloud(ABC):
 
 
 class Hired(NamedTuple):
-    """What the ledger holds of a machine: enough to find it again."""
+    """A machine as the ledger holds it: enough to find it again."""
 
     source: str
     """The name of the ``Cloud``."""
@@ -114,7 +114,7 @@ def library(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise RequestError("openstacksdk is not installed", remedy="pip install 'virtbench[openstack]'") from error
+        raise missing_extra("openstacksdk", "openstack") from error
 
 
 def connect(cloud: str, config: str = "") -> tuple[Any, str]:

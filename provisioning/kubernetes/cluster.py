@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from provisioning.kubernetes.refusals import AwayError, refusal
-from suite.errors import MeasurementError, RequestError, option
+from suite.errors import MeasurementError, RequestError, missing_extra, option
 
 Object = dict[str, Any]
 """An object of the API, as JSON has it."""
@@ -41,9 +41,7 @@ def client_library(module: str = "kubernetes") -> Any:  # noqa: ANN401 (an optio
 
 
 def not_installed() -> RequestError:
-    return RequestError(
-        "the Python client of Kubernetes is not installed", remedy="pip install 'virtbench[kubernetes]'"
-    )
+    return missing_extra("the Python client of Kubernetes", "kubernetes")
 
 
 def kubeconfig() -> str:

@@ -3,7 +3,6 @@
 import json
 import shutil
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-import waitress
 from flask.testing import FlaskClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,6 +20,7 @@ from provisioning import ledger
 from tests.hostile.conftest import RUNS
 from tests.hostile.mutations import MARKUP, STEERING
 from tests.test_web import HOST, PAGES, browser, post, results
+from tests.worker.test_serving import listening
 
 __all__ = ["results"]
 MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -203,15 +202,8 @@ def test_any_header_is_answered_and_opens_nothing(
 def port(results: Path) -> Iterator[int]:
     app = create_app(WebSettings(results, "a-token"), PAGES)
     most = {"max_request_body_size": MOST_REQUEST_BYTES, "max_request_header_size": MOST_REQUEST_BYTES}
-    server = waitress.create_server(app, host="127.0.0.1", port=0, **most)
-
-    def run() -> None:
-        with suppress(OSError):  # its loop looks at the socket once more
-            server.run()
-
-    threading.Thread(target=run, daemon=True).start()
-    yield int(server.effective_port)
-    server.close()
+    with listening(app, **most) as number:
+        yield number
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,10 @@ def asked(body: bytes = BODY, *, method: str = "POST", path: str = "/generate", 
 
 
 @contextmanager
-def listening(service: Service) -> Iterator[int]:
-    server = waitress.create_server(service, host="127.0.0.1", port=0, max_request_body_size=MOST_BODY_BYTES)
+def listening(application: Any, **bounds: int) -> Iterator[int]:
+    """Serve a WSGI application on a free port of this machine."""
+    bounds = {"max_request_body_size": MOST_BODY_BYTES, **bounds}
+    server = waitress.create_server(application, host="127.0.0.1", port=0, **bounds)
 
     def run() -> None:
         with suppress(OSError):  # its loop looks at the socket once more
