@@ -44,7 +44,11 @@ def defaulted(manifest: Object, *, given: bool = True) -> Object:
         spec |= {"clusterIP": f"10.0.0.{number}", "clusterIPs": [f"10.0.0.{number}"]}
     if made["kind"] == JOB and given:
         spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": number}}
-        own = {"controller-uid": number, "batch.kubernetes.io/controller-uid": number, "job-name": f"job-{number}"}
+        own = {
+            "controller-uid": number,
+            "batch.kubernetes.io/controller-uid": number,
+            "job-name": made["metadata"].get("name", number),
+        }
         spec["template"]["metadata"]["labels"] |= own
     return made
 
@@ -59,6 +63,7 @@ class Server(Cluster):
     """The status of the pod that is made for an object of a kind."""
     denied: set[tuple[str, str]] = field(default_factory=set)
     image: Object = field(default_factory=lambda: {"text": "\ufffdPNG\r\n"})
+    asked: list[Object] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     happened: list[Object] = field(default_factory=list)
 
@@ -76,7 +81,11 @@ class Server(Cluster):
             asked = (body or {})["spec"]["resourceAttributes"]
             return {"status": {"allowed": (asked["verb"], asked["resource"]) not in self.denied}}
         if path.endswith("proxy/generate"):
+            self.asked.append(body or {})
             return self.image
+        if path.endswith("/log"):
+            text = "\n".join(self.log[-int(str(query["tailLines"])) :])
+            return json.loads(text) if text.startswith("{") else {"text": text}
         if method == "POST" and body:
             body = defaulted(body)
             if "dryRun" not in query:
@@ -125,14 +134,83 @@ def kinds(server: Server) -> list[str]:
     return [place.split("/")[-2] for place in server.objects]
 
 
+DATA = ("--data", "mnist:sets/digits", "--data", "cifar10:sets", "--epochs", "2")
+PAIRS = [(dataset, model) for dataset in ("mnist", "cifar10") for model in ("gan", "dcgan")]
+TRAINED = {
+    "epoch_s": [1.5, 2.5],
+    "training_s": 4.0,
+    "steps": 14,
+    "losses": {"generator": 0.7},
+    "data": {"kind": "mnist", "images": 60, "digest": "contents", "sha256": "a" * 64},
+    "peak_memory_bytes": 1 << 28,
+}
+
+
+@pytest.fixture
+def claimed(server: Server) -> Server:
+    """The server, with a claim of the user's."""
+    server.objects[server.path("persistentvolumeclaims", "sets")] = {"metadata": {"name": "sets", "labels": {}}}
+    return server
+
+
+def test_a_job_trains_each_generator_on_each_data_set_before_one_service_answers_for_all(claimed: Server) -> None:
+    claimed.pod[JOB] = {"phase": "Succeeded"}
+    claimed.log.extend(["no JSON", json.dumps({"event": "done", "trained": TRAINED})])
+    done = up("--model", "gan", "--model", "dcgan", *DATA)
+    assert done.exit_code == 0, done.output
+    said = done.stderr.splitlines()
+    assert said[:-2] == [f"Job pipeline-train-{model}-{dataset}: complete" for dataset, model in PAIRS]
+    assert said[-1] == "the service returned a test image of gan mnist, dcgan mnist, gan cifar10, dcgan cifar10"
+    assert [(body["dataset"], body["model"]) for body in claimed.asked] == PAIRS
+    assert "Job pipeline-train-gan-mnist: complete 2 epochs, median 2.00 s, 14 steps in 4.0 s" in bench("status").stdout
+    parts = json.loads(bench("status", "--json").stdout)["parts"]
+    assert {json.dumps(part["trained"]) for part in parts if part["kind"] == JOB} == {json.dumps(TRAINED)}
+    assert "removed jobs/pipeline-train-dcgan-cifar10" in bench("down", "--claim").stdout
+    assert kinds(claimed) == ["persistentvolumeclaims"], "the claim of the data is the user's"
+
+
+@pytest.mark.parametrize("last", ["no JSON", "{}", '{"event": "done", "trained": {"steps": -1}}'])
+def test_a_job_whose_log_is_gone_or_garbage_has_no_times(claimed: Server, last: str) -> None:
+    claimed.pod[JOB], claimed.log[:] = {"phase": "Succeeded"}, [last]
+    up()
+    assert "Job pipeline-train-gan-synthetic: complete\n" in bench("status").stdout
+
+
+def test_a_claim_that_is_missing_is_a_wrong_request(server: Server) -> None:
+    done = up(*DATA)
+    assert done.exit_code == 2
+    assert "there is no claim sets in the namespace lab" in done.stderr
+    assert not server.objects
+
+
+def test_the_error_that_the_worker_reports_is_repeated_with_its_remedy(claimed: Server) -> None:
+    claimed.status[JOB], claimed.pod[JOB] = FAILED, {"phase": "Failed"}
+    why = "/data/sets/digits is no readable data set of kind mnist: there is no train-images-idx3-ubyte"
+    error = {"event": "error", "kind": "data", "message": why, "remedy": "put the files there"}
+    claimed.log.extend(["{", json.dumps(error)])
+    done = up(*DATA)
+    assert done.exit_code == 1
+    assert f"Job pipeline-train-gan-mnist: {why}" in done.stderr
+    assert "what to do: put the files there; then fix the cause, remove the pipeline" in done.stderr
+
+
+def test_a_job_that_exceeds_its_deadline_says_what_would_help(claimed: Server) -> None:
+    late = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "Job was active longer"}
+    claimed.status[JOB] = {"conditions": [late]}
+    done = up(*DATA)
+    assert done.exit_code == 1
+    assert "Job pipeline-train-gan-mnist: Job was active longer" in done.stderr
+    assert "give it fewer --epochs or more --deadline" in done.stderr
+
+
 @pytest.mark.usefixtures("server")
 def test_up_trains_then_serves_asks_for_an_image_and_says_where() -> None:
     done = up()
     assert done.exit_code == 0, done.output
     assert done.stderr.splitlines() == [
-        "Job pipeline-train: complete",
+        "Job pipeline-train-gan-synthetic: complete",
         "Deployment pipeline-serve: ready",
-        "the service returned a test image",
+        "the service returned a test image of gan synthetic",
     ]
     assert done.stdout.splitlines() == [
         "inside the cluster: http://pipeline-serve.lab:5000/generate",
@@ -171,7 +249,7 @@ def test_a_job_that_failed_is_told_with_its_reason_and_its_last_lines(server: Se
     ended = container(terminated={"reason": "Error", "exitCode": 1}) | {"phase": "Failed"}
     server.log.extend(f"line {number}" for number in range(30))
     done = failing(server, status=FAILED, pod=ended)
-    assert "Job pipeline-train: the pod has ended: Error: exit code 1" in done.stderr
+    assert "Job pipeline-train-gan-synthetic: the pod has ended: Error: exit code 1" in done.stderr
     assert "line 29" in done.stderr
     assert "line 9\n" not in done.stderr
     assert "what to do: fix the cause, remove the pipeline with bench kubernetes pipeline down" in done.stderr
@@ -204,7 +282,7 @@ def test_a_job_that_gets_no_pod_is_told_with_the_last_event(server: Server) -> N
     server.happened.append({"reason": "FailedCreate", "message": "exceeded quota: q"})
     done = up()
     assert done.exit_code == 1
-    assert "Job pipeline-train: no pod was made: FailedCreate: exceeded quota: q" in done.stderr
+    assert "Job pipeline-train-gan-synthetic: no pod was made: FailedCreate: exceeded quota: q" in done.stderr
 
 
 def test_a_server_that_ends_again_and_again_is_a_failure(server: Server) -> None:
@@ -225,8 +303,8 @@ def test_a_claim_of_another_access_mode_and_a_job_of_another_model_are_refused(s
     assert "has the access mode ReadWriteOnce, and ReadWriteMany is requested" in done.stderr
     done = up("--model", "dcgan")
     assert done.exit_code == 2
-    assert "Job pipeline-train exists already, and differs from the request: spec.template.spec" in done.stderr
-    assert len(kinds(server)) == 5
+    assert "Deployment pipeline-serve exists already, and differs from the request: spec.template.spec" in done.stderr
+    assert len(kinds(server)) == 5, "nothing is trained that could not be served"
 
 
 @pytest.mark.parametrize("command", ["status", "down"])

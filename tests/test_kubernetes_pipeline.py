@@ -1,23 +1,31 @@
 """The manifests of the pipeline: what kubectl takes, what the worker understands, and what no pod of it may do."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given, settings, strategies
 
 import cli
+from commands.kubernetes import command
+from commands.kubernetes.manifests import NAME
 from provisioning.batch import kubernetes
 from provisioning.batch.options import KubernetesOptions
 from provisioning.kubernetes.pod import UNPRIVILEGED
 from provisioning.timers import kubernetes as cronjobs
+from suite.registries import DATA_KINDS
 from tests.kubernetes_schema import invalid
 from tests.provisioning.test_cronjobs import CLAIM, ENGINE, planned
 from worker.spec import ServeSpec, parse_spec, parsed
 
 IMAGE = f"registry.example.org/virtbench@sha256:{'a' * 64}"
+MODELS = ("--model", "gan", "--model", "dcgan")
+SETS = (*MODELS, "--data", "mnist:digits/of/all", "--data", "cifar10:small", "--epochs", "50")
+WRONG = ("mnist", "mnist:", "mnist:/a", "mnist:A/b", "mnist:a/../b", "mnist:a//b", "mnist:a\n", "files:a")
 KINDS = {"Job", "PersistentVolumeClaim", "NetworkPolicy", "Deployment", "Service"}
 
 
@@ -27,11 +35,16 @@ def asked(*words: str) -> Result:
 
 def objects(*words: str) -> dict[str, Any]:
     """Return the objects by their kind."""
+    return {each["kind"]: each for each in listed(*words)}
+
+
+def listed(*words: str) -> list[dict[str, Any]]:
     result = asked("--dry-run", *words)
     assert result.exit_code == 0, result.output
     made = json.loads(result.output)
     assert (made["apiVersion"], made["kind"]) == ("v1", "List")
-    return {each["kind"]: each for each in made["items"]}
+    items: list[dict[str, Any]] = made["items"]
+    return items
 
 
 def pods(made: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -43,12 +56,61 @@ def pods(made: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("--storage-class", "fast", "--access-mode", "ReadWriteMany", "--name", "faces")]
+    "words", [(), ("--storage-class", "fast", "--access-mode", "ReadWriteMany", "--name", "faces"), SETS]
 )
 def test_every_object_is_valid_for_todays_api_and_for_1_20(words: tuple[str, ...]) -> None:
-    made = objects(*words)
-    assert set(made) == KINDS
-    assert [problem for each in made.values() for problem in invalid(each)] == []
+    made = listed(*words)
+    assert {each["kind"] for each in made} == KINDS
+    assert [problem for each in made for problem in invalid(each)] == []
+
+
+def test_a_job_for_each_pair_reads_its_claim_and_the_service_has_all_models() -> None:
+    made = listed(*SETS, "--deadline", "1h30m", "--cpus", "2")
+    jobs = [each for each in made if each["kind"] == "Job"]
+    (deployment,) = (each for each in made if each["kind"] == "Deployment")
+    pairs = [(data, model) for data in ("mnist", "cifar10") for model in ("gan", "dcgan")]
+    assert [job["metadata"]["name"] for job in jobs] == [f"pipeline-train-{model}-{data}" for data, model in pairs]
+    (_, served), *_ = pods({"Job": deployment, "Deployment": deployment})
+    service = parsed(ServeSpec, served["command"][4])
+    trainings = []
+    for job, (data, model) in zip(jobs, pairs, strict=True):
+        (pod, container), *_ = pods({"Job": job, "Deployment": deployment})
+        training = parse_spec(container["command"][4])
+        trainings.append((data, model, training.workload, training.model_file, training.shape))
+        assert (training.epochs, training.steps, training.warmup_steps, training.within_s) == (50, 0, 0, 5400)
+        assert job["spec"]["activeDeadlineSeconds"] == 5400
+        claim = {"mnist": "digits", "cifar10": "small"}[data]
+        assert pod["volumes"][2]["persistentVolumeClaim"] == {"claimName": claim, "readOnly": True}
+        assert container["volumeMounts"][2] == {"name": "data", "mountPath": f"/data/{claim}", "readOnly": True}
+        assert training.data is not None
+        assert training.data.directory == {"mnist": "/data/digits/of/all", "cifar10": "/data/small"}[data]
+        assert (training.data.load_kind().name, training.data.loader_workers) == (data, 2)
+    models = (service, *service.others)
+    assert [(each.dataset, each.model, each.workload, each.model_file, each.shape) for each in models] == trainings
+    assert [training[-1].px for training in trainings] == [28, 28, 32, 32]
+    assert len(deployment["spec"]["template"]["spec"]["volumes"]) == 2, "the service reads no data"
+
+
+@given(strategies.from_regex(NAME, fullmatch=True), strategies.sampled_from([*DATA_KINDS.own]))
+@settings(max_examples=20)
+def test_names_are_labels_of_their_own(name: str, kind: str) -> None:
+    models = [word for model in ("gan", "gan-published", "dcgan-published") for word in ("--model", model)]
+    jobs = [each["metadata"]["name"] for each in listed(*models, "--data", f"{kind}:c", "--name", name)][2:5]
+    assert len({*jobs}) == 3
+    assert all(re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", job) for job in jobs), jobs
+
+
+def test_a_data_set_without_epochs_is_read_for_the_steps_of_the_profile() -> None:
+    (_, container), *_ = pods(objects("--data", "mnist:digits", "--profile", "smoke"))
+    training = parse_spec(container["command"][4])
+    assert (training.steps, training.warmup_steps, training.epochs) == (2, 1, None)
+
+
+def test_a_generator_that_cannot_take_a_data_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "shape_of", lambda _: {"channels": 1, "image_px": 30})
+    result = asked("--model", "dcgan", "--data", "mnist:digits")
+    assert result.exit_code == 2
+    assert "--model dcgan cannot be trained on mnist: dcgan cannot take images of 30 px" in result.output
 
 
 def test_the_worker_understands_what_the_pods_tell_it_and_both_mean_one_file() -> None:
@@ -117,6 +179,10 @@ def test_the_service_finds_the_pods_and_the_policy_covers_them_all() -> None:
         (("--model", "resnet50"), "the image holds no such generator"),
         (("--model", "nothing"), "the image holds no such generator"),
         (("--claim", "much"), "'much' is not an amount"),
+        (("--epochs", "50"), "--epochs is given without --data: drawn images have no epochs"),
+        (("--deadline", "50"), "'50' has no unit"),
+        (("--data", "mnist:a", "--data", "mnist:b"), "two data sets of one kind"),
+        *((("--data", text), "is not a data set on a claim") for text in WRONG),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_remedy(words: tuple[str, ...], message: str) -> None:

@@ -1,27 +1,36 @@
-"""``bench kubernetes pipeline``: a generator that is trained in a cluster and served there."""
+"""``bench kubernetes pipeline``: generators that are trained in a cluster and served there."""
 
 import json
+import math
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import click
 from pydantic import ValidationError
 
-from commands.kubernetes.lifecycle import RIGHTS, PipelinePart, address_of, ask, ensure, follow, parts_of, remove
-from commands.kubernetes.manifests import NAME, PORT, Pipeline, service, training
+from commands.kubernetes import lifecycle
+from commands.kubernetes.lifecycle import PipelinePart, address_of
+from commands.kubernetes.manifests import DATASET, NAME, PORT, Pipeline, PipelineModel, service, training
 from commands.lazy import SuggestingGroup
 from commands.output import Output
 from provisioning.kubernetes.cluster import Cluster
 from suite.errors import RequestError
+from suite.job.datasets import shape_of
 from suite.job.envelope import parse_bytes
-from suite.job.profiles import PROFILES, check_sizes
-from suite.registries import WORKLOADS
+from suite.job.profiles import PROFILES
+from suite.job.sharing import sizes_of
+from suite.registries import DATA_KINDS, WORKLOADS
+from suite.units import parse_duration_s
 
 _REMEDIES = {
     "name": "write lower-case letters, digits and hyphens: faces",
     "image": "write it by its digest: registry.example.org/virtbench@sha256:…",
 }
+_DATA = re.compile(
+    r"(?P<dataset>[\w-]+):(?P<directory>(?P<claim>[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)(/(?!\.\.?(/|$))[^/\x00-\x1f]+)*)/?"
+)
+"""A data set on a claim. Its path does not lead out of the claim."""
 
 
 class PipelineOutput(Output):
@@ -38,7 +47,7 @@ class PipelineOutput(Output):
 
 @click.group(cls=SuggestingGroup)
 def kubernetes() -> None:
-    """Train a generator in a Kubernetes cluster and serve it there.
+    """Train generators in a Kubernetes cluster and serve them there.
 
     \b
     Examples:
@@ -48,7 +57,7 @@ def kubernetes() -> None:
 
 @kubernetes.group(cls=SuggestingGroup)
 def pipeline() -> None:
-    """Create, show or remove a pipeline: a claim, a training Job, and a Deployment with a Service.
+    """Create, show or remove a pipeline: a claim, Jobs that train, and a Deployment with a Service.
 
     \b
     Examples:
@@ -85,7 +94,16 @@ def _place(command: Callable[..., None]) -> Callable[..., None]:
 @pipeline.command()
 @_place
 @click.option("--image", required=True, metavar="NAME@sha256:…", help="The suite's image in a registry, by its digest.")
-@click.option("--model", default="gan", show_default=True, help="The generator.")
+@click.option("--model", multiple=True, default=["gan"], show_default=True, help="A generator; repeat it for several.")
+@click.option(
+    "--data",
+    multiple=True,
+    metavar="KIND:CLAIM/PATH",
+    help="Train each generator on this data set, in a directory of an existing claim, which is mounted read-only; "
+    "repeat it for several. Default: drawn images.",
+)
+@click.option("--epochs", type=click.IntRange(1), help="Epochs of each data set, in place of the profile's steps.")
+@click.option("--deadline", default="24h", show_default=True, help="Time that each training may take: 90m, 24h.")
 @click.option(
     "--profile", default="quick", show_default=True, type=click.Choice(list(PROFILES)), help="Sizes and steps."
 )
@@ -103,12 +121,13 @@ def _place(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--storage-class", help="Class of the volume. Default: the cluster's.")
 @click.option("--dry-run", is_flag=True, help="Print the manifests for kubectl apply, without contacting a cluster.")
 def up(context: str | None, namespace: str | None, dry_run: bool, **given: str) -> None:
-    """Train a generator in a cluster, serve it, and request one test image. Existing objects are reused.
+    """Train generators in a cluster, serve them, and request a test image of each. Existing objects are reused.
 
     The pipeline stays until down removes it. An existing claim is used unchanged.
 
     \b
     Examples:
+      bench kubernetes pipeline up --image NAME@sha256:… --model gan --model dcgan --data mnist:sets/digits --epochs 50
       bench kubernetes pipeline up --image NAME@sha256:… --model dcgan --storage-class fast
       bench kubernetes pipeline up --image NAME@sha256:… --dry-run > pipeline.json
     """
@@ -118,7 +137,7 @@ def up(context: str | None, namespace: str | None, dry_run: bool, **given: str) 
         click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2))
         return
     cluster = Cluster.connect(context, namespace)
-    cluster.demand(RIGHTS)
+    cluster.demand(lifecycle.RIGHTS)
     try:
         _bring_up(cluster, requested)
     except KeyboardInterrupt:
@@ -127,16 +146,20 @@ def up(context: str | None, namespace: str | None, dry_run: bool, **given: str) 
         click.get_current_context().exit(128 + signal.SIGINT)
 
 
-def _checked(model: str, profile: str, memory: str, claim: str, **given: object) -> Pipeline:
+def _checked(
+    model: Sequence[str], data: Sequence[str], profile: str, memory: str, claim: str, deadline: str, **given: object
+) -> Pipeline:
     """Return the requested pipeline. Raises RequestError."""
-    able = [name for name in WORKLOADS.own if WORKLOADS.get(name).makes_images]
-    if model not in able:
-        raise RequestError(f"--model {model}: the image holds no such generator", remedy=f"use {' or '.join(able)}")
-    sizes = PROFILES[profile].sizes_of(model)
-    check_sizes(model, sizes, model)
+    if given["epochs"] and not data:
+        raise RequestError("--epochs is given without --data: drawn images have no epochs", remedy="add --data")
+    sets = [_data(text) for text in data] or [{"dataset": DATASET}]
+    if len({item["dataset"] for item in sets}) < len(sets):
+        raise RequestError("--data gives two data sets of one kind", remedy="use a pipeline of another --name for one")
+    models = [_model(name, profile, item) for item in sets for name in dict.fromkeys(model)]
     amounts = {"memory_bytes": parse_bytes(memory), "claim_bytes": parse_bytes(claim)}
+    amounts["deadline_s"] = math.ceil(parse_duration_s(deadline))
     try:
-        return Pipeline.model_validate({"model": model, "sizes": sizes, **amounts, **given})
+        return Pipeline.model_validate({"models": models, **amounts, **given})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0])
@@ -146,14 +169,43 @@ def _checked(model: str, profile: str, memory: str, claim: str, **given: object)
         ) from None
 
 
+def _data(text: str) -> dict[str, str]:
+    """Return the fields of a model that ``mnist:CLAIM/PATH`` gives. Raises RequestError."""
+    fields = _DATA.fullmatch(text)
+    if not fields or fields["dataset"] not in DATA_KINDS.own:
+        raise RequestError(
+            f"--data {text!r} is not a data set on a claim",
+            remedy=f"write it as mnist:CLAIM/PATH; the kinds are {', '.join(DATA_KINDS.own)}",
+        )
+    return fields.groupdict()
+
+
+def _model(name: str, profile: str, data: Mapping[str, str]) -> PipelineModel:
+    """Return a generator with its sizes. Raises RequestError if there is none, or if it cannot take the data set."""
+    able = [name for name in WORKLOADS.own if WORKLOADS.get(name).makes_images]
+    if name not in able:
+        raise RequestError(f"--model {name}: the image holds no such generator", remedy=f"use {' or '.join(able)}")
+    shape = shape_of(data["dataset"]) if "claim" in data and WORKLOADS.get(name).channels else {}
+    try:
+        return PipelineModel(model=name, sizes=sizes_of(PROFILES[profile], name, shape), **data)
+    except RequestError as error:
+        message = f"--model {name} cannot be trained on {data['dataset']}: {error.message}"
+        raise RequestError(message, remedy="leave one of them out, or use another --profile") from error
+
+
 def _bring_up(cluster: Cluster, requested: Pipeline) -> None:
-    for stage in (training(requested), service(requested)):
-        for manifest in stage:
-            ensure(cluster, manifest)
-        # The last of each is what the others are for. A ReadWriteOnce volume is on one node at a time: so one by one.
-        follow(cluster, requested.name, stage[-1], _note)
-    hindrance = ask(cluster, requested)
-    _note(f"not reachable from here: {hindrance}" if hindrance else "the service returned a test image")
+    manifests = [*training(requested), *service(requested)]
+    lifecycle.demand_claims(cluster, requested)
+    for manifest in manifests:  # all of them, before hours of training
+        lifecycle.ensure(cluster, manifest, create=False)
+    for manifest in manifests:
+        lifecycle.ensure(cluster, manifest)
+        # A ReadWriteOnce volume is on one node at a time: so one by one.
+        if manifest["kind"] in ("Job", "Deployment"):
+            lifecycle.follow(cluster, requested.name, manifest, _note)
+    hindrance = next(filter(None, (lifecycle.ask(cluster, requested, item) for item in requested.models)), None)
+    names = ", ".join(f"{item.model} {item.dataset}" for item in requested.models)
+    _note(f"not reachable from here: {hindrance}" if hindrance else f"the service returned a test image of {names}")
     click.echo(f"inside the cluster: {address_of(cluster, requested.name)}")
     forward = f"kubectl --context {cluster.context} -n {cluster.namespace} port-forward"
     click.echo(f"from here: {forward} service/{requested.name}-serve {PORT}")
@@ -163,7 +215,7 @@ def _bring_up(cluster: Cluster, requested: Pipeline) -> None:
 @_place
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(name: str, context: str | None, namespace: str | None, as_json: bool) -> None:
-    """Show the objects and the address of a pipeline.
+    """Show the objects and the address of a pipeline, and the times of its trainings.
 
     \b
     Examples:
@@ -171,7 +223,7 @@ def status(name: str, context: str | None, namespace: str | None, as_json: bool)
       bench kubernetes pipeline status --name faces --json
     """
     cluster = Cluster.connect(context, namespace)
-    parts = list(parts_of(cluster, name))
+    parts = list(lifecycle.parts_of(cluster, name))
     answers = any(part.kind == "Deployment" and part.state == "ready" for part in parts)
     address = address_of(cluster, name) if answers else None
     if as_json:
@@ -180,22 +232,22 @@ def status(name: str, context: str | None, namespace: str | None, as_json: bool)
         ).tell()
         return
     for part in parts:
-        click.echo(f"{part.kind} {part.name}: {part.state} {part.reason}".rstrip())
+        click.echo(f"{part.kind} {part.name}: {part.state} {part.trained or part.reason}".rstrip())
     click.echo(f"inside the cluster: {address}" if address else "it does not answer" if parts else "nothing is there")
 
 
 @pipeline.command()
 @_place
-@click.option("--claim", is_flag=True, help="Also remove the claim with the model.")
+@click.option("--claim", is_flag=True, help="Also remove the claim with the models.")
 def down(name: str, context: str | None, namespace: str | None, claim: bool) -> None:
-    """Remove exactly the objects with the labels of a pipeline. The claim with the model needs --claim.
+    """Remove exactly the objects with the labels of a pipeline. The claim with the models needs --claim.
 
     \b
     Examples:
       bench kubernetes pipeline down
       bench kubernetes pipeline down --name faces --claim
     """
-    removed = remove(Cluster.connect(context, namespace), name, claim=claim)
+    removed = lifecycle.remove(Cluster.connect(context, namespace), name, claim=claim)
     click.echo("\n".join(f"removed {item}" for item in removed) or "nothing is there")
 
 

@@ -4,19 +4,24 @@ import json
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from commands.kubernetes.manifests import COMPONENT, DATASET, PORT, Pipeline, labels_of
+from commands.kubernetes.manifests import COMPONENT, PORT, Pipeline, PipelineModel, labels_of
 from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, Cluster, Object
 from provisioning.kubernetes.opening import SCHEDULED_WITHIN_S
 from provisioning.kubernetes.owned import not_found_is_fine, remove_selected
 from provisioning.kubernetes.refusals import ApiError, AwayError, fault, refused_as_request
 from provisioning.kubernetes.states import JobState, condition, events_of
 from suite.errors import MeasurementError, RequestError
+from suite.part import Count, Seconds
+from suite.units import count
+from suite.untrusted.parse import parse_object
 
 KINDS = {
     "Deployment": "apps/v1/deployments",
@@ -27,6 +32,25 @@ KINDS = {
 }
 """The kinds of a pipeline's objects, in the order in which they are removed."""
 State = Literal["waiting", "running", "ready", "complete", "failed"]
+
+
+class TrainedModel(BaseModel):
+    """A training as the worker reports it at its end; the file of the model and ``GET /models`` have the same."""
+
+    model_config = ConfigDict(frozen=True)
+
+    epoch_s: tuple[Seconds, ...]
+    training_s: Seconds
+    steps: Count
+    losses: dict[str, float]
+    """The losses of the last step."""
+    data: dict[str, str | int] | None
+    """The kind, images and digest of the data set; None for drawn images, which have no epochs either."""
+    peak_memory_bytes: Count | None
+
+    def __str__(self) -> str:
+        epochs = f"{count(len(self.epoch_s), 'epoch')}, median {median(self.epoch_s):.2f} s, " if self.epoch_s else ""
+        return f"{epochs}{count(self.steps, 'step')} in {self.training_s:.1f} s"
 
 
 class PipelinePart(BaseModel):
@@ -40,6 +64,8 @@ class PipelinePart(BaseModel):
     """``ready`` is a claim with a volume, a Deployment that answers, or an object that is simply there."""
     reason: str = ""
     """The node, what it waits for, or why it failed."""
+    trained: TrainedModel | None = None
+    """The training of a complete Job; None if its log is gone."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +82,18 @@ class FollowedPart:
 def parts_of(cluster: Cluster, name: str) -> Iterator[PipelinePart]:
     for kind, path in KINDS.items():
         for live in cluster.listed(path, labels_of(name)):
-            yield seen(cluster, name, kind, live).part
+            followed = seen(cluster, name, kind, live)
+            complete = followed.pod if followed.part.state == "complete" else None
+            yield followed.part.model_copy(update={"trained": complete and _trained(cluster, complete)})
+
+
+def _trained(cluster: Cluster, pod: str) -> TrainedModel | None:
+    """Return the training that the last line of a pod's log reports; None if it does not."""
+    try:
+        last = cluster.get(cluster.path("pods", pod, part="log"), tailLines=1)
+        return TrainedModel.model_validate(last.get("trained"))
+    except (MeasurementError, ValueError):
+        return None
 
 
 _CLAIMS: dict[str, State] = {"Bound": "ready", "Lost": "failed"}
@@ -71,7 +108,8 @@ def seen(cluster: Cluster, name: str, kind: str, live: Object) -> FollowedPart:
         return FollowedPart(PipelinePart(**about, state=_CLAIMS.get(phase, "waiting"), reason=phase))
     if kind not in ("Job", "Deployment"):
         return FollowedPart(PipelinePart(**about, state="ready"))
-    pods = cluster.listed("v1/pods", {**labels_of(name), COMPONENT: "train" if kind == "Job" else "serve"})
+    own = {"job-name": about["name"]} if kind == "Job" else {COMPONENT: "serve"}
+    pods = cluster.listed("v1/pods", {**labels_of(name), **own})
     if kind == "Deployment" and status.get("readyReplicas"):
         return FollowedPart(PipelinePart(**about, state="ready"))
     if kind == "Deployment" and (refused := condition(live, "ReplicaFailure")):
@@ -108,20 +146,35 @@ INTERNAL_ERROR = 500
 _REMEDIES = {
     "unschedulable": "free what is missing, and the same command continues; or remove it with down and request less",
     "killed": "remove the pipeline with bench kubernetes pipeline down, and give it more with --memory",
+    "timeout": "remove the pipeline with bench kubernetes pipeline down, and give it fewer --epochs or more --deadline",
 }
 _AGAIN = "fix the cause, remove the pipeline with bench kubernetes pipeline down, and bring it up again"
 
 
-def ensure(cluster: Cluster, manifest: Object) -> None:
+def demand_claims(cluster: Cluster, pipeline: Pipeline) -> None:
+    """Raise RequestError unless the claims of the data sets are there: a pod would wait for one without an end."""
+    for claim in filter(None, {item.claim for item in pipeline.models}):
+        if _live(cluster, cluster.path("persistentvolumeclaims", claim)) is None:
+            raise RequestError(
+                f"there is no claim {claim} in the namespace {cluster.namespace}",
+                remedy=f"kubectl -n {cluster.namespace} get pvc lists the claims; name one with --data KIND:CLAIM/PATH",
+            )
+
+
+def ensure(cluster: Cluster, manifest: Object, *, create: bool = True) -> None:
     """Create an object unless it is there. Raises RequestError where another one has its name, or it is refused."""
-    live = None
-    with not_found_is_fine():
-        live = cluster.get(f"{cluster.path_of(manifest)}/{manifest['metadata']['name']}")
+    live = _live(cluster, f"{cluster.path_of(manifest)}/{manifest['metadata']['name']}")
     with refused_as_request():
-        if live is None:
-            cluster.create(manifest)
-        else:
+        if live is not None:
             _refuse_other(cluster, manifest, live)
+        elif create:
+            cluster.create(manifest)
+
+
+def _live(cluster: Cluster, path: str) -> Object | None:
+    with not_found_is_fine():
+        return cluster.get(path)
+    return None
 
 
 def _refuse_other(cluster: Cluster, manifest: Object, live: Object) -> None:
@@ -197,6 +250,7 @@ def _failure(cluster: Cluster, followed: FollowedPart, fault: MeasurementError) 
             output.extend(cluster.log_lines(followed.pod, SAID_WITHIN_S))
         except MeasurementError:  # a container that was never started has no log
             output.clear()
+    fault = _reported(output) or fault
     return MeasurementError(
         f"{followed.part.kind} {followed.part.name}: {fault.message}",
         kind=fault.kind,
@@ -205,14 +259,25 @@ def _failure(cluster: Cluster, followed: FollowedPart, fault: MeasurementError) 
     )
 
 
-def ask(cluster: Cluster, pipeline: Pipeline) -> str | None:
+def _reported(output: Iterable[str]) -> MeasurementError | None:
+    """Return the error that the worker reports in its log; None if there is none."""
+    for line in output:
+        with suppress(ValueError):
+            event = parse_object(line)
+            if event.get("event") == "error":
+                remedy = f"{event['remedy']}; then {_AGAIN}" if event.get("remedy") else None
+                return MeasurementError(str(event.get("message")), kind=str(event.get("kind")), remedy=remedy)
+    return None
+
+
+def ask(cluster: Cluster, pipeline: Pipeline, item: PipelineModel) -> str | None:
     """Ask the Service for one image through the API server; return why it cannot be asked from here.
 
     Raises MeasurementError if the answer is no image.
     """
     path = cluster.path("services", f"{pipeline.name}-serve:http", part="proxy/generate")
     try:
-        answer = cluster.request("POST", path, {"dataset": DATASET, "model": pipeline.model})
+        answer = cluster.request("POST", path, {"dataset": item.dataset, "model": item.model})
     except AwayError as error:  # a network policy lets the request run out of time
         return error.message
     except ApiError as error:

@@ -1,9 +1,11 @@
 """The manifests of a pipeline from claim to image: pure functions of the request.
 
-A Job trains a generator and writes it to a volume; a Deployment mounts the volume read-only, loads the numbers without
-running code, and answers on port 5000. Both run the image of the targets, as nobody, with what a pod can do without.
+A Job for each generator trains it and writes it to a volume; a Deployment mounts the volume read-only, loads the
+numbers without running code, and answers on port 5000. All run the image of the targets, as nobody, with what a pod can
+do without. A data set is on a claim of the user's, which is mounted read-only.
 """
 
+import hashlib
 import json
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -15,29 +17,44 @@ from provisioning.kubernetes.pod import PodVolume, job_manifest, pod_template
 from provisioning.nodes import IMAGE_PYTHON
 from suite.job.profiles import Sizes
 from suite.part import Part
-from suite.registries import WORKLOADS
+from suite.registries import DATA_KINDS, WORKLOADS
 
 NAME = r"^[a-z]([-a-z0-9]{0,40}[a-z0-9])?$"
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany"]
 PORT = 5000
 DATASET = "synthetic"
-"""The images that it trains on are drawn."""
-_MODEL, _PLACE = "/model", "/model/generator.pt"
+"""The name of the data set of generators that are trained on drawn images."""
+_MODEL, _DATA = "/model", "/data"
 INSTANCE, COMPONENT = "app.kubernetes.io/instance", "app.kubernetes.io/component"
 """The labels with the name of the pipeline, and with ``train`` or ``serve``: the first is applied before the second."""
 _FIRST_ANSWER_S, _PROBED_EVERY_S = 600, 5
 """How long loading may take, on a slow node."""
 
 
+class PipelineModel(Part):
+    """A generator, and the data set that it is trained on."""
+
+    model: str
+    sizes: Sizes
+    dataset: str = DATASET
+    claim: str = ""
+    """The claim of the user's that holds the data set; empty for drawn images."""
+    directory: str = ""
+    """The directory of the data set: the claim, and the path on it."""
+
+
 class Pipeline(Part):
-    """A pipeline of one generator."""
+    """A pipeline of generators, each trained by a Job, and all of them served."""
 
     name: Annotated[str, Field(pattern=NAME)]
     """The beginning of all names, and the value of the label that all objects have."""
     image: Annotated[str, Field(pattern=r"^[\w.:/-]+@sha256:[0-9a-f]{64}$")]
     """The image of the targets in a registry, by its digest: a tag could be moved between training and service."""
-    model: str
-    sizes: Sizes
+    models: tuple[PipelineModel, ...]
+    epochs: Annotated[int, Field(gt=0)] | None
+    """The epochs of the data sets; None for the steps of the sizes."""
+    deadline_s: Annotated[int, Field(gt=0)]
+    """The time that each training may take."""
     seed: int
     cpus: Annotated[int, Field(gt=0)]
     memory_bytes: Annotated[int, Field(gt=0)]
@@ -56,44 +73,61 @@ def labels_of(name: str) -> dict[str, str]:
 
 
 def training(pipeline: Pipeline) -> list[Object]:
-    """Return the claim, the network policy, and the Job that writes the model to the claim."""
-    spec = {
-        "workload": WORKLOADS.place(pipeline.model),
-        **pipeline.sizes.model_dump(),
-        **_common(pipeline),
-        "recipe": "reference",
-        "devices": 1,
-        "parallel": "none",
-    }
+    """Return the claim, the network policy, and the Jobs that write the models to the claim."""
     claim_class = {"storageClassName": pipeline.storage_class} if pipeline.storage_class else {}
     claim = {
         "accessModes": [pipeline.access_mode],
         "resources": {"requests": {"storage": str(pipeline.claim_bytes)}},
         **claim_class,
     }
-    name, labels = f"{pipeline.name}-train", {**pipeline.labels, COMPONENT: "train"}
-    template = _pod(pipeline, "train", ["--train", json.dumps(spec)], read_only=False)
     return [
         _object(pipeline, "train", "v1", "PersistentVolumeClaim", "model", claim),
         _object(pipeline, "train", "networking.k8s.io/v1", "NetworkPolicy", "network", _policy(pipeline)),
-        # The training is deterministic: one that fails twice would fail again.
-        job_manifest(name, labels, template, retries=1),
+        *(_job(pipeline, item) for item in pipeline.models),
     ]
 
 
+def _job(pipeline: Pipeline, item: PipelineModel) -> Object:
+    spec: Object = {
+        **item.sizes.model_dump(),
+        **_generator(pipeline, item),
+        "threads": pipeline.cpus,
+        "device": "cpu",
+        "recipe": "reference",
+        "devices": 1,
+        "parallel": "none",
+    }
+    volumes = []
+    if item.claim:
+        reading = {"loader_workers": pipeline.cpus, "decoder": "auto", "crop": WORKLOADS.get(item.model).crop}
+        directory = {"directory": f"{_DATA}/{item.directory}"}
+        spec["data"] = {"kind": DATA_KINDS.place(item.dataset), **directory, **reading}
+        claim = {"persistentVolumeClaim": {"claimName": item.claim, "readOnly": True}}
+        volumes.append(PodVolume("data", claim, f"{_DATA}/{item.claim}", read_only=True))
+    if pipeline.epochs:
+        spec |= {"epochs": pipeline.epochs, "steps": 0, "warmup_steps": 0, "within_s": pipeline.deadline_s}
+    template = _pod(pipeline, "train", ["--train", json.dumps(spec)], volumes)
+    name, labels = f"{pipeline.name}-train-{item.model}-{item.dataset}", {**pipeline.labels, COMPONENT: "train"}
+    if len(name) > 63:  # it becomes a label of the pods
+        name = f"{name[:54].rstrip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    # The training is deterministic: one that fails twice would fail again.
+    return job_manifest(name, labels, template, retries=1, activeDeadlineSeconds=pipeline.deadline_s)
+
+
 def service(pipeline: Pipeline) -> list[Object]:
-    """Return the Deployment that loads the model, and its Service."""
+    """Return the Deployment that loads the models, and its Service."""
+    first, *others = (
+        {**_generator(pipeline, item), "dataset": item.dataset, "model": item.model} for item in pipeline.models
+    )
     spec = {
-        "workload": WORKLOADS.place(pipeline.model),
-        **pipeline.sizes.model_dump(include={"image_px"}),
-        "channels": pipeline.sizes.channels or 3,
-        **_common(pipeline),
-        "dataset": DATASET,
-        "model": pipeline.model,
+        **first,
+        "others": others,
+        "threads": pipeline.cpus,
+        "device": "cpu",
         "address": "0.0.0.0",  # noqa: S104 (all addresses of the pod; the policy limits the clients)
         "port": PORT,
     }
-    template = _pod(pipeline, "serve", ["--serve", json.dumps(spec)], read_only=True)
+    template = _pod(pipeline, "serve", ["--serve", json.dumps(spec)])
     (container,) = template["spec"]["containers"]
     health = {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": _PROBED_EVERY_S}
     container |= {
@@ -117,16 +151,19 @@ def service(pipeline: Pipeline) -> list[Object]:
     ]
 
 
-def _common(pipeline: Pipeline) -> Object:
-    """Return the keys that the specifications of both programs have."""
-    return {"threads": pipeline.cpus, "seed": pipeline.seed, "device": "cpu", "model_file": _PLACE}
+def _generator(pipeline: Pipeline, item: PipelineModel) -> Object:
+    """Return the keys of a generator that the specifications of both programs have."""
+    file = f"{_MODEL}/{item.model}-{item.dataset}.pt"
+    shape = {"image_px": item.sizes.image_px, "channels": item.sizes.channels or 3}
+    return {"workload": WORKLOADS.place(item.model), "seed": pipeline.seed, "model_file": file, **shape}
 
 
-def _pod(pipeline: Pipeline, part: str, words: Sequence[str], *, read_only: bool) -> Object:
+def _pod(pipeline: Pipeline, part: str, words: Sequence[str], volumes: Sequence[PodVolume] = ()) -> Object:
     """Return the template of a pod that runs the worker."""
-    interpreter, python_path = IMAGE_PYTHON
+    (interpreter, python_path), read_only = IMAGE_PYTHON, part == "serve"
     variables = {"PYTHONPATH": python_path, "HOME": "/tmp", "OMP_NUM_THREADS": str(pipeline.cpus)}  # noqa: S108 (inside)
     claim = {"persistentVolumeClaim": {"claimName": f"{pipeline.name}-model", "readOnly": read_only}}
+    tmp = PodVolume("tmp", {"emptyDir": {}}, "/tmp")  # noqa: S108 (inside)
     return pod_template(
         {
             "name": part,
@@ -136,7 +173,7 @@ def _pod(pipeline: Pipeline, part: str, words: Sequence[str], *, read_only: bool
             "securityContext": {"readOnlyRootFilesystem": True},
         },
         {"cpu": str(pipeline.cpus), "memory": str(pipeline.memory_bytes)},
-        [PodVolume("model", claim, _MODEL, read_only=read_only), PodVolume("tmp", {"emptyDir": {}}, "/tmp")],  # noqa: S108 (inside)
+        [PodVolume("model", claim, _MODEL, read_only=read_only), tmp, *volumes],
         {**pipeline.labels, COMPONENT: part},
         restartPolicy="Never" if part == "train" else "Always",
     )

@@ -63,10 +63,12 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
     memory = {"medium": "Memory", "sizeLimit": f"{(spec.memory_bytes or 0) // 2 // MIB}Mi"}
     paths = (SHARED_MEMORY, *TMPFS)
     volumes = [PodVolume(path.strip("/").replace("/", "-"), {"emptyDir": memory}, path) for path in paths]
+    security = as_nobody("RuntimeDefault" if spec.seccomp else "Unconfined")
     if spec.data:
         directory, target, writable = spec.data
         source: Object = {"hostPath": {"path": directory, "type": "Directory"}}
         if writable and placement.storage_class:
+            security["fsGroup"] = USER  # a claim's volume is root's until then
             source = {"ephemeral": {"volumeClaimTemplate": {"spec": _claim(placement.storage_class)}}}
         volumes.append(PodVolume("data", source, target, read_only=not writable))
     template = pod_template(
@@ -88,7 +90,7 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
         hostPID=False,
         hostIPC=False,
         shareProcessNamespace=False,
-        securityContext=as_nobody("RuntimeDefault" if spec.seccomp else "Unconfined"),
+        securityContext=security,
         **({"runtimeClassName": placement.runtime_class} if placement.runtime_class else {}),
     )
     template["metadata"] |= {"name": spec.name, "ownerReferences": owners()}

@@ -75,7 +75,9 @@ class JobState:
         if end and end["type"] == "Complete":
             return cls(**about, state="complete", reason="")
         if end:
-            why = now.failure or fault("engine", str(end.get("message", "no pod says why")))
+            late = end.get("reason") == "DeadlineExceeded"  # its pods are removed then
+            ended = fault("timeout" if late else "engine", str(end.get("message", "no pod says why")))
+            why = ended if late else now.failure or ended
             return cls(**about, state="failed", reason=why.message, failure=why)
         if now.state == "ended":  # the Job decides whether there is another pod
             return cls(**about, state="waiting", reason=now.reason)

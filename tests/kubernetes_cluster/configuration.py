@@ -82,6 +82,7 @@ def _kubelet(node: Node, reserved_cpus: Sequence[int]) -> dict[str, Any]:
             "x509": {"clientCAFile": str(CA)},
         },
         "authorization": {"mode": "Webhook"},
+        "featureGates": {"GenericEphemeralVolume": True},
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{node.namespace}",
         "cgroupsPerQOS": True,

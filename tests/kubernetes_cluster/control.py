@@ -18,8 +18,8 @@ from tests.kubernetes_cluster.layout import (
     SERVICES,
 )
 
-# Without it 1.20 drops ttlSecondsAfterFinished in silence.
-GATES = "--feature-gates=TTLAfterFinished=true"
+# Without them 1.20 drops ttlSecondsAfterFinished and ephemeral claims in silence.
+GATES = "--feature-gates=TTLAfterFinished=true,GenericEphemeralVolume=true"
 ETCD = [
     f"--data-dir={RUN}/etcd",
     f"--listen-client-urls={ETCD_CLIENTS}",
@@ -71,7 +71,7 @@ def start(cpus: Sequence[int], wait_for: Callable[[str, Callable[[], bool]], Non
     # of that is a missing service account.
     wait_for("API server", lambda: kubectl("get", "--raw", "/readyz").returncode == 0)
     spawn("kube-controller-manager", [*pinned, *_controller("kube-controller-manager", 10257), *CONTROLLER_MANAGER])
-    spawn("kube-scheduler", [*pinned, *_controller("kube-scheduler", 10259)])
+    spawn("kube-scheduler", [*pinned, *_controller("kube-scheduler", 10259), GATES])
 
 
 def _controller(name: str, port: int) -> list[str]:

@@ -243,13 +243,19 @@ def test_a_file_that_is_no_model_is_refused_and_none_of_its_code_run(
             loaded(tmp_path / file, "worker.workloads.vae:VAE", 28, 1)
 
 
-def test_a_service_of_its_own_ends_when_it_is_told() -> None:
+def test_a_service_of_several_generators_answers_for_each_and_ends_when_it_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = int(listener.getsockname()[1])
-    spec = {**asdict(serve_spec("worker.workloads.adversarial:GAN", 28, 1)), "port": port}
+    other = {"workload": "worker.workloads.dcgan:DCGAN", "dataset": "cifar10", "model": "dcgan", "seed": 1}
+    others = [{**other, "image_px": 32, "channels": 3}]
+    spec = {**asdict(serve_spec("worker.workloads.adversarial:GAN", 28, 1)), "port": port, "others": others}
     argv = [sys.executable, "-m", "worker", "--serve", json.dumps(spec)]
     with subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
         wait_for_answer(load(port, patience_s=60))
+        for dataset, model, size in (("synthetic", "gan", 28), ("cifar10", "dcgan", 32)):
+            with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as peer:
+                peer.request("POST", "/generate", json.dumps({"dataset": dataset, "model": model}))
+                assert Image.open(io.BytesIO(peer.getresponse().read())).size == (size, size)
         process.terminate()
         said = process.communicate(timeout=60)[0].decode()
     assert process.returncode == 0

@@ -23,7 +23,7 @@ from suite.untrusted.grid import MOST_PIXEL_BYTES, MOST_PNG_BYTES
 from worker.data.decode import scale_of
 from worker.probes.probe import Measured, Reading, median
 from worker.protocol import JobError
-from worker.spec import ServeSpec
+from worker.spec import GeneratorSpec
 from worker.training.build import build_network
 from worker.training.device import Device
 from worker.weights import DAMAGED, read_tensors, weights_sha256, write_whole
@@ -47,7 +47,7 @@ class Generator:
     """What the training took, as its file tells."""
 
     @classmethod
-    def loaded(cls, spec: ServeSpec, device: Device) -> "Generator":
+    def loaded(cls, spec: GeneratorSpec, device: Device) -> "Generator":
         """Return one with the weights of the model's file, or without one drawn from the seed. Raises JobError."""
         workload = spec.load_workload()
         network = build_network(workload, spec.shape, spec.seed)

@@ -133,12 +133,14 @@ def run(spec: ServeSpec, events: Events, wait: Callable[[], object]) -> None:
     facts = prepare(1, spec.device)
     events.emit("environment", environment={**collect(), **facts, "threads": spec.threads})
     (device,) = open_devices(spec.device, 1)
-    generator = Generator.loaded(spec, device)
+    generators = {(each.dataset, each.model): Generator.loaded(each, device) for each in (spec, *spec.others)}
     # It would tell of every request that finds others before it, which at saturation is each of them.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-    key = spec.dataset, spec.model
     server = waitress.create_server(
-        Service({key: generator.tokens if spec.tokens else generator}, {key: generator.training}),
+        Service(
+            {key: each.tokens if each.shape.tokens else each for key, each in generators.items()},
+            {key: each.training for key, each in generators.items()},
+        ),
         host=spec.address,
         port=spec.port,
         threads=spec.threads,

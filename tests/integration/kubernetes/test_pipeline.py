@@ -1,28 +1,39 @@
-"""The pipeline in a genuine cluster: from a claim to an image, and nothing left."""
+"""The pipeline in a genuine cluster: from claims to images, and nothing left."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from provisioning.images.image import current
 from provisioning.kubernetes.cluster import Cluster, Object
 from provisioning.kubernetes.node import ctr, local_name
+from tests.integration.browser import Tab, serving
+from tests.integration.test_web import browser, place, site
 from tests.kubernetes_cluster import cluster as fixture
 from tests.kubernetes_cluster.control import kubectl
+from tests.kubernetes_cluster.layout import PROGRAMS
+from worker.data.listing import entries_of, identify
+
+__all__ = ["browser", "place", "site"]
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 BENCH = (sys.executable, str(Path(__file__).parents[3] / "cli.py"), "kubernetes", "pipeline")
 CLASSES, VOLUMES = "/apis/storage.k8s.io/v1/storageclasses", "/api/v1/persistentvolumes"
 NAME = "pipeline-test"
+SETS = f"{NAME}-sets"
+PAIRS = [(dataset, model) for dataset in ("mnist", "cifar10") for model in ("gan", "dcgan")]
 
 
 def bench(command: str, *words: str, returncode: int = 0) -> "subprocess.CompletedProcess[str]":
     argv = [*BENCH, command, "--name", NAME, *words]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=360)
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=900)
     assert done.returncode == returncode, f"{done.stdout[-1000:]}{done.stderr[-3000:]}"
     return done
 
@@ -48,23 +59,115 @@ def image(cluster: fixture.Cluster) -> str:
 
 @pytest.fixture
 def storage_class(cluster: fixture.Cluster, api: Cluster, tmp_path: Path) -> Iterator[str]:
-    """A class with one volume: a directory, seen by the first node."""
+    """A class with two volumes, each a directory seen by the first node: for models, and to read data from."""
     affinity = {"key": "kubernetes.io/hostname", "operator": "In", "values": [cluster.nodes[0]]}
-    volume = {
-        "capacity": {"storage": "20Gi"},
-        "accessModes": ["ReadWriteOnce"],
-        "persistentVolumeReclaimPolicy": "Retain",
-        "storageClassName": NAME,
-        "local": {"path": str(tmp_path)},
-        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [affinity]}]}},
-    }
-    named: Object = {"metadata": {"name": NAME}}
+    for name, mode, path in ((NAME, "ReadWriteOnce", tmp_path / "models"), (SETS, "ReadOnlyMany", tmp_path / "sets")):
+        path.mkdir()
+        volume = {
+            "capacity": {"storage": "20Gi"},
+            "accessModes": [mode],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": NAME,
+            "local": {"path": str(path)},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [affinity]}]}},
+        }
+        named: Object = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}}
+        api.request("POST", VOLUMES, {**named, "spec": volume})
     local = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
-    api.request("POST", CLASSES, {**named, "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", **local})
-    api.request("POST", VOLUMES, {**named, "apiVersion": "v1", "kind": "PersistentVolume", "spec": volume})
+    named = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": NAME}}
+    api.request("POST", CLASSES, {**named, **local})
     yield NAME
-    for path in (VOLUMES, CLASSES):
-        api.request("DELETE", f"{path}/{NAME}")
+    for url in (f"{VOLUMES}/{NAME}", f"{VOLUMES}/{SETS}", f"{CLASSES}/{NAME}"):
+        api.request("DELETE", url)
+
+
+@pytest.fixture
+def sets(api: Cluster, storage_class: str, tmp_path: Path) -> Iterator[Path]:
+    """The directory behind a claim with MNIST and CIFAR-10, generated in their formats."""
+    for kind in ("mnist", "cifar10"):
+        make = [*BENCH[:2], "data", "make", "--format", kind, "--images", "60", "--out", str(tmp_path / "sets" / kind)]
+        subprocess.run(make, check=True, capture_output=True)
+    claim = {
+        "accessModes": ["ReadOnlyMany"],
+        "storageClassName": storage_class,
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    named = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": SETS}}
+    api.create({**named, "spec": claim})
+    yield tmp_path / "sets"
+    api.delete("v1/persistentvolumeclaims", SETS)
+
+
+@contextmanager
+def forwarded(cluster: fixture.Cluster) -> Iterator[str]:
+    """Yield the address on this host at which the pipeline's service answers."""
+    argv = [
+        f"{PROGRAMS}/kubectl",
+        f"--kubeconfig={cluster.kubeconfig}",
+        "port-forward",
+        f"service/{NAME}-serve",
+        ":5000",
+    ]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        try:
+            yield f"http://{process.stdout.readline().split()[2]}"
+        finally:
+            process.terminate()
+
+
+def choose(page: Tab, address: str, dataset: str, model: str) -> None:
+    """Choose a model on the page, and check its image and its three numbers."""
+    page.open(f"{address}/generate")
+    page.run(f"document.getElementById('model').value = '{dataset} {model}'")
+    page.run("document.getElementById('seed').value = 7; document.querySelector('main button').click()")
+    page.wait(f"document.querySelectorAll('main img[alt^=\"{dataset} {model} with seed 7\"]').length == 1")
+    width = {"mnist": 28, "cifar10": 32}[dataset]
+    assert page.run("[...document.images].map((image) => image.naturalWidth)") == [width]
+    text = page.run("document.body.innerText")
+    assert all(number in text for number in (" s, mean of 2", " ms", " MiB")), text
+
+
+@pytest.mark.timeout(1800)
+def test_four_models_of_two_data_sets_are_trained_and_chosen_on_the_page(
+    cluster: fixture.Cluster, api: Cluster, image: str, storage_class: str, sets: Path, tmp_path: Path, request: Any
+) -> None:
+    asked = ("--image", image, "--profile", "smoke", "--storage-class", storage_class, "--epochs", "2")
+    other = bench("up", *asked, "--data", f"mnist:{SETS}/cifar10", returncode=1)
+    assert f"/data/{SETS}/cifar10 is no readable data set of kind mnist: there is no" in other.stderr
+    assert "what to do: put the four files" in other.stderr
+    bench("down")
+    late = bench("up", *asked, "--data", f"mnist:{SETS}/mnist", "--deadline", "1s", returncode=1)
+    assert f"Job {NAME}-train-gan-mnist: Job was active longer than specified deadline" in late.stderr
+    bench("down")
+    missing = bench("up", *asked, "--data", "mnist:no-such-claim/mnist", returncode=2)
+    assert "there is no claim no-such-claim in the namespace default" in missing.stderr
+    words = ("--model", "gan", "--model", "dcgan", "--data", f"mnist:{SETS}/mnist", "--data", f"cifar10:{SETS}/cifar10")
+    up = bench("up", *asked, *words)
+    assert "returned a test image of gan mnist, dcgan mnist, gan cifar10, dcgan cifar10" in up.stderr
+    jobs = [part for part in json.loads(bench("status", "--json").stdout)["parts"] if part["kind"] == "Job"]
+    told = {part["name"]: part["trained"] for part in jobs}
+    listed = api.get(api.path("services", f"{NAME}-serve:http", part="proxy/models"))["models"]
+    assert [(entry["dataset"], entry["model"]) for entry in listed] == PAIRS
+    for entry, (dataset, model) in zip(listed, PAIRS, strict=True):
+        assert told[f"{NAME}-train-{model}-{dataset}"].items() <= entry.items()
+        assert (len(entry["epoch_s"]), entry["steps"]) == (2, 30)
+        sha256 = identify(sets / dataset, [*entries_of(sets / dataset)])[1]
+        assert entry["data"] == {"kind": dataset, "images": 60, "digest": "contents", "sha256": sha256}
+        assert entry["peak_memory_bytes"] > 100 << 20
+    assert bench("status").stdout.count("complete 2 epochs, median ") == 4
+    if shutil.which("chromium"):
+        page, services, results = request.getfixturevalue("browser"), tmp_path / "services.toml", tmp_path / "results"
+        results.mkdir()
+        with forwarded(cluster) as address:
+            services.write_text(f'cluster = "{address}"\n')
+            with serving(results, "--services", str(services)) as (welcome, _):
+                page.enter(welcome)
+                for pair in PAIRS:
+                    choose(page, welcome.partition("/?")[0], *pair)
+    bench("down", "--claim")
+    assert json.loads(bench("status", "--json").stdout)["parts"] == []
+    assert api.get(api.path("persistentvolumeclaims", SETS))["status"]["phase"] == "Bound", "it is the user's"
 
 
 @pytest.mark.timeout(420)
@@ -78,9 +181,9 @@ def test_from_a_claim_to_an_image_and_nothing_is_left(
     bench("down")
     # The claim has stayed, and is taken.
     up = bench("up", *asked)
-    assert f"Job {NAME}-train: complete" in up.stderr
+    assert f"Job {NAME}-train-gan-synthetic: complete" in up.stderr
     assert "the service returned a test image" in up.stderr
-    assert (tmp_path / "generator.pt").stat().st_size > 0
+    assert (tmp_path / "models/gan-synthetic.pt").stat().st_size > 0
     found = json.loads(bench("status", "--json").stdout)
     assert {part["kind"]: part["state"] for part in found["parts"]} == {
         "Deployment": "ready",

@@ -74,6 +74,29 @@ def lab(kubeconfig: None) -> Iterator[Cluster]:  # noqa: ARG001 (the cluster tha
     fixture.wait_for("end of the namespace", lambda: "lab" not in names(found.get("/api/v1/namespaces")))
 
 
+@pytest.fixture
+def storage_class(cluster: fixture.Cluster, tmp_path: Path) -> Iterator[str]:
+    """A class with a volume, a directory that the first node sees."""
+    api, classes, volumes = Cluster.connect(), "/apis/storage.k8s.io/v1/storageclasses", "/api/v1/persistentvolumes"
+    affinity = {"key": "kubernetes.io/hostname", "operator": "In", "values": [cluster.nodes[0]]}
+    local = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
+    named = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "by-hand"}}
+    api.request("POST", classes, {**named, **local})
+    volume = {
+        "capacity": {"storage": "20Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "persistentVolumeReclaimPolicy": "Retain",
+        "storageClassName": "by-hand",
+        "local": {"path": str(tmp_path)},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [affinity]}]}},
+    }
+    meta = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "by-hand"}}
+    api.request("POST", volumes, {**meta, "spec": volume})
+    yield "by-hand"
+    for path in (volumes, classes):
+        api.request("DELETE", f"{path}/by-hand")
+
+
 def names(listed: Object) -> list[str]:
     return [each["metadata"]["name"] for each in listed["items"]]
 
@@ -128,6 +151,25 @@ def test_a_pod_is_measured_beside_the_others_on_the_same_cpus(
     assert record.resources.serving is not None
     assert record.resources.serving.cpu_s
     assert left() == []
+
+
+@pytest.mark.timeout(900)
+def test_checkpoints_are_written_to_a_claim_of_the_storage_class(
+    given: dict[str, str], storage_class: str, tmp_path: Path
+) -> None:
+    asked = [*words(given, tmp_path / "one"), "--checkpoint", "fsync", "--checkpoint-every", "1", "--model", "gan"]
+    asked += ["--blocks", "1", "--warmup-blocks", "0", "--storage-class"]
+    absent = subprocess.run([*asked, "absent"], check=False, capture_output=True, text=True)
+    assert absent.returncode == 2
+    assert "the cluster has no storage class absent" in absent.stderr
+    assert f"choose --storage-class from: {storage_class}" in absent.stderr
+    (trained,) = measured([*asked, storage_class], tmp_path / "one")
+    assert trained.outcome.status == "ok"
+    assert trained.epochs
+    assert trained.epochs.checkpoints
+    assert trained.epochs.checkpoints.filesystem
+    claims = Cluster.connect().get("/api/v1/persistentvolumeclaims")
+    assert names(claims) == []
 
 
 @pytest.mark.timeout(900)
@@ -205,6 +247,19 @@ def test_the_ranks_of_a_job_are_pods_of_two_nodes(cluster: fixture.Cluster, tmp_
             ]
     addresses = {record.ablation: [rank.address for rank in record.ranks] for record in found}
     assert not set(addresses[None]) & set(addresses["network"]), "pods have addresses of their own"
+    assert left() == []
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("strategy", ["all-reduce", "split"])
+def test_a_gan_is_trained_in_pods_of_two_nodes(cluster: fixture.Cluster, tmp_path: Path, strategy: str) -> None:
+    run, nodes = tmp_path / "run", cluster.nodes[:2]
+    asked = [*on_two(cluster, run), "--scenario", "distributed", "--strategy", strategy, "--workers", "2"]
+    (record,) = measured([*asked, *SMALL, "--model", "gan", "--image-px", "28"], run)
+    assert record.outcome.status == "ok", record.outcome
+    pods = [rank.environment.pod for rank in record.ranks]
+    assert [pod.node if pod else None for pod in pods] == list(nodes)
+    assert all(rank.sent_bytes and rank.sent_bytes <= (rank.interface_sent_bytes or 0) for rank in record.ranks)
     assert left() == []
 
 

@@ -101,6 +101,7 @@ def test_what_is_written_lies_on_a_claim_of_the_class_that_is_named() -> None:
     sent = manifest(replace(SPEC, data=("/scratch", "/mnt/data", True)), place)
     claim = at(sent["spec"]["volumes"][-1], "ephemeral.volumeClaimTemplate.spec")
     assert (claim["storageClassName"], at(claim, "resources.requests.storage")) == ("fast", "20Gi")
+    assert at(sent, "spec.securityContext.fsGroup") == at(sent, "spec.securityContext.runAsUser")
     read = manifest(replace(SPEC, data=("/data/set", "/mnt/data", False)), place)
     assert "hostPath" in read["spec"]["volumes"][-1], "a data set is not copied"
 
