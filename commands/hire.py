@@ -4,9 +4,10 @@ from functools import partial
 from pathlib import Path
 
 import click
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from commands.lazy import SuggestingGroup
+from commands.output import Output
 from commands.run.options import choice
 from commands.run.request_command import parameter_of
 from provisioning import ledger
@@ -43,6 +44,23 @@ def _cloud_options() -> list[click.Parameter]:
     return [parameter for parameter, _ in declared.values()]
 
 
+class HiredMachine(BaseModel):
+    """A machine that is hired: ``state`` is the cloud's word, or why there is none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    source: str
+    cloud: str
+    state: str
+
+
+class HiredOutput(Output):
+    """The machines that are hired now."""
+
+    machines: list[HiredMachine]
+
+
 @machines.command(params=_cloud_options())
 @click.option("--from", "source", required=True, callback=choice([*CLOUDS]), help=f"Cloud: {', '.join(CLOUDS)}.")
 @click.option("--cloud", required=True, help="Its name in clouds.yaml.")
@@ -74,15 +92,22 @@ def up(source: str, cloud: str, within: str | None, out: Path, **options: object
 
 
 @machines.command("list")
-def list_machines() -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_machines(as_json: bool) -> None:
     """List the machines that are hired now, with their state in the cloud.
 
     \b
     Examples:
       bench machines list
+      bench machines list --json
     """
-    for machine in map(hired, ledger.kept()):
-        click.echo(f"{machine.name}: {machine.source}, cloud {machine.cloud}: {machine.state()}")
+    kept = [hired(entry) for entry in ledger.kept()]
+    listed = [HiredMachine(name=each.name, source=each.source, cloud=each.cloud, state=each.state()) for each in kept]
+    if as_json:
+        HiredOutput(machines=listed).tell()
+        return
+    for machine in listed:
+        click.echo(f"{machine.name}: {machine.source}, cloud {machine.cloud}: {machine.state}")
 
 
 @machines.command()

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pynvml
-
 from provisioning.cgroup.counters import read
 from suite.errors import RequestError
 from suite.interfaces import Node
@@ -88,6 +86,9 @@ def gpu_checks() -> Iterator[Found]:
 
 
 def _nvml() -> Found:
+    # Here and not above: it takes longer to import than what else this module is imported for takes.
+    import pynvml
+
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

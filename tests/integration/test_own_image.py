@@ -114,6 +114,7 @@ def test_an_image_that_was_built_is_not_built_again_and_is_no_default(own: Path)
     assert find(None).variant == "cpu"
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1200)
 def test_what_an_image_lacks_is_named_and_nothing_of_it_stays(base: str, tmp_path: Path) -> None:
     require_space()

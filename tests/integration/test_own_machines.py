@@ -22,6 +22,7 @@ from suite.interfaces import Node
 from suite.job.envelope import GIB, Envelope
 from suite.records.record import TrialRecord
 from suite.targets import TARGETS
+from tests.integration.booted_image import THERE, equip
 from tests.integration.fleet import Fleet, fleet
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
 from tests.integration.test_run import RUNC, SMALL, bench, ours, records
@@ -29,11 +30,7 @@ from tests.scenarios.pictures import folder
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
-THERE, FILES = f"{MOUNT}/machine", f"{MOUNT}/files"
-"""Directories of the guest on a disk; all else of it is in memory, or read-only."""
-PROGRAMS = ("bwrap", "cgcreate", "cgexec", "cgset")
-"""What a machine needs and the image of guests lacks, here of the same distribution."""
-LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+FILES = f"{MOUNT}/files"
 VIRTUAL = reports_hypervisor(CPUINFO.read_text())
 
 
@@ -84,7 +81,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
 
 
 def _as_machine(guest: Node, found: Fleet, address: str, digest: str) -> None:
-    """Make the guest a machine of the fleet, with the programs of one, and the image's tree that it holds anyway."""
+    """Make the guest a machine of the fleet."""
     keys = "/run/virtbench/ssh"
     write_file(guest, f"{keys}/authorized_keys.more", (found.place / "authorized_keys").read_bytes())
     guest.run(["sh", "-c", f"cat {keys}/authorized_keys.more >>{keys}/authorized_keys"])
@@ -94,26 +91,24 @@ def _as_machine(guest: Node, found: Fleet, address: str, digest: str) -> None:
         "".join(line for line in known.read_text().splitlines(keepends=True) if not line.startswith(address))
         + f"{address} {host_key}"
     )
-    tree = f"{THERE}/images/{digest[:12]}/tree"
-    guest.run(["mkdir", "-p", tree])
-    guest.run(["mount", "--bind", "/run/virtbench/rootfs", tree])
-    for where in ("/usr/bin", LIBRARIES):
-        over = f"/run/over{where}"
-        guest.run(["mkdir", "-p", f"{over}/upper", f"{over}/work"])
-        layers = f"lowerdir={where},upperdir={over}/upper,workdir={over}/work"
-        guest.run(["mount", "-t", "overlay", "overlay", "-o", layers, where])
-    libraries = (
-        Path(LIBRARIES, name) for name in ("libcgroup.so.2", "libcap.so.2", "libselinux.so.1", "libpcre2-8.so.0")
-    )
-    for path in (*(Path("/usr/bin", name) for name in PROGRAMS), *libraries):
-        write_file(guest, str(path), path.read_bytes())
-        guest.run(["chmod", "755", str(path)])
+    equip(guest, digest)
 
 
-def test_all_targets_run_on_the_machines_that_are_listed_for_them(machines: Machines, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        ("command", "--command", "true", "--profile", "smoke"),
+        # To import torch takes an emulated processor a minute or more.
+        pytest.param(("synthetic", *SMALL), marks=pytest.mark.thorough),
+    ],
+    ids=["command", "synthetic"],
+)
+def test_all_targets_run_on_the_machines_that_are_listed_for_them(
+    machines: Machines, tmp_path: Path, scenario: tuple[str, ...]
+) -> None:
     image, before = require_image(), ours()
-    words = ("--inventory", str(machines.inventory(REAL, VMS)), "--target", "all", *RUNC, *SMALL, "--memory", "1G")
-    ended = bench("run", "--scenario", "synthetic", *words, "--out", str(tmp_path / "run"), timeout_s=1200)
+    words = ("--inventory", str(machines.inventory(REAL, VMS)), "--target", "all", *RUNC, "--memory", "1G")
+    ended = bench("run", "--scenario", *scenario, *words, "--out", str(tmp_path / "run"), timeout_s=1200)
     assert ended.returncode == 0, ended.stderr
     assert "the machines differ: memory" in ended.stderr
     assert "sending the image" not in ended.stderr, "each holds the image already"

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
+from commands.hire import HiredOutput
 from provisioning import ledger
 from provisioning.clouds import base, hire, ironic
 from suite.inventory import read_inventory
@@ -137,6 +138,8 @@ def test_a_machine_of_nova_is_made_listed_and_removed(cloud: OpenStack, tmp_path
     assert (server["imageRef"], server["flavorRef"], server["networks"]) == (IMAGE, FLAVOR, [{"uuid": NETWORK}])
     assert (server["key_name"], server["config_drive"], "host" in server) == ("me", True, False)
     assert f"{made['name']}: nova, cloud vb: ACTIVE" in machines("list").stdout
+    (listed,) = HiredOutput.model_validate_json(machines("list", "--json").stdout, strict=True).machines
+    assert listed.model_dump() == {"name": made["name"], "source": "nova", "cloud": "vb", "state": "ACTIVE"}
     done = machines("down", made["name"])
     assert (done.exit_code, done.stdout) == (0, f"removed: {made['name']}\n")
     assert (cloud.servers, machines("list").stdout) == ({}, "")

@@ -1,0 +1,177 @@
+"""A machine that a real Ironic deploys over Redfish virtual media, hired, measured on, and given back.
+
+The machine is a domain of libvirt behind sushy-tools' emulator of a management controller; it boots the image's kernel.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from commands.hire import HiredOutput
+from provisioning.clouds.hire import PARTS
+from provisioning.images.image import Image
+from provisioning.images.pack import filesystem
+from provisioning.machines.libvirt import virsh
+from provisioning.nodes import local_node
+from provisioning.remote.machine import machine
+from suite.inventory import read_inventory
+from suite.job.envelope import GIB
+from suite.records.record import TrialRecord
+from tests.integration.booted_image import ARGUMENTS, THERE, boot_files, client, equip
+from tests.integration.ironic import Ironic, ironic, require_binding
+from tests.integration.machine import require_image
+from tests.integration.test_libvirt import Daemon, daemon  # noqa: F401 (a fixture)
+from tests.integration.test_run import RUNC, SMALL, bench, records
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(1200),
+    pytest.mark.filterwarnings("ignore::PendingDeprecationWarning"),
+]
+
+NODE, SYSTEM, TAP, MAC = "metal", "11111111-2222-3333-4444-555555555555", "vbironic0", "52:54:00:aa:bb:01"
+HERE, ADDRESS = "198.18.77.1/24", "198.18.77.10"
+"""Addresses that are reserved for benchmarks (RFC 2544)."""
+DOMAIN = """
+<domain type='qemu'>
+  <name>{name}</name>
+  <uuid>{uuid}</uuid>
+  <memory unit='b'>{memory}</memory>
+  <vcpu>2</vcpu>
+  <os><type arch='x86_64' machine='q35'>hvm</type><boot dev='cdrom'/><boot dev='hd'/></os>
+  <features><acpi/><apic/></features>
+  <cpu mode='maximum' check='none' migratable='off'/>
+  <on_reboot>restart</on_reboot>
+  <devices>
+    <disk type='file' device='disk'>
+      <driver name='qemu' type='raw'/><source file='{image}'/><target dev='vda' bus='virtio'/><readonly/>
+    </disk>
+    <disk type='file' device='disk'>
+      <driver name='qemu' type='raw'/><source file='{data}'/><target dev='vdb' bus='virtio'/>
+    </disk>
+    <interface type='ethernet'>
+      <mac address='{mac}'/><target dev='{tap}' managed='no'/><model type='virtio'/>
+    </interface>
+    <serial type='file'><source path='{place}/console' append='on'/><target port='0'/></serial>
+    <controller type='usb' model='none'/>
+    <rng model='virtio'><backend model='random'>/dev/urandom</backend></rng>
+    <memballoon model='none'/>
+    <video><model type='vga'/></video>
+  </devices>
+</domain>
+"""
+POOL = "<pool type='dir'><name>default</name><target><path>{place}/pool</path></target></pool>"
+
+
+def measure_on(hosts: Path, image: Image, line: str, *words: str) -> dict[str, TrialRecord]:
+    """Measure on the only machine of an inventory, which gets ``line``; return the records by target."""
+    hosts.write_text(f'{hosts.read_text()}directory = "{THERE}"\n{line}\n')
+    (listed,) = read_inventory(hosts).nodes
+    with machine(listed) as node:
+        equip(node, image.digest)
+    run = hosts.parent / "run"
+    ended = bench("run", *words, *RUNC, "--inventory", str(hosts), "--memory", "1G", "--out", str(run), timeout_s=900)
+    assert ended.returncode == 0, ended.stderr
+    found = records(run)
+    assert {*found} == {target for before, target in pairwise(words) if before == "--target"}
+    for record in found.values():
+        assert record.outcome.status == "ok", record.outcome
+        seen = record.environment.target
+        assert seen is not None
+        assert (seen.machine, seen.userland_sha256) == (listed.name, image.digest)
+    return found
+
+
+@dataclass
+class Site:
+    ironic: Ironic
+    image: Image
+
+    def bench(self, *words: str, timeout_s: float = 240) -> str:
+        ended = bench(*words, timeout_s=timeout_s)
+        place = self.ironic.directory
+        tails = [(place / name).read_text(errors="replace")[-3000:] for name in ("log", "console")]
+        assert ended.returncode == 0, "\n---\n".join((ended.stdout, ended.stderr, *tails))
+        return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, daemon: Daemon) -> Iterator[Site]:  # noqa: F811
+    image = require_image()
+    require_binding()
+    place = tmp_path_factory.mktemp("metal")
+    (place / "pool").mkdir()
+    (place / "console").touch()
+    with ExitStack() as stack:
+        service = stack.enter_context(ironic(place, {"LIBVIRT_URI": daemon.uri, "STORAGE_POOL": "default"}))
+        _add_machine(stack, place, image)
+        boot_files(place, image, ADDRESS, data="vdb")
+        service.enrol_redfish(NODE, SYSTEM, f"file://{place}/kernel", f"file://{place}/ramdisk")
+        stack.enter_context(client(place))
+        yield Site(service, image)
+
+
+def _add_machine(stack: ExitStack, place: Path, image: Image) -> None:
+    """Add a machine that is off: its disks, its network to this host, and where its media are kept."""
+    with local_node((), None) as node:
+        (place / "content").mkdir()
+        filesystem(node, place / "content", place / "data.img", mib=1024, journal=True)
+    for argv in (
+        ["ip", "tuntap", "add", "dev", TAP, "mode", "tap"],
+        ["ip", "address", "add", HERE, "dev", TAP],
+        ["ip", "link", "set", "dev", TAP, "up"],
+    ):
+        subprocess.run(argv, check=True)
+        if "tuntap" in argv:
+            stack.callback(subprocess.run, ["ip", "link", "delete", "dev", TAP], check=True)
+    files = {"image": image.file("disk.img"), "data": place / "data.img", "place": place, "memory": 3 * GIB}
+    (place / "domain.xml").write_text(DOMAIN.format(name=NODE, uuid=SYSTEM, mac=MAC, tap=TAP, **files))
+    (place / "pool.xml").write_text(POOL.format(place=place))
+    for words in (
+        ["pool-define", str(place / "pool.xml")],
+        ["pool-start", "default"],
+        ["define", str(place / "domain.xml")],
+    ):
+        subprocess.run([*virsh(), *words], check=True, capture_output=True)
+    stack.callback(subprocess.run, [*virsh(), "undefine", NODE], check=True, capture_output=True)
+    stack.callback(subprocess.run, [*virsh(), "destroy", NODE], check=False, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("command", "--command", "true", "--profile", "smoke"),
+        # To import torch takes an emulated processor a minute or more.
+        pytest.param(("synthetic", *SMALL, "--model", "alexnet"), marks=pytest.mark.thorough),
+    ],
+    ids=["command", "synthetic"],
+)
+def test_a_machine_that_ironic_deploys_is_hired_measured_on_and_given_back(
+    site: Site, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    place, hosts = site.ironic.directory, tmp_path / "machines/hosts.toml"
+    cloud = ("--from", "ironic", "--cloud", "lab", "--resource-class", NODE, "--address", ADDRESS)
+    ramdisk = ("--kernel", f"file://{place}/kernel", "--ramdisk", f"file://{place}/ramdisk")
+    keys = ("--kernel-arguments", ARGUMENTS, "--host-key", str(place / "host_key.pub"))
+    site.bench("machines", "up", *cloud, *ramdisk, *keys, "--out", str(hosts.parent), "--within", "4m")
+    (made,) = json.loads((hosts.parent / "ready.json").read_text())["machines"]
+    print(made)
+    assert (made["address"], set(made["ready_s"])) == (ADDRESS, set(PARTS))
+    (listed,) = HiredOutput.model_validate_json(site.bench("machines", "list", "--json"), strict=True).machines
+    assert (listed.name, listed.state) == (made["name"], f"node {NODE} is active")
+
+    measured = ("--scenario", *words, "--target", "bare-metal", "--target", "container")
+    for record in measure_on(hosts, site.image, "virtual = true", *measured).values():
+        assert record.substitutes == ["machine:virtual"]
+
+    assert f"removed: {made['name']}" in site.bench("machines", "down", "--all")
+    assert site.bench("machines", "list") == ""
+    assert site.ironic.remaining() == {NODE: "available", "allocations": []}
+    state = subprocess.run([*virsh(), "domstate", NODE], check=True, capture_output=True, text=True).stdout
+    assert state.strip() == "shut off"
