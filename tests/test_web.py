@@ -1,5 +1,6 @@
 """``bench web`` as a browser has it: its pages of runs, asked in this process."""
 
+import os
 import shutil
 import socket
 import sys
@@ -86,6 +87,17 @@ def test_the_end_of_a_log_is_shown_and_a_run_without_a_plan_is_listed(client: Fl
     assert "bench: --cpus 99: this host has 2" in page
     assert len(page) < 12_000
     assert "no trial yet" in client.get("/").text
+
+
+def test_a_run_that_was_just_started_is_neither_running_nor_given_up(client: FlaskClient, results: Path) -> None:
+    (results / "new").mkdir()
+    (results / "new" / LOG).touch()
+    page = client.get("/runs/new").text
+    assert "State: <strong>starting<" in page
+    assert "Stop after this trial" not in page
+    begun_s = time.time() - runs.STARTS_WITHIN_S - 1
+    os.utime(results / "new" / LOG, (begun_s, begun_s))
+    assert "State: <strong>not running<" in client.get("/runs/new").text
 
 
 def test_a_run_that_is_written_can_be_stopped_and_cancelled(

@@ -4,6 +4,7 @@ import hashlib
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +27,8 @@ PAGES = Blueprint("runs", __name__)
 LOG = "bench.log"
 """The file in a run's directory for the output of a run that a page has started."""
 LOG_BYTES, PER_PAGE = 8 << 10, 50
+STARTS_WITHIN_S = 60.0
+"""How long a run that a page has started may take until its log or the ledger has it."""
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'; sandbox"
 _DRAWING = threading.Lock()
 """Held while a report is made: matplotlib is not made for several threads."""
@@ -50,7 +53,11 @@ def processes() -> Mapping[Path, ProcessIdentity]:
 def _controlled(run: Path, running: Mapping[Path, ProcessIdentity]) -> tuple[Path | None, str]:
     """Return the directory by which a run is stopped, its own or its sweep's, and its state."""
     directory = next((path for path in (run, run.parent) if path in running), None)
-    return directory, "not running" if not directory else "stopping" if stop_requested(directory) else "running"
+    if directory:
+        return directory, "stopping" if stop_requested(directory) else "running"
+    log = (run / LOG).lstat() if (run / LOG).exists() and not is_run(run) else None
+    starting = log and log.st_size == 0 and time.time() - log.st_mtime < STARTS_WITHIN_S
+    return None, "starting" if starting else "not running"
 
 
 def _written(run: Path) -> tuple[int, ...]:

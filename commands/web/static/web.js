@@ -2,7 +2,8 @@
 // Refreshes the parts of a page that change, every two seconds while it is shown. Without it, load the page again.
 async function refresh(part) {
   const answer = await fetch(part.dataset.refresh, { headers: { "If-None-Match": part.dataset.tag || "" } });
-  if (answer.status !== 200) return; // 304: nothing has changed
+  if (answer.status === 304) return; // nothing has changed
+  if (!answer.ok) throw new Error(answer.statusText);
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").body.childNodes;
   const checked = new Set([...part.querySelectorAll("input:checked")].map((box) => box.value));
   const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
