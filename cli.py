@@ -1,6 +1,8 @@
 """The command ``bench``: its commands, and how errors become messages and exit codes."""
 
+import atexit
 import errno
+import gc
 import itertools
 import os
 import signal
@@ -40,6 +42,8 @@ COMMANDS = {
 }
 SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 INTERRUPTED = 130
+_OBJECTS = 100_000
+"""The new objects after which the interpreter looks for garbage."""
 _JSON = "virtbench.json"
 """The key, in the context of the command line, of whether it has ``--json``."""
 
@@ -64,6 +68,9 @@ class Bench(LazyGroup):
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 (as click has it)
         """Run the command, and end with the exit code of what it raises."""
+        # What is imported stays: to look for garbage in it every 700 objects, and at the end, takes long.
+        gc.set_threshold(_OBJECTS)
+        atexit.register(gc.freeze)
         with clean_streams():
             try:
                 return super().invoke(ctx)

@@ -22,6 +22,7 @@ OUTPUTS = {
     "history": "commands.history:HistoryOutput",
     "image list": "commands.image:ImagesOutput",
     "kubernetes pipeline status": "commands.kubernetes.command:PipelineOutput",
+    "machines list": "commands.hire:HiredOutput",
     "quality": "commands.quality:QualityOutput",
     "results list": "commands.results.listing:ListOutput",
     "results show RUN": "commands.results.show:ShownRunOutput",

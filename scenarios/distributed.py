@@ -20,7 +20,7 @@ from suite.records.record import Rank
 from suite.registries import WORKLOADS
 from suite.request.option import Count, OptionGroup, about, given
 from suite.request.request import RunRequest
-from worker.spec import SERVERLESS, SPLIT, Membership
+from worker.spec import GENERATOR_RANK, SERVERLESS, SPLIT, Membership
 
 PORT = 29500
 """The port of the rendezvous where rank 0 has a network of its own: nothing else listens there."""
@@ -50,7 +50,7 @@ class Distributed(ReadingScenario):
 
     name = "distributed"
     options = DistributedOptions
-    joined = spread = inventory = True
+    joined = spread = inventory = keeps = True
 
     def ranks(self, request: RunRequest) -> tuple[int, int]:
         asked = request.options(DistributedOptions)
@@ -195,7 +195,12 @@ def _rank(
     trial: Trial, distributed: DistributedJob, number: int, instances: Sequence[Instance], observer: Observer
 ) -> RankProcess:
     instance, planned = instances[number], trial.instances[number]
-    own = trial.with_job(envelope=planned.envelope, devices=Devices(device=trial.job.devices.device))
+    keeps = GENERATOR_RANK if distributed.strategy == SPLIT else distributed.servers
+    own = trial.with_job(
+        envelope=planned.envelope,
+        devices=Devices(device=trial.job.devices.device),
+        keep_model=trial.job.keep_model if number == keeps else None,
+    )
     view = Membership(
         strategy=str(distributed.strategy),
         rank=number,
@@ -274,8 +279,11 @@ def _measurement(ranks: Sequence[RankProcess], measured: Mapping[int, Measuremen
     distributed = first.job.trial.job.distributed
     # The ranks of a split GAN train on one batch: that of the first, which has the data.
     batches = [first.number] if distributed and distributed.strategy == SPLIT else list(measured)
+    keeping = next((each for each in measured.values() if each.kept), measured[first.number])
     with recordable(first.job.argv):
         return measured[first.number].changed(
+            kept=keeping.kept,
+            models=keeping.models,
             throughput_per_s=sum(measured[number].throughput_per_s or 0.0 for number in batches),
             # Every worker has the whole data set, as in the paper.
             data_use=data_use_of(first.job),

@@ -37,7 +37,7 @@ class Real(ReadingScenario):
     """The paper's benchmark on real data, on one instance."""
 
     name = "real"
-    needs_data = epochs = checkpoints = generates = inventory = True
+    needs_data = epochs = checkpoints = generates = keeps = inventory = True
 
     def hinders_turns(self, request: RunRequest) -> tuple[str, str] | None:
         if request.data.cache == "warm":

@@ -19,7 +19,7 @@ class Synthetic(PlannedScenario):
     """The paper's synthetic benchmark on one instance."""
 
     name = "synthetic"
-    inventory = checkpoints = generates = True
+    inventory = checkpoints = generates = keeps = True
 
     def scratch_bytes(self, request: RunRequest, models: Sequence[str]) -> dict[str, int]:
         return {} if request.measurement.checkpoint == "off" else dict.fromkeys(models, CHECKPOINT_BYTES)

@@ -20,7 +20,7 @@ MANIFEST = "opt/virtbench/manifest.tsv"
 # What a runtime mounts over a tree that it runs, or writes into it; and what a file system brings of its own.
 EXCLUDED = frozenset(
     (
-        *("dev", "proc", "run", "sys", "tmp", "mnt/data", "lost+found", ".dockerenv"),
+        *("dev", "proc", "run", "sys", "tmp", "var/tmp", "mnt/data", "lost+found", ".dockerenv"),
         *("etc/hostname", "etc/hosts", "etc/resolv.conf", "etc/mtab"),
         *("var/log", "var/lib/containers", "var/lib/docker", "etc/docker"),
     )

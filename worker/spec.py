@@ -190,7 +190,8 @@ class Spec(Shaped, frozen=True):
     """Where the workload is declared: ``module:attribute``."""
     batch: _Positive
     warmup_steps: _Count
-    steps: _Positive
+    steps: _Count
+    """The measured steps; 0 for those of ``epochs`` of a data set that only the target can count."""
     threads: _Positive
     recipe: Literal["reference", "tuned"]
     seed: _Count
@@ -213,6 +214,8 @@ class Spec(Shaped, frozen=True):
     """None for a job without checkpoints."""
     model_file: str | None = None
     """The file that the trained network is written to, for who serves it; None to forget it."""
+    within_s: _Positive | None = None
+    """The seconds that all epochs may take; the job ends after the first epoch if they will take more."""
     generate: _Positive | None = None
     """The images that are generated after the last measured step; None for none."""
     keep_model: Literal["last", "each"] | None = None
@@ -264,18 +267,14 @@ class CommandRequest(Strict, frozen=True):
     """A regular expression, ``json``, or null where no throughput is read."""
 
 
-class ServeSpec(Shaped, frozen=True):
-    """One generator behind HTTP. ``dataset`` and ``model`` are the names by which requests ask for it."""
+class GeneratorSpec(Shaped, frozen=True, kw_only=True):
+    """One generator of a service. ``dataset`` and ``model`` are the names by which requests ask for it."""
 
     workload: str
     """Where the workload is declared: ``module:attribute``."""
     dataset: str
     model: str
-    threads: _Positive
     seed: _Count
-    device: Literal["cpu", "cuda"]
-    address: str
-    port: _Positive
     model_file: str | None = None
     """The file of the trained network; None for weights that are drawn from the seed."""
     plugin: Plugin | None = None
@@ -287,6 +286,16 @@ class ServeSpec(Shaped, frozen=True):
         if not workload.generates:
             raise SpecError(f"workload is {self.workload}, which generates nothing")
         return workload
+
+
+class ServeSpec(GeneratorSpec, frozen=True, kw_only=True):
+    """A generator behind HTTP, and the others of the same service."""
+
+    threads: _Positive
+    device: Literal["cpu", "cuda"]
+    address: str
+    port: _Positive
+    others: tuple[GeneratorSpec, ...] = ()
 
 
 class LoadRequest(Strict, frozen=True):
@@ -359,7 +368,7 @@ def check(spec: Spec) -> None:
 def _device_conflicts(spec: Spec) -> Iterator[str]:
     several = spec.parallel != "none"
     one_device = ("distributed", "injury", "model_file", "checkpoint", "generate", "keep_model") if several else ()
-    one_instance = ("injury", "model_file", "epochs", "generate", "keep_model") if spec.distributed else ()
+    one_instance = ("injury", "model_file", "epochs", "generate") if spec.distributed else ()
     for name in filter(partial(getattr, spec), one_device):
         yield f"{name} is given with parallel {spec.parallel!r}; only a job of one device has it"
     for name in filter(partial(getattr, spec), one_instance):
@@ -374,6 +383,8 @@ def _device_conflicts(spec: Spec) -> Iterator[str]:
 
 def _step_conflicts(spec: Spec) -> Iterator[str]:
     turns = spec.turns
+    if not spec.steps and not all((spec.epochs, spec.data, spec.model_file)):
+        yield "steps is 0; only a job that writes a model of epochs of a data set counts them itself"
     if spec.injury and spec.injury.share and spec.warmup_steps < 3:
         yield f"warmup_steps is {spec.warmup_steps}; an injury takes its size from 3 or more"
     if turns and spec.steps != (steps := turns.rounds * turns.burst_steps):

@@ -24,8 +24,9 @@ from analysis.compare.groups import circumstances, groups, same_work
 from analysis.compare.interference import interference, isolation
 from analysis.compare.noise import burst_variation, differing, noise_floors, replicas
 from analysis.compare.pairing import plain, to_baseline, with_variants
+from analysis.compare.quality import quality
 from analysis.compare.results import AblationEffect, Comparison, Cost, Group, Overall
-from analysis.compare.scaling import scaling
+from analysis.compare.scaling import scaling, trials_with_workers
 from analysis.compare.standing import with_standing
 from analysis.compare.validity import usable
 from analysis.load.metrics import with_trait
@@ -82,6 +83,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         *disturbances(finished),
         *learning(finished),
     )
+    several = trials_with_workers(ok, records.evidence)
     return with_standing(
         Comparison(
             runs=tuple(sorted(trials["run_id"].unique())),
@@ -90,7 +92,8 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
             overall=tuple(replace(one, notes=_notes(one, complete)) for one in overall(ratios, margin, looked)),
             interference=shared.found,
             isolation=isolation(shared, margin),
-            scaling=scaling(ok, records.evidence),
+            scaling=scaling(several),
+            quality=quality(several, metrics, margin),
             margin=margin,
             warmup_trials=records.warmup_trials,
             trials=ok,

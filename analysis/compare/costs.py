@@ -30,17 +30,18 @@ _BYTES = {
 def with_costs(trials: pd.DataFrame) -> pd.DataFrame:
     """Add what each trial cost per 1,000 of the workload's unit, warm-up steps included; a probe costs per trial.
 
-    Of a trial that takes turns only the turns are counted, and its warm-up is none of them.
+    Of a trial that takes turns only the turns are counted, and its warm-up is none of them. The units of a distributed
+    job are those of all ranks, of which the worker that is counted from inside has trained its own share.
     """
     counted = trials["steps"] + trials["warmup_steps"].where(trials["burst_s"].isna(), 0)
     # A record that names no devices is of a job on one.
-    trained = trials["batch"] * trials["devices"].fillna(1) * counted
-    units = (trained / 1000).mask(with_trait(trials, "probes"), 1.0)
+    rank_batch, probes = trials["batch"] * trials["devices"].fillna(1), with_trait(trials, "probes")
+    own, units = ((batch * counted / 1000).mask(probes, 1.0) for batch in (rank_batch, trials["global_batch"]))
     inside, all_in = trials["worker_cpu_s"], trials["serving_cpu_s"]
     return trials.assign(
-        cost_inside=inside / units,
+        cost_inside=inside / own,
         cost_all_in=all_in / units,
-        cost_ratio=all_in / inside.where(inside > 0),
+        cost_ratio=all_in / inside.where(inside > 0) * (own / units).fillna(1.0),
         cost_j=trials["energy_j"] / units,
     )
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from analysis.compare.pairing import grouped, pair, papers_order, plain
+from analysis.compare.pairing import grouped, pair, papers_order, plain, substitutes_of
 from analysis.compare.results import AblationEffect, ComparedJob, Effect, Expected, Overall, known_first
 from analysis.compare.validity import marks_of, usable
 from analysis.load.metrics import METRICS, Metric, metrics_of
@@ -114,7 +114,7 @@ def notes_of(trials: pd.DataFrame, pairs: pd.DataFrame) -> dict[Key, tuple[str, 
     """Return the substitutes of the trials, what changed between them, and the marks of their pairs."""
     texts: dict[Key, dict[str, None]] = defaultdict(dict)
     for key, rows in grouped(trials):
-        texts[key] |= dict.fromkeys((*"\n".join(rows["substitutes"].unique()).splitlines(), *rows["changed"].unique()))
+        texts[key] |= dict.fromkeys((*substitutes_of(rows), *rows["changed"].unique()))
     for key, rows in grouped(pairs):
         texts[key] |= dict.fromkeys(marks_of(rows))
     return {key: tuple(filter(None, notes)) for key, notes in texts.items()}

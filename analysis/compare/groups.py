@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.compare.effects import GroupKey, Key
 from analysis.compare.images import same_image
-from analysis.compare.pairing import BLOCK, GROUP, ROW, baseline, by_block, grouped, job_of
+from analysis.compare.pairing import BLOCK, GROUP, ROW, baseline, by_block, grouped, job_of, substitutes_of
 from analysis.compare.results import (
     Circumstances,
     Disturbed,
@@ -24,7 +24,7 @@ from analysis.compare.results import (
 from analysis.compare.validity import agreements, all_named, compact, rounding
 from analysis.load.computed import AGREEMENTS, Agreement
 from analysis.load.metrics import Metric, in_units, metrics_of
-from analysis.statistics.ratios import locate
+from analysis.statistics.ratios import Location, locate
 from suite.registries import WORKLOADS
 from suite.targets import BASELINE, TARGETS
 from suite.trial_names import arm_name
@@ -73,6 +73,12 @@ def mean_losses(trials: "pd.Series[Any]") -> dict[str, float]:
     return {name: fmean(values) for name, values in columns.items()}
 
 
+def estimate(typical: Location, trials: int, found: Effect | None) -> Estimate:
+    """Return the estimate of a metric from its place in so many trials, and from its ratio if there is one."""
+    ratio = vars(found) if found else {"ratio": None, "blocks": 0}
+    return Estimate(math.exp(typical.centre), trials, **ratio)
+
+
 def _summary(
     target: str, trials: pd.DataFrame, pairs: pd.DataFrame, effects: Mapping[Metric, Effect | None]
 ) -> TargetSummary:
@@ -84,14 +90,13 @@ def _summary(
         if typical := locate(by_block(ok, logs)):
             own_blocks = int(pairs[metric.column].count()) if target == BASELINE else 0
             found = Effect(1.0, own_blocks, None, None) if own_blocks else effect
-            ratio = vars(found) if found else {"ratio": None, "blocks": 0}
-            estimates[metric.name] = Estimate(math.exp(typical.centre), int(logs.count()), **ratio)
+            estimates[metric.name] = estimate(typical, int(logs.count()), found)
     named = all_named(pairs["named"])
     return TargetSummary(
         target=target,
         ok=len(ok),
         failed=len(trials) - len(ok),
-        substitutes=tuple(dict.fromkeys("\n".join(trials["substitutes"].unique()).splitlines())),
+        substitutes=substitutes_of(trials),
         marks=(*filter(None, (*trials["changed"].unique(), *pairs["marks"].unique())), *compact(named)),
         estimates=estimates,
         differences=tuple(difference.text for difference in named),

@@ -120,6 +120,11 @@ def _means(trials: pd.DataFrame, columns: Sequence[str], extra: Sequence[str]) -
     return logs.groupby([*ROW, "run_id", "block"], as_index=False).agg(how)
 
 
+def substitutes_of(trials: pd.DataFrame) -> tuple[str, ...]:
+    """Return the substitutes without which the numbers of the trials must not be read, each once."""
+    return tuple(dict.fromkeys("\n".join(trials["substitutes"].unique()).splitlines()))
+
+
 def by_block(trials: pd.DataFrame, values: "pd.Series[float]") -> list[float]:
     """Return the mean of each block: its trials share their weather, and are one value."""
     blocks: dict[tuple[object, int], list[float]] = defaultdict(list)

@@ -405,6 +405,26 @@ class Scaling:
 
 
 @dataclass(frozen=True)
+class Quality:
+    """The images that jobs learned to make on one target, which divided the work in one of several ways."""
+
+    job: ComparedJob
+    """The job that divided it in the first way."""
+    model: str
+    target: str
+    strategy: str
+    workers: int
+    batch: int
+    global_batch: int
+    images_seen: int
+    """The images that were trained with, generated ones and warm-up included: steps times the global batch."""
+    estimates: dict[str, Estimate]
+    """By the metric's name. The ratios are to the first way, which has none."""
+    losses: Mapping[str, float]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The result of ``compare``: pure data, ready for any renderer."""
 
@@ -416,6 +436,7 @@ class Comparison:
     interference: tuple[Interference, ...] = ()
     isolation: tuple[Isolation, ...] = ()
     scaling: tuple[Scaling, ...] = ()
+    quality: tuple[Quality, ...] = ()
     claims: tuple[JudgedClaim, ...] = ()
     """The published claims; empty unless they were judged."""
     margin: float = MARGIN
@@ -429,7 +450,7 @@ class Comparison:
         trials = self.trials
         for name, value in vars(job).items() if len(trials) else ():
             trials = trials[trials[name] == value]
-        lists = ("groups", "overall", "interference", "isolation", "scaling")
+        lists = ("groups", "overall", "interference", "isolation", "scaling", "quality")
         of_job: dict[str, Any] = {
             name: tuple(result for result in getattr(self, name) if result.job == job) for name in lists
         }

@@ -13,7 +13,7 @@ from typing import Literal
 import pandas as pd
 
 from analysis.compare.groups import mean_losses
-from analysis.compare.pairing import ROW, by_block, job_of, papers_order
+from analysis.compare.pairing import ROW, by_block, job_of, papers_order, substitutes_of
 from analysis.compare.results import Scaling, Uncertain
 from analysis.compare.standing import Sides, withheld
 from analysis.load.metrics import METRICS, with_trait
@@ -30,11 +30,13 @@ that of the fit to all. Communicating is the share of the workers' time in which
 Kind = Literal["strong", "weak"]
 _BATCHES: Mapping[Kind, str] = {"strong": "global_batch", "weak": "batch"}
 """The column of the batch that each kind of scaling keeps."""
-_SAME = (
+SAME = (
     *(name for name in ROW if name != "variant"),
-    *("share", "hostname", "host_kernel", "host_cpu_model", "userland_sha256", "torch", "torch_cpu_capability"),
+    *("hostname", "host_kernel", "host_cpu_model", "userland_sha256", "torch", "torch_cpu_capability"),
 )
-"""The columns in which jobs agree; ``share`` is the key of a job for one worker."""
+"""The columns in which jobs agree, beside one of the keys of a job."""
+_DIVISION = ("strategy", "steps", "warmup_steps")
+"""The settings by which jobs can divide the same work in different ways."""
 
 
 def karp_flatt(speed_up: float, factor: float) -> float:
@@ -55,26 +57,45 @@ def amdahl(speed_ups: Sequence[float], factors: Sequence[float]) -> float:
     return math.fsum(measured) / math.fsum(part * part for part in parallel)
 
 
-def scaling(ok: pd.DataFrame, evidence: pd.DataFrame) -> tuple[Scaling, ...]:
-    """Return every number of workers of the jobs that have several, in the order of the paper.
+def trials_with_workers(ok: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials of distributed jobs, with what tells which of them agree.
 
-    ``ok`` are the trials that are ok, of targets as they are, with ``variant``; ``evidence`` is that of the records.
+    ``share`` is the key of a job for one worker, ``task`` that for one worker and any division of the work. ``ok`` are
+    the trials that are ok, of targets as they are, with ``variant``; ``evidence`` is that of the records.
     """
     spread = ok[with_trait(ok, "spread")]
     if spread.empty:
-        return ()
+        return spread
     parts = evidence.drop_duplicates("path").set_index("path").loc[spread["path"], ["job", "ranks"]]
     parts = parts.set_axis(spread.index)
-    jobs = {text: Job.model_validate_json(text.text) for text in parts["job"].unique()}
-    trials = spread.assign(
-        workers=parts["job"].map({text: job.distributed and job.distributed.workers for text, job in jobs.items()}),
-        share=parts["job"].map({text: _key_of_share(job) for text, job in jobs.items()}),
-        communicating=parts["ranks"].map(_communicating),
-    ).dropna(subset=["workers", "communicating"])
-    trials = trials.astype({"workers": int})
+    facts = {text: _facts_of(Job.model_validate_json(text.text)) for text in parts["job"].unique()}
+    columns = pd.DataFrame([facts[text] for text in parts["job"]], index=spread.index)
+    trials = spread.join(columns).assign(communicating=parts["ranks"].map(_communicating))
+    trials = trials.dropna(subset=["workers", "communicating"])
+    return trials.assign(images_seen=trials["steps_taken"] * trials["global_batch"]).astype({"workers": int})
+
+
+def _facts_of(job: Job) -> dict[str, object]:
+    given, sizes = job.distributed, job.sizes
+    return {
+        "workers": given and given.workers,
+        "strategy": given and given.strategy,
+        "share": _key_of_share(job),
+        "task": _key_of_share(job, _DIVISION),
+        "steps_taken": sizes and sizes.warmup_steps + sizes.steps,
+    }
+
+
+def scaling(trials: pd.DataFrame) -> tuple[Scaling, ...]:
+    """Return every number of workers of the jobs that have several, in the order of the paper.
+
+    ``trials`` are those of ``trials_with_workers``.
+    """
+    if trials.empty:
+        return ()
     rows = (
         row
-        for _, own in trials.groupby(list(_SAME), dropna=False, observed=True)
+        for _, own in trials.groupby([*SAME, "share"], dropna=False, observed=True)
         for kind, batch in _BATCHES.items()
         for _, alike in own.groupby(batch)
         for row in _scaling(kind, alike)
@@ -82,7 +103,7 @@ def scaling(ok: pd.DataFrame, evidence: pd.DataFrame) -> tuple[Scaling, ...]:
     return tuple(sorted(rows, key=lambda row: (row.kind, *papers_order(row.job, row.model, row.target))))
 
 
-def _key_of_share(job: Job) -> str:
+def _key_of_share(job: Job, without: Sequence[str] = ()) -> str:
     """Return the comparison key of a job, with the share of one worker in place of what grows with their number."""
     if not job.distributed:
         return ""
@@ -95,7 +116,7 @@ def _key_of_share(job: Job) -> str:
         "machines": machines[0].name if machines else None,
     }
     grows = ("workers", "batch", "lab.nodes", *(f"machines.{name}" for name in ("name", "interface", "cpus")))
-    kept = {name: value for name, value in settings(job).items() if name not in grows}
+    kept = {name: value for name, value in settings(job).items() if name not in (*grows, *without)}
     return BETWEEN.join(f"{name}={value}" for name, value in {**kept, **share}.items())
 
 
@@ -111,7 +132,7 @@ def _scaling(kind: Kind, alike: pd.DataFrame) -> Iterator[Scaling]:
     logs = METRICS[0].logs(alike)
     rows = {int(own["workers"].iloc[0]): own for _, own in alike.groupby("workers")}
     places = {n: place for n, own in rows.items() if (place := locate(by_block(own, logs[own.index])))}
-    substitutes = {n: "\n".join(own["substitutes"].unique()).splitlines() for n, own in rows.items()}
+    substitutes = {n: substitutes_of(own) for n, own in rows.items()}
     smallest, speed_ups = min(places, default=0), dict[float, Uncertain]()
     for n, place in places.items() if len(places) > 1 else ():
         first, waited = rows[n].iloc[0], locate(by_block(rows[n], rows[n]["communicating"]))
@@ -137,7 +158,7 @@ def _scaling(kind: Kind, alike: pd.DataFrame) -> Iterator[Scaling]:
             values=values | ({"communicating": _measured(waited)} if waited else {}),
             losses=mean_losses(rows[n]["losses"]),
             notes=(
-                *dict.fromkeys(substitutes[n]),
+                *substitutes[n],
                 *reasons,
                 *withheld(str(first["profile"]), min(places[smallest].n, place.n), sides),
             ),

@@ -34,24 +34,35 @@ def sides_of(group: Group, *targets: str) -> Sides:
 
 def with_standing(comparison: Comparison) -> Comparison:
     """Return the comparison with the reasons in place of every verdict that its trials do not carry."""
-    over_models: dict[tuple[ComparedJob, str], tuple[str, ...]] = {}
+    over_models: dict[tuple[ComparedJob, str], dict[str, None]] = defaultdict(dict)
+    alone: dict[tuple[ComparedJob, str], dict[str, None]] = defaultdict(dict)
     for group in comparison.groups:
         for summary in group.targets:
-            key = group.job, summary.target
-            reasons = (*over_models.get(key, ()), *spoiled(sides_of(group, summary.target)))
-            over_models[key] = tuple(dict.fromkeys(reasons))
+            over_models[group.job, summary.target] |= dict.fromkeys(spoiled(sides_of(group, summary.target)))
+        # Beside an aggressor that has the same CPUs, it is the other work.
+        for target, found in group.circumstances.disturbed.items():
+            alone[group.job, target] |= dict.fromkeys(spoiled({f"on {target} alone": found}))
     return replace(
         comparison,
         groups=tuple(map(_group, comparison.groups)),
         overall=tuple(
-            replace(one, effects=_effects(one.effects, one.job, over_models.get((one.job, one.target), ())))
+            replace(one, effects=_effects(one.effects, one.job, over_models[one.job, one.target]))
             for one in comparison.overall
         ),
         interference=tuple(
-            replace(one, effects=_effects(one.effects, one.job), kept=one.kept and _judged(one.kept, one.job))
+            replace(
+                one,
+                effects=_effects(one.effects, one.job, alone[one.job, one.target]),
+                kept=one.kept and _judged(one.kept, one.job),
+            )
             for one in comparison.interference
         ),
-        isolation=tuple(replace(one, effect=_judged(one.effect, one.job)) for one in comparison.isolation),
+        isolation=tuple(
+            replace(one, effect=_judged(one.effect, one.job, alone[one.job, one.target]))
+            for one in comparison.isolation
+        ),
+        # What disturbs a training does not change what it learns.
+        quality=tuple(replace(one, estimates=_effects(one.estimates, one.job)) for one in comparison.quality),
     )
 
 

@@ -111,7 +111,11 @@ def more_options(comparison: Comparison, level: Level, *, costs: bool) -> str:
     """Return which options show what a document leaves out, as the end of a line; empty if there are none."""
     trained = any(group.job.traits.normalised and not group.job.traits.probes for group in comparison.groups)
     left_out = {"--verbose": level == "overview", "--costs": bool(comparison.costs) and not costs, "--explain": trained}
-    hints = ", ".join(option for option, known in (*left_out.items(), ("--scaling", comparison.scaling)) if known)
+    hints = ", ".join(
+        option
+        for option, known in (*left_out.items(), ("--scaling", comparison.scaling or comparison.quality))
+        if known
+    )
     return f"; more: {hints}" if hints else ""
 
 

@@ -182,6 +182,21 @@ class IsolationRow(EffectColumns, JobColumns):
     notes: tuple[str, ...]
 
 
+class QualityRow(EffectColumns, JobColumns):
+    """The images of one way to divide the work over those of the first; see ``results.Quality``."""
+
+    model: str
+    target: str
+    strategy: str
+    workers: int
+    batch: int
+    global_batch: int
+    images_seen: int
+    metric: str
+    value: float = _at("effect", "value")
+    notes: tuple[str, ...]
+
+
 class CostRow(JobColumns):
     """The cost of a target on the host; see ``results.Cost``."""
 
@@ -273,6 +288,7 @@ class ComparisonOutput(Columns):
     interference: tuple[InterferenceRow, ...]
     isolation: tuple[IsolationRow, ...]
     scaling: tuple[Scaling, ...]
+    quality: tuple[QualityRow, ...]
     published: tuple[JudgedClaim, ...]
     warmup_trials: int
     warnings: tuple[WarningOutput, ...]
@@ -304,6 +320,7 @@ def comparison_output(comparison: Comparison) -> ComparisonOutput:
         interference=_rows(InterferenceRow, comparison.interference, "effects"),
         isolation=tuple(isolation),
         scaling=comparison.scaling,
+        quality=_rows(QualityRow, comparison.quality, "estimates"),
         published=comparison.claims,
         warmup_trials=comparison.warmup_trials,
         warnings=warning_outputs(comparison.warnings),

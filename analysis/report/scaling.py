@@ -1,18 +1,20 @@
-"""Scaling as elements of a document: a table for each model and kind."""
+"""Scaling as elements of a document: a table for each model and kind, and one of the quality of what was learned."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from analysis.compare.results import Comparison, Scaling
+from analysis.compare.results import Comparison, Estimate, Quality, Scaling
 from analysis.compare.scaling import NAMES
 from analysis.report.elements import Cell, Element, Head, Heading, Line, Table
-from analysis.report.formatting import number, percent
+from analysis.report.formatting import number, percent, ratio
 from suite.units import count
 
 _NOTHING = (
     "Nothing scales: no two jobs agree in all but the number of workers, with equal CPUs and memory for each instance "
     "and an equal batch, global or of a rank; try: bench sweep run scaling"
 )
+_BETTER = {"slower": "worse", "faster": "better"}
+"""The words for quality; a verdict's own are those for speed."""
 _CAPTIONS = {
     "strong": "equal global batch; serial share by Karp and Flatt, fitted by Amdahl's law",
     "weak": "equal batch of a rank",
@@ -21,7 +23,8 @@ _CAPTIONS = {
 
 def scaling_document(comparison: Comparison) -> Iterator[Element]:
     """Yield how jobs scale, or what that takes."""
-    yield from scaling_elements(comparison) if comparison.scaling else (Line(_NOTHING, "strong"),)
+    known = comparison.scaling or comparison.quality
+    yield from scaling_elements(comparison) if known else (Line(_NOTHING, "strong"),)
 
 
 def scaling_elements(comparison: Comparison) -> Iterator[Element]:
@@ -37,12 +40,46 @@ def scaling_elements(comparison: Comparison) -> Iterator[Element]:
         cells = [(f"{p.batch} / {p.global_batch}", *(_text(p, name) for name in columns[1:])) for p in points]
         yield Heading(f"{model}: {kind} scaling", str(job))
         yield Table("job", "", tuple(map(Head, columns)), tuple(zip(heads, cells, strict=True)), _CAPTIONS[kind])
+    for (job, model), ways in groupby(comparison.quality, lambda way: (way.job, way.model)):
+        yield Heading(f"{model}: quality of the images", str(job))
+        yield _quality_table([*ways], comparison.margin)
+
+
+def _quality_table(ways: Sequence[Quality], margin: float) -> Table:
+    names = list(dict.fromkeys(name for way in ways for name in way.estimates))
+    heads = [Head(f"{way.target}, {count(way.workers, 'worker')}, {way.strategy}", way.notes) for way in ways]
+    cells = [
+        (
+            f"{way.batch} / {way.global_batch}",
+            f"{way.images_seen:,} / {way.images_seen // way.global_batch:,}",
+            *(_better(way.estimates.get(name)) for name in names),
+            _losses(way.losses),
+        )
+        for way in ways
+    ]
+    columns = map(Head, ("batch / global", "images seen / updates", *names, "last losses"))
+    caption = f"over the first of each target; a block is a seed; equivalent: within {percent(margin)}"
+    return Table("job", "", tuple(columns), tuple(zip(heads, cells, strict=True)), caption)
+
+
+def _better(found: Estimate | None) -> Cell:
+    """Return ``4.71; 1.050x (0.903 to 1.220), worse``."""
+    if found is None:
+        return None
+    beside = ratio(found)
+    for speed, quality in _BETTER.items():
+        beside = beside.replace(f", {speed}", f", {quality}")
+    return "; ".join(filter(None, (number(found.value), beside)))
+
+
+def _losses(losses: Mapping[str, float]) -> Cell:
+    return ", ".join(f"{loss} {number(value)}" for loss, value in losses.items()) or None
 
 
 def _text(point: Scaling, name: str) -> Cell:
     """Return ``46 % (44 % to 48 %)``; None for what is not known."""
     if name == "last losses":
-        return ", ".join(f"{loss} {number(value)}" for loss, value in point.losses.items()) or None
+        return _losses(point.losses)
     if (found := point.values.get(name)) is None:
         return None
     text = number if name in ("throughput", "speed-up") else percent

@@ -57,7 +57,7 @@ _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of paper
 @click.option("--costs", is_flag=True, help="Show CPU, memory, disk and energy that each target uses on the host.")
 @click.option("--verbose", is_flag=True, help="Show every metric, ablations, noise, advice and a legend.")
 @click.option("--explain", is_flag=True, help="Split each overhead into phases, with intervals.")
-@click.option("--scaling", is_flag=True, help="Show speed-up and efficiency by the number of workers.")
+@click.option("--scaling", is_flag=True, help="Show speed-up by workers, and kept models at equal images seen.")
 @_CLAIMS
 @click.option("--reference", is_flag=True, help="Mark the values of the paper (CLOSER 2018) in the figures.")
 @click.option("--fail-above", callback=shares, help="Fail if the second run is slower by more than this, such as 5%.")

@@ -25,14 +25,14 @@ from provisioning.openers import AsPods
 from scenarios.members import source_sha256
 from suite.errors import RequestError, option
 from suite.job.ablations import properties_of
-from suite.job.datasets import Dataset
+from suite.job.datasets import shape_of
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import Envelope, format_cpu_list, parse_bytes, plan_envelope
 from suite.job.job import Alternating, CpuCapability, Devices, Job, Layers, Loading
 from suite.job.profiles import EXTENTS, MOST_STEPS, Profile, Sizes
 from suite.job.sharing import architecture, sizes_of
 from suite.plan import Plan
-from suite.registries import DATA_KINDS, WORKLOADS
+from suite.registries import WORKLOADS
 from suite.request.request import OPTIONS
 from worker.data.sets import steps_of_epoch
 
@@ -158,7 +158,7 @@ def _sizes(resolved: Resolved, profile: Profile, model: str) -> Sizes | None:
         raise RequestError(f"{model} has no images, and reads no data set", remedy=f"use another {option('scenario')}")
     names = ("batch", *EXTENTS, "channels", "steps", "warmup_steps", "epochs")
     changed = {name: int(value) for name in names if (value := request.value(name)) is not None}
-    given = _given_by(dataset) if WORKLOADS.get(architecture(model)).channels else {}
+    given = shape_of(dataset.kind) if dataset and WORKLOADS.get(architecture(model)).channels else {}
     sizes = sizes_of(profile, model, given | changed)
     images, devices = dataset.images if dataset else 0, request.gpus.devices or 1
     if every := request.measurement.checkpoint_every:
@@ -185,14 +185,6 @@ def in_epochs(model: str, sizes: Sizes, images: int, devices: int) -> Sizes:
             remedy=f"give fewer, or a larger {option('batch')}",
         )
     return sizes.model_copy(update={"steps": steps, "warmup_steps": 0})
-
-
-def _given_by(dataset: Dataset | None) -> dict[str, int]:
-    """Return the shape of the images of a data set, for the workloads that take any."""
-    if dataset is None:
-        return {}
-    kind = DATA_KINDS.get(dataset.kind)
-    return {"channels": kind.channels, **({"image_px": kind.image_px} if kind.image_px else {})}
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,12 @@ class Dataset(Part):
         return self.sha256 if self.digest == "listing" else self.listing_sha256
 
 
+def shape_of(kind: str) -> dict[str, int]:
+    """Return the shape of the images of a kind, for the workloads that take any."""
+    declared = DATA_KINDS.get(kind)
+    return {"channels": declared.channels, **({"image_px": declared.image_px} if declared.image_px else {})}
+
+
 def parse_data(text: str) -> tuple[str, str | None]:
     """Return (kind, directory) of ``"imagefolder:/data/pets"``; ``"synthetic"`` and ``"generated"`` need no directory.
 

@@ -170,8 +170,14 @@ class MeasurementOptions(OptionGroup):
     keep_model: Literal["last", "each"] | None = about(
         None,
         "Keep the network that makes the images in models/ of the run: the last, or that of each epoch.",
-        of="generates",
-        needs=(Need(f"{option('epochs')} for each", _has_epochs_to_keep, f"add {option('epochs')} 3"),),
+        of="keeps",
+        needs=(
+            Need(
+                f"{option('epochs')} for each",
+                _has_epochs_to_keep,
+                f"give last, or add {option('epochs')} 3 in {option('scenario')} real",
+            ),
+        ),
         excludes=_IN_TURNS,
     )
     design: Literal["sequential", "alternating", "both"] = about(

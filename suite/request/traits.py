@@ -33,6 +33,8 @@ class Traits:
     """Whether a trial can write checkpoints: after epochs or, if its data are drawn, after a number of steps."""
     generates: ClassVar[bool] = False
     """Whether a trial can end with images of the trained generator."""
+    keeps: ClassVar[bool] = False
+    """Whether the trained generator can be kept."""
     joined: ClassVar[bool] = False
     """Whether a trial has several instances that a network joins, each with its share of the envelope."""
     spread: ClassVar[bool] = False

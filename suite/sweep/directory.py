@@ -177,7 +177,7 @@ class SweepDirectory:
 
     def begun(self) -> Accepted:
         """Return what is stored. Raises RequestError for a directory that does not hold a sweep."""
-        accepted = self.accepted()
+        accepted = None if self.path.is_file() else self.accepted()
         if accepted is None:
             raise RequestError(f"no sweep in {self.path}", remedy="name the directory of one: the one given to --out")
         return accepted

@@ -14,6 +14,8 @@ from analysis.report.markdown import as_markdown
 from analysis.report.rows import as_json
 from analysis.report.terminal import Terminal
 from suite.job.datasets import Dataset
+from suite.job.distributed import DistributedJob
+from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.records.record import DataUse
 from suite.records.usage import Resources, Usage
@@ -40,10 +42,12 @@ def printed(comparison: Comparison, width: int) -> str:
 def test_cpu_seconds_are_those_of_1000_images_on_all_devices_with_the_warm_up_steps(
     tmp_path: Path, save: Any, devices: int
 ) -> None:
-    details = {"devices": devices}
+    work = {"sizes": WORK, "devices": devices, "parallel": "none" if devices == 1 else "ddp"}
     for block in range(3):
-        save(block=block, sizes=WORK, details=details, resources=used(1.0, 1.1, {"package-0": 20, "dram-0": 5}))
-        save(block=block, sizes=WORK, details=details, target="vm", resources=used(1.2, 2.2))
+        save(
+            block=block, **work, details={"devices": devices}, resources=used(1.0, 1.1, {"package-0": 20, "dram-0": 5})
+        )
+        save(block=block, **work, details={"devices": devices}, target="vm", resources=used(1.2, 2.2))
     comparison = compare(load([tmp_path / "run"]))
     base, vm = comparison.costs
     assert base.cpu_inside_s == pytest.approx(1.0 / (50 * devices / 1000))
@@ -55,6 +59,16 @@ def test_cpu_seconds_are_those_of_1000_images_on_all_devices_with_the_warm_up_st
     assert vm.normalised.interval
     assert (base.normalised, vm.energy_j, vm.disk_written_all_in_bytes) == (None, None, None)
     assert (vm.disk_read_inside_bytes, vm.disk_read_all_in_bytes) == (3 * MIB, 0)
+
+
+def test_all_in_costs_of_a_distributed_job_are_those_of_the_images_of_all_ranks(tmp_path: Path, save: Any) -> None:
+    job = DistributedJob(strategy="all-reduce", workers=2, servers=0, network="host", lab=LabSpec(nodes=2))
+    for block in range(3):
+        save(block=block, sizes=WORK, scenario="distributed", distributed=job, resources=used(1.0, 2.5))
+    (base,) = compare(load([tmp_path / "run"])).costs
+    # 2.5 CPU seconds of everything for 100 images; 1 of the worker that trained on 50 of them.
+    assert (base.cpu_all_in_s, base.cpu_inside_s) == pytest.approx((25.0, 20.0))
+    assert base.all_in_to_inside == pytest.approx(1.25)
 
 
 def test_the_costs_of_four_targets_are_one_table_of_80_columns_shown_when_asked_for(tmp_path: Path, save: Any) -> None:

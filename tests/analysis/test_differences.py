@@ -1,8 +1,8 @@
 """The table of differences keeps its word: no field of a record can be changed in silence.
 
 Every field of the schema is changed, taken away or put in, one at a time, in real records of both designs. The record
-is then refused, marked or warned of, or the field is one of those that the table ignores, or that ``HARMLESS`` and
-``UNKNOWN`` name with a reason.
+is then refused, marked or warned of, or the field is one of those that the table ignores, or that ``HARMLESS``,
+``UNKNOWN`` and ``ADDED`` name with a reason.
 """
 
 import datetime
@@ -31,6 +31,8 @@ HARMLESS = {
     "aggressors.aggression.*_per_s": "what the aggressor kept of its speed is shown beside; no verdict is of it",
 }
 """Fields whose value may be changed without a word, each with the reason."""
+ADDED = {"kept": "the weights of the whole training are compared, and each of its fields is ignored"}
+"""Fields that may be added as a whole without a word, each with the reason."""
 UNKNOWN = {
     "clock_ratio": "a job that is too short for it has none",
     "data_use.page_cache_share": "mincore(2) may be refused; the state was checked before the launch",
@@ -251,7 +253,8 @@ def made(node: dict[str, Any]) -> Any:
 def harmless(what: str, leaf: str) -> bool:
     if any(fnmatchcase(leaf, one.path) and one.treatment == "ignored" for one in FIELDS):
         return True
-    return any(fnmatchcase(leaf, pattern) for pattern in {"changed": HARMLESS, "null": UNKNOWN}.get(what, ()))
+    excused = {"changed": HARMLESS, "null": UNKNOWN, "inserted": ADDED}
+    return any(fnmatchcase(leaf, pattern) for pattern in excused.get(what, ()))
 
 
 SHARES = 8

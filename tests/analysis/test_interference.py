@@ -43,7 +43,15 @@ def beside(before_per_s: float, beside_per_s: float) -> AggressorInstance:
     return AggressorInstance(environment=Environment(), aggression=aggression)
 
 
-def victim(save: Save, target: str, aggressor: str | None, speed: float, block: int, **changes: Any) -> None:
+def victim(
+    save: Save,
+    target: str,
+    aggressor: str | None,
+    speed: float,
+    block: int,
+    other_cpu_s: float = 0.0,
+    **changes: Any,
+) -> None:
     steps = [0.001] * 98 + [1.0 / speed, 2.0 / speed]
     save(
         scenario="shared",
@@ -56,7 +64,7 @@ def victim(save: Save, target: str, aggressor: str | None, speed: float, block: 
         elapsed_s=200 / speed,
         steps=Steps(elapsed_s=steps, data_s=[0.0] * 100, compute_s=steps),
         resources=Resources(serving=Usage(cpu_s=100 / speed**0.5), cache=_cache(target, speed)),
-        conditions=Conditions(interval_s=10.0, steal_s=0.4 if aggressor else 0.2, other_cpu_s=0.0),
+        conditions=Conditions(interval_s=10.0, steal_s=0.4 if aggressor else 0.2, other_cpu_s=other_cpu_s),
         trial_id=f"{target}-{aggressor}-{block}-{changes.get('replica', 0)}-{changes.get('model', '')}",
         **changes,
     )
@@ -126,6 +134,26 @@ def test_targets_are_ranked_by_what_all_of_them_were_measured_beside(tmp_path: P
     comparison = compare(load([tmp_path / "run"]))
     assert ("bare-metal", "cpu") in found(comparison)
     assert {one.cells for one in comparison.isolation} == {2}
+
+
+def test_what_disturbs_a_victim_alone_withholds_the_verdicts_of_its_target(tmp_path: Path, save: Save) -> None:
+    for block in range(8):
+        for target, alone_s in (("bare-metal", 9.0), ("vm", 0.0)):
+            victim(save, target, None, 10.0, block, other_cpu_s=alone_s)
+            victim(save, target, "alexnet", 6.0 + block % 2 * 0.01, block, other_cpu_s=9.0)
+    comparison = compare(load([tmp_path / "run"]))
+    judged = {target: one.effects["throughput"].verdict for (target, _), one in found(comparison).items()}
+    judged |= {f"{one.target}, ranked": one.effect.verdict for one in comparison.isolation}
+    assert {name: verdict and verdict.name for name, verdict in judged.items()} == {
+        "bare-metal": None,
+        "vm": "slower",
+        "bare-metal, ranked": None,
+        "vm, ranked": "slower",
+    }
+    for name in ("bare-metal", "bare-metal, ranked"):
+        verdict = judged[name]
+        assert verdict
+        assert [why for why in verdict.withheld if why.endswith("in 8 of 8 trials on bare-metal alone")]
 
 
 def test_the_aggressors_own_loss_and_what_was_stolen_stand_beside(tmp_path: Path, save: Save) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment
-from suite.records.record import Rank, Steps
+from suite.records.record import MetricValue, Rank, Steps
 from suite.records.usage import Conditions
 
 NOISE = (-0.01, 0.0, 0.0, 0.01)
@@ -32,15 +33,26 @@ STRONG, WEAK = {1: 32, 2: 16, 4: 8}, dict.fromkeys((1, 2, 4), 32)
 """The batch of a rank by the number of workers."""
 
 
-def job(save: Any, workers: int, speed: float, *, batch: int = 32, cpus: int | None = None, **changes: Any) -> None:
+def steps_of(count: int) -> Steps:
+    """Steps of which a quarter is communication."""
+    seconds = {"elapsed_s": 4.0, "data_s": 0.0, "compute_s": 3.0, "communicate_s": 1.0}
+    columns: dict[str, Any] = {name: [value] * count for name, value in seconds.items()}
+    return Steps(**columns, losses={"generator": [0.5] * count})
+
+
+def job(
+    save: Any,
+    workers: int,
+    speed: float,
+    *,
+    batch: int = 32,
+    cpus: int | None = None,
+    strategy: Any = "all-reduce",
+    steps: int = 3,
+    blocks: Sequence[int] = range(len(NOISE)),
+    **changes: Any,
+) -> None:
     """Four blocks of so many workers with a CPU and 1 GiB each, of whose time a quarter is communication."""
-    steps = Steps(
-        elapsed_s=[4.0] * 3,
-        data_s=[0.0] * 3,
-        compute_s=[3.0] * 3,
-        communicate_s=[1.0] * 3,
-        losses={"generator": [0.5] * 3},
-    )
     spans = {"measured_s": 12.0, "data_s": 0.0, "compute_s": 9.0, "communicate_s": 3.0, "sent_bytes": 0}
     rank: dict[str, Any] = {"role": "worker", "address": "a", "interface": "lo", "environment": Environment(), **spans}
     own = tuple(range(cpus or workers))
@@ -48,16 +60,16 @@ def job(save: Any, workers: int, speed: float, *, batch: int = 32, cpus: int | N
     values = {
         "scenario": "distributed",
         "model": "dcgan",
-        "distributed": DistributedJob(strategy="all-reduce", workers=workers, servers=0, network="host", lab=lab),
+        "distributed": DistributedJob(strategy=strategy, workers=workers, servers=0, network="host", lab=lab),
         "envelope": Envelope(cpus=own, memory_bytes=workers * GIB, threads=len(own)),
-        "sizes": Sizes(batch=batch, image_px=32, warmup_steps=1, steps=3),
+        "sizes": Sizes(batch=batch, image_px=32, warmup_steps=1, steps=steps),
         "ranks": [Rank(rank=number, throughput_per_s=speed / workers, **rank) for number in range(workers)],
-        "steps": steps,
+        "steps": steps_of(steps),
         **changes,
     }
-    run = f"{workers}-{batch}-{cpus or ''}{changes.get('target', '')}"
-    for block, noise in enumerate(NOISE):
-        save(run, block=block, throughput_per_s=speed * math.exp(noise), **values)
+    run = f"{workers}-{batch}-{cpus or ''}{changes.get('target', '')}{strategy}{steps}"
+    for block in blocks:
+        save(run, block=block, throughput_per_s=speed * math.exp(NOISE[block % len(NOISE)]), **values)
 
 
 def scalings(path: Path) -> list[Scaling]:
@@ -217,9 +229,57 @@ def test_every_renderer_shows_it_and_a_figure_is_drawn(tmp_path: Path, save: Any
     assert "Strong scaling of dcgan" in page
     names = {path.name for path in draw(comparison, tmp_path / "plots")}
     assert any(name.endswith("dcgan-strong-scaling.svg") for name in names)
-    runs = [str(path) for path in tmp_path.glob("*-*-")]
+    runs = [str(path) for path in tmp_path.glob("*-*-*")]
     shown = CliRunner().invoke(cli.main, ["compare", *runs, "--scaling", "--force"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0, shown.output
     assert "80 % (7" in shown.output
     one = CliRunner().invoke(cli.main, ["compare", runs[0], "--scaling", "--force"])
     assert "Nothing scales" in one.output
+
+
+def learned(save: Any, workers: int, distance: float, **changes: Any) -> None:
+    """Six seeds, whose images are about so far from the real ones."""
+    for block, noise in enumerate((-0.02, -0.01, 0.0, 0.0, 0.01, 0.02)):
+        metrics = {"own-frechet": MetricValue(value=distance * math.exp(noise), unit="", better="less")}
+        job(save, workers, 100.0, metrics=metrics, blocks=(block,), **changes)
+
+
+def test_ways_to_divide_the_work_are_compared_by_their_images_at_an_equal_number_seen(
+    tmp_path: Path, save: Any
+) -> None:
+    """All see 128 images, warm-up included. What sees more, as two workers with as many steps do, is left out."""
+    learned(save, 1, 10.0, batch=32)
+    learned(save, 2, 10.1, batch=16)
+    learned(save, 2, 13.0, batch=32, steps=1)
+    learned(save, 2, 9.0, batch=32)
+    learned(save, 2, 7.0, batch=32, strategy="split")
+    comparison = compare(load([*tmp_path.iterdir()]), margin=0.05)
+    rows = comparison.quality
+    assert [(row.workers, row.strategy, row.batch, row.global_batch, row.images_seen) for row in rows] == [
+        (1, "all-reduce", 32, 32, 128),
+        (2, "all-reduce", 16, 32, 128),
+        (2, "all-reduce", 32, 64, 128),
+        (2, "split", 32, 32, 128),
+    ]
+    found = [row.estimates["own-frechet"] for row in rows]
+    assert [one.value for one in found] == pytest.approx([10, 10.1, 13, 7])
+    assert [one.ratio for one in found] == [None, *map(pytest.approx, (1.01, 1.3, 0.7))]
+    assert [one.verdict and one.verdict.name for one in found] == [None, "equivalent", "slower", "faster"]
+    assert {(row.losses["generator"], row.job) for row in rows} == {(0.5, rows[0].job)}
+    table = as_markdown(comparison)
+    assert "| bare-metal, 2 workers, all-reduce | 32 / 64 | 128 / 2 | 13.0; 1.300x (1.2" in table
+    assert ", worse |" in table
+    assert ", better |" in table
+    last = json.loads(as_json(comparison))["quality"][-1]
+    assert (last["strategy"], last["metric"], last["ratio"]) == ("split", "own-frechet", pytest.approx(0.7))
+    shown = CliRunner().invoke(cli.main, ["compare", *map(str, tmp_path.iterdir()), "--scaling", "--force"])
+    assert "dcgan: quality of the images" in shown.output
+
+
+def test_too_few_seeds_decide_nothing_about_images(tmp_path: Path, save: Any) -> None:
+    for workers in (1, 2):
+        metrics = {"own-frechet": MetricValue(value=10.0 * workers, unit="", better="less")}
+        job(save, workers, 100.0, batch=STRONG[workers], metrics=metrics)
+    _, second = compare(load([*tmp_path.iterdir()])).quality
+    assert (verdict := second.estimates["own-frechet"].verdict)
+    assert (verdict.name, verdict.withheld) == (None, (FEW,))

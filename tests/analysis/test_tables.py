@@ -161,8 +161,8 @@ def test_json_has_the_documented_keys_and_null_where_nothing_was_measured() -> N
     found = json.loads(as_json(COMPARISON))
     assert list(found) == [
         *("schema_version", "answer", "runs", "margin", "rows", "overall", "interactions"),
-        *("aa", "ablations", "costs", "turns", "same_work", "interference", "isolation", "scaling", "published"),
-        *("warmup_trials", "warnings"),
+        *("aa", "ablations", "costs", "turns", "same_work", "interference", "isolation", "scaling", "quality"),
+        *("published", "warmup_trials", "warnings"),
     ]
     assert len(found["rows"]) == 8
     assert all(tuple(row) == KEYS for row in found["rows"])

@@ -19,7 +19,7 @@ from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.plan import Trial
 from tests.scenarios.conftest import HereNode
-from tests.scenarios.test_job import STEPS, event
+from tests.scenarios.test_job import KEPT, STEPS, event
 
 Scripted = Callable[..., Any]
 LOOPBACK = "127.0.0.1"
@@ -91,6 +91,21 @@ def test_each_rank_is_told_its_place_and_where_the_first_one_is(
     assert {each["master"] for each in told} == {"10.0.0.1"}
     assert {each["timeout_s"] for each in told} == {60}
     assert all("OMP_WAIT_POLICY=passive" in node.started[0][0] for node in nodes)
+
+
+@pytest.mark.parametrize(("strategy", "keeper"), [("all-reduce", 0), ("split", 1)])
+def test_the_rank_that_has_the_generator_keeps_it(
+    strategy: Any, keeper: int, trial: Trial, observer: Any, scripted: Scripted
+) -> None:
+    parts = DistributedJob(strategy=strategy, workers=2, servers=0, network="overlay", lab=LabSpec(nodes=2))
+    made = trial.with_job(scenario="distributed", distributed=parts, envelope=ENVELOPE, keep_model="last")
+    said = [*worker(4.0)[:-1], event("model", 116.2, epoch=None, training_s=4.0, **KEPT), worker(4.0)[-1]]
+    nodes = [scripted(*(said if rank == keeper else worker(4.0))) for rank in range(2)]
+    split = made.model_copy(update={"instances": instances_of(parts, ENVELOPE)})
+    measured = Distributed().measure(split, instances(nodes), observer, nullcontext())
+    told = [json.loads(node.started[0][1]).get("keep_model") for node in nodes]
+    assert told == ["last" if rank == keeper else None for rank in range(2)]
+    assert [one.weights_sha256 for one in measured.kept] == [*measured.models] == [KEPT["weights_sha256"]]
 
 
 def test_who_lost_a_peer_is_not_blamed_for_it(planned: Trial, observer: Any, scripted: Scripted) -> None:

@@ -183,3 +183,13 @@ def test_what_lies_beside_the_frames_is_none(originals: Path, tmp_path: Path) ->
     for name in ("notes.txt", ".hidden.jpg"):
         (place / FRAME / name).write_bytes(b"x")
     assert len(DATA_KINDS.get("frames").open(place, 1)) == 6
+
+
+def test_generated_digits_can_be_told_apart_by_their_labels(tmp_path: Path) -> None:
+    make(tmp_path / "digits", 600, workers=1, name="mnist")
+    digits = DATA_KINDS.get("mnist").open(tmp_path / "digits", 1)
+    pixels, labels = digits.pixels.reshape(600, -1).astype(float), digits.labels
+    means = np.stack([pixels[:300][labels[:300] == label].mean(0) for label in range(10)])
+    nearest = ((pixels[300:, None] - means) ** 2).sum(2).argmin(1)
+    assert (nearest == labels[300:]).mean() > 0.7
+    assert len(np.unique(pixels, axis=0)) == 600

@@ -1,6 +1,7 @@
 """Epochs are whole batches, and a training that was killed goes on from its checkpoint as if it had not been."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import torch
 
 from suite.registries import DATA_KINDS, WORKLOADS
 from tests.worker.test_worker_program import REPOSITORY, worker
+from worker.data.listing import entries_of, identify
 from worker.data.sets import steps_of_epoch
 
 IMAGES, BATCH, EPOCHS = 42, 4, 3
@@ -91,7 +93,7 @@ def test_drawn_data_has_checkpoints_between_its_steps(epochs: dict[str, Any], tm
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["epochs"] == EPOCHS
 
 
-@pytest.mark.parametrize("model", ["gan", "dcgan"])
+@pytest.mark.parametrize("model", ["gan", pytest.param("dcgan", marks=pytest.mark.thorough)])
 def test_a_training_that_is_killed_in_mid_epoch_and_goes_on_ends_with_the_weights_of_one_that_is_not(
     model: str, epochs: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -166,3 +168,45 @@ def test_a_checkpoint_that_cannot_be_written_is_told(epochs: dict[str, Any], tmp
 )
 def test_what_is_no_job_of_whole_epochs_is_refused(change: dict[str, Any], says: str, epochs: dict[str, Any]) -> None:
     assert says in refusal({**epochs, **change})["message"]
+
+
+def test_a_model_counts_the_steps_of_its_epochs_and_keeps_what_identifies_its_data(
+    epochs: dict[str, Any], directory: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "gan.pt"
+    status, events, said = worker(json.dumps({**epochs, "steps": 0, "model_file": str(file)}))
+    assert status == 0, said
+    assert "steps" not in [event["event"] for event in events], "the log of a pod is small"
+    trained = events[-1]["trained"]
+    assert trained == torch.load(file, weights_only=True)["training"]
+    assert (trained["steps"], len(trained["epoch_s"])) == (EPOCHS * STEPS, EPOCHS)
+    assert trained["training_s"] == pytest.approx(sum(trained["epoch_s"]))
+    digest, sha256 = identify(directory, [*entries_of(directory)])
+    assert trained["data"] == {"kind": "mnist", "images": IMAGES, "digest": digest, "sha256": sha256}
+    assert trained["losses"].keys() > {"generator"}
+
+
+def test_epochs_that_do_not_fit_into_the_time_of_a_job_end_after_the_first(
+    epochs: dict[str, Any], tmp_path: Path
+) -> None:
+    given = {**epochs, "steps": 0, "model_file": str(tmp_path / "gan.pt"), "epochs": 5000, "within_s": 1}
+    refused = refusal(given)
+    assert refused["kind"] == "timeout"
+    assert re.fullmatch(r"5000 epochs of \d+\.\d s do not fit into the 1 s of the job", refused["message"])
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"model_file": "/m", "data": None, "epochs": None}, {"model_file": "/m", "epochs": None}]
+)
+def test_only_a_model_of_epochs_counts_its_steps(epochs: dict[str, Any], changes: dict[str, Any]) -> None:
+    assert "steps is 0; only a job that writes a model" in refusal({**epochs, "steps": 0, **changes})["message"]
+
+
+def test_a_directory_of_another_data_set_is_named_before_anything_is_trained(
+    epochs: dict[str, Any], directory: Path, tmp_path: Path
+) -> None:
+    data = {**epochs["data"], "kind": DATA_KINDS.place("cifar10")}
+    refused = refusal({**epochs, "steps": 0, "model_file": str(tmp_path / "gan.pt"), "data": data, "channels": 3})
+    assert refused["message"].startswith(f"{directory} is no readable data set of kind cifar10: ")
+    assert refused["remedy"]

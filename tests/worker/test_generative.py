@@ -283,7 +283,14 @@ def test_every_step_has_its_phases_and_losses(name: str, recipe: Any, spec: dict
     assert all(math.isfinite(loss) for column in losses.values() for loss in column)
 
 
-@pytest.mark.parametrize(("workload", "shape"), [(DCGAN_PUBLISHED, GREY), (VAE, GREY), (PROGRESSIVE_GAN, Shape(8, 3))])
+@pytest.mark.parametrize(
+    ("workload", "shape"),
+    [
+        (DCGAN_PUBLISHED, GREY),
+        (VAE, GREY),
+        pytest.param(PROGRESSIVE_GAN, Shape(8, 3), marks=pytest.mark.thorough),
+    ],
+)
 def test_a_training_goes_on_from_its_checkpoint_bit_for_bit(workload: Workload, shape: Shape) -> None:
     images = images_of(workload, shape, 4)
     one, other = training_of(workload, shape), training_of(workload, shape, seed=9)

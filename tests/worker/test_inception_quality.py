@@ -96,6 +96,7 @@ def test_the_own_formulas_are_those_of_torch_fidelity(fidelity: Any) -> None:
     assert score(logits) == pytest.approx(by_hand[fidelity.KEY_METRIC_ISC_MEAN])
 
 
+@pytest.mark.thorough
 def test_images_have_the_numbers_that_torch_fidelity_gives_them(
     fidelity: Any, random_weights: Path, request_of: Callable[..., QualitySpec]
 ) -> None:

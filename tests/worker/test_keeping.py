@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from suite.registries import WORKLOADS
+from tests.worker.test_distributed import free_port
 from tests.worker.test_epochs import EPOCHS, STEPS, directory, epochs
 from tests.worker.test_worker_program import worker
 from worker.protocol import JobError
@@ -61,6 +62,19 @@ def test_each_epoch_has_a_model_of_its_own(epochs: dict[str, Any]) -> None:
     training_s = [model["training_s"] for model in models]
     assert training_s == sorted(training_s)
     assert names.index("measured") < names.index("model"), "while steps are measured nothing is said"
+
+
+@pytest.mark.parametrize("name", ["gan", "vae"])
+def test_a_distributed_job_keeps_a_generator_too(name: str, last: dict[str, Any], tmp_path: Path) -> None:
+    place = {"master": "127.0.0.1", "port": free_port(), "interface": "lo", "timeout_s": 10.0}
+    membership = {"strategy": "all-reduce", "rank": 0, "workers": 1, "servers": 0, **place}
+    (model,), _ = models_of({**last, "workload": WORKLOADS.place(name), "distributed": membership})
+    file = tmp_path / "model.pt"
+    file.write_bytes(b64decode(model["text"]))
+    workload = WORKLOADS.get(name)
+    generator = build_network(workload, Shape(28, 1), 5).get_submodule(workload.image_network)
+    read_model(generator, file, Shape(28, 1))
+    assert weights_sha256(generator) == model["weights_sha256"]
 
 
 def keeper(last: dict[str, Any], network: torch.nn.Module, **changes: Any) -> ModelKeeper:

@@ -38,7 +38,7 @@ def worker(given: str, *arguments: str) -> tuple[int, list[dict[str, Any]], str]
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
-@pytest.mark.parametrize("model", ["alexnet", "resnet50", "inception_v3"])
+@pytest.mark.parametrize("model", ["alexnet", "resnet50", pytest.param("inception_v3", marks=pytest.mark.thorough)])
 def test_every_model_trains_to_the_last_event(model: str, spec: dict[str, Any]) -> None:
     change = {"workload": WORKLOADS.place(model), "batch": 2, "image_px": 75, "steps": 1}
     status, events, _ = worker(json.dumps({**spec, **change}))

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from worker.data.batches import Batch, LoaderUse, Tally, shared, too_damaged
 from worker.data.decode import CpuNormaliser, CudaNormaliser, DecodeError, Decoder, scale_of
 from worker.data.kinds.kind import DataSetError
+from worker.data.listing import entries_of, identify
 from worker.data.sets import ImageSet, Order, steps_of_epoch
 from worker.protocol import JobError
 from worker.spec import Data, Spec
@@ -42,6 +44,15 @@ def open_images(data: Data) -> ImageSet:
     if not len(images):
         raise JobError(f"{data.directory} holds no images", kind="data")
     return images
+
+
+def identified(spec: Spec, data: Data) -> tuple[Spec, dict[str, object]]:
+    """Return a job with its steps counted, and the facts that identify its data set. Raises as ``open_images``."""
+    kind, images = data.load_kind(), len(open_images(data))
+    root = kind.root(Path(data.directory))
+    digest, sha256 = identify(root, [*entries_of(root)])
+    steps = spec.steps or (spec.epochs or 1) * steps_of_epoch(images, spec.batch)
+    return replace(spec, steps=steps), {"kind": kind.name, "images": images, "digest": digest, "sha256": sha256}
 
 
 class SetDamagedError(Exception):

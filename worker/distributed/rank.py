@@ -118,13 +118,13 @@ class AllReduceWorker(Worker):
             gradient_as_bucket_view=True,
             forward_sync_buffers=False,
         )
-        self.network = self.numerics.compile(parallel)
+        self._spread = self.numerics.compile(parallel)
 
     def exchanged(self) -> dict[str, int]:
         return dict.fromkeys(("bytes_sent", "bytes_received"), self._steps * self._step_bytes)
 
     def train(self, batch: Batch) -> float:
-        self.passes(batch)
+        self.passes(batch, self._spread)
         self._last.reduced()
         self._optimizer.step()
         self._optimizer.zero_grad()

@@ -39,14 +39,20 @@ def run(spec: Spec, events: Events) -> None:
 
             run_rank(spec, spec.distributed, devices[0], events)
             return
-        uses, injected = _train(spec, devices, events)
+        data = None
+        if spec.data and spec.model_file:
+            # Here and not above: a synthetic job has no use for what it imports.
+            from worker.data.loader import identified
+
+            spec, data = identified(spec, spec.data)
+        uses, ended = _train(spec, data, devices, events)
         uses += group.uses(spec) if group else []
     data_use = asdict(together(uses)) if uses else None
-    events.emit("done", usage=whole_usage(), data_use=data_use, injected=injected)
+    events.emit("done", usage=whole_usage(), data_use=data_use, **ended)
 
 
-def _train(spec: Spec, devices: list[Device], events: Events) -> tuple[list[LoaderUse], dict[str, object] | None]:
-    """Train on this instance. Returns what its loaders have read, and what was injected."""
+def _train(spec: Spec, data: object, devices: list[Device], events: Events) -> tuple[list[LoaderUse], dict[str, Any]]:
+    """Train on this instance. Returns what its loaders have read, and the other fields of ``done``."""
     with ExitStack() as stack:
         checkpoints = stack.enter_context(checkpoint.opened(spec.checkpoint, spec))
         batches = stack.enter_context(opened_batches(spec, epoch=checkpoints.epochs if checkpoints else 0))
@@ -64,18 +70,18 @@ def _train(spec: Spec, devices: list[Device], events: Events) -> tuple[list[Load
             facts = measure(spec, trainer, events, checkpoints)
         # The loaders end here, so that what they have used is in the usage of the whole, and none computes any more.
         uses = [use for each in batches if (use := each.close())]
-        _use_trained(spec, trainer.network, events, facts)
-        return uses, injector.report() if injector else None
+        trained = _use_trained(spec, trainer.network, events, {**facts, "data": data})
+        return uses, {"injected": injector.report() if injector else None, "trained": trained}
 
 
-def _use_trained(spec: Spec, network: torch.nn.Module, events: Events, facts: Mapping[str, Any]) -> None:
-    """Write the trained network to its file, and generate images with it, where the job does."""
+def _use_trained(spec: Spec, network: torch.nn.Module, events: Events, facts: Mapping[str, Any]) -> object:
+    """Write the trained network to its file, and generate images with it, where the job does. Returns its facts."""
     if spec.model_file:
         last = {name: column[-1] for name, column in facts.get("losses", {}).items()}
-        peak_bytes, data = whole_usage()["peak_memory_bytes"], spec.data and spec.data.kind
-        facts = {**facts, "losses": last, "data": data, "peak_memory_bytes": peak_bytes}
+        facts = {**facts, "losses": last, "peak_memory_bytes": whole_usage()["peak_memory_bytes"]}
         write_model(Path(spec.model_file), spec.shape, network, facts)
     if spec.generate:
         events.emit("generating")
         generator = Generator(spec.load_workload(), network, spec.shape)
         events.emit("generated", **generator.measured(spec.generate, spec.seed))
+    return facts if spec.model_file else None

@@ -52,6 +52,11 @@ class ModelKeeper:
         """Copy the network as it is after so many epochs and seconds of training."""
         self._copies.append(_Copy(epoch, training_s, weights_sha256(self._network), self._text()))
 
+    def keep_last(self, training_s: float) -> None:
+        """Copy the network after the last step, unless that of each epoch is kept."""
+        if not self.each:
+            self.keep(self._spec.epochs, training_s)
+
     def emit(self, events: Events) -> None:
         """Say every copy, the first epoch's first."""
         for copy in self._copies:

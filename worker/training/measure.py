@@ -42,31 +42,31 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
         end_s = time.monotonic()
         if spec.epochs:
             epochs_s.append(end_s - begin_s)
-            _between_epochs(checkpoints, keeper, epochs_s)
+            _between_epochs(spec, checkpoints, keeper, epochs_s)
             end_s = time.monotonic()
     gc.enable()
     after = usage()
     events.emit("measured", t=end_s)
-    if keeper and not keeper.each:
-        keeper.keep(spec.epochs, math.fsum(epochs_s) or end_s - begun_s)
+    training_s = math.fsum(epochs_s) or end_s - begun_s
+    if keeper:
+        keeper.keep_last(training_s)
     events.step = "after the last step"
     taken = slice(begun, None)
     losses, metrics = finite_losses(samples, taken), own.columns(samples)
-    columns, used = samples.columns(taken), between(before, after)
-    told = checkpoints.said() if checkpoints else None
-    events.emit(
-        "steps",
-        steps=columns,
-        losses=losses,
-        weights_sha256=weights_sha256(trainer.network),
-        usage=used,
-        metrics=metrics,
-        epochs_s=epochs_s,
-        checkpoints=told,
-    )
+    if not spec.model_file:  # nobody analyses its single steps, and those of 50 epochs would fill the log of a pod
+        events.emit(
+            "steps",
+            steps=samples.columns(taken),
+            losses=losses,
+            weights_sha256=weights_sha256(trainer.network),
+            usage=between(before, after),
+            metrics=metrics,
+            epochs_s=epochs_s,
+            checkpoints=checkpoints and checkpoints.said(),
+        )
     if keeper:
         keeper.emit(events)
-    return {"epoch_s": epochs_s, "steps": spec.steps, "losses": losses}
+    return {"epoch_s": epochs_s, "training_s": training_s, "steps": spec.steps, "losses": losses}
 
 
 def _take_step(trainer: Trainer, samples: Samples, index: int, events: Events, own: "OwnMetrics") -> None:
@@ -77,9 +77,17 @@ def _take_step(trainer: Trainer, samples: Samples, index: int, events: Events, o
         own.after_step()
 
 
-def _between_epochs(checkpoints: CheckpointStore | None, keeper: ModelKeeper | None, epochs_s: list[float]) -> None:
-    """Collect the garbage of an epoch, which is not done during it, write the checkpoint, and keep the model."""
+def _between_epochs(
+    spec: Spec, checkpoints: CheckpointStore | None, keeper: ModelKeeper | None, epochs_s: list[float]
+) -> None:
+    """Collect the garbage of an epoch, which is not done during it, write the checkpoint, and keep the model.
+
+    Raises JobError if so many epochs as long as the first one would not end within ``spec.within_s``.
+    """
     gc.collect()
+    if spec.within_s and epochs_s[0] * (spec.epochs or 1) > spec.within_s:
+        message = f"{spec.epochs} epochs of {epochs_s[0]:.1f} s do not fit into the {spec.within_s} s of the job"
+        raise JobError(message, kind="timeout", remedy="train fewer epochs, or give the job more time")
     if checkpoints:
         checkpoints.write()
     if keeper and keeper.each:

@@ -65,11 +65,12 @@ class OneDevice:
         images, labels = self.device.copy(batch, wait=not self.numerics.pinned)
         return self.batches.prepared(images), labels
 
-    def passes(self, batch: Batch) -> None:
-        """Go forward and backward through the network."""
+    def passes(self, batch: Batch, spread: torch.nn.Module | None = None) -> None:
+        """Go forward and backward through the network, or through what spreads it over ranks."""
         images, labels = self.placed(batch)
+        network = self.network if spread is None else spread  # a compiled network has no truth
         with self.numerics.autocast(self.device):
-            loss = self.workload.loss(self.network, images, labels)
+            loss = self.workload.loss(network, images, labels)
         loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         self._losses = {"loss": loss.detach()}
 

@@ -7,14 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image, ImageDraw
 
 from worker.data.kinds.kind import DataKind, DataSetError, DrawnSet, held_out, read_bounded
-from worker.data.kinds.pictures import scene
 from worker.data.sets import PixelSet
 
 PLACE = "MNIST/raw"
 SIDE_PX, LABELS = 28, 10
 _PARTS = ("train", "t10k")
+_STROKES = (
+    *("10 01 03 14 23 21 10", "01 10 14", "01 10 21 22 04 24", "00 20 12 23 14 03", "10 03 23 21 24"),
+    *("20 00 02 12 23 14 04", "20 01 03 14 23 12 03", "00 20 14", "12 01 10 21 12 03 14 23 12", "23 21 10 01 12 21 24"),
+)
+"""The corners of the digits 0 to 9, as columns and rows of a grid of 3 x 5."""
+_FINER = 4
+"""Of the canvas on which a digit is drawn, against the jags of its edges."""
 _REMEDY = "put the four files, unpacked (gunzip), into MNIST/raw below the directory that you name"
 
 
@@ -58,11 +65,24 @@ class Mnist(DataKind):
         images = range(first, first + count)
         if number % 2:
             return idx_header((count,)) + bytes(image % LABELS for image in images)
-        pixels = (scene(drawn.seed, image, (SIDE_PX, SIDE_PX)).convert("L").tobytes() for image in images)
+        pixels = (_digit(image % LABELS, np.random.default_rng((drawn.seed, image))) for image in images)
         return idx_header((count, SIDE_PX, SIDE_PX)) + b"".join(pixels)
 
     def file_bytes(self, drawn: DrawnSet) -> int:
         return 4096 + (drawn.images + held_out(drawn.images)) * (SIDE_PX * SIDE_PX + 1) // 4
+
+
+def _digit(label: int, rng: np.random.Generator) -> bytes:
+    """Return the pixels of a digit by an unsteady hand: so labels can be learned, and generated ones looked at."""
+    corners = np.array([[int(number) for number in corner] for corner in _STROKES[label].split()]) - (1, 2)
+    angle, shear = rng.normal(0, 0.12), rng.normal(0, 0.15)
+    turn = np.array(((math.cos(angle), -math.sin(angle)), (math.sin(angle), math.cos(angle)))) @ ((1, shear), (0, 1))
+    placed = (corners + rng.normal(0, 0.12, corners.shape)) * rng.uniform(0.8, 1.15, 2) * (5.5, 4.2) @ turn.T
+    placed += SIDE_PX / 2 + rng.normal(0, 1, 2)
+    image = Image.new("L", (_FINER * SIDE_PX, _FINER * SIDE_PX))
+    points = [(_FINER * x, _FINER * y) for x, y in placed.tolist()]
+    ImageDraw.Draw(image).line(points, fill=255, width=round(_FINER * rng.uniform(2, 3.5)), joint="curve")
+    return image.resize((SIDE_PX, SIDE_PX), Image.Resampling.BOX).tobytes()
 
 
 def _part(place: Path, part: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
