@@ -13,10 +13,12 @@ from suite.results.store import TRIALS, read_record
 
 SMALL = ("--steps", "1", "--warmup-steps", "0")
 TURNS = ("--scenario", "synthetic", "--design", "alternating", "--aa", "--rounds", "2", "--burst-steps", "1")
+GENERATING = ("--scenario", "synthetic", "--model", "dcgan", "--generate", "4096", "--keep-model", "last")
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "synthetic": ("--scenario", "synthetic", *SMALL),
     "alternating": (*TURNS, "--target", "bare-metal"),
     "real": ("--scenario", "real", *SMALL),
+    "generating": (*GENERATING, *SMALL),
     "probe": ("--scenario", "probe", "--probe", "cpu", "--probe", "disk"),
     "distributed": ("--scenario", "distributed", "--strategy", "all-reduce", *SMALL),
     "shared": ("--scenario", "shared", *SMALL),

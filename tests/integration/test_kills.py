@@ -25,7 +25,7 @@ def test_ten_kills_lose_nothing_tear_nothing_and_leave_nothing(tmp_path: Path, m
     from parts.kills_runs import drawn, settings
 
     chance = random.Random(16)
-    found = settings(tmp_path, ["synthetic", "distributed"], ["bare-metal", "container"])
+    found = settings(tmp_path, ["generating", "synthetic", "distributed"], ["bare-metal", "container"])
     among = [each for each in found if (each.scenario, each.target) != ("distributed", "container")]
     among = [each for each in among if each.engine in (None, "runc")]
     for setting in among:

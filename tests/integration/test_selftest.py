@@ -11,7 +11,7 @@ from suite.selftest.certificate import Certificate
 from tests.integration.machine import require_image, require_root
 from tests.integration.test_run import bench
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 
 def test_held_memory_is_injected_clocked_and_found_on_bare_metal(tmp_path: Path) -> None:

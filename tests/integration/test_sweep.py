@@ -54,6 +54,7 @@ def killed_at(place: Path, phase: str) -> None:
     assert cleaned.returncode == 0, cleaned.stderr
 
 
+@pytest.mark.thorough
 def test_a_sweep_killed_at_three_moments_comes_to_all_records_and_leaves_nothing(place: Path) -> None:
     require_root()
     require_image()

@@ -70,7 +70,9 @@ def trained(run: Path, scenario: str, models: Sequence[str], targets: Sequence[s
     assert audited.returncode == 0, audited.stdout
 
 
-@pytest.mark.parametrize("scenario", SOME)
+@pytest.mark.parametrize(
+    "scenario", [pytest.param(name, marks=pytest.mark.thorough if name == "shared" else ()) for name in SOME]
+)
 def test_bare_metal_and_a_container_compute_the_same_weights(
     scenario: str, data: tuple[str, ...], tmp_path: Path
 ) -> None:
