@@ -20,6 +20,7 @@ TESTS ?= tests
 PYTEST := $(VENV)/bin/python -m pytest
 # Where the output of the tests that run behind those on real targets is kept until these have ended.
 BEHIND := $(VENV)/tests.log
+APART := -o cache_dir=.pytest_cache/behind
 # Behind all others: by its own priority, and by that of its session, between which Linux shares the CPUs first (sched(7)).
 # What a shell starts behind itself ignores SIGINT, and tests press Ctrl-C.
 LAST := setsid sh -c 'echo 19 2>/dev/null > /proc/self/autogroup; exec env --default-signal=INT nice -n 19 "$$@"' -
@@ -84,12 +85,16 @@ test-image: setup-test
 	$(BENCH) clean
 
 # Tests on real targets wait most of their time; the others use the CPUs meanwhile, as far as nobody else wants them.
+# There a test may fail for want of them alone: what failed is told, and run again by itself, which decides.
 test: test-image
 	@echo "== running the tests: those on real targets one after the other, the others behind them ($(BEHIND))"
-	@$(LAST) $(PYTEST) -n auto --dist worksteal -m "(not integration or beside) and not thorough" $(TESTS) \
+	@$(LAST) $(PYTEST) $(APART) -n auto --dist worksteal -m "(not integration or beside) and not thorough" $(TESTS) \
 	    > $(BEHIND) 2>&1 & behind=$$!; trap 'kill $$behind; wait' INT TERM; \
 	$(PYTEST) -m "integration and not beside and not thorough" --durations=15 $(TESTS); real=$$?; \
 	wait $$behind; other=$$?; cat $(BEHIND); \
+	if test $$other -eq 1; then echo "== running what failed once more, now that the CPUs are free"; \
+	    $(PYTEST) $(APART) --last-failed --last-failed-no-failures=none $(TESTS); again=$$?; \
+	    test $$again -eq $(NO_TESTS) || other=$$again; fi; \
 	for status in $$real $$other; do test $$status -eq 0 -o $$status -eq $(NO_TESTS) || exit $$status; done
 
 test-all: test

@@ -19,7 +19,7 @@ MOST_OUTPUT_BYTES = 64 << 20
 TAIL_BYTES = 8192
 """The end of standard error that is kept."""
 _CHUNK = 1 << 16
-_ENDS_WITHIN_S = 0.5
+_ENDS_WITHIN_S = 2.0
 """The wait for the end of standard error, which a daemon that the child has left may hold open for ever."""
 
 

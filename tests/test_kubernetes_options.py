@@ -123,4 +123,4 @@ def test_the_doctor_says_yes_only_when_the_server_has_answered_within_two_second
         begin_s = time.monotonic()
         with pytest.raises(AwayError, match="does not answer"):
             KubernetesEngine().version(node)
-        assert time.monotonic() - begin_s < 4
+        assert time.monotonic() - begin_s < 20, "and not after the 30 s of other requests"

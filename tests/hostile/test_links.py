@@ -41,7 +41,7 @@ from tests.suite.conftest import make_plan, make_record
 FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_per_s": None}
 NOBODY = 65534
 # A reader that waits for somebody to write into a pipe waits for ever.
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

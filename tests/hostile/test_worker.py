@@ -105,7 +105,7 @@ def test_a_time_limit_is_kept_while_output_flows(code: str, node: LocalNode) -> 
     begin_s = time.monotonic()
     with pytest.raises((CommandError, MeasurementError)):
         deque(process.lines(0.5), maxlen=0)
-    assert time.monotonic() - begin_s < 5
+    assert time.monotonic() - begin_s < 60
     assert not process.running()
 
 
@@ -130,9 +130,9 @@ def test_standard_error_fills_no_disk_and_its_end_is_kept(node: LocalNode) -> No
 
 def test_a_daemon_that_holds_standard_error_open_keeps_nobody_waiting(node: LocalNode) -> None:
     begin_s = time.monotonic()
-    done = node.run(["sh", "-c", "sleep 30 >/dev/null & echo said >&2"])
+    done = node.run(["sh", "-c", "sleep 600 >/dev/null & echo said >&2"])
     assert done.stderr == "said\n"
-    assert time.monotonic() - begin_s < 10
+    assert time.monotonic() - begin_s < 60
 
 
 def guest(node: LocalNode, code: str) -> tuple[Any, GuestConsole]:

@@ -355,9 +355,9 @@ def test_ctrl_c_while_a_container_starts_leaves_nothing(request: pytest.FixtureR
         status, _, _ = _interrupted(words, (opened_s - started_s) * moment / MOMENTS)
         assert status == -signal.SIGINT
     deadline_s = time.monotonic() + 60
-    while _of_engines() - before and time.monotonic() < deadline_s:
+    while (left := _of_engines() - before) and time.monotonic() < deadline_s:
         time.sleep(0.1)  # docker's shim of a container that is removed ends a little later
-    assert _of_engines() - before == set()
+    assert left == set()
     assert [entry for entry in ledger.living() if entry.kind == "container"] == []
 
 
@@ -386,9 +386,9 @@ def test_an_engine_runs_a_container_by_the_oci_runtime_that_it_is_given(
         with pytest.raises(RequestError, match=f"the {engine} of localhost has no OCI runtime nosuch"):
             get_engine(engine).run_by("nosuch").version(host)
     deadline_s = time.monotonic() + 60
-    while _of_engines() - before and time.monotonic() < deadline_s:
+    while (left := _of_engines() - before) and time.monotonic() < deadline_s:
         time.sleep(0.1)
-    assert _of_engines() - before == set()
+    assert left == set()
 
 
 @pytest.mark.thorough
@@ -415,9 +415,9 @@ def test_kill_9_of_bench_or_of_gvisors_processes_leaves_nothing(victim: str) -> 
     with suppress(ledger.LedgerError):  # an entry of others, whose daemon is away
         ledger.clean()
     deadline_s = time.monotonic() + 60
-    while _of_engines() - before and time.monotonic() < deadline_s:
+    while (left := _of_engines() - before) and time.monotonic() < deadline_s:
         time.sleep(0.1)
-    assert _of_engines() - before == set()
+    assert left == set()
     assert not list(Path(RUN).glob(f"*/*{name}*"))
     assert not [path for path in (home() / "ledger").glob("*.json") if name in path.read_text()]
 

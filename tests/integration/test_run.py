@@ -7,15 +7,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from provisioning import ledger
 from provisioning.images.image import Image
-from provisioning.paths import home, runtime
+from provisioning.paths import runtime
 from provisioning.processes import TOKEN
 from suite.records.record import TrialRecord
 from tests.integration.machine import docker_daemon, require, require_image, require_root, workers
@@ -58,9 +59,7 @@ def ours() -> dict[str, list[str]]:
     carrying = []
     for process in psutil.process_iter():
         try:
-            environment = process.environ()
-            # What the tests that run at the same time have started is of a worker of pytest.
-            if TOKEN in environment and XDIST_WORKER not in environment:
+            if TOKEN in process.environ() and not _beside(process.pid):
                 carrying.append(" ".join(process.cmdline()))
         except psutil.Error:
             continue
@@ -68,14 +67,20 @@ def ours() -> dict[str, list[str]]:
     groups = [place for place, _, _ in os.walk("/sys/fs/cgroup") if Path(place).name.startswith("virtbench-")]
     files = [f"{place}/{name}" for place, _, names in os.walk(runtime()) for name in names]
     mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if "virtbench" in line]
-    entries = [path.name for path in (home() / "ledger").glob("*.json")]
+    entries = [path.name for path, entry in ledger._readable() if not _beside(entry.owner_pid)]
     return {
         "processes": carrying, "groups": groups, "files": files, "mounts": mounts, "ledger": entries,
         "workers": [str(process.pid) for process in workers()],
     }  # fmt: skip
 
 
-XDIST_WORKER = "PYTEST_XDIST_WORKER"
+def _beside(pid: int) -> bool:
+    """Return whether a process is of the tests that run at the same time: of a worker of pytest."""
+    with suppress(psutil.Error):
+        return "PYTEST_XDIST_WORKER" in psutil.Process(pid).environ()
+    return False
+
+
 NOTHING: dict[str, list[str]] = {k: [] for k in ("processes", "groups", "files", "mounts", "ledger", "workers")}
 
 

@@ -22,7 +22,7 @@ from worker.workloads.collectives import EXCHANGES, MESSAGES
 from worker.workloads.workload import LEARNING_RATE
 
 STEPS = 4
-TIMEOUT_S = 6.0
+TIMEOUT_S = 10.0
 """For ranks of which one is lost. Where none is to be, a busy machine must not make it seem so: then it is PATIENT."""
 PATIENT: dict[str, Any] = {"timeout_s": 60.0}
 BOUND_S = TIMEOUT_S + 20

@@ -302,9 +302,10 @@ def test_requests_that_a_stall_keeps_waiting_are_charged_for_it(monkeypatch: pyt
     told, true = benchmark("serve_error").measured(service, 50.0, 60, 4, 1)
     with known.serving(service) as port:
         naive = closed_loop(load(port), 1, 60).readings()["latency-p50"].value
-    assert naive < 50 < 100 < true["latency-p50"]
-    # Not closer: on a busy machine the known server itself is late.
-    assert all(0.8 < told[name] / value < 2.5 for name, value in true.items())
+    assert true["latency-p50"] > 100
+    assert naive < told["latency-p50"] / 2
+    # Not closer, and not from above: on a busy machine the known server itself is late.
+    assert all(told[name] > 0.8 * value for name, value in true.items())
 
 
 def test_the_schedule_is_that_of_the_seed_and_has_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:

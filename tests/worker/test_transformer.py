@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from suite.request.request import RunRequest
 from tests.worker.test_serving import listening, load
 from worker.data.batches import SyntheticBatches
 from worker.protocol import JobError
+from worker.serving import load as loads
 from worker.serving.generator import Generator
 from worker.serving.load import Connection, closed_loop
 from worker.serving.service import Service
@@ -187,21 +189,28 @@ def served(language: Spec) -> Generator:
     return Generator.loaded(spec, Device("cpu"))
 
 
-def test_tokens_are_sent_as_they_are_decoded_and_timed_by_the_client(served: Generator) -> None:
-    gate = threading.Event()
+def test_tokens_are_sent_as_they_are_decoded_and_timed_by_the_client(
+    served: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, timed = threading.Event(), threading.Event()
+
+    def now() -> float:
+        timed.set()
+        return time.monotonic()
 
     def held(_seed: int | None) -> Iterator[bytes]:
         tokens = served.tokens()
         yield next(tokens)
-        gate.wait(10)
+        gate.wait(60)
         yield from tokens
 
     with listening(Service({("synthetic", "gan"): held})) as port, Connection(load(port, tokens=8)) as connection:
+        monkeypatch.setattr(loads, "time", SimpleNamespace(monotonic=now))
         asking = ThreadPoolExecutor(1).submit(lambda: (connection.generate(), time.monotonic()))
-        time.sleep(0.5)
+        assert timed.wait(60), "the first token is timed while the others are held back"
         opened_s = time.monotonic()
         gate.set()
-        first_s, last_s = asking.result(10)
+        first_s, last_s = asking.result(60)
     assert first_s < opened_s < last_s
 
 

@@ -143,7 +143,7 @@ def test_the_program_computes_in_its_turns_alone(worker: Worker) -> None:
     worker.hear("measuring")
     before_s = worker.cpu_s()
     time.sleep(1.0)
-    assert worker.cpu_s() - before_s <= 0.02, "it waits for its turn, and does nothing else"
+    assert worker.cpu_s() - before_s <= 0.1, "it waits for its turn, and does nothing else"
     for _ in range(3):
         worker.say(BURST)
         burst = worker.hear("burst")
@@ -151,7 +151,7 @@ def test_the_program_computes_in_its_turns_alone(worker: Worker) -> None:
         assert burst["usage"]["user_s"] > 0
         before_s = worker.cpu_s()
         time.sleep(0.5)
-        assert worker.cpu_s() - before_s <= 0.02, "it is at rest when it says that its turn has ended"
+        assert worker.cpu_s() - before_s <= 0.1, "it is at rest when it says that its turn has ended"
     worker.say("end")
     assert set(worker.hear("steps")) >= {"usage", "metrics"}
     worker.hear("done")
