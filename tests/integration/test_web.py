@@ -161,7 +161,7 @@ def test_a_run_of_the_form_is_seen_in_two_tabs_outlives_the_server_and_is_compar
         browser.wait("document.getElementById('away').hidden")
         for tab in (other, browser):
             tab.wait_for("State: not running")
-            tab.wait_for("6 trials measured, 0 failed")  # said after the run's directory is given back
+            tab.wait_for("8 trials measured, 0 failed")  # said after the run's directory is given back
         other.close()
         browser.run("document.querySelector('main a').click()")
         browser.wait("document.querySelector('iframe') !== null")
