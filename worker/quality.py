@@ -21,6 +21,7 @@ from torch import nn
 from worker.data.batches import Batch, watching_loaders
 from worker.data.decode import scale_of
 from worker.data.loader import open_images
+from worker.data.sets import steps_of_epoch
 from worker.protocol import Events, JobError, guarded, take_stdout
 from worker.serving.generator import BATCH, Generator, Pixels, read_model, to_pixels
 from worker.spec import QualitySpec, Spec, parsed
@@ -176,10 +177,11 @@ def run(request: QualitySpec, events: Events) -> None:
     inception = Inception(request.inception, request) if request.inception else None
     classes = _classes(spec, request.samples, trains=not inception)
     generators = [_loaded(spec, digest, Path(path)) for digest, path in request.models.items()]
+    network = inception or _trained(spec, classes)
+    # From the beginning of an epoch, in which no image comes twice.
     with watching_loaders(), opened_batches(spec) as [reader]:
-        batches = ((reader.prepared(images), labels) for images, labels in iter(reader.next, None))
-        network = inception or train_classifier(batches, spec.steps, spec.shape.channels, classes)
-        real = _seen(network, (next(batches)[0] for _ in range(0, request.samples, spec.batch)), request.samples)
+        read = (reader.prepared(reader.next()[0]) for _ in range(0, request.samples, spec.batch))
+        real = _seen(network, read, request.samples)
     for digest, generator in zip(request.models, generators, strict=True):
         torch.manual_seed(SEED)
         left = range(request.samples, 0, -BATCH)
@@ -189,13 +191,19 @@ def run(request: QualitySpec, events: Events) -> None:
     events.emit("done")
 
 
+def _trained(spec: Spec, classes: int) -> OwnClassifier:
+    with watching_loaders(), opened_batches(spec) as [reader]:
+        batches = ((reader.prepared(images), labels) for images, labels in iter(reader.next, None))
+        return train_classifier(batches, spec.steps, spec.shape.channels, classes)
+
+
 def _classes(spec: Spec, samples: int, *, trains: bool) -> int:
     """Return the number of classes of the data set. Raises JobError for a set that is too small, or trains nothing."""
     if spec.data is None:
         raise JobError("drawn images have no classes", kind="data", remedy="name the data set with --data")
     labels = open_images(spec.data).labels
     classes = int(labels.max()) + 1
-    if len(labels) < samples or (trains and not 2 <= classes <= MOST_CLASSES):
+    if steps_of_epoch(len(labels), spec.batch) * spec.batch < samples or (trains and not 2 <= classes <= MOST_CLASSES):
         sizes = f"the data set has {len(labels)} images of {classes} classes"
         raise JobError(f"{sizes}; own features need 2 to {MOST_CLASSES}, and {samples} images are asked", kind="data")
     return classes

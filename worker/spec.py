@@ -321,6 +321,10 @@ class LoadRequest(Strict, frozen=True):
     """The tokens of each answer; None where it is an image."""
 
 
+FEWEST_FOR_FID = 2048
+"""The images of which a FID is not refused: as many as its features."""
+
+
 class QualitySpec(Strict, frozen=True):
     """Models whose images are held against real ones; ``spec`` is a training of the suite's classifier on these."""
 
@@ -333,7 +337,7 @@ class QualitySpec(Strict, frozen=True):
 
     @property
     def measures_fid(self) -> bool:
-        return self.spec.shape.channels == 3 and self.samples >= 2048
+        return self.spec.shape.channels == 3 and self.samples >= FEWEST_FOR_FID
 
 
 def parsed(into: type[_Request], text: str) -> _Request:

@@ -1,9 +1,11 @@
 """Distributed training by real processes on loopback: the same weights as one process, and an end whatever happens."""
 
+import json
 import math
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -15,12 +17,15 @@ import torch
 
 from tests.worker import distributed_rank
 from tests.worker.distributed_rank import global_batch, part_of, tiny_model
+from tests.worker.test_epochs import directory, epochs
+from tests.worker.test_worker_program import own_workload, worker
 from worker.training.device import Device, Numerics
 from worker.training.step import Samples
 from worker.training.trainer import OneDevice, Single
 from worker.workloads.collectives import EXCHANGES, MESSAGES
 from worker.workloads.workload import LEARNING_RATE
 
+__all__ = ["directory", "epochs"]
 STEPS = 4
 TIMEOUT_S = 10.0
 """For ranks of which one is lost. Where none is to be, a busy machine must not make it seem so: then it is PATIENT."""
@@ -219,6 +224,48 @@ def test_a_compiled_network_which_has_no_length_spreads_another() -> None:
     assert all(parameter.grad is None for parameter in trainer.network.parameters())
 
 
+DRAWN = """
+from worker.workloads.workload import Workload
+
+class Drawn(Workload):
+    def build(self, shape):
+        from torch import nn
+        return nn.ModuleDict({"one": nn.Linear(1, 1)})
+
+    def optimizers(self, network):
+        import torch
+        return {"one": torch.optim.SGD(network.parameters(), lr=0.1)}
+
+    def step(self, training, images, labels):
+        import torch
+        next(training.network.parameters()).sum().backward()
+        training.update("one")
+        return {"images": images.double().mean(), "noise": torch.randn(())}
+
+TOKENS = Drawn(name="drawn", unit="images", sizes={}, losses=("images", "noise"))
+"""
+"""A user's workload that tells of each step what it was given, and what it drew."""
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_each_worker_trains_with_images_and_noise_of_its_own_and_with_equal_weights(
+    stored: bool, epochs: dict[str, Any]
+) -> None:
+    place = {"strategy": "all-reduce", "workers": 2, "servers": 0, "master": "127.0.0.1", "port": free_port()}
+    given = {**epochs, "epochs": None, **own_workload(DRAWN, steps=4)}
+    given |= {} if stored else {"data": None}
+    orders = [
+        json.dumps({**given, "distributed": {**place, "rank": rank, "interface": "lo", **PATIENT}}) for rank in (0, 1)
+    ]
+    with ThreadPoolExecutor(2) as ranks:
+        said = [*ranks.map(worker, orders)]
+    assert [status for status, *_ in said] == [0, 0], said
+    one, other = (next(event for event in events if event["event"] == "steps") for _, events, _ in said)
+    assert one["weights_sha256"] == other["weights_sha256"]
+    for name in ("images", "noise"):
+        assert not set(one["losses"][name]) & set(other["losses"][name]), name
+
+
 def whole_training(name: str) -> tuple[dict[str, torch.Tensor], dict[str, list[float]]]:
     """The weights and losses of one process that trains a workload with a step of its own on the whole batch."""
     workload, batches = distributed_rank.WORKLOADS[name], distributed_rank.images_of(0, 1)
@@ -327,8 +374,8 @@ def test_asynchronous_workers_train_at_their_own_pace(servers: int, start: Start
     orders = {servers: {"steps": 30}, servers + 1: {"steps": 12, "fault": "slow", "at_step": 3, "fault_s": 0.5}}
     said = start("parameter-server-async", 2, servers, orders, **PATIENT).results()
     assert [said[server]["updates"] for server in range(servers)] == [42] * servers
-    for worker in (servers, servers + 1):
-        losses = said[worker]["losses"]
+    for rank in (servers, servers + 1):
+        losses = said[rank]["losses"]
         assert all(map(math.isfinite, losses))
         assert losses[-1] < losses[0] - 0.1
 

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -304,10 +305,24 @@ def test_a_training_goes_on_from_its_checkpoint_bit_for_bit(workload: Workload, 
         assert torch.equal(mine, its)
 
 
-def test_several_networks_are_compiled_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[nn.Module] = []
-    monkeypatch.setattr(nn.Module, "compile", lambda self: compiled.append(self))
-    network = GAN.build(GREY)
-    assert replace(numerics_of("tuned", "cpu"), compiled=True).compile(network) is network
-    assert compiled == list(network.children())
+def test_networks_are_compiled_each_by_itself_and_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Sequential, too, of which ``Module.compile`` compiles nothing."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def compiler(graph: torch.fx.GraphModule, _inputs: object) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=compiler))
+    numerics = replace(numerics_of("tuned", "cpu"), compiled=True)
+    networks = GAN.build(GREY)
+    names = [*networks.state_dict()]
+    assert numerics.compile(networks) is networks
+    assert [*networks.state_dict()] == names
+    networks.get_submodule("generator")(torch.randn(4, GAN.latent))
+    assert len(graphs) == 1
+    single = numerics.compile(nn.Sequential(nn.Linear(3, 2)))
+    assert [*single.state_dict()] == ["0.weight", "0.bias"]
+    single(torch.randn(4, 3))
+    assert len(graphs) == 2
     assert not PROGRESSIVE_GAN.compiles, "a gradient of a gradient"

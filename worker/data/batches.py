@@ -18,7 +18,8 @@ NAMED = 5
 _MOST_DAMAGED_SHARE, _FEW_DAMAGED = 0.01, 3
 _IMAGES, _BYTES, _DAMAGED, _STOPPED, _FIRST = range(5)
 Batch = tuple[torch.Tensor, torch.Tensor]
-_SEED_STRIDE = 1_000_003  # devices draw from generators of their own; seeds of different trials are much closer
+SEED_STRIDE = 1_000_003
+"""Between the seeds of devices and of workers, which draw from generators of their own: those of trials are closer."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class SyntheticBatches:
     """The same random batch again and again."""
 
     def __init__(self, spec: Spec, number: int, numerics: Numerics) -> None:
-        generator = torch.Generator().manual_seed(spec.seed + _SEED_STRIDE * number)
+        generator = torch.Generator().manual_seed(spec.seed + SEED_STRIDE * number)
         images, labels = spec.load_workload().draw(spec.batch, spec.shape, generator)
         if numerics.channels_last and images.dim() == 4:
             images = images.contiguous(memory_format=torch.channels_last)

@@ -38,8 +38,6 @@ class AveragedTraining(JoinedTraining):
             first = tensor.contiguous()
             distributed.broadcast(first, src=0)
             tensor.copy_(first)
-        # Ranks that drew the same noise would all train with the same generated images.
-        torch.manual_seed(torch.initial_seed() + self.membership.rank)
 
     def update(self, name: str) -> None:
         """Average the gradients of this optimizer over all ranks, as one message, and let it take its step."""

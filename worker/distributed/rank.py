@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from worker.data.batches import Batch, Batches, together
+from worker.data.batches import SEED_STRIDE, Batch, Batches, together
 from worker.distributed import parameters, split
 from worker.distributed.averaging import AveragedTraining, JoinedTraining
 from worker.distributed.exchange import Exchange
@@ -46,12 +46,15 @@ def run_rank(spec: Spec, membership: Membership, device: Device, events: Events)
         events.emit("done", usage=whole_usage(), exchanged=served)
         return
     with contextlib.ExitStack() as stack:
-        # The generator of a split GAN reads no data: what it is trained with comes from the other rank.
-        read = msgspec.structs.replace(spec, data=None) if membership.generates else spec
+        # Each worker draws from a seed of its own the order of the data, noise and dropout: with one for all, more
+        # workers would train with no more images. The generator of a split GAN has its images from the other rank.
+        own_seed = spec.seed + SEED_STRIDE * (membership.rank - membership.servers)
+        read = msgspec.structs.replace(spec, seed=own_seed, data=None if membership.generates else spec.data)
         batches = stack.enter_context(opened_batches(read))
         numerics = numerics_of(spec.recipe, spec.device)
         numerics.apply()
         network = build_network(workload, spec.shape, spec.seed)
+        torch.manual_seed(own_seed)
         group = stack.enter_context(joined(membership, spec.device, report=report))
         with opened_trainer(group, workload, network, device, batches[0], numerics, spec.shape) as trainer:
             events.emit("built")

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import cast
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from worker.environment import read
 from worker.protocol import JobError
@@ -135,12 +136,16 @@ class Numerics:
         return placed
 
     def compile(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Return the model, compiled where the recipe is; of several networks, each by itself."""
-        if self.compiled and isinstance(model, torch.nn.ModuleDict):
-            for network in model.values():
-                network.compile()
-            return model
-        return cast(torch.nn.Module, torch.compile(model)) if self.compiled else model
+        """Return the model, compiled where the recipe is; of several networks, each by itself.
+
+        ``Module.compile`` would compile nothing of a ``Sequential``, and another module around the model would rename
+        its weights. DistributedDataParallel has to be seen by the compiler, which cuts its graph where buckets end.
+        """
+        if self.compiled and isinstance(model, DistributedDataParallel):
+            return cast(torch.nn.Module, torch.compile(model))
+        for network in (model.values() if isinstance(model, torch.nn.ModuleDict) else [model]) if self.compiled else ():
+            network.forward = torch.compile(network.forward)
+        return model
 
     def autocast(self, device: Device) -> AbstractContextManager[object]:
         if not self.bfloat16:

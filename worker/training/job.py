@@ -17,7 +17,7 @@ from worker.serving.generator import Generator, write_model
 from worker.spec import Spec
 from worker.training import checkpoint, ddp
 from worker.training.build import build_trainer, opened_batches
-from worker.training.device import Device, open_devices, torch_facts, torchvision_version
+from worker.training.device import Device, numerics_of, open_devices, torch_facts, torchvision_version
 from worker.training.injury import Injector
 from worker.training.measure import measure, take_turns
 from worker.training.trainer import Single
@@ -83,5 +83,8 @@ def _use_trained(spec: Spec, network: torch.nn.Module, events: Events, facts: Ma
     if spec.generate:
         events.emit("generating")
         generator = Generator(spec.load_workload(), network, spec.shape)
-        events.emit("generated", **generator.measured(spec.generate, spec.seed))
+        # As a served one: a compiled network would be compiled anew for each number of images, within what is timed.
+        compiled = numerics_of(spec.recipe, spec.device).compiled
+        with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
+            events.emit("generated", **generator.measured(spec.generate, spec.seed))
     return facts if spec.model_file else None

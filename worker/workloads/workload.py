@@ -27,8 +27,10 @@ GENERATING = ("first-image", "generated-per-s", "image")
 OF_EVERY_TRAINING = (
     *("throughput", "elapsed", "opening", "epoch", "first-epoch", "epoch-scaled", "checkpoint"),
     *GENERATING,
+    *("own-frechet", "own-score", "time-to-quality"),
+    *("fid", "kid", "inception-score", "precision", "recall", "time-to-fid"),
 )
-"""The metrics of every training; no metric of a workload's own can have these names."""
+"""The metrics of every training and of every kept model; no metric of a workload's own can have these names."""
 
 
 @dataclass(frozen=True)
