@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from analysis.report.elements import Element, Head, Line, Table
-from analysis.report.formatting import number
 from analysis.report.terminal import Terminal
 from commands.output import Output
 from provisioning.nodes import local_node
@@ -18,14 +17,16 @@ from scenarios.datasets import resolve as datasets
 from scenarios.members import plugin_of
 from scenarios.reading import data_at
 from suite.errors import MeasurementError, RequestError, option
+from suite.job.datasets import GENERATED
 from suite.job.job import Job
 from suite.records.record import TrialRecord
 from suite.registries import WORKLOADS
 from suite.results.quality import ModelsQuality, Numbers, RunQuality, read_quality, write_quality
 from suite.results.store import MODELS, RESULTS, ListedFile, Run, latest_run, stored_plan
+from suite.units import number
 from suite.untrusted.console import PlainConsole
 from suite.untrusted.parse import parse_object
-from worker.spec import QualitySpec, Spec
+from worker.spec import FEWEST_FOR_FID, QualitySpec, Spec
 
 _BATCH, _STEPS = 64, 1500
 """Of the classifier's training."""
@@ -72,6 +73,9 @@ def quality(run: Path | None, samples: int, features: str, reach: float | None, 
     before = read_quality(directory)
     digest = ListedFile.of(file).sha256 if file else None
     measured = ModelsQuality(weights_sha256=digest, samples=samples, reach=reach, models={})
+    sizes = [record.job.sizes for record in records if record.job.sizes]
+    if file and reach and (samples < FEWEST_FOR_FID or any(each.channels == 1 for each in sizes)):
+        raise RequestError(f"--reach {number(reach)} needs a FID, which takes {_FID_TAKES}", remedy="leave it out")
     measured.models.update(before.known(measured))
     for job in {record.job.model: record.job for record in records}.values():
         if missing := _digests(records, job.model) - measured.models.keys():
@@ -93,7 +97,7 @@ def _measured(run: Path, job: Job, digests: list[str], into: ModelsQuality, file
     request = stored_plan(run).request
     if job.sizes is None or request is None or job.dataset is None:
         raise RequestError(f"{run} trained on drawn images, which have no classes", remedy="train on a data set")
-    _, dataset = datasets.resolve(request.data.data or "", home(), job.dataset.frame_stride)
+    _, dataset = datasets.resolve(request.data.data or GENERATED, home(), job.dataset.frame_stride)
     if dataset.sha256 != job.dataset.sha256:
         raise RequestError(f"{dataset.directory} is not the data set of {run}: it has changed", remedy="restore it")
     sizes = {"batch": min(_BATCH, into.samples), "warmup_steps": 0, "steps": _STEPS, "epochs": None}
@@ -111,8 +115,6 @@ def _measured(run: Path, job: Job, digests: list[str], into: ModelsQuality, file
     )
     models = {digest: str((run / MODELS / f"{digest}.pt").absolute()) for digest in digests}
     asked = QualitySpec(spec=spec, models=models, samples=into.samples, inception=str(file) if file else None)
-    if file and into.reach and not asked.measures_fid:
-        raise RequestError(f"--reach {number(into.reach)} needs a FID, which takes {_FID_TAKES}", remedy="leave it out")
     return {str(event["weights_sha256"]): event["numbers"] for event in _events_of(asked)[:-1]}
 
 
@@ -122,9 +124,10 @@ def _events_of(request: QualitySpec) -> list[dict[str, Any]]:
     with local_node((), None) as node:
         done = node.run(argv, stdin=request.encoded(), timeout_s=_WITHIN_S, check=False)
     events = [parse_object(line) for line in done.stdout.splitlines()]
-    last = events[-1] if events else {"message": done.stderr, "kind": "quality"}
+    last = events[-1] if events else {}
     if last.get("event") != "done":
-        raise MeasurementError(str(last["message"]), kind=str(last["kind"]), remedy=last.get("remedy"))
+        why = last.get("message") or done.stderr or f"measuring the models ended with exit status {done.returncode}"
+        raise MeasurementError(str(why), kind=str(last.get("kind", "quality")), remedy=last.get("remedy"))
     return events
 
 

@@ -25,6 +25,7 @@ from tests.analysis.conftest import record
 from tests.worker.conftest import spec
 from tests.worker.test_epochs import EPOCHS, directory, epochs
 from tests.worker.test_keeping import models_of
+from worker.workloads.workload import OF_EVERY_TRAINING
 
 __all__ = ["directory", "epochs", "spec"]
 DIGESTS = ["ab" * 32, "cd" * 32]
@@ -39,17 +40,17 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     return lambda *words: CliRunner().invoke(cli.main, ["quality", *words], prog_name="bench")
 
 
-def trained(run: Run, data: Path, kept: list[KeptModel]) -> None:
+def trained(run: Run, data: Path, kept: list[KeptModel], channels: int = 1) -> None:
     """Store a run of a GAN that kept these models, in blocks of two targets."""
     name, dataset = resolve(f"mnist:{data}", data)
-    sizes = Sizes(batch=4, image_px=28, channels=1, warmup_steps=0, steps=30, epochs=EPOCHS)
+    sizes = Sizes(batch=4, image_px=28, channels=channels, warmup_steps=0, steps=30, epochs=EPOCHS)
     job = {"scenario": "real", "model": "gan", "data": name, "dataset": dataset, "sizes": sizes, "keep_model": "each"}
     records = [
-        record("run", target=target, block=block, kept=kept, **job)
+        record(run.directory.name, target=target, block=block, kept=kept, **job)
         for block in range(2)
         for target in ("bare-metal", "container")
     ]
-    records.append(record("run", target="container", warm_up=True, kept=kept, **job))
+    records.append(record(run.directory.name, target="container", warm_up=True, kept=kept, **job))
     request = RunRequest.of({"scenario": "real", "model": ("gan",), "data": f"mnist:{data}", "keep_model": "last"})
     targets = ("bare-metal", "container")
     plan = Plan(jobs=(records[0].job,), targets=targets, blocks=2, trial_timeout_s=60, request=request)
@@ -81,6 +82,19 @@ def test_each_distinct_model_is_measured_and_the_comparison_has_it(
     assert estimates["container"]["own-frechet"].value == pytest.approx(last["own-frechet"])
     assert estimates["container"]["own-frechet"].ratio == pytest.approx(1)
     assert estimates["container"]["time-to-quality"].value == pytest.approx(kept[0].training_s)
+
+
+def test_the_data_set_of_a_run_without_the_option_is_the_generated_one(
+    bench: Bench, tmp_path: Path, directory: Path
+) -> None:
+    run = Run(tmp_path / "run")
+    trained(run, directory, kept(DIGESTS[0]))
+    plan = json.loads((run.directory / PLAN).read_text())
+    plan["request"]["data"] = None
+    write_atomic(run.directory / PLAN, json.dumps(plan))
+    done = bench("run", "--samples", "40")
+    assert done.exit_code == 2
+    assert "bench data make" in done.output
 
 
 @pytest.fixture
@@ -124,10 +138,25 @@ def test_a_model_is_measured_once_for_a_number_of_samples(
     assert measured == [DIGESTS, DIGESTS], "other samples are another number"
 
 
+def test_runs_whose_models_were_measured_otherwise_are_not_put_together(
+    bench: Bench, tmp_path: Path, directory: Path, measured: list[list[str]]
+) -> None:
+    for name, samples in (("one", "40"), ("two", "40"), ("three", "100")):
+        trained(Run(tmp_path / name), directory, kept(*DIGESTS))
+        bench(name, "--samples", samples)
+    records = load([tmp_path / name for name in ("one", "two", "three")])
+    (warning,) = (each for each in records.warnings if each.kind == "quality-differs")
+    assert "is of 100 images, and not as before of 40" in warning.message
+    trials = records.trials.assign(run=records.trials["path"].map(lambda path: Path(path).parents[1].name))
+    (name,) = (str(column) for column in trials if "own-frechet" in str(column))
+    assert trials.groupby("run")[name].count().to_dict() == {"one": 4, "two": 4, "three": 0}
+    assert len(measured) == 3
+
+
 def test_numbers_by_a_file_of_weights_join_those_of_the_own_classifier(
     bench: Bench, tmp_path: Path, directory: Path, measured: list[list[str]]
 ) -> None:
-    trained(Run(tmp_path / "run"), directory, kept(*DIGESTS))
+    trained(Run(tmp_path / "run"), directory, kept(*DIGESTS), channels=3)
     (tmp_path / "weights.pth").write_bytes(b"random")
     bench("run", "--reach", "60")
     output = " ".join(bench("run", "--features", "weights.pth", "--reach", "6").output.split())
@@ -174,3 +203,7 @@ def test_what_cannot_be_measured_is_refused(bench: Bench, tmp_path: Path, direct
     assert "run/models/" + DIGESTS[0] in bench("run", "--samples", "40").output
     Path(tmp_path / "run/quality.json").write_text('{"models": 1}')
     assert "quality.json is no quality of this suite" in bench("run").output
+
+
+def test_no_workload_can_have_a_metric_of_these_names() -> None:
+    assert {*QUALITY_METRICS} <= {*OF_EVERY_TRAINING}

@@ -13,6 +13,7 @@ from suite.job.ablations import known_properties
 from suite.job.job import Job
 from suite.records.columns import TABLE
 from suite.records.record import EPOCH_METRICS, GENERATING_METRICS
+from suite.results.quality import QUALITY_METRICS
 
 EXACT = 1e-6
 """The share by which numbers may differ that were computed from each other: JSON keeps all digits."""
@@ -85,7 +86,7 @@ def sums(trials: pd.DataFrame, _: Mapping[Text, Job]) -> Iterator[Finding]:
     wrong = trials["parts_s"] > computed * (1 + EXACT) + copied * steps
     yield from _mismatches(STEPS, trials[wrong], "parts_s", "s of named phases", "computing takes", computed)
     # A workload that measures something after each step lengthens the span at will.
-    beside = {*EPOCH_METRICS, *GENERATING_METRICS}
+    beside = {*EPOCH_METRICS, *GENERATING_METRICS, *QUALITY_METRICS}
     measures = trials["metrics"].map(lambda own: isinstance(own, dict) and not set(own) <= beside)
     gap = measured - steps
     wrong = (gap < -EXACT * steps) | ((gap > GAP_SHARE * measured + GAP_S) & ~measures.astype(bool))

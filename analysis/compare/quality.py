@@ -11,14 +11,14 @@ from typing import Any
 import pandas as pd
 
 from analysis.compare.effects import effect
-from analysis.compare.groups import estimate, mean_losses
-from analysis.compare.pairing import by_block, job_of, papers_order, substitutes_of
+from analysis.compare.groups import estimate
+from analysis.compare.pairing import by_block, papers_order
 from analysis.compare.results import Estimate, Quality
-from analysis.compare.scaling import SAME
+from analysis.compare.scaling import SAME, division
 from analysis.load.metrics import Metric
 from analysis.statistics.ratios import judge, locate
 from analysis.statistics.two_samples import difference
-from suite.results.quality import QUALITY_METRICS
+from suite.results.quality import IMAGE_METRICS
 
 _WAY = ["workers", "strategy", "batch"]
 
@@ -28,9 +28,11 @@ def quality(trials: pd.DataFrame, metrics: Sequence[Metric], margin: float) -> t
 
     ``trials`` are those of ``scaling.trials_with_workers``.
     """
-    own = [metric for metric in metrics if metric.name in QUALITY_METRICS]
+    own = [metric for metric in metrics if metric.name in IMAGE_METRICS]
     if trials.empty or not own:
         return ()
+    # What two runs trained from one seed is one model, and no second sample.
+    trials = trials.assign(run_id="", block=trials["seed"])
     rows = (
         row
         for _, alike in trials.groupby([*SAME, "task", "images_seen"], dropna=False, observed=True)
@@ -55,18 +57,10 @@ def _quality(alike: pd.DataFrame, metrics: Sequence[Metric], margin: float) -> I
         for (way, place), found in zip(places.items(), effects, strict=True):
             estimates[way][metric.name] = estimate(place, int(logs[ways[way].index].count()), found)
     known = {way: trials for way, trials in ways.items() if estimates[way]}
-    for (workers, strategy, batch), own in known.items():
-        row = own.iloc[0]
+    for way, own in known.items():
         yield Quality(
-            job=job_of(next(iter(known.values())).iloc[0]),
-            model=str(row["model"]),
-            target=str(row["target"]),
-            strategy=strategy,
-            workers=workers,
-            batch=int(batch),
-            global_batch=int(row["global_batch"]),
-            images_seen=int(row["images_seen"]),
-            estimates=estimates[workers, strategy, batch],
-            losses=mean_losses(own["losses"]),
-            notes=substitutes_of(own),
+            **division(next(iter(known.values())), own),
+            strategy=str(own["strategy"].iloc[0]),
+            images_seen=int(own["images_seen"].iloc[0]),
+            estimates=estimates[way],
         )

@@ -384,44 +384,41 @@ class Uncertain:
 
 
 @dataclass(frozen=True)
-class Scaling:
-    """One number of workers on one target, beside the smallest one of jobs that agree in everything else."""
+class Division:
+    """One way to divide a distributed job's work on one target, beside a first one."""
 
     job: ComparedJob
-    """The job with the smallest number of workers."""
+    """The job that divided it in the first way, which has the smallest number of workers."""
     model: str
     target: str
-    kind: Literal["strong", "weak"]
     workers: int
     batch: int
     """The batch of one device of a rank."""
     global_batch: int
-    blocks: int
-    values: Mapping[str, Uncertain]
-    """What ``compare.scaling.NAMES`` names, as far as it is known."""
     losses: Mapping[str, float]
     notes: tuple[str, ...]
     """Substitutes, and why there is no efficiency or the trials decide nothing."""
 
 
 @dataclass(frozen=True)
-class Quality:
-    """The images that jobs learned to make on one target, which divided the work in one of several ways."""
+class Scaling(Division):
+    """A number of workers, beside the smallest one of jobs that agree in everything else."""
 
-    job: ComparedJob
-    """The job that divided it in the first way."""
-    model: str
-    target: str
+    kind: Literal["strong", "weak"]
+    blocks: int
+    values: Mapping[str, Uncertain]
+    """What ``compare.scaling.NAMES`` names, as far as it is known."""
+
+
+@dataclass(frozen=True)
+class Quality(Division):
+    """The images that jobs learned to make."""
+
     strategy: str
-    workers: int
-    batch: int
-    global_batch: int
     images_seen: int
     """The images that were trained with, generated ones and warm-up included: steps times the global batch."""
     estimates: dict[str, Estimate]
     """By the metric's name. The ratios are to the first way, which has none."""
-    losses: Mapping[str, float]
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)

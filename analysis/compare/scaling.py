@@ -8,7 +8,7 @@ processor. Jobs share no block, so their blocks are independent samples; see ``s
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from operator import truediv
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -66,11 +66,11 @@ def trials_with_workers(ok: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFram
     spread = ok[with_trait(ok, "spread")]
     if spread.empty:
         return spread
-    parts = evidence.drop_duplicates("path").set_index("path").loc[spread["path"], ["job", "ranks"]]
+    parts = evidence.drop_duplicates("path").set_index("path").loc[spread["path"], ["job", "ranks", "seed"]]
     parts = parts.set_axis(spread.index)
     facts = {text: _facts_of(Job.model_validate_json(text.text)) for text in parts["job"].unique()}
     columns = pd.DataFrame([facts[text] for text in parts["job"]], index=spread.index)
-    trials = spread.join(columns).assign(communicating=parts["ranks"].map(_communicating))
+    trials = spread.join(columns).assign(communicating=parts["ranks"].map(_communicating), seed=parts["seed"])
     trials = trials.dropna(subset=["workers", "communicating"])
     return trials.assign(images_seen=trials["steps_taken"] * trials["global_batch"]).astype({"workers": int})
 
@@ -135,7 +135,7 @@ def _scaling(kind: Kind, alike: pd.DataFrame) -> Iterator[Scaling]:
     substitutes = {n: substitutes_of(own) for n, own in rows.items()}
     smallest, speed_ups = min(places, default=0), dict[float, Uncertain]()
     for n, place in places.items() if len(places) > 1 else ():
-        first, waited = rows[n].iloc[0], locate(by_block(rows[n], rows[n]["communicating"]))
+        waited = locate(by_block(rows[n], rows[n]["communicating"]))
         shared = SHARED_CPUS in (*substitutes[smallest], *substitutes[n])
         reasons = ["efficiency withheld: instances share CPUs"] if shared else []
         values = {"throughput": _measured(place).mapped(exp)}
@@ -146,23 +146,25 @@ def _scaling(kind: Kind, alike: pd.DataFrame) -> Iterator[Scaling]:
                 values["efficiency"] = values["speed-up"].mapped(truediv, n / smallest)
                 values |= _serial_shares(speed_ups, last=n == max(places)) if kind == "strong" else ()
         sides = _sides(alike, smallest, n)
+        decided = withheld(str(rows[n]["profile"].iloc[0]), min(places[smallest].n, place.n), sides)
         yield Scaling(
-            job=job_of(rows[smallest].iloc[0]),
-            model=str(first["model"]),
-            target=str(first["target"]),
+            **division(rows[smallest], rows[n], *reasons, *decided),
             kind=kind,
-            workers=n,
-            batch=int(first["batch"]),
-            global_batch=int(first["global_batch"]),
             blocks=place.n,
             values=values | ({"communicating": _measured(waited)} if waited else {}),
-            losses=mean_losses(rows[n]["losses"]),
-            notes=(
-                *substitutes[n],
-                *reasons,
-                *withheld(str(first["profile"]), min(places[smallest].n, place.n), sides),
-            ),
         )
+
+
+def division(first: pd.DataFrame, own: pd.DataFrame, *notes: str) -> dict[str, Any]:
+    """Return the fields of ``Division``, of these trials beside those of the first way."""
+    row = own.iloc[0]
+    return {
+        "job": job_of(first.iloc[0]),
+        "notes": (*substitutes_of(own), *notes),
+        "losses": mean_losses(own["losses"]),
+        **{name: str(row[name]) for name in ("model", "target")},
+        **{name: int(row[name]) for name in ("workers", "batch", "global_batch")},
+    }
 
 
 def _sides(alike: pd.DataFrame, *numbers: int) -> Sides:

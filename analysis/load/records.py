@@ -24,7 +24,7 @@ from suite.records.differences import HOST, INSIDE, facts
 from suite.records.environment import Environment
 from suite.records.reader import NewerRecordError, Projection, UnusableRecordError, environments_of, job_of, remembered
 from suite.results.files import open_small
-from suite.results.quality import RunQuality, read_quality
+from suite.results.quality import ModelsQuality, RunQuality, read_quality
 from suite.sweep.below import runs_below
 
 RECORD = Projection((*TABLE, *AUDIT), FURTHER)
@@ -81,9 +81,18 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
     warnings: list[AnalysisWarning] = []
     normal = (Path(os.path.normpath(directory)) for directory in directories)
     unique = list(dict.fromkeys(run for directory in normal for run in runs_below(directory)))
+    measured: dict[str, ModelsQuality] = {}
     for directory in unique:
         before = len(rows)
         quality = read_quality(directory)
+        for features, models in [*quality.features.items()]:
+            if (first := measured.setdefault(features, models)).way != models.way:
+                del quality.features[features]
+                found = (
+                    f"the quality of {directory} is of {models.samples} images, and not as before of {first.samples}"
+                )
+                advice = "measure both by bench quality with the same --samples and --features"
+                warnings.append(AnalysisWarning("quality-differs", f"{found}, or of other weights: left out", advice))
         for path in _files(directory):
             row = _row(path, quality)
             if isinstance(row, AnalysisWarning):

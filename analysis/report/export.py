@@ -159,7 +159,7 @@ def _with_fixed_columns(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table whose columns and types do not depend on what was run: metrics become one column of pairs."""
     if STARTED not in table:
         return table
-    own = [name for name in table.columns if name.endswith("]")]
+    own = [name for name in table.columns if "/" in name]
     found = [
         [(name, float(value)) for name, value in zip(own, values, strict=True) if value == value]  # NaN: not measured
         for values in table[own].itertuples(index=False, name=None)

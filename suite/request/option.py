@@ -112,6 +112,8 @@ class About:
     own_code: bool = False
     """Whether it takes a path of the user's own code, which plan files give relative to themselves. Where it names
     members, ``PATH.py`` or ``PATH.py:NAME`` stands for one that this file declares."""
+    names_place: bool = False
+    """Whether its values can be ``KIND:PATH``."""
     runs_program: bool = False
     """Whether its value is a program that is started."""
     further: str = ""
@@ -235,6 +237,8 @@ class Option:
         """Return the value with its relative paths, where it has any, taken from an absolute directory."""
         if isinstance(value, (list, tuple)):
             return type(value)(self.located(each, directory) for each in value)
+        if isinstance(value, str) and self.about.names_place and (kind := value.partition(":"))[2]:
+            return f"{kind[0]}:{directory / Path(kind[2]).expanduser()}"
         return type(value)(directory / value) if isinstance(value, (str, Path)) and self.is_path(value) else value
 
     def known_to(self, scenario: str) -> bool:

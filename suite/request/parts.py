@@ -309,6 +309,7 @@ class DataOptions(OptionGroup):
         f"What is trained on: generated[:DIR], {', '.join(f'{kind}:DIR' for kind in DATA_KINDS.own)}, with "
         f"{option('scenario')} real or distributed; or synthetic.",
         parse=parse_data,
+        names_place=True,
         of="trains",
     )
     data_disk: Text | None = about(

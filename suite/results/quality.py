@@ -18,7 +18,9 @@ Features = Literal["own", "inception"]
 _LESS, _MORE = ("own-frechet", "fid", "kid"), ("own-score", "inception-score", "precision", "recall")
 _GOALS = {"own": ("own-frechet", "time-to-quality"), "inception": ("fid", "time-to-fid")}
 """The metric that ``reach`` bounds, and that of the time until then."""
-QUALITY_METRICS = (*_LESS, *_MORE, *(time for _, time in _GOALS.values()))
+IMAGE_METRICS = (*_LESS, *_MORE)
+"""The metrics of images alone. Those of time are a training's, which other work disturbs."""
+QUALITY_METRICS = (*IMAGE_METRICS, *(time for _, time in _GOALS.values()))
 Numbers = dict[str, Annotated[float, Field(allow_inf_nan=False)] | None]
 """A model's metrics, with the classifier's ``accuracy`` or the ends of KID's 95 % interval; None for a refused FID."""
 
@@ -33,6 +35,11 @@ class ModelsQuality(Part):
     reach: float | None = None
     """The ``own-frechet`` or FID to be reached."""
     models: dict[Digest, Numbers]
+
+    @property
+    def way(self) -> tuple[str | None, int]:
+        """Return what two numbers must share to mean the same: the network, and the number of images."""
+        return self.weights_sha256, self.samples
 
     @property
     def features(self) -> Features:
@@ -54,8 +61,7 @@ class RunQuality(Part):
     def known(self, asked: ModelsQuality) -> dict[Digest, Numbers]:
         """Return what was measured by the same network, of as many images."""
         same = self.features.get(asked.features, asked)
-        wanted = (asked.weights_sha256, asked.samples)
-        return dict(same.models) if (same.weights_sha256, same.samples) == wanted else {}
+        return dict(same.models) if same.way == asked.way else {}
 
     def metrics_of(self, kept: Sequence[KeptModel]) -> dict[str, MetricValue]:
         """Return the metrics of a trial: the quality of its last model, and the training until one is good enough.

@@ -115,10 +115,13 @@ def request_stop(directory: Path) -> None:
     write_atomic(directory / STOP, "")
 
 
-def clear_stop(directory: Path) -> None:
-    """Withdraw the request to stop. Raises StoreError."""
+def clear_stop(directory: Path, begun_s: float) -> None:
+    """Withdraw a request to stop that was made before ``begun_s``, in seconds since the epoch. Raises StoreError."""
     try:
-        (directory / STOP).unlink(missing_ok=True)
+        if (directory / STOP).lstat().st_mtime < begun_s:
+            (directory / STOP).unlink()
+    except FileNotFoundError:
+        return
     except OSError as error:
         raise StoreError(f"cannot remove {directory / STOP}: {error.strerror}") from error
 

@@ -11,7 +11,7 @@ from analysis.load.records import load
 from analysis.report.export import COUNTS, FORMATS, STEP_COLUMNS, steps_tables, text, trials_table, write
 from analysis.warnings.types import AnalysisWarning
 from suite.errors import RequestError
-from suite.records.record import Steps
+from suite.records.record import MetricValue, Steps
 from tests.analysis.conftest import probe
 
 
@@ -108,13 +108,16 @@ def test_a_record_whose_columns_of_steps_are_not_equally_long_is_named(tmp_path:
 def test_parquet_has_one_schema_for_all_runs_with_integers_and_timestamps(tmp_path: Path, save: Any) -> None:
     save("training", block=0, engine="podman", metrics={})
     save("probing", engine="runc", **probe("disk", seq_read=(512.0, "MB/s", "more")))
+    save("measured", metrics={"own-frechet": MetricValue(value=37.0, unit="", better="less")})
     save("failing", failed="no memory")
     schemas = []
-    for name in ("training", "probing", "failing"):
+    for name in ("training", "probing", "measured", "failing"):
         path = tmp_path / f"{name}.parquet"
         write([trials_table(load([tmp_path / name]))], "parquet", path)
         schemas.append(parquet.read_schema(path))
-    assert schemas[0] == schemas[1] == schemas[2]
+    assert all(schema == schemas[0] for schema in schemas)
+    (without_unit,) = parquet.read_table(tmp_path / "measured.parquet").to_pylist()
+    assert without_unit["metrics"] == [("training/resnet50/own-frechet", 37.0)]
     types = {field.name: str(field.type) for field in schemas[0]}
     assert {types[name] for name in COUNTS} == {"int64"}
     assert types["started_at"] == "timestamp[us, tz=UTC]"

@@ -241,7 +241,7 @@ def learned(save: Any, workers: int, distance: float, **changes: Any) -> None:
     """Six seeds, whose images are about so far from the real ones."""
     for block, noise in enumerate((-0.02, -0.01, 0.0, 0.0, 0.01, 0.02)):
         metrics = {"own-frechet": MetricValue(value=distance * math.exp(noise), unit="", better="less")}
-        job(save, workers, 100.0, metrics=metrics, blocks=(block,), **changes)
+        job(save, workers, 100.0, metrics=metrics, blocks=(block,), seed=block, **changes)
 
 
 def test_ways_to_divide_the_work_are_compared_by_their_images_at_an_equal_number_seen(
@@ -283,3 +283,20 @@ def test_too_few_seeds_decide_nothing_about_images(tmp_path: Path, save: Any) ->
     _, second = compare(load([*tmp_path.iterdir()])).quality
     assert (verdict := second.estimates["own-frechet"].verdict)
     assert (verdict.name, verdict.withheld) == (None, (FEW,))
+
+
+def test_a_model_that_two_runs_trained_from_one_seed_is_one_sample(tmp_path: Path, save: Any) -> None:
+    for workers in (1, 2):
+        for block in range(6):
+            metrics = {"own-frechet": MetricValue(value=10.0 * workers + block, unit="", better="less")}
+            job(save, workers, 100.0, batch=STRONG[workers], metrics=metrics, blocks=(block,), seed=block % 4)
+    _, second = compare(load([*tmp_path.iterdir()])).quality
+    assert (verdict := second.estimates["own-frechet"].verdict)
+    assert (verdict.name, verdict.withheld) == (None, (FEW,)), "six trials are four seeds"
+
+
+def test_times_are_no_quality_of_images(tmp_path: Path, save: Any) -> None:
+    for workers in (1, 2):
+        metrics = {"time-to-quality": MetricValue(value=10.0, unit="s", better="less")}
+        job(save, workers, 100.0, batch=STRONG[workers], metrics=metrics)
+    assert compare(load([*tmp_path.iterdir()])).quality == ()
