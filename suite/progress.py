@@ -14,7 +14,7 @@ from rich.text import Text
 from suite.job.ablations import label_of
 from suite.plan import Trial
 from suite.records.record import TrialRecord
-from suite.units import format_duration
+from suite.units import format_duration, number
 
 SHOWN = 3
 """The most metrics of a trial in its line: a service has a dozen, and a line is to fit a terminal."""
@@ -167,11 +167,11 @@ def summary(record: TrialRecord) -> str:
         return f"FAILED ({record.outcome.kind}): {record.outcome.message}"
     marks = f" [{', '.join(record.substitutes)}]" if record.substitutes else ""
     shown = list(record.metrics.items())[:SHOWN]
-    numbers = [f"{name} {metric.value:.3g} {metric.unit}".rstrip() for name, metric in shown]
+    numbers = [f"{name} {number(metric.value)} {metric.unit}".rstrip() for name, metric in shown]
     if more := len(record.metrics) - len(shown):
         numbers.append(f"{more} more")
     if record.throughput_per_s is not None:
-        numbers.append(f"{record.throughput_per_s:.3g} {record.job.unit}/s")
+        numbers.append(f"{number(record.throughput_per_s)} {record.job.unit}/s")
     if record.alternation:
         numbers.append(f"{len(record.alternation.bursts)} turns")
     else:

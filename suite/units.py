@@ -1,4 +1,4 @@
-"""Shares, spans of time and counts as people write them."""
+"""Shares, spans of time, numbers and counts as people write them."""
 
 import re
 
@@ -30,6 +30,14 @@ def parse_duration_s(text: str) -> float:
     if seconds <= 0:
         raise RequestError(f"{text!r} is no time at all", remedy="write it as 90s, 30m or 1h30m")
     return float(seconds)
+
+
+def number(value: float) -> str:
+    """Return three significant digits, without an exponent where that is readable: ``0.0123``, ``4.56``, ``12345``."""
+    if value != 0 and not 1e-3 <= abs(value) < 1e7:
+        return f"{value:.2e}"
+    magnitude = int(f"{value:.2e}".split("e")[1])
+    return f"{value:.{max(2 - magnitude, 0)}f}"
 
 
 def count(number: int, noun: str) -> str:

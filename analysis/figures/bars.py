@@ -32,10 +32,11 @@ from analysis.figures.drawing import (
 )
 from analysis.figures.reference import SOURCE, Reference, figure_number, kind_of
 from analysis.load.metrics import Metric
-from analysis.report.formatting import number, shown
+from analysis.report.formatting import shown
 from analysis.statistics.ratios import NoiseFloor
 from suite.records.record import EPOCH, EPOCH_METRICS
 from suite.targets import BASELINE
+from suite.units import number
 
 _NAN = float("nan")
 

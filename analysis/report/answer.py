@@ -13,13 +13,13 @@ from analysis.load.computed import AGREEMENTS
 from analysis.load.metrics import METRICS, Metric
 from analysis.load.plans import plan_of
 from analysis.report.claim import OUTCOMES, Claim, direction, lower, on_hosts
-from analysis.report.formatting import duration, number, percent, shown
+from analysis.report.formatting import duration, percent, shown
 from analysis.statistics.ratios import slower_by
 from suite.job.ablations import label_of
 from suite.job.profiles import PROFILES
 from suite.request.repetitions import RepetitionOptions
 from suite.targets import BASELINE
-from suite.units import count
+from suite.units import count, number
 
 MOST_SENTENCES = 3
 """More comparisons than these are answered by one sentence, which counts them and names the one that costs most."""

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from analysis.report.elements import Cell, Element, Head, Notes, Styled, Table
-from analysis.report.formatting import ends, number, times
+from analysis.report.formatting import ends, times
 from suite.selftest.certificate import FACETS, Certificate, InjuryFinding
-from suite.units import count
+from suite.units import count, number
 
 
 def certificate_document(certificate: Certificate) -> Iterator[Element]:

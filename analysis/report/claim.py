@@ -10,22 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from analysis.compare.results import Circumstances, ComparedJob, Disturbed, Effect, Estimate
-from analysis.report.formatting import (
-    TOO_NOISY,
-    duration,
-    ends,
-    number,
-    parting,
-    percent,
-    reachable,
-    sensible,
-    times,
-)
+from analysis.report.formatting import TOO_NOISY, duration, ends, parting, percent, reachable, sensible, times
 from analysis.statistics.power import TRIM
 from analysis.statistics.ratios import slower_by
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.targets import BASELINE
-from suite.units import count
+from suite.units import count, number
 
 OUTCOMES = ("slower", "within the margin", "faster", "undecided", "no verdict", "no number")
 _EMULATED = "accelerator:tcg"

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from analysis.compare.results import Effect, Estimate
-from analysis.report.formatting import number, one_line, ratio, verdict
+from analysis.report.formatting import one_line, ratio, verdict
 from analysis.statistics.ratios import Verdict
 from analysis.warnings.types import Notice
+from suite.units import number
 
 
 @dataclass(frozen=True)

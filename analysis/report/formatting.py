@@ -11,17 +11,9 @@ from analysis.statistics.tails import SlowTrials
 from analysis.warnings.types import notices
 from suite.job.ablations import label_of
 from suite.targets import BASELINE
-from suite.units import count
+from suite.units import count, number
 
 _SOURCES = {"a/a": "A/A in {}", "across-blocks": "bare metal across {}"}
-
-
-def number(value: float) -> str:
-    """Return three significant digits, without an exponent where that is readable: ``0.0123``, ``4.56``, ``12345``."""
-    if value != 0 and not 1e-3 <= abs(value) < 1e7:
-        return f"{value:.2e}"
-    magnitude = int(f"{value:.2e}".split("e")[1])
-    return f"{value:.{max(2 - magnitude, 0)}f}"
 
 
 def times(value: float) -> str:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from analysis.compare.matching import place_of
 from analysis.compare.regression import Change, Regression
 from analysis.report.elements import Element, Head, Line, Styled, Table
-from analysis.report.formatting import ends, number, percent, times
+from analysis.report.formatting import ends, percent, times
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import CONFIDENCE
-from suite.units import count
+from suite.units import count, number
 
 _COLUMNS = ("old", "new", "ratio", "95 % interval", "slower by", "outcome")
 _CAPTION = (

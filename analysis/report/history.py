@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from analysis.history.results import History, Series, Shift
 from analysis.report.elements import Element, Head, Heading, Line, Table
-from analysis.report.formatting import ends, number, times
+from analysis.report.formatting import ends, times
 from analysis.statistics.change_points import LEAST_RUNS
+from suite.units import number
 
 
 def history_document(found: History) -> Iterator[Element]:

@@ -6,8 +6,8 @@ from itertools import groupby
 from analysis.compare.results import Comparison, Estimate, Quality, Scaling
 from analysis.compare.scaling import NAMES
 from analysis.report.elements import Cell, Element, Head, Heading, Line, Table
-from analysis.report.formatting import number, percent, ratio
-from suite.units import count
+from analysis.report.formatting import percent, ratio
+from suite.units import count, number
 
 _NOTHING = (
     "Nothing scales: no two jobs agree in all but the number of workers, with equal CPUs and memory for each instance "

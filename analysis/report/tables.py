@@ -20,12 +20,13 @@ from analysis.compare.results import (
 from analysis.figures import reference
 from analysis.load.metrics import METRICS, Metric
 from analysis.report.elements import Cell, Head, Line, Table, styled, warnings
-from analysis.report.formatting import TOO_NOISY, floor, number, one_line, ratio, sensible, shown, times
+from analysis.report.formatting import TOO_NOISY, floor, one_line, ratio, sensible, shown, times
 from analysis.warnings.types import AnalysisWarning, Touched, notices
 from suite.job.ablations import label_of
 from suite.records.columns import LATELY
 from suite.records.record import SCALED_EPOCH
 from suite.targets import BASELINE, TARGETS
+from suite.units import number
 
 _MOST_METRICS = 3
 EXPECTED = "expected"

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from analysis.compare.results import Effect, Estimate
 from analysis.report.elements import Cell, Document, Head, Heading, Line, Notes, Styled, Table, line, styled
-from analysis.report.formatting import ends, number, one_line, times
+from analysis.report.formatting import ends, one_line, times
+from suite.units import number
 
 STYLES: Mapping[str, str] = {
     "": "default",

@@ -107,7 +107,9 @@ def _place(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--profile", default="quick", show_default=True, type=click.Choice(list(PROFILES)), help="Sizes and steps."
 )
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Random seed of the weights.")
+@click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(0, (1 << 32) - 1), help="Random seed of the weights."
+)
 @click.option("--cpus", default=1, show_default=True, type=click.IntRange(1), help="CPUs of each pod.")
 @click.option("--memory", default="2G", show_default=True, help="Memory of each pod.")
 @click.option("--claim", default="20G", show_default=True, help="Size of the volume.")

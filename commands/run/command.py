@@ -78,7 +78,7 @@ def run(
     if not continued:
         refuse_ignored(request)
     store = Run(continued or out or new_run_directory())
-    begin_s = time.monotonic()
+    begin_s, begun_s = time.monotonic(), time.time()
     with observing() as observer:
         if dry_run:
             made = ready(request, observer.note)
@@ -86,7 +86,8 @@ def run(
         else:
             # With the ledger's entry, bench web sees that it runs, and bench clean what a killed run left half written.
             with ledger.holding("run-directory", str(store.directory.absolute())):
-                records = _measured(ready(request, observer.note), request, store, observer, busy)
+                made = ready(request, observer.note)
+                records = _measured(made, request, store, observer, busy, begun_s=begun_s)
     if not dry_run:
         _tell(records, store, as_json=as_json)
     elif as_json:
@@ -98,9 +99,12 @@ def run(
 
 
 def _measured(
-    made: Ready, request: RunRequest, store: Run, observer: Lines | Display, busy: Busy | None
+    made: Ready, request: RunRequest, store: Run, observer: Lines | Display, busy: Busy | None, *, begun_s: float
 ) -> list[TrialRecord]:
-    """Run what the store does not hold yet; return the records made now. If it is ended early, print how to go on."""
+    """Run what the store does not hold yet; return the records made now. If it is ended early, print how to go on.
+
+    A request to stop that was made before ``begun_s`` is of an earlier run.
+    """
     outlook = Outlook(observer, made.plan, store)
     loop = Loop(made.scenario, made.open_target, store, outlook, host_environment, open_account)
     # The CPUs of the machines of an inventory are not this one's.
@@ -109,7 +113,7 @@ def _measured(
         made.prepare(observer.note)
         _expect(made, store, observer)
         with store.exclusive(), store.sealed():
-            clear_stop(store.directory)
+            clear_stop(store.directory, begun_s)
             go_on = f"go on with: bench run --continue {store.directory}"
             try:
                 for plan, block in steps(made.plan, request.repetitions, store, outlook):

@@ -1,6 +1,7 @@
 """``bench sweep`` and ``bench sweep run``."""
 
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -130,7 +131,7 @@ def _run(
     take_over: bool,
     busy: Busy | None,
 ) -> SweepEnd:
-    directory, sweep = request.directory, request.sweep
+    directory, sweep, begun_s = request.directory, request.sweep, time.time()
     # Of one block alone the runner holds a lock, so that other machines can run other blocks.
     lock = locked(directory.path, WHOLE, take_over=take_over) if only_block is None else nullcontext()
     # With the ledger's entry, ``bench clean`` finds what a killed sweep has left half written.
@@ -145,13 +146,13 @@ def _run(
         directory.accept(sweep, cells)
         request = replace(request, planned=planned)
         if only_block is None:
-            return _run_all(request, backend, busy)
+            return _run_all(request, backend, busy, begun_s)
         if not backend.runs_here:
             join_pool(directory.path, this_machine())
         return run_block(request, only_block, take_over=take_over)
 
 
-def _run_all(request: SweepRequest, backend: Backend, busy: Busy | None) -> SweepEnd:
+def _run_all(request: SweepRequest, backend: Backend, busy: Busy | None, begun_s: float) -> SweepEnd:
     directory, sweep = request.directory, request.sweep
     with ExitStack() as stack:
         for cell in cells_of(sweep):
@@ -160,7 +161,7 @@ def _run_all(request: SweepRequest, backend: Backend, busy: Busy | None) -> Swee
             plans = [cell.ready.plan for cell in request.planned if cell.ready and not cell.ready.choices.inventory]
             cpus = sorted({cpu for plan in plans for cpu in plan.job.envelope.cpus})
             stack.enter_context(neighbours.alone_on(cpus, request.observer.note, busy))
-        clear_stop(directory.path)
+        clear_stop(directory.path, begun_s)
         return backend.run(request)
 
 

@@ -21,7 +21,6 @@ from analysis.compare.results import (
 )
 from analysis.load.records import load
 from analysis.report.document import document
-from analysis.report.formatting import number
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import KEYS, as_csv, as_json
 from analysis.report.terminal import Terminal
@@ -29,6 +28,7 @@ from analysis.statistics.ratios import NoiseFloor, Verdict
 from analysis.warnings.types import AnalysisWarning
 from suite.registries import AGGRESSORS
 from suite.targets import TARGETS
+from suite.units import number
 
 JOB = ComparedJob("synthetic", "synthetic", "smoke", "reference", "")
 
