@@ -5,7 +5,7 @@ import json
 from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from click.testing import CliRunner, Result
@@ -40,7 +40,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     return lambda *words: CliRunner().invoke(cli.main, ["quality", *words], prog_name="bench")
 
 
-def trained(run: Run, data: Path, kept: list[KeptModel], channels: int = 1) -> None:
+def trained(run: Run, data: Path, kept: list[KeptModel], channels: Literal[1, 3] = 1) -> None:
     """Store a run of a GAN that kept these models, in blocks of two targets."""
     name, dataset = resolve(f"mnist:{data}", data)
     sizes = Sizes(batch=4, image_px=28, channels=channels, warmup_steps=0, steps=30, epochs=EPOCHS)
