@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ import cli
 from analysis.audit.audit import Audit
 from analysis.report.provenance import run_command
 from commands.run.command import run
-from commands.run.prepare import ready
+from commands.run.prepare import Ready, ready
 from commands.run.request_command import request_of
 from provisioning import ledger, nodes
 from provisioning.doctor import Check
@@ -549,6 +550,26 @@ def test_a_run_that_is_asked_to_stop_ends_after_its_trial_and_goes_on_later(
     monkeypatch.setattr(machine.scenario, "measure", measure)
     again = bench("run", "--continue", "out", "--json")
     assert (again.exit_code, len(json.loads(again.stdout)["trials"])) == (0, len(TARGETS) - 2)
+
+
+def test_a_request_to_stop_that_comes_while_a_run_gets_ready_is_heard_and_an_older_one_is_not(
+    bench: Bench, here: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert machine
+    (here / "out").mkdir()
+    request_stop(here / "out")
+    os.utime(here / "out/.stop", (1, 1))
+    assert bench("run", *SMALL).exit_code == 0
+    shutil.rmtree(here / "out")
+    prepare = Ready.prepare
+
+    def stopped(made: Ready, *rest: Any) -> None:
+        request_stop(here / "out")
+        prepare(made, *rest)
+
+    monkeypatch.setattr(Ready, "prepare", stopped)
+    done = bench("run", *SMALL, "--json")
+    assert (done.exit_code, json.loads(done.stdout)["trials"]) == (0, [])
 
 
 def test_what_could_not_be_removed_after_ctrl_c_is_named_with_what_removes_it(

@@ -191,6 +191,9 @@ def test_paths_are_made_absolute_and_nothing_else_changes(tmp_path: Path, monkey
     assert request.with_absolute_paths() == request.changed(inventory=tmp_path / "hosts.toml")
     own = RunRequest.of({"model": ["./my_model.py:TOY", "alexnet", "/mine/x.py"]}).with_absolute_paths()
     assert own.models == (f"{tmp_path}/my_model.py:TOY", "alexnet", "/mine/x.py")
+    for given, stored in (("mnist:digits", f"mnist:{tmp_path}/digits"), ("generated", "generated")):
+        trains = RunRequest.of({"scenario": "real", "data": given})
+        assert trains.with_absolute_paths() == trains.changed(data=stored)
 
 
 def test_every_option_has_one_sentence_at_least() -> None:
