@@ -16,12 +16,12 @@ import pytest
 import torch
 
 from tests.worker import distributed_rank
-from tests.worker.distributed_rank import global_batch, part_of, tiny_model
+from tests.worker.distributed_rank import global_batch, tiny_model
 from tests.worker.test_epochs import directory, epochs
 from tests.worker.test_worker_program import own_workload, worker
 from worker.training.device import Device, Numerics
 from worker.training.step import Samples
-from worker.training.trainer import OneDevice, Single
+from worker.training.trainer import Single
 from worker.workloads.collectives import EXCHANGES, MESSAGES
 from worker.workloads.workload import LEARNING_RATE
 
@@ -213,15 +213,6 @@ def test_all_reduce_shows_the_communication_that_nothing_hides(start: Start) -> 
     assert all(seconds >= 0 for seconds in waited_s)
     gradient_bytes = sum(parameter.nbytes for parameter in tiny_model().parameters())
     assert said[0]["bytes_sent"] == said[1]["bytes_received"] == STEPS * gradient_bytes
-
-
-def test_a_compiled_network_which_has_no_length_spreads_another() -> None:
-    """As DistributedDataParallel, which is compiled on a GPU."""
-    spread: Any = torch.compile(torch.nn.parallel.DataParallel(tiny_model()), backend="eager")
-    trainer = OneDevice(distributed_rank.WORKLOAD, tiny_model(), Device("cpu"), part_of(0, 1), Numerics())
-    trainer.passes(global_batch(), spread)
-    assert all(parameter.grad is not None for parameter in spread.parameters())
-    assert all(parameter.grad is None for parameter in trainer.network.parameters())
 
 
 DRAWN = """

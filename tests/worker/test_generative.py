@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn.functional import avg_pool2d, interpolate
+from torch.nn.parallel import DistributedDataParallel
 
 from suite.registries import WORKLOADS
 from worker.spec import Spec, parse_spec
@@ -305,24 +307,47 @@ def test_a_training_goes_on_from_its_checkpoint_bit_for_bit(workload: Workload, 
         assert torch.equal(mine, its)
 
 
-def test_networks_are_compiled_each_by_itself_and_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Sequential, too, of which ``Module.compile`` compiles nothing."""
-    graphs: list[torch.fx.GraphModule] = []
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]:
+    """What was given to the compiler, which leaves it as it is."""
+    given: list[torch.fx.GraphModule] = []
 
     def compiler(graph: torch.fx.GraphModule, _inputs: object) -> torch.fx.GraphModule:
-        graphs.append(graph)
+        given.append(graph)
         return graph
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=compiler))
-    numerics = replace(numerics_of("tuned", "cpu"), compiled=True)
+    return given
+
+
+COMPILED = replace(numerics_of("tuned", "cpu"), compiled=True)
+
+
+def test_networks_are_compiled_each_by_itself_and_keep_their_names(graphs: list[torch.fx.GraphModule]) -> None:
+    """A Sequential, too, of which ``Module.compile`` compiles nothing."""
     networks = GAN.build(GREY)
     names = [*networks.state_dict()]
-    assert numerics.compile(networks) is networks
+    assert COMPILED.compile(networks) is networks
     assert [*networks.state_dict()] == names
     networks.get_submodule("generator")(torch.randn(4, GAN.latent))
     assert len(graphs) == 1
-    single = numerics.compile(nn.Sequential(nn.Linear(3, 2)))
-    assert [*single.state_dict()] == ["0.weight", "0.bias"]
+    single = COMPILED.compile(nn.Sequential(nn.Linear(3, 2)))
     single(torch.randn(4, 3))
-    assert len(graphs) == 2
+    assert ([*single.state_dict()], len(graphs)) == (["0.weight", "0.bias"], 2)
     assert not PROGRESSIVE_GAN.compiles, "a gradient of a gradient"
+
+
+def test_a_network_that_ranks_train_is_compiled_a_bucket_at_a_time(
+    graphs: list[torch.fx.GraphModule], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nothing would be reduced before the whole backward pass has ended."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    distributed.init_process_group("gloo", init_method=(tmp_path / "store").as_uri(), rank=0, world_size=1)
+    try:
+        layers = (nn.Linear(600, 600) for _ in range(3))  # of more than 1 MiB each
+        spread = DistributedDataParallel(COMPILED.compile(nn.Sequential(*layers)), bucket_cap_mb=1)
+        spread(torch.randn(4, 600)).sum().backward()
+    finally:
+        distributed.destroy_process_group()
+    assert len(graphs) == 3
+    assert all(parameter.grad is not None for parameter in spread.parameters())

@@ -115,13 +115,12 @@ class AllReduceWorker(Worker):
         gradient_bytes = sum(each.nbytes for each in self.network.parameters() if each.requires_grad)
         self._step_bytes = 2 * (self.world - 1) * gradient_bytes // self.world
         # Statistics of batches stay with each worker, as they do with parameter servers and in tf_cnn_benchmarks.
-        parallel = DistributedDataParallel(
+        self._spread = DistributedDataParallel(
             self.network,
             device_ids=[self.device.torch] if self.device.is_cuda else None,
             gradient_as_bucket_view=True,
             forward_sync_buffers=False,
         )
-        self._spread = self.numerics.compile(parallel)
 
     def exchanged(self) -> dict[str, int]:
         return dict.fromkeys(("bytes_sent", "bytes_received"), self._steps * self._step_bytes)
@@ -259,7 +258,7 @@ def opened_trainer(
     elif membership.strategy == SPLIT:
         yield OwnStepWorker(workload, compiled, device, batches, numerics, partial(split.SplitTraining, shape=shape))
     elif workload.one_loss:
-        yield AllReduceWorker(workload, placed, device, batches, numerics, membership.world)
+        yield AllReduceWorker(workload, compiled, device, batches, numerics, membership.world)
     else:
         yield OwnStepWorker(
             workload, compiled, device, batches, numerics, partial(AveragedTraining, membership=membership)

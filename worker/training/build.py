@@ -60,7 +60,8 @@ def build_trainer(spec: Spec, devices: list[Device], batches: Sequence[Batches],
         return ParameterCpu(workload, network, devices, batches, numerics)
     device = devices[rank]
     placed = numerics.place(network, device)
+    placed = numerics.compile(placed) if workload.compiles else placed
     if spec.parallel == "ddp":
         ids = [device.torch] if device.is_cuda else None
         placed = DistributedDataParallel(placed, device_ids=ids)
-    return Single(workload, numerics.compile(placed) if workload.compiles else placed, device, batches[0], numerics)
+    return Single(workload, placed, device, batches[0], numerics)

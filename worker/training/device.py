@@ -6,10 +6,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import cast
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from worker.environment import read
 from worker.protocol import JobError
@@ -136,13 +134,11 @@ class Numerics:
         return placed
 
     def compile(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Return the model, compiled where the recipe is; of several networks, each by itself.
+        """Return the model, compiled in place where the recipe is; of several networks, each by itself.
 
-        ``Module.compile`` would compile nothing of a ``Sequential``, and another module around the model would rename
-        its weights. DistributedDataParallel has to be seen by the compiler, which cuts its graph where buckets end.
+        ``Module.compile`` would compile nothing of a ``Sequential``, and a module around the model would rename its
+        weights. DistributedDataParallel goes around it afterwards, and the compiler cuts the graph where buckets end.
         """
-        if self.compiled and isinstance(model, DistributedDataParallel):
-            return cast(torch.nn.Module, torch.compile(model))
         for network in (model.values() if isinstance(model, torch.nn.ModuleDict) else [model]) if self.compiled else ():
             network.forward = torch.compile(network.forward)
         return model

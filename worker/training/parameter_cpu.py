@@ -35,9 +35,8 @@ class ParameterCpu:
     def __post_init__(self) -> None:
         network, numerics, devices = self.network, self.numerics, self.devices
         self.phases: tuple[str, ...] = ("copy", "communicate") if devices[0].is_cuda else ("communicate",)
-        replicas = [numerics.place(copy.deepcopy(network), device) for device in devices]
-        self._replicas = [numerics.compile(replica) for replica in replicas]
-        self._copies = [list(replica.parameters()) for replica in replicas]
+        self._replicas = [numerics.compile(numerics.place(copy.deepcopy(network), device)) for device in devices]
+        self._copies = [list(replica.parameters()) for replica in self._replicas]
         # In the devices' own memory format, so that every copy between them is of one piece.
         self._parameters = list(numerics.place(network, Device("cpu")).parameters())
         pin = numerics.pinned

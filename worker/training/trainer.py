@@ -68,9 +68,8 @@ class OneDevice:
     def passes(self, batch: Batch, spread: torch.nn.Module | None = None) -> None:
         """Go forward and backward through the network, or through what spreads it over ranks."""
         images, labels = self.placed(batch)
-        network = self.network if spread is None else spread  # a compiled network has no truth
         with self.numerics.autocast(self.device):
-            loss = self.workload.loss(network, images, labels)
+            loss = self.workload.loss(self.network if spread is None else spread, images, labels)
         loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         self._losses = {"loss": loss.detach()}
 
