@@ -73,9 +73,7 @@ def quality(run: Path | None, samples: int, features: str, reach: float | None, 
     before = read_quality(directory)
     digest = ListedFile.of(file).sha256 if file else None
     measured = ModelsQuality(weights_sha256=digest, samples=samples, reach=reach, models={})
-    sizes = [record.job.sizes for record in records if record.job.sizes]
-    if file and reach and (samples < FEWEST_FOR_FID or any(each.channels == 1 for each in sizes)):
-        raise RequestError(f"--reach {number(reach)} needs a FID, which takes {_FID_TAKES}", remedy="leave it out")
+    _check_reach(records, measured)
     measured.models.update(before.known(measured))
     for job in {record.job.model: record.job for record in records}.values():
         if missing := _digests(records, job.model) - measured.models.keys():
@@ -86,6 +84,15 @@ def quality(run: Path | None, samples: int, features: str, reach: float | None, 
         QualityOutput(run=str(directory), quality=result).tell()
     else:
         PlainConsole().print(Terminal(quality_document(records, measured)))
+
+
+def _check_reach(records: list[TrialRecord], asked: ModelsQuality) -> None:
+    """Raise RequestError where a FID is to be reached that is not measured."""
+    if asked.reach and asked.features == "inception":
+        grey = any(record.job.sizes and record.job.sizes.channels == 1 for record in records)
+        if grey or asked.samples < FEWEST_FOR_FID:
+            why = f"--reach {number(asked.reach)} needs a FID, which takes {_FID_TAKES}"
+            raise RequestError(why, remedy="leave it out")
 
 
 def _digests(records: list[TrialRecord], model: str) -> set[str]:

@@ -75,7 +75,7 @@ def test_the_live_view_writes_nothing_while_it_measures(tmp_path: Path, monkeypa
     assert stream.getvalue() == before
     display.trial_finished(make_record(open_s=1.0, trial_id=trial.trial_id))
     display.close()
-    assert "10 images/s" in stream.getvalue()
+    assert "10.0 images/s" in stream.getvalue()
 
 
 def test_the_live_matrix_follows_the_trials_and_stays_in_the_end(tmp_path: Path) -> None:

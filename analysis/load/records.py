@@ -85,14 +85,7 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
     for directory in unique:
         before = len(rows)
         quality = read_quality(directory)
-        for features, models in [*quality.features.items()]:
-            if (first := measured.setdefault(features, models)).way != models.way:
-                del quality.features[features]
-                found = (
-                    f"the quality of {directory} is of {models.samples} images, and not as before of {first.samples}"
-                )
-                advice = "measure both by bench quality with the same --samples and --features"
-                warnings.append(AnalysisWarning("quality-differs", f"{found}, or of other weights: left out", advice))
+        warnings += _without_others(quality, measured, directory)
         for path in _files(directory):
             row = _row(path, quality)
             if isinstance(row, AnalysisWarning):
@@ -108,6 +101,18 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
         why = f" ({len(skipped)} files are left out; {skipped[0]})" if skipped else ""
         raise RequestError(f"no usable record in {where}{why}", remedy="make some with: bench run --target all")
     return _table(rows, tuple(unique), warnings, warm_ups)
+
+
+def _without_others(
+    quality: RunQuality, measured: dict[str, ModelsQuality], directory: Path
+) -> Iterator[AnalysisWarning]:
+    """Leave out what was measured otherwise than in the runs before, which ``measured`` has, and warn of it."""
+    for features, models in [*quality.features.items()]:
+        if (first := measured.setdefault(features, models)).way != models.way:
+            del quality.features[features]
+            found = f"the quality of {directory} is of {models.samples} images, and not as before of {first.samples}"
+            advice = "measure both by bench quality with the same --samples and --features"
+            yield AnalysisWarning("quality-differs", f"{found}, or of other weights: left out", advice)
 
 
 def read_record(path: str) -> Any:  # noqa: ANN401 (its type is made of the table)

@@ -16,13 +16,13 @@ def test_a_line_has_the_first_metrics_and_how_many_more_there_are(record: Callab
         metrics = {f"metric-{number}": MetricValue(value=1.5, unit="s", better="less") for number in range(count)}
         return summary(record(metrics=metrics))
 
-    assert of(SHOWN).startswith("metric-0 1.5 s, metric-1 1.5 s, metric-2 1.5 s, 10 images/s, 5.0 s")
-    assert of(SHOWN + 9).startswith("metric-0 1.5 s, metric-1 1.5 s, metric-2 1.5 s, 9 more, 10 images/s, 5.0 s")
+    assert of(SHOWN).startswith("metric-0 1.50 s, metric-1 1.50 s, metric-2 1.50 s, 10.0 images/s, 5.0 s")
+    assert of(SHOWN + 9).startswith("metric-0 1.50 s, metric-1 1.50 s, metric-2 1.50 s, 9 more, 10.0 images/s, 5.0 s")
 
 
 def test_a_metric_without_a_unit_has_no_blank_behind_it(record: Callable[..., TrialRecord]) -> None:
     line = summary(record(metrics={"perplexity": MetricValue(value=3.2, unit="", better="less")}))
-    assert line.startswith("perplexity 3.2, 10 images/s")
+    assert line.startswith("perplexity 3.20, 10.0 images/s")
 
 
 def test_the_live_line_of_turns_shows_the_round_and_the_time_to_go_at_80_columns(plan: Callable[..., Plan]) -> None:
