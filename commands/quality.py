@@ -32,7 +32,7 @@ _BATCH, _STEPS = 64, 1500
 """Of the classifier's training."""
 _RELEASED = "6726825d"
 """How the SHA-256 of the weights begins that torch-fidelity's releases name, as their file's name shows."""
-_FID_TAKES = "2,048 images or more, of three channels"
+_FID_TAKES = f"{FEWEST_FOR_FID:,} images or more, of three channels"
 _WITHIN_S = 6 * 3600.0
 
 

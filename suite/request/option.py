@@ -237,8 +237,9 @@ class Option:
         """Return the value with its relative paths, where it has any, taken from an absolute directory."""
         if isinstance(value, (list, tuple)):
             return type(value)(self.located(each, directory) for each in value)
-        if isinstance(value, str) and self.about.names_place and (kind := value.partition(":"))[2]:
-            return f"{kind[0]}:{directory / Path(kind[2]).expanduser()}"
+        if isinstance(value, str) and self.about.names_place:
+            kind, _, place = value.partition(":")
+            return f"{kind}:{directory / Path(place).expanduser()}" if place else value
         return type(value)(directory / value) if isinstance(value, (str, Path)) and self.is_path(value) else value
 
     def known_to(self, scenario: str) -> bool:
