@@ -29,7 +29,6 @@ All print JSON.
 import argparse
 import json
 import math
-import random
 import subprocess
 import sys
 import time
@@ -59,7 +58,7 @@ from scenarios.events import Silent  # noqa: E402
 from scenarios.synthetic import Synthetic  # noqa: E402
 from suite.interfaces import Turn, TurnTaker  # noqa: E402
 from suite.job.ablations import properties_of  # noqa: E402
-from suite.plan import Trial  # noqa: E402
+from suite.plan import Trial, balanced  # noqa: E402
 from suite.records.headers import headers  # noqa: E402
 from suite.request.request import RunRequest  # noqa: E402
 from suite.results.store import Run  # noqa: E402
@@ -118,7 +117,6 @@ def waiting(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     made = ready(RunRequest.of({**asked(options, "alternating"), "rounds": bursts}), tell)
     made.prepare(tell)
     trials = {(trial.target, trial.replica): trial for trial in made.plan.trials() if trial.block == 0}
-    order = random.Random(options.seed)  # noqa: S311 - an order, not a secret
     for target in options.target:
         idle = trials[target, 1 if target == BASELINE else 0]
         logs, shares, faults = [], [], {True: 0, False: 0}
@@ -126,7 +124,7 @@ def waiting(options: argparse.Namespace) -> Iterator[dict[str, object]]:
             job, _ = opened(made, trials[BASELINE, 0], stack)
             for block in range(options.blocks):
                 span_s = {}
-                for beside in order.sample([True, False], 2):
+                for beside in balanced([True, False], block, f"{options.seed}/{target}"):
                     tell(f"{target}, block {block}: {'beside a waiting job' if beside else 'alone'}")
                     turns, share = taken(job, options.rounds, made, idle if beside else None)
                     span_s[beside] = math.fsum(turn.span_s for turn in turns)

@@ -21,6 +21,7 @@ from typing import Any
 from intrusion import MARGIN, bare_throughput, newest_tree, output
 
 from analysis.statistics.ratios import judge, locate
+from suite.plan import balanced
 
 CONFINED, ROOT, BARE = "confined", "root", "bare script"
 PAIRS = ((CONFINED, ROOT), (CONFINED, BARE), (ROOT, BARE))
@@ -40,14 +41,14 @@ def main() -> None:
     tree = newest_tree(options.bench.split())
     # Not counted: it says which sizes and envelope the profile means on this machine, and warms the page cache.
     record = suite_trials(options, seed=options.seed)[CONFINED]
-    order = random.Random(options.seed)  # noqa: S311 - an order, not a secret
+    seeds = random.Random(options.seed)  # noqa: S311 - of weights, not a secret
     found: dict[str, list[Mapping[str, float]]] = {name: [] for name in (CONFINED, ROOT, BARE)}
     for number in range(1, options.blocks + 1):
-        for side in order.sample(("suite", BARE), 2):
+        for side in balanced(("suite", BARE), number - 1, str(options.seed)):
             if side == BARE:
                 found[BARE].append({"throughput": bare_throughput(tree, record)})
                 continue
-            for name, trial in suite_trials(options, seed=order.randrange(1 << 31)).items():
+            for name, trial in suite_trials(options, seed=seeds.randrange(1 << 31)).items():
                 found[name].append({"throughput": trial["throughput_per_s"], "elapsed": trial["elapsed_s"]})
         last = ", ".join(f"{name} {values[-1]['throughput']:.2f}" for name, values in found.items())
         print(f"block {number}: {last} images/s", flush=True)

@@ -10,7 +10,6 @@ Prints both medians, and the trimmed geometric mean of the pairs' ratios (suite 
 import argparse
 import json
 import math
-import random
 import secrets
 import statistics
 import subprocess
@@ -29,6 +28,7 @@ from provisioning.cgroup import limits as cgroups  # noqa: E402
 from provisioning.nodes import local_node  # noqa: E402
 from scenarios.job import clean_environment  # noqa: E402
 from suite.job.envelope import Envelope, format_cpu_list  # noqa: E402
+from suite.plan import balanced  # noqa: E402
 
 MARGIN = 0.01
 BARE_LOOP = REPOSITORY / "benchmarks/parts/bare_loop.py"
@@ -41,10 +41,9 @@ def main() -> None:
     # Not counted: it says which workload and envelope the profile means on this machine, and warms the page cache.
     record = suite_trial(options, *what)
     ratios, bare, suite = [], [], []
-    order = random.Random(options.seed)  # noqa: S311 - an order, not a secret
     for number in range(1, options.pairs + 1):
         one = {}
-        for side in order.sample(("bare", "suite"), 2):
+        for side in balanced(("bare", "suite"), number - 1, str(options.seed)):
             trial = suite_trial(options, *what) if side == "suite" else None
             one[side] = trial["throughput_per_s"] if trial else bare_throughput(tree, record)
         bare.append(one["bare"])

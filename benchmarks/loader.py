@@ -10,7 +10,6 @@ page cache, since no disk is to be measured here.
 
 import argparse
 import itertools
-import random
 import statistics
 import sys
 import time
@@ -27,6 +26,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 from intrusion import interval  # noqa: E402
 
+from suite.plan import balanced  # noqa: E402
 from suite.registries import DATA_KINDS  # noqa: E402
 from worker.data.decode import DEVIATION, MEAN, Decoder, divisor, draw_crop  # noqa: E402
 from worker.data.loader import Loader, open_images  # noqa: E402
@@ -69,9 +69,8 @@ def main() -> None:
     options = parse()
     torch.set_num_threads(options.threads)
     ours, theirs, ratios = [], [], []
-    order = random.Random(options.seed)  # noqa: S311 - an order, not a secret
     for number in range(1, options.pairs + 1):
-        one = {side: rate(side, options) for side in order.sample(("ours", "theirs"), 2)}
+        one = {side: rate(side, options) for side in balanced(("ours", "theirs"), number - 1, str(options.seed))}
         ours.append(one["ours"])
         theirs.append(one["theirs"])
         ratios.append(one["ours"] / one["theirs"])

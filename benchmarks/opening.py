@@ -14,7 +14,6 @@ trimmed geometric mean of the pairs' ratios (suite over hand) with its 95 % inte
 import argparse
 import json
 import math
-import random
 import statistics
 import subprocess
 import sys
@@ -36,6 +35,7 @@ from provisioning.nodes import LocalNode, local_node  # noqa: E402
 from suite.errors import BenchError  # noqa: E402
 from suite.interfaces import open_stack  # noqa: E402
 from suite.job.envelope import GIB  # noqa: E402
+from suite.plan import balanced  # noqa: E402
 from suite.registries import ENGINES  # noqa: E402
 
 MARGIN = 0.1
@@ -48,9 +48,8 @@ def main() -> None:
     image = current()
     layer = ContainerLayer(get_engine(options.engine), image.digest, 2 * GIB)
     measured: dict[str, list[float]] = {"hand": [], "suite": []}
-    order = random.Random(options.seed)  # noqa: S311 - an order, not a secret
     for number in range(options.pairs + 1):
-        for side in order.sample(sorted(measured), 2):
+        for side in balanced(sorted(measured), number + 1, str(options.seed)):
             with local_node(CPUS, str(image.tree)) as node:
                 seconds = by_suite(node, layer) if side == "suite" else by_hand(node, layer, image)
             if number:  # the first pair warms the page cache

@@ -11,7 +11,6 @@ mean of the pairs' ratios with its 95 % interval.
 
 import argparse
 import math
-import random
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ sys.path.insert(0, str(REPOSITORY))  # as a script, this file is not part of the
 
 from analysis.statistics.ratios import judge, locate  # noqa: E402
 from scenarios.job import clean_environment  # noqa: E402
+from suite.plan import balanced  # noqa: E402
 
 PLAIN, REFERENCE, TUNED = "plain", "reference", "tuned"
 PAIRS = ((REFERENCE, PLAIN), (TUNED, REFERENCE))
@@ -39,11 +39,10 @@ def main() -> None:
         print(suite_rate(options))
         return
     unit = "tokens" if "tokens" in SIZES[options.workload] else "images"
-    order = random.Random(options.seed)  # noqa: S311 - an order, not a secret
     for own, base in PAIRS:
         ratios = []
         for number in range(1, options.pairs + 1):
-            found = {side: rate(side, options) for side in order.sample((own, base), 2)}
+            found = {side: rate(side, options) for side in balanced((own, base), number - 1, f"{options.seed}/{own}")}
             ratios.append(found[own] / found[base])
             print(
                 f"pair {number}: {own} {found[own]:.2f}, {base} {found[base]:.2f} {unit}/s, {ratios[-1]:.3f}x",

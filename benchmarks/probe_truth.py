@@ -9,7 +9,6 @@ of the pairs' ratios (suite over hand) with its 95 % interval.
 
 import argparse
 import os
-import random
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from intrusion import interval, output, suite_trial  # noqa: E402
 
 from provisioning.paths import state  # noqa: E402
 from suite.job.envelope import format_cpu_list  # noqa: E402
+from suite.plan import balanced  # noqa: E402
 from worker.probes import network  # noqa: E402
 from worker.probes.disk import DEFAULT_JOBS, readings  # noqa: E402
 from worker.probes.jobfile import FILE_MIB, RUNTIME_S  # noqa: E402
@@ -44,9 +44,8 @@ def main() -> None:
         "suite": lambda: values(suite_trial(options, *what)),
     }
     pairs: list[dict[str, Numbers]] = []
-    order = random.Random(options.seed)  # noqa: S311 - an order, not a secret
     for number in range(1, options.pairs + 1):
-        pairs.append({side: sides[side]() for side in order.sample(sorted(sides), 2)})
+        pairs.append({side: sides[side]() for side in balanced(sorted(sides), number - 1, str(options.seed))})
         ratios = {name: pairs[-1]["suite"][name] / value for name, value in pairs[-1]["hand"].items()}
         print(f"pair {number}: " + ", ".join(f"{name} {ratio:.3f}" for name, ratio in ratios.items()), flush=True)
     report(options, pairs)

@@ -36,7 +36,7 @@ class Loop:
         take the place of those before unless fewer are ok. Returns the records made now. What ends the run: Ctrl-C,
         and a store that cannot be written.
         """
-        self.store.begin(plan)
+        plan = self.store.begin(plan)
         finished = set(self.store.finished())
         trials = list(plan.trials() if block is None else plan.trials_of(block))
         numbers = {trial.trial_id: number for number, trial in enumerate(trials, start=1)}

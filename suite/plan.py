@@ -1,10 +1,10 @@
-"""The plan of a run: which trials, in which order. Deterministic in its seed."""
+"""The plan of a run: which trials, in which order. Deterministic in its seeds."""
 
 import itertools
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -23,6 +23,7 @@ MOST_TRIALS = 200_000
 """The most trials of a plan, or of a sweep: months of measuring. All of them are walked again and again."""
 WARM_UP = -1
 """Stands for the warm-up blocks in place of a block."""
+_Item = TypeVar("_Item")
 Arm = tuple[str, int, str | None, str | None]
 """Target, replica, ablation, aggressor: what tells the trials of one job in a block apart."""
 
@@ -45,6 +46,8 @@ class Trial(Part):
     position: int
     """Place in its block, from 0, in the order in which the block was run."""
     seed: int
+    order_seed: int | None = None
+    """That of its plan."""
     trial_timeout_s: int
     scratch_bytes: int | None = None
     """The disk space that the job needs on the data disk; None if it writes nothing."""
@@ -122,6 +125,10 @@ class Plan(Part):
     targets: Annotated[tuple[str, ...], Field(min_length=1)]
     blocks: Annotated[int, Field(gt=0)] = 1
     seed: int = 0
+    """The seed of weights and data."""
+    order_seed: int | None = None
+    """The seed of the order of the trials, which each run draws when it begins; see ``results.store.Run``. None before
+    that, and in the plans of older suites, where the order of each block follows from ``seed`` by itself."""
     trial_timeout_s: Annotated[int, Field(gt=0)]
     aa: bool = False
     """Whether each block measures bare metal twice: two identical targets, whose difference is the noise."""
@@ -167,7 +174,7 @@ class Plan(Part):
         return self.model_copy(update={"jobs": tuple(jobs)})
 
     def trials(self) -> Iterator[Trial]:
-        """Yield every trial in the order in which it is run: blocks, in each the jobs, in each the arms shuffled."""
+        """Yield every trial in the order in which it is run: blocks, in each the jobs, in each the arms."""
         for block in range(self.blocks):
             yield from self.trials_of(block)
 
@@ -195,12 +202,16 @@ class Plan(Part):
             yield self._trial(block, position, job, arm, warm_up=warm_up)
 
     def _order(self, block: int, *, warm_up: bool) -> Iterator[tuple[int, Job, Arm]]:
-        # A generator of its own for each block: a longer run begins with exactly the blocks of a shorter one.
-        order = random.Random(f"{self.seed}/warm-up/{block}" if warm_up else f"{self.seed}/{block}")
+        kind = "warm-up/" if warm_up else ""
+        alone = random.Random(f"{self.seed}/{kind}{block}")
         position = 0
         for job in self.jobs:
             arms = self._arms(job)
-            for arm in order.sample(arms, len(arms)):
+            if self.order_seed is None:
+                order = alone.sample(arms, len(arms))
+            else:
+                order = balanced(arms, block, f"{self.order_seed}/{kind}{job.model}/{job.design}")
+            for arm in order:
                 yield position, job, arm
                 position += 1
 
@@ -238,6 +249,7 @@ class Plan(Part):
             block=block,
             position=position,
             seed=self._seed(block),
+            order_seed=self.order_seed,
             trial_timeout_s=self.trial_timeout_s,
             scratch_bytes=self.scratch_bytes.get(job.model),
             instances=instances,
@@ -253,9 +265,29 @@ def together(trials: Iterable[Trial]) -> Iterator[list[Trial]]:
 def rounds_of(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
     """Yield the order of the turns in each round of trials that are open at once."""
     first = trials[0]
-    order = random.Random(f"{first.seed}/{first.job.model}/{first.job.design}/{first.warm_up}")
-    for _ in range(first.job.turns.rounds if first.job.turns else 0):
-        yield order.sample(trials, len(trials))
+    seed = f"{first.order_seed}/{first.seed}/{first.job.model}/{first.job.design}/{first.warm_up}"
+    for number in range(first.job.turns.rounds if first.job.turns else 0):
+        yield balanced(trials, number, seed)
+
+
+def balanced(items: Sequence[_Item], number: int, seed: str) -> list[_Item]:
+    """Return the items in the order of block ``number``, from 0. A longer run begins with the orders of a shorter.
+
+    The blocks of a pair have an order and its reverse, so that after every even number of blocks all items have the
+    same mean place, and a steady drift cancels. The orders of successive pairs are the rows of a Williams design
+    (Austral. J. Sci. Res. A 2 (1949) 149), in which everything follows everything else equally often; of an odd number
+    of items, with their reverses. Each design is drawn anew: its labels, the order of its pairs, and which block of a
+    pair comes first.
+    """
+    count = len(items)
+    pairs = count if count % 2 else count // 2
+    design, pair = divmod(number // 2, pairs)
+    draw = random.Random(f"{seed}/{design}")
+    labels, row = draw.sample(items, count), draw.sample(range(pairs), pairs)[pair]
+    reverse = draw.choices((False, True), k=pairs)[pair]
+    zigzag = ((place + 1) // 2 * (1 if place % 2 else -1) for place in range(count))
+    order = [labels[(row + step) % count] for step in zigzag]
+    return order[::-1] if reverse != bool(number % 2) else order
 
 
 def _place(trial: Trial) -> tuple[object, ...]:

@@ -777,8 +777,7 @@ def test_an_option_of_the_course_leaves_the_comparison_key_as_it_is(name: str, m
 def run_of_two(here: Path) -> Path:
     """Two blocks in which the VM has half the throughput of bare metal."""
     run = Run(here / "results/20260101T000000-1")
-    plan = make_plan(targets=("bare-metal", "vm"), blocks=2)
-    run.begin(plan)
+    plan = run.begin(make_plan(targets=("bare-metal", "vm"), blocks=2))
     seen = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2")
     for number, trial in enumerate(plan.trials()):
         sizes, step_s = trial.job.sizes, 0.1 if trial.target == "bare-metal" else 0.2

@@ -143,7 +143,7 @@ def run_lines(run: Path) -> Iterator[str]:
     yield f"{summary.run_id}  {run}"
     yield f"  {summary.started_at or 'no trial yet'} to {summary.last_at or 'now'}"
     yield f"  scenario {job.scenario}, data {job.data}, profile {job.profile}, recipe {job.recipe}"
-    yield f"  {count(plan.blocks, 'block')}, seed {plan.seed}"
+    yield f"  {count(plan.blocks, 'block')}, seed {plan.seed}, order seed {plan.order_seed or 'none'}"
     for name, value in settings(job).items():
         yield f"  {name}: {value}"
     yield f"  trials: {summary.ok} ok, {summary.failed} failed, {summary.unreadable} unreadable"

@@ -33,7 +33,7 @@ class Repetitions(OptionGroup):
 
     blocks: Count | None = about(
         None,
-        "Trials per target, in random order. Default: 1.",
+        "Trials per target, in balanced random order. Default: 1.",
         also=("--repeat",),
         meaning=False,
         common=True,
@@ -85,7 +85,7 @@ class Repetitions(OptionGroup):
     aa: Annotated[bool, Field(strict=True)] = about(
         False, "Measure bare metal twice per block; any difference is noise.", meaning=False
     )
-    seed: Seed = about(0, "Random seed of trial order and data.")
+    seed: Seed = about(0, "Random seed of weights and data. Every run draws its own order of trials.")
 
     @model_validator(mode="after")
     def _least_and_most(self) -> Self:

@@ -9,6 +9,7 @@ DIR/manifest.json       digests of both, so that an edited, missing or added fil
 import datetime
 import hashlib
 import os
+import secrets
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -90,16 +91,21 @@ def read_manifest(run: Path) -> Manifest | None:
         ) from error
 
 
-def write_atomic(path: Path, text: str | bytes | Iterator[str], *, below: Path | None = None) -> None:
+def write_atomic(
+    path: Path, text: str | bytes | Iterator[str], *, below: Path | None = None, new: bool = False
+) -> None:
     """Write ``path`` whole or not at all; see ``files.whole``, for ``below`` too. ``text`` may come in pieces.
 
-    Raises StoreError, with the old content in place, when the disk is full or the directory cannot be written.
+    ``new``: leave a file that another process has written first. Raises StoreError, with the old content in place,
+    when the disk is full or the directory cannot be written.
     """
     try:
-        with files.whole(path, below=below) as file:
+        with files.whole(path, below=below, new=new) as file:
             pieces = [text] if isinstance(text, str | bytes) else text
             file.writelines(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
     except OSError as error:
+        if new and path.exists():
+            return
         raise StoreError(
             f"cannot write {path}: {error.strerror}",
             remedy="free some space, or give another place with --out; what was measured before is kept",
@@ -182,8 +188,12 @@ class Run:
                 ) from error
             yield
 
-    def begin(self, plan: Plan) -> None:
-        """Store the plan, or check that it equals the stored one: then the run continues. Raises RequestError."""
+    def begin(self, plan: Plan) -> Plan:
+        """Store the plan, or check that it equals the stored one: then the run continues. Raises RequestError.
+
+        Return it with the order of its trials, which a new run draws.
+        """
+        plan = plan.model_copy(update={"order_seed": self.order_seed()})
         if stored := self.plan():
             differences = plan_differences(stored, plan)
             if set(differences) - self.growing:
@@ -192,9 +202,19 @@ class Run:
                     remedy="give another directory with --out, or the same options as before",
                 )
             if not differences or stored.blocks > plan.blocks:
-                return
+                return plan
             self.unlist(PLAN)
         write_atomic(self.directory / PLAN, plan.model_dump_json(indent=2) + "\n")
+        return plan
+
+    def order_seed(self) -> int | None:
+        """Return the seed of the order of the trials: that of the stored plan, else a new one."""
+        stored = self.plan()
+        return stored.order_seed if stored else self.draw_order_seed()
+
+    def draw_order_seed(self) -> int | None:
+        """Return the seed of a new run: two runs have two orders, whatever their ``seed`` is."""
+        return secrets.randbits(32)
 
     def plan(self) -> Plan | None:
         """Return the stored plan; None if the run was not begun. Raises RequestError for a file that is not a plan."""

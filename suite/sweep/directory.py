@@ -9,6 +9,8 @@ DIR/.locks/, DIR/.stop              locks; the request to stop
 
 import hashlib
 import json
+import random
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -44,6 +46,13 @@ class CellRun(Run):
     def run_id(self) -> str:
         """The names of sweep and cell: equal cells of two sweeps are two runs."""
         return f"{self.directory.resolve().parent.name}/{self.directory.name}"
+
+    def draw_order_seed(self) -> int | None:
+        """Return the seed of the cell's order, which follows from that of the sweep."""
+        accepted = SweepDirectory(self.directory.parent).accepted()
+        if accepted is None or accepted.order_seed is None:
+            return None
+        return random.Random(f"{accepted.order_seed}/{self.directory.name}").getrandbits(32)  # noqa: S311
 
     def save(self, record: TrialRecord) -> Path:
         """Write the record. A failed one is kept as an attempt as well, which the next attempt does not replace."""
@@ -103,11 +112,15 @@ class Accepted(Part):
     sha256: str
     """The hash of the plan, as ``plan_hash`` gives it."""
     sweep: Sweep
+    order_seed: int | None = None
+    """The seed of the orders of the cells' trials: whichever machine begins a cell, its blocks belong together. None in
+    a sweep that an older suite has accepted."""
     cells: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,99}$")], dict[str, Any]]
 
     @classmethod
-    def of(cls, sweep: Sweep, cells: Iterable[Cell]) -> "Accepted":
-        return cls(sha256=plan_hash(sweep), sweep=sweep, cells={cell.cell_id: cell.settings for cell in cells})
+    def of(cls, sweep: Sweep, cells: Iterable[Cell], order_seed: int | None) -> "Accepted":
+        settings = {cell.cell_id: cell.settings for cell in cells}
+        return cls(sha256=plan_hash(sweep), sweep=sweep, order_seed=order_seed, cells=settings)
 
     def text(self) -> str:
         return self.model_dump_json(indent=1, exclude_none=True) + "\n"
@@ -162,6 +175,7 @@ class SweepDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._order_seed = secrets.randbits(32)
 
     def accepted(self) -> Accepted | None:
         """Return what is stored; None in a new directory. Raises RequestError for a file that is not a sweep's."""
@@ -196,12 +210,18 @@ class SweepDirectory:
             new=tuple(name for name in names if name not in before.cells),
         )
 
+    def acceptable(self, sweep: Sweep, cells: Sequence[Cell]) -> Accepted:
+        """Return what ``accept`` stores: the plan, and the order that is stored or, in a new directory, drawn."""
+        before = self.accepted()
+        return Accepted.of(sweep, cells, before.order_seed if before else self._order_seed)
+
     def accept(self, sweep: Sweep, cells: Sequence[Cell]) -> None:
         """Store the plan. An equal file is left as it is: several machines may do this at once."""
         self._refuse_a_run()
-        accepted = Accepted.of(sweep, cells)
-        if self.accepted() != accepted:
-            write_atomic(self.path / "sweep.json", accepted.text())
+        before, accepted = self.accepted(), self.acceptable(sweep, cells)
+        if before != accepted:
+            # Of several machines that begin it at once, the first draws the order.
+            write_atomic(self.path / "sweep.json", accepted.text(), new=before is None)
 
     def _refuse_a_run(self) -> None:
         if (self.path / PLAN).exists():

@@ -5,7 +5,6 @@ records, or another record in place of one that is ok.
 """
 
 import threading
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -17,7 +16,7 @@ from suite.host_compatibility import Host
 from suite.plan import Plan, Trial
 from suite.records.environment import Environment
 from suite.records.record import TrialRecord
-from suite.results.files import SpecialFileError, read, whole
+from suite.results.files import SpecialFileError, read
 from suite.results.store import ATTEMPTS, PLAN, TRIALS, read_record, write_atomic
 from suite.sweep.cells import Cell, cells_of, request_of
 from suite.sweep.directory import CellRun, SweepDirectory
@@ -58,7 +57,9 @@ def join_pool(directory: Path, machine: PoolMember) -> None:
     Raises RequestError that names the differences if this one is unequal. Needs only link(2) of the file system.
     """
     path = directory / POOL
-    first = _first(path) or _establish(path, machine)
+    if not path.exists():
+        write_atomic(path, machine.model_dump_json(indent=1) + "\n", new=True)
+    first = _first(path)
     if unequal := differences(first, machine):
         raise RequestError(
             f"{machine.host.name} is unequal to {first.host.name}, which began {directory}: {'; '.join(unequal)}",
@@ -66,19 +67,10 @@ def join_pool(directory: Path, machine: PoolMember) -> None:
         )
 
 
-def _establish(path: Path, machine: PoolMember) -> PoolMember:
-    """Write the file unless another machine did in the meantime; return what is in it."""
-    with suppress(FileExistsError), whole(path, new=True) as file:  # else another machine was first
-        file.write(machine.model_dump_json(indent=1).encode() + b"\n")
-    return _first(path) or machine
-
-
-def _first(path: Path) -> PoolMember | None:
+def _first(path: Path) -> PoolMember:
     try:
         return PoolMember.model_validate_json(read(path))
-    except FileNotFoundError:
-        return None
-    except (SpecialFileError, ValidationError) as error:
+    except (FileNotFoundError, SpecialFileError, ValidationError) as error:
         raise RequestError(f"{path} was not written by this suite", remedy="give another --out") from error
 
 
@@ -123,12 +115,13 @@ class Receiver:
 
     def _take_plan(self, cell: Cell, plan: Plan) -> None:
         """Store the plan of a cell that was not begun; of one that was, refuse another plan."""
-        request = request_of(self._sweep, cell)
+        request, run = request_of(self._sweep, cell), self._run(cell.cell_id)
         repeated = request.repetitions
-        wanted = (self._sweep.block_count, repeated.seed, repeated.aa, request.measurement)
-        if (plan.blocks, plan.seed, plan.aa, plan.request and plan.request.measurement) != wanted:
+        wanted = (self._sweep.block_count, repeated.seed, run.order_seed(), repeated.aa, request.measurement)
+        given = (plan.blocks, plan.seed, plan.order_seed, plan.aa, plan.request and plan.request.measurement)
+        if given != wanted:
             raise TransferError(f"the plan of {cell.cell_id} that arrived is not the one that the sweep asks for")
-        self._run(cell.cell_id).begin(plan)
+        run.begin(plan)
 
     def _take_record(self, block: int, run: CellRun, name: Path, text: str) -> None:
         record, plan, is_attempt = TrialRecord.model_validate_json(text), run.plan(), name.parent.name == ATTEMPTS

@@ -40,6 +40,7 @@ class Pool:
     def planned(self, **changes: Any) -> Plan:
         request = request_of(self.sweep, self.cell)
         values = {"blocks": 3, "sizes": WORKLOAD, "envelope": ENVELOPE, "request": request, "profile": "quick"}
+        values["order_seed"] = self.directory.cell(self.cell.cell_id, 0).order_seed()
         return plan_of(**{**values, **changes})
 
     def begin(self) -> None:
@@ -138,7 +139,7 @@ def test_no_other_file_of_the_sweep_is_taken(name: str, pool: Pool) -> None:
 def test_the_plan_of_a_cell_is_the_sweeps_and_stays_as_it_is(tmp_path: Path, pool: Pool) -> None:
     name = f"{pool.cell.cell_id}/plan.json"
     new = Pool(tmp_path / "new")
-    for changes in ({"blocks": 4}, {"seed": 9}, {"aa": True}, {"request": None}):
+    for changes in ({"blocks": 4}, {"seed": 9}, {"aa": True}, {"request": None}, {"order_seed": 1}):
         refused(new, partial(new.receive, 0, encode(name, new.planned(**changes).model_dump_json())))
     before = pool.files()
     other = pool.planned(trial_timeout_s=1)

@@ -42,9 +42,11 @@ def saved(store: Run) -> dict[str, TrialRecord]:
     return {path.stem: TrialRecord.model_validate_json(path.read_bytes()) for path in paths}
 
 
-def test_every_trial_is_opened_measured_and_closed_before_the_next(go: Go, events: list[str]) -> None:
+def test_every_trial_is_opened_measured_and_closed_before_the_next(go: Go, events: list[str], store: Run) -> None:
     go()
-    ids = [trial.trial_id for trial in make_plan().trials()]
+    plan = store.plan()
+    assert plan
+    ids = [trial.trial_id for trial in plan.trials()]
     assert events == [f"{what} {trial_id}" for trial_id in ids for what in ("open", "measure", "close")]
 
 
@@ -54,7 +56,9 @@ def test_every_trial_becomes_a_record_with_what_was_measured(go: Go, store: Run,
     assert [record.outcome.status for record in records] == ["ok"] * 6
     assert saved(store) == {record.trial_id: record for record in records}
     first = records[0]
-    trial = next(make_plan().trials())
+    plan = store.plan()
+    assert plan
+    trial = next(plan.trials())
     assert (first.trial_id, first.target, first.block, first.position) == (trial.trial_id, trial.target, 0, 0)
     assert (first.throughput_per_s, first.elapsed_s, first.clock_ratio) == (10.0, 5.0, 1.0)
     assert first.weights_sha256 == "ab" * 32
@@ -162,7 +166,6 @@ def test_a_target_that_departs_from_its_envelope_is_a_failed_record_that_says_ho
 def test_ctrl_c_closes_the_target_and_keeps_what_was_finished(
     go: Go, scenario: FakeScenario, store: Run, events: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = [trial.trial_id for trial in make_plan().trials()]
     measure = scenario.measure
 
     def interrupted(*given: object) -> object:
@@ -173,6 +176,9 @@ def test_ctrl_c_closes_the_target_and_keeps_what_was_finished(
     monkeypatch.setattr(scenario, "measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         go()
+    plan = store.plan()
+    assert plan
+    ids = [trial.trial_id for trial in plan.trials()]
     assert set(saved(store)) == set(ids[:2])
     assert events[-1] == f"close {ids[2]}"
 

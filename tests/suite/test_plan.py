@@ -1,4 +1,6 @@
+import itertools
 import re
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -8,7 +10,7 @@ from pydantic import ValidationError
 
 from suite.errors import RequestError
 from suite.job import ablations
-from suite.plan import Plan
+from suite.plan import Plan, balanced
 from suite.targets import BASELINE, TARGETS
 from tests.suite.conftest import make_plan
 
@@ -28,6 +30,33 @@ def test_the_same_seed_gives_the_same_trials(seed: int) -> None:
 def test_a_longer_run_begins_with_the_blocks_of_a_shorter_one(seed: int, blocks: int, more: int) -> None:
     short = list(make_plan(seed=seed, blocks=blocks).trials())
     assert list(make_plan(seed=seed, blocks=blocks + more).trials())[: len(short)] == short
+
+
+@pytest.mark.parametrize("arms", range(1, 8))
+def test_every_arm_is_level_after_two_blocks_and_follows_every_other_equally_often(arms: int) -> None:
+    for seed in range(20):
+        design = arms * 2 if arms % 2 else arms
+        orders = [balanced(range(arms), block, str(seed)) for block in range(2 * design)]
+        for first, second in zip(orders[::2], orders[1::2], strict=True):
+            assert sorted(first) == list(range(arms))
+            assert second == first[::-1]
+        follows = Counter(pair for order in orders[:design] for pair in itertools.pairwise(order))
+        assert set(follows.values()) <= {design // arms}
+        assert len(follows) == arms * (arms - 1)
+    firsts = [balanced(range(arms), 0, str(seed))[0] for seed in range(400)]
+    assert min(Counter(firsts).values(), default=0) > 200 / arms, "no arm begins more often than chance has it"
+
+
+def test_the_order_of_each_job_is_drawn_by_itself_and_its_warm_up_too() -> None:
+    plan = make_plan(models=("alexnet", "resnet50"), targets=TARGETS, blocks=40, warmup_blocks=40, order_seed=3)
+    orders: dict[tuple[object, ...], list[str]] = {}
+    for trial in plan.trials():
+        orders.setdefault((trial.job.model, trial.warm_up, trial.block), []).append(trial.target)
+    kinds = [[orders[model, warm_up, block] for block in range(40)] for model in plan.models for warm_up in (0, 1)]
+    assert all(kinds.count(kind) == 1 for kind in kinds)
+    for orders_of_kind in kinds:
+        places = {name: [order.index(name) for order in orders_of_kind] for name in TARGETS}
+        assert {sum(found) / 40 for found in places.values()} == {1.5}
 
 
 def test_another_seed_gives_another_order() -> None:

@@ -134,7 +134,35 @@ def test_the_same_plan_goes_on(tmp_path: Path, plan: MakePlan) -> None:
     before = (tmp_path / "plan.json").read_bytes()
     run.begin(plan())
     assert (tmp_path / "plan.json").read_bytes() == before
-    assert Plan.model_validate_json(before) == plan()
+    assert Plan.model_validate_json(before) == plan(order_seed=run.order_seed())
+
+
+def test_two_runs_of_one_plan_have_two_orders_and_each_keeps_its_own(tmp_path: Path, plan: MakePlan) -> None:
+    begun = [Run(tmp_path / str(number)).begin(plan(blocks=4)) for number in range(8)]
+    assert len({begun_plan.order_seed for begun_plan in begun}) == 8
+    assert len({tuple(trial.trial_id for trial in begun_plan.trials()) for begun_plan in begun}) > 1
+    longer = Run(tmp_path / "0").begin(plan(blocks=6))
+    assert list(longer.trials())[:12] == list(begun[0].trials())
+    assert Run(tmp_path / "0").plan() == longer
+
+
+def test_a_run_that_an_older_suite_has_begun_keeps_its_order(tmp_path: Path, plan: MakePlan) -> None:
+    stored = json.loads(plan(blocks=2).model_dump_json())
+    del stored["order_seed"]
+    (tmp_path / "plan.json").write_text(json.dumps(stored))
+    assert Run(tmp_path).begin(plan(blocks=5)) == plan(blocks=5)
+    targets = [trial.target for trial in plan(blocks=3).trials()]
+    assert targets == [
+        "vm",
+        "container",
+        "bare-metal",
+        "bare-metal",
+        "vm",
+        "container",
+        "vm",
+        "container",
+        "bare-metal",
+    ]
 
 
 def test_more_blocks_of_the_same_plan_are_an_extension(tmp_path: Path, plan: MakePlan) -> None:
@@ -150,7 +178,7 @@ def test_another_plan_is_refused_with_what_differs_and_the_old_one_stays(tmp_pat
     with pytest.raises(RequestError, match="another plan: blocks, layers, seed differ") as caught:
         run.begin(plan(seed=8, engine="docker", blocks=3))
     assert "--out" in str(caught.value.remedy)
-    assert Plan.model_validate_json((tmp_path / "plan.json").read_bytes()) == plan()
+    assert run.plan() == plan(order_seed=run.order_seed())
 
 
 def on_cpus(*cpus: int, chosen: bool = True, **changed: Any) -> Envelope:

@@ -14,7 +14,6 @@ from provisioning.batch.slurm import job_name
 from provisioning.kubernetes.cluster import Cluster, Object
 from suite.errors import BenchError
 from suite.sweep.cells import cells_of
-from suite.sweep.directory import Accepted
 from suite.sweep.file_transfer import GIVEN, encode, encode_file, packed
 from suite.sweep.model import Sweep
 from suite.units import count
@@ -83,7 +82,7 @@ def _manifest(request: SweepRequest, options: KubernetesOptions, block: int) -> 
     directory = request.directory.path.absolute()
     label = _label(request.sweep, directory)
     # What a dry run prints is whole before the directory is there, and can be applied by hand.
-    plan = encode("sweep.json", Accepted.of(request.sweep, cells_of(request.sweep)).text())
+    plan = encode("sweep.json", request.directory.acceptable(request.sweep, cells_of(request.sweep)).text())
     records = [encode_file(directory, path) for path in files_to_send(directory, block) if path.name != "sweep.json"]
     files = packed([plan, *records, GIVEN])
     places = ["--given", kubernetes.GIVEN_AT, "--scratch", kubernetes.RECORDS_AT]

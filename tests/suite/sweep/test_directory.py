@@ -81,6 +81,21 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path, sweep: MakeSwe
         status_of(tmp_path / "nowhere")
 
 
+def test_whichever_machine_begins_a_cell_its_order_is_the_sweeps(tmp_path: Path, sweep: MakeSweep) -> None:
+    plans = []
+    for name in ("out", "out", "other"):  # two machines that share a directory, and another sweep of the same plan
+        directory = accept(tmp_path / name, sweep())
+        accepted = directory.accepted()
+        assert accepted
+        copy = tmp_path / f"machine-{len(plans)}"
+        copy.mkdir()
+        (copy / "sweep.json").write_text(accepted.text())
+        cells = [cell.cell_id for cell in cells_of(sweep())]
+        plans.append([SweepDirectory(copy).cell(cell, 0).begin(make_plan()).order_seed for cell in cells])
+    assert plans[0] == plans[1] != plans[2]
+    assert len(set(plans[0])) == len(plans[0]), "two cells of a sweep have two orders"
+
+
 def test_a_longer_sweep_goes_on_in_the_runs_of_the_shorter(tmp_path: Path) -> None:
     run = SweepDirectory(tmp_path).cell("cell", 0)
     run.begin(make_plan(blocks=2, warmup_blocks=0))
