@@ -70,32 +70,39 @@ class Ends:
     blocks: float
     within: float
     beyond: float
+    covers: float
+    """The share of the runs whose interval of 95 %, after the last block, covers the truth."""
 
     @property
-    def texts(self) -> tuple[str, str, str]:
-        return f"{self.blocks:.0f}", f"{self.within:.1%}", f"{self.beyond:.1%}"
+    def texts(self) -> tuple[str, ...]:
+        return f"{self.blocks:.0f}", f"{self.within:.1%}", f"{self.beyond:.1%}", f"{self.covers:.1%}"
 
 
-def levels(values: Logs, blocks: int) -> Logs:
-    """Return the levels at which the first blocks of each run are within the margin, and beyond it."""
+def levels(values: Logs, blocks: int, truth: float) -> Logs:
+    """Return the levels at which the first blocks of each run are within the margin, beyond it, and at the truth."""
     place = located(values[:, :blocks])
-    distance = (np.abs(place.centres) - math.log1p(MARGIN)) / place.errors
-    return np.array([special.stdtr(place.freedom, distance), 2 * special.stdtr(place.freedom, -distance)])
+    from_margin = (np.abs(place.centres) - math.log1p(MARGIN)) / place.errors
+    from_truth = np.abs(place.centres - truth) / place.errors
+    within, beyond, apart = (special.stdtr(place.freedom, far) for far in (from_margin, -from_margin, -from_truth))
+    return np.array([within, 2 * beyond, 2 * apart])
 
 
 def ends(rule: Rule, found: dict[int, Logs]) -> Ends:
     """Return how runs end by a rule; ``found`` holds their ``levels``."""
-    holds = np.array([found[look] <= level for look, level in zip(rule.looks, rule.levels, strict=True)])
+    holds = np.array([found[look][:2] <= level for look, level in zip(rule.looks, rule.levels, strict=True)])
     decided = holds.any(axis=1)
     last = np.where(decided.any(axis=0), decided.argmax(axis=0), len(rule.looks) - 1)
     within, beyond = (holds[last, side, np.arange(len(last))].mean() for side in (0, 1))
-    return Ends(float(np.array(rule.looks)[last].mean()), float(within), float(beyond))
+    blocks = np.array(rule.looks)[last]
+    covered = [found[look][2, run] > SIGNIFICANCE for run, look in enumerate(blocks)]
+    return Ends(float(blocks.mean()), float(within), float(beyond), float(np.mean(covered)))
 
 
 def simulated(noise: str, truth: float, runs: int, seed: int, rules: Sequence[Rule] = RULES) -> list[Ends]:
     """Return how runs end by each rule; ``truth`` is the distance of the true ratio from 1, in margins."""
-    values = DEVIATION * NOISES[noise](np.random.default_rng(seed), (runs, MOST_BLOCKS)) - truth * math.log1p(MARGIN)
-    found = {look: levels(values, look) for look in dict.fromkeys(look for rule in rules for look in rule.looks)}
+    ratio = -truth * math.log1p(MARGIN)
+    values = DEVIATION * NOISES[noise](np.random.default_rng(seed), (runs, MOST_BLOCKS)) + ratio
+    found = {look: levels(values, look, ratio) for look in dict.fromkeys(look for rule in rules for look in rule.looks)}
     return [ends(rule, found) for rule in rules]
 
 
@@ -104,7 +111,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    heads = (head for rule in RULES for head in (f"{rule.name}: blocks", "within", "beyond"))
+    heads = (head for rule in RULES for head in (f"{rule.name}: blocks", "within", "beyond", "covers"))
     title = f"margin {MARGIN:.0%}, deviation {DEVIATION:.0%}"
     table = Table("noise", "truth", *heads, title=title, title_justify="left")
     for noise in NOISES:

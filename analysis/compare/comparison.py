@@ -34,7 +34,15 @@ from analysis.load.plans import looked_after
 from analysis.load.records import Records
 from analysis.statistics.ratios import MARGIN
 from analysis.warnings.conditions import changed, disturbances, disturbed, with_changes
-from analysis.warnings.findings import failures, hosts_differ, missing_trials, mixtures, refusals, unnormalised
+from analysis.warnings.findings import (
+    failures,
+    hosts_differ,
+    missing_trials,
+    mixtures,
+    orders,
+    refusals,
+    unnormalised,
+)
 from analysis.warnings.training import diverged, learning
 from suite.targets import BASELINE
 
@@ -65,7 +73,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         "aa": effects_of(second, metrics, margin, looked),
         "ablations": _by_group(ablations),
         "costs": _by_group(costs(ok, formed.pairs)),
-        "circumstances": circumstances(trials, disturbed(ok)),
+        "circumstances": circumstances(trials, disturbed(ok), decided=looked is not None),
         "turns": burst_variation(ok, records.evidence),
         "same_work": same_work(finished),
     }
@@ -78,6 +86,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     of_records = (*records.warnings, *missing_trials(records, trials), *hosts_differ(trials), *failures(trials))
     of_states = (*diverged(trials), *mixtures(plain(trials)), *changed(finished))
     of_trust = (
+        *orders(complete, targets),
         *unnormalised([group for group in complete if group.job.traits.normalised]),
         *differing(second, [metric for metric in metrics if not metric.supporting]),
         *disturbances(finished),

@@ -105,7 +105,7 @@ def _summary(
 
 
 def circumstances(
-    trials: pd.DataFrame, disturbed: Mapping[tuple[str, ...], tuple[Disturbed, ...]]
+    trials: pd.DataFrame, disturbed: Mapping[tuple[str, ...], tuple[Disturbed, ...]], *, decided: bool = False
 ) -> dict[GroupKey, Circumstances]:
     """Return engine, hosts, what a further block takes, and what disturbed the trials, by job and model.
 
@@ -120,6 +120,7 @@ def circumstances(
             engine=", ".join(sorted(rows["engine"].dropna().astype(str).unique())),
             hosts=tuple(sorted(rows["hostname"].dropna().astype(str).unique())),
             block_s=float(spans.median()) if len(spans) else None,
+            decided=decided,
             disturbed={target: kinds for (*group, target), kinds in disturbed.items() if group == own},
         )
     return groups

@@ -114,7 +114,7 @@ def _means(trials: pd.DataFrame, columns: Sequence[str], extra: Sequence[str]) -
     if (rate := "throughput_per_s") in columns:
         # For jobs that take turns, bursts of the same round are compared, and the rounds averaged.
         logs[rate] = logs[rate].mask(trials["burst_s"].notna(), np.log(trials["global_batch"] / trials["burst_s"]))
-    how: dict[str, Any] = dict.fromkeys(columns, "mean") | dict.fromkeys([*extra, "design"], "first")
+    how: dict[str, Any] = dict.fromkeys([*columns, "position"], "mean") | dict.fromkeys([*extra, "design"], "first")
     if trials["replica"].any():
         how["computed"] = lambda outcomes: together(list(outcomes))
     return logs.groupby([*ROW, "run_id", "block"], as_index=False).agg(how)

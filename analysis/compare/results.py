@@ -140,6 +140,8 @@ class Circumstances:
     hosts: tuple[str, ...] = ()
     block_s: float | None = None
     """The seconds that one more block takes, with all targets and models of its run."""
+    decided: bool = False
+    """Whether the run went on until it had verdicts, after which an interval covers less often."""
     disturbed: Mapping[str, tuple[Disturbed, ...]] = field(default_factory=dict)
     """The disturbances by target."""
 
@@ -228,6 +230,13 @@ class Group:
     def measured(self) -> frozenset[str]:
         """The names of the metrics that any target has."""
         return frozenset(name for summary in self.targets for name in summary.estimates)
+
+    @property
+    def deciding(self) -> list[Metric]:
+        """The metrics that claims are about: all of a probe, else the first of the scenario's that was measured."""
+        candidates = self.job.traits.deciding
+        first = next((name for name in candidates if name in self.measured), candidates[0])
+        return [one for one in self.metrics if not one.supporting and (one.of_probe or one.name == first)]
 
     @property
     def epoch(self) -> Metric | None:

@@ -1,9 +1,9 @@
 """Decide whether a verdict stands. Trials that can decide nothing keep their numbers, and say why there is no verdict.
 
-Three things withhold it: a profile that only proves the path, fewer than ``LEAST_BLOCKS`` blocks, and more disturbed
-trials than trimming leaves out at each end (``TRIM``), on either side. The bounds beyond which a trial counts as
-disturbed are those of ``warnings.conditions``. This is the only place that decides: comparisons, explanations and the
-gate ask it, and what it withholds has no name that anything could show.
+Four things withhold it: a profile that only proves the path, fewer than ``LEAST_BLOCKS`` blocks, blocks that depend on
+each other, and more disturbed trials than trimming leaves out at each end (``TRIM``), on either side. The bounds beyond
+which a trial counts as disturbed are those of ``warnings.conditions``. This is the only place that decides:
+comparisons, explanations and the gate ask it, and what it withholds has no name that anything could show.
 """
 
 from collections import defaultdict
@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from analysis.compare.results import ComparedJob, Comparison, Disturbed, Effect, Estimate, Group
+from analysis.statistics.order import dependence
 from analysis.statistics.power import TRIM
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.job.profiles import PROFILES
@@ -87,8 +88,13 @@ def _effects(found: Mapping[str, _Judged], job: ComparedJob, reasons: Iterable[s
 
 
 def _judged(found: _Judged, job: ComparedJob, reasons: Iterable[str] = ()) -> _Judged:
-    why = (*_of_run(job.profile, found.blocks), *reasons)
+    why = (*_of_run(job.profile, found.blocks), *_of_order(found.by_block), *reasons)
     return replace(found, verdict=replace(found.verdict, name=None, withheld=why)) if found.verdict and why else found
+
+
+def _of_order(ratios: Sequence[float]) -> Iterator[str]:
+    if (level := dependence(ratios)) is not None:
+        yield f"blocks resemble the one before (p = {level:.1g})"
 
 
 def _of_run(name: str, blocks: int) -> Iterator[str]:

@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from analysis.compare.results import Comparison, Effect, Estimate, Group
 from analysis.figures.drawing import Drawing, canvas, palette, style, targets_of
 from analysis.figures.reference import Reference
-from analysis.report.answer import answer, claims, deciding_metrics
+from analysis.report.answer import answer, claims
 from analysis.report.formatting import floor, one_line, percent, ratio, sensible, verdict
 from suite.targets import BASELINE
 from suite.units import count
@@ -97,7 +97,7 @@ def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
 def _rows(group: Group) -> Iterator[_Row]:
     if not group.job.traits.normalised:
         return
-    for metric in deciding_metrics(group):
+    for metric in group.deciding:
         what = f"{group.model}, {metric.name}" if metric.of_probe else group.model
         noise = group.noise_floors.get(metric.name)
         for summary in group.targets:

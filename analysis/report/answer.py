@@ -10,10 +10,10 @@ from typing import TypeAlias
 
 from analysis.compare.results import Circumstances, ComparedJob, Comparison, Group, SameImage, SameWork, TargetSummary
 from analysis.load.computed import AGREEMENTS
-from analysis.load.metrics import METRICS, Metric
+from analysis.load.metrics import METRICS
 from analysis.load.plans import plan_of
 from analysis.report.claim import OUTCOMES, Claim, direction, lower, on_hosts
-from analysis.report.formatting import duration, percent, shown
+from analysis.report.formatting import duration, percent
 from analysis.statistics.ratios import slower_by
 from suite.job.ablations import label_of
 from suite.job.profiles import PROFILES
@@ -47,7 +47,7 @@ def switched(comparison: Comparison) -> Iterator[str]:
     """Yield the sentence on the ablations that make their targets slower or faster; none without such a verdict."""
     clauses: dict[str, list[str]] = {}
     for group in comparison.groups:
-        for one, metric in product(group.ablations, deciding_metrics(group)):
+        for one, metric in product(group.ablations, group.deciding):
             effect = one.effects.get(metric.name)
             if effect and effect.verdict and effect.verdict.name in ("slower", "faster"):
                 what = f"{group.model} {metric.name}" if metric.of_probe else group.model
@@ -160,9 +160,8 @@ def claims_of(group: Group, margin: float) -> Iterator[Claim]:
     """
     if not group.job.traits.normalised:
         return
-    metrics = deciding_metrics(group)
     for summary in group.targets:
-        for metric in metrics if summary.target != BASELINE else ():
+        for metric in group.deciding if summary.target != BASELINE else ():
             yield Claim(
                 group.job,
                 group.model,
@@ -175,13 +174,6 @@ def claims_of(group: Group, margin: float) -> Iterator[Claim]:
                 _notes(summary),
                 summary.failed,
             )
-
-
-def deciding_metrics(group: Group) -> list[Metric]:
-    """Return the metrics that claims are about: all of a probe, else the first of the scenario's that was measured."""
-    candidates = group.job.traits.deciding
-    deciding = next((name for name in candidates if name in group.measured), candidates[0])
-    return [one for one in shown(group.metrics) if one.of_probe or one.name == deciding]
 
 
 def overall_claims(comparison: Comparison) -> Iterator[Claim]:
@@ -244,6 +236,8 @@ def _why(found: Sequence[Claim], outcome: str) -> str:
     own = [one for one in found if one.outcome == outcome]
     if outcome == "no verdict":
         return f" ({_reasons(own)})"
+    if bounds := [one for one in own if one.excludes]:
+        return max(bounds, key=lambda one: one.found.slow.excluded if one.found and one.found.slow else 0.0).excludes
     most = max(own, key=lambda one: one.more_blocks or 0)
     if outcome != "undecided" or not most.more_blocks:
         return ""

@@ -10,14 +10,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from analysis.compare.results import Circumstances, ComparedJob, Disturbed, Effect, Estimate
-from analysis.report.formatting import TOO_NOISY, duration, ends, parting, percent, reachable, sensible, times
+from analysis.report.formatting import TOO_NOISY, duration, ends, excluded, parting, percent, reachable, sensible, times
 from analysis.statistics.power import TRIM
 from analysis.statistics.ratios import slower_by
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.targets import BASELINE
 from suite.units import count, number
 
-OUTCOMES = ("slower", "within the margin", "faster", "undecided", "no verdict", "no number")
+_OUTCOMES = {
+    "slower": "slower",
+    "tail": "within the margin but for slow trials",
+    "typical-only": "within the margin for a typical trial only",
+    "equivalent": "within the margin",
+    "faster": "faster",
+    "undecided": "undecided",
+    None: "no verdict",
+}
+OUTCOMES = (*_OUTCOMES.values(), "no number")
 _EMULATED = "accelerator:tcg"
 
 
@@ -63,8 +72,7 @@ class Claim:
         """Return which of ``OUTCOMES`` it is."""
         if self.slower is None or self.found is None or self.found.verdict is None:
             return "no number"
-        name = self.found.verdict.name or "no verdict"
-        return "within the margin" if name in ("equivalent", "tail", "typical-only") else name
+        return _OUTCOMES[self.found.verdict.name]
 
     @property
     def sentence(self) -> str:
@@ -94,16 +102,26 @@ class Claim:
 
     def _said_of_tail(self, pays: str) -> str:
         typical = f"A typical trial of {self.what} on {lower(self.subject)} is within {self._margin()} of {BASELINE}"
-        queue = f"a long queue of jobs {pays}: {parting(self.found) if self.found else ''}"
+        queue = f"a long queue of jobs {pays}: {parting(self.found, self._after_stopping) if self.found else ''}"
         return f"{typical}{self._place()}, but {queue}"
 
     def _said_of_cost(self, side: str) -> str:
         low, high = self.interval or (-math.inf, math.inf)
         if side == "within" and low <= 0 <= high:
             none = f"costs {self.what} none of its {self.metric} beyond {self._margin()}"
-            return f"{self.subject} {none}{self._place()}: {self._between()}"
+            return f"{self.subject} {none}{self._place()}: {self._between()}{self.excludes}"
         direction = "slower" if (self.slower or 0.0) > 0 else "faster"
-        return f"{self.subject} {self.costs}{self._place()}: {direction}, {side} {self._margin()}"
+        return f"{self.subject} {self.costs}{self._place()}: {direction}, {side} {self._margin()}{self.excludes}"
+
+    @property
+    def excludes(self) -> str:
+        """Return the bound on slow trials, which a target that is equivalent states; else nothing."""
+        equivalent = self.found and self.found.verdict and self.found.verdict.name == "equivalent"
+        return f"; excluded: {excluded(self.found.slow)}" if equivalent and self.found and self.found.slow else ""
+
+    @property
+    def _after_stopping(self) -> str:
+        return " after stopping" if self.around.decided else ""
 
     @property
     def subject(self) -> str:
@@ -125,7 +143,8 @@ class Claim:
         slower = self.slower or 0.0
         sign = 1 if slower >= 0 else -1
         low_high = sorted(sign * end for end in self.interval or ())
-        interval = f" ({percent(low_high[0]).removesuffix(' %')} to {percent(low_high[1])})" if low_high else ""
+        ends_of = [percent(end) for end in low_high]
+        interval = f" ({ends_of[0].removesuffix(' %')} to {ends_of[1]}{self._after_stopping})" if low_high else ""
         share = f"{percent(abs(slower))}{interval}"
         if self.more_is_faster:
             text = f"costs {self.what} {share} of its" if sign > 0 else f"gives {self.what} {share} more"
@@ -146,7 +165,8 @@ class Claim:
     def _ratio(self) -> str:
         if self.found is None or self.found.ratio is None:
             return "no ratio"
-        return f"ratio {ends(self.found.interval) if self.found.interval else times(self.found.ratio)}"
+        interval = self.found.interval
+        return f"ratio {f'{ends(interval)}{self._after_stopping}' if interval else times(self.found.ratio)}"
 
     def _between(self) -> str:
         if self.interval is None or self.found is None or self.found.interval is None:
@@ -154,7 +174,7 @@ class Claim:
         if not sensible(self.found.interval):
             return TOO_NOISY
         low, high = self.interval
-        return f"between {direction(high)} and {direction(low)}"
+        return f"between {direction(high)} and {direction(low)}{self._after_stopping}"
 
     @property
     def more_blocks(self) -> int | None:

@@ -117,14 +117,15 @@ def parted(found: Effect | Estimate) -> bool:
     return departs or found.verdict.name in ("tail", "typical-only")
 
 
-def parting(found: Effect | Estimate) -> str:
+def parting(found: Effect | Estimate, after: str = "") -> str:
     """Return ``typical 0.999x, expected 0.971x (0.945 to 0.990): 4 of 40 trials were over 10 % slower, …``.
 
-    Only of what has ``parted``; empty otherwise.
+    Only of what has ``parted``; empty otherwise. ``after``: what is added to the interval.
     """
     if not parted(found) or not found.expected or not found.slow or found.ratio is None:
         return ""
-    text = f"typical {times(found.ratio)}x, expected {times(found.expected.ratio)}x ({ends(found.expected.interval)})"
+    expected = f"{times(found.expected.ratio)}x ({ends(found.expected.interval)}{after})"
+    text = f"typical {times(found.ratio)}x, expected {expected}"
     return f"{text}: {slow_counts(found.slow)}"
 
 
@@ -254,8 +255,9 @@ def reading_guide(comparison: Comparison) -> str:
         return ""
     text = "x: times bare metal, geometric mean of the ratios inside blocks"
     if any(estimate.interval for estimate in estimates):
+        stopped = any(group.circumstances.decided for group in comparison.groups)
         text += (
-            ", trimmed; a to b: its 95 % t interval; "
+            f", trimmed; a to b: its 95 % t interval{', after stopping it covers 89 to 95 %' if stopped else ''}; "
             f"equivalent: within {comparison.margin:.2g} of 1, slower or faster: beyond (two one-sided tests, Holm); "
             "+n: more blocks that would probably decide"
         )

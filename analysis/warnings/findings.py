@@ -7,10 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compare.pairing import ROW, job_of
+from analysis.compare.pairing import ROW, grouped, job_of
 from analysis.compare.results import ComparedJob, Group
 from analysis.load.plans import open_ended, plan_of
 from analysis.load.records import Records
+from analysis.statistics.order import dependence, place_effect
+from analysis.statistics.ratios import exp
 from analysis.warnings.types import AnalysisWarning, Touched
 from suite.host_compatibility import Host, differences
 from suite.job.ablations import label_of
@@ -191,6 +193,37 @@ def missing_trials(records: Records, trials: pd.DataFrame) -> Iterator[AnalysisW
                 f"{model} on {arm}, {count} of {total[model, target, arm]}",
                 tuple(_touched(row) for _, row in rows.iterrows()),
             )
+
+
+def orders(groups: Iterable[Group], pairs: pd.DataFrame) -> Iterator[AnalysisWarning]:
+    """Yield the ratios whose blocks depend on each other, and those that the places of trials in blocks have moved."""
+    by_group = {group.key: group for group in groups}
+    for (job, model, target), rows in grouped(pairs):
+        for metric in by_group[job, model].deciding if job.traits.normalised else ():
+            measured = rows[rows[metric.column].notna()]
+            ratios = measured[metric.column].to_numpy()
+            what, touches = f"{job}, {model}: the {metric.name} of {target}", (Touched(job, target, model),)
+            if (level := dependence(ratios)) is not None:
+                yield AnalysisWarning(
+                    "dependent-blocks",
+                    f"{what}: blocks resemble the one before (rank von Neumann test, p = {level:.1g}), so that its "
+                    "interval is too narrow",
+                    "look for what lasts longer than a block, such as neighbours or heat; measure blocks further apart",
+                    touches=touches,
+                )
+            later = (measured["position"] - measured["position_base"]).to_numpy()
+            effect, mean = place_effect(ratios, later), float(later.mean())
+            if effect and effect.interval and mean and not effect.interval[0] <= 0 <= effect.interval[1]:
+                low, high = map(exp, effect.interval)
+                came = f"{target} came {abs(mean):.2g} places {'before' if mean < 0 else 'after'} {BASELINE}"
+                yield AnalysisWarning(
+                    "place-in-block",
+                    f"{what}: a trial one place later in its block has {exp(effect.centre):.3f} times as much (95 % "
+                    f"interval {low:.3f} to {high:.3f}), and {came}: a factor of {exp(effect.centre * mean):.3f}",
+                    "measure an even number of blocks, so that every target has the same mean place; a run of an older "
+                    "suite, which is not level, measure again",
+                    touches=touches,
+                )
 
 
 def _continuing(run: Path) -> str:

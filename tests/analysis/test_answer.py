@@ -18,10 +18,12 @@ from analysis.report.formatting import duration, percent, ratio
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import as_json
-from analysis.statistics.ratios import Verdict
+from analysis.statistics.ratios import Verdict, VerdictName
 from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions
 from suite.request.repetitions import RepetitionOptions
+from suite.request.request import RunRequest
+from tests.suite.conftest import make_plan
 
 HOST = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2", cpu_model="a CPU", hostname="node7")
 PLACE = Environments(host=HOST, target=HOST)
@@ -59,7 +61,10 @@ def test_a_cost_within_the_margin_is_said_with_all_that_makes_it_a_claim(tmp_pat
     found = sentence(run(save, tmp_path, 0.982, margin=0.05, engine="podman"))
     assert found.startswith("A podman container costs resnet50 1.")
     assert " % (" in found
-    assert found.endswith("of its throughput on host node7, 20 blocks: slower, within the margin of 5 %.")
+    assert found.endswith(
+        "of its throughput on host node7, 20 blocks: slower, within the margin of 5 %; "
+        "excluded: slow trials (over 10 % slower) in more than 14 % of runs."
+    )
 
 
 def test_a_cost_beyond_the_margin_and_a_gain_are_told_apart(tmp_path: Path, save: Any) -> None:
@@ -172,6 +177,74 @@ def test_more_than_three_comparisons_are_one_sentence_that_names_the_worst(tmp_p
         "4 comparisons of throughput with bare-metal on host node7 (runc, 20 blocks, margin 2 %): 4 slower; most: a"
     )
     assert len(claims(comparison)) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome"),
+    [
+        ("tail", "1 within the margin but for slow trials"),
+        ("typical-only", "1 within the margin for a typical trial only"),
+        ("equivalent", "4 within the margin; excluded: slow trials (over 10 % slower) in more than 14 % of runs;"),
+    ],
+)
+def test_of_many_comparisons_only_what_is_equivalent_counts_as_within_the_margin(
+    tmp_path: Path, save: Any, name: VerdictName, outcome: str
+) -> None:
+    comparison = run(save, tmp_path, 0.999, targets=("container", "vm"), models=("resnet50", "alexnet"))
+    (first, *others) = comparison.groups
+    estimates = {
+        metric: replace(found, verdict=Verdict(name, 0.01)) for metric, found in first.targets[1].estimates.items()
+    }
+    targets = (first.targets[0], replace(first.targets[1], estimates=estimates), *first.targets[2:])
+    told = sentence(replace(comparison, groups=(replace(first, targets=targets), *others)))
+    assert outcome in told
+    assert f"{3 if name != 'equivalent' else 4} within the margin;" in told
+
+
+@pytest.mark.parametrize("factor", [0.999, 0.982, 0.8])
+def test_the_interval_of_a_run_that_stopped_at_its_verdict_says_so(tmp_path: Path, save: Any, factor: float) -> None:
+    plan = make_plan(targets=("bare-metal", "container"), blocks=20, request=RunRequest.of({"until": "decided"}))
+    comparison = run(save, tmp_path, factor)
+    assert "after stopping" not in sentence(comparison)
+    (tmp_path / "run/plan.json").write_text(plan.model_dump_json())
+    stopped = compare(load([tmp_path / "run"]), margin=comparison.margin)
+    assert "after stopping" in sentence(stopped)
+    assert "after stopping it covers 89 to 95 %" in as_markdown(stopped)
+
+
+def test_blocks_that_resemble_the_one_before_withhold_the_verdict_from_ten_on(tmp_path: Path, save: Any) -> None:
+    for block in range(20):
+        for target in ("bare-metal", "container"):
+            speed = 8 * (1.02 if block < 10 else 1) if target == "container" else 10
+            save(block=block, target=target, environment=PLACE, throughput_per_s=speed, elapsed_s=200 / speed)
+    comparison = compare(load([tmp_path / "run"]))
+    assert sentence(comparison).startswith(
+        "No verdict yet on resnet50 in a container on host node7: 20 blocks, blocks resemble the one before (p = "
+    )
+    (warning,) = [one for one in comparison.warnings if one.kind == "dependent-blocks"]
+    assert {(one.target, one.model) for one in warning.touches} == {("container", "resnet50")}
+    quiet = run(save, tmp_path, 0.8)
+    assert not [one for one in quiet.warnings if one.kind == "dependent-blocks"]
+    assert quiet.groups[0].targets[1].estimates["throughput"].verdict
+
+
+@pytest.mark.parametrize(("blocks", "named"), [(7, True), (8, False)])
+def test_the_effect_of_the_place_in_a_block_is_named_where_the_places_are_not_level(
+    tmp_path: Path, save: Any, blocks: int, named: bool
+) -> None:
+    rng = np.random.default_rng(3)
+    plan = make_plan(targets=("bare-metal", "container"), blocks=blocks, order_seed=1)
+    for trial in plan.trials():
+        speed = 10 * (0.97 if trial.position else 1) * math.exp(rng.normal(0, 0.002))
+        place = {"block": trial.block, "position": trial.position, "target": trial.target}
+        save(**place, environment=PLACE, throughput_per_s=speed, elapsed_s=200 / speed)
+    comparison = compare(load([tmp_path / "run"]))
+    warnings = [one for one in comparison.warnings if one.kind == "place-in-block"]
+    assert len(warnings) == named
+    if named:
+        (slope,) = re.findall(r"has (0\.97\d) times as much \(95 % interval", warnings[0].message)
+        assert float(slope) == pytest.approx(0.97, abs=0.003)
+        assert re.search(r"container came 0\.14 places (before|after) bare-metal: a factor of", warnings[0].message)
 
 
 def test_a_run_of_bare_metal_alone_says_what_to_add(tmp_path: Path, save: Any) -> None:

@@ -121,3 +121,16 @@ def test_the_simulated_runs_end_as_the_suite_ends_them() -> None:
         )
         found = {look: deciding.levels(values[None, :], look) for look in rule.looks}
         assert deciding.ends(rule, found).blocks == end
+
+
+@pytest.mark.parametrize("effect", ["drift", "place"])
+def test_in_the_balanced_order_intervals_cover_under_drift_and_place_where_each_block_by_itself_fails(
+    effect: str,
+) -> None:
+    shares = benchmark("order").shares
+    covers, false = shares(effect, "balanced", 2, 7, 200, 1)
+    assert covers > 0.94
+    assert false == 0.0
+    covers, false = shares(effect, "by itself", 2, 7, 200, 1)
+    assert covers < 0.85
+    assert (false > 0.2) == (effect == "place")

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from analysis.statistics.order import dependence, place_effect
 from analysis.statistics.ratios import Location, Verdict, holm, judge, locate, noise_floor, step_times
 
 
@@ -50,6 +51,39 @@ def test_an_outlier_neither_moves_nor_widens_the_interval_much() -> None:
     assert dirty.half_width
     assert abs(dirty.centre) < 0.02
     assert dirty.half_width < 2 * clean.half_width
+
+
+def test_few_independent_series_are_called_dependent_and_most_that_last() -> None:
+    rng = np.random.default_rng(4)
+
+    def share(blocks: int, correlation: float, noise: str) -> float:
+        series = (
+            getattr(rng, noise)(size=(4000, blocks)) if noise != "standard_t" else rng.standard_t(3, (4000, blocks))
+        )
+        for block in range(1, blocks):
+            series[:, block] = correlation * series[:, block - 1] + math.sqrt(1 - correlation**2) * series[:, block]
+        return float(np.mean([dependence(values) is not None for values in series]))
+
+    assert all(share(10, 0.0, noise) < 0.016 for noise in ("standard_normal", "standard_t", "standard_exponential"))
+    assert share(40, 0.5, "standard_normal") > 0.6
+    assert share(20, 0.9, "standard_normal") > 0.8
+    assert share(9, 0.9, "standard_normal") == 0.0
+    assert dependence([1.0] * 20) is None
+    assert dependence([1.0, -1.0] * 10) is None, "a place in the block makes neighbours unlike, and no interval narrow"
+
+
+def test_what_a_place_in_the_block_adds_is_found_with_its_interval() -> None:
+    rng = np.random.default_rng(5)
+    later = np.array([1, -1, -1, 1, 1, -1, 2])
+    covered = []
+    for _ in range(2000):
+        found = place_effect(0.1 - 0.03 * later + rng.normal(0, 0.01, 7), later)
+        assert found
+        assert found.interval
+        covered.append(found.interval[0] <= -0.03 <= found.interval[1])
+    assert 0.93 < np.mean(covered) < 0.97
+    assert place_effect([0.1, 0.2], [1, -1]) is None
+    assert place_effect([0.1, 0.2, 0.3], [1, 1, 1]) is None
 
 
 def test_one_value_has_a_centre_and_no_interval() -> None:

@@ -1,0 +1,40 @@
+"""What the order of the blocks, and that of the trials in them, shows of a ratio.
+
+- Dependence: the rank version of von Neumann's ratio, Bartels, J. Am. Statist. Assoc. 77 (1982) 40, with his beta
+  distribution, which keeps its level from ten values on, whatever their noise. One-sided: only blocks that resemble the
+  one before make an interval too narrow. ``benchmarks/order.py`` has level and power.
+- Place in the block: least squares of the log ratios on the places between both trials, with Student's t.
+"""
+
+import math
+
+import numpy as np
+import pandas as pd
+from scipy import special
+
+from analysis.statistics.ratios import Location, Samples
+
+LEAST_TO_DEPEND, DEPENDENCE_LEVEL = 10, 0.01
+"""The fewest blocks that are tested, and the share of independent ones that are called dependent."""
+
+
+def dependence(values: Samples) -> float | None:
+    """Return the level at which values resemble the one before if that is ``DEPENDENCE_LEVEL`` or less; else None."""
+    n, ranks = len(values), pd.Series(values).rank().to_numpy()
+    spread = float(((ranks - (n + 1) / 2) ** 2).sum())
+    if n < LEAST_TO_DEPEND or spread == 0:
+        return None
+    shape = 5 * n * (n + 1) * (n - 1) ** 2 / (2 * (n - 2) * (5 * n**2 - 2 * n - 9)) - 0.5
+    level = float(special.betainc(shape, shape, float((np.diff(ranks) ** 2).sum()) / spread / 4))
+    return level if level <= DEPENDENCE_LEVEL else None
+
+
+def place_effect(log_ratios: Samples, later: Samples) -> Location | None:
+    """Return what one place in a block adds to the logarithm of its later trial; None where that cannot be seen.
+
+    ``later``: by how many places the trial of the target came after that of bare metal.
+    """
+    if len(later) < 3 or np.ptp(later) == 0:
+        return None
+    (slope, _), covariance = np.polyfit(later, log_ratios, 1, cov=True)
+    return Location(float(slope), math.sqrt(covariance[0, 0]), len(later) - 2, len(later))
