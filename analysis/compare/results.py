@@ -463,6 +463,11 @@ class Comparison:
         return replace(self, trials=trials, **of_job)
 
     @property
+    def decided(self) -> bool:
+        """Whether a run of these went on until it had verdicts."""
+        return any(group.circumstances.decided for group in self.groups)
+
+    @property
     def jobs(self) -> tuple[ComparedJob, ...]:
         return tuple(dict.fromkeys(group.job for group in self.groups))
 

@@ -13,7 +13,7 @@ from analysis.load.computed import AGREEMENTS
 from analysis.load.metrics import METRICS
 from analysis.load.plans import plan_of
 from analysis.report.claim import OUTCOMES, Claim, direction, lower, on_hosts
-from analysis.report.formatting import duration, percent
+from analysis.report.formatting import duration, excluding, percent
 from analysis.statistics.ratios import slower_by
 from suite.job.ablations import label_of
 from suite.job.profiles import PROFILES
@@ -232,15 +232,13 @@ def _context(found: Sequence[Claim]) -> str:
 
 
 def _why(found: Sequence[Claim], outcome: str) -> str:
-    """Return why there is no verdict, or what would decide, of all claims with this outcome."""
+    """Return of all claims with this outcome why there is no verdict, what would decide, or what they exclude."""
     own = [one for one in found if one.outcome == outcome]
     if outcome == "no verdict":
         return f" ({_reasons(own)})"
-    if bounds := [one for one in own if one.excludes]:
-        return max(bounds, key=lambda one: one.found.slow.excluded if one.found and one.found.slow else 0.0).excludes
     most = max(own, key=lambda one: one.more_blocks or 0)
     if outcome != "undecided" or not most.more_blocks:
-        return ""
+        return excluding(one.bound for one in own)
     spent = f", {duration(most.more_s)}," if most.more_s else ""
     within = "all of them" if all(one.more_blocks for one in own) else "those within reach"
     return f" (about {count(most.more_blocks, 'more block')}{spent} would decide {within})"

@@ -10,10 +10,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from analysis.compare.results import Circumstances, ComparedJob, Disturbed, Effect, Estimate
-from analysis.report.formatting import TOO_NOISY, duration, ends, excluded, parting, percent, reachable, sensible, times
+from analysis.report.formatting import (
+    TOO_NOISY,
+    duration,
+    ends,
+    excluding,
+    parting,
+    percent,
+    reachable,
+    sensible,
+    times,
+)
 from analysis.statistics.power import TRIM
 from analysis.statistics.ratios import slower_by
 from analysis.statistics.sequential import LEAST_BLOCKS
+from analysis.statistics.tails import SlowTrials
 from suite.targets import BASELINE
 from suite.units import count, number
 
@@ -109,15 +120,15 @@ class Claim:
         low, high = self.interval or (-math.inf, math.inf)
         if side == "within" and low <= 0 <= high:
             none = f"costs {self.what} none of its {self.metric} beyond {self._margin()}"
-            return f"{self.subject} {none}{self._place()}: {self._between()}{self.excludes}"
+            return f"{self.subject} {none}{self._place()}: {self._between()}{excluding([self.bound])}"
         direction = "slower" if (self.slower or 0.0) > 0 else "faster"
-        return f"{self.subject} {self.costs}{self._place()}: {direction}, {side} {self._margin()}{self.excludes}"
+        verdict = f"{direction}, {side} {self._margin()}{excluding([self.bound])}"
+        return f"{self.subject} {self.costs}{self._place()}: {verdict}"
 
     @property
-    def excludes(self) -> str:
-        """Return the bound on slow trials, which a target that is equivalent states; else nothing."""
-        equivalent = self.found and self.found.verdict and self.found.verdict.name == "equivalent"
-        return f"; excluded: {excluded(self.found.slow)}" if equivalent and self.found and self.found.slow else ""
+    def bound(self) -> SlowTrials | None:
+        """Return the slow trials of a target that is equivalent, which states a bound on them; None for others."""
+        return self.found.slow if self.found and self.outcome == _OUTCOMES["equivalent"] else None
 
     @property
     def _after_stopping(self) -> str:

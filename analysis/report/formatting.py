@@ -1,7 +1,7 @@
 """Numbers and findings as text, the same in every table, figure and page."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from analysis.compare.results import AblationEffect, BurstVariation, ComparedJob, Comparison, Effect, Estimate, Group
 from analysis.load.metrics import METRICS, Metric
@@ -106,6 +106,12 @@ def excluded(found: SlowTrials) -> str:
     """Return ``slow trials (over 10 % slower) in more than 7.3 % of runs``: what an ``equivalent`` excludes at 95 %."""
     share = math.ceil(found.excluded * 1000) / 10  # up: more than this is excluded
     return f"slow trials (over {found.over * 100:.0f} % slower) in more than {share:.3g} % of runs"
+
+
+def excluding(bounds: Iterable[SlowTrials | None]) -> str:
+    """Return ``; excluded: slow trials …`` with the weakest of the bounds; empty if there are none."""
+    known = [bound for bound in bounds if bound]
+    return f"; excluded: {excluded(max(known, key=lambda bound: bound.excluded))}" if known else ""
 
 
 def parted(found: Effect | Estimate) -> bool:
@@ -255,9 +261,8 @@ def reading_guide(comparison: Comparison) -> str:
         return ""
     text = "x: times bare metal, geometric mean of the ratios inside blocks"
     if any(estimate.interval for estimate in estimates):
-        stopped = any(group.circumstances.decided for group in comparison.groups)
         text += (
-            f", trimmed; a to b: its 95 % t interval{', after stopping it covers 89 to 95 %' if stopped else ''}; "
+            f", trimmed; a to b: its 95 % t interval{', after stopping it covers 89 to 95 %' * comparison.decided}; "
             f"equivalent: within {comparison.margin:.2g} of 1, slower or faster: beyond (two one-sided tests, Holm); "
             "+n: more blocks that would probably decide"
         )

@@ -119,7 +119,7 @@ def test_the_simulated_runs_end_as_the_suite_ends_them() -> None:
             for blocks in rule.looks
             if should_stop_deciding([{"vm": values[:blocks]}], deciding.MARGIN, max_blocks=most).stop
         )
-        found = {look: deciding.levels(values[None, :], look) for look in rule.looks}
+        found = {look: deciding.levels(values[None, :], look, truth) for look in rule.looks}
         assert deciding.ends(rule, found).blocks == end
 
 
