@@ -35,14 +35,15 @@ ORDERS: dict[str, Order] = {
 EFFECTS: dict[str, Callable[[Logs, Logs], Logs]] = {
     "none": lambda _trial, place: 0.0 * place,
     "drift": lambda trial, _place: DRIFT * trial,
-    "place": lambda _trial, place: SLOWER * (place > 0),
+    "place": lambda _trial, place: SLOWER * np.minimum(place, 1.0),
 }
 """What the log time of a trial has beside its noise, by its number in the run and its place in its block."""
 
 
 def run_of(effect: str, order: str, run: int, arms: int, blocks: int, rng: np.random.Generator) -> Logs:
     """Return the log times of one run, by block and arm."""
-    places = np.argsort([ORDERS[order](run, block, arms) for block in range(blocks)], axis=1)
+    orders = [ORDERS[order](run, block, arms) for block in range(blocks)]
+    places = np.argsort(orders, axis=1).astype(np.float64)
     trials = places + arms * np.arange(blocks)[:, None]
     return EFFECTS[effect](trials, places) + rng.normal(0, NOISE, places.shape)
 

@@ -82,7 +82,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path, sweep: MakeSwe
 
 
 def test_whichever_machine_begins_a_cell_its_order_is_the_sweeps(tmp_path: Path, sweep: MakeSweep) -> None:
-    plans = []
+    plans: list[list[int | None]] = []
     for name in ("out", "out", "other"):  # two machines that share a directory, and another sweep of the same plan
         directory = accept(tmp_path / name, sweep())
         accepted = directory.accepted()
