@@ -104,6 +104,8 @@ class Command(PlannedScenario):
         job = attest(trial, instance.node, request, log, "--command")
         with account:
             elapsed_s = job.follow()
+        details = dict(log.said("metrics", "details"))
+        last_step = details.get("steps")
         with recordable(job.argv):
             return Measurement(
                 elapsed_s=elapsed_s,
@@ -113,7 +115,8 @@ class Command(PlannedScenario):
                 metrics=metrics_of(log.said("metrics", "metrics")),
                 clock_ratio=log.clock_ratio("environment", "metrics"),
                 usage=log.usage(),
-                details=dict(log.said("metrics", "details")),
+                details=details,
+                last_step=last_step if isinstance(last_step, int) and last_step < 1 << 50 else None,
             )
 
 

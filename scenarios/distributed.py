@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from scenarios.events import SERVER_ORDER, Silent
-from scenarios.job import AttestedJob, data_use_of, measurement_of, prepare, recordable
+from scenarios.job import AttestedJob, data_use_of, digest_of_ranks, measurement_of, prepare, recordable
 from scenarios.real import ReadingScenario
 from scenarios.turns import TrainingTurns
 from suite.errors import MeasurementError, RequestError, option
@@ -276,15 +276,20 @@ def _blamed(failed: Sequence[tuple[RankProcess, BaseException]]) -> BaseExceptio
 def _measurement(ranks: Sequence[RankProcess], measured: Mapping[int, Measurement]) -> Measurement:
     """Return the job's numbers from those ``measured`` of its workers, by rank."""
     first = _workers(ranks)[0]
-    distributed = first.job.trial.job.distributed
-    # The ranks of a split GAN train on one batch: that of the first, which has the data.
-    batches = [first.number] if distributed and distributed.strategy == SPLIT else list(measured)
+    job = first.job.trial.job
+    batches = [first.number] if job.one_batch else list(measured)
     keeping = next((each for each in measured.values() if each.kept), measured[first.number])
+    # The networks of a split GAN are on both ranks; workers of other strategies have the first one's weights.
+    split = job.distributed is not None and job.distributed.strategy == SPLIT
+    trained = list(measured.values()) if split else [measured[first.number]]
     with recordable(first.job.argv):
         return measured[first.number].changed(
             kept=keeping.kept,
             models=keeping.models,
             throughput_per_s=sum(measured[number].throughput_per_s or 0.0 for number in batches),
+            weights_sha256=digest_of_ranks([each.weights_sha256 for each in trained]),
+            drawn_sha256=digest_of_ranks([each.drawn_sha256 for each in measured.values()]),
+            unfinished_s=max((s for each in measured.values() if (s := each.unfinished_s) is not None), default=None),
             # Every worker has the whole data set, as in the paper.
             data_use=data_use_of(first.job),
             ranks=[record_of(rank, measured.get(rank.number)) for rank in ranks],

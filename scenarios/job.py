@@ -1,8 +1,9 @@
 """Runs the worker on a node, and turns what it says into a measurement."""
 
+import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Generic, TypeVar
@@ -268,6 +269,8 @@ def measurement(job: AttestedJob[Transcript], elapsed_s: float, steps: Steps, sp
             kind="protocol",
         )
     weights = transcript.events["steps"].fields.get("weights_sha256")
+    unfinished_s = transcript.events["steps"].fields.get("unfinished_s")
+    drawn = transcript.events["done"].fields.get("drawn")
     return Measurement(
         elapsed_s=elapsed_s,
         throughput_per_s=workload.batch * devices.devices * workload.steps / span_s,
@@ -278,12 +281,22 @@ def measurement(job: AttestedJob[Transcript], elapsed_s: float, steps: Steps, sp
         usage=transcript.usage(),
         metrics=metrics_of(transcript.said("steps", "metrics")),
         weights_sha256=weights if isinstance(weights, str) else None,
+        drawn_sha256=digest_of_ranks(drawn) if isinstance(drawn, list) else None,
+        unfinished_s=unfinished_s if isinstance(unfinished_s, float) else None,
         details={
             **devices.model_dump(),
             "measured_usage": transcript.events["steps"].fields.get("usage"),
             **({"injected": injected} if (injected := transcript.said("done", "injected")) else {}),
         },
     )
+
+
+def digest_of_ranks(digests: Sequence[object]) -> str | None:
+    """Return the one digest, or that of several ranks' in their order; None where one is unknown."""
+    texts = [str(digest) for digest in digests if digest]
+    if len(texts) <= 1:
+        return texts[0] if texts else None
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest() if len(texts) == len(digests) else None
 
 
 def data_use_of(job: AttestedJob[Transcript]) -> DataUse | None:

@@ -10,9 +10,10 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TextIO
 
-from worker.environment import between, usage
+from worker.environment import between, read, usage
 from worker.protocol import BURST, Events, JobError
 
 RESTS_WITHIN_S = 1.0
@@ -35,7 +36,7 @@ def each_turn(
 
     Returns what was used from the first order until the last turn ended. Raises JobError where the orders end early.
     """
-    _come_to_rest()
+    come_to_rest()
     events.emit("measuring")
     first = ended = usage()
     for number in range(rounds):
@@ -48,7 +49,7 @@ def each_turn(
         end_s = time.monotonic()
         events.emit("computed", t=end_s)
         used, waited = between(begun, usage()), between(ended, begun)
-        _come_to_rest()
+        come_to_rest()
         events.emit("burst", t=end_s, span_s=end_s - begin_s, usage=used, waited=waited, **told(number))
         ended = usage()
     with _stopped_children():
@@ -56,15 +57,25 @@ def each_turn(
     return between(first, ended)
 
 
-def _come_to_rest() -> None:
-    """Wait until no thread of this process computes: those of OpenMP spin for milliseconds in case there is more."""
-    deadline_s, before_s = time.monotonic() + RESTS_WITHIN_S, time.process_time()
-    while time.monotonic() < deadline_s:
+def come_to_rest(started: Callable[[], bool] = lambda: False) -> float:
+    """Wait until no thread of this process computes: those of OpenMP spin for milliseconds in case there is more.
+
+    Wait, too, while a process runs that was ``started``. Returns the seconds until then, at most ``RESTS_WITHIN_S``.
+    """
+    begin_s, before_s = time.monotonic(), time.process_time()
+    while (waited_s := time.monotonic() - begin_s) < RESTS_WITHIN_S:
         time.sleep(LOOK_S)
         now_s = time.process_time()
-        if now_s - before_s < AT_REST * LOOK_S:
-            return
+        if now_s - before_s < AT_REST * LOOK_S and not started():
+            break
         before_s = now_s
+    return waited_s
+
+
+def live_children() -> set[str]:
+    """Return the processes that this one has started and that have not ended; none if the kernel lists no children."""
+    listed = " ".join(filter(None, map(read, Path("/proc/self/task").glob("*/children")))).split()
+    return {child for child in listed if ") Z" not in (read(f"proc/{child}/stat") or ") Z")}
 
 
 @contextmanager

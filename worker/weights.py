@@ -27,10 +27,15 @@ def weights_sha256(network: torch.nn.Module) -> str | None:
     digest = hashlib.sha256()
     for name, tensor in sorted(state.items()):
         if isinstance(tensor, torch.Tensor):
-            plain = (tensor if tensor.layout == torch.strided else tensor.to_dense()).cpu().contiguous()
-            digest.update(f"{name} {plain.dtype} {list(plain.shape)}\n".encode())
-            digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+            update_tensor(digest, name, tensor)
     return digest.hexdigest()
+
+
+def update_tensor(digest: "hashlib._Hash", name: str, tensor: torch.Tensor) -> None:
+    """Add a tensor to a digest: its name, type, shape and bytes in row order."""
+    plain = (tensor if tensor.layout == torch.strided else tensor.to_dense()).cpu().contiguous()
+    digest.update(f"{name} {plain.dtype} {list(plain.shape)}\n".encode())
+    digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def write_whole(path: Path, content: Mapping[str, object], *, fsync: bool) -> None:

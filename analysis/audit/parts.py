@@ -67,8 +67,7 @@ def _workers(workers: Sequence[Rank], job: Job, row: dict[Any, Any]) -> Iterator
     """Yield what contradicts itself in the workers, and between them and the record."""
     if not workers:
         return
-    # The ranks of a split GAN train on the same images.
-    trained = workers[:1] if job.distributed and job.distributed.strategy == "split" else workers
+    trained = workers[:1] if job.one_batch else workers
     total = sum(worker.throughput_per_s or 0.0 for worker in trained)
     if not math.isclose(total, row["throughput_per_s"], rel_tol=EXACT):
         yield f"{row['throughput_per_s']:.6g} {job.unit}/s, and its workers make {total:.6g}"

@@ -167,6 +167,7 @@ def same_work(ok: pd.DataFrame) -> dict[GroupKey, tuple[SameWork, ...]]:
         least, why, _ = max(agreed_trials, key=lambda trial: (AGREEMENTS.index(trial[0].kind), trial[0].apart or 0.0))
         different = sum(agreement.kind == "other" for agreement, *_ in agreed_trials)
         image = same_image(row for *_, row in agreed_trials)
-        work = SameWork(arm, least.kind, len(agreed_trials), different, least.text, least.apart, why, image)
+        kind, text, apart, seeds_apart, drawn, _ = least
+        work = SameWork(arm, kind, len(agreed_trials), different, text, apart, seeds_apart, drawn, why, image)
         by_group[job, model] += (work,)
     return by_group

@@ -179,7 +179,7 @@ class SameImage:
 
 @dataclass(frozen=True)
 class SameWork:
-    """How the trials of one arm agree with bare metal of their blocks in what they computed: losses and weights."""
+    """How the trials of one arm agree with bare metal of their blocks in their work."""
 
     arm: str
     """The target, with its replica, ablation and aggressor."""
@@ -193,6 +193,10 @@ class SameWork:
     """How they differ: ``computed other losses``."""
     apart: float | None = None
     """How far the early losses of the worst trial are apart, as a share; None where they are the same, or unknown."""
+    seeds_apart: float | None = None
+    """How far those of other seeds are apart; None where none is known, or the losses of no trial are apart."""
+    drawn: bool = False
+    """Whether the trials have drawn the same data, order and seed."""
     rounding: str = ""
     """Why equal work may end in other bits: ``other CPU model, other accelerator``; empty where it may not."""
     image: SameImage | None = None

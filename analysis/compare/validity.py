@@ -6,6 +6,7 @@ beside it. Two things let a pair pass in spite of the first kind, and the mark s
 """
 
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,9 +16,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load.computed import Agreement, agreement
+from analysis.load.computed import Agreement, agreement, seed_distance
 from suite.differ import MEMORY_TOLERANCE, FactRule, differ, gib
-from suite.job.job import settings_in
+from suite.job.job import SEED_IS_NOT_ALL, settings_in
 from suite.records.columns import Field
 from suite.records.differences import FIELDS, HOST, INSIDE
 
@@ -74,7 +75,8 @@ def assess(pairs: pd.DataFrame, switched: Collection[str] = ()) -> Assessment:
     """
     # Pairs are many, and the ways in which they differ few.
     both = [*(side for name in COLUMNS if name != "computed" for side in (name, f"{name}_base")), "other_work"]
-    pairs = pairs.assign(other_work=[one.text if one and one.kind == "other" else "" for one in agreements(pairs)])
+    differing = [agreed if agreed and agreed.kind == "other" else None for agreed in agreements(pairs)]
+    pairs = pairs.assign(other_work=[(agreed.text, agreed.rounded) if agreed else ("", True) for agreed in differing])
     kinds = pairs.groupby(both, dropna=False, observed=True, sort=False).ngroup().to_numpy()
     found = [
         _assess(row, frozenset(switched))
@@ -91,8 +93,11 @@ def _assess(pair: dict[Any, Any], switched: frozenset[str]) -> tuple[str, str, t
     refused = [one.text for one in found if not one.group and not (native and one.name == _CAPABILITY)]
     named = [one for one in found if one.group]
     # What differs in settings or facts computes something else: one reason is enough.
-    if (text := pair["other_work"]) and not refused:
-        if rounding(pair["rounds_freely"], pair["facts"].text, pair["facts_base"].text):
+    text, rounded = pair["other_work"]
+    if text and not refused:
+        if (rounded or SEED_IS_NOT_ALL in pair["rounds_freely"]) and rounding(
+            pair["rounds_freely"], pair["facts"].text, pair["facts_base"].text
+        ):
             named.append(Difference("computed", text, "losses or weights"))
         else:
             refused.append(text)
@@ -152,8 +157,11 @@ def changes(*sides: Iterable[str]) -> tuple[str, ...]:
 def agreements(pairs: pd.DataFrame) -> Iterator[Agreement | None]:
     """Yield how the two sides of each pair agree in what they computed; None where nothing is known of it."""
     names = ("computed", "computed_base", "rounds_freely", "facts", "facts_base")
-    for own, base, freely, facts, its in zip(*(pairs[name] for name in names), strict=True):
-        yield agreement(own, base, may_round=own != base and bool(rounding(freely, facts.text, its.text)))
+    runs = pairs.groupby(["run_id", "scenario", "model", "design"], observed=True, sort=False)
+    seeds_apart = runs["computed_base"].transform(lambda trials: seed_distance(trials) or math.nan)
+    for own, base, freely, facts, its, seeds in zip(*(pairs[name] for name in names), seeds_apart, strict=True):
+        may_round = own != base and bool(rounding(freely, facts.text, its.text))
+        yield agreement(own, base, may_round=may_round, seeds_apart=None if math.isnan(seeds) else seeds)
 
 
 @lru_cache(maxsize=10_000)

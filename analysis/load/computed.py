@@ -1,14 +1,17 @@
-"""The work of a trial, as far as its record says: the losses of its steps, and the digest of its final weights.
+"""The work of a trial by its record: what it has drawn, the losses of its steps, its final weights, its last step.
 
-Trials of one block have one seed. On equal machines the same program then computes the same bits, so another loss or
-weight is other work. Where rounding may differ, the early losses must be near each other.
+Trials of one block have one seed. On every machine the same program then draws the same data, order and noise, and on
+equal machines it computes the same bits. Where rounding may differ, the early losses must be near each other; alone
+they prove the same work only if other seeds differ by far more.
 """
 
 import hashlib
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
+from statistics import median
 from typing import Literal, NamedTuple
 
 EARLY = 10
@@ -16,10 +19,12 @@ EARLY = 10
 grows from step to step: later losses of adversarial networks have nothing in common, and nothing is wrong."""
 TOLERANCE = 0.1
 """The share by which losses may differ; ``docs/evidence/measured.md`` has the effect of other instructions."""
+FAR_BELOW = 0.1
+"""The share of the distance between seeds that the losses of one seed may be apart and prove the same work."""
 
 
 class Computed(NamedTuple):
-    """The losses and weights of one trial. Trials that computed the same share one object."""
+    """The work of one trial. Trials that did the same share one object."""
 
     seed: int
     losses: str
@@ -27,11 +32,15 @@ class Computed(NamedTuple):
     early: tuple[tuple[str, tuple[float, ...]], ...]
     weights: str
     """The digest of the final weights; empty where the record has none."""
+    drawn: str = ""
+    """The digest of the data, order and seed; empty where the record has none."""
+    last_step: int | None = None
+    """The last step that a command has printed."""
 
     @property
     def recorded(self) -> bool:
-        """Return whether the record says anything of what was computed."""
-        return bool(self.losses or self.weights)
+        """Return whether the record has any of it."""
+        return bool(self.losses or self.weights or self.drawn or self.last_step is not None)
 
     def apart(self, other: "Computed") -> float | None:
         """Return how far the early losses are apart: for each name the mean difference as a share, and the most of it.
@@ -53,14 +62,21 @@ def _apart(mine: Sequence[float], its: Sequence[float]) -> float:
     return math.fsum(abs(a - b) for a, b in zip(mine, its, strict=True)) / larger if larger else 0.0
 
 
-def computed(seed: int, losses: Mapping[str, Sequence[float]], weights_sha256: str | None) -> Computed:
+def computed(
+    seed: int,
+    losses: Mapping[str, Sequence[float]],
+    weights_sha256: str | None,
+    drawn_sha256: str | None = None,
+    last_step: int | None = None,
+) -> Computed:
     """Return what a trial computed."""
     nonempty = sorted((name, column) for name, column in losses.items() if column)
     digest = hashlib.sha256()
     for name, column in nonempty:
         digest.update(f"{name} {len(column)}\n".encode() + array("d", column).tobytes())
     early = tuple((name, tuple(column[:EARLY])) for name, column in nonempty)
-    return _one_object(Computed(seed, digest.hexdigest() if nonempty else "", early, weights_sha256 or ""))
+    all_losses = digest.hexdigest() if nonempty else ""
+    return _one_object(Computed(seed, all_losses, early, weights_sha256 or "", drawn_sha256 or "", last_step))
 
 
 @lru_cache(maxsize=10_000)
@@ -74,12 +90,19 @@ def together(trials: Sequence[Computed]) -> Computed:
     agreements = (agreement(work, first, may_round=True) for work in later)
     if all(agreed is None or agreed.kind != "other" for agreed in agreements):
         return first
-    return first._replace(losses=_CLASH, early=(), weights=_CLASH)
+    return first._replace(losses=_CLASH, early=(), weights=_CLASH, drawn=_CLASH)
+
+
+def seed_distance(trials: Iterable[Computed]) -> float | None:
+    """Return how far the early losses of trials with neighbouring seeds are apart, as the median; None of one seed."""
+    by_seed = {work.seed: work for work in trials if work.early}
+    distances = (one.apart(other) for one, other in pairwise(by_seed[seed] for seed in sorted(by_seed)))
+    return median(known) if (known := [share for share in distances if share is not None]) else None
 
 
 _CLASH = "two trials that differ"
-Kind = Literal["weights", "losses", "near", "other"]
-AGREEMENTS: tuple[Kind, ...] = ("weights", "losses", "near", "other")
+Kind = Literal["weights", "losses", "near", "drawn", "steps", "unproven", "other"]
+AGREEMENTS: tuple[Kind, ...] = ("weights", "losses", "near", "drawn", "steps", "unproven", "other")
 """The kinds of agreement, the strongest first."""
 
 
@@ -87,30 +110,52 @@ class Agreement(NamedTuple):
     """How two trials of one seed agree in what they computed."""
 
     kind: Kind
-    """The same weights and losses, bit for bit; the same losses where no weights are known; losses that are near each
-    other; or other work."""
+    """The same weights and losses, bit for bit; the same losses where no weights are known; losses far nearer to each
+    other than those of other seeds; the same draws, and losses that prove no more; the same last step of a command;
+    losses that prove nothing; or other work."""
     text: str = ""
     """What is other: ``computed other losses``."""
     apart: float | None = None
     """How far the early losses are apart, where that is known and not zero by definition."""
+    seeds_apart: float | None = None
+    """How far the losses of other seeds are apart, where these are near."""
+    drawn: bool = False
+    """Whether both have drawn the same data, order and seed."""
+    rounded: bool = True
+    """Whether rounding can be the reason of other work."""
 
 
-_WEIGHTS, _LOSSES = Agreement("weights"), Agreement("losses")
-
-
-def agreement(work: Computed, base: Computed, *, may_round: bool) -> Agreement | None:
+def agreement(work: Computed, base: Computed, *, may_round: bool, seeds_apart: float | None = None) -> Agreement | None:
     """Return how two trials agree; None where neither says what it computed, or their seeds differ.
 
-    ``may_round``: whether the machines, or the job, let equal work end in other bits.
+    ``may_round``: whether the machines, or the job, let equal work end in other bits. ``seeds_apart`` is how far apart
+    the losses of other seeds are; None if there are none.
     """
     if work.seed != base.seed or not (work.recorded or base.recorded):
         return None
     if work == base:
-        return _WEIGHTS if work.weights else _LOSSES
-    for name, mine, its in (("losses", work.losses, base.losses), ("weights", work.weights, base.weights)):
+        return Agreement(_strongest(work), drawn=bool(work.drawn))
+    if _CLASH in (work.drawn, base.drawn):
+        return Agreement("other", "did other work in one of two trials")
+    if work.last_step != base.last_step:
+        return Agreement("other", f"ended at step {work.last_step} and not {base.last_step}", rounded=False)
+    for name, mine, its in zip(("losses", "weights", "draws"), _digests(work), _digests(base), strict=True):
         if bool(mine) != bool(its):
             return Agreement("other", f"recorded {name} on one side alone")
+    if work.drawn != base.drawn:
+        return Agreement("other", "drew other data, another order or another seed", rounded=False)
     apart = work.apart(base)
     if may_round and apart is not None and apart <= TOLERANCE:
-        return Agreement("near", apart=apart)
+        near = apart == 0 or (seeds_apart is not None and apart <= FAR_BELOW * seeds_apart)
+        kind: Kind = "near" if near else "drawn" if work.drawn else "unproven"
+        return Agreement(kind, "", apart, seeds_apart, bool(work.drawn))
     return Agreement("other", f"computed other {'weights' if work.losses == base.losses else 'losses'}", apart)
+
+
+def _digests(work: Computed) -> tuple[str, str, str]:
+    return work.losses, work.weights, work.drawn
+
+
+def _strongest(work: Computed) -> Kind:
+    """Return the kind of agreement of two trials that did the same."""
+    return "weights" if work.weights else "losses" if work.losses else "drawn" if work.drawn else "steps"

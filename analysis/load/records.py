@@ -138,7 +138,13 @@ def _row(path: str, quality: RunQuality) -> tuple[Any, ...] | AnalysisWarning:
         steps = record.steps
         return (
             *RECORD.row(record),
-            computed(record.seed, steps.losses if steps else {}, record.weights_sha256),
+            computed(
+                record.seed,
+                steps.losses if steps else {},
+                record.weights_sha256,
+                record.drawn_sha256,
+                record.last_step,
+            ),
             _shared(_environment_facts(record.environment), "".join(_further_facts(record))),
             _job_text(record.job),
             steps.elapsed_s if steps and record.alternation else None,

@@ -128,9 +128,20 @@ def _computed(alike: Sequence[SameWork]) -> str:
     apart = max((one.apart for one in alike if one.apart is not None), default=None)
     share = f"{number(apart * 100)} %" if apart else ""
     why = ", ".join(dict.fromkeys(one.rounding for one in alike))
+    nearest = min((one.seeds_apart for one in alike if one.seeds_apart is not None), default=None)
+    seeds = f"other seeds: {number(nearest * 100)} %" if nearest else "no other seed was measured"
+    drew = f"drew the same data, order and seed{' and ' if apart is not None else ''}"
     match alike[0].kind:
         case "near":
-            return f"computed the same losses{f' within {share}' if share else ''} ({why})"
+            within = f" within {share} ({why}; {seeds})" if share else f" ({why})"
+            return f"{drew if all(one.drawn for one in alike) else ''}computed the same losses{within}"
+        case "drawn":
+            return f"{drew}computed losses within {share} ({why}; {seeds})" if apart else drew
+        case "unproven":
+            proof = "which does not prove the same data, order or seed"
+            return f"computed losses within {share} ({why}; {seeds}), {proof}"
+        case "steps":
+            return "ended at the same step"
         case "other":
             return ", ".join(dict.fromkeys(one.text for one in alike)) + (f" ({share} apart)" if share else "")
         case kind:

@@ -238,6 +238,8 @@ class SameWorkRow(JobColumns):
     other: int
     text: str
     apart: float | None
+    seeds_apart: float | None
+    drawn: bool
     rounding: str
     image: SameImage | None
 

@@ -26,6 +26,9 @@ LINE, REST = (0.002, 0.002), (0.025, 0.005)
 """The seconds, plus the share of a turn, by which an honest target may differ from bare metal: up to the line after its
 last step, and up to the rest of its threads. ``docs/evidence/alternating.md`` has the measurements."""
 
+UNFINISHED_S = 0.25
+"""The seconds in which the threads of OpenMP have ended to spin after the last step, in an emulated guest, too."""
+
 
 @dataclass(frozen=True)
 class Disturbance:
@@ -106,6 +109,12 @@ DISTURBANCES = (
         "the target took CPU time while other jobs had their turns",
         "see what of it runs while its job waits (timer ticks of a guest, a daemon), or use --design sequential",
         *(lambda t: t["waiting_share"], 0.005, _share("of what its own turns took"), 0.005),
+    ),
+    Disturbance(
+        "unfinished-work",
+        "after the last measured step, work went on that the steps had started and not waited for",
+        "let each step of the workload wait for what it starts: until then its steps are shorter than its work",
+        *(lambda t: t["unfinished_s"], UNFINISHED_S, lambda s, how: f"{how} {s:.2g} s", UNFINISHED_S),
     ),
     Disturbance(
         "clock-drift",

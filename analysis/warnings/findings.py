@@ -87,6 +87,11 @@ _REFUSED = (
         "machine, threads and vector instructions agree: see the losses of both (bench results export --steps); a "
         "workload of yours that the seed does not decide says so: reproducible = False",
     ),
+    (("drew other",), "one seed draws the same on every machine: see whether a target has another data set or worker"),
+    (
+        ("ended at",),
+        "see the output of both; print the last step at the end of the command, or leave it out of the pattern",
+    ),
     (("CPU capability",), "run all targets with the capability that they share, or declare it with --isa native"),
     (("",), "run all targets from one plan; --force forms the ratio and marks it"),
 )

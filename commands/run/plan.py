@@ -237,6 +237,7 @@ def _job(common: _Common, model: str, turns: Alternating | None) -> Job:
         recipe=asked.recipe,
         sizes=sizes,
         reproducible=False if workload and not workload.reproducible else None,
+        shares_batch=True if workload and workload.communicates else None,
         unit=scenario.unit(request, model),
         envelope=common.envelope,
         machines=resolved.machines.own if resolved.machines else (),

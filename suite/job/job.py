@@ -79,6 +79,9 @@ class Layers(Part):
     suite, which was root in records of an older suite."""
 
 
+SEED_IS_NOT_ALL = "a workload that the seed alone does not decide"
+
+
 class Job(Part):
     """One job: what is trained or probed, on what, with which data, and how several instances are arranged."""
 
@@ -92,6 +95,8 @@ class Job(Part):
     """None for a job that trains nothing."""
     reproducible: Literal[False] | None = None
     """False where a workload declares that the seed alone does not decide its losses and weights."""
+    shares_batch: Literal[True] | None = None
+    """True where the workers exchange messages: a round is one of all of them. None also in older records."""
     unit: Name | None = None
     """What the throughput counts: ``images``, ``tokens``. None for a job that has none."""
     envelope: Envelope
@@ -142,7 +147,7 @@ class Job(Part):
         if distributed and distributed.strategy == "all-reduce":
             ranks = distributed.workers
         why = {
-            "a workload that the seed alone does not decide": self.reproducible is False,
+            SEED_IS_NOT_ALL: self.reproducible is False,
             "a GPU": self.devices.device != "cpu",
             # The sum of two numbers has one order; the order of more is promised by no library.
             "sums over ranks in any order": ranks > 2,
@@ -154,11 +159,15 @@ class Job(Part):
     def global_batch(self) -> int | None:
         """Return the units that one step of all ranks trains on; None for a job that trains nothing.
 
-        The batch of a rank is ``sizes.batch`` on each of its devices. The two ranks of a split GAN share one.
+        The batch of a rank is ``sizes.batch`` on each of its devices.
         """
-        shared = self.distributed is None or self.distributed.strategy == "split"
-        ranks = self.distributed.workers if self.distributed and not shared else 1
+        ranks = self.distributed.workers if self.distributed and not self.one_batch else 1
         return self.sizes.batch * self.devices.devices * ranks if self.sizes else None
+
+    @property
+    def one_batch(self) -> bool:
+        """Return whether all workers share one batch: the ranks of a split GAN, and those that exchange messages."""
+        return bool(self.shares_batch or (self.distributed and self.distributed.strategy == "split"))
 
     @property
     def design(self) -> str:

@@ -375,8 +375,17 @@ class TrialNumbers(Part):
     a job that takes turns, as are ``open_s`` and ``close_s``: while it waited, others had the machine."""
     steps: Steps | None = None
     weights_sha256: Digest | None = None
-    """The digest of the trained weights after the last step; of a distributed job the first worker's, as ``steps`` are.
-    Null for a job that trains nothing of the suite's, and in records of an older suite."""
+    """The digest of the trained weights after the last step; of a distributed job the first worker's, as ``steps`` are,
+    and of a split GAN that of both digests. Null for a job that trains nothing of the suite's, and in records of an
+    older suite."""
+    drawn_sha256: Digest | None = None
+    """The digest of the data, order and seed of all steps, warm-up included, equal on every CPU; of several ranks that
+    of their digests. Null as ``weights_sha256`` is."""
+    last_step: Count | None = None
+    """The last step that a command has printed; null for other jobs, and where the pattern has no step."""
+    unfinished_s: Seconds | None = None
+    """The time after the last measured step until nothing computed that the steps had started; waited for up to 1 s.
+    Null for a job that takes turns, and where no steps are measured."""
     timeline: Timeline | None = None
     metrics: dict[str, MetricValue] = {}
     """The numbers of a probe, in place of a throughput, by name; or a training's own, and those of its epochs."""

@@ -1,5 +1,6 @@
 """The batches of a job, those that are drawn from the seed, and the account of what was read for the others."""
 
+import hashlib
 import mmap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,9 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from worker.drawn import batch_sha256
 from worker.protocol import JobError
 from worker.spec import Spec
 from worker.training.device import Numerics
+from worker.workloads.workload import Workload
 
 NAMED = 5
 """The most damaged files that are named."""
@@ -107,6 +110,9 @@ class Batches(Protocol):
     def prepared(self, images: torch.Tensor) -> torch.Tensor:
         """Return what the network takes, from images that have been brought to their device."""
 
+    def taken_sha256(self) -> str:
+        """Return the digest of all batches so far, in their order, of bits that every CPU computes alike."""
+
     def close(self) -> LoaderUse | None:
         """End what makes the batches. Returns what was read for them; None where nothing is read."""
 
@@ -116,7 +122,10 @@ class SyntheticBatches:
 
     def __init__(self, spec: Spec, number: int, numerics: Numerics) -> None:
         generator = torch.Generator().manual_seed(spec.seed + SEED_STRIDE * number)
-        images, labels = spec.load_workload().draw(spec.batch, spec.shape, generator)
+        workload = spec.load_workload()
+        images, labels = workload.draw(spec.batch, spec.shape, generator)
+        uniform = type(workload).draw is Workload.draw
+        self._taken, self._content = hashlib.sha256(), batch_sha256((images, labels), generator, uniform=uniform)
         if numerics.channels_last and images.dim() == 4:
             images = images.contiguous(memory_format=torch.channels_last)
         if numerics.pinned:
@@ -124,10 +133,14 @@ class SyntheticBatches:
         self._batch = images, labels
 
     def next(self) -> Batch:
+        self._taken.update(self._content)
         return self._batch
 
     def prepared(self, images: torch.Tensor) -> torch.Tensor:
         return images
+
+    def taken_sha256(self) -> str:
+        return self._taken.hexdigest()
 
     def close(self) -> None:
         return None

@@ -5,8 +5,10 @@ bytes until the training process takes them; as floats they would take four time
 """
 
 import ctypes
+import hashlib
 import itertools
 import signal
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,7 @@ class Filler(Dataset[int]):
             shared((places, spec.batch, spec.shape.px, spec.shape.px, spec.shape.channels), np.uint8)
         )
         self.labels = torch.from_numpy(shared((places, spec.batch), np.int64))
+        self.checksums = shared((places, spec.batch), np.uint32)
         self._spec, self._images, self._decoder, self._part, self._tally = spec, images, decoder, part, tally
         self._order = Order(len(images), spec.seed)
         self.epoch_steps = steps_of_epoch(len(images), spec.batch * spec.devices)
@@ -85,12 +88,14 @@ class Filler(Dataset[int]):
         for nth in range(batch):
             if self._tally.stopped(process):
                 break
-            self.labels[place, nth] = self._fill(process, epoch, first + nth, self.pixels[place, nth])
+            filled = self._fill(process, epoch, first + nth, self.pixels[place, nth])
+            self.labels[place, nth], self.checksums[place, nth] = filled
         return place
 
-    def _fill(self, process: int, epoch: int, place: int, into: torch.Tensor) -> int:
-        """Read an image, or the next of the set where that one is damaged. Returns its label.
+    def _fill(self, process: int, epoch: int, place: int, into: torch.Tensor) -> tuple[int, int]:
+        """Read an image, or the next of the set where that one is damaged. Returns its label, and the checksum.
 
+        The checksum is of its content before decoding, its place in the set, its label and the seed of its crop.
         Raises SetDamagedError.
         """
         first, seed = self._order.index(epoch, place), self._order.crop_seed(epoch, place)
@@ -103,7 +108,8 @@ class Filler(Dataset[int]):
             except (OSError, DecodeError):
                 self._tally.damaged(process, index)
             else:
-                return self._images.label(index)
+                label = self._images.label(index)
+                return label, zlib.crc32(bytes(data), zlib.crc32(f"{index} {label} {seed}".encode()))
         raise SetDamagedError
 
 
@@ -124,7 +130,8 @@ class Loader:
         decoder = Decoder(data.decoder, spec.shape.px, data.crop)
         self._decoder = decoder.name if images.encoded else "none"
         filler = Filler(spec, images, decoder, part, self._tally, places)
-        self._pixels, self._labels = filler.pixels, filler.labels
+        self._pixels, self._labels, self._checksums = filler.pixels, filler.labels, filler.checksums
+        self._taken = hashlib.sha256()
         processes: dict[str, Any] = {}
         if self._workers:
             start = {"multiprocessing_context": "fork", "worker_init_fn": _die_with_parent}
@@ -155,11 +162,15 @@ class Loader:
             use = self.close()
             raise too_damaged(use.damaged, use.images_read, use.damaged_files) from error
         images = self._pixels[place]
+        self._taken.update(self._checksums[place].data)
         return self._on_cpu(images) if self._on_cpu else images, self._labels[place]
 
     def prepared(self, images: torch.Tensor) -> torch.Tensor:
         """Return the images as floats: on CUDA bytes are copied, a quarter of the size, and converted on the device."""
         return self._on_cuda(images) if self._on_cuda else images
+
+    def taken_sha256(self) -> str:
+        return self._taken.hexdigest()
 
     def close(self) -> LoaderUse:
         """End the processes. Harmless when repeated."""

@@ -20,6 +20,7 @@ from worker.distributed.group import RankGroup, joined
 from worker.distributed.parameters import Parameters
 from worker.distributed.serve import serve
 from worker.distributed.sockets import interface_bytes
+from worker.drawn import drawn_sha256
 from worker.environment import whole_usage
 from worker.protocol import Events, JobError
 from worker.spec import DISCRIMINATOR_RANK, SPLIT, Membership, Spec
@@ -64,10 +65,11 @@ def run_rank(spec: Spec, membership: Membership, device: Device, events: Events)
             else:
                 measure(spec, trainer, events)
             after = interface_bytes(membership.interface)
+            drawn = [drawn_sha256([batches[0].taken_sha256()], network, device.torch)]
         uses = [use for each in batches if (use := each.close())]
     data_use = asdict(together(uses)) if uses else None
     exchanged = trainer.exchanged() | {name: after[name] - before[name] for name in after if name in before}
-    events.emit("done", usage=whole_usage(), data_use=data_use, exchanged=exchanged)
+    events.emit("done", usage=whole_usage(), data_use=data_use, exchanged=exchanged, drawn=drawn)
 
 
 class Worker(OneDevice):

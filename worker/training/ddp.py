@@ -21,6 +21,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, 
 
 from worker.data.batches import LoaderUse, watching_loaders
 from worker.distributed.sockets import listener
+from worker.drawn import drawn_sha256
 from worker.protocol import Events, JobError
 from worker.spec import Spec
 from worker.training.build import build_trainer, opened_batches
@@ -41,10 +42,11 @@ class DeviceGroup:
     threads: int
     store: TCPStore
 
-    def uses(self, spec: Spec) -> list[LoaderUse]:
-        """Return what the other ranks have read, once each of them has said it."""
-        said = [loads(self.store.get(_use_key(rank))) for rank in range(1, spec.devices)]
-        return [LoaderUse(**each) for each in said if each]
+    def others(self, spec: Spec) -> Iterator[tuple[LoaderUse | None, str]]:
+        """Yield what each of the other ranks has read, and the digest of what it has drawn, once it has ended."""
+        for rank in range(1, spec.devices):
+            use, drawn = loads(self.store.get(_end_key(rank)))
+            yield LoaderUse(**use) if use else None, drawn
 
 
 def threads_of_rank(spec: Spec, rank: int) -> int:
@@ -92,18 +94,19 @@ def run_rank(spec: Spec, rank: int, port: int) -> int:
             scratch = Samples.allocate(1, trainer.phases, trainer.parts)
             for _ in range(spec.warmup_steps + spec.steps):
                 trainer.step(scratch, 0)
+            drawn = drawn_sha256([batches.taken_sha256()], trainer.network, devices[rank].torch)
             use = batches.close()
     except JobError as error:
         print(f"rank {rank}: {error}", file=sys.stderr)
         return DATA_FAILED if error.kind == "data" else 1
-    store.set(_use_key(rank), dumps(use and asdict(use)))
+    store.set(_end_key(rank), dumps((use and asdict(use), drawn)))
     distributed.barrier()
     distributed.destroy_process_group()
     return 0
 
 
-def _use_key(rank: int) -> str:
-    return f"data-use/{rank}"
+def _end_key(rank: int) -> str:
+    return f"end/{rank}"
 
 
 def _join(spec: Spec, rank: int, store: TCPStore) -> None:

@@ -102,6 +102,9 @@ class WatchedBatches:
     def prepared(self, images: "torch.Tensor") -> "torch.Tensor":
         return self._batches.prepared(images)
 
+    def taken_sha256(self) -> str:
+        return self._batches.taken_sha256()
+
     def close(self) -> LoaderUse | None:
         return self._batches.close()
 

@@ -11,6 +11,7 @@ import torch
 
 from worker import environment
 from worker.data.batches import LoaderUse, together, watching_loaders
+from worker.drawn import drawn_sha256
 from worker.environment import whole_usage
 from worker.protocol import Events
 from worker.serving.generator import Generator, write_model
@@ -46,7 +47,9 @@ def run(spec: Spec, events: Events) -> None:
 
             spec, data = identified(spec, spec.data)
         uses, ended = _train(spec, data, devices, events)
-        uses += group.uses(spec) if group else []
+        for use, drawn in group.others(spec) if group else ():
+            uses += [use] if use else []
+            ended["drawn"].append(drawn)
     data_use = asdict(together(uses)) if uses else None
     events.emit("done", usage=whole_usage(), data_use=data_use, **ended)
 
@@ -68,10 +71,11 @@ def _train(spec: Spec, data: object, devices: list[Device], events: Events) -> t
             take_turns(spec, spec.turns, trainer, events, sys.stdin)
         else:
             facts = measure(spec, trainer, events, checkpoints)
+        drawn = [drawn_sha256([each.taken_sha256() for each in batches], trainer.network, devices[0].torch)]
         # The loaders end here, so that what they have used is in the usage of the whole, and none computes any more.
         uses = [use for each in batches if (use := each.close())]
         trained = _use_trained(spec, trainer.network, events, {**facts, "data": data})
-        return uses, {"injected": injector.report() if injector else None, "trained": trained}
+        return uses, {"injected": injector.report() if injector else None, "trained": trained, "drawn": drawn}
 
 
 def _use_trained(spec: Spec, network: torch.nn.Module, events: Events, facts: Mapping[str, Any]) -> object:

@@ -15,7 +15,7 @@ from worker.training.checkpoint import CheckpointStore
 from worker.training.keeping import ModelKeeper
 from worker.training.step import ALL, Samples
 from worker.training.trainer import Trainer
-from worker.turns import each_turn
+from worker.turns import come_to_rest, each_turn, live_children
 from worker.weights import weights_sha256
 from worker.workloads.workload import Workload
 
@@ -29,7 +29,7 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     own = OwnMetrics(spec.load_workload(), trainer)
     keeper = ModelKeeper(spec, trainer.network) if spec.keep_model else None
     samples = warm_up(spec, trainer, events)
-    before = usage()
+    before, children = usage(), live_children()
     of_epoch = spec.steps // (spec.epochs or 1)
     begun = checkpoints.epochs * of_epoch if checkpoints else 0
     epochs_s: list[float] = []
@@ -47,6 +47,7 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     gc.enable()
     after = usage()
     events.emit("measured", t=end_s)
+    unfinished_s = come_to_rest(lambda: bool(live_children() - children))
     training_s = math.fsum(epochs_s) or end_s - begun_s
     if keeper:
         keeper.keep_last(training_s)
@@ -59,6 +60,7 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
             steps=samples.columns(taken),
             losses=losses,
             weights_sha256=weights_sha256(trainer.network),
+            unfinished_s=unfinished_s,
             usage=between(before, after),
             metrics=metrics,
             epochs_s=epochs_s,
