@@ -45,6 +45,7 @@ def spec_of(model: str, **changes: Any) -> Spec:
 
 def digests(model: str, steps: int = STEPS, **changes: Any) -> tuple[str, str | None]:
     """Return the digest of what a training has drawn and, where it can train alone, of its weights."""
+    torch.set_num_threads(1)
     spec = spec_of(model, **changes)
     with opened_batches(spec) as batches:
         workload = spec.load_workload()
@@ -62,5 +63,4 @@ def digests(model: str, steps: int = STEPS, **changes: Any) -> tuple[str, str | 
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     json.dump({model: digests(model) for model in sys.argv[1:]}, sys.stdout)

@@ -1,0 +1,155 @@
+"""The digest of what a training draws: equal on every CPU, other where data, order or seed are."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+from scenarios.job import CAPS
+from suite.registries import WORKLOADS
+from tests.scenarios.pictures import folder
+from tests.worker.drawn_digests import digests, spec_of
+from tests.worker.test_loader import data, opened
+from worker.data.batches import SyntheticBatches
+from worker.distributed.sockets import listener
+from worker.training.device import Numerics
+from worker.workloads.workload import Workload
+
+REPOSITORY = Path(__file__).parents[2]
+NATIVE = torch.backends.cpu.get_cpu_capability()
+BASIC = CAPS["default"]
+"""Variables of a CPU without AVX."""
+
+
+def program(*words: str, basic: bool, **more: Any) -> "subprocess.Popen[str]":
+    environment = {**os.environ, **(BASIC if basic else {})}
+    argv = [sys.executable, "-m", *words]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY, env=environment, **more)
+
+
+def output(process: "subprocess.Popen[str]") -> str:
+    text = process.communicate(timeout=300)[0]
+    assert process.returncode == 0
+    return text
+
+
+@pytest.fixture(scope="module")
+def on_two_cpus() -> tuple[Mapping[str, list[str]], Mapping[str, list[str]]]:
+    """Return drawn and weights of each built-in workload, with this CPU's instructions and with few of them."""
+    both = [program("tests.worker.drawn_digests", *WORKLOADS.own, basic=basic) for basic in (False, True)]
+    native, basic = (json.loads(output(process)) for process in both)
+    return native, basic
+
+
+@pytest.mark.skipif(NATIVE == "DEFAULT", reason="this CPU has no further instructions")
+def test_every_workload_draws_the_same_with_other_instructions_though_weights_differ(
+    on_two_cpus: tuple[Mapping[str, list[str]], Mapping[str, list[str]]],
+) -> None:
+    native, basic = on_two_cpus
+    assert [*native] == [*WORKLOADS.own]
+    assert {model: drawn for model, (drawn, _) in native.items()} == {m: drawn for m, (drawn, _) in basic.items()}
+    rounded = {model for model in native if native[model][1] != basic[model][1]}
+    assert rounded == {model for model in WORKLOADS.own if not WORKLOADS.get(model).communicates}
+
+
+LARGE = ("alexnet", "resnet50", "inception_v3", "progressive-gan")
+
+
+@pytest.mark.parametrize(
+    "model", [pytest.param(name, marks=pytest.mark.thorough if name in LARGE else ()) for name in WORKLOADS.own]
+)
+def test_every_workload_draws_otherwise_by_seed_steps_and_batch(model: str) -> None:
+    honest, again = digests(model)[0], digests(model)[0]
+    changed = {digests(model, seed=4)[0], digests(model, steps=3)[0], digests(model, batch=2 * spec_of(model).batch)[0]}
+    assert honest == again
+    assert len({honest, *changed}) == 4
+
+
+def test_noise_is_in_the_digest_of_what_has_no_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = type(WORKLOADS.get("gan"))
+    honest, noise = digests("gan")[0], workload.noise
+    monkeypatch.setattr(workload, "noise", lambda self, count, device: noise(self, 2 * count, device)[:count])
+    assert digests("gan")[0] != honest
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "one byte": lambda path: path.write_bytes(path.read_bytes()[:-3] + b"\0" + path.read_bytes()[-2:]),
+    "two images in each other's place": lambda path: path.rename(path.with_name("a-first" + path.suffix)),
+    "another label": lambda path: path.rename(path.parent.parent / "c" / path.name),
+}
+
+
+def taken_sha256(directory: Path, workers: int = 0, seed: int = 3, batches: int = 2) -> str:
+    spec = replace(spec_of("vae"), batch=4, seed=seed)
+    with opened(replace(spec, image_px=16), data(directory, workers)) as loader:
+        for _ in range(batches):
+            loader.next()
+        return loader.taken_sha256()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_read_is_in_the_digest_and_who_reads_it_is_not(change: str, tmp_path: Path) -> None:
+    folder(tmp_path, 9, classes=3)
+    (tmp_path / "c").mkdir(exist_ok=True)
+    honest = taken_sha256(tmp_path)
+    assert honest == taken_sha256(tmp_path, workers=2)
+    assert len({honest, taken_sha256(tmp_path, seed=4), taken_sha256(tmp_path, batches=1)}) == 3
+    first = min(path for path in tmp_path.rglob("*") if path.is_file())
+    CHANGES[change](first)
+    assert taken_sha256(tmp_path, batches=8) != honest
+
+
+class Normal(Workload):
+    """A workload of a user that draws normal floats, which instruction sets round differently."""
+
+    def draw(self, batch: int, shape: Any, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        images = torch.randn(batch, 3, 8, 8, generator=generator)
+        return images * self.smallest_batch, torch.randint(9, (batch,), generator=generator)
+
+
+def test_normal_floats_are_in_the_digest_by_their_generator_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def digest(scale: int, **changes: Any) -> str:
+        made = Normal(name="normal", sizes={}, smallest_batch=scale)
+        monkeypatch.setattr("worker.spec.Spec.load_workload", lambda _: made)
+        batches = SyntheticBatches(spec_of("vae", **changes), 0, Numerics())
+        batches.next()
+        return batches.taken_sha256()
+
+    assert digest(1) == digest(2)
+    assert len({digest(1), digest(1, seed=4), digest(1, batch=8)}) == 3
+
+
+ARRANGED = [
+    ("split", "gan", 2, 0),
+    pytest.param("all-reduce", "collectives", 2, 0, marks=pytest.mark.thorough),
+    pytest.param("parameter-server", "alexnet", 2, 1, marks=pytest.mark.thorough),
+]
+
+
+@pytest.mark.parametrize(("strategy", "model", "workers", "servers"), ARRANGED)
+def test_the_workers_of_a_distributed_job_draw_the_same_on_every_cpu_each_of_them_something_else(
+    strategy: str, model: str, workers: int, servers: int
+) -> None:
+    def drawn(*, basic: bool) -> list[list[str]]:
+        port, listening = listener("127.0.0.1")
+        os.close(listening)
+        common = {"strategy": strategy, "workers": workers, "servers": servers, "master": "127.0.0.1", "port": port}
+        ranks = []
+        for rank in range(workers + servers):
+            membership = {**common, "rank": rank, "interface": "lo", "timeout_s": 120, "join_timeout_s": 120}
+            rank_spec = spec_of(model, distributed=membership)
+            ranks.append(program("worker", "--train", rank_spec.encoded().decode(), basic=basic))
+        ends = [json.loads(output(rank).splitlines()[-1]) for rank in ranks]
+        return [end["drawn"] for end in ends if "drawn" in end]
+
+    native = drawn(basic=False)
+    assert len(native) == workers
+    assert native[0] != native[1]
+    assert drawn(basic=True) == native
