@@ -3,7 +3,7 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Generic, TypeVar
@@ -270,7 +270,6 @@ def measurement(job: AttestedJob[Transcript], elapsed_s: float, steps: Steps, sp
         )
     weights = transcript.events["steps"].fields.get("weights_sha256")
     unfinished_s = transcript.events["steps"].fields.get("unfinished_s")
-    drawn = transcript.events["done"].fields.get("drawn")
     return Measurement(
         elapsed_s=elapsed_s,
         throughput_per_s=workload.batch * devices.devices * workload.steps / span_s,
@@ -281,7 +280,7 @@ def measurement(job: AttestedJob[Transcript], elapsed_s: float, steps: Steps, sp
         usage=transcript.usage(),
         metrics=metrics_of(transcript.said("steps", "metrics")),
         weights_sha256=weights if isinstance(weights, str) else None,
-        drawn_sha256=digest_of_ranks(drawn) if isinstance(drawn, list) else None,
+        drawn_sha256=digest_of_ranks(transcript.events["done"].fields.get("drawn")),
         unfinished_s=unfinished_s if isinstance(unfinished_s, float) else None,
         details={
             **devices.model_dump(),
@@ -291,12 +290,12 @@ def measurement(job: AttestedJob[Transcript], elapsed_s: float, steps: Steps, sp
     )
 
 
-def digest_of_ranks(digests: Sequence[object]) -> str | None:
-    """Return the one digest, or that of several ranks' in their order; None where one is unknown."""
-    texts = [str(digest) for digest in digests if digest]
-    if len(texts) <= 1:
-        return texts[0] if texts else None
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest() if len(texts) == len(digests) else None
+def digest_of_ranks(digests: object) -> str | None:
+    """Return the digest in a list, or that of several ranks' in their order; None if one is unknown."""
+    texts = digests if isinstance(digests, list) and all(isinstance(text, str) for text in digests) else []
+    if len(texts) > 1:
+        return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+    return texts[0] if texts else None
 
 
 def data_use_of(job: AttestedJob[Transcript]) -> DataUse | None:

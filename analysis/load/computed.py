@@ -141,7 +141,7 @@ def agreement(work: Computed, base: Computed, *, may_round: bool, seeds_apart: f
         return Agreement("other", f"ended at step {work.last_step} and not {base.last_step}", rounded=False)
     for name, mine, its in zip(("losses", "weights", "draws"), _digests(work), _digests(base), strict=True):
         if bool(mine) != bool(its):
-            return Agreement("other", f"recorded {name} on one side alone")
+            return Agreement("other", f"recorded {name} on one side alone", rounded=name != "draws")
     if work.drawn != base.drawn:
         return Agreement("other", "drew other data, another order or another seed", rounded=False)
     apart = work.apart(base)

@@ -87,7 +87,10 @@ _REFUSED = (
         "machine, threads and vector instructions agree: see the losses of both (bench results export --steps); a "
         "workload of yours that the seed does not decide says so: reproducible = False",
     ),
-    (("drew other",), "one seed draws the same on every machine: see whether a target has another data set or worker"),
+    (
+        ("drew other", "draws"),
+        "one seed draws the same on every machine: see whether a target has another data set or worker",
+    ),
     (
         ("ended at",),
         "see the output of both; print the last step at the end of the command, or leave it out of the pattern",

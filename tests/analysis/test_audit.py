@@ -202,12 +202,16 @@ def test_a_global_batch_is_that_of_the_job(podman: Path) -> None:
     assert kinds(podman) == {"steps"}
 
 
-def test_the_ranks_of_a_split_gan_train_on_one_batch(tmp_path: Path) -> None:
-    """The throughput of the whole is that of the rank with the images, and all other strategies sum them."""
+@pytest.mark.parametrize(("strategy", "shares_batch"), [("split", None), ("all-reduce", True)])
+def test_the_ranks_of_a_split_gan_train_on_one_batch_and_messages_are_of_all_ranks(
+    strategy: str, shares_batch: bool | None, tmp_path: Path
+) -> None:
+    """The throughput of the whole is that of the first rank, and all other jobs sum them."""
     run = copied("distributed-overlay", tmp_path)
 
     def split(record: Json) -> None:
-        record["job"]["distributed"].update(strategy="split", servers=0)
+        record["job"].update(shares_batch=shares_batch)
+        record["job"]["distributed"].update(strategy=strategy, servers=0)
         record["job"]["distributed"]["lab"].update(nodes=2)
         record["ranks"] = [{**one, "rank": number, "links": []} for number, one in enumerate(record["ranks"][1:])]
         record["throughput_per_s"] = record["ranks"][0]["throughput_per_s"]

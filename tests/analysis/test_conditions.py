@@ -63,6 +63,15 @@ def test_a_clock_that_drifts_is_named(tmp_path: Path, save: Any) -> None:
     assert "2 % apart" in warning.message
 
 
+@pytest.mark.parametrize(("unfinished_s", "kinds"), [(0.01, []), (1.0, ["unfinished-work"]), (None, [])])
+def test_work_that_goes_on_after_the_last_step_is_named(
+    unfinished_s: float | None, kinds: list[str], tmp_path: Path, save: Any
+) -> None:
+    warnings = found(tmp_path, save, None, unfinished_s=unfinished_s)
+    assert [one.kind for one in warnings] == kinds
+    assert all("had started and not waited for" in one.message and "up to 1 s" in one.message for one in warnings)
+
+
 def test_other_mitigations_inside_a_target_are_named(tmp_path: Path, save: Any) -> None:
     host, inside = ({"meltdown": how, "mds": "Not affected"} for how in ("Mitigation: PTI", "Vulnerable"))
     place = {"userland_sha256": "a" * 64, "torch_cpu_capability": "AVX2", "cpu_model": "a CPU"}

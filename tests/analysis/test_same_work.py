@@ -28,14 +28,17 @@ DIGEST = "ab" * 32
 LOSSES = {"loss": [7.0, 6.5, 6.25]}
 
 
-def work(losses: dict[str, list[float]] | None = None, weights: str | None = DIGEST, **inside: Any) -> dict[str, Any]:
+def work(
+    losses: dict[str, list[float]] | None = None, weights: str | None = DIGEST, drawn: str | None = None, **inside: Any
+) -> dict[str, Any]:
     """Return fields of a record that computed this, in a target that has these facts."""
     steps = Steps(
         elapsed_s=[0.2] * 3, data_s=[0.0] * 3, compute_s=[0.2] * 3, losses=LOSSES if losses is None else losses
     )
     place = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2", cpu_model="a CPU")
     seen = place.model_copy(update=inside)
-    return {"steps": steps, "weights_sha256": weights, "environment": Environments(host=place, target=seen)}
+    environment = Environments(host=place, target=seen)
+    return {"steps": steps, "weights_sha256": weights, "drawn_sha256": drawn, "environment": environment}
 
 
 def compared(save: Save, tmp_path: Path, base: dict[str, Any], *, force: bool = False, **arms: Any) -> Comparison:
@@ -119,7 +122,9 @@ def test_where_rounding_may_differ_near_losses_pass_and_are_said_with_the_reason
     near = work(scaled(1 + TOLERANCE / 2), weights="cd" * 32, **ROUNDING[why])
     found = compared(save, tmp_path, work(), vm=near)
     assert ratio_of(found, "vm") == pytest.approx(1.0)
-    assert answer(found)[-1].startswith("All targets computed the same losses within 4.76 % (other ")
+    told = answer(found)[-1]
+    assert told.startswith("All targets computed losses within 4.76 % (other ")
+    assert told.endswith("no other seed was measured), which does not prove the same data, order or seed.")
     assert not [one for one in found.groups[0].targets[1].marks if "losses" in one]
 
 
@@ -181,7 +186,7 @@ def test_two_bare_metal_trials_that_are_near_each_other_are_one_where_rounding_m
     save(target="container", device="cuda", **work(scaled(1.02)))
     found = compare(load([tmp_path / "run"]))
     assert ratio_of(found, "container") == pytest.approx(1.0)
-    assert answer(found)[-1] == "All targets computed the same losses within 1.96 % (a GPU)."
+    assert answer(found)[-1].startswith("All targets computed losses within 1.96 % (a GPU; no other seed was measured)")
 
 
 def test_a_workload_that_the_seed_does_not_decide_is_named_and_not_refused(save: Save, tmp_path: Path) -> None:
@@ -213,7 +218,84 @@ def test_a_gpu_is_a_reason_in_the_facts_as_well(save: Save, tmp_path: Path) -> N
     near = work(scaled(1.01), weights="cd" * 32, gpus=gpu)
     cuda = {"device": "cuda"}
     found = compared(save, tmp_path, work(gpus=gpu) | cuda, container=near | cuda)
-    assert answer(found)[-1] == "All targets computed the same losses within 0.990 % (a GPU)."
+    assert answer(found)[-1].startswith(
+        "All targets computed losses within 0.990 % (a GPU; no other seed was measured)"
+    )
+
+
+@pytest.mark.parametrize("why", ROUNDING)
+@pytest.mark.parametrize("losses", [LOSSES, scaled(1.0001)])
+@pytest.mark.parametrize("drawn", ["ef" * 32, None])
+def test_other_draws_are_refused_even_where_rounding_may_differ(
+    drawn: str | None, why: str, losses: dict[str, list[float]], save: Save, tmp_path: Path
+) -> None:
+    other = work(losses, "cd" * 32, drawn, **ROUNDING[why])
+    found = compared(save, tmp_path, work(drawn=DIGEST), vm=other)
+    assert ratio_of(found, "vm") is None
+    (refusal,) = (one for one in found.warnings if one.kind == "incomparable")
+    told = "drew other data, another order or another seed" if drawn else "recorded draws on one side alone"
+    assert f"no ratio is formed: {told}" in refusal.message
+    assert "one seed draws the same on every machine" in refusal.advice
+    assert answer(found)[-1] == f"Beside bare-metal, vm {told}."
+
+
+def test_other_draws_of_a_workload_that_the_seed_does_not_decide_are_named(save: Save, tmp_path: Path) -> None:
+    own = {"reproducible": False}
+    found = compared(save, tmp_path, work(drawn=DIGEST) | own, container=work(drawn="ef" * 32) | own)
+    assert ratio_of(found, "container") == pytest.approx(1.0)
+    assert found.groups[0].targets[1].differences == ("drew other data, another order or another seed",)
+
+
+PROOFS = {
+    ("equal draws", "near"): "drew the same data, order and seed and computed the same losses within 0.0990 % ",
+    ("equal draws", "as other seeds"): "drew the same data, order and seed and computed losses within 4.76 % ",
+    ("none", "near"): "computed the same losses within 0.0990 % ",
+    ("none", "as other seeds"): "computed losses within 4.76 % ",
+}
+
+
+@pytest.mark.parametrize(("draws", "losses"), PROOFS)
+def test_losses_prove_only_what_other_seeds_do_not_reach(draws: str, losses: str, save: Save, tmp_path: Path) -> None:
+    share = 1.000991 if losses == "near" else 1.05
+    drawn = [f"{block}" * 64 if draws == "equal draws" else None for block in range(2)]
+    for block, seed in enumerate((1.0, 1.04)):
+        save(block=block, seed=block, **work(scaled(seed), drawn=drawn[block]))
+        vm = work(scaled(seed * share), "cd" * 32, drawn[block], accelerator="kvm")
+        save(block=block, seed=block, target="vm", **vm)
+    found = compare(load([tmp_path / "run"]))
+    assert ratio_of(found, "vm") == pytest.approx(1.0), "both pass, by other words"
+    told = answer(found)[-1]
+    assert told.startswith(f"All targets {PROOFS[draws, losses]}(other accelerator; other seeds: 3.85 %)")
+    assert told.endswith("does not prove the same data, order or seed.") == (draws == "none" and losses != "near")
+
+
+def test_a_job_without_losses_and_weights_is_proven_by_its_draws(save: Save, tmp_path: Path) -> None:
+    messages = work({}, None, DIGEST)
+    assert answer(compared(save, tmp_path, messages, vm=messages))[-1] == (
+        "All targets drew the same data, order and seed."
+    )
+
+
+@pytest.mark.parametrize(("steps", "sentence"), [((100, 100), "All targets ended at the same step."), ((50, 100), "")])
+def test_a_command_that_ends_at_another_step_is_refused(
+    steps: tuple[int, int], sentence: str, save: Save, tmp_path: Path
+) -> None:
+    container, base = ({"steps": None, "timeline": None, "last_step": step} for step in steps)
+    found = compared(save, tmp_path, base, container=container, vm=base)
+    assert ratio_of(found, "vm") == pytest.approx(1.0)
+    assert (ratio_of(found, "container") is None) == (not sentence)
+    told = sentence or "Beside bare-metal, container ended at step 50 and not 100; vm ended at the same step."
+    assert answer(found)[-1] == told
+    advice = {one.advice for one in found.warnings if one.kind == "incomparable"}
+    assert all("print the last step at the end of the command" in text for text in advice)
+    assert bool(advice) == (not sentence)
+
+
+def test_two_trials_of_bare_metal_that_drew_other_data_agree_with_nothing(save: Save, tmp_path: Path) -> None:
+    for number in range(2):
+        save(replica=number, **work(drawn=f"{number}" * 64))
+    save(target="container", **work(drawn="0" * 64))
+    assert ratio_of(compare(load([tmp_path / "run"])), "container") is None
 
 
 def test_seeds_that_differ_have_nothing_to_compare() -> None:
@@ -234,7 +316,7 @@ def test_two_trials_agree_only_if_their_bits_do_or_rounding_may_differ(
     assert found == agreement(right, left, may_round=may_round), "neither side is the better one"
     known = [bool(one.losses or one.weights) for one in (left, right)]
     assert (found is None) == (not any(known))
-    if found and found.kind == "near":
+    if found and found.kind in ("near", "unproven"):
         assert may_round
         assert found.apart is not None
         assert found.apart <= TOLERANCE

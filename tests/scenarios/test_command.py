@@ -58,7 +58,7 @@ def test_the_throughput_is_the_median_of_what_a_pattern_finds_and_the_step_its_l
     measured = run(program, throughput=r"(?:step (?P<step>\d+).*: )?(?P<throughput>[\d.,]+) tokens/s")
     assert measured.throughput_per_s == 800
     assert measured.details["throughputs"] == [1200.5, 9, 800]
-    assert measured.details["steps"] == 30
+    assert measured.details["steps"] == measured.last_step == 30
 
 
 def test_of_lines_that_are_json_objects_the_keys_are_read_from_both_outputs(run: Run) -> None:
@@ -68,6 +68,7 @@ def test_of_lines_that_are_json_objects_the_keys_are_read_from_both_outputs(run:
     measured = run(program, throughput="json")
     assert measured.details["throughputs"] in ([5, 7], [7, 5])
     assert (measured.throughput_per_s, measured.details["steps"]) == (6, 1)
+    assert run("print(1)").last_step is None
 
 
 def test_the_command_has_the_jobs_environment_and_no_shell(run: Run, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from scenarios import distributed
 from scenarios.distributed import Distributed
+from scenarios.job import digest_of_ranks
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance, TurnTaker
 from suite.job.distributed import DistributedJob, check_memory, divided, instances_of
@@ -43,7 +44,7 @@ def worker(span_s: float) -> list[str]:
         event("measuring", 105.5, steps=3),
         event("measured", 105.5 + span_s),
         event("steps", 116.0, steps=STEPS, usage={}, weights_sha256=f"{span_s:064.0f}"),
-        event("done", 116.5, exchanged=EXCHANGED),
+        event("done", 116.5, exchanged=EXCHANGED, drawn=[f"{span_s:064.0f}"]),
     ]
 
 
@@ -79,6 +80,24 @@ def test_the_throughput_is_the_sum_of_the_workers_and_every_rank_is_recorded(
     assert [rank.sent_bytes for rank in measured.ranks] == [40, 40, 40]
     assert measured.ranks[1].compute_s == 4.0
     assert measured.weights_sha256 == f"{4:064}", "the steps and the weights are the first worker's"
+    assert measured.drawn_sha256 == digest_of_ranks([f"{4:064}", f"{8:064}"]), "each worker draws by itself"
+
+
+def test_a_split_gan_is_proven_by_the_weights_of_both_ranks(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    parts = DistributedJob(strategy="split", workers=2, servers=0, network="overlay", lab=LabSpec(nodes=2))
+    split = trial.with_job(scenario="distributed", distributed=parts, envelope=ENVELOPE)
+    split = split.model_copy(update={"instances": instances_of(parts, ENVELOPE)})
+    nodes = [scripted(*worker(4.0)), scripted(*worker(8.0))]
+    measured = Distributed().measure(split, instances(nodes), observer, nullcontext())
+    assert measured.weights_sha256 == digest_of_ranks([f"{4:064}", f"{8:064}"])
+
+
+def test_a_round_of_messages_is_one_of_all_workers(planned: Trial, observer: Any, scripted: Scripted) -> None:
+    rounds = planned.with_job(shares_batch=True)
+    nodes = [scripted(*SERVER), scripted(*worker(4.0)), scripted(*worker(8.0))]
+    measured = Distributed().measure(rounds, instances(nodes), observer, nullcontext())
+    assert measured.throughput_per_s == 2 * 3 / 4.0
+    assert (rounds.job.global_batch, planned.job.global_batch) == (2, 4)
 
 
 def test_each_rank_is_told_its_place_and_where_the_first_one_is(

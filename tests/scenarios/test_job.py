@@ -1,5 +1,6 @@
 """The job as the host sees it: what the worker says becomes a measurement, and every bad end one clear failure."""
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from scenarios.events import Transcript
-from scenarios.job import merged_environment, run_job, specification, worker_argv
+from scenarios.job import digest_of_ranks, merged_environment, run_job, specification, worker_argv
 from suite.errors import MeasurementError
 from suite.interfaces import Completed, Measurement, Node, Observer
 from suite.job.envelope import GIB, Envelope
@@ -119,9 +120,19 @@ def test_a_worker_of_an_image_of_before_that_says_nothing_of_it(
 
 
 def test_the_digest_of_the_weights_is_what_the_worker_says(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    steps = event("steps", 109.6, steps=STEPS, weights_sha256="ab" * 32)
-    measured = run_job(trial, scripted(*STORY[:8], steps, STORY[-1]), observer, nullcontext())
-    assert measured.weights_sha256 == "ab" * 32
+    steps = event("steps", 109.6, steps=STEPS, weights_sha256="ab" * 32, unfinished_s=0.5)
+    done = event("done", 109.75, drawn=["cd" * 32])
+    measured = run_job(trial, scripted(*STORY[:8], steps, done), observer, nullcontext())
+    assert (measured.weights_sha256, measured.drawn_sha256, measured.unfinished_s) == ("ab" * 32, "cd" * 32, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("digests", "combined"),
+    [([], None), (["ab"], "ab"), (["ab", None], None), ([None, None], None), (["ab", "cd"], "both"), (None, None)],
+)
+def test_the_digest_of_several_ranks_is_that_of_all_digests(digests: Any, combined: str | None) -> None:
+    both = hashlib.sha256(b"ab\ncd").hexdigest()
+    assert digest_of_ranks(digests) == (both if combined == "both" else combined)
 
 
 def test_a_usage_that_cannot_be_recorded_names_the_field(trial: Trial, observer: Any, scripted: Scripted) -> None:

@@ -79,7 +79,7 @@ def test_the_steps_of_a_training_aggressor_enclose_the_victim(
     assert sorted(done.heard_s) == done.heard_s
     assert done.before_per_s > 0
     assert one.environment.threads == 1
-    assert len(measured.weights_sha256) == 64, "the victim's"
+    assert len(measured.weights_sha256) == len(measured.drawn_sha256) == 64, "the victim's"
     assert not any(process.running() for process in there.processes)
 
 

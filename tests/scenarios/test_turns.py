@@ -68,7 +68,7 @@ def test_a_job_trains_in_bursts_and_measures_them_alone(
     assert measured.usage is not None
     assert measured.usage.cpu_s == pytest.approx(sum(turn.own_cpu_s for turn in turns))
     assert measured.usage.peak_memory_bytes is None, "the waiting is in it"
-    assert len(measured.weights_sha256 or "") == 64
+    assert len(measured.weights_sha256 or "") == len(measured.drawn_sha256 or "") == 64
 
 
 def test_it_is_launched_as_a_job_that_takes_no_turns(trial: Trial, in_turns: Trial, here: HereNode) -> None:

@@ -51,6 +51,7 @@ WHOLE = Job(
     workload_sha256="c" * 64,
     checkpoint="fsync",
     reproducible=False,
+    shares_batch=True,
     generate=7,
     keep_model="each",
     layers=Layers(

@@ -44,6 +44,9 @@ class Given:
     def prepared(self, images: torch.Tensor) -> torch.Tensor:
         return images
 
+    def taken_sha256(self) -> str:
+        return ""
+
     def close(self) -> None: ...
 
 

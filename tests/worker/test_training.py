@@ -5,7 +5,9 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from analysis.warnings.conditions import UNFINISHED_S
 from worker.data.batches import Batch, SyntheticBatches
 from worker.protocol import Events, JobError, kind_of
 from worker.spec import Spec, parse_spec
@@ -42,6 +45,9 @@ class Given:
 
     def prepared(self, images: torch.Tensor) -> torch.Tensor:
         return images
+
+    def taken_sha256(self) -> str:
+        return ""
 
     def close(self) -> None: ...
 
@@ -192,6 +198,45 @@ class Curious(Workload):
     def after_job(self, network: torch.nn.Module, steps_s: Sequence[float]) -> dict[str, float]:
         del network
         return {"count": len(steps_s)}
+
+
+class Hasty(FakeTrainer):
+    """Starts work in each step, and does not wait for it."""
+
+    def __init__(self, start: Callable[[], object]) -> None:
+        super().__init__(1.0)
+        self._start = start
+        self.started: list[object] = []
+
+    def step(self, samples: Samples, index: int) -> None:
+        super().step(samples, index)
+        self.started.append(self._start())
+
+
+def burn() -> None:
+    end_s = time.monotonic() + 1.5
+    while time.monotonic() < end_s:
+        pass
+
+
+UNFINISHED: dict[str, tuple[Callable[[], object], bool]] = {
+    "nothing": (lambda: None, False),
+    "a thread that computes": (lambda: threading.Thread(target=burn).start(), True),
+    "a thread that waits": (lambda: threading.Timer(1, lambda: None).start(), False),
+    "a process": (lambda: subprocess.Popen(["sleep", "1.5"]), True),
+    "a process that has ended": (lambda: subprocess.Popen(["true"]), False),
+}
+
+
+@pytest.mark.parametrize("started", UNFINISHED)
+def test_work_that_a_step_starts_and_nobody_waits_for_is_reported(started: str, parsed: Spec) -> None:
+    start, unfinished = UNFINISHED[started]
+    trainer = Hasty(start)
+    events = run_measure(replace(parsed, warmup_steps=1, steps=1), trainer)
+    for process in trainer.started:
+        if isinstance(process, subprocess.Popen):
+            process.wait()
+    assert (events[-1]["unfinished_s"] > UNFINISHED_S) == unfinished
 
 
 def test_a_workload_measures_metrics_of_its_own_by_step_and_by_job(
