@@ -280,8 +280,8 @@ def _measurement(ranks: Sequence[RankProcess], measured: Mapping[int, Measuremen
     batches = [first.number] if job.one_batch else list(measured)
     keeping = next((each for each in measured.values() if each.kept), measured[first.number])
     # The networks of a split GAN are on both ranks; workers of other strategies have the first one's weights.
-    split = job.distributed is not None and job.distributed.strategy == SPLIT
-    trained = list(measured.values()) if split else [measured[first.number]]
+    strategy = job.distributed and job.distributed.strategy
+    trained = measured.values() if strategy == SPLIT else [measured[first.number]]
     with recordable(first.job.argv):
         return measured[first.number].changed(
             kept=keeping.kept,
@@ -289,7 +289,7 @@ def _measurement(ranks: Sequence[RankProcess], measured: Mapping[int, Measuremen
             throughput_per_s=sum(measured[number].throughput_per_s or 0.0 for number in batches),
             weights_sha256=digest_of_ranks([each.weights_sha256 for each in trained]),
             drawn_sha256=digest_of_ranks([each.drawn_sha256 for each in measured.values()]),
-            unfinished_s=max((s for each in measured.values() if (s := each.unfinished_s) is not None), default=None),
+            unfinished_s=max(filter(None, (each.unfinished_s for each in measured.values())), default=None),
             # Every worker has the whole data set, as in the paper.
             data_use=data_use_of(first.job),
             ranks=[record_of(rank, measured.get(rank.number)) for rank in ranks],

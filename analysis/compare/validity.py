@@ -75,8 +75,7 @@ def assess(pairs: pd.DataFrame, switched: Collection[str] = ()) -> Assessment:
     """
     # Pairs are many, and the ways in which they differ few.
     both = [*(side for name in COLUMNS if name != "computed" for side in (name, f"{name}_base")), "other_work"]
-    differing = [agreed if agreed and agreed.kind == "other" else None for agreed in agreements(pairs)]
-    pairs = pairs.assign(other_work=[(agreed.text, agreed.rounded) if agreed else ("", True) for agreed in differing])
+    pairs = pairs.assign(other_work=pd.Series([*_other_work(pairs)], index=pairs.index, dtype=object))
     kinds = pairs.groupby(both, dropna=False, observed=True, sort=False).ngroup().to_numpy()
     found = [
         _assess(row, frozenset(switched))
@@ -93,11 +92,9 @@ def _assess(pair: dict[Any, Any], switched: frozenset[str]) -> tuple[str, str, t
     refused = [one.text for one in found if not one.group and not (native and one.name == _CAPABILITY)]
     named = [one for one in found if one.group]
     # What differs in settings or facts computes something else: one reason is enough.
-    text, rounded = pair["other_work"]
+    text, may_round = pair["other_work"]
     if text and not refused:
-        if (rounded or SEED_IS_NOT_ALL in pair["rounds_freely"]) and rounding(
-            pair["rounds_freely"], pair["facts"].text, pair["facts_base"].text
-        ):
+        if may_round:
             named.append(Difference("computed", text, "losses or weights"))
         else:
             refused.append(text)
@@ -162,6 +159,17 @@ def agreements(pairs: pd.DataFrame) -> Iterator[Agreement | None]:
     for own, base, freely, facts, its, seeds in zip(*(pairs[name] for name in names), seeds_apart, strict=True):
         may_round = own != base and bool(rounding(freely, facts.text, its.text))
         yield agreement(own, base, may_round=may_round, seeds_apart=None if math.isnan(seeds) else seeds)
+
+
+def _other_work(pairs: pd.DataFrame) -> Iterator[tuple[str, bool]]:
+    """Yield what other work the two sides of each pair did, empty for the same, and whether rounding may explain it."""
+    sides = zip(agreements(pairs), *(pairs[name] for name in ("rounds_freely", "facts", "facts_base")), strict=True)
+    for agreed, freely, facts, its in sides:
+        if agreed and agreed.kind == "other":
+            may_round = agreed.rounded or SEED_IS_NOT_ALL in freely
+            yield agreed.text, may_round and bool(rounding(freely, facts.text, its.text))
+        else:
+            yield "", False
 
 
 @lru_cache(maxsize=10_000)

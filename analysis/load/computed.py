@@ -134,28 +134,32 @@ def agreement(work: Computed, base: Computed, *, may_round: bool, seeds_apart: f
     if work.seed != base.seed or not (work.recorded or base.recorded):
         return None
     if work == base:
-        return Agreement(_strongest(work), drawn=bool(work.drawn))
-    if _CLASH in (work.drawn, base.drawn):
-        return Agreement("other", "did other work in one of two trials")
-    if work.last_step != base.last_step:
-        return Agreement("other", f"ended at step {work.last_step} and not {base.last_step}", rounded=False)
-    for name, mine, its in zip(("losses", "weights", "draws"), _digests(work), _digests(base), strict=True):
-        if bool(mine) != bool(its):
-            return Agreement("other", f"recorded {name} on one side alone", rounded=name != "draws")
-    if work.drawn != base.drawn:
-        return Agreement("other", "drew other data, another order or another seed", rounded=False)
+        return Agreement(_kind_of_equals(work), drawn=bool(work.drawn))
+    if other := _other_beyond_rounding(work, base):
+        return other
     apart = work.apart(base)
     if may_round and apart is not None and apart <= TOLERANCE:
-        near = apart == 0 or (seeds_apart is not None and apart <= FAR_BELOW * seeds_apart)
-        kind: Kind = "near" if near else "drawn" if work.drawn else "unproven"
-        return Agreement(kind, "", apart, seeds_apart, bool(work.drawn))
+        return Agreement(_kind_of_near(work, apart, seeds_apart or 0.0), "", apart, seeds_apart, bool(work.drawn))
     return Agreement("other", f"computed other {'weights' if work.losses == base.losses else 'losses'}", apart)
 
 
-def _digests(work: Computed) -> tuple[str, str, str]:
-    return work.losses, work.weights, work.drawn
+def _other_beyond_rounding(work: Computed, base: Computed) -> Agreement | None:
+    """Return how work differs apart from the bits of losses and weights; None if it does not."""
+    if work.last_step != base.last_step:
+        return Agreement("other", f"ended at step {work.last_step} and not {base.last_step}", rounded=False)
+    if _CLASH in (work.drawn, base.drawn):
+        return Agreement("other", "did other work in one of two trials")
+    for name in ("losses", "weights", "drawn"):
+        if bool(getattr(work, name)) != bool(getattr(base, name)):
+            named = "draws" if name == "drawn" else name
+            return Agreement("other", f"recorded {named} on one side alone", rounded=name != "drawn")
+    same = work.drawn == base.drawn
+    return None if same else Agreement("other", "drew other data, another order or another seed", rounded=False)
 
 
-def _strongest(work: Computed) -> Kind:
-    """Return the kind of agreement of two trials that did the same."""
+def _kind_of_equals(work: Computed) -> Kind:
     return "weights" if work.weights else "losses" if work.losses else "drawn" if work.drawn else "steps"
+
+
+def _kind_of_near(work: Computed, apart: float, seeds_apart: float) -> Kind:
+    return "near" if apart <= FAR_BELOW * seeds_apart else "drawn" if work.drawn else "unproven"

@@ -3,13 +3,13 @@
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TypeAlias
 
 from analysis.compare.results import Circumstances, ComparedJob, Comparison, Group, SameImage, SameWork, TargetSummary
-from analysis.load.computed import AGREEMENTS
+from analysis.load.computed import AGREEMENTS, Kind
 from analysis.load.metrics import METRICS
 from analysis.load.plans import plan_of
 from analysis.report.claim import OUTCOMES, Claim, direction, lower, on_hosts
@@ -123,29 +123,39 @@ def _generated(image: SameImage) -> str:
     return f"{images} from {weights} weights{apart}"
 
 
+_PROVEN: Mapping[Kind, str] = {
+    "weights": "computed the same weights, bit for bit",
+    "losses": "computed the same losses, bit for bit",
+    "drawn": "drew the same data, order and seed",
+    "steps": "ended at the same step",
+}
+_UNPROVEN = ", which does not prove the same data, order or seed"
+
+
 def _computed(alike: Sequence[SameWork]) -> str:
     """Return what arms of one kind of agreement computed."""
-    apart = max((one.apart for one in alike if one.apart is not None), default=None)
+    kind, apart = alike[0].kind, _extreme(max, (one.apart for one in alike))
     share = f"{number(apart * 100)} %" if apart else ""
+    if kind == "other":
+        return ", ".join(dict.fromkeys(one.text for one in alike)) + (f" ({share} apart)" if share else "")
+    return _PROVEN[kind] if kind in _PROVEN and apart is None else _near(alike, kind, share)
+
+
+def _near(alike: Sequence[SameWork], kind: Kind, share: str) -> str:
+    """Return what arms computed whose early losses are this share apart."""
+    drew = f"{_PROVEN['drawn']} and " if all(one.drawn for one in alike) else ""
     why = ", ".join(dict.fromkeys(one.rounding for one in alike))
-    nearest = min((one.seeds_apart for one in alike if one.seeds_apart is not None), default=None)
-    seeds = f"other seeds: {number(nearest * 100)} %" if nearest else "no other seed was measured"
-    drew = f"drew the same data, order and seed{' and ' if apart is not None else ''}"
-    match alike[0].kind:
-        case "near":
-            within = f" within {share} ({why}; {seeds})" if share else f" ({why})"
-            return f"{drew if all(one.drawn for one in alike) else ''}computed the same losses{within}"
-        case "drawn":
-            return f"{drew}computed losses within {share} ({why}; {seeds})" if apart else drew
-        case "unproven":
-            proof = "which does not prove the same data, order or seed"
-            return f"computed losses within {share} ({why}; {seeds}), {proof}"
-        case "steps":
-            return "ended at the same step"
-        case "other":
-            return ", ".join(dict.fromkeys(one.text for one in alike)) + (f" ({share} apart)" if share else "")
-        case kind:
-            return f"computed the same {kind}, bit for bit"
+    seeds = _extreme(min, (one.seeds_apart for one in alike))
+    spread = f"other seeds: {number(seeds * 100)} %" if seeds else "no other seed was measured"
+    within = f" within {share} ({why}; {spread})" if share else f" ({why})"
+    losses = "the same losses" if kind == "near" else "losses"
+    return f"{drew}computed {losses}{within}{_UNPROVEN if kind == 'unproven' else ''}"
+
+
+def _extreme(choose: Callable[[list[float]], float], shares: Iterable[float | None]) -> float | None:
+    """Return one of the shares that are known; None if none is."""
+    known = [share for share in shares if share is not None]
+    return choose(known) if known else None
 
 
 def _arms(alike: Sequence[_Arm], found: Sequence[_Arm]) -> str:

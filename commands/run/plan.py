@@ -35,6 +35,7 @@ from suite.plan import Plan
 from suite.registries import WORKLOADS
 from suite.request.request import OPTIONS
 from worker.data.sets import steps_of_epoch
+from worker.workloads.workload import Workload
 
 Note = Callable[[str], None]
 LEAST_BLOCKS_TO_WARM_UP = 3
@@ -236,8 +237,7 @@ def _job(common: _Common, model: str, turns: Alternating | None) -> Job:
         profile=asked.profile,
         recipe=asked.recipe,
         sizes=sizes,
-        reproducible=False if workload and not workload.reproducible else None,
-        shares_batch=True if workload and workload.communicates else None,
+        **_declared(workload),
         unit=scenario.unit(request, model),
         envelope=common.envelope,
         machines=resolved.machines.own if resolved.machines else (),
@@ -256,6 +256,14 @@ def _job(common: _Common, model: str, turns: Alternating | None) -> Job:
         turns=turns,
         **part,
     )
+
+
+def _declared(workload: Workload | None) -> dict[str, Any]:
+    """Return the fields of a job by which its workload departs from others."""
+    return {
+        "reproducible": False if workload and not workload.reproducible else None,
+        "shares_batch": True if workload and workload.communicates else None,
+    }
 
 
 def _reading(resolved: Resolved, model: str) -> dict[str, Any]:

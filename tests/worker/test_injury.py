@@ -42,6 +42,9 @@ class Ready:
     def prepared(self, images: torch.Tensor) -> torch.Tensor:
         return images
 
+    def taken_sha256(self) -> str:
+        return "taken"
+
     def close(self) -> None: ...
 
 
