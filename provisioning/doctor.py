@@ -14,7 +14,7 @@ from provisioning.cgroup import limits as cgroups
 from provisioning.engines.base import ContainerEngine, get_engine
 from provisioning.gpus import gpu_checks
 from provisioning.images import build
-from provisioning.images.image import current
+from provisioning.images.image import Image, build_command, current, images
 from provisioning.layers.userland import FIRST_USER, chroot_argv
 from provisioning.machines import accelerator
 from provisioning.machines.base import MachineProvider, get_provider
@@ -103,11 +103,14 @@ def _next_step(checks: Sequence[Check], measurable: Sequence[str], path_only: Se
     remedies = {check.kind: check.remedy for check in reversed(checks) if not check.usable and check.remedy}
     if "image" in remedies:
         return remedies["image"]
+    image = next((check for check in checks if check.kind == "image"), None)
+    taking = {"cuda": " --device cuda", "own": f" --image {image.evidence[:12]}"}.get(image.name, "") if image else ""
     if BASELINE in measurable and len(measurable) > 1:
-        return f"bench run {' '.join(f'--target {name}' for name in measurable)} --profile quick --blocks 20 --aa"
+        targets = " ".join(f"--target {name}" for name in measurable)
+        return f"bench run {targets}{taking} --profile quick --blocks 20 --aa"
     # The first missing target is the one with the fewest layers.
     smoke = " ".join(f"--target {name}" for name in (*measurable, *path_only))
-    return remedies.get("target", f"bench run {smoke} --profile smoke")
+    return remedies.get("target", f"bench run {smoke}{taking} --profile smoke")
 
 
 def examine_as_far_as_possible() -> list[Check]:
@@ -137,11 +140,21 @@ def examine() -> list[Check]:
     providers = [get_provider(name) for name in MACHINES if name not in failures[MACHINES.what]]
     engines = [get_engine(name) for name in ENGINES if name not in failures[ENGINES.what]]
     with local_node(tuple(sorted(os.sched_getaffinity(0))), None) as node:
-        checks = [*_host(node), *_tools(providers), _image(), *_accelerators()]
+        image, image_check = _image()
+        checks = [*_host(node), *_tools(providers), image_check, *_accelerators()]
         checks += [_tried("provider", member.name, partial(_version, MACHINES, member, node)) for member in providers]
         checks += [_tried("engine", member.name, partial(_version, ENGINES, member, node)) for member in engines]
         checks += [*(_check("gpu", *gpu) for gpu in gpu_checks()), *extensions]
-        return [*checks, *(_target(name, checks, node, providers) for name in TARGETS)]
+        return [*checks, *(_target(name, checks, node, image) for name in TARGETS)]
+
+
+def with_image(checks: Sequence[Check], image: Image) -> Sequence[Check]:
+    """Return the checks of ``examine`` as they are for targets of this image, which was found whole."""
+    if all(check.kind != "image" or check == _whole(image) for check in checks):
+        return checks
+    machine = [_whole(image) if check.kind == "image" else check for check in checks if check.kind != "target"]
+    with local_node((), None) as node:
+        return [*machine, *(_target(name, machine, node, image) for name in TARGETS)]
 
 
 def _check(kind: Kind, name: str, evidence: str, reason: str | None = None, remedy: str | None = None) -> Check:
@@ -189,14 +202,21 @@ def _tools(providers: Sequence[MachineProvider]) -> Iterator[Check]:
             yield _check("tool", tool, "not on PATH", f"{tool} is not installed", remedy)
 
 
-def _image() -> Check:
+def _image() -> tuple[Image | None, Check]:
+    """Return the image that a run takes, and its check: that for CPUs, else the newest."""
     try:
-        image = current()
+        every = images()
+        image = next((image for image in every if image.variant == "cpu"), None) or (every[0] if every else current())
         image.check()
     except BenchError as error:
-        return _check("image", "cpu", "none", error.message, error.remedy)
-    age = "" if build.built("cpu") else "; the recipe has changed since: bench image build makes the new one"
-    return _check("image", "cpu", f"{image.digest[:12]} of {image.created_at}{age}")
+        return None, _check("image", "cpu", "none", error.message, error.remedy)
+    return image, _whole(image)
+
+
+def _whole(image: Image) -> Check:
+    newer = image.variant != "own" and not build.built(image.variant)
+    age = f"; the recipe has changed since: {build_command(image.variant)} makes the new one" if newer else ""
+    return _check("image", image.variant, f"{image.digest[:12]} of {image.created_at}{age}")
 
 
 def _accelerators() -> Iterator[Check]:
@@ -218,17 +238,18 @@ def _tried(kind: Kind, name: str, attempt: Callable[[], str]) -> Check:
         return _check(kind, name, "tried", error.message, error.remedy)
 
 
-def _target(name: str, checks: Sequence[Check], node: LocalNode, providers: Sequence[MachineProvider]) -> Check:
+def _target(name: str, checks: Sequence[Check], node: LocalNode, image: Image | None) -> Check:
     """Return whether everything that the layers of the target need is there, and the substitute that it would have."""
     by_name = {(check.kind, check.name): check for check in checks}
-    if missing := next((check for check in _needs(name, by_name, providers) if not check.usable), None):
+    if missing := next((check for check in _needs(name, checks) if not check.usable), None):
         return _check("target", name, "something that it needs is missing", missing.reason, missing.remedy)
     substitute = None
     if name == BASELINE:
-        if os.geteuid() == 0:
+        if os.geteuid() == 0 and image:
+            argv = [*chroot_argv(str(image.tree), user=FIRST_USER), "true"]
 
             def enter() -> str:
-                node.run([*chroot_argv(str(current().tree), user=FIRST_USER), "true"])
+                node.run(argv)
                 return "the image's tree was entered"
 
             return _tried("target", name, enter)
@@ -238,10 +259,9 @@ def _target(name: str, checks: Sequence[Check], node: LocalNode, providers: Sequ
     return _check("target", name, "all that it needs is there").model_copy(update={"substitute": substitute})
 
 
-def _needs(
-    target: str, by_name: Mapping[tuple[Kind, str], Check], providers: Sequence[MachineProvider]
-) -> Iterator[Check]:
-    yield by_name["image", "cpu"]
+def _needs(target: str, checks: Sequence[Check]) -> Iterator[Check]:
+    by_name = {(check.kind, check.name): check for check in checks}
+    yield next(check for check in checks if check.kind == "image")
     yield by_name["tool", "taskset"]
     if target == BASELINE and os.geteuid() == 0:
         yield from (by_name["tool", tool] for tool in ("bwrap", "cgexec"))
@@ -254,7 +274,7 @@ def _needs(
                 *(by_name["tool", tool] for tool in (*member.tools, *member.local_tools)),
                 by_name["provider", member.name],
             )
-            for member in providers
+            for member in (get_provider(name) for kind, name in by_name if kind == "provider")
         ]
         # Those of the provider that lacks least: nothing, if it can be used.
         yield from min(needs, key=lambda checks: sum(not check.usable for check in checks))

@@ -83,6 +83,7 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
     if checks is None:
         note("checking this machine")
         checks = doctor.examine()
+    checks = doctor.with_image(checks, _image_of(request))
     targets = carried(request, checks, note)
     choices = choices_of(request, checks, targets, note)
     opener = opener_of(choices, scenario, targets)

@@ -129,11 +129,14 @@ class Image(BaseModel):
         return differences + [f"tree: {line}" for line in userland.differences(str(self.tree), everything=True)]
 
 
+def build_command(variant: str, source: str | None = None) -> str:
+    """Return the command that builds an image of the variant."""
+    return BUILD + {"cpu": "", "cuda": " --cuda", "own": f" --from {source}"}[variant]
+
+
 def broken(image: Image, how: str) -> RequestError:
-    how_built = {"cpu": "", "cuda": " --cuda", "own": f" --from {image.source}"}[image.variant]
-    return RequestError(
-        f"image {image.digest[:12]} is broken: {how}", remedy=f"build it again: {BUILD} --rebuild{how_built}"
-    )
+    command = build_command(image.variant, image.source)
+    return RequestError(f"image {image.digest[:12]} is broken: {how}", remedy=f"build it again: {command} --rebuild")
 
 
 def sha256(path: Path) -> str:
@@ -192,7 +195,7 @@ def current(variant: str = "cpu") -> Image:
     for image in images():
         if image.variant == variant:
             return image
-    raise RequestError(f"no {variant} image has been built", remedy=f"run: {BUILD}")
+    raise RequestError(f"no {variant} image has been built", remedy=f"run: {build_command(variant)}")
 
 
 def packages(tree: Path) -> dict[str, str]:

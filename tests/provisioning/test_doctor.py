@@ -1,16 +1,19 @@
 """The doctor and what other packages add."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from provisioning import doctor
-from provisioning.doctor import diagnose
+from provisioning.doctor import Check, diagnose, with_image
 from provisioning.engines.podman import PODMAN
+from provisioning.images.image import Image, current
+from provisioning.machines.base import get_provider
 from provisioning.nodes import LocalNode
-from suite.errors import BenchError
-from suite.registries import ENGINES
+from suite.errors import BenchError, RequestError
+from suite.registries import ENGINES, MACHINES
 from suite.targets import TARGETS
 
 
@@ -42,3 +45,50 @@ def test_the_doctor_answers_where_the_suites_folder_cannot_be_written_to(monkeyp
     found = diagnose(checks)
     assert found.absent == TARGETS
     assert "VIRTBENCH_HOME" in found.next_step
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
+    """A machine that lacks nothing but an image for CPUs."""
+    monkeypatch.setattr(doctor, "chroot_argv", lambda tree, **_: ["env", "--chdir", tree])
+    needed = {tool for name in MACHINES.own for tool in (*get_provider(name).tools, *get_provider(name).local_tools)}
+    names = {
+        "tool": sorted({*doctor.TOOLS, *needed}),
+        "provider": MACHINES.own,
+        "engine": ("runc",),
+        "accelerator": ("kvm",),
+    }
+    whole: list[Any] = [(kind, name) for kind, members in names.items() for name in members]
+    image = doctor._image()[1]
+    missing = {"usable": False, "evidence": "", "reason": image.reason, "remedy": image.remedy}
+    made = [Check(kind=kind, name=name, usable=True, evidence="seen") for kind, name in whole]
+    return [image, *made, *(Check(kind="target", name=name, **missing) for name in TARGETS)]
+
+
+@pytest.mark.parametrize("variant", ["cuda", "own"])
+def test_targets_are_held_against_the_image_that_a_run_takes(
+    checks: list[Check], make_image: Callable[..., Image], variant: str
+) -> None:
+    assert diagnose(checks).next_step == "run: bench image build"
+    image = make_image(variant=variant)
+    found = {check.name: check.usable for check in with_image(checks, image) if check.kind == "target"}
+    assert found == dict.fromkeys(TARGETS, True)
+
+
+@pytest.mark.parametrize(("variant", "taking"), [("cuda", "--device cuda"), ("own", "--image {}"), ("cpu", "vm ")])
+def test_the_only_image_of_a_machine_is_named_in_the_next_step(
+    checks: list[Check], make_image: Callable[..., Image], variant: str, taking: str
+) -> None:
+    image = make_image(variant=variant)
+    found, check = doctor._image()
+    assert (found, check.name, check.usable) == (image, variant, True)
+    step = diagnose(with_image(checks, image)).next_step
+    assert step.startswith("bench run --target bare-metal")
+    assert taking.format(image.digest[:12]) in step
+
+
+def test_a_missing_image_names_the_command_that_builds_it() -> None:
+    for variant, command in {"cpu": "run: bench image build", "cuda": "run: bench image build --cuda"}.items():
+        with pytest.raises(RequestError, match=f"no {variant} image has been built") as caught:
+            current(variant)
+        assert caught.value.remedy == command
