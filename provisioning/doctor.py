@@ -266,15 +266,13 @@ def _needs(target: str, checks: Sequence[Check]) -> Iterator[Check]:
     if target == BASELINE and os.geteuid() == 0:
         yield from (by_name["tool", tool] for tool in ("bwrap", "cgexec"))
     if target == "container":
-        engines = [check for (kind, _), check in by_name.items() if kind == "engine"]
-        yield min(engines, key=lambda check: not check.usable)
+        yield min((check for check in checks if check.kind == "engine"), key=lambda check: not check.usable)
     if target in VMS:
-        needs = [
-            (
-                *(by_name["tool", tool] for tool in (*member.tools, *member.local_tools)),
-                by_name["provider", member.name],
-            )
-            for member in (get_provider(name) for kind, name in by_name if kind == "provider")
-        ]
+        needs = [_needs_of(check, by_name) for check in checks if check.kind == "provider"]
         # Those of the provider that lacks least: nothing, if it can be used.
         yield from min(needs, key=lambda checks: sum(not check.usable for check in checks))
+
+
+def _needs_of(provider: Check, by_name: Mapping[tuple[Kind, str], Check]) -> list[Check]:
+    member = get_provider(provider.name)
+    return [*(by_name["tool", tool] for tool in (*member.tools, *member.local_tools)), provider]

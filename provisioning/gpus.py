@@ -1,22 +1,25 @@
-"""GPUs: what this machine has, and what a target must be given so that CUDA works in it.
+"""GPUs: those of a machine, and what a target is given so that CUDA works in it.
 
-Docker and Podman give GPUs by options of their own; bare metal and runc follow the Container Device Interface (CDI),
-whose specification NVIDIA's own tool writes.
+A target gets device files and one directory with the driver's libraries, which are not in the image: they fit the
+kernel's module. They are mounted below /run, which is memory in every target, so that the tree stays as it is.
 """
 
+import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
-from provisioning.cgroup.counters import read
-from suite.errors import RequestError
+from suite.errors import BenchError, RequestError, option
 from suite.interfaces import Node
 
-DEVICES = Path("/sys/bus/pci/devices")
-NVIDIA = "0x10de"
-DISPLAY_CLASSES = ("0x0300", "0x0302")
+DRIVER = "/run/nvidia"
+"""The place of the driver's libraries in a target."""
+CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+TOOLS = "/dev/nvidia-uvm-tools"
+NO_DRIVER = "install NVIDIA's driver; none is needed unless you use GPUs"
 
 Found = tuple[str, str, str | None, str | None]
 """The name, the evidence, and for a refusal its reason and remedy, as in ``doctor.Check``."""
@@ -33,93 +36,138 @@ class DeviceNode:
 
 @dataclass(frozen=True)
 class Edits:
-    """Devices, read-only mounts (source, target) and variables that a GPU needs."""
+    """What a target needs for its GPUs: devices, read-only mounts (source, target), and variables of the worker."""
 
     devices: tuple[DeviceNode, ...] = ()
     mounts: tuple[tuple[str, str], ...] = ()
-    env: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, object] = field(default_factory=dict)
+    """The GPUs as fields of ``records.Environment``, against which those that the worker reports are held."""
 
 
 NO_EDITS = Edits()
 
 
-def cdi_edits(specification: dict[str, Any], gpus: tuple[str, ...], numbers: Callable[[str], tuple[int, int]]) -> Edits:
-    """Return the edits of a CDI specification for the named GPUs: ``containerEdits`` of the whole and of each device.
+@dataclass(frozen=True)
+class Card:
+    """A GPU of a machine, or an instance of one by MIG, as NVML shows it."""
 
-    ``numbers`` gives a device's major and minor. Raises RequestError for a GPU that the specification does not have.
+    index: str
+    """``0``; ``0:1`` for the second instance of that GPU."""
+    name: str = "unknown"
+    driver: str | None = None
+    uuid: str | None = None
+    capability: Sequence[int] = ()
+    pci_address: str | None = None
+    memory_bytes: int | None = None
+    devices: Sequence[str] = ()
+    fault: str | None = None
+    """The reason why nothing can be computed on it."""
+
+    def is_named(self, word: str) -> bool:
+        """Return whether the word is its index, its UUID, or the beginning of that, as CUDA takes it."""
+        return word == self.index or (word[:1] in "GM" and str(self.uuid).startswith(word))
+
+    @property
+    def driver_branch(self) -> int:
+        """Return the first number of the driver's version; 0 if it is unknown."""
+        return int((self.driver or "0").partition(".")[0])
+
+    @property
+    def fact(self) -> dict[str, object]:
+        """Return the card as fields of ``records.Gpu``."""
+        capability = ".".join(map(str, self.capability)) or None
+        names = ("name", "memory_bytes", "driver", "uuid", "pci_address")
+        return {"capability": capability, **{name: getattr(self, name) for name in names}}
+
+
+def examined(node: Node | None = None, libraries: str = "") -> tuple[list[Card], str | None, str | None]:
+    """Return the GPUs of a machine, why there are none, and the directory of the driver's libraries below a parent.
+
+    None is this machine; ``libraries`` is the parent, empty for no libraries.
     """
-    devices = {device["name"]: device for device in specification.get("devices", [])}
-    if missing := [gpu for gpu in gpus if gpu not in devices]:
-        available = ", ".join(sorted(devices)) or "none"
-        raise RequestError(f"no GPU {', '.join(missing)}", remedy=f"this host has: {available}")
-    parts = [specification.get("containerEdits", {}), *(devices[gpu].get("containerEdits", {}) for gpu in gpus)]
-    paths = {node["path"]: None for part in parts for node in part.get("deviceNodes", [])}
-    mounts = {(m["hostPath"], m["containerPath"]): None for part in parts for m in part.get("mounts", [])}
-    env = dict(pair.split("=", 1) for part in parts for pair in part.get("env", []))
-    return Edits(tuple(DeviceNode(path, *numbers(path)) for path in paths), tuple(mounts), env)
-
-
-def edits_for(node: Node, gpus: tuple[str, ...]) -> Edits:
-    """Ask NVIDIA's own tool on the node. Raises RequestError when it is not there or the GPU is not."""
-    if not gpus:
-        return NO_EDITS
-    answer = node.run(["nvidia-ctk", "--quiet", "cdi", "generate", "--format=json"], check=False)
-    if answer.returncode:
-        raise RequestError(
-            "GPUs were asked for, and nvidia-ctk cannot describe them",
-            remedy="install the NVIDIA driver and the NVIDIA container toolkit, then see: bench doctor",
-        )
-
-    def numbers(path: str) -> tuple[int, int]:
-        major, minor = node.run(["stat", "--format=%t %T", "--", path]).stdout.split()
-        return int(major, 16), int(minor, 16)
-
-    return cdi_edits(json.loads(answer.stdout), gpus, numbers)
-
-
-def gpu_checks() -> Iterator[Found]:
-    """Yield what NVML says and, for each GPU on the bus, whether a VM could have it."""
-    yield _nvml()
-    for device in sorted(DEVICES.glob("*")):
-        if read(device / "vendor") == NVIDIA and read(device / "class")[:6] in DISPLAY_CLASSES:
-            yield passthrough(device)
-
-
-def _nvml() -> Found:
     # Here and not above: it takes longer to import than what else this module is imported for takes.
     import pynvml
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return "nvml", "asked", f"no NVIDIA driver answers: {error}", "none is needed unless you ask for GPUs"
-    try:
-        driver = pynvml.nvmlSystemGetDriverVersion()
-        count = pynvml.nvmlDeviceGetCount()
-        names = [pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
-    finally:
-        pynvml.nvmlShutdown()
-    return "nvml", f"driver {driver}: {', '.join(names) or 'no GPU'}", None, None
+    from provisioning import gpu_driver
+
+    if node is None or node.local:
+        answer: dict[str, Any] = gpu_driver.answer(libraries)
+    else:
+        found_in_it = "import sys; sys.modules['pynvml'] = sys.modules['__main__']"
+        program = "\n".join((inspect.getsource(pynvml), found_in_it, inspect.getsource(gpu_driver)))
+        answer = json.loads(node.run(["python3", "-I", "-", libraries], stdin=program.encode()).stdout)
+    return [Card(**card) for card in answer["cards"]], answer["error"], answer["libraries"]
 
 
-def passthrough(device: Path) -> Found:
-    """Return whether a VM could have the device by VFIO: an IOMMU group without strangers, and the driver vfio-pci."""
-    name = f"passthrough {device.name}"
-    link = device / "driver"
-    driver = link.resolve().name if link.exists() else "none"
-    group = device / "iommu_group"
-    if not group.exists():
-        remedy = "switch the IOMMU on in the firmware and the kernel (intel_iommu=on or amd_iommu=on)"
-        return name, f"driver {driver}", "it is in no IOMMU group", remedy
-    members = sorted(path.name for path in (group / "devices").glob("*"))
-    evidence = f"driver {driver}, IOMMU group {group.resolve().name}: {', '.join(members)}"
-    # Functions of the same card (its audio, its USB) go with it; bridges are not handed over.
-    card = device.name.rpartition(".")[0]
-    foreign = [member for member in members if not member.startswith(card)]
-    strangers = [member for member in foreign if not read(group / "devices" / member / "class").startswith("0x0604")]
-    if strangers:
-        return name, evidence, f"shares its IOMMU group with {', '.join(strangers)}", "use another slot"
-    if driver != "vfio-pci":
-        remedy = f"bind it: driverctl set-override {device.name} vfio-pci"
-        return name, evidence, f"its driver is {driver}", remedy
-    return name, evidence, None, None
+def chosen(cards: Sequence[Card], words: Sequence[str]) -> tuple[Card, ...]:
+    """Return the cards that these words name: an index, a UUID or its beginning. Raises RequestError for any other."""
+    return tuple(_chosen(cards, word) for word in words)
+
+
+def _chosen(cards: Sequence[Card], word: str) -> Card:
+    named = [card for card in cards if card.is_named(word)]
+    usable = [card for card in cards if not card.fault]
+    remedy = f"this machine has: {', '.join(f'{card.index} ({card.uuid})' for card in usable) or 'none'}"
+    if len(named) != 1:
+        raise RequestError(f"{option('gpus')}: {'several GPUs are' if named else 'no GPU is'} {word}", remedy=remedy)
+    if named[0].fault or not named[0].uuid:
+        raise RequestError(f"{option('gpus')} {word}: {named[0].fault or 'it has no UUID'}", remedy=remedy)
+    return named[0]
+
+
+def edits_for(node: Node, gpus: Sequence[str], place: str | None = DRIVER) -> Edits:
+    """Return what a target over the node needs for these GPUs. Raises RequestError for what is missing there.
+
+    The libraries are at ``place`` in the target; None for a target that sees those of the node.
+    """
+    if not gpus:
+        return NO_EDITS
+    image = PurePath(node.userland or "/tree").parent
+    cards, error, libraries = examined(node, str(image / "driver"))
+    if error or libraries is None:
+        raise RequestError(f"{node.name}: {error or 'libcuda.so.1 is not there'}", remedy=NO_DRIVER)
+    given = chosen(cards, gpus)
+    variables = {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(str(card.uuid) for card in given),
+        # Triton finds libcuda by its own variable, or by the loader's cache, which is the image's.
+        **dict.fromkeys(("LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH"), place or libraries),
+    }
+    mounts = ((libraries, place),) if place else ()
+    return Edits(_devices_of(node, given), mounts, variables, {"gpus": [card.fact for card in given]})
+
+
+def _devices_of(node: Node, cards: Sequence[Card]) -> tuple[DeviceNode, ...]:
+    """Return the device files of these GPUs and of the driver. Raises RequestError for one that is missing."""
+    paths = dict.fromkeys((*CONTROL, TOOLS, *(path for card in cards for path in card.devices)))
+    devices = _device_nodes(node, paths)
+    if CONTROL[1] not in devices:
+        # Its module is loaded by the first program of root that computes; the confined user of a target could not.
+        with suppress(BenchError):  # it is not installed
+            node.run(["nvidia-modprobe", "-c0", "-u"], check=False)
+        devices = _device_nodes(node, paths)
+    if missing := [path for path in paths if path not in devices and path != TOOLS]:
+        raise RequestError(
+            f"{node.name}: {', '.join(missing)} is missing", remedy="run as root: nvidia-modprobe -c0 -u, or nvidia-smi"
+        )
+    return tuple(devices.values())
+
+
+def _device_nodes(node: Node, paths: Iterable[str]) -> dict[str, DeviceNode]:
+    """Return the character devices that are there, by path."""
+    lines = node.run(["stat", "--format=%n %t %T", "--", *paths], check=False).stdout.splitlines()
+    return {path: DeviceNode(path, int(major, 16), int(minor, 16)) for path, major, minor in map(str.split, lines)}
+
+
+def gpu_checks() -> Iterator[Found]:
+    """Yield what NVML shows, and each GPU that cannot be used."""
+    cards, error, _ = examined()
+    if error:
+        yield "nvml", "asked", error, NO_DRIVER
+        return
+    names = ", ".join(f"{card.index}: {card.name}" for card in cards if not card.fault)
+    yield "nvml", f"driver {cards[0].driver if cards else 'without a GPU'}: {names or 'no GPU'}", None, None
+    for card in cards:
+        if card.fault:
+            yield f"gpu {card.index}", card.name, card.fault, "name others with --gpus; a lost GPU needs a reset"

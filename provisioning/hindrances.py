@@ -50,8 +50,6 @@ def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterato
     if properties.bound_tree and engine.rootfs == "directory":
         yield f"{engine.name} runs the tree in place already"
     yield from _hindrances_of_machines(properties, choices)
-    if properties.microvm and choices.vfio:
-        yield "devices are passed through by PCI, which a microvm lacks"
     if properties.huge_pages and recipe == "tuned":
         yield "the tuned recipe has them already"
     limits = ("pinned", "memory_limited", "confined", "cpu_share", *DISK_LIMITS.values())
@@ -65,6 +63,8 @@ def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterato
 def _hindrances_of_machines(properties: Properties, choices: Choices) -> Iterator[str]:
     if choices.inventory and properties.data_in_layer:
         yield "data is laid into layers on this machine only"
+    if choices.gpus and properties.engine and not choices.engine_of(properties).takes_gpus:
+        yield f"{properties.engine} takes no GPUs"
     of_guests = properties.provider or properties.virtiofs or properties.microvm or not properties.direct_io
     if choices.own_vms and of_guests:
         yield "the suite boots no virtual machine"

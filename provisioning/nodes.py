@@ -32,6 +32,7 @@ class LocalNode:
     data: str | None = None
     backing: Node | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
     directory: str = "/"
     """The working directory of its processes. Some drop files there (conmon, when a container runs out of memory)."""
@@ -105,12 +106,14 @@ class WrappedNode:
     backing: Node | None = None
     python: tuple[str, str] = IMAGE_PYTHON
     facts: Mapping[str, object] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
     host_processes: HostProcesses | None = None
     """None if the layer adds nothing on this machine: it is in a guest, or one process that carries the token."""
 
     def __post_init__(self) -> None:
         self.facts = {**self.parent.facts, **self.facts}
+        self.variables = {**self.parent.variables, **self.variables}
         self.substitutes = (*self.parent.substitutes, *self.substitutes)
         self.backing = self.backing or self.parent.backing
 

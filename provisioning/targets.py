@@ -13,7 +13,6 @@ from provisioning.layers.vm import VmLayer
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import DEFAULT_PROVIDER, GuestSpec, MachineProvider, get_provider
 from provisioning.volumes import Volume
-from suite.errors import RequestError, option
 from suite.interfaces import Layer
 from suite.inventory import Inventory
 from suite.job.envelope import Envelope
@@ -30,7 +29,7 @@ class Choices:
     engine: str
     accelerator: Accelerator
     gpus: tuple[str, ...] = ()
-    vfio: tuple[str, ...] = ()
+    """The UUIDs of GPUs of this machine; of machines of an inventory the words that name them there."""
     inventory: Inventory | None = None
     """The machines, in place of this one. Pods are opened from this one all the same."""
     provider: str = DEFAULT_PROVIDER
@@ -101,7 +100,6 @@ class Choices:
             oci_runtime=self.oci_runtime,
             gpus=",".join(self.gpus) or None,
             provider=self.provider if self.provider != DEFAULT_PROVIDER else None,
-            vfio=",".join(self.vfio) or None,
             confinement="user" if enters_tree(self.inventory) else None,
             **{name: self.engine_options[name] for name in Layers.model_fields if name in self.engine_options},
         )
@@ -109,16 +107,9 @@ class Choices:
     def of_instance(self, number: int, count: int) -> "Choices":
         """Return the choices for one of several instances, with its share of the GPUs.
 
-        If there are fewer GPUs than instances, all instances share them, as the user has set them up (MPS, MIG).
-        Raises RequestError for too few passed-through GPUs, which cannot be shared.
+        If there are fewer GPUs than instances, all instances share them in turns of time.
         """
-        if self.vfio and len(self.vfio) < count:
-            raise RequestError(
-                f"{option('vfio')} names {len(self.vfio)} GPUs, and {count} virtual machines need one each: a GPU that "
-                "is passed through belongs to one machine",
-                remedy=f"name {count}, or leave out the targets with a VM",
-            )
-        return replace(self, gpus=_share(self.gpus, number, count), vfio=_share(self.vfio, number, count))
+        return replace(self, gpus=_share(self.gpus, number, count))
 
 
 def _share(devices: tuple[str, ...], number: int, count: int) -> tuple[str, ...]:
@@ -136,7 +127,7 @@ def layers(
 ) -> list[Layer]:
     """Return the stack of a target, from the machine upwards."""
     engine = choices.engine_of(properties)
-    guest = GuestSpec(choices.image, choices.accelerator, envelope, choices.vfio, volume=volume, properties=properties)
+    guest = GuestSpec(choices.image, choices.accelerator, envelope, volume=volume, properties=properties)
     vm = VmLayer(choices.provider_of(properties), guest)
     store = engine.guest_store.file if engine.guest_store else None
     writable = volume is not None and volume.writable
@@ -172,7 +163,7 @@ def bare_metal(
     """Return the image's tree entered in place; without root the suite's own environment, named as a substitute."""
     if enters_tree(choices.inventory):
         return UserlandLayer(envelope, choices.gpus, properties, writable)
-    return OwnEnvironmentLayer(envelope)
+    return OwnEnvironmentLayer(envelope, choices.gpus)
 
 
 def enters_tree(inventory: Inventory | None) -> bool:

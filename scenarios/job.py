@@ -50,7 +50,13 @@ def worker_argv(node: Node, trial: Trial) -> list[str]:
     beside = trial.job.loading or trial.job.distributed or trial.job.sharing
     waiting = {"OMP_WAIT_POLICY": "passive"} if beside else {}
     variables = clean_environment(
-        trial.job.envelope.threads, trial.job.recipe, PYTHONPATH=python_path, **caps, **pages, **waiting
+        trial.job.envelope.threads,
+        trial.job.recipe,
+        PYTHONPATH=python_path,
+        **caps,
+        **pages,
+        **waiting,
+        **node.variables,
     )
     return [*variables, interpreter, "-m", "worker"]
 
@@ -319,8 +325,28 @@ def merged_environment(
 ) -> Environment:
     """Return what the job saw, completed by the attestation, and by the layers' facts where the inside sees nothing."""
     merged = dict(facts)
+    check_gpus(facts.get("gpus"), said.get("gpus"))
     for seen in (attested, said):
         merged.update((name, value) for name, value in seen.items() if value is not None)
     if facts.get("seccomp") == "sentry":  # which shows its containers no filter
         merged["seccomp"] = "sentry"
     return Environment.model_validate(merged)
+
+
+def check_gpus(chosen: object, reported: object) -> None:
+    """Raise MeasurementError unless a job reports the GPUs that were chosen for it, in their order, or none at all.
+
+    Of an instance by MIG, CUDA may show the UUID of the whole GPU.
+    """
+    if not (isinstance(chosen, list) and isinstance(reported, list)):
+        return
+    by_place = any(str(gpu["uuid"]).startswith("MIG-") for gpu in chosen) or not all(
+        gpu.get("uuid") for gpu in reported
+    )
+    wanted, used = ([gpu["pci_address" if by_place else "uuid"] for gpu in gpus] for gpus in (chosen, reported))
+    if wanted != used:
+        raise MeasurementError(
+            f"the worker computes on {', '.join(used) or 'no GPU'} instead of {', '.join(wanted)}",
+            kind="device",
+            remedy="check that nothing in the image sets CUDA_VISIBLE_DEVICES",
+        )

@@ -36,6 +36,8 @@ class FactRule:
             return first is second or self.lenient
         if self.counts:
             first, second = self.counts(first), self.counts(second)
+        if isinstance(first, list) and isinstance(second, list):
+            return len(first) == len(second) and all(map(self.agree, first, second))
         if not self.tolerance:
             return bool(first == second)
         return bool(abs(first - second) <= self.tolerance * min(abs(first), abs(second)))

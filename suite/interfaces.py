@@ -113,6 +113,8 @@ class Node(Protocol):
     """Whether its commands act on this machine's own kernel, so that the ledger must know what they create."""
     facts: Mapping[str, object]
     """Facts that the layers below know and the inside cannot see: fields of ``records.Environment``."""
+    variables: Mapping[str, str]
+    """Variables that a job needs here: those of its GPUs."""
     substitutes: tuple[str, ...]
     """The substitutes that the layers below had to use, such as ``accelerator:tcg``."""
 

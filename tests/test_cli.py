@@ -300,8 +300,7 @@ AGGRESSIVE = ("--scenario", "shared", "--memory", "2G", "--cpus", "0-1", "--aggr
     ("words", "said"),
     [
         (("--image-px", "16"), "resnet50 cannot take images of 16 px"),
-        (("--gpus", "0,x"), "--gpus: 'x' is not a GPU index"),
-        (("--vfio", "01:00.0"), "--vfio: '01:00.0' is not a PCI address"),
+        (("--gpus", "0,x"), "--gpus: 'x' is not an index or UUID of a GPU"),
         (("--device", "cuda"), "nvml is not there"),
         (("--until", "2%", "--blocks", "3"), "exclude each other"),
         (("--until", "200%"), "is not a share"),

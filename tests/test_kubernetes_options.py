@@ -83,7 +83,6 @@ def test_an_engine_that_chooses_no_cpus_leaves_the_envelope_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("given", "targets", "said"),
     [
-        ({"device": "cuda"}, ("container",), "--device cuda"),
         ({"cpus": "0-1"}, ("container",), "--cpus 0-1"),
     ],
 )

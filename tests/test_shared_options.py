@@ -76,21 +76,15 @@ def test_bare_metal_alone_shares_what_there_is_and_says_so() -> None:
         check_shares(narrow, ["bare-metal"], pytest.fail, bare_metal_cpus="equal")
 
 
-def choices(gpus: tuple[str, ...] = (), vfio: tuple[str, ...] = ()) -> Choices:
+def choices(gpus: tuple[str, ...] = ()) -> Choices:
     image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
-    return Choices(image, "runc", "kvm", gpus, vfio)
+    return Choices(image, "runc", "kvm", gpus)
 
 
 def test_each_instance_has_gpus_of_its_own_where_there_are_enough_and_else_they_are_shared() -> None:
     assert [choices(("0", "1")).of_instance(number, 2).gpus for number in range(2)] == [("0",), ("1",)]
     assert [choices(("0",)).of_instance(number, 2).gpus for number in range(2)] == [("0",), ("0",)]
     assert choices().of_instance(1, 2).gpus == ()
-
-
-def test_a_gpu_that_is_passed_through_cannot_be_in_two_machines() -> None:
-    assert choices(vfio=("a", "b")).of_instance(1, 2).vfio == ("b",)
-    with pytest.raises(RequestError, match="names 1 GPUs, and 2 virtual machines need one each"):
-        choices(vfio=("a",)).of_instance(0, 2)
 
 
 def test_the_command_that_makes_a_plan_again_names_its_aggressors() -> None:

@@ -46,7 +46,6 @@ def test_turns_have_defaults_and_can_be_stated() -> None:
             "and --inventory exclude each other: its machines hold",
         ),
         ({"device": "cuda", "devices": 2, "parallel": "ddp"}, "and --parallel ddp exclude each other: its ranks"),
-        ({"vfio": "0000:01:00.0"}, "and --vfio exclude each other: such a GPU belongs to one instance"),
         ({"rounds": 0}, "--rounds 0"),
         ({"design": "duet"}, "--design 'duet' is unknown"),
     ],

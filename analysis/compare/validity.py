@@ -37,7 +37,7 @@ them: its caches are its own, and libraries choose the blocks of their sums by t
 _BESIDE = ("host/", "aggressor ")
 """The beginnings of facts that are of no process that trains."""
 _MEMORY, _EXACT = FactRule(tolerance=MEMORY_TOLERANCE), FactRule()
-_FACTS = {"memory_bytes": _MEMORY, "*/memory_bytes": _MEMORY}
+_FACTS = {f"{place}{name}": _MEMORY for name in ("memory_bytes", "gpus.memory_bytes") for place in ("", "*/")}
 _MOST_VALUES = 3
 """Values of a fact that are all named where it changed; of more the first and the last."""
 

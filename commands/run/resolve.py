@@ -1,14 +1,17 @@
 """Resolve a request with the facts of this machine, or of those of an inventory. Nothing is started."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from commands.run.inventory import InventoryMachines, machines_of, machines_of_targets
+from commands.run.validate import check_gpus
 from provisioning import data_device, doctor
 from provisioning.doctor import Check
 from provisioning.engines.base import default_engine, get_engine
 from provisioning.engines.kubernetes import nodes_of
+from provisioning.gpus import Card, chosen, examined
 from provisioning.images import image as images
 from provisioning.images.image import Image
 from provisioning.machines.accelerator import Accelerator
@@ -23,10 +26,10 @@ from suite.interfaces import TurnScenario
 from suite.job.datasets import Dataset
 from suite.job.profiles import PROFILES, Profile
 from suite.registries import WORKLOADS
-from suite.request.parts import gpu_indices, pci_addresses
+from suite.request.parts import gpu_words
 from suite.request.request import OPTIONS, RunRequest
 from suite.request.scenario import PlannedScenario, scenario_of
-from suite.targets import BASELINE, TARGETS
+from suite.targets import BASELINE, TARGETS, VMS
 
 Note = Callable[[str], None]
 
@@ -76,7 +79,11 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
                 # The doctor knows what this machine carries, and nothing but pods is opened from it.
                 pods = choices_of(request, (), request.targets.target, note)
             machines = machines_of_targets(request, path, image, dataset, pods, note)
-        choices = replace(pods, inventory=machines.inventory) if pods else machines.choices(image, _gpus_of(request))
+        choices = (
+            replace(pods, inventory=machines.inventory)
+            if pods
+            else machines.choices(image, _gpus_there(request, image))
+        )
         targets = machines.targets
         opener = opener_of(choices, scenario, targets)
         return Resolved(request, scenario, models, targets, choices, data, dataset, opener, machines)
@@ -149,6 +156,10 @@ def carried(request: RunRequest, checks: Sequence[Check], note: Note) -> tuple[s
         why, remedy = f"the image of the guests has no {missing}", "leave it out, or use podman or runc as they are"
         unusable = {"usable": False, "reason": why, "remedy": remedy}
         by_name["container-vm"] = by_name["container-vm"].model_copy(update=unusable)
+    if request.gpus.device == "cuda":
+        why, remedy = "virtual machines with GPUs are not supported yet", "leave vm and container-vm out"
+        unusable = {"usable": False, "reason": why, "remedy": remedy}
+        by_name |= {name: by_name[name].model_copy(update=unusable) for name in VMS}
     everything = set(targets) == set(TARGETS)
     found = []
     for target in targets:
@@ -178,7 +189,6 @@ def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
         accel, why = get_provider(request.targets.provider).choose_accelerator(request.targets.accel)
         note(f"VMs run under {accel}: {why}")
     _refuse_cuda(request, checks)
-    vfio = pci_addresses(request.gpus.vfio) if request.gpus.vfio else ()
     image, provider = _image_of(request), request.targets.provider
     nodes = nodes_of(options["node"]) if "node" in options else {}
     options |= {"node": nodes["container"]} if nodes else {}
@@ -186,8 +196,7 @@ def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
         image,
         engine,
         accel,
-        _gpus_of(request),
-        vfio,
+        tuple(str(card.uuid) for card in _cards_of(request, image)),
         provider=provider,
         engine_options=options,
         oci_runtime=request.targets.oci_runtime,
@@ -211,7 +220,7 @@ def _engine_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
 
 def _refuse_cuda(request: RunRequest, checks: Sequence[Check]) -> None:
     missing = next((check for check in checks if check.name == "nvml" and not check.usable), None)
-    if missing and request.gpus.device == "cuda" and not request.gpus.vfio:
+    if missing and request.gpus.device == "cuda":
         raise RequestError(
             f"{option('device')} cuda: {missing.reason}",
             remedy=f"install NVIDIA's driver, or use {option('device')} cpu",
@@ -228,8 +237,29 @@ def _image_of(request: RunRequest) -> Image:
     return image
 
 
-def _gpus_of(request: RunRequest) -> tuple[str, ...]:
-    return gpu_indices(request.gpus.gpus) if request.gpus.gpus else ()
+def _cards_of(request: RunRequest, image: Image) -> tuple[Card, ...]:
+    """Return the GPUs of this machine that the request names, else those of CUDA_VISIBLE_DEVICES, else the first.
+
+    Raises RequestError for GPUs that are not there, or on which the image's torch cannot compute.
+    """
+    if request.gpus.device == "cpu":
+        return ()
+    cards, _, _ = examined()
+    words = request.gpus.gpus or os.environ.get("CUDA_VISIBLE_DEVICES")
+    usable = [card for card in cards if not card.fault]
+    first = tuple(usable[: request.gpus.devices or 1])
+    given = first if words is None else chosen(cards, gpu_words(words) if words else ())
+    check_gpus(request, image, given)
+    return given
+
+
+def _gpus_there(request: RunRequest, image: Image) -> tuple[str, ...]:
+    """Return the words that name GPUs on machines of an inventory. Raises RequestError as ``_cards_of`` does."""
+    if request.gpus.device == "cpu":
+        return ()
+    words = gpu_words(request.gpus.gpus or ",".join(map(str, range(request.gpus.devices or 1))))
+    check_gpus(request, image, [Card(word) for word in words])
+    return words
 
 
 def data_of(request: RunRequest, scenario: PlannedScenario, note: Note) -> tuple[str, Dataset | None]:

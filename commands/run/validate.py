@@ -1,10 +1,14 @@
 """Refuse contradictions of a resolved request, ablations that switch nothing, and turns that cannot be taken."""
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from provisioning.engines.base import get_engine
+from provisioning.gpus import Card
 from provisioning.hindrances import refuse_ablation
+from provisioning.images.image import Image, build_command
 from provisioning.targets import Choices, booted
 from suite.errors import RequestError, option, spelled
 from suite.interfaces import TurnScenario
@@ -74,7 +78,6 @@ def check_engine(request: RunRequest, choices: Choices, targets: tuple[str, ...]
     leave = f"leave one of them out, or use {option('engine')} podman"
     asked = [
         (set(targets) >= VMS, f"{option('target')} vm and container-vm, which is another machine", leave),
-        (request.gpus.device != "cpu", f"{option('device')} {request.gpus.device}", leave),
         (bool(request.data.data_disk), str(option("data_disk")), leave),
         (
             not re.fullmatch("[0-9]+", cpus),
@@ -88,6 +91,57 @@ def check_engine(request: RunRequest, choices: Choices, targets: tuple[str, ...]
     for placed in choices.placed if request.envelope.cpus else ():
         for engine in placed.engines.values():
             engine.check_cpus(int(cpus))
+
+
+CUDA_NEEDS: dict[str, tuple[int, tuple[int, ...]]] = {"13": (580, (7, 5)), "12": (525, (5, 0)), "11": (450, (3, 5))}
+"""The oldest driver and compute capability by the major version of CUDA (NVIDIA's release notes of each toolkit)."""
+MPS = Path("/tmp/nvidia-mps/control")  # noqa: S108 (the default of NVIDIA's daemon)
+
+
+def check_gpus(request: RunRequest, image: Image, cards: Sequence[Card]) -> None:
+    """Raise RequestError where a job cannot compute on these GPUs."""
+    cuda, wanted, several = image.cuda, request.gpus.devices or 1, option("devices")
+    engine = request.targets.engine
+    older = f"build the image for an older CUDA: {build_command('cuda')} 12.6, or update the driver"
+    rows: list[tuple[bool, str, str]] = [
+        (
+            bool(engine) and not get_engine(str(engine)).takes_gpus,
+            f"{option('engine')} {engine} does not go with {option('device')} cuda",
+            f"leave one of them out, or use {option('engine')} podman",
+        ),
+        (
+            not cards,
+            f"{option('device')} cuda: there is no GPU",
+            f"use {option('device')} cpu; bench doctor shows the GPUs, and CUDA_VISIBLE_DEVICES may hide them",
+        ),
+        (wanted > 1 and request.gpus.parallel == "none", f"{several} {wanted} needs {option('parallel')}", "add it"),
+        (len(cards) < wanted, f"{several} {wanted}: the job has {len(cards)} GPUs", f"name more with {option('gpus')}"),
+        (
+            cuda == "",
+            f"{option('device')} cuda: the torch of image {image.digest[:12]} is built for CPUs",
+            f"run: {build_command('cuda')}",
+        ),
+        (
+            any(card.uuid for card in cards) and (MPS.exists() or "CUDA_MPS_PIPE_DIRECTORY" in os.environ),
+            "MPS runs on this machine, and no target reaches it: each has users and a /tmp for itself",
+            "stop it: echo quit | nvidia-cuda-mps-control",
+        ),
+        *((True, sentence, older) for sentence in _outdated(str(cuda), cards)),
+    ]
+    for holds, sentence, remedy in rows:
+        if holds:
+            raise RequestError(sentence, remedy=remedy)
+
+
+def _outdated(cuda: str, cards: Sequence[Card]) -> Iterator[str]:
+    """Yield the cards that are too old for the image's CUDA, or have too old a driver."""
+    driver, capability = CUDA_NEEDS.get(cuda.partition(".")[0], (0, ()))
+    for card in cards:
+        if 0 < card.driver_branch < driver:
+            yield f"GPU {card.index}: CUDA {cuda} needs driver {driver}, not {card.driver}"
+        if card.capability and tuple(card.capability) < capability:
+            needed, there = (".".join(map(str, numbers)) for numbers in (capability, card.capability))
+            yield f"GPU {card.index}: CUDA {cuda} needs capability {needed}, not {there}"
 
 
 def check_turns(request: RunRequest, scenario: PlannedScenario, targets: tuple[str, ...], *, pods: bool) -> None:

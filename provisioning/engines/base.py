@@ -47,9 +47,8 @@ class ContainerSpec:
     """None for no limit."""
     limits: tuple[tuple[str, int], ...] = ()
     """Hard limits of the node, ``("nofile", 20000)``: an engine's own defaults may exceed what the host may give."""
-    gpus: tuple[str, ...] = ()
     edits: Edits = NO_EDITS
-    """The devices and mounts that give it the GPUs, for an engine with ``gpus_by_edits``."""
+    """The devices and mounts that give it the GPUs."""
     data: tuple[str, str, bool] | None = None
     """The data volume: its directory on the node, its place in the container, and whether it may be written."""
     seccomp: bool = True
@@ -120,8 +119,7 @@ class ContainerEngine(Protocol):
     """Whether a command in the container descends from the client that starts it, not from a shim or a daemon."""
     network: str = "none"
     """The default network of a container: by default an empty namespace."""
-    gpus_by_edits: bool = False
-    """Whether it takes GPUs as devices and mounts (``ContainerSpec.edits``) and not by an option of its own."""
+    takes_gpus: bool = True
     guest_store: GuestStore | None = None
     """The disk that a guest needs in which the engine is to run; None if the image's tree is enough."""
     runtime: str | None = None

@@ -32,10 +32,6 @@ class CommandLineEngine(ContainerEngine):
     rootfs = "overlay"
     commands_are_children = False
 
-    def gpu_options(self, spec: ContainerSpec) -> Sequence[str]:
-        """Return the options of ``run`` that give the container its GPUs."""
-        raise NotImplementedError
-
     def root_options(self, spec: ContainerSpec) -> Sequence[str]:
         """Return the words of ``run`` that name the image."""
         raise NotImplementedError
@@ -91,7 +87,8 @@ class CommandLineEngine(ContainerEngine):
         return [
             *(*self.program, "run", "--detach", "--name", spec.name, "--hostname", spec.name, "--pull", "never"),
             *(*_limits(spec), *least, *tmpfs, *self._mounts(spec)),
-            *(*self.gpu_options(spec), *self.root_options(spec), *SLEEPER),
+            *(word for device in spec.edits.devices for word in ("--device", device.path)),
+            *(*self.root_options(spec), *SLEEPER),
         ]
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
@@ -108,6 +105,7 @@ class CommandLineEngine(ContainerEngine):
         """Return the options of the bind mounts: ``--mount`` splits its value at commas, so that paths are quoted."""
         binds = [(f"{spec.tree.rstrip('/')}{path}", path, False) for path in BOUND] if spec.bound_tree else []
         binds += [spec.data] if spec.data else []
+        binds += [(*mount, False) for mount in spec.edits.mounts]
         options = {writable: f"{'' if writable else READ_ONLY}{self.bind_options}" for writable in (False, True)}
         return [
             word

@@ -94,9 +94,6 @@ class Docker(CommandLineEngine):
     remedy = "start the daemon (systemctl start docker), or choose --engine podman or runc"
     guest_store = GuestStore(STORE, docker_store)
 
-    def gpu_options(self, spec: ContainerSpec) -> Sequence[str]:
-        return ["--gpus", f'"device={",".join(spec.gpus)}"'] if spec.gpus else []
-
     def root_options(self, spec: ContainerSpec) -> Sequence[str]:
         return [image_reference(spec.image)]
 

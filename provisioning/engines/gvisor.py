@@ -41,9 +41,9 @@ class Gvisor(Runc):
     name = "gvisor"
     program = "runsc"
     commands_are_children = False
-    gpus_by_edits = False
     by_default = False
     in_guests = False
+    takes_gpus = False
     options = GvisorOptions
 
     def configured(self, given: Mapping[str, str]) -> "Gvisor":

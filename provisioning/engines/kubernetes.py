@@ -103,6 +103,7 @@ class KubernetesEngine(ContainerEngine):
     network = "pod"
     commands_are_children = False
     is_cluster = True
+    takes_gpus = False
     by_default = False
     options = PodOptions
 

@@ -20,9 +20,6 @@ class Podman(CommandLineEngine):
     removal_options = ("--time", "0")
     bind_options = ",nosuid,nodev"
 
-    def gpu_options(self, spec: ContainerSpec) -> Sequence[str]:
-        return [word for gpu in spec.gpus for word in ("--device", f"nvidia.com/gpu={gpu}")]
-
     def root_options(self, spec: ContainerSpec) -> Sequence[str]:
         # ":O" puts a throw-away overlay on the tree, as an image of podman's own store would have.
         return ["--rootfs", f"{spec.tree}:O"]

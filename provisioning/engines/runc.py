@@ -34,7 +34,6 @@ class Runc(ContainerEngine):
     name = "runc"
     rootfs = "directory"
     commands_are_children = True
-    gpus_by_edits = True
     program = "runc"
     """The runtime: the name of its program, and of its Debian package."""
 
@@ -117,7 +116,7 @@ def bundle_config(spec: ContainerSpec, seccomp: dict[str, Any]) -> dict[str, Any
             "terminal": False,
             "user": {"uid": 0, "gid": 0},
             "args": list(SLEEPER),
-            "env": [PATH, *(f"{key}={value}" for key, value in spec.edits.env.items())],
+            "env": [PATH],
             "cwd": "/",
             "capabilities": none,
             "noNewPrivileges": True,

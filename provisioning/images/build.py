@@ -14,7 +14,7 @@ from provisioning.images import pack
 from provisioning.images.image import DESCRIPTION, PACKED, Image, Variant, images, sha256, stamp
 from provisioning.images.tree import Builder, settle, unpack, working_builder
 from provisioning.nodes import LocalNode, local_node
-from provisioning.paths import RECIPE, ROOMS, home, state
+from provisioning.paths import RECIPE, ROOMS, state
 from suite import userland
 from suite.errors import CommandError, RequestError
 from suite.results.store import write_atomic
@@ -141,7 +141,7 @@ def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
     """Lay out what the recipe copies."""
     context = state("cache", f"context-{variant}")
     _fetch_wheels(node, variant, context, note)
-    for name in ("suite", "worker", "guest", "driver"):
+    for name in ("suite", "worker", "guest"):
         shutil.rmtree(context / name, ignore_errors=True)
     for name in INSIDE:
         source, target = ROOMS / name, context / name
@@ -151,10 +151,6 @@ def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
         else:
             shutil.copyfile(source, target)
     shutil.copytree(RECIPE / "guest", context / "guest")
-    (context / "driver").mkdir()
-    for parent in (home(), RECIPE):
-        for package in (parent / "driver").glob("*.deb"):
-            shutil.copyfile(package, context / "driver" / package.name)
     # The same permissions under every umask: they are part of the digest.
     for path in context.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)

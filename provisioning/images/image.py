@@ -11,6 +11,7 @@ HOME/images/DIGEST12/image.json   this description
 import hashlib
 import json
 import os
+import re
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -68,6 +69,15 @@ class Image(BaseModel):
             return self.source
         path = Path(self.source)
         return path.parent.name if path.name in RECIPES else path.name
+
+    @property
+    def cuda(self) -> str | None:
+        """Return the version of CUDA that its torch is built with; empty for none, None if no torch is found."""
+        for place in ("usr/local/lib", "usr/lib"):
+            for file in self.tree.glob(f"{place}/python3*/*-packages/torch/version.py"):
+                built = re.search(r"^cuda\b.*= *'([\d.]+)'", file.read_text(), re.MULTILINE)
+                return built[1] if built else ""
+        return None
 
     @property
     def directory(self) -> Path:

@@ -44,6 +44,9 @@ def chroot_argv(
         places, becoming = ["--dev-bind", "/dev", "/dev", "--tmpfs", TEMPORARY], []
     else:
         places = ["--dev", "/dev", *OPEN_TO_ALL, SHARED_MEMORY, *OPEN_TO_ALL, TEMPORARY]
+        # bubblewrap makes the folders of what it binds for root alone.
+        folders = dict.fromkeys(device.path.rpartition("/")[0] for device in edits.devices)
+        places += [word for folder in folders if folder != "/dev" for word in ("--perms", "0755", "--dir", folder)]
         places += [word for device in edits.devices for word in ("--dev-bind", device.path, device.path)]
         becoming = ["/usr/bin/setpriv", f"--reuid={user}", f"--regid={user}", *NO_PRIVILEGES, "--"]
     return [
@@ -119,7 +122,12 @@ class UserlandLayer:
                     local=node.local,
                     data=MOUNT if node.data else None,
                     backing=backing,
-                    facts={**({} if pinned else {"host_cpus": None}), **limit_facts(host_processes, disks)},
+                    facts={
+                        **({} if pinned else {"host_cpus": None}),
+                        **limit_facts(host_processes, disks),
+                        **edits.facts,
+                    },
+                    variables=edits.variables,
                     host_processes=host_processes,
                 )
 
@@ -142,16 +150,17 @@ class OwnEnvironmentLayer:
     """Bare metal without root: the suite's own Python, pinned: a named substitute for the image's userland."""
 
     envelope: Envelope
+    gpus: tuple[str, ...] = ()
 
     @contextmanager
     def opened(self, node: Node) -> Iterator[Node]:
-        inside = own_environment(node, self.envelope.cpus)
+        inside = own_environment(node, self.envelope.cpus, edits_for(node, self.gpus, place=None))
         with node.opening.running("tree"):
             inside.run(["true"])
         yield inside
 
 
-def own_environment(node: Node, cpus: Sequence[int]) -> WrappedNode:
+def own_environment(node: Node, cpus: Sequence[int], edits: Edits = NO_EDITS) -> WrappedNode:
     """Return the machine with the suite's own Python, on these CPUs."""
     return WrappedNode(
         parent=node,
@@ -162,6 +171,8 @@ def own_environment(node: Node, cpus: Sequence[int]) -> WrappedNode:
         local=node.local,
         data=node.data,
         python=(sys.executable, str(ROOMS)),
+        facts=edits.facts,
+        variables=edits.variables,
         substitutes=("userland:own-environment", "memory:not-limited"),
     )
 

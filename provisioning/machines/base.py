@@ -26,8 +26,6 @@ class GuestSpec:
     image: Image
     accelerator: Accelerator
     envelope: Envelope
-    vfio: tuple[str, ...] = ()
-    """PCI addresses of the devices that are passed through."""
     store: str | None = None
     """The packed file of the image that becomes a disk with the store of a container engine in the guest."""
     volume: Volume | None = None

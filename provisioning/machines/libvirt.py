@@ -46,7 +46,6 @@ _LIMIT_UNITS = {"bps": "bytes", "iops": "iops"}
 _SHARED_MEMORY = '<memoryBacking><source type="memfd"/><access mode="shared"/></memoryBacking>'
 _DIRECTORY = '<filesystem type="mount"><driver type="virtiofs"/><source/><target/></filesystem>'
 _TAP = '<interface type="ethernet"><mac/><target managed="no"/><model type="virtio"/><rom enabled="no"/></interface>'
-_PASSED = '<hostdev mode="subsystem" type="pci" managed="no"><source><address/></source></hostdev>'
 _CARD = "virtio-net-pci,netdev=net,romfile=,addr=0x10"
 """The card that is the way in, in a slot far from those of libvirt's devices, which it counts from the lowest."""
 
@@ -193,9 +192,6 @@ def _devices(spec: qemu_command.QemuSpec) -> Iterator[ElementTree.Element]:
         yield _filled(_DIRECTORY, {"source@socket": spec.data_socket, "target@dir": virtiofs.TAG})
     if spec.tap:
         yield _filled(_TAP, {"mac@address": spec.tap.mac, "target@dev": spec.tap.ifname})
-    for address in spec.vfio:
-        numbers = zip(("domain", "bus", "slot", "function"), re.split("[:.]", address), strict=True)
-        yield _filled(_PASSED, {f"source/address@{name}": f"0x{number}" for name, number in numbers})
 
 
 def _filled(template: str, values: Mapping[str, str]) -> ElementTree.Element:

@@ -194,7 +194,6 @@ def _qemu_spec(node: Node, spec: GuestSpec, directory: PurePath, access: ssh.Ssh
         pinned=spec.properties.pinned,
         data_socket=f"{directory}/{virtiofs.SOCKET}" if spec.shared_directory else None,
         tap=spec.tap,
-        vfio=spec.vfio,
         microvm=spec.properties.microvm,
         tsc_khz=_tsc_khz(node) if spec.properties.microvm and spec.accelerator == "tcg" else 0,
     )

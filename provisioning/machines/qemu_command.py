@@ -46,8 +46,6 @@ class QemuSpec:
     ssh_port: int
     pinned: bool = True
     """Whether QEMU stays on ``cpus``; otherwise it has as many virtual CPUs, on any."""
-    vfio: tuple[str, ...] = ()
-    """PCI addresses of devices passed through."""
     microvm: bool = False
     """Whether it has QEMU's machine type ``microvm``, and virtio over MMIO."""
     tsc_khz: int = 0
@@ -80,7 +78,6 @@ def qemu_argv(spec: QemuSpec) -> list[str]:
         *(word for number, disk in enumerate(spec.disks) for word in _disk(number, disk)),
         *("-netdev", way_in(spec.ssh_port)),
         *("-device", "virtio-net-pci,netdev=net,romfile="),
-        *(word for address in spec.vfio for word in ("-device", f"vfio-pci,host={address}")),
         *(qemu_words(spec.tap) if spec.tap else ()),
         *(virtiofs.qemu_words(spec.data_socket, spec.memory_bytes) if spec.data_socket else ()),
     ]

@@ -37,6 +37,7 @@ class Machine:
     local: bool = False
     data: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
     opening: Stopwatch = field(default_factory=Stopwatch)
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)

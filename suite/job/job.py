@@ -71,9 +71,9 @@ class Layers(Part):
     runtime_class: str | None = None
     """The runtime class of pods: what runs them in place of the node's usual runtime."""
     gpus: str | None = None
-    """GPUs of containers and bare metal, by index: ``0,1``."""
+    """GPUs of containers and bare metal, by UUID; on machines of an inventory as they were named."""
     vfio: str | None = None
-    """GPUs of virtual machines, by PCI address."""
+    """GPUs of virtual machines, by PCI address, in records of older suites."""
     confinement: Literal["user"] | None = None
     """How the job on bare metal is confined: as a user of its own, without capabilities. None for the user who runs the
     suite, which was root in records of an older suite."""
@@ -189,6 +189,7 @@ NOT_IN_KEY: Mapping[str, str] = {
     "envelope.node_cpus": "see envelope.cpus",
     "envelope.node_chosen": "see envelope.cpus",
     "machines.cpus": "see envelope.cpus",
+    "layers.gpus": "which cards they are is named as a difference; how many a job computes on is in the key",
     "dataset.digest": "another kind gives another digest",
     "dataset.listing_sha256": "follows from the digest",
     "dataset.images": "follows from the digest",

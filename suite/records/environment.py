@@ -58,12 +58,15 @@ class Pod(Part):
 
 
 class Gpu(Part):
-    """One GPU as seen from inside."""
+    """One GPU as seen from inside; of a job that does not use torch, as NVML shows it on the machine."""
 
     name: str
-    memory_bytes: int
+    memory_bytes: int | None = None
     driver: str | None = None
     pci_address: str | None = None
+    uuid: str | None = None
+    capability: str | None = None
+    """The compute capability: ``9.0``."""
 
 
 class Environment(Part):
@@ -113,6 +116,9 @@ class Environment(Part):
     torch: str | None = None
     torchvision: str | None = None
     torch_cpu_capability: str | None = None
+    cuda: str | None = None
+    """The version of CUDA that torch is built with; null on the CPU, as is cuDNN's."""
+    cudnn: str | None = None
     gpus: list[Gpu] | None = None
 
 

@@ -67,8 +67,7 @@ def words_of(form: str, what: str, example: str) -> Callable[[str], tuple[str, .
     return parse
 
 
-gpu_indices = words_of(r"\d+", "a GPU index", "0,1")
-pci_addresses = words_of(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", "a PCI address", "0000:01:00.0")
+gpu_words = words_of(r"\d+(:\d+)?|(GPU|MIG)-[0-9a-f-]+", "an index or UUID of a GPU", "0,1")
 
 
 def _cpus(text: str) -> None:
@@ -188,7 +187,6 @@ class MeasurementOptions(OptionGroup):
         excludes=(
             given("inventory", why="its machines hold one job at a time"),
             given("parallel", "ddp", why="its ranks are processes of their own and take no turns"),
-            given("vfio", why="such a GPU belongs to one instance, and all are open at once"),
         ),
     )
     rounds: Count | None = about(
@@ -290,14 +288,11 @@ class GpuOptions(OptionGroup):
         idle_without=_ON_GPUS,
     )
     gpus: Text | None = about(
-        None, "GPUs for containers and bare metal, by index: 0,1.", parse=gpu_indices, idle_without=_ON_GPUS
-    )
-    vfio: Text | None = about(
         None,
-        "GPUs for virtual machines, by PCI address: 0000:01:00.0,0000:02:00.0.",
-        parse=pci_addresses,
+        "GPUs by index (0,1), by UUID (GPU-8932f937), or instances by MIG (0:1, MIG-c6d4f1ef). Default: those of "
+        f"CUDA_VISIBLE_DEVICES, as Slurm sets it, else the first {option('devices')}.",
+        parse=gpu_words,
         idle_without=_ON_GPUS,
-        excludes=(given("inventory", why="it names GPUs of this machine"),),
     )
 
 

@@ -1,3 +1,4 @@
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison, TargetSummary
+from analysis.compare.validity import fact_differences
 from analysis.load.computed import computed
 from analysis.load.records import COLUMNS, FLOATS, Records, Text, load
 from suite.job.distributed import DistributedJob, MachineSpec
@@ -424,3 +426,35 @@ def test_a_constant_factor_is_found_whatever_the_drift_between_blocks(factor: fl
     vm = summaries(compare(Records(trials, (), ())))["vm"].estimates["throughput"]
     assert vm.ratio == pytest.approx(factor)
     assert vm.blocks == len(drift)
+
+
+@pytest.mark.parametrize(
+    ("facts", "text", "group"),
+    [
+        ({"gpus.memory_bytes": [84_929_347_584]}, "", None),
+        ({"gpus.memory_bytes": [42_949_672_960]}, "GPU memory", ""),
+        ({"gpus.memory_bytes": [85_017_493_504] * 2}, "GPU memory", ""),
+        ({"gpus.uuid": ["GPU-b"]}, "GPU card GPU-b against GPU-a", "GPU"),
+        ({"gpus.driver": ["570.86.15"]}, "GPU driver 570.86.15 against 580.159.04", "GPU"),
+        ({"gpus.capability": ["8.0"]}, "GPU capability 8.0 against 9.0", ""),
+        ({"cuda": "12.6"}, "CUDA 12.6 against 13.0", ""),
+        ({"cudnn": "90100"}, "cuDNN 90100 against 91300", ""),
+    ],
+)
+def test_another_card_of_a_model_is_named_and_another_model_refused(
+    facts: dict[str, Any], text: str, group: str | None
+) -> None:
+    base = {
+        "gpus.memory_bytes": [85_017_493_504],
+        "gpus.uuid": ["GPU-a"],
+        "gpus.driver": ["580.159.04"],
+        "gpus.capability": ["9.0"],
+        "cuda": "13.0",
+        "cudnn": "91300",
+    }
+    own, its = (
+        "\n".join(f"{key}={json.dumps(value)}" for key, value in side.items()) for side in ({**base, **facts}, base)
+    )
+    found = fact_differences(own, its)
+    assert [difference.group for difference in found] == ([] if group is None else [group])
+    assert all(difference.text.startswith(text) for difference in found)

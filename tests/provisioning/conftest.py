@@ -42,6 +42,7 @@ class FakeNode:
     local: bool = False
     data: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
     opening: Stopwatch = field(default_factory=Stopwatch)
     ran: list[list[str]] = field(default_factory=list)

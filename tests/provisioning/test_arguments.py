@@ -151,15 +151,6 @@ def test_what_a_shell_would_take_apart_stays_one_word() -> None:
     assert values(argv, "-drive")[0].startswith(f"file={odd},if=none")
 
 
-def test_devices_are_passed_through_by_their_address() -> None:
-    assert "vfio" not in " ".join(qemu_argv(VM))
-    argv = qemu_argv(replace(VM, vfio=("0000:01:00.0", "0000:02:00.0")))
-    assert [word for word in values(argv, "-device") if word.startswith("vfio")] == [
-        "vfio-pci,host=0000:01:00.0",
-        "vfio-pci,host=0000:02:00.0",
-    ]
-
-
 def test_the_console_is_qemus_own_output() -> None:
     argv = qemu_argv(VM)
     assert values(argv, "-append")[0].split()[0] == "console=ttyS0"
@@ -250,17 +241,26 @@ def test_a_container_is_named_fetches_nothing_and_runs_the_sleeper(engine: str) 
     assert tuple(argv[-len(SLEEPER) :]) == SLEEPER
 
 
+EDITS = Edits(
+    (DeviceNode("/dev/nvidia0", 195, 0), DeviceNode("/dev/nvidia-caps/nvidia-cap1", 234, 1)),
+    (("/i/driver/580.1", "/run/nvidia"),),
+    {"CUDA_VISIBLE_DEVICES": "GPU-1"},
+)
+
+
 def test_docker_runs_the_image_of_its_store_and_podman_the_tree_under_an_overlay() -> None:
     assert DOCKER.run_argv(CONTAINER)[-2] == image_reference(CONTAINER.image) == "virtbench:0123456789ab"
     assert PODMAN.run_argv(CONTAINER)[-3:-1] == ["--rootfs", "/i/tree:O"]
 
 
-def test_each_engine_takes_gpus_in_its_own_way() -> None:
-    spec = replace(CONTAINER, gpus=("0", "2"))
-    assert values(DOCKER.run_argv(spec), "--gpus") == ['"device=0,2"']
-    assert values(PODMAN.run_argv(spec), "--device") == ["nvidia.com/gpu=0", "nvidia.com/gpu=2"]
-    for build in RUN_ARGV.values():
-        assert not {"--gpus", "--device"} & set(build(CONTAINER))
+@pytest.mark.parametrize("engine", RUN_ARGV)
+def test_engines_are_given_the_devices_of_gpus_and_the_drivers_libraries(engine: str) -> None:
+    spec = replace(CONTAINER, edits=EDITS)
+    argv = RUN_ARGV[engine](spec)
+    assert values(argv, "--device") == ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap1"]
+    (mount,) = values(argv, "--mount")
+    assert mount.startswith('type=bind,"source=/i/driver/580.1",target=/run/nvidia,readonly')
+    assert "--device" not in RUN_ARGV[engine](CONTAINER)
 
 
 @pytest.mark.parametrize("name", ["docker", "podman", "runc"])
@@ -307,13 +307,11 @@ def test_a_bundle_is_the_tree_read_only_under_its_own_name_and_namespaces() -> N
 
 def test_a_bundle_mounts_nothing_of_the_host_but_what_gpus_need() -> None:
     assert not [m for m in bundle_config(CONTAINER, {})["mounts"] if m["type"] == "bind"]
-    edits = Edits((DeviceNode("/dev/nvidia0", 195, 0),), (("/usr/lib/libcuda.so", "/lib/libcuda.so"),), {"NV": "all"})
-    config = bundle_config(replace(CONTAINER, gpus=("0",), edits=edits), {})
+    config = bundle_config(replace(CONTAINER, edits=EDITS), {})
     (bind,) = (m for m in config["mounts"] if m["type"] == "bind")
-    assert (bind["source"], bind["destination"]) == ("/usr/lib/libcuda.so", "/lib/libcuda.so")
+    assert (bind["source"], bind["destination"]) == ("/i/driver/580.1", "/run/nvidia")
     assert {"ro", "nosuid", "nodev"} < set(bind["options"])
-    assert "NV=all" in config["process"]["env"]
-    (device,) = config["linux"]["devices"]
+    device, _ = config["linux"]["devices"]
     assert (device["path"], device["type"], device["major"], device["minor"]) == ("/dev/nvidia0", "c", 195, 0)
 
 
@@ -406,14 +404,17 @@ def test_bare_metal_is_pinned_and_enters_the_tree_read_only() -> None:
 
 
 def test_confined_bare_metal_is_a_user_of_its_own_with_the_devices_of_a_container_and_its_gpus() -> None:
-    argv = chroot_argv("/i/tree", Edits(devices=(DeviceNode("/dev/nvidia0", 195, 0),)), user=1879048200)
+    argv = chroot_argv("/i/tree", EDITS, user=1879048200)
     becoming = argv[argv.index("--") + 1 :]
     assert becoming[:3] == ["/usr/bin/setpriv", "--reuid=1879048200", "--regid=1879048200"]
     assert set(NO_PRIVILEGES) < set(becoming)
     assert "/dev" not in values(argv, "--dev-bind")
-    assert values(argv, "--dev-bind") == ["/dev/nvidia0"]
+    assert values(argv, "--dev-bind") == [device.path for device in EDITS.devices]
+    folder = argv.index("/dev/nvidia-caps")
+    assert argv[folder - 3 : folder] == ["--perms", "0755", "--dir"], "open to the user"
+    assert folder < argv.index("--dev-bind")
     assert argv.index("--dev") < argv.index("--dev-bind"), "laid over the others"
-    assert values(argv, "--perms") == ["1777", "1777"]
+    assert values(argv, "--perms") == ["1777", "1777", "0755"]
     assert values(chroot_argv("/i/tree"), "--dev-bind") == ["/dev"], "as root it has all devices"
 
 

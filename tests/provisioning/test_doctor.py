@@ -60,7 +60,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
     }
     whole: list[Any] = [(kind, name) for kind, members in names.items() for name in members]
     image = doctor._image()[1]
-    missing = {"usable": False, "evidence": "", "reason": image.reason, "remedy": image.remedy}
+    missing: dict[str, Any] = {"usable": False, "evidence": "", "reason": image.reason, "remedy": image.remedy}
     made = [Check(kind=kind, name=name, usable=True, evidence="seen") for kind, name in whole]
     return [image, *made, *(Check(kind="target", name=name, **missing) for name in TARGETS)]
 

@@ -1,123 +1,139 @@
+"""The GPUs of a machine and the driver's libraries, as a driver shows them that is played: ``tests.stand_ins``."""
+
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from provisioning.gpus import NO_EDITS, DeviceNode, Edits, cdi_edits, edits_for, passthrough
+from provisioning import gpu_driver, gpus
+from provisioning.gpus import NO_EDITS, Card, DeviceNode, chosen, edits_for
+from provisioning.nodes import LocalNode
 from suite.errors import RequestError
 from suite.interfaces import Completed
 from tests.provisioning.conftest import FakeNode
+from tests.stand_ins import UUIDS, VERSION, driver, with_driver
 
-CDI = {
-    "cdiVersion": "0.5.0",
-    "kind": "nvidia.com/gpu",
-    "containerEdits": {
-        "env": ["NVIDIA_VISIBLE_DEVICES=void", "A=b=c"],
-        "deviceNodes": [{"path": "/dev/nvidiactl"}],
-        "mounts": [{"hostPath": "/usr/lib/libcuda.so", "containerPath": "/usr/lib/libcuda.so", "options": ["ro"]}],
-    },
-    "devices": [
-        {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}},
-        {"name": "1", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1"}, {"path": "/dev/nvidiactl"}]}},
+REMOTE = """
+import json, sys
+from provisioning.gpus import examined
+from provisioning.nodes import LocalNode, local_node
+with local_node((0,), None) as node:
+    node.local = sys.argv[1] == "here"
+    cards, error, libraries = examined(node, sys.argv[2])
+    print(json.dumps([[card.index for card in cards], [card.uuid for card in cards], error, libraries]))
+"""
+
+
+@pytest.fixture
+def cards(tmp_path: Path) -> list[Card]:
+    answer = json.loads(with_driver(driver(tmp_path / "lib"), str(Path(gpu_driver.__file__))))
+    return [Card(**card) for card in answer["cards"]]
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_a_machine_shows_its_gpus_here_and_as_a_program_elsewhere(tmp_path: Path, where: str) -> None:
+    answer = json.loads(with_driver(driver(tmp_path / "lib"), "-c", REMOTE, where, str(tmp_path / "made")))
+    indices, uuids, error, libraries = answer
+    assert indices == ["0", "1", "2", "3", "3:0", "3:1"]
+    assert uuids[2] is None, "a lost GPU answers nothing and ends nothing"
+    assert [str(uuid)[:12] for index, uuid in zip(indices, uuids, strict=True) if index in UUIDS] == [*UUIDS.values()]
+    assert (error, libraries) == (None, str(tmp_path / "made" / VERSION))
+
+
+def test_libraries_lie_under_their_sonames_without_taking_space_and_follow_the_driver(tmp_path: Path) -> None:
+    installed = driver(tmp_path / "lib")
+    directory = tmp_path / "made" / VERSION
+    for text in (b"", b"another build of this version"):
+        (installed / f"libnvidia-ptx.so.{VERSION}").write_bytes(text)
+        with_driver(installed, str(Path(gpu_driver.__file__)), str(tmp_path / "made"))
+        assert (directory / f"libnvidia-ptx.so.{VERSION}").read_bytes() == text
+    assert str((directory / "libcuda.so.1").readlink()) == f"libcuda.so.{VERSION}"
+    assert (directory / "libcuda.so.1").samefile(installed / "libcuda.so.1")
+    assert [path.name for path in (tmp_path / "made").iterdir()] == [VERSION], "nothing half-made stays"
+
+
+@pytest.mark.parametrize(
+    ("word", "index"), [("1", "1"), (UUIDS["1"], "1"), ("3:1", "3:1"), (UUIDS["3:1"], "3:1"), ("0", "0")]
+)
+def test_a_gpu_is_named_by_index_uuid_or_instance(cards: list[Card], word: str, index: str) -> None:
+    (card,) = chosen(cards, [word])
+    assert (card.index, card.fault) == (index, None)
+    assert str(card.uuid).startswith(UUIDS[index])
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("7", "no GPU is 7"),
+        ("GPU-ff", "no GPU is GPU-ff"),
+        ("GPU-000000a", "several GPUs are GPU-000000a"),
+        ("2", "2: NVML: GPU is lost"),
+        ("3", "3: it is divided by MIG"),
     ],
-}
-NUMBERS = {"/dev/nvidiactl": (195, 255), "/dev/nvidia0": (195, 0), "/dev/nvidia1": (195, 1)}
-LIBRARY = ("/usr/lib/libcuda.so", "/usr/lib/libcuda.so")
+)
+def test_a_gpu_that_cannot_be_used_is_refused_with_those_that_can(cards: list[Card], word: str, why: str) -> None:
+    with pytest.raises(RequestError, match=why) as caught:
+        chosen(cards, [word])
+    assert all(f"{index} ({uuid}" in str(caught.value.remedy) for index, uuid in UUIDS.items())
 
 
-def test_a_gpu_needs_what_all_need_and_its_own() -> None:
-    assert cdi_edits(CDI, ("0",), NUMBERS.__getitem__) == Edits(
-        devices=(DeviceNode("/dev/nvidiactl", 195, 255), DeviceNode("/dev/nvidia0", 195, 0)),
-        mounts=(LIBRARY,),
-        env={"NVIDIA_VISIBLE_DEVICES": "void", "A": "b=c"},
+def test_the_doctor_names_a_lost_gpu_and_shows_the_others(cards: list[Card], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "examined", lambda: (cards, None, None))
+    first, *others = gpus.gpu_checks()
+    assert (first[0], first[2]) == ("nvml", None)
+    assert first[1].startswith(f"driver {VERSION}: 0: NVIDIA Stand-in, 1: NVIDIA Stand-in")
+    assert [(name, reason) for name, _, reason, _ in others] == [
+        ("gpu 2", "NVML: GPU is lost"),
+        ("gpu 3", "it is divided by MIG"),
+    ]
+
+
+def test_a_machine_without_a_driver_has_no_gpu_and_targets_without_gpus_ask_nothing(
+    node: LocalNode, fake_node: Callable[..., FakeNode]
+) -> None:
+    ((name, _, reason, _),) = gpus.gpu_checks()
+    assert (name, str(reason)[:27]) == ("nvml", "no NVIDIA driver answers: N")
+    with pytest.raises(RequestError, match="localhost: no NVIDIA driver answers"):
+        edits_for(node, ["0"])
+    asked = fake_node()
+    assert edits_for(asked, ()) == NO_EDITS
+    assert asked.ran == []
+
+
+class Machine(FakeNode):
+    """Has the device files of GPU 0; that of nvidia-uvm once its module is loaded, if it ever is."""
+
+    loads = True
+
+    def run(self, argv: Sequence[str], **more: Any) -> Completed:
+        loaded = self.loads and ["nvidia-modprobe", "-c0", "-u"] in self.ran
+        super().run(argv, **more)
+        there = ["/dev/nvidiactl c3 ff", "/dev/nvidia70 c3 46", *(["/dev/nvidia-uvm 1f6 0"] if loaded else [])]
+        return Completed(1, "\n".join(there), "No such file")
+
+
+@pytest.mark.parametrize("place", ["/run/nvidia", None])
+def test_the_module_of_unified_memory_is_loaded_and_the_worker_told_where_everything_is(
+    cards: list[Card], monkeypatch: pytest.MonkeyPatch, place: str | None
+) -> None:
+    monkeypatch.setattr(gpus, "examined", lambda _, parent: (cards, None, f"{parent}/580"))
+    edits = edits_for(Machine(userland="/images/0/tree"), ["0"], place)
+    assert edits.devices == (
+        DeviceNode("/dev/nvidiactl", 195, 255),
+        DeviceNode("/dev/nvidia70", 195, 70),
+        DeviceNode("/dev/nvidia-uvm", 502, 0),
     )
+    assert edits.mounts == ((("/images/0/driver/580", "/run/nvidia"),) if place else ())
+    assert edits.variables["CUDA_VISIBLE_DEVICES"] == cards[0].uuid
+    assert edits.variables["LD_LIBRARY_PATH"] == edits.variables["TRITON_LIBCUDA_PATH"]
+    assert edits.variables["LD_LIBRARY_PATH"] == (place or "/images/0/driver/580")
 
 
-def test_what_two_gpus_need_is_given_once() -> None:
-    edits = cdi_edits(CDI, ("0", "1"), NUMBERS.__getitem__)
-    assert [device.path for device in edits.devices] == ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"]
-    assert edits.mounts == (LIBRARY,)
-
-
-def test_a_gpu_that_is_not_there_is_refused_with_those_that_are() -> None:
-    with pytest.raises(RequestError, match="no GPU 7, 8") as caught:
-        cdi_edits(CDI, ("0", "7", "8"), NUMBERS.__getitem__)
-    assert caught.value.remedy == "this host has: 0, 1"
-    with pytest.raises(RequestError) as caught:
-        cdi_edits({}, ("0",), NUMBERS.__getitem__)
-    assert caught.value.remedy == "this host has: none"
-
-
-def test_nothing_is_asked_where_no_gpu_is_wanted(fake_node: Callable[..., FakeNode]) -> None:
-    node = fake_node()
-    assert edits_for(node, ()) == NO_EDITS
-    assert node.ran == []
-
-
-def test_the_nodes_own_tool_describes_its_gpus(fake_node: Callable[..., FakeNode]) -> None:
-    node = fake_node({("nvidia-ctk",): Completed(0, json.dumps(CDI), ""), ("stat",): Completed(0, "c3 ff\n", "")})
-    assert edits_for(node, ("0",)).devices[0] == DeviceNode("/dev/nvidiactl", 195, 255)
-
-
-def test_without_the_tool_gpus_are_refused_with_what_to_install(fake_node: Callable[..., FakeNode]) -> None:
-    node = fake_node({("nvidia-ctk",): Completed(127, "", "not found")})
-    with pytest.raises(RequestError, match="nvidia-ctk cannot describe them") as caught:
-        edits_for(node, ("0",))
-    assert "toolkit" in str(caught.value.remedy)
-
-
-# ---- passthrough, on a made-up /sys
-
-CARD = "0000:01:00.0"
-
-
-def device(
-    sys: Path, address: str, *, kind: str = "0x030000", driver: str = "vfio-pci", group: str | None = "7"
-) -> Path:
-    made = sys / "devices" / address
-    made.mkdir(parents=True)
-    (made / "class").write_text(f"{kind}\n")
-    (sys / "drivers" / driver).mkdir(parents=True, exist_ok=True)
-    if driver != "none":
-        (made / "driver").symlink_to(sys / "drivers" / driver)
-    if group is not None:
-        members = sys / "iommu_groups" / group / "devices"
-        members.mkdir(parents=True, exist_ok=True)
-        (members / address).symlink_to(made)
-        (made / "iommu_group").symlink_to(members.parent)
-    return made
-
-
-def test_a_card_alone_in_its_group_under_vfio_can_be_passed_through(tmp_path: Path) -> None:
-    found = passthrough(device(tmp_path, CARD))
-    assert found == (f"passthrough {CARD}", f"driver vfio-pci, IOMMU group 7: {CARD}", None, None)
-
-
-def test_the_functions_of_a_card_go_with_it_and_bridges_stay(tmp_path: Path) -> None:
-    card = device(tmp_path, CARD)
-    device(tmp_path, "0000:01:00.1", kind="0x040300")
-    device(tmp_path, "0000:00:01.0", kind="0x060400")
-    assert passthrough(card)[2] is None
-
-
-def test_without_an_iommu_group_the_remedy_is_the_firmware(tmp_path: Path) -> None:
-    _, evidence, reason, remedy = passthrough(device(tmp_path, CARD, group=None, driver="nvidia"))
-    assert (evidence, reason) == ("driver nvidia", "it is in no IOMMU group")
-    assert "intel_iommu=on" in str(remedy)
-
-
-def test_strangers_in_the_group_are_named(tmp_path: Path) -> None:
-    card = device(tmp_path, CARD)
-    device(tmp_path, "0000:02:00.0", kind="0x010802")
-    _, _, reason, remedy = passthrough(card)
-    assert reason == "shares its IOMMU group with 0000:02:00.0"
-    assert remedy == "use another slot"
-
-
-@pytest.mark.parametrize("driver", ["nvidia", "none"])
-def test_another_driver_is_named_with_the_command_that_changes_it(tmp_path: Path, driver: str) -> None:
-    _, evidence, reason, remedy = passthrough(device(tmp_path, CARD, driver=driver))
-    assert reason == f"its driver is {driver}"
-    assert evidence.startswith(f"driver {driver}, ")
-    assert remedy == f"bind it: driverctl set-override {CARD} vfio-pci"
+def test_a_missing_device_file_is_named_with_what_makes_it(cards: list[Card], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "examined", lambda *_: (cards, None, "/d"))
+    monkeypatch.setattr(Machine, "loads", False)
+    with pytest.raises(RequestError, match="/dev/nvidia-uvm is missing") as caught:
+        edits_for(Machine(), ["0"])
+    assert "nvidia-modprobe -c0 -u" in str(caught.value.remedy)

@@ -587,6 +587,7 @@ class Player:
     local: bool = False
     data: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
     opening: Stopwatch = field(default_factory=Stopwatch)
 

@@ -77,6 +77,7 @@ class HereNode:
     local: bool = True
     data: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
     opening: Stopwatch = field(default_factory=Stopwatch)
     processes: list[HereProcess] = field(default_factory=list)

@@ -471,3 +471,37 @@ def test_a_worker_that_kept_something_else_has_failed(
     with pytest.raises(MeasurementError, match=why) as raised:
         keeping(trial, observer, scripted, *models)
     assert raised.value.kind == "protocol"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "reported", "ends"),
+    [
+        (["GPU-a"], ["GPU-a"], None),
+        (["GPU-b", "GPU-a"], ["GPU-b", "GPU-a"], None),
+        (["GPU-a"], ["GPU-b"], "the worker computes on GPU-b instead of GPU-a"),
+        (["GPU-a", "GPU-b"], ["GPU-b", "GPU-a"], "the worker computes on GPU-b, GPU-a instead of GPU-a, GPU-b"),
+        (["GPU-a"], ["GPU-a", "GPU-b"], "the worker computes on GPU-a, GPU-b instead of GPU-a"),
+        (["GPU-a"], [], "the worker computes on no GPU instead of GPU-a"),
+        (["GPU-a"], None, None),
+        (["MIG-a"], ["GPU-whole"], None),
+        (["GPU-a"], [None], None),
+    ],
+)
+def test_a_job_computes_on_the_gpus_that_were_chosen_or_fails(
+    chosen: list[str], reported: list[str | None] | None, ends: str | None
+) -> None:
+    facts = {"gpus": [{"name": "RTX", "uuid": uuid, "pci_address": f"0000:{n}"} for n, uuid in enumerate(chosen)]}
+    seen = [{"name": "RTX", "uuid": uuid, "pci_address": f"0000:{n}"} for n, uuid in enumerate(reported or [])]
+    said = {"gpus": seen if reported is not None else None}
+    if ends:
+        with pytest.raises(MeasurementError, match=ends) as caught:
+            merged_environment({}, said, facts)
+        assert caught.value.kind == "device"
+        return
+    found = merged_environment({}, said, facts).gpus
+    assert [gpu.uuid for gpu in found or []] == (chosen if reported is None else reported)
+
+
+def test_the_variables_of_a_node_reach_its_worker(trial: Trial, scripted: Scripted) -> None:
+    node = scripted(node={"variables": {"CUDA_VISIBLE_DEVICES": "GPU-a"}})
+    assert "CUDA_VISIBLE_DEVICES=GPU-a" in worker_argv(node, trial)

@@ -35,6 +35,7 @@ class FakeNode:
     local: bool = True
     data: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
     opening: Stopwatch = field(default_factory=Stopwatch)
 

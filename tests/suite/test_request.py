@@ -32,8 +32,7 @@ WRITTEN = {
     "margin": ("5%", "0.05"),
     "detect": ("2%", "0.01"),
     "budget": ("90s", "1h30m"),
-    "gpus": ("0", "0,1"),
-    "vfio": ("0000:01:00.0", "0000:01:00.0,0000:02:00.0"),
+    "gpus": ("0", "0,1", "GPU-8932f937", "0:1", "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f,1"),
     "data": ("generated", "imagenet:/data/ilsvrc", "synthetic"),
     "data_disk": ("/dev/sdb",),
     "command": ("python train.py --epochs 1", "./my 'program of mine'"),
@@ -154,7 +153,7 @@ def test_the_scenario_of_another_package_knows_what_is_not_about_others(monkeypa
         ({"steps": 0}, "--steps 0", "give a number from 1 up"),
         ({"seed": -1}, "--seed -1", "give a number from 0 up"),
         ({"steps": "many"}, "--steps 'many'", "bench run --help"),
-        ({"gpus": "a"}, "--gpus: 'a' is not a GPU index", "write it as 0,1"),
+        ({"gpus": "a"}, "--gpus: 'a' is not an index or UUID of a GPU", "write it as 0,1"),
         (
             {"blocks": 3, "until": "2%"},
             "--until and --blocks exclude each other: --max-blocks",

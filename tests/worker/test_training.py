@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,12 +18,13 @@ import torch
 from msgspec.structs import replace
 
 from analysis.warnings.conditions import UNFINISHED_S
+from suite.records.environment import Environment
 from worker.data.batches import Batch, SyntheticBatches
 from worker.protocol import Events, JobError, kind_of
 from worker.spec import Spec, parse_spec
 from worker.training.build import build_network, build_trainer, opened_batches
 from worker.training.ddp import threads_of_rank
-from worker.training.device import Device, Numerics, numerics_of
+from worker.training.device import Device, Numerics, numerics_of, open_devices, torch_facts
 from worker.training.measure import measure
 from worker.training.parameter_cpu import ParameterCpu
 from worker.training.step import Samples
@@ -331,3 +333,50 @@ def test_a_rank_that_fails_ends_the_job_with_its_reason(ends: str, kind: str) ->
 def test_threads_are_shared_among_the_ranks_without_a_rest(parsed: Spec) -> None:
     spec = replace(parsed, threads=7, devices=3, parallel="ddp")
     assert [threads_of_rank(spec, rank) for rank in range(3)] == [3, 2, 2]
+
+
+def test_the_record_holds_what_a_card_is_and_the_versions_that_compute_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(
+        name="H100",
+        total_memory=80 << 30,
+        uuid="a0-b",
+        major=9,
+        minor=0,
+        pci_domain_id=0,
+        pci_bus_id=160,
+        pci_device_id=0,
+    )
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91300)
+    facts = torch_facts("cuda")
+    assert (facts["cuda"], facts["cudnn"]) == ("13.0", "91300")
+    (card,) = Environment.model_validate({"gpus": facts["gpus"]}).gpus or []
+    assert (card.uuid, card.capability, card.pci_address) == ("GPU-a0-b", "9.0", "0000:a0:00.0")
+    assert torch_facts("cpu").keys().isdisjoint({"gpus", "cuda", "cudnn"})
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", "fabric manager"),
+        ("Error 803: system has unsupported display driver / cuda driver combination", "restart the machine"),
+        ("CUDA unknown error (Error 999)\nmore", "nvidia-uvm"),
+        ("Found no NVIDIA driver on your system.", None),
+    ],
+)
+def test_why_no_gpu_can_be_used_is_in_the_message(
+    monkeypatch: pytest.MonkeyPatch, text: str, remedy: str | None
+) -> None:
+    def fail() -> None:
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", fail)
+    with pytest.raises(JobError, match="1 CUDA devices asked for, 0 can be used here: ") as caught:
+        open_devices("cuda", 1)
+    assert str(caught.value).endswith(text.splitlines()[0])
+    assert (remedy or "") in str(caught.value.remedy or "")
+    assert bool(caught.value.remedy) == bool(remedy)

@@ -58,8 +58,32 @@ def open_devices(kind: str, count: int) -> list[Device]:
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if there < count:
         build = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
-        raise JobError(f"{count} CUDA devices asked for, {there} can be used here{build}", kind="device")
+        message = f"{count} CUDA devices asked for, {there} can be used here{build or reason_of_none(there)}"
+        raise JobError(message, kind="device", remedy=_remedy(message))
     return [Device(f"cuda:{number}") for number in range(count)]
+
+
+def reason_of_none(there: int) -> str:
+    """Return why CUDA shows no device, as the end of a sentence; torch's own question hides it."""
+    try:
+        if not there:
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:
+        return f": {str(error).strip().splitlines()[0]}"
+    return ""
+
+
+REMEDIES = {
+    "802": "start NVIDIA's fabric manager (systemctl start nvidia-fabricmanager), of the driver's own version",
+    "803": "restart the machine: the driver's libraries and its kernel module have different versions",
+    "999": "load the module nvidia-uvm: nvidia-modprobe -c0 -u",
+    "304": "load the module nvidia-uvm: nvidia-modprobe -c0 -u",
+}
+"""Remedies by the number that CUDA gives an error (cudaError_t of its runtime)."""
+
+
+def _remedy(message: str) -> str | None:
+    return next((remedy for number, remedy in REMEDIES.items() if f"rror {number}" in message), None)
 
 
 def prepare(threads: int, device: str) -> dict[str, object]:
@@ -83,8 +107,13 @@ def torch_facts(device: str) -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "gpus": gpus() if device == "cuda" else None,
+        **({"gpus": gpus(), "cuda": torch.version.cuda, "cudnn": _cudnn()} if device == "cuda" else {}),
     }
+
+
+def _cudnn() -> str | None:
+    version = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return version and str(version)
 
 
 def gpus() -> list[dict[str, object]]:
@@ -100,7 +129,9 @@ def gpus() -> list[dict[str, object]]:
         found.append(
             {
                 "name": getattr(properties, "name", "unknown"),
-                "memory_bytes": getattr(properties, "total_memory", 0),
+                "memory_bytes": getattr(properties, "total_memory", None),
+                "uuid": f"GPU-{uuid}" if (uuid := getattr(properties, "uuid", None)) else None,
+                "capability": f"{properties.major}.{properties.minor}",
                 "driver": driver,
                 "pci_address": "{:04x}:{:02x}:{:02x}.0".format(*numbers) if len(numbers) == 3 else None,
             }

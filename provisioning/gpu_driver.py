@@ -1,0 +1,146 @@
+"""NVIDIA's driver on a machine, as a program on any (Python 3.9 or newer): its GPUs by NVML, and its libraries.
+
+Where it is not installed, ``provisioning.gpus`` puts pynvml's source before this one.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+CAPABILITIES = Path("/proc/driver/nvidia/capabilities")
+PLACES = ("/usr/local/nvidia/lib64", "/run/opengl-driver/lib")
+"""Directories of the driver that are in no cache of the dynamic loader: those of container runtimes and of NixOS."""
+DIVIDED = "it is divided by MIG"
+
+
+def answer(libraries: str = "") -> dict[str, object]:
+    """Return the GPUs, or why there are none; and the driver's libraries, which are brought together below a directory.
+
+    ``libraries`` is that directory; empty for no libraries.
+    """
+    found: dict[str, object] = {"error": None, "cards": [], "libraries": collected(libraries)}
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return {**found, "error": f"no NVIDIA driver answers: {error}"}
+    try:
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        indices = range(pynvml.nvmlDeviceGetCount())
+        return {**found, "cards": [card for index in indices for card in _cards(index, driver)]}
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _cards(index: int, driver: str) -> Iterator[dict[str, object]]:
+    """Yield a GPU and its instances by MIG, as ``gpus.Card``: what it does not answer is null."""
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        name = pynvml.nvmlDeviceGetName(handle)
+    except pynvml.NVMLError as error:
+        yield {"index": str(index), "driver": driver, "fault": f"NVML: {error}"}
+        return
+    minor, bus = _asked(pynvml.nvmlDeviceGetMinorNumber, handle), _asked(pynvml.nvmlDeviceGetPciInfo, handle)
+    card = {
+        "index": str(index),
+        "name": name,
+        "driver": driver,
+        "uuid": _asked(pynvml.nvmlDeviceGetUUID, handle),
+        "capability": _asked(pynvml.nvmlDeviceGetCudaComputeCapability, handle),
+        # The kernel writes four digits for the domain, and NVML eight.
+        "pci_address": bus and os.fsdecode(bus.busId)[-len("0000:00:00.0") :].lower(),
+        "memory_bytes": _memory_bytes(handle),
+        "devices": [f"/dev/nvidia{minor}"],
+    }
+    divided = (_asked(pynvml.nvmlDeviceGetMigMode, handle) or [0])[0]
+    if not divided:
+        yield card
+        return
+    yield {**card, "fault": DIVIDED}
+    for number in range(_asked(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        if instance := _asked(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number):
+            part = f"gi{_asked(pynvml.nvmlDeviceGetGpuInstanceId, instance)}"
+            parts = part, f"{part}/ci{_asked(pynvml.nvmlDeviceGetComputeInstanceId, instance)}"
+            caps = [_minor(CAPABILITIES / f"gpu{minor}/mig" / name / "access") for name in parts]
+            yield {
+                **card,
+                "index": f"{index}:{number}",
+                "uuid": _asked(pynvml.nvmlDeviceGetUUID, instance),
+                "memory_bytes": _memory_bytes(instance),
+                "devices": [f"/dev/nvidia{minor}", *(f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in caps)],
+            }
+
+
+def _memory_bytes(handle: object) -> "int | None":
+    memory = _asked(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    return memory and int(memory.total)
+
+
+def _minor(access: Path) -> str:
+    """Return the minor number of the device file that gives access to an instance."""
+    return re.findall(r"DeviceFileMinor:\s*(\d+)", access.read_text())[0] if access.is_file() else "-missing"
+
+
+def _asked(question: Callable[..., Any], *words: object) -> Any:  # noqa: ANN401 (NVML's answers)
+    """Return the answer of a GPU; None if it does not answer this question."""
+    try:
+        return question(*words)
+    except pynvml.NVMLError:
+        return None
+
+
+def libcuda() -> "Path | None":
+    """Return ``libcuda.so.1`` where the dynamic loader finds it, or in the places to which others bring it."""
+    argv = ["/sbin/ldconfig", "-p"]
+    cache = subprocess.run(argv, check=False, capture_output=True, text=True, start_new_session=True).stdout
+    cached = (Path(path).parent for path in re.findall(r"libcuda\.so\.1 \(.*x86-64.*\) => (.+)", cache))
+    searched = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
+    paths = [Path(place) / "libcuda.so.1" for place in [*searched, *map(str, cached), *PLACES]]
+    return next((path for path in paths if path.is_file()), None)
+
+
+def collected(parent: str) -> "str | None":
+    """Return a directory, made if it is missing, with the driver's libraries and the links of their SONAMEs.
+
+    None without a parent or a driver. Hard links take no space; on another disk the libraries are copied.
+    """
+    found = libcuda() if parent else None
+    if found is None:
+        return None
+    library = found.resolve()
+    version = library.name.partition(".so.")[2]
+    files = [file for kind in ("libcuda", "libnvidia-") for file in library.parent.glob(f"{kind}*.so.{version}")]
+    final = Path(parent, version)
+    if all(_is_copy(final / file.name, file) for file in files):
+        return str(final)
+    Path(parent).mkdir(mode=0o755, exist_ok=True)
+    making = Path(tempfile.mkdtemp(dir=parent))
+    for file in files:
+        try:
+            os.link(file, making / file.name)
+        except OSError:
+            shutil.copy2(file, making / file.name)
+    subprocess.run(["/sbin/ldconfig", "-n", str(making)], check=True, start_new_session=True)
+    making.chmod(0o755)
+    shutil.rmtree(final, ignore_errors=True)
+    making.rename(final)
+    return str(final)
+
+
+def _is_copy(copy: Path, file: Path) -> bool:
+    if not copy.is_file():
+        return False
+    infos = copy.stat(), file.stat()
+    return len({(info.st_size, info.st_mtime_ns) for info in infos}) == 1
+
+
+if __name__ == "__main__":
+    print(json.dumps(answer(*sys.argv[1:])))

@@ -1,0 +1,36 @@
+"""NVIDIA's driver, played: libraries made from C, found as the real ones are, and device files that are /dev/zero."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+VERSION = "580.159.04"
+UUIDS = {"0": "GPU-000000a0", "1": "GPU-000000a1", "3:0": "MIG-000000b0", "3:1": "MIG-000000b1"}
+"""The beginnings of the UUIDs of the GPUs that can be used."""
+
+
+def driver(place: Path) -> Path:
+    """Make the driver's libraries, with the links that its installer makes, in a directory."""
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    place.mkdir()
+    (place / "cuda.c").write_text("int cuInit(unsigned flags) { return (int)flags; }\n")
+    for name, source in {"libcuda": place / "cuda.c", "libnvidia-ml": HERE / "nvml.c"}.items():
+        library = place / f"{name}.so.{VERSION}"
+        options = ["-shared", "-fPIC", f"-Wl,-soname,{name}.so.1", "-o", str(library)]
+        subprocess.run(["gcc", *options, str(source)], check=True)
+        (place / f"{name}.so.1").symlink_to(library.name)
+    return place
+
+
+def with_driver(libraries: Path, *argv: str, **variables: str) -> str:
+    """Return what Python prints that finds these libraries."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries), **variables}
+    ended = subprocess.run([sys.executable, *argv], check=False, capture_output=True, text=True, env=environment)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout

@@ -1,0 +1,136 @@
+"""From the options of GPUs to those of the targets: which are chosen, and what is refused before anything starts."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands.run import resolve
+from provisioning.doctor import Check
+from provisioning.gpus import Card
+from provisioning.hindrances import hindrances
+from provisioning.images.image import Image
+from provisioning.targets import Choices
+from suite.errors import RequestError
+from suite.job.ablations import properties_of
+from suite.request.request import RunRequest
+from suite.targets import TARGETS
+
+CARDS = [
+    Card(str(number), "H100", "580.1", f"GPU-{number}0000000", (9, 0), devices=(f"/dev/nvidia{number}",))
+    for number in range(3)
+]
+CARDS[1] = replace(CARDS[1], fault="NVML: GPU is lost")
+TORCH = "lib/python3.11/dist-packages/torch/version.py"
+
+
+def request(**options: Any) -> RunRequest:
+    return RunRequest.of({"device": "cuda", **options})
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Image]:
+    """``image("13.0")``: an image whose torch is built with this version of CUDA."""
+    monkeypatch.setattr(resolve, "examined", lambda: (CARDS, None, None))
+    monkeypatch.setattr(Image, "tree", tmp_path)
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "usr/local" / TORCH
+    file.parent.mkdir(parents=True)
+
+    def _image(cuda: str) -> Image:
+        file.write_text(f"__version__ = '2.13.0'\ncuda: Optional[str] = {cuda}\ngit_version = 'cf30'\n")
+        return Image(digest="a" * 64, variant="own", recipe_sha256="b" * 64, created_at="2026", base="", files={})
+
+    return _image
+
+
+@pytest.mark.parametrize(
+    ("options", "visible", "indices"),
+    [
+        ({}, None, ["0"]),
+        ({"devices": 2, "parallel": "ddp"}, None, ["0", "2"]),
+        ({"gpus": "2,0"}, None, ["2", "0"]),
+        ({"gpus": "GPU-2"}, "0", ["2"]),
+        ({}, "2", ["2"]),
+        ({}, "GPU-2,GPU-0", ["2", "0"]),
+    ],
+)
+def test_the_gpus_are_those_that_are_named_or_slurms_or_the_first_that_work(
+    image: Callable[[str], Image],
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    visible: str | None,
+    indices: list[str],
+) -> None:
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [card.index for card in resolve._cards_of(request(**options), image("'13.0'"))] == indices
+
+
+OLD_DRIVER = {"driver": "570.86.15"}
+OLD_CARD = {"capability": (7, 0)}
+
+
+@pytest.mark.parametrize(
+    ("options", "cuda", "changed", "variables", "why"),
+    [
+        ({"gpus": "7"}, "'13.0'", {}, {}, "--gpus: no GPU is 7"),
+        ({"gpus": "1"}, "'13.0'", {}, {}, "--gpus 1: NVML: GPU is lost"),
+        ({}, "'13.0'", {}, {"CUDA_VISIBLE_DEVICES": ""}, "--device cuda: there is no GPU"),
+        ({}, "'13.0'", {}, {"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, "'NoDevFiles' is not an index or UUID of a GPU"),
+        ({"gpus": "0,2", "devices": 2}, "'13.0'", {}, {}, "--devices 2 needs --parallel"),
+        ({"gpus": "0", "devices": 2, "parallel": "ddp"}, "'13.0'", {}, {}, "--devices 2: the job has 1 GPUs"),
+        ({"engine": "gvisor"}, "'13.0'", {}, {}, "--engine gvisor does not go with --device cuda"),
+        ({"engine": "kubernetes"}, "'13.0'", {}, {}, "--engine kubernetes does not go with --device cuda"),
+        ({"gpus": "0"}, "None", {}, {}, "--device cuda: the torch of image aaaaaaaaaaaa is built for CPUs"),
+        ({"gpus": "0"}, "'13.0'", OLD_DRIVER, {}, "GPU 0: CUDA 13.0 needs driver 580, not 570.86.15"),
+        ({"gpus": "0"}, "'13.0'", OLD_CARD, {}, "GPU 0: CUDA 13.0 needs capability 7.5, not 7.0"),
+        ({"gpus": "0"}, "'12.6'", {**OLD_DRIVER, **OLD_CARD}, {}, None),
+        ({"gpus": "0"}, "'13.0'", {}, {"CUDA_MPS_PIPE_DIRECTORY": "/tmp"}, "MPS runs on this machine"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_sentence(
+    image: Callable[[str], Image],
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    cuda: str,
+    changed: dict[str, Any],
+    variables: dict[str, str],
+    why: str | None,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(resolve, "examined", lambda: ([replace(CARDS[0], **changed), *CARDS[1:]], None, None))
+    if why is None:
+        assert resolve._cards_of(request(**options), image(cuda))
+        return
+    with pytest.raises(RequestError, match=why) as caught:
+        resolve._cards_of(request(**options), image(cuda))
+    assert caught.value.remedy
+    assert ". " not in caught.value.message
+
+
+def test_on_machines_of_an_inventory_gpus_are_counted_before_anything_starts(image: Callable[[str], Image]) -> None:
+    several = {"devices": 2, "parallel": "ddp"}
+    assert resolve._gpus_there(request(**several), image("'13.0'")) == ("0", "1")
+    with pytest.raises(RequestError, match="the job has 1 GPUs"):
+        resolve._gpus_there(request(gpus="3", **several), image("'13.0'"))
+
+
+def test_virtual_machines_with_gpus_are_refused_where_they_are_named_and_else_left_out() -> None:
+    checks = [Check(kind="target", name=name, usable=True, evidence="seen") for name in TARGETS]
+    notes: list[str] = []
+    assert resolve.carried(request(), checks, notes.append) == ("bare-metal", "container")
+    assert all("virtual machines with GPUs are not supported yet" in note for note in notes)
+    assert resolve.carried(RunRequest.of({}), checks, notes.append) == TARGETS
+    with pytest.raises(RequestError, match="cannot carry vm: virtual machines with GPUs are not supported yet"):
+        resolve.carried(request(target=["bare-metal", "vm"]), checks, notes.append)
+
+
+def test_an_engine_without_gpus_is_no_ablation_of_a_job_with_gpus(image: Callable[[str], Image]) -> None:
+    for gpus, refused in ((("GPU-0",), True), ((), False)):
+        reasons = list(hindrances(properties_of("gvisor"), Choices(image("'13.0'"), "runc", "tcg", gpus), "reference"))
+        assert ("gvisor takes no GPUs" in reasons) == refused
