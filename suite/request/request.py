@@ -53,7 +53,8 @@ class RunRequest(OptionGroup):
         for stored, group in groups.items():
             for name, value in (dict(group) if isinstance(group, (Mapping, OptionGroup)) else {}).items():
                 part = OPTIONS[name].part if name in OPTIONS else stored
-                values.setdefault(part, {})[name] = value
+                if name in OPTIONS or value is not None:  # an option that older suites had, and that was not given
+                    values.setdefault(part, {})[name] = value
         models = group_models()
         if foreign := sorted(values.keys() - models.keys()):
             measurement, targets = values.get("measurement", {}), values.get("targets", {})
