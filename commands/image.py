@@ -1,5 +1,6 @@
 """``bench image``: the userland that every target runs."""
 
+import re
 from collections.abc import Callable
 
 import click
@@ -14,6 +15,9 @@ from provisioning.images.own import build_own
 from provisioning.images.suite import build_suite
 from suite.errors import RequestError
 
+RELEASE = "release"
+"""Stands for the version of CUDA with which torch is released."""
+
 
 @click.group(cls=SuggestingGroup)
 def image() -> None:
@@ -27,7 +31,14 @@ def image() -> None:
 
 
 @image.command("build")
-@click.option("--cuda", is_flag=True, help="Build for NVIDIA GPUs, from docker/Dockerfile.cuda.")
+@click.option(
+    "--cuda",
+    is_flag=False,
+    flag_value=RELEASE,
+    metavar="[VERSION]",
+    help="Build for NVIDIA GPUs, from docker/Dockerfile.cuda; with torch for a version of CUDA, such as 12.6, if your "
+    "driver or GPU is too old for the one of its release.",
+)
 @click.option("--rebuild", is_flag=True, help="Run every step again, even if nothing has changed.")
 @click.option("--suite", is_flag=True, help="Also build the image that runs bench itself, in pods of Kubernetes.")
 @click.option(
@@ -37,13 +48,14 @@ def image() -> None:
     help="Build from your image: its name, a Dockerfile, an archive of podman save or docker save, or a directory with "
     "an OCI layout or a Dockerfile. Use it with bench run --image NAME.",
 )
-def image_build(cuda: bool, rebuild: bool, suite: bool, source: str | None) -> None:
+def image_build(cuda: str | None, rebuild: bool, suite: bool, source: str | None) -> None:
     """Build the image with podman or docker, from docker/Dockerfile or from your image.
 
     \b
     Examples:
       bench image build
       bench image build --cuda --rebuild
+      bench image build --cuda 12.6
       bench image build --suite
       bench image build --from ./Dockerfile
       bench image build --from localhost/my-training:latest
@@ -52,13 +64,17 @@ def image_build(cuda: bool, rebuild: bool, suite: bool, source: str | None) -> N
         raise RequestError("--suite goes with the suite's own CPU image", remedy="leave --cuda and --from out")
     if cuda and source:
         raise RequestError("--cuda and --from exclude each other", remedy="leave --cuda out: your image has its torch")
+    if cuda and not re.fullmatch(rf"\d+\.\d+|{RELEASE}", cuda):
+        raise RequestError(f"--cuda {cuda!r} is not a version of CUDA", remedy="write it as 12.6, or leave it out")
 
     def note(text: str) -> None:
         click.echo(text, err=True)
 
-    built = (
-        build_own(source, note, rebuild=rebuild) if source else build("cuda" if cuda else "cpu", note, rebuild=rebuild)
-    )
+    if source:
+        built = build_own(source, note, rebuild=rebuild)
+    else:
+        version = "" if cuda in (None, RELEASE) else str(cuda)
+        built = build("cuda" if cuda else "cpu", note, rebuild=rebuild, cuda=version)
     click.echo(built.digest)
     if suite:
         reference, archive = build_suite(built, note)

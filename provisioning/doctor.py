@@ -214,8 +214,9 @@ def _image() -> tuple[Image | None, Check]:
 
 
 def _whole(image: Image) -> Check:
-    newer = image.variant != "own" and not build.built(image.variant)
-    age = f"; the recipe has changed since: {build_command(image.variant)} makes the new one" if newer else ""
+    recipes = {build.recipe_sha256(image.variant, cuda) for cuda in ("", image.cuda or "")}
+    old = image.variant != "own" and image.recipe_sha256 not in recipes
+    age = f"; the recipe has changed since: {build_command(image.variant)} makes the new one" if old else ""
     return _check("image", image.variant, f"{image.digest[:12]} of {image.created_at}{age}")
 
 

@@ -3,6 +3,7 @@
 import datetime
 import hashlib
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -30,27 +31,28 @@ INSIDE = ("suite/__init__.py", "suite/userland.py", "suite/untrusted/__init__.py
 Note = Callable[[str], None]
 
 
-def build(variant: Variant, note: Note, *, rebuild: bool = False) -> Image:
+def build(variant: Variant, note: Note, *, rebuild: bool = False, cuda: str = "") -> Image:
     """Build the image, or return the one that its recipe has already given.
 
+    ``cuda`` is the version of CUDA for which torch is built; empty for the one of its release.
     Raises RequestError when a tool or space is missing, CommandError when a step fails; nothing half-built stays.
     """
     began_at = _now()
     with artefacts.making("the image", note):
         # Another bench may have built it while this one waited.
-        rebuild = rebuild and not ((image := built(variant)) and image.created_at > began_at)
-        return _build(variant, note, rebuild=rebuild)
+        rebuild = rebuild and not ((image := built(variant, cuda)) and image.created_at > began_at)
+        return _build(variant, cuda, note, rebuild=rebuild)
 
 
-def _build(variant: Variant, note: Note, *, rebuild: bool) -> Image:
-    recipe = recipe_sha256(variant)
-    if not rebuild and (image := built(variant)):
+def _build(variant: Variant, cuda: str, note: Note, *, rebuild: bool) -> Image:
+    recipe = recipe_sha256(variant, cuda)
+    if not rebuild and (image := built(variant, cuda)):
         note(f"image {image.digest[:12]} is up to date")
         return image
     with workplace(NEEDED_BYTES_CUDA if variant == "cuda" else NEEDED_BYTES) as (node, building):
         builder = working_builder(node)
         base = _base(node, builder, note)
-        context = _context(node, variant, note)
+        context = _context(node, variant, cuda, note)
         _tree(node, builder, base, context, variant, building / "tree", note, fresh=rebuild)
         return finish(node, building, note, variant=variant, recipe=recipe, base=base)
 
@@ -79,9 +81,9 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def built(variant: Variant) -> Image | None:
+def built(variant: Variant, cuda: str = "") -> Image | None:
     """Return the image of the recipe as it is now; None if the recipe has changed or was never built."""
-    return built_of(recipe_sha256(variant))
+    return built_of(recipe_sha256(variant, cuda))
 
 
 def built_of(recipe: str) -> Image | None:
@@ -89,9 +91,19 @@ def built_of(recipe: str) -> Image | None:
     return next((image for image in images() if image.recipe_sha256 == recipe), None)
 
 
-def recipe_sha256(variant: Variant) -> str:
-    """Return the digest of every file that decides what the image holds."""
-    digest = hashlib.sha256(variant.encode())
+def requirements(cuda: str) -> str:
+    """Return what the image takes from the package index, with torch's builds for a version of CUDA if there is one."""
+    text = (RECIPE / "requirements.txt").read_text()
+    return (
+        re.sub(r"^(torch(?:vision)?==\S+)$", rf"\1+cu{cuda.replace('.', '')}", text, flags=re.MULTILINE)
+        if cuda
+        else text
+    )
+
+
+def recipe_sha256(variant: Variant, cuda: str = "") -> str:
+    """Return the digest of every file that decides what the image holds, and of the version of CUDA."""
+    digest = hashlib.sha256(f"{variant}{cuda}".encode())
     names = ["Dockerfile", *(["Dockerfile.cuda"] if variant == "cuda" else []), "requirements.txt"]
     recipe = [RECIPE / name for name in names] + sorted((RECIPE / "guest").glob("*"))
     # Named as in the repository wherever they lie, so that a checkout and a wheel of it agree on the image.
@@ -137,10 +149,10 @@ def _base(node: LocalNode, builder: Builder, note: Note) -> str:
     return f"{builder.local_prefix}{local}"
 
 
-def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
+def _context(node: LocalNode, variant: Variant, cuda: str, note: Note) -> Path:
     """Lay out what the recipe copies."""
-    context = state("cache", f"context-{variant}")
-    _fetch_wheels(node, variant, context, note)
+    context = state("cache", f"context-{variant}{cuda}")
+    _fetch_wheels(node, variant, cuda, context, note)
     for name in ("suite", "worker", "guest"):
         shutil.rmtree(context / name, ignore_errors=True)
     for name in INSIDE:
@@ -157,11 +169,11 @@ def _context(node: LocalNode, variant: Variant, note: Note) -> Path:
     return context
 
 
-def _fetch_wheels(node: LocalNode, variant: Variant, context: Path, note: Note) -> None:
+def _fetch_wheels(node: LocalNode, variant: Variant, cuda: str, context: Path, note: Note) -> None:
     """Fetch the wheels unless they are there, by the host's own pip, with its mirrors and certificates."""
-    wheels, requirements = context / "wheels", RECIPE / "requirements.txt"
+    wheels, wanted = context / "wheels", requirements(cuda)
     kept, lock = context / "requirements", context / "requirements.locked"
-    if kept.exists() and kept.read_bytes() == requirements.read_bytes():
+    if kept.exists() and kept.read_text() == wanted:
         if lock.exists() and lock.read_text() == locked(wheels):
             return
         note("the kept wheels have other digests than when they were fetched, or have no recorded digests")
@@ -170,15 +182,25 @@ def _fetch_wheels(node: LocalNode, variant: Variant, context: Path, note: Note) 
     shutil.rmtree(wheels, ignore_errors=True)
     argv = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     argv += ["--only-binary=:all:", "--python-version", TARGET_PYTHON]
-    argv += ["--dest", str(wheels), "--requirement", str(requirements)]
-    node.run(argv, timeout_s=3600.0)
+    listed = context / "requirements.txt"
+    listed.write_text(wanted)
+    argv += ["--dest", str(wheels), "--requirement", str(listed)]
+    try:
+        node.run(argv, timeout_s=3600.0)
+    except CommandError as error:
+        if not cuda:
+            raise
+        raise RequestError(
+            f"pip finds no torch for CUDA {cuda}: {(error.output_tail.strip().splitlines() or ['no output'])[-1]}",
+            remedy="add an index with PyTorch's builds for it (pip config set global.extra-index-url URL)",
+        ) from error
     if variant == "cuda" and (cpu_wheels := list(wheels.glob("torch-*+cpu-*.whl"))):
         raise RequestError(
             f"this host's pip gives {cpu_wheels[0].name}, which supports no GPU",
             remedy="unset the index or the links (pip config list) that name a CPU build of torch",
         )
     lock.write_text(locked(wheels))
-    shutil.copyfile(requirements, kept)
+    kept.write_text(wanted)
 
 
 def locked(wheels: Path) -> str:

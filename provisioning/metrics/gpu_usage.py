@@ -43,9 +43,9 @@ class GpuSampler:
             pynvml.nvmlInit()
         except pynvml.NVMLError:
             return
-        with suppress(pynvml.NVMLError):
-            handles = [pynvml.nvmlDeviceGetHandleByIndex(n) for n in range(pynvml.nvmlDeviceGetCount())]
-            for handle in handles:
+        for number in range(pynvml.nvmlDeviceGetCount()):
+            with suppress(pynvml.NVMLError):  # a lost GPU; the others answer
+                handle = pynvml.nvmlDeviceGetHandleByIndex(number)
                 bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
                 address = (bus_id.decode() if isinstance(bus_id, bytes) else bus_id).lower()
                 # The kernel writes four digits for the domain, and NVML eight.

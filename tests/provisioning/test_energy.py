@@ -56,6 +56,8 @@ class FakeNvml:
     class NVMLError(Exception):
         """As pynvml's."""
 
+    lost: int | None = None
+
     def __init__(self, gpus: int = 2, driver: bool = True) -> None:
         self.gpus, self.driver, self.spent_mj, self.open = gpus, driver, 0, 0
         self.looked = threading.Event()
@@ -72,6 +74,8 @@ class FakeNvml:
         return self.gpus
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        if index == self.lost:
+            raise self.NVMLError("GPU is lost")
         return index
 
     def nvmlDeviceGetPciInfo(self, handle: int) -> Any:  # noqa: N802
@@ -125,3 +129,14 @@ def test_a_job_that_ends_before_anyone_looked_has_no_utilisation(monkeypatch: py
     _, gpus = sampler.stop()
     assert gpus is not None
     assert gpus[0].utilisation is None
+
+
+def test_a_lost_gpu_ends_no_job_and_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml()
+    nvml.lost = 0
+    monkeypatch.setattr(gpu_usage, "pynvml", nvml)
+    sampler = GpuSampler()
+    sampler.start()
+    spent, gpus = sampler.stop()
+    assert [gpu.pci_address for gpu in gpus or []] == ["0000:01:00.0"]
+    assert spent == {"gpu-0": 1.0}

@@ -5,18 +5,23 @@ import io
 import json
 import os
 import shutil
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from commands import image as image_command
+from provisioning.images import build
 from provisioning.images import image as module
 from provisioning.images.image import PACKED, Image, current, find, images, prune
 from provisioning.images.pack import add_layer, cpio, joined, oci_archive
 from provisioning.nodes import local_node
 from suite.errors import RequestError
+from suite.interfaces import Completed
 
 MakeImage = Callable[..., Image]
 
@@ -300,3 +305,43 @@ def test_a_second_archive_begins_at_a_multiple_of_four(size: int) -> None:
     both = joined(b"x" * size, b"second")
     assert both.index(b"second") % 4 == 0
     assert both.startswith(b"x" * size)
+
+
+def test_a_version_of_cuda_chooses_the_wheels_of_torch_and_is_another_recipe(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fake_node: Callable[..., Any]
+) -> None:
+    plain, older = (build.requirements(cuda).splitlines() for cuda in ("", "12.6"))
+    changed = [(one, other) for one, other in zip(plain, older, strict=True) if one != other]
+    assert [one.partition("==")[0] for one, _ in changed] == ["torch", "torchvision"]
+    assert all(other == f"{one}+cu126" for one, other in changed)
+    assert len({build.recipe_sha256(*words) for words in (("cpu",), ("cuda",), ("cuda", "12.6"))}) == 3
+    pip: Any = fake_node({(sys.executable, "-m", "pip"): Completed(1, "", "warning\nERROR: no matching torch\n")})
+    with pytest.raises(RequestError, match="pip finds no torch for CUDA 12.6: ERROR: no matching torch") as caught:
+        build._fetch_wheels(pip, "cuda", "12.6", tmp_path, lambda _: None)
+    assert "index" in str(caught.value.remedy)
+    made: list[tuple[str, str]] = []
+
+    def make(variant: str, *_: object, rebuild: bool, cuda: str) -> Image:
+        made.append((variant, cuda))
+        return Image(digest="a" * 64, variant="cuda", recipe_sha256="", created_at=str(rebuild), base="", files={})
+
+    monkeypatch.setattr(image_command, "build", make)
+    for words in ((), ("--cuda",), ("--cuda", "--rebuild"), ("--cuda", "12.6")):
+        assert CliRunner().invoke(image_command.image, ["build", *words]).exit_code == 0
+    assert made == [("cpu", ""), ("cuda", ""), ("cuda", ""), ("cuda", "12.6")]
+    refused = CliRunner().invoke(image_command.image, ["build", "--cuda", "new"])
+    assert isinstance(refused.exception, RequestError)
+
+
+@pytest.mark.parametrize(
+    ("line", "cuda"), [("cuda: Optional[str] = '12.6'", "12.6"), ("cuda = None", ""), (None, None)]
+)
+def test_an_image_shows_for_which_cuda_its_torch_is_built(
+    make_image: MakeImage, line: str | None, cuda: str | None
+) -> None:
+    image = make_image()
+    file = image.tree / "usr/lib/python3.12/site-packages/torch/version.py"
+    file.parent.mkdir(parents=True)
+    if line:
+        file.write_text(f"__all__ = ['cuda']\n{line}\n")
+    assert image.cuda == cuda

@@ -136,8 +136,8 @@ class Loader:
         if self._workers:
             start = {"multiprocessing_context": "fork", "worker_init_fn": _die_with_parent}
             processes = {"num_workers": self._workers, "prefetch_factor": PREFETCH, **start}
-        # The numbers of filled places in the order of their batches, without end. The processes are started first: what
-        # they are copies of has not met CUDA yet.
+        # The numbers of filled places in the order of their batches, without end. The processes use no CUDA: after a
+        # fork it would be broken.
         self._places: Iterator[int] | None = iter(
             DataLoader(filler, batch_size=None, sampler=itertools.count(epoch * filler.epoch_steps), **processes)
         )
