@@ -136,8 +136,8 @@ DISTURBANCES = (
     ),
     Disturbance(
         "numa-crossing",
-        "the CPUs of the trial lay on several NUMA nodes",
-        "choose CPUs of one node with --cpus (see lscpu)",
+        "the CPUs and GPUs of the trial lay on several NUMA nodes",
+        "choose CPUs of one node with --cpus, that of the GPU (see lscpu, nvidia-smi topo -m)",
         *(lambda t: t["numa_nodes"] - 1, 0, lambda n, how: f"{how} {n + 1:.0f} nodes"),
     ),
     Disturbance(

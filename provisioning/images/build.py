@@ -94,11 +94,8 @@ def built_of(recipe: str) -> Image | None:
 def requirements(cuda: str) -> str:
     """Return what the image takes from the package index, with torch's builds for a version of CUDA if there is one."""
     text = (RECIPE / "requirements.txt").read_text()
-    return (
-        re.sub(r"^(torch(?:vision)?==\S+)$", rf"\1+cu{cuda.replace('.', '')}", text, flags=re.MULTILINE)
-        if cuda
-        else text
-    )
+    built_for = f"+cu{cuda.replace('.', '')}" if cuda else ""
+    return re.sub(r"^(torch(?:vision)?==\S+)$", rf"\1{built_for}", text, flags=re.MULTILINE)
 
 
 def recipe_sha256(variant: Variant, cuda: str = "") -> str:

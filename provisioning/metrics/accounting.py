@@ -63,7 +63,7 @@ class HostAccount:
         self._footprint = Footprint.of(self._nodes)
         self._of_victims = Footprint.of(self._victims) if len(self._victims) < len(self._nodes) else None
         groups = [processes.group for processes in self._footprint.host_processes if processes.group]
-        self._host = EnvelopeHost(self._cpus, [ControlGroup.of_process("self"), *groups])
+        self._host = EnvelopeHost(self._cpus, [ControlGroup.of_process("self"), *groups], gpu_addresses(self._nodes))
         self._gpus = GpuSampler()
         self._gpus.start()
         self._counting = Counting(own_cpus(self._nodes, self._victims))
@@ -99,6 +99,12 @@ class HostAccount:
         host = self._host.read(time.monotonic(), time.process_time())
         of_victims = self._of_victims.read() if self._of_victims else None
         return host, read_energy(), self._footprint.read(), of_victims
+
+
+def gpu_addresses(nodes: Sequence[Node]) -> list[str]:
+    """Return the PCI addresses of the GPUs that the nodes were given."""
+    given = [node.facts.get("gpus") for node in nodes]
+    return [gpu["pci_address"] for gpus in given if isinstance(gpus, list) for gpu in gpus if gpu["pci_address"]]
 
 
 class HostMeter:

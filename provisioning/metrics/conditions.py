@@ -38,6 +38,8 @@ class EnvelopeHost:
 
     cpus: Sequence[int]
     groups: Sequence[ControlGroup] = ()
+    gpus: Sequence[str] = ()
+    """The PCI addresses of the job's GPUs."""
 
     def read(self, at_s: float, own_s: float) -> HostReading:
         busy_s, steal_s = self._cpu_s()
@@ -122,6 +124,7 @@ class EnvelopeHost:
 
     def _numa_nodes(self) -> list[int] | None:
         nodes = {path.name.removeprefix("node") for cpu in self.cpus for path in self._cpu(cpu).glob("node[0-9]*")}
+        nodes |= {read(SYS / f"bus/pci/devices/{address}/numa_node") for address in self.gpus} - {"", "-1"}
         return sorted(int(node) for node in nodes) or None
 
     def _cpu(self, cpu: int) -> Path:

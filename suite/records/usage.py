@@ -29,6 +29,7 @@ class Conditions(Part):
     siblings_shared: bool | None = None
     """Whether a core has hardware threads both inside and outside of the envelope."""
     numa_nodes: list[Count] | None = None
+    """The nodes of the envelope's CPUs and of the job's GPUs."""
     load_1min: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """The load average right before the launch."""
     sampler_cpu_s: Seconds | None = None

@@ -316,7 +316,7 @@ def test_a_version_of_cuda_chooses_the_wheels_of_torch_and_is_another_recipe(
     assert all(other == f"{one}+cu126" for one, other in changed)
     assert len({build.recipe_sha256(*words) for words in (("cpu",), ("cuda",), ("cuda", "12.6"))}) == 3
     pip: Any = fake_node({(sys.executable, "-m", "pip"): Completed(1, "", "warning\nERROR: no matching torch\n")})
-    with pytest.raises(RequestError, match="pip finds no torch for CUDA 12.6: ERROR: no matching torch") as caught:
+    with pytest.raises(RequestError, match=r"pip finds no torch for CUDA 12\.6: ERROR: no matching torch") as caught:
         build._fetch_wheels(pip, "cuda", "12.6", tmp_path, lambda _: None)
     assert "index" in str(caught.value.remedy)
     made: list[tuple[str, str]] = []
