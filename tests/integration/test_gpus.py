@@ -4,15 +4,23 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from provisioning.layers.vm import VmLayer
+from provisioning.machines.accelerator import choose
+from provisioning.machines.base import GuestSpec
+from provisioning.machines.qemu import Qemu
+from provisioning.machines.qemu_command import QemuSpec
+from provisioning.nodes import local_node
 from suite import userland
-from tests.integration.machine import require, require_image, require_root
+from tests.integration.machine import ENVELOPE, require, require_image, require_root
 from tests.stand_ins import UUIDS, driver, with_driver
 
+TEST_DEVICE = "0x0005"
+"""The number of QEMU's device for tests of PCI, among those of Red Hat."""
 ZERO = os.makedev(1, 5)
 FILES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia70", "nvidia71", "nvidia73")
 CAPS = ("nvidia-cap11", "nvidia-cap12")
@@ -75,3 +83,24 @@ def test_a_target_has_the_driver_and_the_gpus_that_were_chosen_and_its_tree_stay
     assert (seen["user"] > 0) == (target == "bare-metal"), "confined bare metal is no root"
     assert userland.differences(str(image.tree), everything=False) == []
     assert sorted(os.listdir(image.tree / "usr/lib/x86_64-linux-gnu")) == before
+
+
+class WithLargeDevice(Qemu):
+    """QEMU with a device whose memory is as large as a GPU's."""
+
+    def command(self, spec: QemuSpec) -> Sequence[str]:
+        return [*super().command(spec), "-device", "pci-testdev,membar=128G"]
+
+
+def test_a_guest_has_room_for_the_memory_of_a_gpu() -> None:
+    """VMs with GPUs are not supported yet; that QEMU's line places a BAR of 128 GiB is what they will need."""
+    require_root()
+    image = require_image()
+    require("target", "vm")
+    layer = VmLayer(WithLargeDevice(), GuestSpec(image, choose("auto")[0], ENVELOPE))
+    looking = ["find", "/sys/devices", "-path", "*/pci*/device", "-exec", "grep", "-l", TEST_DEVICE, "{}", "+"]
+    with local_node(ENVELOPE.cpus, str(image.tree)) as host, layer.opened(host) as guest:
+        folder, _, _ = guest.run(looking, check=False).stdout.strip().rpartition("/")
+        lines = guest.run(["cat", f"{folder}/resource"]).stdout.splitlines()
+    spans = [(int(begin, 16), int(end, 16)) for begin, end, _ in map(str.split, lines)]
+    assert (128 << 30) in [end - begin + 1 for begin, end in spans if begin], "placed, and whole"
