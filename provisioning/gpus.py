@@ -161,7 +161,7 @@ def _device_nodes(node: Node, paths: Iterable[str]) -> dict[str, DeviceNode]:
 
 
 def gpu_checks() -> Iterator[Found]:
-    """Yield what NVML shows, and each GPU that cannot be used."""
+    """Yield what NVML shows, and each GPU that is lost; of one that MIG divides its instances are shown."""
     cards, error, _ = examined()
     if error:
         yield "nvml", "asked", error, NO_DRIVER
@@ -169,5 +169,5 @@ def gpu_checks() -> Iterator[Found]:
     names = ", ".join(f"{card.index}: {card.name}" for card in cards if not card.fault)
     yield "nvml", f"driver {cards[0].driver if cards else 'without a GPU'}: {names or 'no GPU'}", None, None
     for card in cards:
-        if card.fault:
-            yield f"gpu {card.index}", card.name, card.fault, "name others with --gpus; a lost GPU needs a reset"
+        if card.fault and not card.uuid:
+            yield f"gpu {card.index}", "asked", card.fault, "reset it, or restart the machine; others can be used"

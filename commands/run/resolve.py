@@ -90,6 +90,7 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
     if checks is None:
         note("checking this machine")
         checks = doctor.examine()
+    _refuse_cuda(request, checks)
     checks = doctor.with_image(checks, _image_of(request))
     targets = carried(request, checks, note)
     choices = choices_of(request, checks, targets, note)
@@ -188,7 +189,6 @@ def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
     if booted(targets, engine):
         accel, why = get_provider(request.targets.provider).choose_accelerator(request.targets.accel)
         note(f"VMs run under {accel}: {why}")
-    _refuse_cuda(request, checks)
     image, provider = _image_of(request), request.targets.provider
     nodes = nodes_of(options["node"]) if "node" in options else {}
     options |= {"node": nodes["container"]} if nodes else {}

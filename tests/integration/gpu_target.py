@@ -10,6 +10,7 @@ from pathlib import Path
 
 from provisioning import gpu_driver
 from provisioning.images.image import current
+from provisioning.layers.userland import OwnEnvironmentLayer
 from provisioning.nodes import local_node
 from provisioning.targets import Choices, layers
 from scenarios.job import clean_environment
@@ -38,9 +39,10 @@ def main(target: str, gpus: str, place: str) -> None:
     target, _, engine = target.partition(":")
     choices = Choices(current(), engine or "runc", "tcg", tuple(gpus.split(",")))
     properties = properties_of(switched) if switched else AS_IT_IS
+    stacked = layers(target, choices, ENVELOPE, properties=properties) if target != "own-environment" else None
     with ExitStack() as stack:
         machine = stack.enter_context(local_node(ENVELOPE.cpus, str(choices.image.tree)))
-        node = stack.enter_context(open_stack(machine, layers(target, choices, ENVELOPE, properties=properties)))
+        node = stack.enter_context(open_stack(machine, stacked or [OwnEnvironmentLayer(ENVELOPE, choices.gpus)]))
         words = [*clean_environment(1, "reference", **node.variables), node.python[0], "-c", LOOKS]
         seen = json.loads(node.run(words).stdout)
         print(json.dumps({**seen, "facts": node.facts["gpus"]}))

@@ -17,7 +17,7 @@ from provisioning.machines.qemu_command import QemuSpec
 from provisioning.nodes import local_node
 from suite import userland
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
-from tests.stand_ins import UUIDS, driver, with_driver
+from tests.stand_ins import UUIDS, VERSION, driver, with_driver
 
 TEST_DEVICE = "0x0005"
 """The number of QEMU's device for tests of PCI, among those of Red Hat."""
@@ -26,6 +26,8 @@ FILES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia70", "nvidia71", 
 CAPS = ("nvidia-cap11", "nvidia-cap12")
 ALWAYS = ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl"]
 WHOLE = ([*ALWAYS, "/dev/nvidia71"], "1")
+WITH_ALL_DEVICES = ("bare-metal+confinement", "own-environment")
+"""The ablation of confinement, and bare metal without root: the variables alone choose the GPU."""
 INSTANCE = ([*ALWAYS, *(f"/dev/nvidia-caps/{cap}" for cap in CAPS), "/dev/nvidia73"], "3:0")
 
 
@@ -55,7 +57,7 @@ def libraries(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("gpus", [WHOLE, INSTANCE], ids=["whole", "instance"])
-@pytest.mark.parametrize("target", ["bare-metal", "bare-metal+confinement", "container:runc", "container:podman"])
+@pytest.mark.parametrize("target", [*WITH_ALL_DEVICES, "bare-metal", "container:runc", "container:podman"])
 def test_a_target_has_the_driver_and_the_gpus_that_were_chosen_and_its_tree_stays(
     libraries: Path, target: str, gpus: tuple[list[str], str], tmp_path: Path
 ) -> None:
@@ -68,16 +70,16 @@ def test_a_target_has_the_driver_and_the_gpus_that_were_chosen_and_its_tree_stay
         with_driver(libraries, "-m", "tests.integration.gpu_target", target, word, str(tmp_path / "caps"))
     )
     assert seen["init"] == 5, "libcuda.so.1 is the driver's"
-    unconfined = target == "bare-metal+confinement"
+    libraries_inside = str(image.directory / "driver" / VERSION) if target == "own-environment" else "/run/nvidia"
     assert dict.fromkeys(devices, 1).items() <= seen["devices"].items()
-    assert unconfined or sorted(seen["devices"]) == sorted(devices), "no device of another GPU"
+    assert target in WITH_ALL_DEVICES or sorted(seen["devices"]) == sorted(devices), "no device of another GPU"
     uuid = seen["variables"]["CUDA_VISIBLE_DEVICES"]
     assert uuid.startswith(UUIDS[word])
     assert seen["variables"] == {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": uuid,
-        "LD_LIBRARY_PATH": "/run/nvidia",
-        "TRITON_LIBCUDA_PATH": "/run/nvidia",
+        "LD_LIBRARY_PATH": libraries_inside,
+        "TRITON_LIBCUDA_PATH": libraries_inside,
     }
     assert [gpu["uuid"] for gpu in seen["facts"]] == [uuid]
     assert (seen["user"] > 0) == (target == "bare-metal"), "confined bare metal is no root"

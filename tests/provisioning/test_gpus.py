@@ -86,7 +86,6 @@ def test_the_doctor_names_a_lost_gpu_and_shows_the_others(cards: list[Card], mon
     assert first[1].startswith(f"driver {VERSION}: 0: NVIDIA Stand-in, 1: NVIDIA Stand-in")
     assert [(name, reason) for name, _, reason, _ in others] == [
         ("gpu 2", "NVML: GPU is lost"),
-        ("gpu 3", "it is divided by MIG"),
     ]
 
 
