@@ -15,9 +15,6 @@ from provisioning.images.own import build_own
 from provisioning.images.suite import build_suite
 from suite.errors import RequestError
 
-RELEASE = "release"
-"""Stands for the version of CUDA with which torch is released."""
-
 
 @click.group(cls=SuggestingGroup)
 def image() -> None:
@@ -34,7 +31,7 @@ def image() -> None:
 @click.option(
     "--cuda",
     is_flag=False,
-    flag_value=RELEASE,
+    flag_value="",
     metavar="[VERSION]",
     help="Build for NVIDIA GPUs, from docker/Dockerfile.cuda; with torch for a version of CUDA, such as 12.6, if your "
     "driver or GPU is too old for the one of its release.",
@@ -60,11 +57,11 @@ def image_build(cuda: str | None, rebuild: bool, suite: bool, source: str | None
       bench image build --from ./Dockerfile
       bench image build --from localhost/my-training:latest
     """
-    if suite and (cuda or source):
+    if suite and (cuda is not None or source):
         raise RequestError("--suite goes with the suite's own CPU image", remedy="leave --cuda and --from out")
-    if cuda and source:
+    if cuda is not None and source:
         raise RequestError("--cuda and --from exclude each other", remedy="leave --cuda out: your image has its torch")
-    if cuda and not re.fullmatch(rf"\d+\.\d+|{RELEASE}", cuda):
+    if cuda and not re.fullmatch(r"\d+\.\d+", cuda):
         raise RequestError(f"--cuda {cuda!r} is not a version of CUDA", remedy="write it as 12.6, or leave it out")
 
     def note(text: str) -> None:
@@ -73,8 +70,7 @@ def image_build(cuda: str | None, rebuild: bool, suite: bool, source: str | None
     if source:
         built = build_own(source, note, rebuild=rebuild)
     else:
-        version = "" if cuda in (None, RELEASE) else str(cuda)
-        built = build("cuda" if cuda else "cpu", note, rebuild=rebuild, cuda=version)
+        built = build("cpu" if cuda is None else "cuda", note, rebuild=rebuild, cuda=cuda or "")
     click.echo(built.digest)
     if suite:
         reference, archive = build_suite(built, note)

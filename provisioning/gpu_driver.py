@@ -3,6 +3,7 @@
 Where it is not installed, ``provisioning.gpus`` puts pynvml's source before this one.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +32,13 @@ def answer(libraries: str = "") -> dict[str, object]:
     found: dict[str, object] = {"error": None, "cards": [], "libraries": collected(libraries)}
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return {**found, "error": f"no NVIDIA driver answers: {error}"}
-    try:
         driver = pynvml.nvmlSystemGetDriverVersion()
         indices = range(pynvml.nvmlDeviceGetCount())
-        return {**found, "cards": [card for index in indices for card in _cards(index, driver)]}
-    finally:
+        found["cards"] = [card for index in indices for card in _cards(index, driver)]
         pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        found["error"] = f"no NVIDIA driver answers: {error}"
+    return found
 
 
 def _cards(index: int, driver: str) -> Iterator[dict[str, object]]:
@@ -118,28 +119,23 @@ def collected(parent: str) -> "str | None":
     library = found.resolve()
     version = library.name.partition(".so.")[2]
     files = [file for kind in ("libcuda", "libnvidia-") for file in library.parent.glob(f"{kind}*.so.{version}")]
-    final = Path(parent, version)
-    if all(_is_copy(final / file.name, file) for file in files):
+    stamps = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    final = Path(parent, f"{version}-{hashlib.sha256(repr(stamps).encode()).hexdigest()[:8]}")
+    if final.is_dir():
         return str(final)
     Path(parent).mkdir(mode=0o755, exist_ok=True)
-    making = Path(tempfile.mkdtemp(dir=parent))
-    for file in files:
-        try:
-            os.link(file, making / file.name)
-        except OSError:
-            shutil.copy2(file, making / file.name)
-    subprocess.run(["/sbin/ldconfig", "-n", str(making)], check=True, start_new_session=True)
-    making.chmod(0o755)
-    shutil.rmtree(final, ignore_errors=True)
-    making.rename(final)
+    with tempfile.TemporaryDirectory(dir=parent) as workshop:
+        making = Path(workshop, "libraries")
+        making.mkdir(mode=0o755)
+        for file in files:
+            try:
+                os.link(file, making / file.name)
+            except OSError:
+                shutil.copy2(file, making / file.name)
+        subprocess.run(["/sbin/ldconfig", "-n", str(making)], check=True, start_new_session=True)
+        with suppress(OSError):  # another trial has made it meanwhile
+            making.rename(final)
     return str(final)
-
-
-def _is_copy(copy: Path, file: Path) -> bool:
-    if not copy.is_file():
-        return False
-    infos = copy.stat(), file.stat()
-    return len({(info.st_size, info.st_mtime_ns) for info in infos}) == 1
 
 
 if __name__ == "__main__":

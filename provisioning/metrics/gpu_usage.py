@@ -41,9 +41,10 @@ class GpuSampler:
     def start(self) -> None:
         try:
             pynvml.nvmlInit()
+            count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError:
             return
-        for number in range(pynvml.nvmlDeviceGetCount()):
+        for number in range(count):
             with suppress(pynvml.NVMLError):  # a lost GPU; the others answer
                 handle = pynvml.nvmlDeviceGetHandleByIndex(number)
                 bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId

@@ -39,19 +39,22 @@ def test_a_machine_shows_its_gpus_here_and_as_a_program_elsewhere(tmp_path: Path
     assert indices == ["0", "1", "2", "3", "3:0", "3:1"]
     assert uuids[2] is None, "a lost GPU answers nothing and ends nothing"
     assert [str(uuid)[:12] for index, uuid in zip(indices, uuids, strict=True) if index in UUIDS] == [*UUIDS.values()]
-    assert (error, libraries) == (None, str(tmp_path / "made" / VERSION))
+    assert error is None
+    assert libraries.startswith(str(tmp_path / "made" / VERSION))
 
 
 def test_libraries_lie_under_their_sonames_without_taking_space_and_follow_the_driver(tmp_path: Path) -> None:
     installed = driver(tmp_path / "lib")
-    directory = tmp_path / "made" / VERSION
     for text in (b"", b"another build of this version"):
         (installed / f"libnvidia-ptx.so.{VERSION}").write_bytes(text)
-        with_driver(installed, str(Path(gpu_driver.__file__)), str(tmp_path / "made"))
+        answer = with_driver(installed, str(Path(gpu_driver.__file__)), str(tmp_path / "made"))
+        assert answer == with_driver(installed, str(Path(gpu_driver.__file__)), str(tmp_path / "made"))
+        directory = Path(json.loads(answer)["libraries"])
         assert (directory / f"libnvidia-ptx.so.{VERSION}").read_bytes() == text
     assert str((directory / "libcuda.so.1").readlink()) == f"libcuda.so.{VERSION}"
     assert (directory / "libcuda.so.1").samefile(installed / "libcuda.so.1")
-    assert [path.name for path in (tmp_path / "made").iterdir()] == [VERSION], "nothing half-made stays"
+    made = [path.name for path in (tmp_path / "made").iterdir()]
+    assert [name.startswith(VERSION) for name in made] == [True, True], "nothing half-made stays"
 
 
 @pytest.mark.parametrize(
