@@ -99,6 +99,24 @@ DISTURBANCES = (
         *(lambda t: t["thermal_throttles"], 0, lambda n, how: f"{how} {n:.0f} times", 0),
     ),
     Disturbance(
+        "gpu-shared",
+        "processes of others computed or drew on a GPU of the job",
+        "see resources.gpus.*.strangers in the records: end them, or choose another GPU with --gpus",
+        *(lambda t: t["gpu_strangers"], 0, lambda n, how: f"{how} {n:.0f}", 0),
+    ),
+    Disturbance(
+        "gpu-throttled",
+        "heat or its board held the clocks of a GPU down",
+        "cool it, or lock its clocks below what it can hold (nvidia-smi --lock-gpu-clocks)",
+        *(lambda t: t["gpu_throttled_s"] / t["interval_s"], 0.001, _share("of the time"), 0.05),
+    ),
+    Disturbance(
+        "gpu-power-capped",
+        "the power limit held the clocks of a GPU down",
+        "raise the limit, or lock the clocks below it (nvidia-smi --lock-gpu-clocks), for every target alike",
+        *(lambda t: t["gpu_power_capped_s"] / t["interval_s"], 0.01, _share("of the time"), 0.1),
+    ),
+    Disturbance(
         "swapping",
         "memory was swapped",
         "lower --memory or the batch, or switch swap off",

@@ -32,6 +32,11 @@ class ControlGroup:
             paths.update(dict.fromkeys(controllers.split(","), group))
         return cls(paths, root)
 
+    def is_within(self, other: "ControlGroup") -> bool:
+        """Return whether it is another group, other than the root, or one below it, under some controller."""
+        pairs = ((self.paths.get(controller), path) for controller, path in other.paths.items() if path != "/")
+        return any(path and f"{path}/".startswith(f"{around}/") for path, around in pairs)
+
     def cpu_s(self) -> float | None:
         if (used_ns := read(self._file("cpuacct", "cpuacct.usage"))).isdigit():
             return int(used_ns) / 1e9

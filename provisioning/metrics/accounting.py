@@ -63,8 +63,9 @@ class HostAccount:
         self._footprint = Footprint.of(self._nodes)
         self._of_victims = Footprint.of(self._victims) if len(self._victims) < len(self._nodes) else None
         groups = [processes.group for processes in self._footprint.host_processes if processes.group]
-        self._host = EnvelopeHost(self._cpus, [ControlGroup.of_process("self"), *groups], gpu_addresses(self._nodes))
-        self._gpus = GpuSampler()
+        own_groups = [ControlGroup.of_process("self"), *groups]
+        self._host = EnvelopeHost(self._cpus, own_groups, of_gpus(self._nodes, "pci_address"))
+        self._gpus = GpuSampler(of_gpus(self._nodes, "uuid"), self._footprint.owns)
         self._gpus.start()
         self._counting = Counting(own_cpus(self._nodes, self._victims))
         self._counting.start()
@@ -85,7 +86,7 @@ class HostAccount:
             everything, serving = serving, self._of_victims.usage(of_victims_before, of_victims)
             aggressors = rest(everything, serving)
         gpu_joules, gpus = self._gpus.stop()
-        spent = joules(energy_before, energy) | (gpu_joules or {})
+        spent = joules(energy_before, energy) | gpu_joules
         counted = self._counting.stop()
         self.resources = Resources(serving=serving, energy_j=spent or None, gpus=gpus, beside=aggressors, cache=counted)
         sampler_cpu_s = self._entering_cpu_s + self._gpus.cpu_s + time.thread_time() - begin_s
@@ -101,10 +102,10 @@ class HostAccount:
         return host, read_energy(), self._footprint.read(), of_victims
 
 
-def gpu_addresses(nodes: Sequence[Node]) -> list[str]:
-    """Return the PCI addresses of the GPUs that the nodes were given."""
-    given = [node.facts.get("gpus") for node in nodes]
-    return [gpu["pci_address"] for gpus in given if isinstance(gpus, list) for gpu in gpus if gpu["pci_address"]]
+def of_gpus(nodes: Sequence[Node], fact: str) -> list[str]:
+    """Return a fact of each GPU that the nodes were given, as ``records.Gpu`` has it."""
+    given = (node.facts.get("gpus") for node in nodes)
+    return [gpu[fact] for gpus in given if isinstance(gpus, list) for gpu in gpus if gpu[fact]]
 
 
 class HostMeter:

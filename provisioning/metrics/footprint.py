@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from provisioning import processes
-from provisioning.cgroup.counters import read
+from provisioning.cgroup.counters import ControlGroup, read
 from provisioning.nodes import HostProcesses, LocalNode, WrappedNode
 from suite.interfaces import Node
 from suite.records.usage import Usage
@@ -84,6 +84,16 @@ class Footprint:
     def known(self) -> bool:
         """Return whether there is anything of the instances on this host."""
         return bool(self.pids or self.host_processes)
+
+    def owns(self, pid: int) -> bool | None:
+        """Return whether a process is one of the instances', or comes from this one; None if it is not visible here."""
+        try:
+            line = {pid, *(parent.pid for parent in psutil.Process(pid).parents())}
+        except psutil.Error:
+            return None
+        group = ControlGroup.of_process(pid)
+        groups = (processes.group for processes in self.host_processes if processes.group)
+        return bool(line & {os.getpid(), *self.pids}) or any(group.is_within(around) for around in groups)
 
     def used(self, before: FootprintReading, after: FootprintReading) -> Amounts:
         """Return what was used between two readings."""

@@ -1,99 +1,166 @@
-"""The use of this host's GPUs while a job runs, by NVML; nothing where no NVIDIA driver answers.
+"""The use and the state of a job's GPUs on this host while it runs, by NVML.
 
-Energy is a counter. How busy a GPU is, and its memory, must be sampled: by a thread that wakes twice a second, and that
-runs only where there is a GPU.
+Energy and the times of running slower are counters. What else changes is sampled by a thread that wakes twice a second,
+and that runs only if the job has GPUs. NVIDIA's NVML API reference defines the functions and the counters.
 """
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+import psutil
 import pynvml
 
-from suite.records.usage import GpuUsage
+from suite.records.usage import GpuSamples, GpuUsage
+from suite.untrusted.terminal import clean
 
 EVERY_S = 0.5
+MOST_STRANGERS = 10
+SLOWER = {
+    "power_capped": (pynvml.NVML_PERF_POLICY_POWER, 0x4 | 0x80),
+    "throttled": (pynvml.NVML_PERF_POLICY_THERMAL, 0x8 | 0x20 | 0x40),
+}
+"""Why a GPU runs below the clocks of its load: the counter of violations, and the bits of the clock event reasons
+(nvmlClocksEventReasons), which stand in for a counter that the GPU does not have."""
+SAMPLED: Mapping[str, Callable[[Any], float]] = {
+    "energy_j": lambda handle: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000,
+    "utilisation": lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+    "memory_bytes": lambda handle: pynvml.nvmlDeviceGetMemoryInfo(handle).used,
+    "sm_mhz": lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
+    "temperature_c": lambda handle: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
+    "reasons": lambda handle: pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
+}
+STATE: Mapping[str, Callable[[Any], object]] = {
+    "uuid": lambda handle: _text(pynvml.nvmlDeviceGetUUID(handle)),
+    # The kernel writes four digits for the domain, and NVML eight.
+    "pci_address": lambda handle: _text(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower()[-len("0000:00:00.0") :],
+    "power_limit_w": lambda handle: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
+    "persistence": lambda handle: bool(pynvml.nvmlDeviceGetPersistenceMode(handle)),
+    "ecc": lambda handle: bool(pynvml.nvmlDeviceGetEccMode(handle)[0]),
+    "mig": lambda handle: bool(pynvml.nvmlDeviceGetMigMode(handle)[0]),
+}
+_PEAKS = ("memory_bytes", "temperature_c")
+PROCESSES = (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses)
 
 
 @dataclass
 class _Gpu:
     handle: Any
-    pci_address: str
-    energy_mj: int | None
-    busy: list[float] = field(default_factory=list)
-    memory_bytes: list[int] = field(default_factory=list)
+    state: Mapping[str, object]
+    slower_ns: Mapping[str, int | None]
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    strangers: dict[int, str] = field(default_factory=dict)
+
+    def usage(self) -> GpuUsage:
+        columns = {name: [sample[name] for sample in self.samples] for name in self.samples[0]}
+        begun_s, ended_s = columns["at_s"][0], columns["at_s"][-1]
+        columns["at_s"] = [at_s - begun_s for at_s in columns["at_s"]]
+        samples = GpuSamples.model_validate({name: columns[name] for name in GpuSamples.model_fields})
+        slower_s = {f"{name}_s": self._slower_s(name, columns["reasons"], ended_s - begun_s) for name in SLOWER}
+        peaks = {f"peak_{name}": max(filter(None, columns[name]), default=None) for name in _PEAKS}
+        names = sorted(self.strangers.values())[:MOST_STRANGERS]
+        span = samples.span(0, ended_s - begun_s)
+        state = {**self.state, **slower_s, **peaks, "samples": samples, "job": span, "strangers": names}
+        return GpuUsage.model_validate(state)
+
+    def _slower_s(self, name: str, reasons: Sequence[int | None], whole_s: float) -> float | None:
+        """Return the seconds for which the GPU ran slower, by its counter or by the share of the samples."""
+        before_ns, after_ns = self.slower_ns[name], _violation_ns(self.handle, name)
+        if before_ns is not None and after_ns is not None:
+            return max(0, after_ns - before_ns) / 1e9
+        slowed = [bool(bits & SLOWER[name][1]) for bits in reasons if bits is not None]
+        return whole_s * fmean(slowed) if slowed else None
 
 
 class GpuSampler:
-    """Samples from before the job until after it, once."""
+    """Samples the named GPUs from before the job until after it, once.
 
-    def __init__(self) -> None:
+    ``gpus`` are UUIDs; a MIG device stands for its card. ``owns`` returns whether a process is the job's or
+    the suite's; None for one that is not visible here.
+    """
+
+    def __init__(self, gpus: Sequence[str], owns: Callable[[int], bool | None]) -> None:
+        self._named, self._owns = gpus, owns
+        self._owned: dict[int, bool | None] = {}
         self._gpus: list[_Gpu] = []
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread = threading.Thread(target=self._sample_all, daemon=True)
         self.cpu_s = 0.0
         """The CPU time that the thread has used, in seconds."""
 
     def start(self) -> None:
+        if not self._named:
+            return
         try:
             pynvml.nvmlInit()
-            count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError:
             return
-        for number in range(count):
-            with suppress(pynvml.NVMLError):  # a lost GPU; the others answer
-                handle = pynvml.nvmlDeviceGetHandleByIndex(number)
-                bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
-                address = (bus_id.decode() if isinstance(bus_id, bytes) else bus_id).lower()
-                # The kernel writes four digits for the domain, and NVML eight.
-                self._gpus.append(_Gpu(handle, address[-len("0000:00:00.0") :], self._energy_mj(handle)))
+        for handle in filter(None, [asked(_handle, uuid) for uuid in self._named]):
+            state = {name: asked(question, handle) for name, question in STATE.items()}
+            self._gpus.append(_Gpu(handle, state, {name: _violation_ns(handle, name) for name in SLOWER}))
         if self._gpus:
+            self._sample()
             self._thread.start()
         else:
             pynvml.nvmlShutdown()
 
-    def stop(self) -> tuple[dict[str, float] | None, list[GpuUsage] | None]:
-        """Return the joules by counter (``gpu-0``) and the use of each GPU; None if there is no GPU."""
+    def stop(self) -> tuple[dict[str, float], list[GpuUsage] | None]:
+        """Return the joules by counter (``gpu-0``) and the use of each GPU; None if the job has none."""
         if not self._gpus:
-            return None, None
-        ends_mj = [self._energy_mj(gpu.handle) for gpu in self._gpus]
+            return {}, None
         self._ended.set()
         self._thread.join()
+        self._sample()
+        usages = [gpu.usage() for gpu in self._gpus]
         pynvml.nvmlShutdown()
-        joules = {
-            f"gpu-{number}": (end_mj - gpu.energy_mj) / 1000
-            for number, (gpu, end_mj) in enumerate(zip(self._gpus, ends_mj, strict=True))
-            if end_mj is not None and gpu.energy_mj is not None
-        }
-        return joules or None, [
-            GpuUsage(
-                pci_address=gpu.pci_address,
-                utilisation=fmean(gpu.busy) if gpu.busy else None,
-                peak_memory_bytes=max(gpu.memory_bytes, default=None),
-            )
-            for gpu in self._gpus
-        ]
+        spent = ((f"gpu-{number}", usage.job.energy_j) for number, usage in enumerate(usages))
+        return {name: joules for name, joules in spent if joules is not None}, usages
 
-    def _sample(self) -> None:
+    def _sample_all(self) -> None:
         while not self._ended.wait(EVERY_S):
-            for gpu in self._gpus:
-                rates = self._asked(pynvml.nvmlDeviceGetUtilizationRates, gpu.handle)
-                memory = self._asked(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle)
-                gpu.busy += [] if rates is None else [rates.gpu / 100]
-                gpu.memory_bytes += [] if memory is None else [memory.used]
+            self._sample()
         self.cpu_s = time.thread_time()
 
-    def _energy_mj(self, handle: Any) -> int | None:  # noqa: ANN401
-        spent: int | None = self._asked(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
-        return spent
+    def _sample(self) -> None:
+        for gpu in self._gpus:
+            answers = {name: asked(question, gpu.handle) for name, question in SAMPLED.items()}
+            gpu.samples.append({"at_s": time.monotonic(), **answers})
+            for pid in {process.pid for question in PROCESSES for process in asked(question, gpu.handle) or ()}:
+                if pid not in self._owned:
+                    self._owned[pid] = self._owns(pid)
+                if self._owned[pid] is False:
+                    gpu.strangers.setdefault(pid, _called(pid))
 
-    def _asked(self, question: Callable[[Any], Any], handle: Any) -> Any:  # noqa: ANN401
-        """Return the GPU's answer; None if it does not answer this question."""
-        try:
-            return question(handle)
-        except pynvml.NVMLError:
-            return None
+
+def _handle(uuid: str) -> Any:  # noqa: ANN401 (NVML's own)
+    """Return the handle of a card by its UUID, and that of its card for a MIG device."""
+    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    return pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if uuid.startswith("MIG-") else handle
+
+
+def _violation_ns(handle: Any, name: str) -> int | None:  # noqa: ANN401
+    status = asked(pynvml.nvmlDeviceGetViolationStatus, handle, SLOWER[name][0])
+    return None if status is None else status.violationTime
+
+
+def _called(pid: int) -> str:
+    """Return a process's name and number for a message."""
+    try:
+        return f"{clean(psutil.Process(pid).name())} (process {pid})"
+    except psutil.Error:
+        return f"process {pid}"
+
+
+def _text(answer: bytes | str) -> str:
+    return answer.decode() if isinstance(answer, bytes) else answer
+
+
+def asked(question: Callable[..., Any], *words: Any) -> Any:  # noqa: ANN401
+    """Return NVML's answer; None if this GPU, or this driver, does not answer the question."""
+    try:
+        return question(*words)
+    except pynvml.NVMLError:
+        return None

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from suite.job.job import Digest, Name, comparison_key
 from suite.records.record import AggressorInstance, Alternation, DataUse, Grid, KeptModel, MetricValue, Rank, TrialId
+from suite.records.usage import GpuUsage
 
 LEAST, MOST = 1e-15, 1e15
 """The bounds of what can have been measured: seconds, bytes, and units per second. Beyond them sums and squares of
@@ -150,6 +151,14 @@ def _speed_of(name: str) -> Callable[[list[AggressorInstance]], float | None]:
     return total
 
 
+def _gpus(of_one: Callable[[GpuUsage], float | None]) -> FieldType:
+    def most(gpus: list[GpuUsage]) -> float | None:
+        """Return the most of all GPUs of the job; None if it is known of none."""
+        return max((amount for gpu in gpus if (amount := of_one(gpu)) is not None), default=None)
+
+    return FieldType(list[GpuUsage], "number", most)
+
+
 def _samples(metrics: Mapping[str, MetricValue]) -> dict[str, tuple[float, list[float]]] | None:
     return {name: (metric.value, metric.samples) for name, metric in metrics.items() if metric.samples} or None
 
@@ -282,6 +291,9 @@ TABLE = (
     ),
     Column("energy_j", "resources.energy_j", JOULES, _COST),
     Column("llc_load_misses", "resources.cache.llc_load_misses", COUNT, _measured("the interference table holds it")),
+    Column("gpu_strangers", "resources.gpus", _gpus(lambda gpu: len(gpu.strangers or ()))),
+    Column("gpu_throttled_s", "resources.gpus", _gpus(lambda gpu: gpu.throttled_s)),
+    Column("gpu_power_capped_s", "resources.gpus", _gpus(lambda gpu: gpu.power_capped_s)),
     Column("devices", "details.devices", _DEVICES),
     Column("data_sha256", "data_use.sha256", TEXT),
     Column("data_bytes", "data_use.asked_bytes", COUNT),

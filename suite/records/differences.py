@@ -151,6 +151,7 @@ _AGGRESSION = (
     *_many("measured", "the speed that the aggressor keeps", "before_per_s", "beside_per_s"),
     *_many("ignored", "only the victim's loss counts", "usage.*"),
 )
+_GPU_DISTURBED = ("strangers", "throttled_s", "power_capped_s")
 _ELSEWHERE = (
     Field("job.dataset.directory", "ignored", "a path of the user, never recorded"),
     Field("job.*", "refused", "the job decides what a number means", "job"),
@@ -183,6 +184,7 @@ _ELSEWHERE = (
     Field("conditions.frequency_mhz", "ignored", "two moments; throttling covers the whole job"),
     Field("conditions.load_1min", "ignored", "other_cpu_s covers the whole job"),
     Field("conditions.sampler_cpu_s", "ignored", "work of the suite, on every target"),
+    *_many("measured", "a warning shows it", *(f"resources.gpus.{name}" for name in _GPU_DISTURBED)),
     Field("resources.*", "ignored", "explanation only"),
     Field("details", "ignored", "notes without a fixed form"),
 )

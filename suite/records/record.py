@@ -72,6 +72,15 @@ class Timeline(Part):
     teardown_s: Seconds | None = None
     exit_s: Seconds | None = None
 
+    @property
+    def measured_span(self) -> tuple[float, float] | None:
+        """Return the begin and the end of the measured steps, since the launch; None where a part is unknown."""
+        before_s = (self.launch_s, self.imports_s, self.build_s, self.warmup_s)
+        if None in before_s or self.measured_s is None:
+            return None
+        begin_s = math.fsum(filter(None, before_s))
+        return begin_s, begin_s + self.measured_s + (self.between_epochs_s or 0.0)
+
 
 class Checkpoints(Part):
     """The checkpoints of a trial, one after each epoch."""

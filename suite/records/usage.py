@@ -1,10 +1,16 @@
 """The state of the host while the job ran, and the resources that the job used."""
 
+import bisect
+import itertools
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Annotated
 
 from pydantic import Field
 
 from suite.part import Count, Part, Seconds
+
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Conditions(Part):
@@ -50,13 +56,76 @@ class Usage(Part):
     major_faults: Count | None = None
 
 
-class GpuUsage(Part):
-    """One GPU of the host while the job ran, by NVML; its energy is in ``Resources.energy_j``."""
+class GpuSpan(Part):
+    """The use of one GPU over a span of time."""
 
-    pci_address: str
-    utilisation: Annotated[float, Field(ge=0, le=1)] | None = None
+    energy_j: Seconds | None = None
+    utilisation: Share | None = None
     """The mean share of the time in which a kernel ran."""
+    sm_mhz: Seconds | None = None
+    """The mean clock of the multiprocessors."""
+
+
+class GpuSamples(Part):
+    """Samples of one GPU, a column for each quantity; null if the GPU does not answer."""
+
+    at_s: Annotated[list[Seconds], Field(min_length=2)]
+    """The times of the samples, since the launch."""
+    energy_j: list[Seconds | None]
+    """The GPU's own counter."""
+    utilisation: list[Share | None]
+    sm_mhz: list[Count | None]
+
+    def span(self, begin_s: float, end_s: float) -> GpuSpan:
+        """Return the use between two times; energy is interpolated between samples."""
+        inside = [begin_s <= at_s <= end_s for at_s in self.at_s]
+        busy, clocks = (
+            [value for value in itertools.compress(column, inside) if value is not None]
+            for column in (self.utilisation, self.sm_mhz)
+        )
+        counted = [(at_s, spent) for at_s, spent in zip(self.at_s, self.energy_j, strict=True) if spent is not None]
+        return GpuSpan(
+            energy_j=max(0.0, _at(end_s, counted) - _at(begin_s, counted)) if len(counted) > 1 else None,
+            utilisation=fmean(busy) if busy else None,
+            sm_mhz=fmean(clocks) if clocks else None,
+        )
+
+
+def _at(time_s: float, points: Sequence[tuple[float, float]]) -> float:
+    """Return the value at a time by linear interpolation; beyond the ends, that of the end."""
+    after = bisect.bisect_left(points, (time_s,))
+    if after in (0, len(points)):
+        return points[min(after, len(points) - 1)][1]
+    (left_s, left), (right_s, right) = points[after - 1 : after + 1]
+    return left + (right - left) * (time_s - left_s) / (right_s - left_s)
+
+
+class GpuUsage(Part):
+    """One GPU of the job while it ran, by NVML on the host. Null where the GPU does not answer."""
+
+    uuid: str | None = None
+    pci_address: str | None = None
+    job: GpuSpan
+    """From the launch to the end."""
+    measured: GpuSpan | None = None
+    """The measured steps alone; null where the job has none."""
+    samples: GpuSamples
     peak_memory_bytes: Count | None = None
+    peak_temperature_c: Count | None = None
+    power_capped_s: Seconds | None = None
+    """The time for which the power limit held its clocks down."""
+    throttled_s: Seconds | None = None
+    """The time for which heat, or its board, held its clocks down."""
+    strangers: list[str] | None = None
+    """Processes of others that computed or drew on it while the job ran, ten at most."""
+    power_limit_w: Seconds | None = None
+    persistence: bool | None = None
+    ecc: bool | None = None
+    mig: bool | None = None
+
+    def with_measured(self, begin_s: float, end_s: float) -> "GpuUsage":
+        """Return it with the use of the measured steps, which lie between these times since the launch."""
+        return self.model_copy(update={"measured": self.samples.span(begin_s, end_s)})
 
 
 class CacheUse(Part):
@@ -86,7 +155,8 @@ class Resources(Part):
     serving: Usage | None = None
     worker: Usage | None = None
     energy_j: dict[str, Seconds] | None = None
-    """Energy of the whole host by counter: ``package-0``, ``dram-0`` (RAPL), ``gpu-0`` (NVML). They do not overlap."""
+    """Energy by counter: ``package-0``, ``dram-0`` of the whole host (RAPL), ``gpu-0`` of the job alone (NVML). They
+    do not overlap."""
     gpus: list[GpuUsage] | None = None
     cache: CacheUse | None = None
     beside: Usage | None = None

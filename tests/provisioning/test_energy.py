@@ -1,15 +1,19 @@
-"""Energy by RAPL, on trees as the kernel has them, and GPUs by an NVML that plays its answers."""
+"""Energy by RAPL, on trees as the kernel has them, and GPUs by a stand-in for NVML."""
 
+import os
 import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from provisioning.metrics import conditions, gpu_usage
 from provisioning.metrics.conditions import joules, read_energy
 from provisioning.metrics.gpu_usage import GpuSampler
+from suite.records.usage import GpuSamples, GpuSpan
+from tests.stand_ins.nvml_state import Nvml
 
 
 @pytest.fixture(autouse=True)
@@ -50,93 +54,85 @@ def test_a_host_without_counters_or_with_hidden_ones_has_no_energy(tmp_path: Pat
     assert read_energy() == {}
 
 
-class FakeNvml:
-    """Two GPUs that use a joule each time they are asked; the second one cannot tell how busy it is."""
-
-    class NVMLError(Exception):
-        """As pynvml's."""
-
-    lost: int | None = None
-
-    def __init__(self, gpus: int = 2, driver: bool = True) -> None:
-        self.gpus, self.driver, self.spent_mj, self.open = gpus, driver, 0, 0
-        self.looked = threading.Event()
-
-    def nvmlInit(self) -> None:  # noqa: N802 (NVML's names)
-        if not self.driver:
-            raise self.NVMLError("library not found")
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.open -= 1
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return self.gpus
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        if index == self.lost:
-            raise self.NVMLError("GPU is lost")
-        return index
-
-    def nvmlDeviceGetPciInfo(self, handle: int) -> Any:  # noqa: N802
-        return SimpleNamespace(busId=f"00000000:0{handle}:00.0" if handle else b"00000000:AF:00.0")
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:  # noqa: N802
-        del handle
-        self.spent_mj += 1000
-        return self.spent_mj
-
-    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:  # noqa: N802
-        if handle:
-            raise self.NVMLError("not supported")
-        return SimpleNamespace(gpu=50, memory=3)
-
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # noqa: N802
-        if handle == self.gpus - 1:
-            self.looked.set()
-        return SimpleNamespace(used=1000 + handle)
+CARD = {"uuid": "GPU-a", "pci": "00000000:AF:00.0", "energy": 1000, "utilisation": 50, "memory": 1 << 34, "used": 1000}
+OTHER = {"uuid": "GPU-b", "pci": "00000000:01:00.0", "energy": 90_000}
 
 
-def test_a_gpu_is_looked_at_while_the_job_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_usage, "EVERY_S", 0.001)
-    nvml = FakeNvml()
-    monkeypatch.setattr(gpu_usage, "pynvml", nvml)
-    sampler = GpuSampler()
+@pytest.fixture(scope="module")
+def nvml(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nvml]:
+    with pytest.MonkeyPatch.context() as patch:
+        stand_in = Nvml(tmp_path_factory.mktemp("nvml"))
+        stand_in.load()
+        patch.setenv("NVML_ANSWERS", str(stand_in.answers))
+        patch.setattr(gpu_usage, "EVERY_S", 0.001)
+        yield stand_in
+
+
+def sampled(nvml: Nvml, *answers: dict[str, object], gpus: Sequence[str] = ("GPU-a",), **owned: bool | None) -> Any:
+    """Return what is counted while the card answers so, one after the other; ``owned`` says whose processes are."""
+    looked = threading.Event()
+
+    def owns(pid: int) -> bool | None:
+        looked.set()
+        return owned.get(f"pid_{pid}", False)
+
+    nvml.answer({0: {**CARD, **answers[0]}, 1: OTHER})
+    sampler = GpuSampler(gpus, owns)
     sampler.start()
-    assert nvml.looked.wait(60)
-    spent, gpus = sampler.stop()
-    assert spent == {"gpu-0": 2.0, "gpu-1": 2.0}
-    assert gpus is not None
-    assert [gpu.pci_address for gpu in gpus] == ["0000:af:00.0", "0000:01:00.0"]
-    assert [gpu.utilisation for gpu in gpus] == [0.5, None], "what a GPU does not tell is absent"
-    assert [gpu.peak_memory_bytes for gpu in gpus] == [1000, 1001]
-    assert nvml.open == 0
+    for answer in answers[1:]:
+        nvml.answer({0: {**CARD, **answer, "compute": 1}, 1: {**OTHER, "energy": 180_000}})
+        assert looked.wait(60)
+    return sampler.stop()
 
 
-@pytest.mark.parametrize("nvml", [FakeNvml(driver=False), FakeNvml(gpus=0)])
-def test_a_host_without_driver_or_gpu_has_nothing_to_say(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_usage, "pynvml", nvml)
-    sampler = GpuSampler()
-    sampler.start()
-    assert sampler.stop() == (None, None)
-    assert nvml.open == 0
+def test_the_gpus_of_a_job_are_counted_and_those_of_others_are_not(nvml: Nvml) -> None:
+    state = {"sm_mhz": 1980, "temperature": 61, "power_limit": 700_000, "persistence": 1, "ecc": 1, "mig": 0}
+    spent, (gpu,) = sampled(nvml, {**state, "energy": 1000}, {**state, "energy": 3500}, pid_1=True)
+    assert spent == {"gpu-0": 2.5}, "the second card worked for somebody else"
+    assert (gpu.uuid, gpu.pci_address) == ("GPU-a", "0000:af:00.0")
+    assert (gpu.job.utilisation, gpu.job.sm_mhz) == (0.5, 1980)
+    assert (gpu.peak_memory_bytes, gpu.peak_temperature_c) == (1000, 61)
+    assert (gpu.power_limit_w, gpu.persistence, gpu.ecc, gpu.mig) == (700, True, True, False)
+    assert (gpu.power_capped_s, gpu.throttled_s) == (None, None), "what a GPU does not answer is absent"
+    assert gpu.strangers == []
 
 
-def test_a_job_that_ends_before_anyone_looked_has_no_utilisation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_usage, "pynvml", FakeNvml())
-    sampler = GpuSampler()
-    sampler.start()
-    _, gpus = sampler.stop()
-    assert gpus is not None
-    assert gpus[0].utilisation is None
+@pytest.mark.parametrize("answer", [{"energy": "lost", "memory": "lost"}, {"uuid": "lost"}])
+def test_a_card_that_is_lost_ends_no_job(answer: dict[str, object], nvml: Nvml) -> None:
+    spent, gpus = sampled(nvml, answer)
+    assert spent == {}
+    assert gpus is None or gpus[0].peak_memory_bytes is None
 
 
-def test_a_lost_gpu_ends_no_job_and_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = FakeNvml()
-    nvml.lost = 0
-    monkeypatch.setattr(gpu_usage, "pynvml", nvml)
-    sampler = GpuSampler()
-    sampler.start()
-    spent, gpus = sampler.stop()
-    assert [gpu.pci_address for gpu in gpus or []] == ["0000:01:00.0"]
-    assert spent == {"gpu-0": 1.0}
+def test_processes_of_others_are_named_and_those_of_the_job_are_not(nvml: Nvml) -> None:
+    _, (gpu,) = sampled(nvml, {"compute": f"2,{os.getpid()}", "graphics": "3"}, pid_2=True, pid_3=None)
+    assert gpu.strangers == [f"{psutil.Process().name()} (process {os.getpid()})"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "name", "least_s", "most_s"),
+    [
+        ({"power_ns": 0}, {"power_ns": 3_000_000_000}, "power_capped", 3, 3),
+        ({"thermal_ns": 5}, {"thermal_ns": 2_000_000_005}, "throttled", 2, 2),
+        ({"reasons": 0x4}, {"reasons": 0x4}, "power_capped", 1e-6, 60),
+        ({"reasons": 0x40}, {"reasons": 0x40}, "throttled", 1e-6, 60),
+        ({"reasons": 0x1}, {"reasons": 0x1}, "throttled", 0, 0),
+    ],
+)
+def test_the_time_of_a_slowed_gpu_is_counted_or_sampled(
+    before: dict[str, object], after: dict[str, object], name: str, least_s: float, most_s: float, nvml: Nvml
+) -> None:
+    _, (gpu,) = sampled(nvml, before, after, pid_1=True)
+    assert least_s <= getattr(gpu, f"{name}_s") <= most_s
+
+
+@pytest.mark.parametrize("gpus", [(), ("GPU-c",)])
+def test_a_job_without_gpus_of_this_host_asks_and_counts_nothing(gpus: Sequence[str], nvml: Nvml) -> None:
+    assert sampled(nvml, {}, gpus=gpus) == ({}, None)
+
+
+def test_the_use_of_the_measured_steps_is_that_between_two_times() -> None:
+    samples = GpuSamples(at_s=[0, 1, 3], energy_j=[10, 20, 60], utilisation=[0, 1, None], sm_mhz=[300, 1980, 1980])
+    assert samples.span(0.5, 2) == GpuSpan(energy_j=25, utilisation=1, sm_mhz=1980)
+    assert samples.span(-1, 9) == GpuSpan(energy_j=50, utilisation=0.5, sm_mhz=1420)
+    assert samples.span(1.5, 2) == GpuSpan(energy_j=10), "no sample lies between them"
