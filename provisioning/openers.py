@@ -43,6 +43,18 @@ class Opener(ABC):
     def tree(self) -> str:
         return str(self.choices.image.tree)
 
+    def choices_of(self, trial: Trial, *, shared: bool) -> Iterator[Choices]:
+        """Yield the choices of each instance. Those that compute get GPUs, a share each on a ``shared`` machine."""
+        idle = "server" if trial.job.distributed and trial.job.distributed.strategy else "client"
+        computing = [number for number, planned in enumerate(trial.instances) if planned.role != idle]
+        for number in range(len(trial.instances)):
+            if number not in computing:
+                yield replace(self.choices, gpus=())
+            elif shared:
+                yield self.choices.of_instance(computing.index(number), len(computing))
+            else:
+                yield self.choices
+
     def layers(
         self, trial: Trial, envelope: Envelope, choices: Choices | None = None, volume: Volume | None = None
     ) -> list[Layer]:
@@ -94,7 +106,8 @@ class InLab(Opener):
         if job.lab and trial.properties.link:
             job = job.model_copy(update={"lab": job.lab.model_copy(update=trial.properties.link)})
         with volume_of(trial) as volume:
-            stacks = [self.layers(trial, planned.envelope, volume=volume) for planned in trial.instances]
+            each = zip(trial.instances, self.choices_of(trial, shared=True), strict=True)
+            stacks = [self.layers(trial, planned.envelope, choices, volume) for planned, choices in each]
             directory = str(volume.directory) if volume else None
             with open_in_lab(job, trial.instances, stacks, self.tree, directory) as instances:
                 yield instances
@@ -104,7 +117,8 @@ class OnMachines(Opener):
     """The instances of a joined job, each on a machine of the inventory, which has its own data."""
 
     def opened(self, trial: Trial) -> AbstractContextManager[tuple[Instance, ...]]:
-        stacks = [self.layers(trial, planned.envelope) for planned in trial.instances]
+        each = zip(trial.instances, self.choices_of(trial, shared=False), strict=True)
+        stacks = [self.layers(trial, planned.envelope, choices) for planned, choices in each]
         inventory, image = _inventory(self.choices), self.choices.image
         return open_on_machines(_joined(trial), inventory, stacks, image, trial.job.dataset)
 
@@ -128,11 +142,10 @@ class BesideNeighbours(Opener):
     def opened(self, trial: Trial) -> Iterator[tuple[Instance, ...]]:
         with ExitStack() as stack:
             instances = []
-            for number, planned in enumerate(trial.instances):
+            for planned, choices in zip(trial.instances, self.choices_of(trial, shared=True), strict=True):
                 volume = stack.enter_context(volume_of(trial)) if planned.role == "aggressor" else None
                 directory = str(volume.directory) if volume else None
                 machine = stack.enter_context(local_node(planned.envelope.cpus, self.tree, directory))
-                choices = self.choices.of_instance(number, len(trial.instances))
                 stacked = self.layers(trial, planned.envelope, choices, volume)
                 instances.append(Instance(stack.enter_context(open_stack(machine, stacked))))
             yield tuple(instances)

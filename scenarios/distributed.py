@@ -296,11 +296,23 @@ def _measurement(ranks: Sequence[RankProcess], measured: Mapping[int, Measuremen
         )
 
 
+def check_way(rank: RankProcess, exchanged: Mapping[str, Any]) -> None:
+    """Raise MeasurementError if the messages of a rank did not pass its interface, as by NVLink or shared memory."""
+    sent, passed = exchanged.get("bytes_sent"), exchanged.get("interface_sent_bytes")
+    if isinstance(sent, int) and isinstance(passed, int) and passed < sent / 2:
+        raise MeasurementError(
+            f"rank {rank.number} sent {sent} bytes, and {passed} passed its interface {rank.instance.interface}",
+            kind="network",
+            remedy="its messages took another way than the network that is measured; please report it with this record",
+        )
+
+
 def record_of(rank: RankProcess, measured: Measurement | None = None) -> Rank:
     """Return what a record holds of a rank; ``measured`` is what a worker that trains has measured."""
     instance, log = rank.instance, rank.job.log
     # Checked by the record.
     exchanged: Mapping[str, Any] = log.said("done", "exchanged")
+    check_way(rank, exchanged)
     steps = measured.steps if measured else None
     return Rank(
         rank=rank.number,

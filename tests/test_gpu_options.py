@@ -1,8 +1,10 @@
 """From the options of GPUs to those of the targets: which are chosen, and what is refused before anything starts."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +14,13 @@ from provisioning.doctor import Check
 from provisioning.gpus import Card
 from provisioning.hindrances import hindrances
 from provisioning.images.image import Image
+from provisioning.openers import InLab
 from provisioning.targets import Choices
-from suite.errors import RequestError
+from scenarios.distributed import check_way
+from suite.errors import MeasurementError, RequestError
 from suite.job.ablations import properties_of
 from suite.request.request import RunRequest
+from suite.request.scenario import scenario_of
 from suite.targets import TARGETS
 
 CARDS = [
@@ -53,6 +58,7 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Im
         ({}, None, ["0"]),
         ({"devices": 2, "parallel": "ddp"}, None, ["0", "2"]),
         ({"gpus": "2,0"}, None, ["2", "0"]),
+        ({"scenario": "distributed"}, None, ["0", "2"]),
         ({"gpus": "GPU-2"}, "0", ["2"]),
         ({}, "2", ["2"]),
         ({}, "GPU-2,GPU-0", ["2", "0"]),
@@ -83,6 +89,13 @@ OLD_CARD = {"capability": (7, 0)}
         ({}, "'13.0'", {}, {"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, "'NoDevFiles' is not an index or UUID of a GPU"),
         ({"gpus": "0,2", "devices": 2}, "'13.0'", {}, {}, "--devices 2 needs --parallel"),
         ({"gpus": "0", "devices": 2, "parallel": "ddp"}, "'13.0'", {}, {}, "--devices 2: the job has 1 GPUs"),
+        (
+            {"scenario": "distributed", "workers": 3},
+            "'13.0'",
+            {},
+            {},
+            "--workers 3: each needs a GPU, and the job has 2",
+        ),
         ({"engine": "gvisor"}, "'13.0'", {}, {}, "--engine gvisor does not go with --device cuda"),
         ({"engine": "kubernetes"}, "'13.0'", {}, {}, "--engine kubernetes does not go with --device cuda"),
         ({"gpus": "0"}, "None", {}, {}, "--device cuda: the torch of image aaaaaaaaaaaa is built for CPUs"),
@@ -134,3 +147,38 @@ def test_an_engine_without_gpus_is_no_ablation_of_a_job_with_gpus(image: Callabl
     for gpus, refused in ((("GPU-0",), True), ((), False)):
         reasons = list(hindrances(properties_of("gvisor"), Choices(image("'13.0'"), "runc", "tcg", gpus), "reference"))
         assert ("gvisor takes no GPUs" in reasons) == refused
+
+
+ROLES = {
+    "distributed": (["server", "worker", "worker"], [(), ("0",), ("1",)]),
+    "serve": (["server", "client"], [("0", "1"), ()]),
+}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("scenario", ROLES)
+def test_instances_that_compute_have_gpus_of_their_own_and_others_none(scenario: str, shared: bool) -> None:
+    roles, of_instances = ROLES[scenario]
+    strategy = "parameter-server" if scenario == "distributed" else None
+    job = SimpleNamespace(distributed=SimpleNamespace(strategy=strategy))
+    trial: Any = SimpleNamespace(job=job, instances=[SimpleNamespace(role=role) for role in roles])
+    image = Image(digest="a" * 64, variant="own", recipe_sha256="b" * 64, created_at="2026", base="", files={})
+    given = InLab(Choices(image, "runc", "kvm", ("0", "1"))).choices_of(trial, shared=shared)
+    each = [choices.gpus for choices in given]
+    assert each == (of_instances if shared else [("0", "1") if gpus else () for gpus in of_instances])
+
+
+@pytest.mark.parametrize("scenario", ["distributed", "serve", "probe"])
+def test_several_devices_are_refused_where_an_instance_has_one(scenario: str) -> None:
+    several = request(scenario=scenario, devices=2, parallel="parameter-cpu")
+    with pytest.raises(RequestError, match=f"--parallel does not go with --scenario {scenario}") as caught:
+        scenario_of(several).check_model(several, "gan" if scenario == "serve" else "resnet50")
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(("passed", "refused"), [(49, True), (50, False), (130, False), (None, False)])
+def test_messages_that_take_another_way_than_the_network_fail_the_trial(passed: int | None, refused: bool) -> None:
+    rank: Any = SimpleNamespace(number=1, instance=SimpleNamespace(interface="eth0"))
+    exchanged = {"bytes_sent": 100, "interface_sent_bytes": passed}
+    with pytest.raises(MeasurementError, match="passed its interface eth0") if refused else nullcontext():
+        check_way(rank, exchanged)

@@ -247,7 +247,8 @@ def _cards_of(request: RunRequest, image: Image) -> tuple[Card, ...]:
     cards, _, _ = examined()
     words = request.gpus.gpus or os.environ.get("CUDA_VISIBLE_DEVICES")
     usable = [card for card in cards if not card.fault]
-    first = tuple(usable[: request.gpus.devices or 1])
+    scenario = scenario_of(request)
+    first = tuple(usable[: scenario.ranks(request)[0] if scenario.spread else request.gpus.devices or 1])
     given = first if words is None else chosen(cards, gpu_words(words) if words else ())
     check_gpus(request, image, given)
     return given

@@ -19,7 +19,7 @@ from suite.plan import Plan, lower, together
 from suite.registries import ABLATIONS
 from suite.request.repetitions import DECIDED
 from suite.request.request import RunRequest
-from suite.request.scenario import PlannedScenario
+from suite.request.scenario import PlannedScenario, scenario_of
 from suite.request.traits import traits_of
 from suite.targets import BASELINE, CONTAINERS, VMS
 
@@ -101,6 +101,8 @@ MPS = Path("/tmp/nvidia-mps/control")  # noqa: S108 (the default of NVIDIA's dae
 def check_gpus(request: RunRequest, image: Image, cards: Sequence[Card]) -> None:
     """Raise RequestError where a job cannot compute on these GPUs."""
     cuda, wanted, several = image.cuda, request.gpus.devices or 1, option("devices")
+    scenario = scenario_of(request)
+    workers = scenario.ranks(request)[0] if scenario.spread and not request.joining.inventory else 1
     engine = request.targets.engine
     older = f"build the image for an older CUDA: {build_command('cuda')} 12.6, or update the driver"
     rows: list[tuple[bool, str, str]] = [
@@ -113,6 +115,11 @@ def check_gpus(request: RunRequest, image: Image, cards: Sequence[Card]) -> None
             not cards,
             f"{option('device')} cuda: there is no GPU",
             f"use {option('device')} cpu; bench doctor shows the GPUs, and CUDA_VISIBLE_DEVICES may hide them",
+        ),
+        (
+            len(cards) < workers,
+            f"{option('workers')} {workers}: each needs a GPU, and the job has {len(cards)}",
+            f"name more with {option('gpus')}, or give fewer {option('workers')}",
         ),
         (wanted > 1 and request.gpus.parallel == "none", f"{several} {wanted} needs {option('parallel')}", "add it"),
         (len(cards) < wanted, f"{several} {wanted}: the job has {len(cards)} GPUs", f"name more with {option('gpus')}"),

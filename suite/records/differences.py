@@ -75,6 +75,7 @@ INSIDE = (
     _named("cgroup_version", "control groups", "kernel", "they account in different ways"),
     _named("cpu_model", "CPU model", "CPU", "libraries choose their code by it"),
     _named("cpu_flags", "CPU flags", "CPU", "vector instructions that a guest lacks are not used"),
+    _named("tf32", "TF32", "GPU", "it rounds, and is several times as fast"),
     _named("python", "Python", "software", "the interpreter runs between the kernels of torch"),
     _named("libc", "libc", "software", "copying memory is libc's"),
     _named("allocator", "allocator", "software", "page faults follow from it"),

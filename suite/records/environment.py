@@ -119,6 +119,8 @@ class Environment(Part):
     cuda: str | None = None
     """The version of CUDA that torch is built with; null on the CPU, as is cuDNN's."""
     cudnn: str | None = None
+    tf32: list[str] | None = None
+    """The operations that may round to TF32 on a GPU: ``matmul``, ``convolution``. The recipe decides."""
     gpus: list[Gpu] | None = None
 
 

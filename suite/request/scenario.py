@@ -53,6 +53,13 @@ class PlannedScenario(Traits, ABC):
 
     def check_model(self, request: RunRequest, model: str) -> None:
         """Raise RequestError for a model that cannot be measured as the request asks for."""
+        if request.gpus.parallel != "none" and (self.joined or not self.trains):
+            raise RequestError(
+                f"{option('parallel')} does not go with {option('scenario')} {self.name}, whose instances have one "
+                "device each",
+                remedy=f"leave out {option('parallel')} and {option('devices')}; "
+                f"{option('scenario')} distributed takes a GPU for each of its {option('workers')}",
+            )
         if not self.workloads:
             return
         workload = WORKLOADS.get(architecture(model))

@@ -140,8 +140,14 @@ def test_the_reference_recipe_is_torch_as_it_comes() -> None:
 
 def test_the_tuned_recipe_compiles_and_pins_on_cuda_only() -> None:
     cpu, cuda = numerics_of("tuned", "cpu"), numerics_of("tuned", "cuda")
-    assert (cpu.bfloat16, cpu.channels_last, cpu.compiled, cpu.pinned, cpu.tf32) == (True, True, False, False, False)
-    assert (cuda.bfloat16, cuda.channels_last, cuda.compiled, cuda.pinned, cuda.tf32) == (True,) * 5
+    assert (cpu.bfloat16, cpu.channels_last, cpu.compiled, cpu.overlapped, cpu.tf32) == (
+        True,
+        True,
+        False,
+        False,
+        False,
+    )
+    assert (cuda.bfloat16, cuda.channels_last, cuda.compiled, cuda.overlapped, cuda.tf32) == (True,) * 5
 
 
 def test_tuned_data_and_weights_are_channels_last(parsed: Spec) -> None:

@@ -103,9 +103,10 @@ def trained(spec: Spec) -> Iterator[AggressorLoad]:
     """Train; a step is one of the training, and its work is in images."""
     # Here and not above: they import torch, which an aggressor that is a program does without.
     from worker.training.build import build_trainer, opened_batches
-    from worker.training.device import open_devices, prepare, torchvision_version
+    from worker.training.device import numerics_of, open_devices, prepare, torchvision_version
     from worker.training.step import Samples
 
+    numerics_of(spec.recipe, spec.device).apply()
     facts = prepare(spec.threads, spec.device)
     devices = open_devices(spec.device, spec.devices)
     with opened_batches(spec) as batches:

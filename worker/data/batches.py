@@ -128,7 +128,7 @@ class SyntheticBatches:
         self._taken, self._content = hashlib.sha256(), batch_sha256((images, labels), generator, uniform=uniform)
         if numerics.channels_last and images.dim() == 4:
             images = images.contiguous(memory_format=torch.channels_last)
-        if numerics.pinned:
+        if spec.device == "cuda":  # as those of a data set
             images, labels = images.pin_memory(), labels.pin_memory()
         self._batch = images, labels
 

@@ -148,7 +148,11 @@ def joined(membership: Membership, device: str = "cpu", *, report: Report = prin
     To be entered after whatever forks: a copy of a rank's process would keep its connections open beyond its end.
     """
     address = address_of(membership.interface)
-    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = membership.interface
+    # NCCL takes a name for a prefix, and ranks with one host name for processes that share memory, whatever network
+    # namespace they are in: then bare metal would bypass the link that containers use (NCCL's environment variables).
+    os.environ["GLOO_SOCKET_IFNAME"] = membership.interface
+    os.environ["NCCL_SOCKET_IFNAME"] = f"={membership.interface}"
+    os.environ["NCCL_HOSTID"] = f"virtbench-rank-{membership.rank}"
     rendezvous = open_rendezvous(membership, address)
     try:
         group = RankGroup(membership, rendezvous, rendezvous.announce(address), report)

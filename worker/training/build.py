@@ -53,7 +53,6 @@ def opened_batches(spec: Spec, rank: int = 0, epoch: int = 0) -> Iterator[list[B
 def build_trainer(spec: Spec, devices: list[Device], batches: Sequence[Batches], rank: int = 0) -> Trainer:
     """Return the trainer of this process; for ``ddp`` that of one rank, inside an initialised process group."""
     numerics = numerics_of(spec.recipe, spec.device)
-    numerics.apply()
     workload = spec.load_workload()
     network = build_network(workload, spec.shape, spec.seed)
     if spec.parallel == "parameter-cpu":

@@ -25,7 +25,7 @@ from worker.drawn import drawn_sha256
 from worker.protocol import Events, JobError
 from worker.spec import Spec
 from worker.training.build import build_trainer, opened_batches
-from worker.training.device import open_devices
+from worker.training.device import numerics_of, open_devices
 from worker.training.step import Samples
 
 _PATIENCE = timedelta(minutes=30)
@@ -84,6 +84,7 @@ def run_rank(spec: Spec, rank: int, port: int) -> int:
     # Its parent may be killed at any moment, and a rank that waits in NCCL would then wait for ever.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     torch.set_num_interop_threads(1)
+    numerics_of(spec.recipe, spec.device).apply()
     devices = open_devices(spec.device, spec.devices)
     store = TCPStore("127.0.0.1", port, spec.devices, is_master=False, timeout=_PATIENCE)
     _join(spec, rank, store)

@@ -25,6 +25,7 @@ class Device:
         if self.is_cuda:
             # Made on the device at their first record: a rank of ddp must not take memory of the others' devices.
             self._begin, self._end = timing_event(), timing_event()
+            self._copied = False
 
     def copy(self, batch: tuple[torch.Tensor, torch.Tensor], *, wait: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the batch on the device. Without ``wait`` the host goes on during the copy from pinned memory."""
@@ -34,11 +35,13 @@ class Device:
         self._begin.record(stream)
         images, labels = (tensor.to(self.torch, non_blocking=not wait) for tensor in batch)
         self._end.record(stream)
+        self._copied = True
         return images, labels
 
     def copy_s(self) -> float:
-        """Return how many seconds the last copy took. Ask on CUDA only, and after ``synchronize``."""
-        return float(self._begin.elapsed_time(self._end)) / 1e3
+        """Return the seconds of this step's copy, 0 without one. Ask on CUDA only, after ``synchronize``."""
+        copied, self._copied = self._copied, False
+        return float(self._begin.elapsed_time(self._end)) / 1e3 if copied else 0.0
 
     def synchronize(self) -> None:
         """Wait until the device has done all it was given."""
@@ -107,8 +110,16 @@ def torch_facts(device: str) -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        **({"gpus": gpus(), "cuda": torch.version.cuda, "cudnn": _cudnn()} if device == "cuda" else {}),
+        **(
+            {"gpus": gpus(), "cuda": torch.version.cuda, "cudnn": _cudnn(), "tf32": _tf32()} if device == "cuda" else {}
+        ),
     }
+
+
+def _tf32() -> list[str]:
+    """Return the operations on floats of 32 bits that may round to TF32."""
+    switches = {"matmul": torch.backends.cuda.matmul.allow_tf32, "convolution": torch.backends.cudnn.allow_tf32}
+    return [name for name, allowed in switches.items() if allowed]
 
 
 def _cudnn() -> str | None:
@@ -147,15 +158,15 @@ class Numerics:
     channels_last: bool = False
     tf32: bool = False
     compiled: bool = False
-    pinned: bool = False
-    """Batches in pinned memory and their copies not waited for."""
+    overlapped: bool = False
+    """Whether copies of batches, which lie in pinned memory, are not waited for."""
     sparing: bool = False
     """Whether gradients that no optimizer uses are not computed."""
 
     def apply(self) -> None:
-        """Set what torch keeps for the whole process."""
-        if self.tf32:
-            torch.set_float32_matmul_precision("high")
+        """Set what torch keeps for the whole process; by its own defaults, convolutions on CUDA would run in TF32."""
+        torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = self.tf32
 
     def place(self, model: torch.nn.Module, device: Device) -> torch.nn.Module:
         placed = model.to(device.torch)
@@ -185,7 +196,7 @@ def numerics_of(recipe: str, device: str) -> Numerics:
     if recipe == "reference":
         return Numerics()
     on_cuda = device == "cuda"
-    return Numerics(bfloat16=True, channels_last=True, tf32=on_cuda, compiled=on_cuda, pinned=on_cuda, sparing=True)
+    return Numerics(bfloat16=True, channels_last=True, tf32=on_cuda, compiled=on_cuda, overlapped=on_cuda, sparing=True)
 
 
 def torchvision_version() -> str:

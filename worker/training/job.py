@@ -30,6 +30,7 @@ def run(spec: Spec, events: Events) -> None:
     events.emit("imported")
     torch.set_num_interop_threads(1)
     torch.set_num_threads(spec.threads)
+    numerics_of(spec.recipe, spec.device).apply()
     devices = open_devices(spec.device, spec.devices)
     with watching_loaders(), ddp.opened(spec, events) if spec.parallel == "ddp" else nullcontext() as group:
         seen = {**environment.collect(), **torch_facts(spec.device), "torchvision": version}

@@ -39,7 +39,7 @@ class ParameterCpu:
         self._copies = [list(replica.parameters()) for replica in self._replicas]
         # In the devices' own memory format, so that every copy between them is of one piece.
         self._parameters = list(numerics.place(network, Device("cpu")).parameters())
-        pin = numerics.pinned
+        pin = numerics.overlapped
         for parameter in self._parameters:
             if pin:
                 parameter.data = parameter.data.pin_memory()
@@ -55,7 +55,7 @@ class ParameterCpu:
         batches = [batch.next() for batch in self.batches]
         got_s = time.monotonic()
         pairs = zip(self.devices, batches, strict=True)
-        placed = [device.copy(batch, wait=not self.numerics.pinned) for device, batch in pairs]
+        placed = [device.copy(batch, wait=not self.numerics.overlapped) for device, batch in pairs]
         self.synchronize()
         copied_s = time.monotonic()
         self._send_parameters()
@@ -79,7 +79,7 @@ class ParameterCpu:
     def _send_parameters(self) -> None:
         for copies in self._copies:
             for there, parameter in zip(copies, self._parameters, strict=True):
-                there.copy_(parameter, non_blocking=self.numerics.pinned)
+                there.copy_(parameter, non_blocking=self.numerics.overlapped)
         self.synchronize()
 
     def _compute_gradients(self, placed: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -102,7 +102,7 @@ class ParameterCpu:
                 total, gradient = parameter.grad, there.grad
                 if total is None or gradient is None:
                     raise RuntimeError("a parameter has no gradient: the network does not use it")
-                (landing if number else total).copy_(gradient, non_blocking=self.numerics.pinned)
+                (landing if number else total).copy_(gradient, non_blocking=self.numerics.overlapped)
             self.devices[number].synchronize()
             for parameter, landing in zip(self._parameters, self._landing, strict=True) if number else ():
                 if parameter.grad is not None:

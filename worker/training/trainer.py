@@ -62,7 +62,7 @@ class OneDevice:
 
     def placed(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return images and labels on the device, as the network takes them."""
-        images, labels = self.device.copy(batch, wait=not self.numerics.pinned)
+        images, labels = self.device.copy(batch, wait=not self.numerics.overlapped)
         return self.batches.prepared(images), labels
 
     def passes(self, batch: Batch, spread: torch.nn.Module | None = None) -> None:

@@ -5,7 +5,7 @@ all-reduce, and 1 for broadcast and send/receive. So it can be held against the 
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import torch
 
 MESSAGES = {f"{size}KiB": size << 10 for size in (4, 32, 256)} | {f"{size}MiB": size << 20 for size in (2, 16, 64)}
+CALLS = 20
+"""The calls that are timed together on a GPU, where launching a small one, and waiting for it, takes as long as it."""
 EXCHANGES = tuple(product(("all-reduce", "broadcast", "point-to-point"), MESSAGES))
 
 
@@ -56,7 +58,13 @@ class Collectives(Workload):
         def exchanged_s(operation: str, size: str) -> float:
             message, landing = (network.get_buffer(name)[: MESSAGES[size] // 4] for name in ("message", "landing"))
             distributed.barrier()
+            if message.is_cuda:
+                return _seconds_on_gpu(lambda: exchange(operation, message, landing))
             begin_s = time.monotonic()
+            exchange(operation, message, landing)
+            return time.monotonic() - begin_s
+
+        def exchange(operation: str, message: "torch.Tensor", landing: "torch.Tensor") -> None:
             if operation == "all-reduce":
                 distributed.all_reduce(message)
             elif operation == "broadcast":
@@ -66,9 +74,6 @@ class Collectives(Workload):
                 ends = [(distributed.irecv, landing, before), (distributed.isend, message, after)]
                 for work in distributed.batch_isend_irecv([distributed.P2POp(*end) for end in ends]):
                     work.wait()
-            # Reading a number waits for a GPU to have it.
-            message[0].item(), landing[0].item()
-            return time.monotonic() - begin_s
 
         seconds = torch.tensor([[exchanged_s(*exchange) for exchange in EXCHANGES] for _ in images])
         seconds = seconds.to(images.device)
@@ -87,6 +92,19 @@ class Collectives(Workload):
             metrics[f"{operation}-{size}-latency"] = latency_s * 1e6
             metrics[f"{operation}-{size}-bandwidth"] = MESSAGES[size] * shares.get(operation, 1) / latency_s / 1e6
         return metrics
+
+
+def _seconds_on_gpu(call: Callable[[], None]) -> float:
+    """Return the seconds of a call on a GPU, of which several follow one another, as in nccl-tests."""
+    import torch
+
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+    events[0].record()
+    for _ in range(CALLS):
+        call()
+    events[1].record()
+    events[1].synchronize()
+    return float(events[0].elapsed_time(events[1])) / 1e3 / CALLS
 
 
 COLLECTIVES = Collectives(
