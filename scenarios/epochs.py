@@ -1,8 +1,6 @@
 """The epochs and checkpoints of a training: what the worker says of them, and the metrics that are made of it."""
 
 import math
-import statistics
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 from scenarios.events import Transcript
@@ -11,7 +9,7 @@ from scenarios.reading import TEMPORARY, mounted_at
 from suite.errors import MeasurementError
 from suite.interfaces import Measurement, Node, Observer
 from suite.plan import Trial
-from suite.records.record import CHECKPOINT, EPOCH, FIRST_EPOCH, SCALED_EPOCH, Epochs, MetricValue, Timeline
+from suite.records.record import Epochs, Timeline
 from worker.data.sets import steps_of_epoch
 
 
@@ -36,7 +34,8 @@ def _with_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Measure
     timeline = measured.timeline or Timeline()
     if not sizes.epochs:
         epochs = Epochs(steps=steps, scaled_share=sizes.steps / steps if steps else None)
-        return measured.changed(epochs=epochs, metrics={**measured.metrics, **_scaled(epochs, timeline)})
+        scaled = epochs.metrics(timeline.measured_s or 0.0, of_data=True)
+        return measured.changed(epochs=epochs, metrics={**measured.metrics, **scaled})
     said = job.log.events["steps"].fields
     checkpoints = job.log.said("steps", "checkpoints")
     place = scratch_of(job.trial, job.node) or TEMPORARY
@@ -51,22 +50,5 @@ def _with_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Measure
         epochs=epochs,
         throughput_per_s=step_images * sizes.steps / measured_s,
         timeline=timeline.model_copy(update={"measured_s": measured_s, "between_epochs_s": between_s}),
-        metrics={**measured.metrics, **_whole(epochs, named=dataset is not None)},
+        metrics={**measured.metrics, **epochs.metrics(measured_s, of_data=dataset is not None)},
     )
-
-
-def _scaled(epochs: Epochs, timeline: Timeline) -> Mapping[str, MetricValue]:
-    if not timeline.measured_s or not epochs.scaled_share:
-        return {}
-    return {SCALED_EPOCH: MetricValue(value=timeline.measured_s / epochs.scaled_share, unit="s", better="less")}
-
-
-def _whole(epochs: Epochs, *, named: bool) -> Mapping[str, MetricValue]:
-    first_s, *others_s = epochs.seconds
-    written_s = epochs.checkpoints.seconds if epochs.checkpoints else []
-    found = {**({FIRST_EPOCH: [first_s], EPOCH: others_s} if named else {}), CHECKPOINT: written_s}
-    return {
-        name: MetricValue(value=statistics.median(seconds), unit="s", better="less", samples=seconds)
-        for name, seconds in found.items()
-        if seconds
-    }

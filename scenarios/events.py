@@ -11,7 +11,7 @@ from suite.errors import MeasurementError
 from suite.interfaces import Observer
 from suite.job.profiles import Sizes
 from suite.plan import Trial
-from suite.records.record import Timeline, TrialRecord
+from suite.records.record import SHORTEST_SPAN_FOR_CLOCKS_S, Timeline, TrialRecord
 from suite.records.usage import Usage
 from suite.untrusted.parse import parse_object
 
@@ -29,8 +29,6 @@ AGGRESSOR_ORDER = ("started", "environment", "measuring", "progress", "measured"
 LEAST_BEFORE_S = 2.0
 LEAST_PROGRESS_BEFORE = 2
 """An aggressor works at least this long, and reports this often, before the victim starts: that is its own speed."""
-SHORTEST_SPAN_FOR_CLOCKS_S = 2.0
-"""An event comes up to some 10 ms late through a guest's channel: over a shorter span that is more than 1 %."""
 _QUOTED_CHARACTERS = 200
 
 
@@ -137,9 +135,9 @@ class EventLog:
         return seconds
 
     def clock_ratio(self, first: str, last: str) -> float | None:
-        """Return a span on the worker's clock over the same on the host's, as the two events came in."""
+        """Return a span on the worker's clock over the same on the host's, which decides whether it is long enough."""
         span_s, host_s = self.between(first, last), self.events[last].arrived_s - self.events[first].arrived_s
-        return span_s / host_s if min(host_s, span_s) >= SHORTEST_SPAN_FOR_CLOCKS_S else None
+        return span_s / host_s if span_s and host_s >= SHORTEST_SPAN_FOR_CLOCKS_S else None
 
 
 @dataclass(kw_only=True)

@@ -1,28 +1,49 @@
-"""The parts that few records have, held against the job: ranks, aggressors, data, samples of metrics."""
+"""The parts that few records have, held against the job: ranks, aggressors, data, epochs, models, samples."""
 
 import json
 import math
+import re
+import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from analysis.audit.findings import AGAIN, Finding, Kind
-from analysis.audit.numbers import EXACT, GAP_S, GAP_SHARE
+from analysis.audit.numbers import CLOCKS_S, CLOCKS_SHARE, GAP_S, GAP_SHARE, OPENING
 from analysis.audit.turns import TURNS, turn_limits, turn_sums, turns
 from analysis.load.records import Text
 from suite.job.datasets import LEAST_WARM, MOST_COLD
 from suite.job.job import Job
-from suite.records.record import Aggression, AggressorInstance, DataUse, Rank
+from suite.records.record import (
+    EPOCH_METRICS,
+    EXACT,
+    Aggression,
+    AggressorInstance,
+    DataUse,
+    Epochs,
+    KeptModel,
+    MetricValue,
+    Rank,
+)
+from suite.results.store import MODELS
 
 RANKS = Kind("ranks", "refused", AGAIN)
 TRAFFIC = Kind("traffic", "named", "see the ranks' byte counts; a message may have been under way at the end")
 AGGRESSORS = Kind("aggressors", "refused", AGAIN)
 DATA = Kind("data", "refused", AGAIN)
-SAMPLES = Kind("samples", "refused", AGAIN)
+SAMPLES, EPOCHS = Kind("samples", "refused", AGAIN), Kind("epochs", "refused", AGAIN)
+KEPT = Kind("kept", "refused", AGAIN)
+GONE = Kind("models", "named", "their quality cannot be measured again: restore models/, or say why they are gone")
 _NEAR = 0.01
-_PHASES = ("data_s", "compute_s", "communicate_s")
+_PHASES = {"data_s": "waited_s", "compute_s": "computed_s", "communicate_s": "communicated_s"}
+"""The seconds of a rank, and the columns of the steps of which those of the first worker are the sums."""
+_STATISTICS = (statistics.median, statistics.geometric_mean, statistics.fmean, min, max)
+"""What a metric may be of its samples: a median, of turns a geometric mean, of a stream the mean."""
+_PERCENTILE = re.compile(r"(.+-)(median|p50|p95|p99)(|-.+)")
 Check = Callable[..., Iterator[str]]
 
 
@@ -31,24 +52,15 @@ def parts(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
 
     ``jobs``: the job of each text in the column of that name; many records share one.
     """
-    checks: tuple[tuple[str, Kind, Check], ...] = (
-        ("ranks", RANKS, _ranks),
-        ("ranks", TRAFFIC, _traffic),
-        ("aggressors", AGGRESSORS, _aggressors),
-        ("data_use", DATA, _data),
-        ("samples", SAMPLES, _samples),
-        ("alternation", TURNS, turns),
-        ("alternation", TURNS, turn_limits),
-        ("alternation", TURNS, turn_sums),
-    )
-    for column, kind, check in checks:
+    for column, checks in _CHECKS.items():
         present = trials[column].notna()
         # Most runs have none of them, and to turn an empty table into rows takes as long as to turn a hundred.
         for row in trials[present].to_dict("records") if present.any() else ():
-            try:
-                yield from (kind.at(row["path"], problem) for problem in check(row[column], jobs[row["job"]], row))
-            except Exception as error:  # noqa: BLE001 (one record of a stranger must not end what judges thousands)
-                yield kind.at(row["path"], f"it cannot be checked ({type(error).__name__}: {error})")
+            for kind, check in checks:
+                try:
+                    yield from (kind.at(row["path"], problem) for problem in check(row[column], jobs[row["job"]], row))
+                except Exception as error:  # noqa: BLE001 (one record of a stranger must not end what judges thousands)
+                    yield kind.at(row["path"], f"it cannot be checked ({type(error).__name__}: {error})")
 
 
 def _ranks(ranks: Sequence[Rank], job: Job, row: dict[Any, Any]) -> Iterator[str]:
@@ -73,9 +85,10 @@ def _workers(workers: Sequence[Rank], job: Job, row: dict[Any, Any]) -> Iterator
         yield f"{row['throughput_per_s']:.6g} {job.unit}/s, and its workers make {total:.6g}"
     for worker in workers:
         yield from _worker(worker, job)
-    # The steps of the record are those of the first worker.
-    if not math.isclose(workers[0].data_s or 0.0, row["waited_s"], rel_tol=EXACT, abs_tol=EXACT):
-        yield f"its first worker waited {workers[0].data_s or 0:.6g} s for data, its steps {row['waited_s']:.6g} s"
+    # The steps and the span of the record are those of the first worker.
+    for name, column in {**_PHASES, "measured_s": "measured_s"}.items():
+        if not math.isclose(own_s := getattr(workers[0], name) or 0.0, row[column], rel_tol=EXACT, abs_tol=EXACT):
+            yield f"its first worker has a {name} of {own_s:.6g}, and its steps one of {row[column]:.6g}"
 
 
 def _worker(rank: Rank, job: Job) -> Iterator[str]:
@@ -148,7 +161,95 @@ def _data(use: DataUse, job: Job, _: dict[Any, Any]) -> Iterator[str]:
         yield f"{use.bytes_read} bytes were read, and {use.images_read} images hold less"
 
 
-def _samples(metrics: dict[str, tuple[float, list[float]]], _: Job, __: dict[Any, Any]) -> Iterator[str]:
-    for name, (value, samples) in metrics.items():
-        if not min(samples) * (1 - _NEAR) <= value <= max(samples) * (1 + _NEAR):
-            yield f"{name} is {value:.6g}, and its samples are {json.dumps([min(samples), max(samples)])}"
+def _samples(metrics: Mapping[str, MetricValue], _: Job, __: dict[Any, Any]) -> Iterator[str]:
+    percentiles: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for name, metric in metrics.items():
+        value, samples = metric.value, sorted(metric.samples or ())
+        if match := _PERCENTILE.fullmatch(name):
+            begin, which, end = match.groups()
+            percentiles[begin, end][which] = value
+            samples = sorted(getattr(metrics.get(f"{begin}p50{end}"), "samples", None) or samples)
+            if samples and which != "median":  # the nearest rank, so that it was measured
+                samples = [samples[-(-int(which[1:]) * len(samples) // 100) - 1]]
+        if samples and not any(math.isclose(value, one(samples), rel_tol=_NEAR) for one in _STATISTICS):
+            yield f"{name} is {value:.6g}, and its samples are {json.dumps([samples[0], samples[-1]])}"
+    for (begin, end), by_name in percentiles.items():
+        if (values := [value for _, value in sorted(by_name.items())]) != sorted(values):
+            yield f"the percentiles {begin}*{end} are {json.dumps(values)}: they must ascend"
+
+
+def _cold_start(metrics: Mapping[str, MetricValue], _: Job, row: dict[Any, Any]) -> Iterator[str]:
+    if (cold := metrics.get("cold-start")) is None:
+        return
+    # Other instances are opened, too.
+    if not cold.value <= (opened_s := metrics["cold-start-with-opening"].value) <= cold.value + row["open_s"] + EXACT:
+        yield f"its cold start took {cold.value:.6g} s, {opened_s:.6g} s with opening, which took {row['open_s']:.6g} s"
+    near_s, most_s = CLOCKS_SHARE * row["elapsed_s"] + CLOCKS_S, row["elapsed_s"] - row["measured_s"]
+    if not row["ready_s"] - near_s <= cold.value <= most_s + near_s:
+        yield f"its cold start took {cold.value:.6g} s: not from {row['ready_s']:.6g} s of building to {most_s:.6g} s"
+
+
+def _epochs(epochs: Epochs, job: Job, row: dict[Any, Any]) -> Iterator[str]:
+    """Yield what is not as the host makes it of the seconds of epochs and checkpoints, and what the job asks for."""
+    if (sizes := job.sizes) is None:
+        yield "it has epochs, and its job trains nothing"
+        return
+    images, measured_s, metrics = job.dataset and job.dataset.images, row["measured_s"], row["metrics"] or {}
+    written_s = epochs.checkpoints.seconds if epochs.checkpoints else []
+    derived = epochs.metrics(measured_s, of_data=job.dataset is not None)
+    values = [[part[name].value if name in part else 0.0 for name in EPOCH_METRICS] for part in (metrics, derived)]
+    due = {
+        "epochs": (len(epochs.seconds), sizes.epochs or 0),
+        "steps": (epochs.steps, images // (job.global_batch or 1) if images else sizes.steps // (sizes.epochs or 1)),
+        "share": (epochs.scaled_share or 0.0, 0.0 if sizes.epochs else sizes.steps / epochs.steps),
+        "seconds": (math.fsum(epochs.seconds) or measured_s, measured_s),
+        "checkpoints": (len(written_s), (sizes.epochs or 0) if job.checkpoint else 0),
+        "seconds of checkpoints": (written := math.fsum(written_s), min(row["between_s"], written) if written else 0.0),
+        **dict(zip(EPOCH_METRICS, zip(*values, strict=True), strict=True)),
+    }
+    for name, (recorded, made) in due.items():
+        if not math.isclose(recorded, made, rel_tol=EXACT):
+            yield f"{name}: {recorded:.6g}, and its epochs and job make {made:.6g}"
+
+
+def _without_epochs(metrics: Mapping[str, MetricValue], _: Job, row: dict[Any, Any]) -> Iterator[str]:
+    if row["epochs"] is None and (names := set(EPOCH_METRICS) & set(metrics)):
+        yield f"it has {', '.join(sorted(names))}, and no epochs"
+
+
+def _kept(kept: Sequence[KeptModel], job: Job, row: dict[Any, Any]) -> Iterator[str]:
+    """Yield what models differ in from the epochs that they were trained for, and files that are not theirs."""
+    number, seconds = job.sizes.epochs if job.sizes else None, row["epochs"].seconds if row["epochs"] else []
+    wanted = {"each": [*range(1, (number or 0) + 1)], "last": [number], None: []}[job.keep_model]
+    if (epochs := [model.epoch for model in kept]) != wanted:
+        yield f"it kept models of the epochs {epochs}, and its job keeps those of {wanted}"
+    # Of several ranks any may have the network that makes the images.
+    spans_s = [row["measured_s"], *(rank.measured_s or 0.0 for rank in row["ranks"] or ())]
+    share, most_s = (EXACT, 0.0) if seconds else (GAP_SHARE, GAP_S)
+    for model in kept:
+        ends_s = [*accumulate(seconds)][(model.epoch or 0) - 1 :][:1] or spans_s
+        if not any(math.isclose(model.training_s, end_s, rel_tol=share, abs_tol=most_s) for end_s in ends_s):
+            yield f"a model was trained for {model.training_s:.6g} s, and its steps took {ends_s[0]:.6g} s"
+        file = Path(row["path"]).parents[1] / MODELS / f"{model.weights_sha256}.pt"
+        if file.is_file() and file.stat().st_size != model.size_bytes:
+            yield f"{file.name} has {file.stat().st_size} bytes, and was kept with {model.size_bytes}"
+    if isinstance(made := row["generated_weights"], str) and made != kept[-1].weights_sha256:
+        yield "its images were generated by another network than the last that it kept"
+
+
+def _gone(kept: Sequence[KeptModel], _: Job, row: dict[Any, Any]) -> Iterator[str]:
+    models = Path(row["path"]).parents[1] / MODELS
+    if gone := [model.weights_sha256 for model in kept if not (models / f"{model.weights_sha256}.pt").is_file()]:
+        yield f"{len(gone)} of its {len(kept)} models are not in {MODELS}/"
+
+
+_CHECKS: Mapping[str, tuple[tuple[Kind, Check], ...]] = {
+    "ranks": ((RANKS, _ranks), (TRAFFIC, _traffic)),
+    "aggressors": ((AGGRESSORS, _aggressors),),
+    "data_use": ((DATA, _data),),
+    "metrics": ((SAMPLES, _samples), (OPENING, _cold_start), (EPOCHS, _without_epochs)),
+    "epochs": ((EPOCHS, _epochs),),
+    "kept": ((KEPT, _kept), (GONE, _gone)),
+    "alternation": ((TURNS, turns), (TURNS, turn_limits), (TURNS, turn_sums)),
+}
+"""The checks of each column, for the trials that have it."""

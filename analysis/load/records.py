@@ -176,6 +176,8 @@ def _check(record: Any) -> None:  # noqa: ANN401
         raise UnusableRecordError("a trial that is ok has elapsed_s, and throughput_per_s or metrics")
     if record.alternation and record.steps:
         check_bursts(record.alternation, record.steps.elapsed_s)
+    if record.epochs and record.steps:
+        record.epochs.check_steps(record.steps.elapsed_s)
 
 
 @remembered

@@ -12,7 +12,17 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from msgspec import Meta
 
 from suite.job.job import Digest, Name, comparison_key
-from suite.records.record import AggressorInstance, Alternation, DataUse, Grid, KeptModel, MetricValue, Rank, TrialId
+from suite.records.record import (
+    AggressorInstance,
+    Alternation,
+    DataUse,
+    Epochs,
+    Grid,
+    KeptModel,
+    MetricValue,
+    Rank,
+    TrialId,
+)
 from suite.records.usage import GpuUsage
 
 LEAST, MOST = 1e-15, 1e15
@@ -124,10 +134,16 @@ def _spans(timeline: Any) -> list[float | None]:  # noqa: ANN401
 
 
 def _timeline_s(timeline: Any) -> float | None:  # noqa: ANN401
-    """Return the sum of all parts; None if one is unknown. Not every job has epochs, or generates."""
-    spans = _spans(timeline)
-    more_s = (timeline.between_epochs_s or 0.0) + (timeline.generating_s or 0.0)
-    return None if None in spans else sum(filter(None, spans)) + more_s
+    """Return the sum of all parts; None if an end is unknown. Not every job imports, has epochs, or generates."""
+    ends = (timeline.launch_s, timeline.measured_s, timeline.teardown_s, timeline.exit_s)
+    parts = (*_spans(timeline), timeline.between_epochs_s, timeline.generating_s)
+    return None if None in ends else math.fsum(filter(None, parts))
+
+
+def _ready_s(timeline: Any) -> float | None:  # noqa: ANN401
+    """Return the seconds until the job was built; None if a part is unknown."""
+    parts = (timeline.launch_s, timeline.imports_s, timeline.build_s)
+    return None if None in parts else math.fsum(parts)
 
 
 def _whole_timeline(timeline: Any) -> bool | None:  # noqa: ANN401
@@ -159,10 +175,6 @@ def _gpus(of_one: Callable[[GpuUsage], float | None]) -> FieldType:
     return FieldType(list[GpuUsage], "number", most)
 
 
-def _samples(metrics: Mapping[str, MetricValue]) -> dict[str, tuple[float, list[float]]] | None:
-    return {name: (metric.value, metric.samples) for name, metric in metrics.items() if metric.samples} or None
-
-
 SECONDS, POSITIVE, COUNT = FieldType(_Seconds, "number"), FieldType(_Positive, "number"), FieldType(_Count, "count")
 NUMBER = FieldType(_Number, "number")
 TEXT, WORDS, FLAG = FieldType(str, "text"), FieldType(_Words, "text"), FieldType(bool, "flag")
@@ -178,7 +190,7 @@ CPU_LIST = FieldType(list[_Count], "text", lambda cpus: ",".join(map(str, sorted
 SUM, P99, TAIL = (FieldType(_Times, "number", derive) for derive in (sum, _p99, _tail))
 PHASES = FieldType(dict[_Words, _Times], "number", lambda phases: sum(map(sum, phases.values())))
 JOULES = FieldType(dict[str, _Seconds], "number", lambda counters: sum(counters.values()) if counters else None)
-PARTS_S = FieldType(dict[_Words, _Seconds], "number", lambda parts: math.fsum(parts.values()) if parts else None)
+PARTS_S = FieldType(dict[_Words, _Seconds], "number", lambda parts: math.fsum(parts.values()))
 
 
 def _objects(kind: Any) -> FieldType:  # noqa: ANN401 (any type that msgspec reads)
@@ -215,7 +227,6 @@ _SUITE = Field("", "named", "its measurements may have changed", "suite version"
 _USAGE = {"cpu_s": SECONDS, "peak_memory_bytes": COUNT, "disk_read_bytes": COUNT, "disk_written_bytes": COUNT}
 SUBSTITUTES = FieldType(Annotated[list[_Words], Meta(max_length=50)], "text", "\n".join)
 _STATUS = FieldType(Literal["ok", "failed"], "flag", lambda status: status == "ok")
-_DEVICES = FieldType(Any, "count", lambda number: number if isinstance(number, int) and 0 < number < MOST else None)
 
 TABLE = (
     Column("run_id", "run_id", CATEGORY, _PAIRED, REQUIRED),
@@ -294,7 +305,7 @@ TABLE = (
     Column("gpu_strangers", "resources.gpus", _gpus(lambda gpu: len(gpu.strangers or ()))),
     Column("gpu_throttled_s", "resources.gpus", _gpus(lambda gpu: gpu.throttled_s)),
     Column("gpu_power_capped_s", "resources.gpus", _gpus(lambda gpu: gpu.power_capped_s)),
-    Column("devices", "details.devices", _DEVICES),
+    Column("devices", "job.devices.devices", COUNT),
     Column("data_sha256", "data_use.sha256", TEXT),
     Column("data_bytes", "data_use.asked_bytes", COUNT),
     Column("images_read", "data_use.images_read", COUNT, _READ),
@@ -323,7 +334,7 @@ AUDIT = (
     Column("seed", "seed", COUNT, _PLACE, 0),
     Column("failure", "outcome", FieldType(None, "text", _contradiction)),
     Column("close_s", "close_s", SECONDS, _CLOSED),
-    Column("opening_s", "opening", PARTS_S, _measured("the parts of a metric"), {}),
+    Column("opening_s", "opening", PARTS_S, _checked("its parts sum to open_s")),
     Column("recorded_batch", "global_batch", COUNT, _checked("it is that of the job")),
     Column("counted_steps", "steps", FieldType(None, "count", counted_steps)),
     Column("steps_s", "steps.elapsed_s", SUM, default=REQUIRED_INSIDE),
@@ -331,6 +342,7 @@ AUDIT = (
     Column("copied_s", "steps.copy_s", SUM, _STEPS),
     Column("waited_s", "steps.data_s", SUM, _STEPS, REQUIRED_INSIDE),
     Column("computed_s", "steps.compute_s", SUM, _STEPS, REQUIRED_INSIDE),
+    Column("communicated_s", "steps.communicate_s", SUM, _STEPS),
     Column("parts_s", "steps.phases", PHASES, _STEPS, {}),
     Column("measured_s", "timeline.measured_s", SECONDS, _SPANS),
     Column("timeline_s", "timeline", FieldType(None, "number", _timeline_s)),
@@ -341,10 +353,13 @@ AUDIT = (
     Column("data_use", "data_use", FieldType(DataUse)),
     Column("generated_images", "generated.images", COUNT, _checked("as many as the job asks for")),
     Column("generating_s", "timeline.generating_s", SECONDS, _SPANS),
-    Column("samples", "metrics", FieldType(dict[_Words, MetricValue], derive=_samples), default={}),
+    Column("between_s", "timeline.between_epochs_s", SECONDS, _SPANS),
+    Column("ready_s", "timeline", FieldType(None, "number", _ready_s)),
+    Column("epochs", "epochs", FieldType(Epochs)),
+    Column("kept", "kept", _objects(list[KeptModel]), default=[]),
 )
 """The columns that the audit needs besides. Parts that few records have are objects; ``failure`` is the text of a
-failure in a trial that is ok, ``opening_s`` the sum of all parts of opening, ``samples`` those of the metrics."""
+failure in a trial that is ok, ``opening_s`` the sum of all parts of opening; older suites did not record them."""
 
 FURTHER = (
     Column("schema_version", "schema_version", FieldType(Literal[3]), _VERSION, REQUIRED),
@@ -356,9 +371,7 @@ FURTHER = (
     Column("drawn_sha256", "drawn_sha256", _DIGEST, Field("", "refused", "decided by the seed, on every CPU", "draws")),
     Column("last_step", "last_step", COUNT, Field("", "refused", "a command that ends early did other work", "step")),
     Column("generated_png", "generated.png", FieldType(Grid), _SAME_IMAGE),
-    Column("communicate_s", "steps.communicate_s", SUM, _STEPS),
     *(Column(f"timeline.{name}_s", f"timeline.{name}_s", SECONDS, _SPANS) for name in _TIMELINE if name != "measured"),
-    Column("timeline.between_epochs_s", "timeline.between_epochs_s", SECONDS, _SPANS),
     Column("checkpoints", "epochs.checkpoints.filesystem", WORDS, _CHECKPOINTS),
     Column("instances", "alternation.instances", COUNT, _TURNS),
 )
@@ -369,7 +382,6 @@ EXEMPT = {
     "conditions.load_1min": "conditions.other_cpu_s is counted over the whole job",
     "conditions.sampler_cpu_s": "the cost of measuring, which is the same on every target",
     "environment": "the facts that differences.py treats are one column; tables show some of them",
-    "epochs": "the metrics hold it, but for the file system of checkpoints",
     "resources": "recorded to explain a trial; tables show cpu_s, memory, disk, energy and cache misses",
     "details": "notes of the scenario; they promise nothing",
 }

@@ -5,6 +5,8 @@ The machines are described in ``environment``, what the job used in ``usage``.
 """
 
 import math
+import statistics
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, RootModel, model_validator
@@ -17,6 +19,10 @@ from suite.records.usage import Conditions, Resources, Usage
 from suite.untrusted.grid import check_grid
 
 SCHEMA_VERSION = 3
+EXACT = 1e-6
+"""The share by which numbers may differ that were computed from each other: JSON keeps all digits."""
+SHORTEST_SPAN_FOR_CLOCKS_S = 2.0
+"""An event comes up to some 10 ms late through a guest's channel: over a shorter span that is more than 1 %."""
 
 
 TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+=-]{0,239}$")]
@@ -110,6 +116,25 @@ class Epochs(Part):
         if bool(self.seconds) == bool(self.scaled_share):
             raise ValueError("either whole epochs were measured, or a share of one")
         return self
+
+    def metrics(self, measured_s: float, *, of_data: bool) -> "dict[str, MetricValue]":
+        """Return the metrics of epochs. An epoch of drawn data, the steps between checkpoints, has no time."""
+        if self.scaled_share:
+            return {SCALED_EPOCH: MetricValue(value=measured_s / self.scaled_share, unit="s", better="less")}
+        written_s = self.checkpoints.seconds if self.checkpoints else []
+        columns = {FIRST_EPOCH: self.seconds[:1], EPOCH: self.seconds[1:]} if of_data else {}
+        return {
+            name: MetricValue(value=statistics.median(seconds), unit="s", better="less", samples=seconds)
+            for name, seconds in {**columns, CHECKPOINT: written_s}.items()
+            if seconds
+        }
+
+    def check_steps(self, steps_s: Sequence[float]) -> None:
+        """Raise ValueError if the steps of an epoch take longer than it does."""
+        for number, epoch_s in enumerate(self.seconds):
+            taken_s = math.fsum(steps_s[number * self.steps : (number + 1) * self.steps])
+            if taken_s > epoch_s * (1 + EXACT):
+                raise ValueError(f"epoch {number + 1} has {epoch_s:.6g} s, and its steps take {taken_s:.6g} s")
 
 
 EPOCH, FIRST_EPOCH, SCALED_EPOCH, CHECKPOINT = "epoch", "first-epoch", "epoch-scaled", "checkpoint"
