@@ -21,7 +21,7 @@ from suite.job.datasets import GENERATED
 from suite.job.job import Job
 from suite.records.record import TrialRecord
 from suite.registries import WORKLOADS
-from suite.results.quality import ModelsQuality, Numbers, RunQuality, read_quality, write_quality
+from suite.results.quality import Judge, ModelsQuality, Numbers, RunQuality, read_quality, write_quality
 from suite.results.store import MODELS, RESULTS, ListedFile, Run, latest_run, stored_plan
 from suite.units import number
 from suite.untrusted.console import PlainConsole
@@ -72,12 +72,14 @@ def quality(run: Path | None, samples: int, features: str, reach: float | None, 
     file = None if features == "own" else Path(features).resolve()
     before = read_quality(directory)
     digest = ListedFile.of(file).sha256 if file else None
-    measured = ModelsQuality(weights_sha256=digest, samples=samples, reach=reach, models={})
+    measured = before.known(ModelsQuality(weights_sha256=digest, samples=samples, reach=reach, models={}))
     _check_reach(records, measured)
-    measured.models.update(before.known(measured))
     for job in {record.job.model: record.job for record in records}.values():
-        if missing := _digests(records, job.model) - measured.models.keys():
-            measured.models.update(_measured(directory, job, sorted(missing), measured, file))
+        digests = _digests(records, job.model)
+        # A classifier is trained anew each time, and one of them measures all models of its workload.
+        if job.model not in measured.judges or digests - measured.models.keys():
+            numbers, measured.judges[job.model] = _measured(directory, job, sorted(digests), measured, file)
+            measured.models.update(numbers)
     result = RunQuality(features={**before.features, measured.features: measured})
     write_quality(directory, result)
     if as_json:
@@ -99,7 +101,9 @@ def _digests(records: list[TrialRecord], model: str) -> set[str]:
     return {kept.weights_sha256 for record in records if record.job.model == model for kept in record.kept}
 
 
-def _measured(run: Path, job: Job, digests: list[str], into: ModelsQuality, file: Path | None) -> dict[str, Numbers]:
+def _measured(
+    run: Path, job: Job, digests: list[str], into: ModelsQuality, file: Path | None
+) -> tuple[dict[str, Numbers], Judge]:
     """Measure models of one job in a process of this Python. Raises RequestError and MeasurementError."""
     request = stored_plan(run).request
     if job.sizes is None or request is None or job.dataset is None:
@@ -122,7 +126,14 @@ def _measured(run: Path, job: Job, digests: list[str], into: ModelsQuality, file
     )
     models = {digest: str((run / MODELS / f"{digest}.pt").absolute()) for digest in digests}
     asked = QualitySpec(spec=spec, models=models, samples=into.samples, inception=str(file) if file else None)
-    return {str(event["weights_sha256"]): event["numbers"] for event in _events_of(asked)[:-1]}
+    *measured, done = _events_of(asked)
+    judge = Judge(
+        network_sha256=done["network_sha256"],
+        data_sha256=dataset.sha256,
+        image_px=job.sizes.image_px or 0,
+        channels=spec.shape.channels,
+    )
+    return {str(event["weights_sha256"]): event["numbers"] for event in measured}, judge
 
 
 def _events_of(request: QualitySpec) -> list[dict[str, Any]]:

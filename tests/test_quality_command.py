@@ -11,15 +11,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
+from analysis.audit.audit import audit
 from analysis.compare.comparison import compare
 from analysis.load.records import load
 from commands import quality as command
 from scenarios.datasets.resolve import resolve
+from suite.job.job import Job
 from suite.job.profiles import Sizes
 from suite.plan import Plan
 from suite.records.record import KeptModel
 from suite.request.request import RunRequest
-from suite.results.quality import QUALITY_METRICS, ModelsQuality, Numbers, read_quality
+from suite.results.quality import FILE, QUALITY_METRICS, Judge, ModelsQuality, Numbers, read_quality, write_quality
 from suite.results.store import PLAN, Run, write_atomic
 from tests.analysis.conftest import record
 from tests.worker.conftest import spec
@@ -76,6 +78,10 @@ def test_each_distinct_model_is_measured_and_the_comparison_has_it(
     assert "4 of 4 trials reach 1000, on average after" in done.output
     found = read_quality(run.directory).features["own"]
     assert {*found.models} == {model.weights_sha256 for model in kept}
+    (judge,) = found.judges.values()
+    (run.directory / FILE).unlink()
+    bench("run", "--samples", "40", "--reach", "1000")
+    assert read_quality(run.directory).features["own"].judges == {"gan": judge}, "the same threads, torch and data"
     (group,) = compare(load([run.directory])).groups
     estimates = {summary.target: summary.estimates for summary in group.targets}
     last = found.models[kept[-1].weights_sha256]
@@ -103,14 +109,16 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     calls: list[list[str]] = []
 
     def fake(
-        _run: Path, _job: object, digests: list[str], _into: ModelsQuality, file: Path | None
-    ) -> dict[str, Numbers]:
+        _run: Path, job: Job, digests: list[str], _into: ModelsQuality, file: Path | None
+    ) -> tuple[dict[str, Numbers], Judge]:
         calls.append(digests)
+        judge = Judge(network_sha256="1" * 64, data_sha256=job.dataset.sha256, image_px=28, channels=1)
         distance = {DIGESTS[0]: 50.0, DIGESTS[1]: 5.0}
         if file:
             kid = {"kid": -0.001, "kid-low": -0.003, "kid-high": 0.001}
-            return {each: {"fid": distance[each], **kid, "inception-score": 2, "recall": 0.5} for each in digests}
-        return {each: {"own-frechet": distance[each], "own-score": 2, "accuracy": 0.9} for each in digests}
+            numbers = {"fid": 0.0, **kid, "inception-score": 2, "recall": 0.5}
+            return {each: {**numbers, "fid": distance[each]} for each in digests}, judge
+        return {each: {"own-frechet": distance[each], "own-score": 2, "accuracy": 0.9} for each in digests}, judge
 
     monkeypatch.setattr(command, "_measured", fake)
     return calls
@@ -146,11 +154,82 @@ def test_runs_whose_models_were_measured_otherwise_are_not_put_together(
         bench(name, "--samples", samples)
     records = load([tmp_path / name for name in ("one", "two", "three")])
     (warning,) = (each for each in records.warnings if each.kind == "quality-differs")
-    assert "is of 100 images, and not as before of 40" in warning.message
+    assert "is of 100 images, not as before of 40" in warning.message
     trials = records.trials.assign(run=records.trials["path"].map(lambda path: Path(path).parents[1].name))
     (name,) = (str(column) for column in trials if "own-frechet" in str(column))
     assert trials.groupby("run")[name].count().to_dict() == {"one": 4, "two": 4, "three": 0}
     assert len(measured) == 3
+
+
+def own_frechet(*runs: Path) -> list[int]:
+    """Return how many trials of each run have a quality, and check that the others are warned of."""
+    records = load(runs)
+    trials = records.trials.assign(run=records.trials["path"].map(lambda path: str(Path(path).parents[1])))
+    name = next((str(column) for column in trials if "own-frechet" in str(column)), None)
+    counts = trials.groupby("run")[name].count() if name else {}
+    known = [int(counts[str(run)]) if name else 0 for run in runs]
+    assert {one.kind.split("-")[0] for one in records.warnings} == ({"quality"} if 0 in known else set())
+    return known
+
+
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize(
+    ("change", "known"),
+    [
+        ({}, [4, 4]),
+        ({"network_sha256": "2" * 64}, [4, 0]),  # by a classifier of other threads, or another torch
+        ({"network_sha256": "2" * 64, "image_px": 64}, [4, 4]),  # of other images, with which nobody compares these
+    ],
+)
+def test_two_classifiers_are_two_ways_of_measuring(
+    change: dict[str, object],
+    known: list[int],
+    bench: Bench,
+    tmp_path: Path,
+    directory: Path,
+) -> None:
+    runs = [tmp_path / "one", tmp_path / "two"]
+    for run in runs:
+        trained(Run(run), directory, kept(*DIGESTS))
+        bench(run.name)
+    quality = read_quality(runs[1])
+    judges = quality.features["own"].judges
+    judges["gan"] = judges["gan"].model_copy(update=change)
+    write_quality(runs[1], quality)
+    assert own_frechet(*runs) == known
+
+
+def test_a_quality_that_the_command_did_not_write_is_left_out_and_measured_again(
+    bench: Bench, tmp_path: Path, directory: Path, measured: list[list[str]]
+) -> None:
+    run = tmp_path / "run"
+    trained(Run(run), directory, kept(*DIGESTS))
+    bench("run", "--reach", "6")
+    Run(run).seal()
+    with Run(run).sealed():
+        pass  # the run goes on
+    assert own_frechet(run) == [4]
+    text = (run / FILE).read_text()
+    (run / FILE).write_text(text.replace("50.0", "5.0"))
+    assert own_frechet(run) == [0]
+    result = audit(load([run]))
+    assert [(one.kind, one.where.name) for one in result.refused if one.where.name == FILE] == [("edited", FILE)]
+    bench("run", "--reach", "6")
+    assert ((run / FILE).read_text(), own_frechet(run), len(measured)) == (text, [4], 2)
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_quality_of_other_real_images_is_no_metric_of_a_trial(bench: Bench, tmp_path: Path, directory: Path) -> None:
+    run = tmp_path / "run"
+    trained(Run(run), directory, kept(*DIGESTS))
+    bench("run")
+    quality = read_quality(run)
+    job = next(Run(run).records()).job
+    assert quality.metrics_of(kept(*DIGESTS), job).keys() == {"own-frechet", "own-score"}
+    judges = quality.features["own"].judges
+    judges["gan"] = judges["gan"].model_copy(update={"data_sha256": "3" * 64})
+    assert quality.metrics_of(kept(*DIGESTS), job) == {}
+    assert quality.metrics_of(kept(*DIGESTS), job.model_copy(update={"model": "dcgan"})) == {}
 
 
 def test_numbers_by_a_file_of_weights_join_those_of_the_own_classifier(

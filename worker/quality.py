@@ -78,6 +78,10 @@ class OwnClassifier(nn.Module):
         self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.classes = nn.Linear(_WIDTHS[-1], classes)
 
+    @property
+    def network(self) -> nn.Module:
+        return self
+
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the logits."""
         logits: torch.Tensor = self.classes(self.features(images))
@@ -126,7 +130,7 @@ class Inception:
         try:
             torch.save(read_tensors(Path(weights)), numbers)
             numbers.seek(0)
-            self._network = self._library.FeatureExtractorInceptionV3(
+            self.network = self._library.FeatureExtractorInceptionV3(
                 "inception-v3-compat", ["2048", "logits_unbiased"], feature_extractor_weights_path=numbers
             )
         except DAMAGED as error:
@@ -137,7 +141,7 @@ class Inception:
     def seen(self, images: torch.Tensor) -> tuple[Table, Table]:
         """Return the features and the logits without bias; a grey image is repeated in three channels."""
         pixels = torch.from_numpy(to_pixels(images, self._request.spec.load_workload(), self._request.spec.shape))
-        features, logits = self._network(pixels.permute(0, 3, 1, 2).expand(-1, 3, -1, -1))
+        features, logits = self.network(pixels.permute(0, 3, 1, 2).expand(-1, 3, -1, -1))
         return features.numpy(), logits.numpy()
 
     def quality(self, generated: tuple[Table, Table], real: tuple[Table, Table]) -> dict[str, float | None]:
@@ -188,7 +192,7 @@ def run(request: QualitySpec, events: Events) -> None:
         images = (scaled(generator.pixels(min(BATCH, count)), spec) for count in left)
         generated = _seen(network, images, request.samples)
         events.emit("quality", weights_sha256=digest, numbers=network.quality(generated, real))
-    events.emit("done")
+    events.emit("done", network_sha256=weights_sha256(network.network))
 
 
 def _trained(spec: Spec, classes: int) -> OwnClassifier:

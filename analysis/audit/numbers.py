@@ -47,6 +47,7 @@ GAP = Kind("gap", "named", "see whether the host could not count it then, or the
 _COUNTED = (
     *(column.name for column in TABLE if column.path.startswith(("conditions.", "resources."))),
     "opening_s",
+    "throughput_per_s",
 )
 """The columns that the host and the worker count of every trial alike."""
 _ARM = ("hostname", "scenario", "model", "design", "target", "ablation", "aggressor")
@@ -63,11 +64,12 @@ _EVIDENCE = {
     "generated_images": "generated images",
     "epochs": "epochs",
     "models": "kept models",
+    "generating_s": "time of generating",
 }
 """What a job leaves, by the column that is empty without it."""
 
 
-def sums(trials: pd.DataFrame, _: Mapping[Text, Job]) -> Iterator[Finding]:
+def sums(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
     """Yield contradictions inside the records that are ok."""
     alone = trials[trials["ranks"].isna()]
     made = alone["global_batch"] * alone["steps"] / alone["measured_s"].fillna(alone["steps_s"])
@@ -76,9 +78,15 @@ def sums(trials: pd.DataFrame, _: Mapping[Text, Job]) -> Iterator[Finding]:
     wrong = (alone["throughput_per_s"] - made).abs() > bound * made
     yield from _mismatches(THROUGHPUT, alone[wrong], "throughput_per_s", "per second", "its steps make", made)
 
+    speed, printed = trials["throughput_per_s"].fillna(0), trials["printed_per_s"]
+    wrong = (speed - printed).abs() > EXACT * printed
+    yield from _mismatches(THROUGHPUT, trials[wrong], "throughput_per_s", "per second", "it printed", printed)
     planned, counted, measured = trials["steps"], trials["counted_steps"], trials["measured_s"]
     wrong = counted.notna() & (counted != planned)
     yield from _mismatches(STEPS, trials[wrong], "counted_steps", "steps", "the job has", planned)
+    devices, planned = trials["devices"], trials["job"].map({text: job.devices.devices for text, job in jobs.items()})
+    wrong = devices.fillna(1) != planned
+    yield from _mismatches(STEPS, trials[wrong], "devices", "devices", "the job has", planned)
     recorded, batch = trials["recorded_batch"], trials["global_batch"]
     yield from _mismatches(
         STEPS, trials[recorded.notna() & (recorded != batch)], "recorded_batch", "units a step", "its ranks have", batch
@@ -176,6 +184,7 @@ def _needed(job: Job) -> Iterator[str]:
         "generated_images": job.generate,
         "epochs": job.sizes and job.sizes.epochs and not job.turns,
         "models": job.keep_model,
+        "generating_s": job.generate,
     }
     yield from (column for column, part in parts.items() if part)
     if job.sizes and not job.serving:

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.audit.findings import AGAIN, Finding, Kind
-from analysis.audit.numbers import CLOCKS_S, CLOCKS_SHARE, GAP_S, GAP_SHARE, OPENING
+from analysis.audit.numbers import CLOCKS_S, CLOCKS_SHARE, GAP_S, GAP_SHARE
 from analysis.audit.turns import TURNS, turn_limits, turn_sums, turns
 from analysis.load.records import Text
 from suite.job.datasets import LEAST_WARM, MOST_COLD
@@ -35,7 +35,7 @@ RANKS = Kind("ranks", "refused", AGAIN)
 TRAFFIC = Kind("traffic", "named", "see the ranks' byte counts; a message may have been under way at the end")
 AGGRESSORS = Kind("aggressors", "refused", AGAIN)
 DATA = Kind("data", "refused", AGAIN)
-SAMPLES, EPOCHS = Kind("samples", "refused", AGAIN), Kind("epochs", "refused", AGAIN)
+METRICS, EPOCHS = Kind("metrics", "refused", AGAIN), Kind("epochs", "refused", AGAIN)
 KEPT = Kind("kept", "refused", AGAIN)
 GONE = Kind("models", "named", "their quality cannot be measured again: restore models/, or say why they are gone")
 _NEAR = 0.01
@@ -161,32 +161,42 @@ def _data(use: DataUse, job: Job, _: dict[Any, Any]) -> Iterator[str]:
         yield f"{use.bytes_read} bytes were read, and {use.images_read} images hold less"
 
 
-def _samples(metrics: Mapping[str, MetricValue], _: Job, __: dict[Any, Any]) -> Iterator[str]:
+def _samples(metrics: Mapping[str, MetricValue], job: Job, _: dict[Any, Any]) -> Iterator[str]:
     percentiles: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for name, metric in metrics.items():
-        value, samples = metric.value, sorted(metric.samples or ())
+        value, samples, share = metric.value, sorted(metric.samples or ()), _NEAR
         if match := _PERCENTILE.fullmatch(name):
             begin, which, end = match.groups()
             percentiles[begin, end][which] = value
-            samples = sorted(getattr(metrics.get(f"{begin}p50{end}"), "samples", None) or samples)
-            if samples and which != "median":  # the nearest rank, so that it was measured
-                samples = [samples[-(-int(which[1:]) * len(samples) // 100) - 1]]
-        if samples and not any(math.isclose(value, one(samples), rel_tol=_NEAR) for one in _STATISTICS):
+            # The median has all samples; each percentile is the one of the nearest rank.
+            if (half := metrics.get(f"{begin}p50{end}")) and half.samples:
+                rank, share = -(-int(which[1:]) * len(half.samples) // 100), EXACT
+                samples = sorted(half.samples)[rank - 1 : rank]
+            elif job.serving:
+                yield f"{name} has no samples"
+        if samples and not any(math.isclose(value, one(samples), rel_tol=share) for one in _STATISTICS):
             yield f"{name} is {value:.6g}, and its samples are {json.dumps([samples[0], samples[-1]])}"
     for (begin, end), by_name in percentiles.items():
         if (values := [value for _, value in sorted(by_name.items())]) != sorted(values):
             yield f"the percentiles {begin}*{end} are {json.dumps(values)}: they must ascend"
 
 
-def _cold_start(metrics: Mapping[str, MetricValue], _: Job, row: dict[Any, Any]) -> Iterator[str]:
-    if (cold := metrics.get("cold-start")) is None:
+def _outside(metrics: Mapping[str, MetricValue], job: Job, row: dict[Any, Any]) -> Iterator[str]:
+    """Yield the metrics that contradict what the record has of epochs, opening, launch and usage."""
+    values = {name: metric.value for name, metric in metrics.items()}
+    used = {"cpu-time": row["worker_cpu_s"], "peak-memory": row["worker_peak_memory_bytes"] / 1e6}
+    for name in sorted(used.keys() & values.keys()) if job.command else ():
+        if not math.isclose(values[name], used[name], rel_tol=EXACT):
+            yield f"its {name} is {values[name]:.6g}, and it used {used[name]:.6g}"
+    if row["epochs"] is None and (names := set(EPOCH_METRICS) & values.keys()):
+        yield f"it has {', '.join(sorted(names))}, and no epochs"
+    if (cold_s := values.get("cold-start")) is None:
         return
-    # Other instances are opened, too.
-    if not cold.value <= (opened_s := metrics["cold-start-with-opening"].value) <= cold.value + row["open_s"] + EXACT:
-        yield f"its cold start took {cold.value:.6g} s, {opened_s:.6g} s with opening, which took {row['open_s']:.6g} s"
-    near_s, most_s = CLOCKS_SHARE * row["elapsed_s"] + CLOCKS_S, row["elapsed_s"] - row["measured_s"]
-    if not row["ready_s"] - near_s <= cold.value <= most_s + near_s:
-        yield f"its cold start took {cold.value:.6g} s: not from {row['ready_s']:.6g} s of building to {most_s:.6g} s"
+    opened_s, near_s = values["cold-start-with-opening"] - cold_s, CLOCKS_SHARE * row["elapsed_s"] + CLOCKS_S
+    if not 0 <= opened_s <= row["open_s"] + EXACT:  # other instances are opened, too
+        yield f"{opened_s:.6g} s of its cold start are opening, which took {row['open_s']:.6g} s"
+    if not row["ready_s"] - near_s <= cold_s <= (most_s := row["elapsed_s"] - row["measured_s"]) + near_s:
+        yield f"its cold start took {cold_s:.6g} s: not from {row['ready_s']:.6g} s of building to {most_s:.6g} s"
 
 
 def _epochs(epochs: Epochs, job: Job, row: dict[Any, Any]) -> Iterator[str]:
@@ -210,11 +220,6 @@ def _epochs(epochs: Epochs, job: Job, row: dict[Any, Any]) -> Iterator[str]:
     for name, (recorded, made) in due.items():
         if not math.isclose(recorded, made, rel_tol=EXACT):
             yield f"{name}: {recorded:.6g}, and its epochs and job make {made:.6g}"
-
-
-def _without_epochs(metrics: Mapping[str, MetricValue], _: Job, row: dict[Any, Any]) -> Iterator[str]:
-    if row["epochs"] is None and (names := set(EPOCH_METRICS) & set(metrics)):
-        yield f"it has {', '.join(sorted(names))}, and no epochs"
 
 
 def _kept(kept: Sequence[KeptModel], job: Job, row: dict[Any, Any]) -> Iterator[str]:
@@ -247,7 +252,7 @@ _CHECKS: Mapping[str, tuple[tuple[Kind, Check], ...]] = {
     "ranks": ((RANKS, _ranks), (TRAFFIC, _traffic)),
     "aggressors": ((AGGRESSORS, _aggressors),),
     "data_use": ((DATA, _data),),
-    "metrics": ((SAMPLES, _samples), (OPENING, _cold_start), (EPOCHS, _without_epochs)),
+    "metrics": ((METRICS, _samples), (METRICS, _outside)),
     "epochs": ((EPOCHS, _epochs),),
     "kept": ((KEPT, _kept), (GONE, _gone)),
     "alternation": ((TURNS, turns), (TURNS, turn_limits), (TURNS, turn_sums)),

@@ -56,7 +56,7 @@ class Parts:
         return cls(
             seconds=_seconds(record),
             phases={
-                OPENING: record.opening,
+                OPENING: record.opening or {},
                 COMPUTE: {name: math.fsum(column) for name, column in steps.phases.items()} if steps else {},
             },
             total_s=total_s,

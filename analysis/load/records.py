@@ -24,7 +24,9 @@ from suite.records.differences import HOST, INSIDE, facts
 from suite.records.environment import Environment
 from suite.records.reader import NewerRecordError, Projection, UnusableRecordError, environments_of, job_of, remembered
 from suite.results.files import open_small
-from suite.results.quality import ModelsQuality, RunQuality, read_quality
+from suite.results.quality import FILE as QUALITY
+from suite.results.quality import RunQuality, read_quality
+from suite.results.store import MANIFEST
 from suite.sweep.below import runs_below
 
 RECORD = Projection((*TABLE, *AUDIT), FURTHER)
@@ -81,7 +83,7 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
     warnings: list[AnalysisWarning] = []
     normal = (Path(os.path.normpath(directory)) for directory in directories)
     unique = list(dict.fromkeys(run for directory in normal for run in runs_below(directory)))
-    measured: dict[str, ModelsQuality] = {}
+    measured: dict[tuple[object, ...], tuple[object, ...]] = {}
     for directory in unique:
         before = len(rows)
         quality = read_quality(directory)
@@ -104,15 +106,21 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
 
 
 def _without_others(
-    quality: RunQuality, measured: dict[str, ModelsQuality], directory: Path
+    quality: RunQuality, measured: dict[tuple[object, ...], tuple[object, ...]], directory: Path
 ) -> Iterator[AnalysisWarning]:
     """Leave out what was measured otherwise than in the runs before, which ``measured`` has, and warn of it."""
-    for features, models in [*quality.features.items()]:
-        if (first := measured.setdefault(features, models)).way != models.way:
-            del quality.features[features]
-            found = f"the quality of {directory} is of {models.samples} images, and not as before of {first.samples}"
-            advice = "measure both by bench quality with the same --samples and --features"
-            yield AnalysisWarning("quality-differs", f"{found}, or of other weights: left out", advice)
+    if not quality.features and (directory / QUALITY).exists():
+        found = f"{directory / QUALITY} is not listed in {MANIFEST} as bench quality wrote it: left out"
+        yield AnalysisWarning("quality-unlisted", found, f"measure again: bench quality {directory}")
+    for features, models in quality.features.items():
+        for workload, judge in [*models.judges.items()]:
+            alike = (features, workload, judge.data_sha256, judge.image_px, judge.channels)
+            way = (models.samples, judge.network_sha256)
+            if (first := measured.setdefault(alike, way)) != way:
+                del models.judges[workload]
+                found = f"the quality of {workload} in {directory} is of {way[0]} images, not as before of {first[0]}"
+                advice = "measure both by bench quality with the same --samples and --features, threads and torch"
+                yield AnalysisWarning("quality-differs", f"{found}, or by another network: left out", advice)
 
 
 def read_record(path: str) -> Any:  # noqa: ANN401 (its type is made of the table)
@@ -134,7 +142,7 @@ def _row(path: str, quality: RunQuality) -> tuple[Any, ...] | AnalysisWarning:
             return record
         _check(record)
         if record.kept:
-            record.metrics = {**record.metrics, **quality.metrics_of(record.kept)}
+            record.metrics = {**record.metrics, **quality.metrics_of(record.kept, job_of(record.job))}
         steps = record.steps
         return (
             *RECORD.row(record),

@@ -5,6 +5,7 @@ this table; headers, tables, the audit, the explanation and exports take what th
 """
 
 import math
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -188,6 +189,7 @@ LINES = FieldType(
 MODELS = FieldType(list[KeptModel], "text", lambda kept: "\n".join(model.weights_sha256 for model in kept) or None)
 CPU_LIST = FieldType(list[_Count], "text", lambda cpus: ",".join(map(str, sorted(cpus))))
 SUM, P99, TAIL = (FieldType(_Times, "number", derive) for derive in (sum, _p99, _tail))
+RATES = FieldType(list[_Positive], "number", lambda rates: statistics.median(rates) if rates else None)
 PHASES = FieldType(dict[_Words, _Times], "number", lambda phases: sum(map(sum, phases.values())))
 JOULES = FieldType(dict[str, _Seconds], "number", lambda counters: sum(counters.values()) if counters else None)
 PARTS_S = FieldType(dict[_Words, _Seconds], "number", lambda parts: math.fsum(parts.values()))
@@ -226,6 +228,7 @@ _CHECKPOINTS = Field("", "named", "memory is faster than a disk", "file system o
 _SUITE = Field("", "named", "its measurements may have changed", "suite version", "software")
 _USAGE = {"cpu_s": SECONDS, "peak_memory_bytes": COUNT, "disk_read_bytes": COUNT, "disk_written_bytes": COUNT}
 SUBSTITUTES = FieldType(Annotated[list[_Words], Meta(max_length=50)], "text", "\n".join)
+_DEVICES = FieldType(Any, "count", lambda number: number if isinstance(number, int) and 0 < number < MOST else None)
 _STATUS = FieldType(Literal["ok", "failed"], "flag", lambda status: status == "ok")
 
 TABLE = (
@@ -305,7 +308,7 @@ TABLE = (
     Column("gpu_strangers", "resources.gpus", _gpus(lambda gpu: len(gpu.strangers or ()))),
     Column("gpu_throttled_s", "resources.gpus", _gpus(lambda gpu: gpu.throttled_s)),
     Column("gpu_power_capped_s", "resources.gpus", _gpus(lambda gpu: gpu.power_capped_s)),
-    Column("devices", "job.devices.devices", COUNT),
+    Column("devices", "details.devices", _DEVICES),
     Column("data_sha256", "data_use.sha256", TEXT),
     Column("data_bytes", "data_use.asked_bytes", COUNT),
     Column("images_read", "data_use.images_read", COUNT, _READ),
@@ -354,6 +357,7 @@ AUDIT = (
     Column("generated_images", "generated.images", COUNT, _checked("as many as the job asks for")),
     Column("generating_s", "timeline.generating_s", SECONDS, _SPANS),
     Column("between_s", "timeline.between_epochs_s", SECONDS, _SPANS),
+    Column("printed_per_s", "details.throughputs", RATES),
     Column("ready_s", "timeline", FieldType(None, "number", _ready_s)),
     Column("epochs", "epochs", FieldType(Epochs)),
     Column("kept", "kept", _objects(list[KeptModel]), default=[]),

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from suite.errors import RequestError
-from suite.job.job import Digest
-from suite.part import Part
+from suite.job.job import Digest, Job, Name
+from suite.part import Count, Part
 from suite.records.record import KeptModel, MetricValue
 from suite.results import files
-from suite.results.store import write_atomic
+from suite.results.store import ListedFile, Manifest, Run, read_manifest, write_atomic
 
 FILE = "quality.json"
 Features = Literal["own", "inception"]
@@ -25,6 +25,16 @@ Numbers = dict[str, Annotated[float, Field(allow_inf_nan=False)] | None]
 """A model's metrics, with the classifier's ``accuracy`` or the ends of KID's 95 % interval; None for a refused FID."""
 
 
+class Judge(Part):
+    """The network that measured the models of a workload, and the images that it held theirs against."""
+
+    network_sha256: Digest
+    """The digest of its weights: other threads, or another torch, train another classifier."""
+    data_sha256: Digest
+    image_px: Count
+    channels: Count
+
+
 class ModelsQuality(Part):
     """The quality of a run's models by the features of one network."""
 
@@ -34,11 +44,13 @@ class ModelsQuality(Part):
     """The images on each side."""
     reach: float | None = None
     """The ``own-frechet`` or FID to be reached."""
+    judges: dict[Name, Judge] = Field(default_factory=dict)
+    """Those of each workload, of which models by another judge are not known."""
     models: dict[Digest, Numbers]
 
     @property
     def way(self) -> tuple[str | None, int]:
-        """Return what two numbers must share to mean the same: the network, and the number of images."""
+        """Return what two numbers by one judge must share to mean the same: the file, and the number of images."""
         return self.weights_sha256, self.samples
 
     @property
@@ -58,18 +70,22 @@ class RunQuality(Part):
     schema_version: Literal[1] = 1
     features: dict[Features, ModelsQuality]
 
-    def known(self, asked: ModelsQuality) -> dict[Digest, Numbers]:
-        """Return what was measured by the same network, of as many images."""
+    def known(self, asked: ModelsQuality) -> ModelsQuality:
+        """Return what is asked for with the models that were measured in the same way."""
         same = self.features.get(asked.features, asked)
-        return dict(same.models) if same.way == asked.way else {}
+        known = {"judges": dict(same.judges), "models": dict(same.models)} if same.way == asked.way else {}
+        return asked.model_copy(update=known)
 
-    def metrics_of(self, kept: Sequence[KeptModel]) -> dict[str, MetricValue]:
+    def metrics_of(self, kept: Sequence[KeptModel], job: Job) -> dict[str, MetricValue]:
         """Return the metrics of a trial: the quality of its last model, and the training until one is good enough.
 
-        A number that is not above zero has no ratio, and is left out.
+        A number that is not above zero has no ratio, and is left out. So is one of other images than the job's.
         """
         metrics = {}
         for features, measured in self.features.items():
+            judge = measured.judges.get(job.model)
+            if judge is None or job.dataset is None or judge.data_sha256 != job.dataset.sha256:
+                continue
             for name, value in measured.models.get(kept[-1].weights_sha256, {}).items():
                 if value and value > 0 and name in QUALITY_METRICS:
                     metrics[name] = MetricValue(value=value, unit="", better="less" if name in _LESS else "more")
@@ -79,9 +95,14 @@ class RunQuality(Part):
 
 
 def read_quality(run: Path) -> RunQuality:
-    """Return the quality of a run as far as it was measured. Raises RequestError for a file that is not one."""
+    """Return the quality of a run as far as it was measured; none for a file that ``write_quality`` has not listed.
+
+    Raises RequestError for a file that is not one.
+    """
     try:
-        return RunQuality.model_validate_json(files.read_small(run / FILE))
+        quality = RunQuality.model_validate_json(files.read_small(run / FILE))
+        listed = (read_manifest(run) or Manifest(files={})).files.get(FILE)
+        return quality if listed == ListedFile.of(run / FILE) else RunQuality(features={})
     except FileNotFoundError:
         return RunQuality(features={})
     except (OSError, ValidationError) as error:
@@ -91,5 +112,6 @@ def read_quality(run: Path) -> RunQuality:
 
 
 def write_quality(run: Path, quality: RunQuality) -> None:
-    """Write the quality of a run. Raises StoreError."""
+    """Write the quality of a run, and list it in the manifest. Raises StoreError."""
     write_atomic(run / FILE, quality.model_dump_json(indent=1) + "\n", below=run)
+    Run(run).list_file(FILE)

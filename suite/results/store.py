@@ -3,7 +3,8 @@
 DIR/plan.json           the plan
 DIR/trials/ID.json      a record
 DIR/models/DIGEST.pt    a kept model, by the digest of its weights
-DIR/manifest.json       digests of both, so that an edited, missing or added file is seen
+DIR/quality.json        what ``bench quality`` measured of the models
+DIR/manifest.json       digests of plan, records and quality, so that an edited, missing or added file is seen
 """
 
 import datetime
@@ -244,8 +245,10 @@ class Run:
         Records whose trials will be run again are taken off it before: a kill must not make that look like an edit.
         """
         if (self.directory / MANIFEST).exists():  # else there is nothing to take off, and no record to read for it
-            kept = {PLAN, *(f"{TRIALS}/{record_file(trial_id)}" for trial_id in self.finished())}
-            self._change_manifest(lambda listed: {name: file for name, file in listed.items() if name in kept})
+            kept = {f"{TRIALS}/{record_file(trial_id)}" for trial_id in self.finished()}
+            self._change_manifest(
+                lambda listed: {name: file for name, file in listed.items() if name in kept or "/" not in name}
+            )
         try:
             yield
         finally:
@@ -265,6 +268,10 @@ class Run:
 
         if (self.directory / PLAN).exists():
             self._change_manifest(complete)
+
+    def list_file(self, name: str) -> None:
+        """List a file as it is now, which its writer has just written."""
+        self._change_manifest(lambda listed: listed | {name: ListedFile.of(self.directory / name)})
 
     def unlist(self, name: str) -> None:
         """Take a file off the manifest before it is written anew."""

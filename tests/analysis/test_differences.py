@@ -7,8 +7,9 @@ is then refused, marked or warned of, or the field is one of those that the tabl
 
 import datetime
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from analysis.load.records import load
 from analysis.report.rows import as_json
 from suite.errors import RequestError
 from suite.records.differences import FIELDS, TREATMENTS
+from suite.results.store import Run
 from suite.schema import record_schema
 from tests.analysis.test_audit import NAMES, RUNS, copied
 
@@ -250,8 +252,13 @@ def made(node: dict[str, Any]) -> Any:
     return values.get(node.get("type", ""), 0.5)
 
 
+def treatment_of(leaf: str) -> str:
+    """Return how the table treats a field: its first row decides, the later ones are for the rest."""
+    return next(one.treatment for one in FIELDS if fnmatchcase(leaf, one.path))
+
+
 def harmless(what: str, leaf: str) -> bool:
-    if any(fnmatchcase(leaf, one.path) and one.treatment == "ignored" for one in FIELDS):
+    if treatment_of(leaf) == "ignored":
         return True
     excused = {"changed": HARMLESS, "null": UNKNOWN, "inserted": ADDED}
     return any(fnmatchcase(leaf, pattern) for pattern in excused.get(what, ()))
@@ -293,3 +300,156 @@ def test_most_fields_are_known_to_some_real_record(samples: Samples) -> None:
 def test_every_excuse_is_of_a_field() -> None:
     for pattern in (*HARMLESS, *UNKNOWN):
         assert any(fnmatchcase(leaf, pattern) for leaf in LEAVES), pattern
+
+
+DONE: dict[str, Callable[[Any, Any], Any]] = {
+    "halved": lambda value, _: scaled(value, 0.5),
+    "doubled": lambda value, _: scaled(value, 2),
+    "null": lambda _, __: None,
+    "removed": lambda _, __: REMOVED,
+    "swapped": lambda _, other: other,
+}
+"""What is done to a number, given it and that of another target at the same place."""
+REMOVED = object()
+SCENARIOS = ("command", "distributed-overlay", "epochs", "kept", "probe", "real", "serve", "shared", "turns")
+"""A sample run of each scenario, and of each thing that only some trainings have."""
+OLDER = {"distributed-overlay", "probe", "real", "shared"}
+"""Sample runs of a suite that did not record the parts of an opening."""
+_GONE, _SCALED = ("null", "removed"), ("halved", "doubled", "swapped")
+TOLERATED: dict[str, tuple[tuple[str, ...], str]] = {
+    **dict.fromkeys(HARMLESS, (tuple(DONE), "see HARMLESS")),
+    **dict.fromkeys(UNKNOWN, (_GONE, "see UNKNOWN")),
+    "replica": (("removed",), "absent is 0, which it is"),
+    "data_use.damaged": (("removed",), "absent is 0, which it is"),
+    "global_batch": (_GONE, "the job decides it, and is compared"),
+    "timeline.*": (
+        tuple(DONE),
+        "part of the elapsed time, wrong by less than the bound of two clocks; no metric is of it",
+    ),
+    "elapsed_s": (("swapped",), "both targets took as long, within the bound of two clocks"),
+    "conditions.interval_s": (("swapped",), "within the seconds of reading counters"),
+    "conditions.*": (_SCALED, "an amount below the one that is worth a warning"),
+    "alternation.bursts.waiting_cpu_s": (_SCALED, "an amount below the one that is worth a warning"),
+    "clock_ratio": (("swapped",), "both targets have a right clock"),
+    "steps.losses.*": (("swapped",), "both targets computed the same, within the rounding of their CPUs"),
+    "steps.phases.*": (("halved", *_GONE, "swapped"), "a workload may name as little of computing as it likes"),
+    "steps.data_s": (("swapped",), "both waited for nothing"),
+    "ranks.*_s": (_SCALED, "of a further rank, wrong by less than the time between steps; the steps are the first's"),
+    "data_use.*_read": (_SCALED, "between what was trained and what the files hold; no metric is of it"),
+    "epochs.checkpoints.size_bytes": (tuple(DONE), "shown nowhere"),
+    "metrics.first-image.value": (_SCALED, "one reading, of which nothing else in the record is a part"),
+    "metrics.*-iops.value": (_SCALED, "one reading of fio, of which nothing else in the record is a part"),
+    "metrics.sequential-*.value": (_SCALED, "one reading of fio, of which nothing else in the record is a part"),
+    "resources.*.cpu_s": (_SCALED, "a cost, between that of the worker and what the CPUs could give"),
+    "resources.*.peak_memory_bytes": (_SCALED, "a cost, below the limit of memory"),
+    "throughput_per_s of serve": (_SCALED, "one reading of the client at saturation, whose requests are not recorded"),
+    **{f"open_s of {run}": (tuple(DONE), "an older suite did not record its parts") for run in OLDER},
+}
+"""What may be done to a number without a word, and why; a pattern of its field, or of its place and run."""
+
+
+def scaled(value: Any, factor: float) -> Any:
+    if isinstance(value, list):
+        return [scaled(each, factor) for each in value]
+    return None if value is None else type(value)(value * factor)
+
+
+def numbers(value: Any, path: str = "") -> Iterator[tuple[str, list[Any]]]:
+    """Yield the field and the place of each number, or column of numbers, that was measured."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key not in ("job", "environment", "details", "schema_version", "seed"):
+                name = "*" if path.rpartition(".")[2] in MAPPINGS else key
+                for leaf, place in numbers(inner, f"{path}.{name}" if path else name):
+                    yield leaf, [key, *place]
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for number, inner in enumerate(value):
+            for leaf, place in numbers(inner, path):
+                yield leaf, [number, *place]
+    elif not isinstance(value, bool | str) and value not in (None, []):
+        yield path, []
+
+
+def tolerated(done: str, leaf: str, where: list[Any], run: str) -> bool:
+    names = (leaf, ".".join(map(str, where)), f"{leaf} of {run}")
+    excuses = (whats for pattern, (whats, _) in TOLERATED.items() if any(fnmatchcase(name, pattern) for name in names))
+    return treatment_of(leaf) == "ignored" or any(done in whats for whats in excuses)
+
+
+def changes_of(record: Any, other: Any, run: str) -> Iterator[tuple[str, str, Any]]:
+    """Yield what is done to a number, its field with its place, and the record after it."""
+    for leaf, where in numbers(record):
+        value = at(record, where)
+        for done, change in DONE.items():
+            after = json.loads(json.dumps(record))
+            part, last = at(after, where[:-1]), where[-1]
+            new = change(value, found_at(other, where))
+            if tolerated(done, leaf, where, run) or new == value or (new is None and done == "swapped"):
+                continue
+            part[last] = new
+            if new is REMOVED:
+                del part[last]
+            yield done, f"{leaf} ({'.'.join(map(str, where))})", after
+
+
+def found_at(part: Any, where: list[Any]) -> Any:
+    try:
+        return at(part, where)
+    except LookupError:
+        return None
+
+
+def forged(name: str, place: Path) -> Path:
+    """Return a copy of a sample run whose manifest, if any, is written anew, with files in the place of its models."""
+    run = copied(name, place)
+    if (quality := RUNS / name / "quality.json").exists():
+        (run / quality.name).write_bytes(quality.read_bytes())
+        for model in json.loads((run / "trials" / "real-gan-container-b000.json").read_text())["kept"]:
+            (run / "models").mkdir(exist_ok=True)
+            with (run / "models" / f"{model['weights_sha256']}.pt").open("wb") as file:
+                file.truncate(model["size_bytes"])
+        reseal(run)
+    return run
+
+
+def reseal(run: Path) -> None:
+    if (run / "quality.json").exists():
+        (run / "manifest.json").unlink(missing_ok=True)
+        Run(run).seal()
+        Run(run).list_file("quality.json")
+
+
+NUMBER_SHARES, SOME_NUMBERS = 20, 1
+
+
+@pytest.mark.parametrize(
+    "share", [pytest.param(n, marks=() if n < SOME_NUMBERS else pytest.mark.thorough) for n in range(NUMBER_SHARES)]
+)
+def test_no_number_of_any_scenario_is_changed_in_silence(tmp_path: Path, share: int) -> None:
+    """Nor by who writes the manifest anew. A thing that is not seen has a reason in ``TOLERATED``."""
+    unseen = []
+    for name in SCENARIOS:
+        run = forged(name, tmp_path)
+        paths = sorted((run / "trials").iterdir())
+        records = {path: json.loads(path.read_text()) for path in paths}
+        counted = [
+            path for path in paths if records[path]["outcome"]["status"] == "ok" and not records[path]["warm_up"]
+        ]
+        path = min(counted, key=lambda path: (records[path]["target"] == "bare-metal", path))
+        other = next(records[path] for path in counted if records[path]["target"] == "bare-metal")
+        before, text = told(run), path.read_text()
+        for done, what, after in islice(changes_of(records[path], other, name), share, None, NUMBER_SHARES):
+            path.write_text(json.dumps(after, indent=1))
+            reseal(run)
+            if told(run) == before:
+                unseen.append(f"{done}: {what} of {name}")
+        path.write_text(text)
+    assert unseen == []
+
+
+def test_every_tolerated_number_has_a_reason_and_is_of_a_field() -> None:
+    for pattern, (done, why) in TOLERATED.items():
+        field = pattern.partition(" of ")[0]
+        assert why
+        assert set(done) <= DONE.keys()
+        assert field.startswith("metrics.") or any(fnmatchcase(leaf, field) for leaf in LEAVES), pattern
