@@ -178,9 +178,15 @@ def test_clocks_are_not_compared_over_a_short_span(trial: Trial, observer: Any, 
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_clock_that_runs_fast_shows(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    measured = run_job(trial, scripted(*STORY[:7], 2.0, *STORY[7:]), observer, nullcontext())
-    assert measured.clock_ratio == pytest.approx(2.0)
+@pytest.mark.parametrize(("told_s", "ratio"), [(4.0, 2.0), (1.0, 0.5)])
+def test_a_clock_that_runs_fast_or_slow_shows(
+    told_s: float, ratio: float, trial: Trial, observer: Any, scripted: Scripted
+) -> None:
+    """The host's span decides whether they are compared: a slow clock cannot make it short."""
+    measured = run_job(
+        trial, scripted(*STORY[:7], 2.0, event("measured", 105.5 + told_s), *STORY[8:]), observer, nullcontext()
+    )
+    assert measured.clock_ratio == pytest.approx(ratio)
 
 
 def test_the_observer_hears_nothing_between_measuring_and_measured(
