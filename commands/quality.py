@@ -77,7 +77,7 @@ def quality(run: Path | None, samples: int, features: str, reach: float | None, 
     for job in {record.job.model: record.job for record in records}.values():
         digests = _digests(records, job.model)
         # A classifier is trained anew each time, and one of them measures all models of its workload.
-        if job.model not in measured.judges or digests - measured.models.keys():
+        if not measured.covers(job.model, digests):
             numbers, measured.judges[job.model] = _measured(directory, job, sorted(digests), measured, file)
             measured.models.update(numbers)
     result = RunQuality(features={**before.features, measured.features: measured})

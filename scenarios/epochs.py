@@ -10,7 +10,6 @@ from suite.errors import MeasurementError
 from suite.interfaces import Measurement, Node, Observer
 from suite.plan import Trial
 from suite.records.record import Epochs, Timeline
-from worker.data.sets import steps_of_epoch
 
 
 def run_epochs(trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]) -> Measurement:
@@ -30,7 +29,7 @@ def _with_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Measure
     if not (dataset or sizes.epochs):
         return measured
     step_images = sizes.batch * job.trial.job.devices.devices
-    steps = steps_of_epoch(dataset.images, step_images) if dataset else sizes.steps // (sizes.epochs or 1)
+    steps = job.trial.job.epoch_steps
     timeline = measured.timeline or Timeline()
     if not sizes.epochs:
         epochs = Epochs(steps=steps, scaled_share=sizes.steps / steps if steps else None)

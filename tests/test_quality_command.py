@@ -112,6 +112,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         _run: Path, job: Job, digests: list[str], _into: ModelsQuality, file: Path | None
     ) -> tuple[dict[str, Numbers], Judge]:
         calls.append(digests)
+        assert job.dataset
         judge = Judge(network_sha256="1" * 64, data_sha256=job.dataset.sha256, image_px=28, channels=1)
         distance = {DIGESTS[0]: 50.0, DIGESTS[1]: 5.0}
         if file:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from analysis.audit.findings import Finding, grouped
 from analysis.audit.inside import inside
-from analysis.audit.numbers import gaps, limits, missing, sums
+from analysis.audit.numbers import all_in, gaps, limits, missing, sums
 from analysis.audit.parts import parts
 from analysis.audit.runs import CHANGED, NO_MANIFEST, UNLISTED, course, files, planned
 from analysis.load.plans import plan_of
@@ -35,7 +35,7 @@ def audit(records: Records, *, every_digest: bool = True) -> Audit:
     evidence = records.evidence
     ok = evidence[evidence["ok"].astype(bool)]
     jobs = {text: Job.model_validate_json(text.text) for text in ok["job"].unique()}
-    findings = [finding for check in (sums, parts, missing, inside, limits) for finding in check(ok, jobs)]
+    findings = [finding for check in (sums, parts, missing, inside, limits, all_in) for finding in check(ok, jobs)]
     directories = evidence["path"].map(_run_of)
     findings += gaps(evidence, directories)
     for run in records.directories:

@@ -4,9 +4,8 @@ import json
 import math
 import re
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -161,24 +160,28 @@ def _data(use: DataUse, job: Job, _: dict[Any, Any]) -> Iterator[str]:
         yield f"{use.bytes_read} bytes were read, and {use.images_read} images hold less"
 
 
-def _samples(metrics: Mapping[str, MetricValue], job: Job, _: dict[Any, Any]) -> Iterator[str]:
-    percentiles: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+def _samples(metrics: Mapping[str, MetricValue], _: Job, __: dict[Any, Any]) -> Iterator[str]:
     for name, metric in metrics.items():
-        value, samples, share = metric.value, sorted(metric.samples or ()), _NEAR
-        if match := _PERCENTILE.fullmatch(name):
-            begin, which, end = match.groups()
-            percentiles[begin, end][which] = value
-            # The median has all samples; each percentile is the one of the nearest rank.
-            if (half := metrics.get(f"{begin}p50{end}")) and half.samples:
-                rank, share = -(-int(which[1:]) * len(half.samples) // 100), EXACT
-                samples = sorted(half.samples)[rank - 1 : rank]
-            elif job.serving:
-                yield f"{name} has no samples"
-        if samples and not any(math.isclose(value, one(samples), rel_tol=share) for one in _STATISTICS):
-            yield f"{name} is {value:.6g}, and its samples are {json.dumps([samples[0], samples[-1]])}"
-    for (begin, end), by_name in percentiles.items():
-        if (values := [value for _, value in sorted(by_name.items())]) != sorted(values):
+        if not metric.samples or _PERCENTILE.fullmatch(name):
+            continue
+        if not any(math.isclose(metric.value, one(metric.samples), rel_tol=_NEAR) for one in _STATISTICS):
+            ends = [min(metric.samples), max(metric.samples)]
+            yield f"{name} is {metric.value:.6g}, and its samples are {json.dumps(ends)}"
+
+
+def _percentiles(metrics: Mapping[str, MetricValue], job: Job, _: dict[Any, Any]) -> Iterator[str]:
+    """Yield percentiles that do not ascend, or that are not the nearest rank of the samples, which the median has."""
+    matches = sorted(filter(None, map(_PERCENTILE.fullmatch, metrics)), key=lambda match: match.group(1, 3, 2))
+    for (begin, end), group in groupby(matches, key=lambda match: match.group(1, 3)):
+        values = {match[2]: metrics[match[0]].value for match in group}
+        if [*values.values()] != sorted(values.values()):
             yield f"the percentiles {begin}*{end} are {json.dumps(values)}: they must ascend"
+        samples = sorted(metrics[f"{begin}p50{end}"].samples or ()) if "p50" in values else []
+        if job.serving and not samples:
+            yield f"the percentiles {begin}*{end} have no samples"
+        for name, value in values.items() if samples else ():
+            if value != (made := samples[-(-int(name[1:]) * len(samples) // 100) - 1]):
+                yield f"{begin}{name}{end} is {value:.6g}, and its samples make {made:.6g}"
 
 
 def _outside(metrics: Mapping[str, MetricValue], job: Job, row: dict[Any, Any]) -> Iterator[str]:
@@ -200,61 +203,69 @@ def _outside(metrics: Mapping[str, MetricValue], job: Job, row: dict[Any, Any]) 
 
 
 def _epochs(epochs: Epochs, job: Job, row: dict[Any, Any]) -> Iterator[str]:
-    """Yield what is not as the host makes it of the seconds of epochs and checkpoints, and what the job asks for."""
-    if (sizes := job.sizes) is None:
-        yield "it has epochs, and its job trains nothing"
-        return
-    images, measured_s, metrics = job.dataset and job.dataset.images, row["measured_s"], row["metrics"] or {}
-    written_s = epochs.checkpoints.seconds if epochs.checkpoints else []
-    derived = epochs.metrics(measured_s, of_data=job.dataset is not None)
-    values = [[part[name].value if name in part else 0.0 for name in EPOCH_METRICS] for part in (metrics, derived)]
+    """Yield what is not as the host makes it of the job and of the seconds of epochs and checkpoints."""
+    measured_s, written_s = row["measured_s"], epochs.checkpoints.seconds if epochs.checkpoints else []
     due = {
-        "epochs": (len(epochs.seconds), sizes.epochs or 0),
-        "steps": (epochs.steps, images // (job.global_batch or 1) if images else sizes.steps // (sizes.epochs or 1)),
-        "share": (epochs.scaled_share or 0.0, 0.0 if sizes.epochs else sizes.steps / epochs.steps),
+        "epochs": (len(epochs.seconds), job.epochs),
+        "steps": (epochs.steps, job.epoch_steps),
+        "share": (epochs.scaled_share or job.epochs, row["steps"] / epochs.steps),
         "seconds": (math.fsum(epochs.seconds) or measured_s, measured_s),
-        "checkpoints": (len(written_s), (sizes.epochs or 0) if job.checkpoint else 0),
-        "seconds of checkpoints": (written := math.fsum(written_s), min(row["between_s"], written) if written else 0.0),
-        **dict(zip(EPOCH_METRICS, zip(*values, strict=True), strict=True)),
+        "checkpoints": (len(written_s), job.epochs if job.checkpoint else 0),
     }
+    metrics, derived = row["metrics"] or {}, epochs.metrics(measured_s, of_data=job.dataset is not None)
+    for name in EPOCH_METRICS:
+        due[name] = tuple(part[name].value if name in part else 0.0 for part in (metrics, derived))
     for name, (recorded, made) in due.items():
         if not math.isclose(recorded, made, rel_tol=EXACT):
             yield f"{name}: {recorded:.6g}, and its epochs and job make {made:.6g}"
+    if math.fsum(written_s) > row["between_s"]:
+        yield f"its checkpoints took {math.fsum(written_s):.6g} s, and {row['between_s']:.6g} s lie between its epochs"
 
 
 def _kept(kept: Sequence[KeptModel], job: Job, row: dict[Any, Any]) -> Iterator[str]:
-    """Yield what models differ in from the epochs that they were trained for, and files that are not theirs."""
-    number, seconds = job.sizes.epochs if job.sizes else None, row["epochs"].seconds if row["epochs"] else []
-    wanted = {"each": [*range(1, (number or 0) + 1)], "last": [number], None: []}[job.keep_model]
-    if (epochs := [model.epoch for model in kept]) != wanted:
-        yield f"it kept models of the epochs {epochs}, and its job keeps those of {wanted}"
-    # Of several ranks any may have the network that makes the images.
-    spans_s = [row["measured_s"], *(rank.measured_s or 0.0 for rank in row["ranks"] or ())]
-    share, most_s = (EXACT, 0.0) if seconds else (GAP_SHARE, GAP_S)
+    """Yield what models differ in from the epochs that they were trained for."""
+    wanted = {"each": [*range(1, job.epochs + 1)], "last": [job.epochs or None], None: []}[job.keep_model]
+    if (numbers := [model.epoch for model in kept]) != wanted:
+        yield f"it kept models of the epochs {numbers}, and its job keeps those of {wanted}"
+    ends_s = dict(enumerate(accumulate(row["epochs"].seconds), start=1)) if job.epochs else {}
+    share, most_s = (EXACT, 0.0) if ends_s else (GAP_SHARE, GAP_S)
     for model in kept:
-        ends_s = [*accumulate(seconds)][(model.epoch or 0) - 1 :][:1] or spans_s
-        if not any(math.isclose(model.training_s, end_s, rel_tol=share, abs_tol=most_s) for end_s in ends_s):
-            yield f"a model was trained for {model.training_s:.6g} s, and its steps took {ends_s[0]:.6g} s"
-        file = Path(row["path"]).parents[1] / MODELS / f"{model.weights_sha256}.pt"
-        if file.is_file() and file.stat().st_size != model.size_bytes:
-            yield f"{file.name} has {file.stat().st_size} bytes, and was kept with {model.size_bytes}"
-    if isinstance(made := row["generated_weights"], str) and made != kept[-1].weights_sha256:
+        likely_s = [ends_s[model.epoch]] if model.epoch in ends_s else _spans_s(row)
+        if not any(math.isclose(model.training_s, end_s, rel_tol=share, abs_tol=most_s) for end_s in likely_s):
+            yield f"a model was trained for {model.training_s:.6g} s, and its steps took {likely_s[0]:.6g} s"
+
+
+def _spans_s(row: dict[Any, Any]) -> list[float]:
+    """Return the measured spans of all ranks, of which any may have the network that makes the images."""
+    return [row["measured_s"], *(rank.measured_s or 0.0 for rank in row["ranks"] or ())]
+
+
+def _models(kept: Sequence[KeptModel], _: Job, row: dict[Any, Any]) -> Iterator[str]:
+    if row["generated_weights"] not in (None, kept[-1].weights_sha256):
         yield "its images were generated by another network than the last that it kept"
+    sizes = _files(row)
+    for model in kept:
+        if (size_bytes := sizes.get(model.weights_sha256, model.size_bytes)) != model.size_bytes:
+            yield f"{model.weights_sha256}.pt has {size_bytes} bytes, and was kept with {model.size_bytes}"
 
 
 def _gone(kept: Sequence[KeptModel], _: Job, row: dict[Any, Any]) -> Iterator[str]:
-    models = Path(row["path"]).parents[1] / MODELS
-    if gone := [model.weights_sha256 for model in kept if not (models / f"{model.weights_sha256}.pt").is_file()]:
+    if gone := {model.weights_sha256 for model in kept} - _files(row).keys():
         yield f"{len(gone)} of its {len(kept)} models are not in {MODELS}/"
+
+
+def _files(row: dict[Any, Any]) -> dict[str, int]:
+    """Return the sizes of the models in the run of a record, by their digests."""
+    return {path.stem: path.stat().st_size for path in (Path(row["path"]).parents[1] / MODELS).glob("*.pt")}
 
 
 _CHECKS: Mapping[str, tuple[tuple[Kind, Check], ...]] = {
     "ranks": ((RANKS, _ranks), (TRAFFIC, _traffic)),
     "aggressors": ((AGGRESSORS, _aggressors),),
     "data_use": ((DATA, _data),),
-    "metrics": ((METRICS, _samples), (METRICS, _outside)),
+    "metrics": ((METRICS, _samples), (METRICS, _percentiles), (METRICS, _outside)),
     "epochs": ((EPOCHS, _epochs),),
-    "kept": ((KEPT, _kept), (GONE, _gone)),
+    "kept": ((KEPT, _kept), (KEPT, _models), (GONE, _gone)),
     "alternation": ((TURNS, turns), (TURNS, turn_limits), (TURNS, turn_sums)),
 }
 """The checks of each column, for the trials that have it."""

@@ -170,6 +170,17 @@ class Job(Part):
         return bool(self.shares_batch or (self.distributed and self.distributed.strategy == "split"))
 
     @property
+    def epochs(self) -> int:
+        """Return the number of whole epochs that are measured; 0 for a job of a number of steps."""
+        return (self.sizes and self.sizes.epochs) or 0
+
+    @property
+    def epoch_steps(self) -> int:
+        """Return the steps of one epoch: the whole batches of the data set, or those up to a checkpoint."""
+        units = self.dataset.images if self.dataset else 0
+        return units // (self.global_batch or 1) or (self.sizes.steps if self.sizes else 0) // (self.epochs or 1)
+
+    @property
     def design(self) -> str:
         """Return the name of the design by which trials of the job are measured."""
         return design_of(self.turns)

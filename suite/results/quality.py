@@ -1,6 +1,6 @@
 """The quality of a run's kept models, as ``bench quality`` has measured it: ``quality.json`` beside the records."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -56,6 +56,10 @@ class ModelsQuality(Part):
     @property
     def features(self) -> Features:
         return "inception" if self.weights_sha256 else "own"
+
+    def covers(self, workload: str, models: Set[Digest]) -> bool:
+        """Return whether one judge has measured all these models of a workload."""
+        return workload in self.judges and models <= self.models.keys()
 
     def first_reached(self, kept: Sequence[KeptModel]) -> KeptModel | None:
         """Return the first model of a trial that is at or below ``reach``; None if none is, or none was named."""

@@ -330,6 +330,7 @@ TOLERATED: dict[str, tuple[tuple[str, ...], str]] = {
         (tuple(DONE), "part of the elapsed time, wrong by less than the bound of two clocks; no metric is of it"),
     ),
     "elapsed_s": (("swapped",), "both targets took as long, within the bound of two clocks"),
+    "elapsed_s of probe": (_SCALED, "no metric of a probe, and within the seconds of reading counters"),
     "conditions.interval_s": (("swapped",), "within the seconds of reading counters"),
     "conditions.*": (_SCALED, "an amount below the one that is worth a warning"),
     "alternation.bursts.waiting_cpu_s": (_SCALED, "an amount below the one that is worth a warning"),
