@@ -214,7 +214,8 @@ def _epochs(epochs: Epochs, job: Job, row: dict[Any, Any]) -> Iterator[str]:
     }
     metrics, derived = row["metrics"] or {}, epochs.metrics(measured_s, of_data=job.dataset is not None)
     for name in EPOCH_METRICS:
-        due[name] = tuple(part[name].value if name in part else 0.0 for part in (metrics, derived))
+        first, second = (part[name].value if name in part else 0.0 for part in (metrics, derived))
+        due[name] = first, second
     for name, (recorded, made) in due.items():
         if not math.isclose(recorded, made, rel_tol=EXACT):
             yield f"{name}: {recorded:.6g}, and its epochs and job make {made:.6g}"
