@@ -5,8 +5,10 @@ up: the parts and what stays unexplained sum to the difference of the whole (ope
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,21 @@ class Parts:
     total_s: float
     """The whole trial, opening included; of one that took turns those of its bursts."""
     steps_s: Sequence[float]
+
+    @classmethod
+    def mean(cls, trials: Sequence["Parts"]) -> "Parts":
+        """Return the mean of two trials of a block, part by part; a part that one of them lacks is in neither."""
+
+        def means(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+            names = [name for name in parts[0] if all(name in own for own in parts)]
+            return {name: fmean(own[name] for own in parts) for name in names}
+
+        return cls(
+            seconds=means([trial.seconds for trial in trials]),
+            phases={name: means([trial.phases[name] for trial in trials]) for name in trials[0].phases},
+            total_s=fmean(trial.total_s for trial in trials),
+            steps_s=[second for trial in trials for second in trial.steps_s],
+        )
 
     @classmethod
     def of(cls, record: Any) -> "Parts":  # noqa: ANN401 (decoded by the table of columns)
@@ -119,13 +136,17 @@ class _PartsOfTrials:
     def __init__(self, ok: pd.DataFrame) -> None:
         self.warnings: list[AnalysisWarning] = []
         index = zip(*(ok[name] for name in (*_PLACE, "target")), strict=True)
-        self._trials: dict[tuple[object, ...], tuple[str, str]] = {}
+        self._trials: dict[tuple[object, ...], list[tuple[str, str]]] = defaultdict(list)
         for place, path, *notes in zip(index, ok["path"], ok["substitutes"], ok["changed"], strict=True):
-            self._trials.setdefault(place, (path, "\n".join(notes)))  # of two bare-metal trials, the first
+            self._trials[place].append((path, "\n".join(notes)))
         self._parts: dict[str, Parts | None] = {}
 
     def __call__(self, block: "pd.Series[Any]", target: str) -> Parts | None:
-        path, _ = self._trials[(*block[_PLACE], target)]
+        """Return the parts of a target's trial of a block; of bare metal measured twice, the mean of both."""
+        read = list(filter(None, (self._read(path) for path, _ in self._trials[(*block[_PLACE], target)])))
+        return Parts.mean(read) if read else None
+
+    def _read(self, path: str) -> Parts | None:
         if path not in self._parts:
             record = read_record(path)
             if isinstance(record, AnalysisWarning):
@@ -141,7 +162,8 @@ class _PartsOfTrials:
 
     def notes(self, blocks: pd.DataFrame, target: str) -> Iterator[str]:
         for _, block in blocks.iterrows():
-            yield from filter(None, self._trials[(*block[_PLACE], target)][1].splitlines())
+            for _, notes in self._trials[(*block[_PLACE], target)]:
+                yield from filter(None, notes.splitlines())
 
 
 def _explanation(

@@ -77,6 +77,21 @@ def test_an_injury_is_put_on_its_phase(tmp_path: Path, save: Any, injured: str) 
     assert max(map(abs, others)) < 0.05
 
 
+def test_of_bare_metal_measured_twice_both_trials_count(tmp_path: Path, save: Any) -> None:
+    rng = np.random.default_rng(1)
+    slow, quick, own = trial(rng, "data", 2.0), trial(rng), trial(rng, "data", 1.0)
+    save(replica=1, **slow)  # whose file comes first
+    save(**quick)
+    save(target="container", **own)
+    one = explained(tmp_path / "run")
+    found = {part.name: part for part in one.parts}
+    assert found["data"].difference_s == pytest.approx(0.0, abs=0.05)
+    assert one.whole.baseline_s == pytest.approx(
+        0.5 * sum(side["open_s"] + side["elapsed_s"] for side in (slow, quick))
+    )
+    assert sum(part.difference_s for part in one.parts) == pytest.approx(one.whole.difference_s)
+
+
 def test_the_parts_and_what_is_unexplained_sum_to_the_whole(tmp_path: Path, save: Any) -> None:
     rng = np.random.default_rng(1)
     for block in range(3):
