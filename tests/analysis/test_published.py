@@ -63,6 +63,10 @@ def test_the_shipped_claims_are_few_and_each_names_what_decides_it_or_why_nothin
     for claim in claims:
         assert bool(claim.where) == (claim.kind != "not testable") == claim.advice.startswith("bench ")
         assert bool(claim.between) == (claim.kind == "ratio")
+        for longer in re.findall(r"at least ([0-9.]+) % longer", claim.sentence):
+            assert claim.between[0] == pytest.approx(1 + float(longer) / 100)
+        for less in re.findall(r"^([0-9.]+) % less time,", claim.published or ""):
+            assert claim.between[0] == pytest.approx(1 / (1 - float(less) / 100), abs=0.001)
         if claim.where:
             command, _, _ = claim.advice.removeprefix("bench ").partition(", and again")
             assert refusal(shlex.split(command)) == ""
