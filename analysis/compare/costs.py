@@ -14,11 +14,17 @@ from analysis.load.metrics import Metric, with_trait
 from analysis.statistics.ratios import locate
 from suite.targets import BASELINE
 
-PER_TRIAL = "trial"
-ALL_IN = "cost_all_in"
-"""A column that ``with_costs`` adds: CPU seconds of everything that serves the target, per unit."""
+ALL_IN = "serving_cpu_s"
+"""The column of the CPU seconds of everything that serves the target, per trial."""
 _TO_BASELINE = Metric("all-in", ALL_IN, "s")
-_MEANS = {"cpu_inside_s": "cost_inside", "cpu_all_in_s": ALL_IN, "all_in_to_inside": "cost_ratio", "energy_j": "cost_j"}
+_MEANS = {
+    "cpu_steps_s": "cost_steps",
+    "cpu_startup_s": "cost_startup",
+    "cpu_inside_s": "worker_cpu_s",
+    "cpu_all_in_s": ALL_IN,
+    "all_in_to_inside": "cost_ratio",
+    "energy_j": "energy_j",
+}
 _PEAKS = {"memory_inside_bytes": "worker_peak_memory_bytes", "memory_all_in_bytes": "serving_peak_memory_bytes"}
 _BYTES = {
     f"disk_{what}_{side}_bytes": f"{column}_disk_{what}_bytes"
@@ -28,21 +34,22 @@ _BYTES = {
 
 
 def with_costs(trials: pd.DataFrame) -> pd.DataFrame:
-    """Add what each trial cost per 1,000 of the workload's unit, warm-up steps included; a probe costs per trial.
+    """Add the CPU seconds of each trial's measured steps per 1,000 of the workload's unit, and those of the rest.
 
-    Of a trial that takes turns only the turns are counted, and its warm-up is none of them. The units of a distributed
-    job are those of all ranks, of which the worker that is counted from inside has trained its own share.
+    The rest is start-up and end: imports, building, warm-up, teardown. Of a trial that takes turns only the turns are
+    counted. What processes of the job have used in the steps is known once they have ended: a trial with loader
+    processes or several devices is not split. The units of a distributed job are those of all ranks, of which the
+    worker that is counted from inside has trained its own share.
     """
-    counted = trials["steps"] + trials["warmup_steps"].where(trials["burst_s"].isna(), 0)
-    # A record that names no devices is of a job on one.
-    rank_batch, probes = trials["batch"] * trials["devices"].fillna(1), with_trait(trials, "probes")
-    own, units = ((batch * counted / 1000).mask(probes, 1.0) for batch in (rank_batch, trials["global_batch"]))
-    inside, all_in = trials["worker_cpu_s"], trials["serving_cpu_s"]
+    devices = trials["devices"].fillna(1)  # a record that names no devices is of a job on one
+    whole, all_in, takes_turns = trials["worker_cpu_s"], trials[ALL_IN], trials["burst_s"].notna()
+    alone = ~with_trait(trials, "probes") & (devices == 1) & ~(trials["loader_workers"] > 0)
+    steps = whole.where(takes_turns, trials["steps_cpu_s"]).where(alone)
+    share = (trials["batch"] * devices / trials["global_batch"]).fillna(1.0)
     return trials.assign(
-        cost_inside=inside / own,
-        cost_all_in=all_in / units,
-        cost_ratio=all_in / inside.where(inside > 0) * (own / units).fillna(1.0),
-        cost_j=trials["energy_j"] / units,
+        cost_steps=steps / (trials["batch"] * trials["steps"] / 1000),
+        cost_startup=(whole - steps).mask(takes_turns),
+        cost_ratio=all_in / whole.where(whole > 0) * share,
     )
 
 
@@ -82,7 +89,7 @@ def _cost(row: Mapping[Any, Any], normalised: Mapping[Key, pd.DataFrame]) -> Cos
     }
     return Cost(
         *key,
-        unit=PER_TRIAL if job.traits.probes else f"1,000 {row['unit']}",
+        unit="trial" if job.traits.probes else f"1,000 {row['unit']}",
         normalised=effect(place) if place else None,
         notes=tuple(dict.fromkeys(lines)),
         **values,

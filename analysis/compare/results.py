@@ -303,17 +303,21 @@ class Isolation:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one target on the host, per ``unit``.
+    """The cost of one target on the host, per trial; that of the measured steps alone is per ``unit``.
 
     All-in is everything that serves the target, the job included, by the host's accounting; inside is the job by its
     own. Under emulation the two clocks need not agree. CPU seconds and energy are geometric means over the trials, disk
-    bytes arithmetic ones, per trial; memory is the highest peak. What is not known is None.
+    bytes arithmetic ones; memory is the highest peak. What is not known is None.
     """
 
     job: ComparedJob
     model: str
     target: str
     unit: str
+    cpu_steps_s: float | None
+    """The measured steps, inside, per ``unit``."""
+    cpu_startup_s: float | None
+    """The rest of the job, inside: imports, building, warm-up, teardown."""
     cpu_inside_s: float | None
     cpu_all_in_s: float | None
     all_in_to_inside: float | None

@@ -203,6 +203,8 @@ class CostRow(JobColumns):
     model: str
     target: str
     unit: str
+    cpu_steps_s: float | None
+    cpu_startup_s: float | None
     cpu_inside_s: float | None
     cpu_all_in_s: float | None
     all_in_to_inside: float | None

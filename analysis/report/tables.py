@@ -222,6 +222,8 @@ def _trials(summary: TargetSummary) -> str:
 
 
 _COSTS: Mapping[str, Callable[[Cost], Cell]] = {
+    "CPU s steps": lambda cost: _number(cost.cpu_steps_s),
+    "CPU s start-up": lambda cost: _number(cost.cpu_startup_s),
     "CPU s inside": lambda cost: _number(cost.cpu_inside_s),
     "CPU s all-in": lambda cost: _number(cost.cpu_all_in_s),
     "all-in/inside": lambda cost: None if cost.all_in_to_inside is None else times(cost.all_in_to_inside),
@@ -232,18 +234,20 @@ _COSTS: Mapping[str, Callable[[Cost], Cell]] = {
     "energy J": lambda cost: _number(cost.energy_j),
 }
 
+_PARTED = tuple(_COSTS)[:2]
+
 
 def cost_table(group: Group) -> Table:
     """Return targets below each other and resources beside each other; no rows where nothing is known."""
-    rows = tuple((Head(cost.target, cost.notes), tuple(cell(cost) for cell in _COSTS.values())) for cost in group.costs)
+    parted = not group.job.traits.probes  # which have no steps
+    cells = _COSTS if parted else {name: cell for name, cell in _COSTS.items() if name not in _PARTED}
+    rows = tuple((Head(cost.target, cost.notes), tuple(cell(cost) for cell in cells.values())) for cost in group.costs)
+    split = f"steps are the measured ones per {group.costs[0].unit}, start-up the rest of the job; " if parted else ""
     caption = (
-        f"taken of the host per {group.costs[0].unit}: inside is the job by its own accounting, all-in everything that "
-        "serves the target by the host's; memory is the peak, disk is per trial, both inside / all-in; energy is the "
-        "whole host's"
-        if group.costs
-        else ""
+        f"taken of the host per trial: {split}inside is the job by its own accounting, all-in everything that serves "
+        "the target by the host's; memory (the peak) and disk are inside / all-in; energy is the whole host's"
     )
-    return Table("target", "", tuple(map(Head, _COSTS)), rows, caption)
+    return Table("target", "", tuple(map(Head, cells)), rows, caption)
 
 
 def cost_lines(group: Group) -> Iterator[str]:

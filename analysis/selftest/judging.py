@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.compare.costs import with_costs
 from analysis.compare.effects import ablation_effects
 from analysis.compare.pairing import with_variants
 from analysis.compare.results import Effect
@@ -50,7 +49,7 @@ def judge(run: Path, margin: float = MARGIN) -> Judged:
     """Judge the injuries of one run. Raises RequestError where it holds no usable record at all."""
     store = Run(run)
     plan = store.plan()
-    trials = with_costs(with_changes(with_variants(load([run]).trials)))
+    trials = with_changes(with_variants(load([run]).trials))
     effects, _ = ablation_effects(trials[trials["ok"].astype(bool)], METRICS_OF_INJURIES, margin)
     by_injury = {(one.target, one.ablation): one.effects for one in effects}
     records = [record for record in store.records() if not record.warm_up]

@@ -176,6 +176,12 @@ def _gpus(of_one: Callable[[GpuUsage], float | None]) -> FieldType:
     return FieldType(list[GpuUsage], "number", most)
 
 
+def _cpu_s(usage: Any) -> float | None:  # noqa: ANN401 (a note of the scenario)
+    """Return the CPU seconds of the worker in the measured steps; None for a note of another kind."""
+    parts: list[Any] = [usage.get(name) for name in ("user_s", "system_s")] if isinstance(usage, dict) else [None]
+    return sum(parts) if all(isinstance(part, float | int) and 0 <= part < MOST for part in parts) else None
+
+
 SECONDS, POSITIVE, COUNT = FieldType(_Seconds, "number"), FieldType(_Positive, "number"), FieldType(_Count, "count")
 NUMBER = FieldType(_Number, "number")
 TEXT, WORDS, FLAG = FieldType(str, "text"), FieldType(_Words, "text"), FieldType(bool, "flag")
@@ -309,6 +315,8 @@ TABLE = (
     Column("gpu_throttled_s", "resources.gpus", _gpus(lambda gpu: gpu.throttled_s)),
     Column("gpu_power_capped_s", "resources.gpus", _gpus(lambda gpu: gpu.power_capped_s)),
     Column("devices", "details.devices", _DEVICES),
+    Column("steps_cpu_s", "details.measured_usage", FieldType(Any, "number", _cpu_s)),
+    Column("loader_workers", "data_use.loader_workers", COUNT),
     Column("data_sha256", "data_use.sha256", TEXT),
     Column("data_bytes", "data_use.asked_bytes", COUNT),
     Column("images_read", "data_use.images_read", COUNT, _READ),

@@ -39,20 +39,18 @@ def printed(comparison: Comparison, width: int) -> str:
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_cpu_seconds_are_those_of_1000_images_on_all_devices_with_the_warm_up_steps(
-    tmp_path: Path, save: Any, devices: int
-) -> None:
+def test_start_up_is_told_apart_from_the_rate_of_the_measured_steps(tmp_path: Path, save: Any, devices: int) -> None:
     work = {"sizes": WORK, "devices": devices, "parallel": "none" if devices == 1 else "ddp"}
+    work["details"] = {"devices": devices, "measured_usage": {"user_s": 0.3, "system_s": 0.1}}
     for block in range(3):
-        save(
-            block=block, **work, details={"devices": devices}, resources=used(1.0, 1.1, {"package-0": 20, "dram-0": 5})
-        )
-        save(block=block, **work, details={"devices": devices}, target="vm", resources=used(1.2, 2.2))
+        save(block=block, **work, resources=used(1.0, 1.1, {"package-0": 20, "dram-0": 5}))
+        save(block=block, **work, target="vm", resources=used(1.2, 2.2))
     comparison = compare(load([tmp_path / "run"]))
     base, vm = comparison.costs
-    assert base.cpu_inside_s == pytest.approx(1.0 / (50 * devices / 1000))
-    assert base.energy_j == pytest.approx(25 / (50 * devices / 1000))
-    assert vm.cpu_all_in_s == pytest.approx(2.2 / (50 * devices / 1000))
+    # 0.4 s for the 40 images of the measured steps. Processes of other devices are counted when they have ended.
+    split = (None, None) if devices == 2 else (pytest.approx(10.0), pytest.approx(0.6))
+    assert (base.cpu_steps_s, base.cpu_startup_s, base.unit) == (*split, "1,000 images")
+    assert (base.cpu_inside_s, base.energy_j, vm.cpu_all_in_s) == pytest.approx((1.0, 25, 2.2))
     assert vm.all_in_to_inside == pytest.approx(2.2 / 1.2)
     assert vm.normalised
     assert vm.normalised.ratio == pytest.approx(2.0)
@@ -67,8 +65,26 @@ def test_all_in_costs_of_a_distributed_job_are_those_of_the_images_of_all_ranks(
         save(block=block, sizes=WORK, scenario="distributed", distributed=job, resources=used(1.0, 2.5))
     (base,) = compare(load([tmp_path / "run"])).costs
     # 2.5 CPU seconds of everything for 100 images; 1 of the worker that trained on 50 of them.
-    assert (base.cpu_all_in_s, base.cpu_inside_s) == pytest.approx((25.0, 20.0))
-    assert base.all_in_to_inside == pytest.approx(1.25)
+    assert (base.cpu_all_in_s, base.cpu_inside_s, base.all_in_to_inside) == pytest.approx((2.5, 1.0, 1.25))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"details": {"measured_usage": {"user_s": -1.0, "system_s": 0.1}}},
+        {"details": {"measured_usage": "much"}},
+        {"details": {"measured_usage": {"user_s": 0.3, "system_s": 0.1}}, "data": "generated", "scenario": "real"},
+    ],
+    ids=["negative", "text", "loaders"],
+)
+def test_what_is_not_known_of_the_measured_steps_alone_is_not_shown(
+    tmp_path: Path, save: Any, changes: dict[str, Any]
+) -> None:
+    read = real(3 * MIB) if "scenario" in changes else {}
+    save(**{**read, **changes, "sizes": WORK, "resources": used(1.0, 1.1)})
+    (base,) = compare(load([tmp_path / "run"])).costs
+    assert base.cpu_inside_s == pytest.approx(1.0)
+    assert (base.cpu_steps_s, base.cpu_startup_s) == (None, None)
 
 
 def test_the_costs_of_four_targets_are_one_table_of_80_columns_shown_when_asked_for(tmp_path: Path, save: Any) -> None:
@@ -99,7 +115,7 @@ def test_the_costs_stand_in_every_form_with_a_dash_where_nothing_is_known(
     assert max(map(len, text.splitlines())) <= width
     for word in ("0.550", "2.000x", "accelerator:tcg", "500 MiB", "700 MiB", "per 1,000"):
         assert word in " ".join(text.split())
-    assert "| container | 20.0 | - | - | - | 500 MiB / 700 MiB | 3.00 MiB / 0 B | 0 B / - | - |" in as_markdown(
+    assert "| container | - | - | 1.00 | - | - | - | 500 MiB / 700 MiB | 3.00 MiB / 0 B | 0 B / - | - |" in as_markdown(
         comparison
     )
     rows = json.loads(as_json(comparison))["costs"]
