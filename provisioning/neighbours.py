@@ -1,20 +1,25 @@
 """Other work on the CPUs of a run: another bench, which is refused, and any load, which is told."""
 
+import errno
 import os
 import re
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import psutil
 
+from provisioning import ledger
 from provisioning.metrics.conditions import EnvelopeHost
-from suite.errors import RequestError, option
+from suite.errors import BenchError, RequestError, option
 from suite.job.envelope import format_cpu_list
+from suite.results.store import Run
+from suite.sweep.estimate import durations_below
+from suite.units import format_duration
 
 Busy = Literal["share", "wait"]
 """Measure although another bench measures on the same CPUs, or wait until it has ended."""
@@ -38,7 +43,7 @@ def alone_on(cpus: Sequence[int], note: Callable[[str], None], busy: Busy | None
         while busy == "wait" and (conflict := _conflict(holders)):
             stack.close()  # else two that wait could hold what the other needs
             if conflict != waited_for:
-                note(f"waiting: {conflict}")
+                note(f"waiting: {conflict}{_time_left(holders)}")
             waited_for = conflict
             time.sleep(LOOK_S)
             holders = _hold(stack, cpus)
@@ -59,6 +64,7 @@ class _Holder(NamedTuple):
 
     name: str
     believed: bool
+    pid: int | None = None
 
 
 def _hold(stack: ExitStack, cpus: Sequence[int]) -> Mapping[_Holder, list[int]]:
@@ -92,18 +98,48 @@ def _held(stack: ExitStack, cpu: int) -> _Holder | None:
 def _holder(address: str) -> _Holder:
     with socket.socket(socket.AF_UNIX) as asking:
         try:
-            # A process whose queue is full is there all the same.
-            asking.settimeout(0.5)
+            asking.setblocking(False)
             asking.connect(address)
             pid, user, _ = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        except OSError:  # it has just ended, or it does not listen, as a bench does
-            return _Holder("a process that does not answer", believed=False)
+        except OSError as error:
+            # Every enquiry stays in the queue of one that measures: when it is full, the lock is held all the same.
+            listens = error.errno == errno.EAGAIN
+            found = _owner(address) if listens else None
+            if found is None:  # root's from a user's view, or it has just ended, or it does not listen, as a bench does
+                return _Holder("another bench" if listens else "a process that does not answer", believed=listens)
+            pid, user = found
     if user not in (0, os.geteuid()):
         return _Holder(f"process {pid} of the user {user}, it says,", believed=False)
     with suppress(OSError):  # it has just ended, or its file system is not seen from here
         words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
-        return _Holder(_named(pid, words), believed=True)
+        return _Holder(_named(pid, words), believed=True, pid=pid)
     return _Holder("another bench", believed=True)
+
+
+def _owner(address: str) -> tuple[int, int] | None:
+    """Return the process that has a socket of this name, and its user; None if it is not one that this user sees."""
+    lines = [line.split() for line in Path("/proc/net/unix").read_text(errors="replace").splitlines()]
+    sockets = {f"socket:[{words[6]}]" for words in lines if words[-1] == address.replace("\0", "@")}
+    for file in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            if str(file.readlink()) in sockets:
+                return int(file.parts[2]), file.parents[1].stat().st_uid
+    return None
+
+
+def _time_left(holders: Iterable[_Holder]) -> str:
+    """Return how long the run of a holder still takes, by its plan and records; empty if that is unknown."""
+    pids = {who.pid for who in holders if who.believed}
+    runs = [entry.what for entry in ledger.living() if entry.kind == "run-directory" and entry.owner.pid in pids]
+    for store in map(Run, map(Path, runs)):
+        with suppress(BenchError, OSError):
+            plan, finished, durations = store.plan(), set(store.finished()), durations_below(store.directory)
+            left = [trial for trial in plan.trials() if trial.trial_id not in finished] if plan else []
+            grows = plan is not None and plan.request is not None and plan.request.repetitions.open_ended
+            if left:
+                about = "at least" if grows else "about"
+                return f", for {about} {format_duration(durations.guess(*left).seconds)} more"
+    return ""
 
 
 def _named(pid: int, words: Sequence[str]) -> str:

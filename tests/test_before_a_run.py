@@ -5,12 +5,14 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from commands.run.output import RunOutput
 from provisioning import neighbours
 from suite.errors import RequestError
 from suite.plan import Trial
+from suite.process_identity import ProcessIdentity
 from suite.progress import Lines
 from suite.results.store import Run
 from tests.scenarios.pictures import folder
@@ -253,6 +256,31 @@ def test_a_run_waits_for_the_other_and_holds_nothing_meanwhile(other_bench: "sub
     with ALONE_ON([1, 0], lambda text: None if told else note(text), "wait"), ExitStack() as stack:
         assert neighbours._held(stack, 1), "both are held now"
     assert re.fullmatch(rf"waiting: process {other_bench.pid} \(.*\) measures on CPUs 0", told[0])
+
+
+def test_a_lock_whose_queue_is_full_is_held_all_the_same(
+    other_bench: "subprocess.Popen[str]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plan.json").write_text(make_plan().model_dump_json())
+    with ExitStack() as stack, suppress(BlockingIOError):
+        while True:  # more enquiries than the queue holds
+            asking = stack.enter_context(socket.socket(socket.AF_UNIX))
+            asking.setblocking(False)
+            asking.connect(f"\0{neighbours.NAME}-0")
+    with pytest.raises(RequestError, match=f"process {other_bench.pid} "), ALONE_ON([0], lambda _: None):
+        pytest.fail("it was let in")
+    owner = ProcessIdentity.own().model_copy(update={"pid": other_bench.pid})
+    entry = SimpleNamespace(kind="run-directory", what=str(tmp_path), owner=owner)
+    monkeypatch.setattr(neighbours.ledger, "living", lambda: [entry])
+    told: list[str] = []
+
+    def note(text: str) -> None:
+        told.append(text)
+        other_bench.kill()
+        other_bench.wait()
+
+    with ALONE_ON([0], note, "wait"):
+        assert re.fullmatch(r"waiting: process .* measures on CPUs 0, for about [0-9]+ s more", told[0])
 
 
 def test_a_run_holds_its_cpus_and_lets_them_go(bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
