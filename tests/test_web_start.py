@@ -1,5 +1,6 @@
 """The page of ``bench web`` that starts a run: its form, what it refuses, and what it starts."""
 
+import html
 import re
 import shlex
 import sys
@@ -132,12 +133,12 @@ def test_the_command_and_its_forecast_stand_before_the_button_and_it_starts_once
     page = post(client, "/start", action="check", out=OUT, **fields).text
     assert "time: about 3 min" in page
     assert page.index("bench run") < page.index("Start it")
-    hidden = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', page[: page.index("Start it")])
-    assert ("target", "container") in hidden
+    hidden = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', page))
+    fields |= hidden
+    changed = post(client, "/start", action="start", **(fields | {"blocks": "4"})).text
+    assert (machine.started, "--blocks 4" in changed) == ([], True), "what the fields show was not checked"
     for _ in range(2):
-        answer = client.post(
-            "/start", data=_multi([*hidden, ("action", "start")]), headers={"Origin": "http://localhost"}
-        )
+        answer = post(client, "/start", action="start", **fields)
         assert (answer.status_code, answer.location) == (303, f"/runs/{OUT}")
     ((argv, log),) = machine.started
     assert log == results / OUT / LOG
@@ -151,15 +152,13 @@ def test_the_command_and_its_forecast_stand_before_the_button_and_it_starts_once
     assert argv[-2:] == ["--out", str(results / OUT)]
 
 
-def _multi(pairs: list[tuple[str, str]]) -> dict[str, list[str]]:
-    return {name: [value for other, value in pairs if other == name] for name, _ in pairs}
-
-
 @pytest.mark.parametrize("out", ["../../etc", "/etc/x", "failed", OUT + "/..", ""])
 def test_a_forged_directory_is_replaced_by_a_new_one(
     client: FlaskClient, machine: Machine, results: Path, out: str
 ) -> None:
-    assert post(client, "/start", action="start", out=out).status_code == 303
+    page = post(client, "/start", action="check", out=out).text
+    fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', page))
+    assert post(client, "/start", action="start", **fields).status_code == 303
     ((_, log),) = machine.started
     assert re.fullmatch(rf"{results}/\d+T\d+-\d+-[0-9a-f]+/{LOG}", str(log))
 
@@ -175,7 +174,9 @@ def test_any_form_is_answered_and_starts_only_what_the_command_line_takes_withou
     client: FlaskClient, machine: Machine, fields: dict[str, list[str]]
 ) -> None:
     machine.started.clear()
-    answer = post(client, "/start", action="start", **fields)
+    page = post(client, "/start", action="check", **fields).text
+    shown = {name: html.unescape(text) for name, text in re.findall(r'name="(out|checked)" value="([^"]*)">', page)}
+    answer = post(client, "/start", action="start", **(fields | shown))
     assert answer.status_code in (200, 303)
     for argv, _ in machine.started:
         out = argv.index("--out")

@@ -57,13 +57,14 @@ def _words(run: Path) -> list[str]:
 
 @PAGES.post("/start")
 def check() -> str | AnyResponse:
-    """Show what the form stands for, with its forecast; or start it, once, if that was shown."""
+    """Show the command of the form, with its forecast; or start it, once, if it is the one that was shown."""
     # Chosen with the check, so that a form that is sent twice starts one run.
     name = request.form.get("out", "")
     run = settings().results / (name if _NAME.fullmatch(name) else f"{new_run_directory().name}-{token_hex(2)}")
     try:
         words = _words(run)
-        if request.form.get("action") == "start":
+        command = shlex.join(["bench", *words])
+        if request.form.get("action") == "start" and request.form.get("checked") == command:
             with suppress(FileExistsError):
                 run.mkdir()
                 start_detached([*bench_argv(), *words], run / LOG)
@@ -73,7 +74,7 @@ def check() -> str | AnyResponse:
             raise RequestError(answer.stderr.rpartition("bench: ")[2].strip())
     except (RequestError, CommandError) as error:
         return form(" - ".join(filter(None, (error.message, error.remedy))))
-    return form(command=shlex.join(["bench", *words]), forecast=answer.stdout, out=run.name)
+    return form(command=command, forecast=answer.stdout, out=run.name)
 
 
 @PAGES.get("/start")
