@@ -21,7 +21,7 @@ from analysis.report.formatting import (
     sensible,
     times,
 )
-from analysis.statistics.power import TRIM
+from analysis.statistics.power import TRIM, trimmed
 from analysis.statistics.ratios import slower_by
 from analysis.statistics.sequential import LEAST_BLOCKS
 from analysis.statistics.tails import SlowTrials
@@ -57,6 +57,7 @@ class Claim:
     notes: tuple[str, ...] = ()
     """Substitutes, and marks without which the number must not be read."""
     failed: int = 0
+    unit: str = ""
 
     @property
     def withheld(self) -> tuple[str, ...]:
@@ -95,7 +96,7 @@ class Claim:
             failed = f" ({count(self.failed, 'failed trial')})" if self.failed else ""
             return f"{self.subject} gave no finished trial of {self.what}{failed}{self._where()}"
         if self.slower is None:
-            value = f" of {number(self.found.value)}" if isinstance(self.found, Estimate) else ""
+            value = f" of {number(self.found.value)} {self.unit}".rstrip() if isinstance(self.found, Estimate) else ""
             unknown = f"but nothing comparable on {BASELINE} says at what cost"
             return f"{self.subject} gives {self.what} a {self.metric}{value}{self._where()}, {unknown}"
         if self.withheld:
@@ -219,19 +220,19 @@ class Claim:
         sides = [one for side in (self.target, BASELINE) for one in self.around.disturbed.get(side, ())]
         by_finding = {one.finding: [other for other in sides if other.finding == one.finding] for one in sides}
         parts = [
-            _within_bounds(disturbed)
+            _within_bounds(disturbed, trims=trimmed(self.found.blocks if self.found else 0) > 0)
             for finding, disturbed in by_finding.items()
             if not any(why.startswith(finding) for why in self.withheld)
         ]
         return f"; disturbed within bounds: {', '.join(parts)}" if parts else ""
 
 
-def _within_bounds(disturbed: Sequence[Disturbed]) -> str:
+def _within_bounds(disturbed: Sequence[Disturbed], *, trims: bool) -> str:
     """Return one kind of disturbance that withholds nothing, on one side or on both."""
     first, trials, of = disturbed[0], sum(one.trials for one in disturbed), sum(one.of for one in disturbed)
     noticed = f" ({first.noticed})" if first.noticed else ""
     spoiled = sum(one.spoiled for one in disturbed)
-    left_out = f", {first.bound} in {spoiled}, which trimming leaves out" if spoiled else ""
+    left_out = f", {first.bound} in {spoiled}{', which trimming leaves out' if trims else ''}" if spoiled else ""
     return f"{first.finding}{noticed} in {trials} of {of} trials{left_out}"
 
 

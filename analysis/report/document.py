@@ -1,12 +1,13 @@
 """The document of a comparison: which parts it has, and in which order. Every renderer shows this one."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from analysis.compare.results import ComparedJob, Comparison, Group, JudgedClaim
-from analysis.explain.explanation import Explained, Explanation
+from analysis.explain.explanation import Explained
 from analysis.figures.reference import SOURCE
 from analysis.report.answer import answer, claims, overall_claims
 from analysis.report.elements import Element, Figure, Heading, Line, Notes, warnings
@@ -55,20 +56,20 @@ def document(
 ) -> Iterator[Element]:
     """Yield a comparison, the answer first. ``costs`` adds what each target takes of the host.
 
-    With ``explained`` every job has the claims on it in place of the answer, and the parts of its differences. ``run``
-    is the directory of the only run: the answer ends with what would decide it.
+    With ``explained`` claims name the part of a trial that costs most, and every job has the parts of its differences.
+    ``run`` is the directory of the only run: the answer ends with what would decide it.
     """
     if level == "overview":
         yield from answer_lines(comparison, run)
         yield from _overview(comparison, costs=costs)
         yield from _published(comparison.claims)
         return
-    # What a job answers by itself stands there, with the part of a trial that costs most.
-    listed = {claim.sentence for claim in claims(comparison) if explained and not claim.job.traits.probes}
-    yield from (line for line in answer_lines(comparison, run) if line.text not in listed)
+    why = {(one.job, one.model, one.target): reason(one) for one in (explained.explanations if explained else ())}
+    reasons = {one.sentence: why.get((one.job, one.what, one.target), "") for one in claims(comparison)}
+    yield from (replace(line, text=line.text + reasons.get(line.text, "")) for line in answer_lines(comparison, run))
     overall = (one.job for one in comparison.overall)
     for job in dict.fromkeys((*comparison.jobs, *jobs_with_aggressors(comparison), *overall)):
-        yield from _job(comparison, job, costs=costs, explained=explained, figures=figures)
+        yield from _job(comparison, job, reasons, costs=costs, explained=explained, figures=figures)
     yield from _published(comparison.claims)
     yield from _legend(comparison, figures=figures is not None)
     found = dict.fromkeys((*comparison.warnings, *(explained.warnings if explained else ())))
@@ -139,13 +140,19 @@ def _overview(comparison: Comparison, *, costs: bool) -> Iterator[Element]:
 
 
 def _job(
-    comparison: Comparison, job: ComparedJob, *, costs: bool, explained: Explained | None, figures: Figures | None
+    comparison: Comparison,
+    job: ComparedJob,
+    reasons: Mapping[str, str],
+    *,
+    costs: bool,
+    explained: Explained | None,
+    figures: Figures | None,
 ) -> Iterator[Element]:
     yield Heading(str(job), rank=2)
     of_job = comparison.of(job)
     explanations = [one for one in explained.explanations if one.job == job] if explained else []
     if explained:
-        yield _answers(of_job, job, explanations)
+        yield _answers(of_job, reasons, {*answer(comparison)})
     for group in of_job.groups:
         yield from _group(group, costs=costs)
     if job in jobs_with_aggressors(comparison):
@@ -163,11 +170,10 @@ def _job(
         yield from explanation_parts(explanations, bars=True)
 
 
-def _answers(of_job: Comparison, job: ComparedJob, explanations: Sequence[Explanation]) -> Notes:
-    """Return the claims on a job, each with the part of a trial that costs most."""
-    why = {(one.model, one.target): reason(one) for one in explanations}
-    found = claims(of_job) if not job.traits.probes else []
-    sentences = tuple(f"{claim.sentence}{why.get((claim.what, claim.target), '')}" for claim in found)
+def _answers(of_job: Comparison, reasons: Mapping[str, str], above: Collection[str]) -> Notes:
+    """Return the claims on a job that do not stand above, each with the part of a trial that costs most."""
+    found = (claim.sentence for claim in claims(of_job) if not claim.job.traits.probes)
+    sentences = tuple(f"{text}{reasons.get(text, '')}" for text in found if text not in above)
     return Notes(sentences, tuple(claim.sentence for claim in overall_claims(of_job)), main=True)
 
 

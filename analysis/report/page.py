@@ -64,7 +64,8 @@ def render(
         for group in comparison.of(job).groups:
             yield from _grids(group)
 
-    page = document(comparison, "full", costs=True, explained=explained, figures=figures)
+    run = next((one for one in records.directories if len(records.directories) == 1), None)
+    page = document(comparison, "full", costs=True, explained=explained, figures=figures, run=run)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals.update(formatting=formatting, line=line, certificate_document=certificate_document)
     for kind in _ELEMENTS:

@@ -155,6 +155,14 @@ def test_trials_disturbed_beyond_the_bound_withhold_the_verdict_if_trimming_does
         assert "disturbed within" not in found
 
 
+def test_what_is_not_trimmed_is_not_called_left_out(tmp_path: Path, save: Any) -> None:
+    busy = Conditions(interval_s=20, other_cpu_s=0.11 * 2 * 20)
+    found = next(iter(claims(run(save, tmp_path, 0.8, blocks=4, conditions=busy))))
+    unlisted = replace(found, found=replace(found.found, verdict=Verdict("slower", 0.01, None)))  # type: ignore[type-var]
+    assert "over 10 % of the CPU time in 8" in unlisted.sentence
+    assert "trimming" not in unlisted.sentence
+
+
 def test_a_little_load_is_named_and_withholds_nothing(tmp_path: Path, save: Any) -> None:
     little = Conditions(interval_s=20, other_cpu_s=0.05 * 2 * 20)
     found = sentence(run(save, tmp_path, 0.8, conditions=little))
@@ -260,7 +268,10 @@ def test_a_target_without_a_number_says_why(tmp_path: Path, save: Any) -> None:
     assert sentence(compare(load([tmp_path / "run"]))) == "A VM gave no finished trial of resnet50 (1 failed trial)."
     save(run_id="alone", target="vm")
     told = sentence(compare(load([tmp_path / "alone"])))
-    assert told == "A VM gives resnet50 a throughput of 10.0, but nothing comparable on bare-metal says at what cost."
+    assert (
+        told
+        == "A VM gives resnet50 a throughput of 10.0 images/s, but nothing comparable on bare-metal says at what cost."
+    )
 
 
 def test_a_run_without_a_finished_trial_says_that_its_trials_failed(tmp_path: Path, save: Any) -> None:
@@ -291,6 +302,8 @@ def test_what_is_open_ends_with_the_command_that_would_decide_it(tmp_path: Path,
     assert step.startswith(f"To decide it ({more:,} more blocks, about ")
     assert step.endswith(f": bench run --continue {directory} --blocks {10 + more}")
     assert not list(next_steps(run(save, tmp_path, 0.8), directory))
+    (tmp_path / "sweep.json").write_text("{}")
+    assert not list(next_steps(comparison, directory)), "a cell is no run that can be continued"
 
 
 @pytest.mark.parametrize(

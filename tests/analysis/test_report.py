@@ -77,6 +77,18 @@ def test_the_answer_comes_first_in_words(tmp_path: Path, save: Any) -> None:
     assert text.index("none of its throughput") < text.index("<table")
 
 
+def test_the_page_of_one_comparison_begins_with_its_verdict_and_ends_the_answer_with_what_decides(
+    tmp_path: Path, save: Any
+) -> None:
+    for target in ("bare-metal", "vm"):
+        save(target=target, weights_sha256="a" * 64)
+    text = page(tmp_path)
+    places = [text.index(words) for words in ("No verdict yet on", "the same weights", "To decide it (at least 4")]
+    assert places == sorted(places)
+    assert text.count(">No verdict yet on") == 1
+    assert '<small class="verdict ">no verdict</small>' in text
+
+
 def test_what_records_hold_is_text_and_never_markup(tmp_path: Path, save: Any) -> None:
     save()
     save(target="vm", failed="<img src=x onerror=alert(1)>", substitutes=["<b>bold</b>"])
