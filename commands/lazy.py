@@ -3,8 +3,9 @@
 import ast
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,25 @@ class SuggestingGroup(click.Group):
         """Find the command that the first word names. Raises UsageError for an unknown one."""
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]!r}: {nearest(args[0], self.list_commands(ctx))}")
-        return super().resolve_command(ctx, args)
+        name, command, words = super().resolve_command(ctx, args)
+        if command and not ctx.resilient_parsing:
+            _refuse_lost_words(ctx, command, [*takewhile(lambda word: word != "--", words)])
+        return name, command, words
+
+
+def _refuse_lost_words(ctx: click.Context, command: click.Command, words: Sequence[str]) -> None:
+    """Raise UsageError for an option that would be the value of another, or that a later one replaces."""
+    options = {flag: option for option in command.params if isinstance(option, click.Option) for flag in option.opts}
+    before: dict[str | None, str] = {}
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
+        flag, given, _ = word.partition("=")
+        if (option := options.get(flag)) is None:
+            continue
+        if not (option.is_flag or given) and following.startswith("--"):
+            ctx.fail(f"{flag} needs a value, and {following} is an option")
+        if option.name in before and not option.multiple and (flag != before[option.name] or not option.is_flag):
+            ctx.fail(f"{flag} replaces {before[option.name]}: give one of them, once")
+        before[option.name] = flag
 
 
 class LazyGroup(SuggestingGroup):

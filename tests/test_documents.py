@@ -13,6 +13,7 @@ import pytest
 import cli
 from analysis.load.records import COLUMNS
 from analysis.report.export import NOT_EXPORTED, STEP_COLUMNS
+from commands.run.validate import refuse_ignored
 from suite.errors import RequestError
 from tests import reference
 
@@ -98,7 +99,7 @@ def test_code_and_tests_name_pages_that_exist() -> None:
 
 
 def refusal(words: list[str]) -> str:
-    """Return why a command line is refused for a command or an option that does not exist, else nothing."""
+    """Return why a command line is refused before this machine is looked at, else nothing."""
     command: click.Command | None = cli.main
     context, name = None, None
     try:
@@ -108,21 +109,26 @@ def refusal(words: list[str]) -> str:
             name, command, words = (
                 command.resolve_command(context, words) if isinstance(command, click.Group) else (None, None, [])
             )
+        if request := context and context.params.get("request"):
+            refuse_ignored(request)
     except click.exceptions.Exit:
         return ""
-    except click.NoSuchOption as error:
-        return error.format_message()
     except click.UsageError as error:
-        return error.format_message() if "there is no command" in error.format_message() else ""
-    except RequestError:  # files and names that only the reader has
-        return ""
+        return error.format_message()
+    except RequestError as error:
+        return "" if error.message.startswith(READERS) else error.message
     return ""
+
+
+READERS = ("no run in ",)
+"""The beginnings of refusals of files that only the reader has."""
 
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.relative_to(REPOSITORY).as_posix())
 def test_commands_on_a_page_exist_with_their_options(page: Path) -> None:
     code = re.sub(r"\\\n\s*", "", "\n".join(re.findall(r"^    .*$|^```[^`]*```", page.read_text(), re.MULTILINE)))
-    lines = [shlex.split(line, comments=True) for line in re.findall(r"^\s*bench (.*)", code, re.MULTILINE)]
+    typed = (re.split(" [>|] ", line)[0] for line in re.findall(r"^\s*bench (.*)", code, re.MULTILINE))
+    lines = [shlex.split(line, comments=True) for line in typed]
     own = "extending.md"  # its options are those of the examples of that page
     assert [found for words in lines if (found := refusal(words)) and page.name != own] == []
 

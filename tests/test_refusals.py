@@ -4,6 +4,10 @@ import ast
 import re
 from collections.abc import Iterator
 
+import pytest
+from click.testing import CliRunner
+
+import cli
 from suite.request.request import OPTIONS
 from tests.test_rooms import NAMES, tree
 
@@ -48,3 +52,32 @@ def test_no_refusal_writes_a_flag_by_hand() -> None:
 def test_a_flag_by_hand_is_seen() -> None:
     module = ast.parse('raise RequestError(f"--ablate {name}: no", remedy="use --isa shared, or bench run --cpus 2")')
     assert {flag for text in refused(module) for flag in flags_in(text)} == {"--ablate", "--isa"}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("run --target vm --out --dry-run", "--out needs a value, and --dry-run is an option"),
+        ("run --target --profile smoke", "--target needs a value, and --profile is an option"),
+        ("sweep run FILE --out --json", "--out needs a value, and --json is an option"),
+        ("results export --out --format csv", "--out needs a value, and --format is an option"),
+        ("run --repeat 3 --blocks 5", "--blocks replaces --repeat"),
+        ("run --wait --concurrent", "--concurrent replaces --wait"),
+        ("compare --json --csv", "--csv replaces --json"),
+        ("compare --explain --costs", "--costs has no effect with --explain"),
+        ("compare --explain --markdown", "--markdown has no effect with --explain"),
+        ("compare --scaling --json", "--json has no effect with --scaling"),
+        ("compare --csv --claims", "--claims has no effect with --csv"),
+        ("compare A B --fail-above 5% --costs", "--costs has no effect with --fail-above"),
+        ("run --seed 1 --seed 2", "--seed replaces --seed: give one of them, once"),
+    ],
+)
+def test_what_would_be_lost_of_a_command_line_is_refused(line: str, words: str) -> None:
+    result = CliRunner().invoke(cli.main, line.split())
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_several_targets_and_a_value_with_dashes_are_taken() -> None:
+    line = "run --target vm --target container --out=--odd --dry-run --profile nothing"
+    assert "'nothing'" in CliRunner().invoke(cli.main, line.split()).stderr

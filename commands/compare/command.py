@@ -81,9 +81,9 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
       bench compare --explain
       bench compare --markdown > table.md
     """
+    _refuse_silenced(options)
     if options["fail_above"] is not None:
         sys.exit(gate(directories, options))
-    _refuse_without_claims(options)
     chosen = list(directories) or [latest_run(RESULTS)]
     records = audited(load(chosen), force=options["force"])
     comparison = _compared(records, options)
@@ -99,10 +99,24 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
         _draw(comparison, options["plots"] or chosen[0] / "plots", options)
 
 
-def _refuse_without_claims(options: Mapping[str, Any]) -> None:
-    """Raise RequestError for --claims with an output that has no place for them."""
-    if options["claims"] and (options["explain"] or options["scaling"] or options["form"] == "csv"):
-        raise RequestError("--claims is not for --explain, --scaling and --csv", remedy="leave one of them out")
+_SILENCES = {
+    "fail-above": {"plots", "explain", "costs", "scaling", "reference", "verbose", "claims", "csv", "markdown"},
+    "explain": {"costs", "scaling", "verbose", "claims", "csv", "markdown"},
+    "scaling": {"costs", "verbose", "claims", "json", "csv", "markdown"},
+    "json": {"costs", "verbose"},
+    "csv": {"costs", "verbose", "claims"},
+    "markdown": {"costs", "verbose"},
+}
+"""The options that an output has no place for, or holds in any case."""
+
+
+def _refuse_silenced(options: Mapping[str, Any]) -> None:
+    """Raise RequestError for an option that another one would silence."""
+    given = {name.replace("_", "-") for name, value in options.items() if value is not None and value is not False}
+    given.add(str(options["form"]))
+    for name, silenced in _SILENCES.items():
+        if name in given and (silent := sorted(silenced & given)):
+            raise RequestError(f"--{silent[0]} has no effect with --{name}", remedy="leave one of them out")
 
 
 def _compared(records: Records, options: Mapping[str, Any]) -> Comparison:

@@ -22,17 +22,11 @@ from suite.results.runs import contains
 from suite.sweep.below import runs_below
 from suite.untrusted.console import PlainConsole
 
-_OF_THE_VIEW = ("plots", "explain", "costs", "scaling", "reference", "verbose", "claims")
-
 
 def gate(directories: Sequence[Path], options: dict[str, Any]) -> int:
     """Say whether the second directory is slower than the first; return the exit code of the outcome."""
     if len(directories) != 2:
         raise RequestError("--fail-above compares two runs", remedy="bench compare BEFORE AFTER --fail-above 5%")
-    ignored = [f"--{name}" for name in _OF_THE_VIEW if options[name]]
-    ignored += [f"--{form}" for form in (options["form"],) if form in ("csv", "markdown")]
-    if ignored:
-        raise RequestError(f"--fail-above judges, and does not show: {ignored[0]} is not for it", remedy="leave it out")
     old, new = directories
     found = judged([old], [new], options["fail_above"], force=options["force"])
     if options["form"] == "json":
