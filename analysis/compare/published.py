@@ -31,7 +31,8 @@ def published_claims() -> list[PublishedClaim]:
     import tomllib  # not at the top: few comparisons judge claims, and the answer waits for every import
 
     text = (files("analysis.compare") / "published.toml").read_text(encoding="utf-8")
-    return [PublishedClaim(**claim) for claim in tomllib.loads(text)["claim"]]
+    shipped = tomllib.loads(text)
+    return [PublishedClaim(**claim, cited=shipped["papers"][claim["paper"].split()[0]]) for claim in shipped["claim"]]
 
 
 def judge_claims(comparison: results.Comparison) -> results.Comparison:

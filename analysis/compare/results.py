@@ -362,6 +362,8 @@ class PublishedClaim:
     kind: Literal["ratio", "order", "equality", "not testable"]
     advice: str
     published: str = ""
+    cited: str = ""
+    """The paper by its title, authors, year and DOI, as far as they are known."""
     metric: str = "throughput"
     between: Sequence[float] = ()
     where: Mapping[str, Sequence[str]] = field(default_factory=dict)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from analysis.compare.results import ComparedJob
 
 SOURCE = "Lin, Pai and Chou 2018"
+CITATION = (
+    "Lin, Pai and Chou, Comparison Between Bare-metal, Container and VM using Tensorflow Image Classification "
+    "Benchmarks for Deep Learning Cloud Platform, CLOSER 2018, doi 10.5220/0006680603760383"
+)
 PAPER = "paper"
 """The profile in the sizes of the paper: only its figures have the paper's numbers."""
 _FILE = "closer2018_figures.csv"

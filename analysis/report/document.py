@@ -8,7 +8,7 @@ from typing import Literal
 
 from analysis.compare.results import ComparedJob, Comparison, Group, JudgedClaim
 from analysis.explain.explanation import Explained
-from analysis.figures.reference import SOURCE
+from analysis.figures.reference import CITATION
 from analysis.report.answer import answer, claims, overall_claims
 from analysis.report.elements import Element, Figure, Heading, Line, Notes, warnings
 from analysis.report.formatting import (
@@ -84,7 +84,7 @@ def _legend(comparison: Comparison, *, figures: bool) -> Iterator[Element]:
         yield Line(f"{guide}. The noise floor is the smallest overhead that these blocks could have shown.", "dim")
         yield Line(f"{EXPECTED_GUIDE}.", "dim", column=EXPECTED)
         if figures:
-            yield Line(f"White diamonds in the figures are the values of {SOURCE}, if it has any for the same.", "dim")
+            yield Line(f"White diamonds in the figures are the values of {CITATION}, where it gives one.", "dim")
     if warmup := warmup_line(comparison):
         yield Line(f"{warmup}.", "dim")
 
@@ -95,7 +95,8 @@ def _published(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
         yield Heading("Published claims", ", ".join(f"{number} {name}" for name, number in counts.items()), rank=2)
     for row in judged:
         printed = f"; printed: {row.claim.published}" if row.claim.published else ""
-        yield Line(f"{row.claim.sentence} ({row.claim.paper}{printed})", label=row.verdict)
+        cited = f": {row.claim.cited}" if row.claim.cited else ""
+        yield Line(f"{row.claim.sentence} ({row.claim.paper}{cited}{printed})", label=row.verdict)
         for item in row.evidence:
             measured = filter(None, (ratio(item.effect) if item.effect else "", item.text))
             yield Line(f"{item.what}: {row.claim.metric} {'; '.join(measured)}", "dim", indent=2)

@@ -344,4 +344,4 @@ def interference_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str
         pairs = f"mean over {own.isolation[0].cells} victim-aggressor pairs"
         yield f"isolation, best first ({pairs}): {', '.join(ranked)}"
     if own.interference and job.profile == reference.PAPER:
-        yield f"{reference.SOURCE}, figure 10 (beside AlexNet at batch 512): {reference.FIGURE_10}"
+        yield f"{reference.CITATION}, figure 10 (beside AlexNet at batch 512): {reference.FIGURE_10}"

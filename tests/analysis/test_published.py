@@ -61,6 +61,7 @@ def test_the_shipped_claims_are_few_and_each_names_what_decides_it_or_why_nothin
     assert len({claim.paper for claim in claims}) == len(claims)
     assert {claim.kind for claim in claims} == {"ratio", "order", "equality", "not testable"}
     for claim in claims:
+        assert re.search(r"\b(doi 10\.|DOI unknown here)", claim.cited)
         assert bool(claim.where) == (claim.kind != "not testable") == claim.advice.startswith("bench ")
         assert bool(claim.between) == (claim.kind == "ratio")
         for longer in re.findall(r"at least ([0-9.]+) % longer", claim.sentence):
