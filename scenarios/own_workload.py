@@ -4,6 +4,7 @@ The file goes into the targets as text, as the module of another package's workl
 same text by the same code. Only a file that the user has named comes here: no record and no plan of others does.
 """
 
+import ast
 import hashlib
 import re
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 
-from suite.errors import RequestError
+from suite.errors import RequestError, option
 from suite.job.job import Name
 from suite.registries import WORKLOADS
 from worker.failure import is_own, own_frames
@@ -33,6 +34,7 @@ def adopt(word: str) -> str:
     """
     path, attribute = file_of(word)
     content = read_source(path)
+    _refuse_plain(content, path)
     digest = hashlib.sha256(content).hexdigest()
     # With the digest: two files of one name are two modules, and none takes the place of a library's.
     module = "own_{}_{}".format(re.sub(r"\W", "_", path.stem), digest[:12])
@@ -41,6 +43,25 @@ def adopt(word: str) -> str:
     place = f"{plugin.module}:{attribute or _only_workload(plugin, path)}"
     WORKLOADS.adopt(name, place, _whole(place, plugin, path))
     return name
+
+
+def _refuse_plain(content: bytes, path: Path) -> None:
+    """Raise RequestError for a file that cannot declare a workload: to import a plain script is to run it here."""
+    try:
+        nodes = list(ast.walk(ast.parse(content)))
+    except (SyntaxError, RecursionError, ValueError):  # importing it ends at once, and names the line
+        return
+    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    bases = {ast.unparse(base) for node in nodes if isinstance(node, ast.ClassDef) for base in node.bases}
+    if not any(name.partition(".")[0] == "worker" for name in imported) and not any(
+        "Workload" in base for base in bases
+    ):
+        raise RequestError(
+            f"{path} declares no workload",
+            remedy=f"write a class derived from Workload: {_DOCUMENT}; a script runs as it is with "
+            f"{option('scenario')} command {option('command')} 'python {path.name}'",
+        )
 
 
 def read_source(path: Path) -> bytes:

@@ -112,9 +112,9 @@ def test_two_files_of_one_name_are_refused(write: Write) -> None:
     ("source", "message", "remedy"),
     [
         ("def f(:\n", "my_model.py, line 1: SyntaxError: invalid syntax", "mend it"),
-        ("\n\nnothing + 1\n", "my_model.py, line 3: NameError: name 'nothing' is not defined", "mend it"),
-        ("import no_such_library", "line 1: ModuleNotFoundError", "import no_such_library inside the methods"),
-        ("import sys\nsys.exit(3)", "line 2: SystemExit: 3", "mend it"),
+        ("import worker\n\nnothing + 1\n", "my_model.py, line 3: NameError: name 'nothing' is not defined", "mend it"),
+        ("import worker, no_such_library", "line 1: ModuleNotFoundError", "import no_such_library inside the methods"),
+        ("import sys, worker\nsys.exit(3)", "line 2: SystemExit: 3", "mend it"),
         ("from worker.workloads.workload import Workload", "my_model.py declares no workload", "own-training.md"),
         (DECLARED, "missing 2 required keyword-only arguments: 'name' and 'sizes'", "TOY = Toy(name=..., sizes=...)"),
         (TOY.replace("build", "bulid"), "my_model.py: Toy lacks the method build", "let it return the network"),
@@ -132,6 +132,14 @@ def test_what_is_wrong_with_a_file_is_told_with_its_line(source: str, message: s
         adopt(str(write(source)))
     assert message in told.value.message
     assert remedy in str(told.value.remedy)
+
+
+def test_a_plain_script_is_not_executed_before_it_is_refused(write: Write, tmp_path: Path) -> None:
+    script = f"import torch.nn as nn\nclass Net(nn.Module): pass\nopen({str(tmp_path / 'ran')!r}, 'w')\n"
+    with pytest.raises(RequestError, match="declares no workload") as told:
+        adopt(str(write(script, "train.py")))
+    assert not (tmp_path / "ran").exists()
+    assert "--scenario command --command 'python train.py'" in str(told.value.remedy)
 
 
 def test_a_file_that_is_not_there_or_no_text_is_refused(write: Write, tmp_path: Path) -> None:
