@@ -114,6 +114,8 @@ class Clock:
         self._open: dict[str, tuple[str, float]] = {}
         self._together = 0
         self._remaining = 0
+        self.deadline_s: float | None = None
+        """The time, on the monotonic clock, after which no block begins; None for any."""
 
     def expect(self, trial: Trial, seconds: float) -> None:
         """Take it that such a trial lasts so long, until one has been measured."""
@@ -141,6 +143,9 @@ class Clock:
         if seconds and self._open:  # as much of them as has passed, but no more than they should take
             passed_s = time.monotonic() - min(begin_s for _, begin_s in self._open.values())
             seconds -= min(passed_s, self.seconds_of(len(self._open)) or 0.0)
+        if seconds and self.deadline_s is not None:  # a block that has begun is finished: one trial of each kind
+            block_s = self.seconds_of(len(self._expected_s | self._taken_s)) or 0.0
+            seconds = min(seconds, max(0.0, self.deadline_s - time.monotonic()) + block_s)
         return f", about {format_duration(seconds)} to go" if seconds else ""
 
 

@@ -21,11 +21,13 @@ from commands.run.forecast import Forecast
 from commands.run.outlook import Outlook
 from commands.run.output import RunOutput
 from provisioning import neighbours
+from suite import progress
 from suite.errors import RequestError
 from suite.plan import Trial
 from suite.process_identity import ProcessIdentity
 from suite.progress import Lines
 from suite.results.store import Run
+from suite.units import format_duration
 from tests.scenarios.pictures import folder
 from tests.scenarios.test_own_workload import TOY
 from tests.suite.conftest import make_plan
@@ -461,6 +463,20 @@ def test_a_forecast_in_the_middle_of_a_run_keeps_to_the_budget(tmp_path: Path) -
     assert outlook.blocks_in_budget(9) == 10
     assert outlook.spent("10 blocks")
     assert printed.getvalue() == "stopped after 10 blocks: the budget is spent\n"
+
+
+def test_the_time_to_go_keeps_to_the_budget_while_no_block_was_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [1000.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    clock = progress.Clock()
+    clock.deadline_s = now_s[0] + 100
+    first = next(make_plan(blocks=40, warmup_blocks=1).trials_of(0))
+    clock.started(first, 1, 1000)
+    now_s[0] += 10
+    clock.finished(first.trial_id)
+    assert clock.left() == f", about {format_duration(90 + 10)} to go"
+    clock.deadline_s = None
+    assert clock.left() == f", about {format_duration(999 * 10)} to go"
 
 
 def test_only_a_run_can_be_continued(bench: Bench, machine: Machine, here: Path) -> None:

@@ -18,7 +18,7 @@ Step = tuple[Plan, int]
 
 def steps(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) -> Iterator[Step]:
     """Yield the blocks of the plan; with ``until`` as many as it takes, with ``detect`` a pilot and then the others."""
-    outlook.deadline_s = _deadline_s(asked, store)
+    outlook.deadline_s = outlook.clock.deadline_s = _deadline_s(asked, store)
     if asked.until is not None:
         yield from _until(plan, asked, store, outlook)
     elif asked.difference is not None:
