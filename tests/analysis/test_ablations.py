@@ -58,8 +58,9 @@ def test_warm_up_trials_are_in_nothing_and_their_number_is_told_once(tmp_path: P
 
 def test_a_run_that_is_still_warming_up_has_nothing_to_compare_and_says_so(tmp_path: Path, save: Any) -> None:
     save(warm_up=True)
-    with pytest.raises(RequestError, match="1 warm-up trials and no other"):
+    with pytest.raises(RequestError, match="1 warm-up trials and no other") as told:
         load([tmp_path / "run"])
+    assert str(told.value.remedy).endswith(f"bench run --continue {tmp_path / 'run'}")
 
 
 def test_sequential_stopping_counts_neither_warm_up_blocks_nor_switched_trials(tmp_path: Path, save: Any) -> None:
