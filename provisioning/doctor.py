@@ -21,6 +21,7 @@ from provisioning.machines.base import MachineProvider, get_provider
 from provisioning.metrics import cache_counters
 from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import home, state
+from provisioning.processes import PACKAGES, installing
 from suite.errors import BenchError, of_system
 from suite.registries import ENGINES, MACHINES, every_registry
 from suite.registry import Registry
@@ -30,11 +31,11 @@ Kind = Literal["host", "tool", "image", "accelerator", "provider", "engine", "gp
 HOME_REMEDY = "set VIRTBENCH_HOME to a directory that can be written to"
 EXTENSION_REMEDY = "repair or uninstall the package that adds it"
 TOOLS = {
-    "taskset": "pinning: package util-linux",
-    "bwrap": "bare metal in the image's tree: package bubblewrap",
-    "cgexec": "bare metal under the envelope: package cgroup-tools",
-    "mke2fs": "building images: package e2fsprogs",
-    "mmdebstrap": "building images where no container registry is in reach: package mmdebstrap",
+    "taskset": "pinning",
+    "bwrap": "bare metal in the image's tree",
+    "cgexec": "bare metal under the envelope",
+    "mke2fs": "building images",
+    "mmdebstrap": "building images where no container registry is in reach",
 }
 
 
@@ -190,16 +191,15 @@ def _host(node: LocalNode) -> Iterator[Check]:
 
 def _tools(providers: Sequence[MachineProvider]) -> Iterator[Check]:
     of_providers = {
-        tool: f"VMs: package {package}"
-        for provider in providers
-        for tool, package in {**provider.tools, **provider.local_tools}.items()
+        tool: package for provider in providers for tool, package in {**provider.tools, **provider.local_tools}.items()
     }
-    for tool, purpose in {**of_providers, **TOOLS}.items():
+    for tool in {**of_providers, **TOOLS}:
         if path := shutil.which(tool):
             yield _check("tool", tool, path)
         else:
-            remedy = f"install it ({purpose}); in a checkout: make setup"
-            yield _check("tool", tool, "not on PATH", f"{tool} is not installed", remedy)
+            remedy = installing(tool) if tool in PACKAGES else f"install it: package {of_providers[tool]}"
+            reason = f"{tool} is not installed, for {TOOLS.get(tool, 'VMs')}"
+            yield _check("tool", tool, "not on PATH", reason, remedy)
 
 
 def _image() -> tuple[Image | None, Check]:
@@ -228,8 +228,7 @@ def _accelerators() -> Iterator[Check]:
     if qemu := shutil.which(accelerator.PROGRAM):
         yield _check("accelerator", "tcg", qemu)
     else:
-        remedy = "install it (VMs: package qemu-system-x86); in a checkout: make setup"
-        yield _check("accelerator", "tcg", "no QEMU", "QEMU is not installed", remedy)
+        yield _check("accelerator", "tcg", "no QEMU", "QEMU is not installed", installing(accelerator.PROGRAM))
 
 
 def _tried(kind: Kind, name: str, attempt: Callable[[], str]) -> Check:

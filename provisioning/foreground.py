@@ -5,7 +5,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 
-from provisioning.processes import run_apart
+from provisioning.processes import installing, run_apart
 from suite.errors import CommandError, RequestError
 
 CALLED_WITHIN_S = 60.0
@@ -20,7 +20,7 @@ def call(argv: Sequence[str], text: str = "", *, allowed: str | None = None, rem
     try:
         answer = run_apart(argv, CALLED_WITHIN_S, text=text)
     except FileNotFoundError as error:
-        raise RequestError(f"{argv[0]} is not installed", remedy=remedy) from error
+        raise RequestError(f"{argv[0]} is not installed", remedy=remedy or installing(argv[0])) from error
     except CommandError as error:
         raise CommandError(argv, None, "", remedy=remedy) from error
     if answer.returncode and (allowed is None or not re.search(allowed, answer.stdout + answer.stderr)):

@@ -88,6 +88,34 @@ def program_argv(module: ModuleType, *words: str) -> list[str]:
     return ["python3", "-I", "-c", inspect.getsource(module), *words]
 
 
+_OF_PACKAGES = {
+    "bubblewrap": ("bwrap",),
+    "cgroup-tools": ("cgcreate", "cgexec", "cgset"),
+    "docker.io": ("docker",),
+    "e2fsprogs": ("mke2fs", "tune2fs"),
+    "iproute2": ("bridge", "ip", "tc"),
+    "libvirt-clients": ("virsh",),
+    "openssh-client": ("ssh", "ssh-keygen"),
+    "procps": ("sysctl",),
+    "qemu-system-x86": ("qemu-system-x86_64",),
+    "util-linux": ("nsenter", "setpriv", "taskset", "unshare"),
+    **{name: (name,) for name in ("cpio", "mmdebstrap", "podman", "runc", "runsc", "tar")},
+}
+PACKAGES = {program: package for package, programs in _OF_PACKAGES.items() for program in programs}
+"""The packages, as Debian calls them, of the programs that the suite starts."""
+
+
+def packages_of(*programs: str) -> dict[str, str]:
+    return {program: PACKAGES[program] for program in programs}
+
+
+def installing(program: str) -> str:
+    """Return what to do about a program that is not installed."""
+    if program not in PACKAGES:
+        return "install it, or add its directory to PATH"
+    return f"install it: package {PACKAGES[program]}; in a checkout: make setup"
+
+
 class LocalProcess(BoundedProcess):
     """A child of this process."""
 
@@ -118,7 +146,7 @@ class LocalProcess(BoundedProcess):
                     start_new_session=True,  # Ctrl-C reaches the suite alone, which then ends its children in order
                 )
             except FileNotFoundError as error:
-                raise RequestError(f"{argv[0]} is not installed", remedy="bench doctor says what to install") from error
+                raise RequestError(f"{argv[0]} is not installed", remedy=installing(argv[0])) from error
             except OSError as error:
                 raise CommandError(argv, error.errno, f"cannot start {argv[0]}: {error.strerror}") from error
             on_failure.pop_all()

@@ -54,7 +54,7 @@ class Libvirt(qemu.Qemu):
     """See ``base.MachineProvider``. Whatever is not about starting QEMU is inherited."""
 
     name = "libvirt"
-    tools: Mapping[str, str] = MappingProxyType({**qemu.Qemu.tools, "virsh": "libvirt-clients"})
+    tools: Mapping[str, str] = MappingProxyType({**qemu.Qemu.tools, **processes.packages_of("virsh")})
 
     def version(self, node: Node) -> str:
         answer = node.run([*virsh(), "version"], check=False)

@@ -17,6 +17,7 @@ from provisioning.machines import qemu_command as qemu
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import Guest, GuestSpec, MachineProvider
 from provisioning.nodes import local_node
+from provisioning.processes import installing, packages_of
 from suite.errors import BenchError, MeasurementError, ending, option, signal_of
 from suite.interfaces import Node, Process
 from suite.job.job import CpuCapability
@@ -86,15 +87,13 @@ class Qemu(MachineProvider):
     """See ``base.MachineProvider``."""
 
     name = "qemu"
-    tools: Mapping[str, str] = MappingProxyType(
-        {accelerator.PROGRAM: "qemu-system-x86", "ssh": "openssh-client", "taskset": "util-linux"}
-    )
-    local_tools: Mapping[str, str] = MappingProxyType({"ssh-keygen": "openssh-client", "cpio": "cpio"})
+    tools: Mapping[str, str] = MappingProxyType(packages_of(accelerator.PROGRAM, "ssh", "taskset"))
+    local_tools: Mapping[str, str] = MappingProxyType(packages_of("ssh-keygen", "cpio"))
 
     def version(self, node: Node) -> str:
         answer = node.run([accelerator.PROGRAM, "--version"], check=False)
         if answer.returncode:
-            raise BenchError(f"QEMU does not work on {node.name}", remedy="install it: package qemu-system-x86")
+            raise BenchError(f"QEMU does not work on {node.name}", remedy=installing(accelerator.PROGRAM))
         return answer.stdout.partition("\n")[0].partition("version ")[2]
 
     def choose_accelerator(self, requested: str) -> tuple[Accelerator, str]:

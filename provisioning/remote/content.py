@@ -13,6 +13,7 @@ from pathlib import Path
 from provisioning import artefacts, ledger
 from provisioning.images.image import Image
 from provisioning.nodes import undone
+from provisioning.processes import packages_of
 from provisioning.remote.machine import Machine
 from provisioning.volumes import DISKS, Volume, check_disk_space, disk_name
 from suite.errors import CommandError, MeasurementError, RequestError
@@ -21,7 +22,7 @@ from suite.inventory import InventoryNode
 from suite.job.datasets import Dataset
 from suite.userland import MANIFEST, parse_line
 
-PROGRAMS = {"mke2fs": "e2fsprogs"}
+PROGRAMS = packages_of("mke2fs")
 """The programs that pack it as a disk, and the packages that have them."""
 HASHED_WITHIN_S = 3600.0
 SENT_WITHIN_S = 3600.0

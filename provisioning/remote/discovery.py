@@ -11,6 +11,7 @@ from provisioning.isa import CPUINFO, capability, reports_hypervisor
 from provisioning.lab.nat import rules_for
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import DEFAULT_PROVIDER, MachineProvider, get_provider
+from provisioning.processes import packages_of
 from provisioning.remote import content
 from provisioning.remote.machine import Machine, machine
 from provisioning.remote.network import Place, places
@@ -22,16 +23,7 @@ from suite.process_identity import BOOT_ID
 from suite.registries import ENGINES
 from suite.targets import CONTAINERS, VMS
 
-PROGRAMS = {
-    "bwrap": "bubblewrap",
-    "cgexec": "cgroup-tools",
-    "ip": "iproute2",
-    "bridge": "iproute2",
-    "nsenter": "util-linux",
-    "setpriv": "util-linux",
-    "sysctl": "procps",
-    "tar": "tar",
-}
+PROGRAMS = packages_of("bwrap", "cgexec", "ip", "bridge", "nsenter", "setpriv", "sysctl", "tar")
 """The programs that every machine needs, and the Debian packages that have them."""
 
 

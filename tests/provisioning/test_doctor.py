@@ -8,6 +8,7 @@ import pytest
 
 from provisioning import doctor
 from provisioning.doctor import Check, diagnose, with_image
+from provisioning.engines.base import get_engine
 from provisioning.engines.podman import PODMAN
 from provisioning.images.image import Image, current
 from provisioning.machines.base import get_provider
@@ -92,3 +93,18 @@ def test_a_missing_image_names_the_command_that_builds_it() -> None:
         with pytest.raises(RequestError, match=f"no {variant} image has been built") as caught:
             current(variant)
         assert caught.value.remedy == command
+
+
+def test_every_missing_program_names_its_package_once(node: LocalNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    checks = [
+        *doctor._tools([get_provider(name) for name in MACHINES.own]),
+        *(
+            doctor._tried("engine", name, lambda name=name: str(get_engine(name).version(node)))  # type: ignore[misc]
+            for name in ("podman", "docker", "runc")
+        ),
+    ]
+    assert len(checks) > 10
+    texts = {check.name: f"{check.reason}; {check.remedy}" for check in checks if not check.usable}
+    assert len(texts) == len(checks)
+    assert {name: text for name, text in texts.items() if text.count("package ") != 1} == {}

@@ -144,10 +144,18 @@ def test_ending_what_is_not_there_is_harmless() -> None:
     assert carrying(uuid.uuid4().hex) == []
 
 
-def test_a_program_that_is_not_installed_is_named_with_what_to_do(start: Start) -> None:
-    with pytest.raises(RequestError, match="no-such-program is not installed") as caught:
-        start("no-such-program")
-    assert "bench doctor" in str(caught.value.remedy)
+@pytest.mark.parametrize(
+    ("program", "remedy"),
+    [("docker", "package docker.io; in"), ("runc", "package runc; in"), ("no-such-program", "directory to PATH")],
+)
+def test_a_program_that_is_not_installed_is_named_with_its_package(
+    start: Start, program: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(RequestError, match=f"{program} is not installed") as caught:
+        start(program)
+    assert remedy in str(caught.value.remedy)
+    assert "bench doctor" not in str(caught.value.remedy), "it shows this text itself"
 
 
 def test_a_file_that_is_no_program_is_named_with_why(start: Start, tmp_path: Path) -> None:
