@@ -51,12 +51,10 @@ def _refuse_plain(content: bytes, path: Path) -> None:
         nodes = list(ast.walk(ast.parse(content)))
     except (SyntaxError, RecursionError, ValueError):  # importing it ends at once, and names the line
         return
-    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    imported |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-    bases = {ast.unparse(base) for node in nodes if isinstance(node, ast.ClassDef) for base in node.bases}
-    if not any(name.partition(".")[0] == "worker" for name in imported) and not any(
-        "Workload" in base for base in bases
-    ):
+    imports = (ast.unparse(node).split() for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
+    bases = (ast.unparse(base) for node in nodes if isinstance(node, ast.ClassDef) for base in node.bases)
+    words = [word.strip(",").partition(".")[0] for text in imports for word in text]
+    if "worker" not in words and not any("Workload" in base for base in bases):
         raise RequestError(
             f"{path} declares no workload",
             remedy=f"write a class derived from Workload: {_DOCUMENT}; a script runs as it is with "

@@ -273,7 +273,7 @@ def test_a_lock_whose_queue_is_full_is_held_all_the_same(
         pytest.fail("it was let in")
     owner = ProcessIdentity.own().model_copy(update={"pid": other_bench.pid})
     entry = SimpleNamespace(kind="run-directory", what=str(tmp_path), owner=owner)
-    monkeypatch.setattr(neighbours.ledger, "living", lambda: [entry])
+    monkeypatch.setattr("provisioning.ledger.living", lambda: [entry])
     told: list[str] = []
 
     def note(text: str) -> None:

@@ -22,6 +22,7 @@ import cli
 from analysis.load.records import Records, load
 from commands.compare.gate import judge
 from suite.errors import RequestError
+from suite.job.datasets import Dataset
 from suite.records.environment import Environment, Environments
 from suite.results.store import Run
 from tests.analysis.conftest import measured, record, without_plan
@@ -173,6 +174,26 @@ def test_runs_with_no_cell_in_common_are_refused_by_name(bench: Bench, tmp_path:
     assert "no cell in common" in done.stderr
     assert "engine=podman" in done.stderr
     assert "engine=runc" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["workload", "files"])
+def test_a_change_of_the_users_own_code_is_named_and_compared_when_asked_to(
+    bench: Bench, tmp_path: Path, kind: str
+) -> None:
+    for name, digest, speed in (("before", "1" * 64, 10.0), ("after", "2" * 64, 8.0)):
+        files = {"dataset": Dataset(kind="files", sha256=digest, images=1, size_bytes=1), "data": "files"}
+        changes = files if kind == "files" else {"workload_sha256": digest, "model": "resnet50"}
+        stored(tmp_path / name, speed, **changes)
+    words = ("before", "after", "--force", "--fail-above", "5%")  # the audit demands that a data set is read
+    refused = bench(*words)
+    assert refused.exit_code == 2
+    assert "no trial was finished" not in refused.stderr
+    assert "code of resnet50 111111111111 -> 222222222222" in refused.stderr
+    assert "--across code" in refused.stderr
+    told = bench(*words, "--across", "code")
+    assert told.exit_code == 3
+    assert "changed: code of resnet50 111111111111 -> 222222222222 on bare-metal: it may" in told.stdout
+    assert bench("before", "after", "--across", "code").exit_code == 2
 
 
 def test_a_cell_whose_records_the_audit_refuses_does_not_vanish(bench: Bench, tmp_path: Path) -> None:

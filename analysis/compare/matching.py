@@ -95,6 +95,31 @@ def _without_image(settings: str) -> str:
     return BETWEEN.join(part for part in settings.split(BETWEEN) if not part.startswith("image="))
 
 
+def code_in(settings: str) -> str:
+    """Return the settings that change with the user's own code: of a workload's file, or the files of a command."""
+    parts = settings.split(BETWEEN)
+    digests = ("workload_sha256=", *(["data_sha256="] if "data_kind=files" in parts else []))
+    return BETWEEN.join(part for part in parts if part.startswith(digests))
+
+
+def without_code(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return trials without the digests of the user's own code in ``settings``."""
+    settings = ((text.split(BETWEEN), code_in(text).split(BETWEEN)) for text in trials["settings"].astype(str))
+    kept = [BETWEEN.join(part for part in parts if part not in code) for parts, code in settings]
+    return trials.assign(settings=kept)
+
+
+def other_code(old: pd.DataFrame, new: pd.DataFrame) -> str:
+    """Return ``code of train.py 3f0a9c... -> 77aa01...`` for models of both runs that share no code; else nothing."""
+    sides: list[dict[str, set[str]]] = [{}, {}]
+    for found, trials in zip(sides, (old, new), strict=True):
+        for model, settings in zip(trials["model"].astype(str), trials["settings"].astype(str), strict=True):
+            found.setdefault(model, set()).add(code_in(settings).partition("=")[2][:12])
+    both = {model: (sides[0][model], sides[1][model]) for model in sides[0].keys() & sides[1].keys()}
+    changed = {model: pair for model, pair in sorted(both.items()) if not pair[0] & pair[1]}
+    return "; ".join(f"code of {model} {' -> '.join(map(', '.join, pair))}" for model, pair in changed.items())
+
+
 def _arms(trials: pd.DataFrame) -> Iterator[str]:
     for ablation, aggressor in zip(trials["ablation"], trials["aggressor"], strict=True):
         switched = f"ablation {ablation}" if isinstance(ablation, str) else ""

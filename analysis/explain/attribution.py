@@ -52,8 +52,7 @@ class Parts:
         """Return the mean of two trials of a block, part by part; a part that one of them lacks is in neither."""
 
         def means(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-            names = [name for name in parts[0] if all(name in own for own in parts)]
-            return {name: fmean(own[name] for own in parts) for name in names}
+            return {name: fmean(own[name] for own in parts) for name in parts[0] if all(name in own for own in parts)}
 
         return cls(
             seconds=means([trial.seconds for trial in trials]),

@@ -28,7 +28,7 @@ from analysis.selftest.judging import speaks_for
 from commands.compare.gate import gate, show_change
 from commands.compare.output import ExplanationOutput
 from commands.output import print_json
-from commands.run.options import shares
+from commands.run.options import choice, shares
 from provisioning.paths import home
 from suite.errors import RequestError
 from suite.results.runs import is_run
@@ -61,6 +61,11 @@ _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of paper
 @_CLAIMS
 @click.option("--reference", is_flag=True, help="Mark the values of the paper (CLOSER 2018) in the figures.")
 @click.option("--fail-above", callback=shares, help="Fail if the second run is slower by more than this, such as 5%.")
+@click.option(
+    "--across",
+    callback=choice(("code",)),
+    help="With --fail-above: code, to compare runs between which your workload or command files have changed.",
+)
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
 @click.option("--csv", "form", flag_value="csv", help="Print CSV: a row per target and metric.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print Markdown.")
@@ -84,6 +89,8 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     _refuse_silenced(options)
     if options["fail_above"] is not None:
         sys.exit(gate(directories, options))
+    if options["across"]:
+        raise RequestError("--across needs --fail-above", remedy="give it, such as --fail-above 5%")
     chosen = list(directories) or [latest_run(RESULTS)]
     records = audited(load(chosen), force=options["force"])
     comparison = _compared(records, options)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from analysis.audit.audit import audited
-from analysis.compare.matching import other_hosts
+from analysis.compare.matching import other_code, other_hosts, without_code
 from analysis.compare.regression import Regression, regress
 from analysis.load.plans import open_ended
 from analysis.load.records import Records, load
@@ -28,7 +28,8 @@ def gate(directories: Sequence[Path], options: dict[str, Any]) -> int:
     if len(directories) != 2:
         raise RequestError("--fail-above compares two runs", remedy="bench compare BEFORE AFTER --fail-above 5%")
     old, new = directories
-    found = judged([old], [new], options["fail_above"], force=options["force"])
+    across = options["across"] == "code"
+    found = judged([old], [new], options["fail_above"], force=options["force"], across_code=across)
     if options["form"] == "json":
         gate_output(found).tell()
     else:
@@ -36,17 +37,24 @@ def gate(directories: Sequence[Path], options: dict[str, Any]) -> int:
     return found.exit_code
 
 
-def judged(old: Sequence[Path], new: Sequence[Path], fail_above: float | None, *, force: bool = False) -> Regression:
-    """Load, audit and judge two runs or sweeps."""
+def judged(
+    old: Sequence[Path], new: Sequence[Path], bound: float | None, *, force: bool = False, across_code: bool = False
+) -> Regression:
+    """Load, audit and judge two runs or sweeps; with ``across_code`` those of other code, too, and name the change."""
     _refuse_itself(old, new)
     before, after = (_sound(load(side), force=force) for side in (old, new))
-    return judge(before, after, fail_above, force=force, open_ended=any(map(open_ended, after.directories)))
+    change = other_code(before.trials, after.trials) if across_code else ""
+    if change:
+        before, after = (replace(side, trials=without_code(side.trials)) for side in (before, after))
+    found = judge(before, after, bound, force=force, open_ended=any(map(open_ended, after.directories)))
+    named = (replace(one, differences=(change, *one.differences)) for one in found.changes)
+    return replace(found, changes=tuple(named)) if change else found
 
 
 def judge(
     old: Records, new: Records, fail_above: float | None, *, force: bool = False, open_ended: bool = False
 ) -> Regression:
-    """Compare the records of two runs. Raises RequestError for those of other hosts, or with nothing in common."""
+    """Compare the records of two runs. Raises RequestError for other hosts, other code, or nothing in common."""
     hosts = other_hosts(old.trials, new.trials)
     if hosts and not force:
         raise RequestError(
@@ -54,6 +62,8 @@ def judge(
             remedy="compare runs of one machine; --force compares them all the same",
         )
     found = regress(old, new, fail_above, open_ended=open_ended)
+    if found.missing and (change := other_code(old.trials, new.trials)):
+        raise RequestError(f"your own code has changed: {change}", remedy="compare the two with --across code")
     if not found.changes:
         named = "; ".join(f"{one.name}: {one.why}" for one in found.missing) or "nothing was finished"
         only = f"; the new run alone has {', '.join(found.added)}" if found.added else ""
