@@ -40,9 +40,8 @@ def _refuse_lost_words(ctx: click.Context, command: click.Command, words: Sequen
             continue
         if not (option.is_flag or given) and following.startswith("--"):
             ctx.fail(f"{flag} needs a value, and {following} is an option")
-        if option.name in before and not option.multiple and (flag != before[option.name] or not option.is_flag):
-            ctx.fail(f"{flag} replaces {before[option.name]}: give one of them, once")
-        before[option.name] = flag
+        if not option.multiple and before.setdefault(option.name, flag) != flag:
+            ctx.fail(f"{flag} would replace {before[option.name]}: give one of them")
 
 
 class LazyGroup(SuggestingGroup):

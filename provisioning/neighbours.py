@@ -130,15 +130,17 @@ def _owner(address: str) -> tuple[int, int] | None:
 def _time_left(holders: Iterable[_Holder]) -> str:
     """Return how long the run of a holder still takes, by its plan and records; empty if that is unknown."""
     pids = {who.pid for who in holders if who.believed}
-    runs = [entry.what for entry in ledger.living() if entry.kind == "run-directory" and entry.owner.pid in pids]
-    for store in map(Run, map(Path, runs)):
-        with suppress(BenchError, OSError):
-            plan, finished, durations = store.plan(), set(store.finished()), durations_below(store.directory)
-            left = [trial for trial in plan.trials() if trial.trial_id not in finished] if plan else []
-            grows = plan is not None and plan.request is not None and plan.request.repetitions.open_ended
-            if left:
-                about = "at least" if grows else "about"
-                return f", for {about} {format_duration(durations.guess(*left).seconds)} more"
+    entries = (entry for entry in ledger.living() if entry.kind == "run-directory" and entry.owner.pid in pids)
+    return next(filter(None, (_left_of(Run(Path(entry.what))) for entry in entries)), "")
+
+
+def _left_of(store: Run) -> str:
+    with suppress(BenchError, OSError):
+        if plan := store.plan():
+            finished = set(store.finished())
+            left = [trial for trial in plan.trials() if trial.trial_id not in finished]
+            about = "at least" if plan.request and plan.request.repetitions.open_ended else "about"
+            return f", for {about} {format_duration(durations_below(store.directory).guess(*left).seconds)} more"
     return ""
 
 

@@ -61,15 +61,14 @@ def test_a_flag_by_hand_is_seen() -> None:
         ("run --target --profile smoke", "--target needs a value, and --profile is an option"),
         ("sweep run FILE --out --json", "--out needs a value, and --json is an option"),
         ("results export --out --format csv", "--out needs a value, and --format is an option"),
-        ("run --repeat 3 --blocks 5", "--blocks replaces --repeat"),
-        ("run --wait --concurrent", "--concurrent replaces --wait"),
-        ("compare --json --csv", "--csv replaces --json"),
+        ("run --repeat 3 --blocks 5", "--blocks would replace --repeat"),
+        ("run --wait --concurrent", "--concurrent would replace --wait"),
+        ("compare --json --csv", "--csv would replace --json"),
         ("compare --explain --costs", "--costs has no effect with --explain"),
         ("compare --explain --markdown", "--markdown has no effect with --explain"),
         ("compare --scaling --json", "--json has no effect with --scaling"),
         ("compare --csv --claims", "--claims has no effect with --csv"),
         ("compare A B --fail-above 5% --costs", "--costs has no effect with --fail-above"),
-        ("run --seed 1 --seed 2", "--seed replaces --seed: give one of them, once"),
     ],
 )
 def test_what_would_be_lost_of_a_command_line_is_refused(line: str, words: str) -> None:

@@ -1,6 +1,6 @@
 """The plans of runs, and how they are to be judged: their margin, and whether they went on until they had a verdict."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from analysis.statistics.ratios import MARGIN
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.errors import RequestError
 from suite.plan import Plan
+from suite.results.runs import SWEEP, is_run
 from suite.results.store import stored_plan
 from suite.sweep.below import accepted_sweep
 
@@ -33,6 +34,12 @@ def looked_after(runs: Iterable[Path]) -> int | None:
     requests = [plan.request.repetitions for run in runs if (plan := plan_of(run)) and plan.request]
     least = [repetitions.min_blocks or LEAST_BLOCKS for repetitions in requests if repetitions.decides]
     return max(min(least), LEAST_BLOCKS) if least else None
+
+
+def extendable(directories: Sequence[Path]) -> Path | None:
+    """Return the only run, which can be continued; None for several, a sweep, and a cell, which its sweep extends."""
+    only = directories[0] if len(directories) == 1 else None
+    return only if only and is_run(only) and not (only.parent / SWEEP).is_file() else None
 
 
 def open_ended(run: Path) -> bool:

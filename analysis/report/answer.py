@@ -18,7 +18,6 @@ from analysis.statistics.ratios import slower_by
 from suite.job.ablations import label_of
 from suite.job.profiles import PROFILES
 from suite.request.repetitions import RepetitionOptions
-from suite.results.runs import SWEEP
 from suite.targets import BASELINE
 from suite.units import count, number
 
@@ -66,8 +65,6 @@ def switched(comparison: Comparison) -> Iterator[str]:
 def next_steps(comparison: Comparison, run: Path) -> Iterator[str]:
     """Yield what would decide the comparisons that are open: more blocks of the run, another profile, turns."""
     found = [one for one in claims(comparison) if one.outcome in ("undecided", "no verdict")]
-    if (run.parent / SWEEP).is_file():  # a cell is extended with its sweep
-        return
     for profile in dict.fromkeys(one.job.profile for one in found):
         if profile in PROFILES and not PROFILES[profile].decides:
             yield f"The {profile} profile decides nothing: measure with --profile quick."
@@ -78,10 +75,14 @@ def next_steps(comparison: Comparison, run: Path) -> Iterator[str]:
         plan = plan_of(run)
         repetitions = plan.request.repetitions if plan and plan.request else RepetitionOptions()
         words = f"{shlex.quote(str(run))} {repetitions.extension(int(blocks + lacking), block_s)}".strip()
-        least = "at least " if any(one.withheld for one in found) else ""  # with fewer there is no verdict at all
-        yield f"To decide it ({least}{count(int(lacking), 'more block')}{spent}): bench run --continue {words}"
+        yield f"To decide it ({_least(found)}{count(int(lacking), 'more block')}{spent}): bench run --continue {words}"
     if lacking > blocks and _can_take_turns(comparison, found):
         yield "Turns, in which other work disturbs all targets alike, may decide sooner: --design alternating"
+
+
+def _least(found: Sequence[Claim]) -> str:
+    """Return ``at least `` where blocks are lacking for any verdict: their number does not promise one."""
+    return "at least " if any(one.withheld for one in found) else ""
 
 
 def _extension(one: Claim) -> tuple[float, float, float]:

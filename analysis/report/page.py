@@ -17,6 +17,7 @@ from analysis.explain.explanation import Explained
 from analysis.figures.drawing import svg
 from analysis.figures.plots import pictures
 from analysis.figures.reference import normalised
+from analysis.load.plans import extendable
 from analysis.load.records import Records
 from analysis.report import formatting
 from analysis.report.certificate import certificate_document
@@ -64,7 +65,7 @@ def render(
         for group in comparison.of(job).groups:
             yield from _grids(group)
 
-    run = next((one for one in records.directories if len(records.directories) == 1), None)
+    run = extendable(records.directories)
     page = document(comparison, "full", costs=True, explained=explained, figures=figures, run=run)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals.update(formatting=formatting, line=line, certificate_document=certificate_document)

@@ -14,7 +14,7 @@ from analysis.compare.results import Comparison
 from analysis.explain.attribution import explain as explain_records
 from analysis.explain.explanation import Explained
 from analysis.figures.reference import normalised
-from analysis.load.plans import margin_of
+from analysis.load.plans import extendable, margin_of
 from analysis.load.records import Records, load
 from analysis.report.answer import answer
 from analysis.report.document import Level, answer_lines, document, more_options
@@ -31,7 +31,6 @@ from commands.output import print_json
 from commands.run.options import choice, shares
 from provisioning.paths import home
 from suite.errors import RequestError
-from suite.results.runs import is_run
 from suite.results.store import RESULTS, latest_run
 from suite.selftest.certificate import FILE, Certificate, read_certificate
 from suite.units import count
@@ -136,8 +135,8 @@ def _show(comparison: Comparison, records: Records, chosen: Sequence[Path], opti
     if options["scaling"]:
         PlainConsole().print(Terminal([*answer_lines(comparison), *scaling_document(comparison)]))
         return
-    run = chosen[0] if len(chosen) == 1 and is_run(chosen[0]) else None
-    PlainConsole().print(Terminal(document(comparison, _level(options), costs=options["costs"], run=run)))
+    shown = document(comparison, _level(options), costs=options["costs"], run=extendable(chosen))
+    PlainConsole().print(Terminal(shown))
     if certificate := _certificate_of(records):
         click.echo(certificate.line())
 

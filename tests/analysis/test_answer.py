@@ -12,6 +12,7 @@ import pytest
 
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison
+from analysis.load.plans import extendable
 from analysis.load.records import load
 from analysis.report.answer import answer, claims, next_steps
 from analysis.report.formatting import duration, percent, ratio
@@ -302,8 +303,10 @@ def test_what_is_open_ends_with_the_command_that_would_decide_it(tmp_path: Path,
     assert step.startswith(f"To decide it ({more:,} more blocks, about ")
     assert step.endswith(f": bench run --continue {directory} --blocks {10 + more}")
     assert not list(next_steps(run(save, tmp_path, 0.8), directory))
+    (directory / "plan.json").write_text("{}")
+    assert extendable([directory]) == directory
     (tmp_path / "sweep.json").write_text("{}")
-    assert not list(next_steps(comparison, directory)), "a cell is no run that can be continued"
+    assert extendable([directory]) is None, "a cell is extended with its sweep"
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ def test_the_page_of_one_comparison_begins_with_its_verdict_and_ends_the_answer_
 ) -> None:
     for target in ("bare-metal", "vm"):
         save(target=target, weights_sha256="a" * 64)
+    (tmp_path / "run/plan.json").write_text("{}")
     text = page(tmp_path)
     places = [text.index(words) for words in ("No verdict yet on", "the same weights", "To decide it (at least 4")]
     assert places == sorted(places)
