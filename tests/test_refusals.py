@@ -57,10 +57,10 @@ def test_a_flag_by_hand_is_seen() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("run --target vm --out --dry-run", "--out needs a value, and --dry-run is an option"),
-        ("run --target --profile smoke", "--target needs a value, and --profile is an option"),
-        ("sweep run FILE --out --json", "--out needs a value, and --json is an option"),
-        ("results export --out --format csv", "--out needs a value, and --format is an option"),
+        ("run --target vm --out --dry-run", "--out needs a value; write --out=--dry-run if"),
+        ("run --target --profile smoke", "--target needs a value; write --target=--profile if"),
+        ("sweep run FILE --out --json", "--out needs a value; write --out=--json if"),
+        ("results export --out --format csv", "--out needs a value; write --out=--format if"),
         ("run --repeat 3 --blocks 5", "--blocks would replace --repeat"),
         ("run --wait --concurrent", "--concurrent would replace --wait"),
         ("compare --json --csv", "--csv would replace --json"),

@@ -68,6 +68,9 @@ def test_the_page_of_a_run_has_its_facts_and_the_command_that_continues_it(clien
     assert "scenario synthetic" in page
     assert f"bench run --continue {results / 'synthetic-podman'}" in page
     assert "It was started elsewhere" in page
+    assert "Ratios to bare metal so far, no verdict" in page
+    (results / "sweep.json").write_text("{}")
+    assert "bench sweep run FILE" in client.get("/runs/synthetic-podman").text, "a cell is continued with its sweep"
 
 
 def test_what_has_not_changed_is_not_sent_again(client: FlaskClient, results: Path) -> None:

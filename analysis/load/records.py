@@ -249,7 +249,7 @@ def _table(
     if warm_up.all():
         raise RequestError(
             f"there are {len(trials)} warm-up trials and no other in {', '.join(map(str, directories))}",
-            remedy=f"let the run go on: bench run --continue {directories[0]}",
+            remedy=f"let it go on: bench run --continue {directories[0]}; of a cell: bench sweep run FILE",
         )
     if warm_up.any():
         trials = trials[~warm_up].reset_index(drop=True)

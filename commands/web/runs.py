@@ -20,7 +20,7 @@ from provisioning import ledger
 from suite.errors import RequestError
 from suite.process_identity import ProcessIdentity
 from suite.results.files import open_regular
-from suite.results.runs import RunSummary, find_runs, is_run, summarise
+from suite.results.runs import SWEEP, RunSummary, find_runs, is_run, summarise
 from suite.results.store import PLAN, TRIALS, request_stop, stop_requested
 
 PAGES = Blueprint("runs", __name__)
@@ -105,7 +105,8 @@ def one(name: str) -> Response:
     directory, state = _controlled(run, processes())
 
     def values() -> Mapping[str, Any]:
-        described: dict[str, Any] = {"lines": [], "intervals": [], "problem": "", "log": None}
+        cell = (run.parent / SWEEP).is_file()
+        described: dict[str, Any] = {"lines": [], "intervals": [], "problem": "", "log": None, "cell": cell}
         if (run / LOG).is_file():  # else no page has started it
             with open(run / LOG, "rb", opener=open_regular) as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))

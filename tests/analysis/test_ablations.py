@@ -60,7 +60,7 @@ def test_a_run_that_is_still_warming_up_has_nothing_to_compare_and_says_so(tmp_p
     save(warm_up=True)
     with pytest.raises(RequestError, match="1 warm-up trials and no other") as told:
         load([tmp_path / "run"])
-    assert str(told.value.remedy).endswith(f"bench run --continue {tmp_path / 'run'}")
+    assert f"bench run --continue {tmp_path / 'run'};" in str(told.value.remedy)
 
 
 def test_sequential_stopping_counts_neither_warm_up_blocks_nor_switched_trials(tmp_path: Path, save: Any) -> None:
