@@ -18,6 +18,7 @@ UNIT = r"^[A-Za-z][A-Za-z0-9_.+-]{0,30}$"
 LONGEST = 4000
 _NAME = re.compile(r"[^A-Za-z0-9_.+-]")
 _QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""")
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 _OPERATOR = re.compile(r"\|\|?|&&?|;|<|>>?")
 
 
@@ -42,6 +43,10 @@ def parse_command(text: str) -> tuple[str, ...]:
         words = tuple(shlex.split(text))
     except ValueError as error:
         raise RequestError(f"{text!r} cannot be split into words: {error}", remedy="close the quotation") from error
+    if _VARIABLE.match(words[0] if words else ""):
+        raise RequestError(
+            f"{words[0]} is set by a shell, and none starts the command", remedy=f"write it as env {shlex.join(words)}"
+        )
     if not words or not words[0]:
         raise RequestError("it names no program", remedy='write it as "python train.py --epochs 1"')
     if operator := _OPERATOR.search(_QUOTED.sub("", text)):

@@ -50,6 +50,7 @@ def test_it_is_called_by_its_script_or_its_program(argv: tuple[str, ...], name: 
         ("python train.py | tee log", "| needs a shell, and none starts the command"),
         ("cd src && python train.py", "&& needs a shell"),
         ("python train.py >log", "> needs a shell"),
+        ("OMP_NUM_THREADS=4 python train.py", "OMP_NUM_THREADS=4 is set by a shell, and none starts the command"),
     ],
 )
 def test_a_command_that_cannot_be_is_refused_before_a_run(text: str, message: str) -> None:
@@ -64,6 +65,13 @@ def test_a_pipe_is_given_to_a_shell_and_an_argument_is_quoted() -> None:
     assert str(refused.value.remedy).startswith("write it as sh -c 'python train.py | tee log', or quote |")
     assert parse_command("sh -c 'python train.py | tee log'") == ("sh", "-c", "python train.py | tee log")
     assert parse_command(r'a "b;\"c" d\&e') == ("a", 'b;"c', "d&e")
+
+
+def test_a_variable_is_set_by_env() -> None:
+    with pytest.raises(RequestError) as refused:
+        parse_command("A='1 2' python train.py --lr=1")
+    assert str(refused.value.remedy) == "write it as env 'A=1 2' python train.py --lr=1"
+    assert parse_command("env A=1 python train.py")[:2] == ("env", "A=1")
 
 
 @pytest.mark.parametrize(
