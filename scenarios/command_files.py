@@ -6,7 +6,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from scenarios.datasets.resolve import check_name, progress_of
+from scenarios.datasets.resolve import check_name, leads_out, progress_of
 from suite.errors import RequestError, option
 from suite.job.datasets import Dataset
 from worker.data.listing import File, hashes
@@ -23,16 +23,21 @@ def files_of(directory: Path, note: Callable[[str], object] = lambda _: None) ->
     try:
         root = directory.expanduser().resolve(strict=True)
         check_name(root, option("command_files"))
-        found = []
+        found, links = [], list[tuple[bytes, bytes]]()
         for path in _below(root):
-            info = path.lstat()
+            info, name = path.lstat(), os.fsencode(path.relative_to(root))
+            if stat.S_ISLNK(info.st_mode):
+                links.append((name, os.fsencode(_inner(root, path))))
+                continue
             _check(path, info.st_mode)
             if stat.S_ISREG(info.st_mode):
-                found.append(File(os.fsencode(path.relative_to(root)), info.st_size, info.st_mtime_ns))
-        kept = [each for each in found if not set(os.fsdecode(each.path).split("/")).intersection(NOT_HASHED)]
+                found.append(File(name, info.st_size, info.st_mtime_ns))
         digest = hashlib.sha256()
+        kept = [file for file in found if _is_hashed(file.path)]
         for name, sha256 in hashes(root, kept, progress_of(str(root), note)):
             digest.update(name + b"\0" + bytes.fromhex(sha256))
+        for name, to in links:
+            digest.update(name + b"\0\0" + to if _is_hashed(name) else b"")
     except OSError as error:
         raise RequestError(
             f"cannot read {error.filename or directory}: {error.strerror}", remedy="name a directory that you can read"
@@ -44,7 +49,7 @@ def files_of(directory: Path, note: Callable[[str], object] = lambda _: None) ->
         directory=str(root),
         sha256=digest.hexdigest(),
         digest="contents",
-        images=len(found),
+        images=len(found) + len(links),
         size_bytes=size_bytes,
     )
 
@@ -61,10 +66,22 @@ def _raise(error: OSError) -> None:
     raise error
 
 
+def _is_hashed(name: bytes) -> bool:
+    return not set(os.fsdecode(name).split("/")).intersection(NOT_HASHED)
+
+
+def _inner(root: Path, link: Path) -> str:
+    """Return the target of a link, which must be below the root: targets see nothing else, and at another path."""
+    if leads_out(root, link, to := str(link.readlink())):
+        raise RequestError(
+            f"{link} is a link that leads out of {root}, and so nowhere in a target",
+            remedy="copy what is meant: cp -rL",
+        )
+    return to
+
+
 def _check(path: Path, mode: int) -> None:
     """Refuse what the targets would see differently: there is no other directory, and the user is another."""
-    if stat.S_ISLNK(mode):
-        raise RequestError(f"{path} is a link, and may lead nowhere in a target", remedy="copy what is meant: cp -rL")
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise RequestError(
             f"{path} is no file: reading a pipe, socket or device ends perhaps never",

@@ -110,16 +110,17 @@ def _dataset(
 
 def _refuse_links_that_leave(root: Path) -> None:
     """Every target sees this directory alone, at another place: such a link would lead nowhere in all of them."""
-    leaving = [
-        path
-        for path, to in _links(str(root))
-        if to.startswith("/") or not Path(os.path.normpath(Path(path).parent / to)).is_relative_to(root)
-    ]
+    leaving = [path for path, to in _links(str(root)) if leads_out(root, Path(path), to)]
     if leaving:
         raise RequestError(
             f"{root} holds {len(leaving)} links that lead nowhere in a container or a VM, such as {leaving[0]}",
             remedy=f"make a tree without links, of hard links if it is one disk: cp -rlL {root} NEW, or else cp -rL",
         )
+
+
+def leads_out(root: Path, link: Path, to: str) -> bool:
+    """Return whether a link below the root leads to another place than one below it, or depends on where it is."""
+    return to.startswith("/") or not Path(os.path.normpath(link.parent / to)).is_relative_to(root)
 
 
 def _links(directory: str) -> Iterator[tuple[str, str]]:

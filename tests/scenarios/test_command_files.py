@@ -42,12 +42,30 @@ def test_the_digest_is_that_of_names_and_contents(mine: Path) -> None:
         seen.add(files_of(mine).sha256)
 
 
-def test_a_directory_that_targets_would_see_differently_is_refused(mine: Path, tmp_path: Path) -> None:
-    (mine / "data").symlink_to(tmp_path)
-    with pytest.raises(RequestError, match="mine/data is a link") as told:
+def test_a_link_within_the_directory_is_taken_and_its_target_is_part_of_the_digest(mine: Path) -> None:
+    plain = files_of(mine).sha256
+    (mine / "latest").symlink_to("lib")
+    (mine / "lib/own.py").symlink_to("../train.py")
+    (mine / ".git/link").symlink_to("HEAD")
+    before = files_of(mine)
+    assert (before.images, before.size_bytes) == (8, 25)
+    assert before.sha256 != plain
+    (mine / ".git/link").unlink()
+    assert files_of(mine).sha256 == before.sha256
+    (mine / "latest").unlink()
+    (mine / "latest").symlink_to(".git")
+    assert files_of(mine).sha256 != before.sha256
+
+
+@pytest.mark.parametrize("to", ["..", "lib/../../other", "/etc/hostname"])
+def test_a_link_out_of_the_directory_is_refused(to: str, mine: Path) -> None:
+    (mine / "lib/data").symlink_to(to if to.startswith("/") else f"../{to}")
+    with pytest.raises(RequestError, match=r"lib/data is a link that leads out of .*mine") as told:
         files_of(mine)
     assert "cp -rL" in str(told.value.remedy)
-    (mine / "data").unlink()
+
+
+def test_a_directory_that_targets_would_see_differently_is_refused(mine: Path) -> None:
     (mine / "lib/model.py").chmod(0o600)
     with pytest.raises(RequestError, match=r"lib/model\.py cannot be read by everybody") as told:
         files_of(mine)
