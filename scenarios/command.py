@@ -35,7 +35,7 @@ class CommandOptions(OptionGroup):
     )
     command_files: Path | None = about(
         None,
-        "Directory that every target mounts read-only as the working directory of the command.",
+        "Directory of which the command gets a writable copy, in memory, as its working directory in every target.",
         own_code=True,
     )
     throughput_pattern: Text | None = about(
@@ -96,8 +96,14 @@ class Command(PlannedScenario):
         if trial.job.command is None:
             raise MeasurementError("a command was planned without its words", kind="plan")
         (instance,) = instances
+        envelope = trial.job.envelope
         request = CommandRequest(
-            **trial.job.command.model_dump(), threads=trial.job.envelope.threads, directory=instance.node.data
+            **trial.job.command.model_dump(),
+            threads=envelope.threads,
+            directory=instance.node.data,
+            tmpfs_bytes=envelope.tmpfs_bytes,
+            # Outside of an image /tmp is the machine's: the node's own directory goes with the trial.
+            **({} if instance.node.userland else {"scratch": "."}),
         )
         log = ProbeTranscript(observer=observer)
         observer.phase("attesting")
@@ -117,6 +123,7 @@ class Command(PlannedScenario):
                 usage=log.usage(),
                 details=details,
                 last_step=last_step if isinstance(last_step, int) and last_step < 1 << 50 else None,
+                substitutes=log.events["environment"].fields.get("substitutes", ()),
             )
 
 

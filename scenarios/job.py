@@ -69,6 +69,7 @@ def clean_environment(threads: int, recipe: str, **more: str) -> list[str]:
     variables = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/tmp",  # noqa: S108 - what torch caches is of one job only
+        **dict.fromkeys(("USER", "LOGNAME"), "virtbench"),  # on bare metal the number of the user has no name
         "LANG": "C.UTF-8",
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": str(threads),

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import IO, Protocol, runtime_checkable
+from typing import IO, Annotated, Protocol, runtime_checkable
+
+from pydantic import Field
 
 from suite.part import Seconds
 from suite.plan import Trial
@@ -193,6 +195,8 @@ class Measurement(TrialNumbers):
     """Seen from inside; of several instances, by the first worker, or by the victim."""
     usage: Usage | None = None
     """What the job used, by its own accounting."""
+    substitutes: tuple[Annotated[str, Field(pattern=r"^[a-z-]+:[\w.-]{1,40}$")], ...] = ()
+    """The substitutes that only the job itself could see, such as ``open-files:4096``."""
     models: Mapping[str, bytes] = {}
     """The files of the ``kept`` models by the digest of their weights; they lie beside the records."""
 

@@ -16,14 +16,16 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import isfinite
+from pathlib import Path
 from types import FrameType
 from typing import IO
 
 from worker.environment import collect
 from worker.protocol import Events, JobError
 from worker.spec import CommandRequest
+from worker.surroundings import level, search_path, writable_copy
 
 LONGEST_LINE = 4096
 """Characters of a line in which numbers are looked for; the rest of a longer one is passed over."""
@@ -37,9 +39,12 @@ LAST_LINES = 5
 def run(request: CommandRequest, events: Events) -> None:
     """Run the command and emit everything from ``environment`` to ``done``. Raises JobError."""
     reader = NumberReader(request.throughput)
-    events.emit("environment", environment={**collect(), "threads": request.threads})
-    status, used = _run(request, reader)
-    ended_s = time.monotonic()
+    substitutes = list(level(request.tmpfs_bytes))
+    with writable_copy(request.directory, request.scratch) as copy:
+        facts = {**collect(), "threads": request.threads}
+        events.emit("environment", environment=facts, substitutes=substitutes)
+        status, used = _run(request, copy.directory, reader)
+        ended_s = time.monotonic()
     if status:
         raise JobError(f"the command {_ending(status)}{reader.said()}", kind="command", remedy=_remedy(status))
     throughput = reader.throughput()
@@ -56,13 +61,15 @@ def run(request: CommandRequest, events: Events) -> None:
         "peak-memory": {"value": usage["peak_memory_bytes"] / 1e6, "unit": "MB", "better": "less"},
     }
     details = {"exit_status": status, "steps": reader.steps, "throughputs": reader.numbers or None}
+    details["working_directory"] = asdict(copy)
     events.emit("metrics", t=ended_s, throughput=throughput, metrics=metrics, details=details)
     events.emit("done", usage=usage)
 
 
-def _run(request: CommandRequest, reader: "NumberReader") -> tuple[int, resource.struct_rusage]:
+def _run(request: CommandRequest, directory: str, reader: "NumberReader") -> tuple[int, resource.struct_rusage]:
     """Return the exit status of the command, negative for a signal, and what it and its own children have used."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    variables |= {"HOME": str(Path(directory).parent), "PATH": search_path(variables.get("PATH", ""))}
     program, *words = request.argv
     # The interpreter that has torch: an image may call it python3 alone.
     program = sys.executable if program in ("python", "python3") else program
@@ -75,7 +82,7 @@ def _run(request: CommandRequest, reader: "NumberReader") -> tuple[int, resource
             encoding="utf-8",
             errors="replace",
             env=variables,
-            cwd=request.directory or "/",
+            cwd=directory,
         )
     except OSError as error:
         raise JobError(

@@ -258,13 +258,17 @@ class AggressorRequest(Strict, frozen=True):
 
 
 class CommandRequest(Strict, frozen=True):
-    """One command of the user's own. ``directory`` is its working directory, or null."""
+    """One command of the user's own. ``directory`` holds its files, or is null; it works in a copy of them."""
 
     argv: Annotated[tuple[str, ...], Meta(min_length=1)]
     threads: _Positive
     directory: str | None
     throughput: str | None
     """A regular expression, ``json``, or null where no throughput is read."""
+    tmpfs_bytes: _Count
+    """The size of /dev/shm in every target."""
+    scratch: str = "/tmp"  # noqa: S108 (the target's)
+    """The directory for the copy, and the command's HOME."""
 
 
 class GeneratorSpec(Shaped, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from provisioning.images.image import Image
 from provisioning.processes import program_argv, run_apart
 from suite.errors import CommandError, MeasurementError, RequestError, option
 from suite.interfaces import COMMAND_WITHIN_S, Node
-from suite.job.envelope import most_processes, parse_cpu_list
+from suite.job.envelope import most_processes, parse_cpu_list, tmpfs_bytes
 from suite.job.properties import DiskLimit, Properties
 from suite.registries import ENGINES
 from suite.request.option import OptionGroup
@@ -43,8 +43,8 @@ class ContainerSpec:
     """The unpacked tree on the node."""
     cpus: str
     """The CPUs in the notation of the kernel: ``0-1``. With ``by_count`` as many CPUs, any of them."""
-    memory_bytes: int | None
-    """None for no limit."""
+    memory_bytes: int
+    memory_limited: bool = True
     limits: tuple[tuple[str, int], ...] = ()
     """Hard limits of the node, ``("nofile", 20000)``: an engine's own defaults may exceed what the host may give."""
     edits: Edits = NO_EDITS
@@ -69,6 +69,10 @@ class ContainerSpec:
     @property
     def cpu_count(self) -> int:
         return len(parse_cpu_list(self.cpus))
+
+    @property
+    def tmpfs_bytes(self) -> int:
+        return tmpfs_bytes(self.memory_bytes)
 
     @property
     def most_processes(self) -> int:

@@ -78,7 +78,8 @@ class CommandLineEngine(ContainerEngine):
 
     def run_argv(self, spec: ContainerSpec) -> list[str]:
         """Return the ``run`` command with the envelope, and without any privilege that training does not need."""
-        tmpfs = [word for path in TMPFS for word in ("--tmpfs", f"{path}:rw,exec")]
+        tmpfs = [word for path in TMPFS for word in ("--tmpfs", f"{path}:rw,exec,size={spec.tmpfs_bytes}")]
+        tmpfs += ["--shm-size", str(spec.tmpfs_bytes)]
         least = [] if spec.layer else ["--read-only"]
         least += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
         least += ["--network", spec.network or "none"]
@@ -121,7 +122,7 @@ def _limits(spec: ContainerSpec) -> list[str]:
         limits += ["--cpus", f"{spec.cpu_count * spec.cpu_share:g}"]
     limits += ["--pids-limit", str(spec.most_processes)]
     memory = str(spec.memory_bytes)
-    limits += [] if spec.memory_bytes is None else ["--memory", memory, "--memory-swap", memory]
+    limits += ["--memory", memory, "--memory-swap", memory] if spec.memory_limited else []
     for disk in spec.limited_disks:
         limits += [f"--device-{way}-{unit}={disk.path}:{limit}" for way, unit, limit in spec.disk_limits]
     limits += [word for name, value in spec.limits for word in ("--ulimit", f"{name}={value}:{value}")]

@@ -111,7 +111,7 @@ def bundle_config(spec: ContainerSpec, seccomp: dict[str, Any]) -> dict[str, Any
         "ociVersion": "1.0.2",
         "hostname": spec.name,
         "root": {"path": spec.tree, "readonly": True},
-        "mounts": [*_mounts(), *(_bind(*pair) for pair in spec.edits.mounts), *_data(spec)],
+        "mounts": [*_mounts(f"size={spec.tmpfs_bytes}"), *(_bind(*pair) for pair in spec.edits.mounts), *_data(spec)],
         "process": {
             "terminal": False,
             "user": {"uid": 0, "gid": 0},
@@ -145,17 +145,17 @@ def bundle_config(spec: ContainerSpec, seccomp: dict[str, Any]) -> dict[str, Any
     }
 
 
-def _mounts() -> list[dict[str, Any]]:
+def _mounts(size: str) -> list[dict[str, Any]]:
     fixed = ["nosuid", "noexec", "nodev"]
     table = [
         ("/proc", "proc", "proc", fixed),
         ("/dev", "tmpfs", "tmpfs", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
         ("/dev/pts", "devpts", "devpts", ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"]),
-        ("/dev/shm", "tmpfs", "shm", [*fixed, "mode=1777"]),  # noqa: S108 (inside the container)
+        ("/dev/shm", "tmpfs", "shm", [*fixed, "mode=1777", size]),  # noqa: S108 (inside the container)
         ("/dev/mqueue", "mqueue", "mqueue", fixed),
         ("/sys", "sysfs", "sysfs", [*fixed, "ro"]),
         ("/sys/fs/cgroup", "cgroup", "cgroup", [*fixed, "ro"]),
-        *((path, "tmpfs", "tmpfs", ["nosuid", "nodev", "mode=1777"]) for path in TMPFS),
+        *((path, "tmpfs", "tmpfs", ["nosuid", "nodev", "mode=1777", size]) for path in TMPFS),
     ]
     return [{"destination": to, "type": kind, "source": source, "options": how} for to, kind, source, how in table]
 
@@ -179,7 +179,7 @@ def _limits(spec: ContainerSpec) -> dict[str, Any]:
     limits["pids"] = {"limit": spec.most_processes}
     if spec.by_count or spec.cpu_share < 1:
         limits["cpu"] |= {"quota": round(spec.cpu_count * spec.cpu_share * PERIOD_US), "period": PERIOD_US}
-    if spec.memory_bytes is not None:
+    if spec.memory_limited:
         limits["memory"] = {"limit": spec.memory_bytes, "swap": spec.memory_bytes}
     if spec.limited_disks:
         numbers = [disk.major_minor for disk in spec.limited_disks]

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from provisioning import ledger
 from provisioning.kubernetes import owned
 from provisioning.kubernetes.cluster import OWNER, Cluster, Object, labels
-from provisioning.kubernetes.pod import MIB
 from provisioning.kubernetes.refusals import cause_of, fault
 from provisioning.kubernetes.states import PodState
 from suite.errors import MeasurementError, option
 from suite.interfaces import Stopwatch
+from suite.job.envelope import MIB
 
 OPENED_WITHIN_S = 180.0
 SCHEDULED_WITHIN_S = 60.0

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from provisioning.engines.base import SLEEPER, TMPFS, ContainerSpec
 from provisioning.kubernetes.cluster import Object, labels
 from provisioning.kubernetes.owned import owners
+from suite.job.envelope import MIB
 
 CONTAINER = "job"
 USER = 65534
@@ -16,7 +17,6 @@ USER = 65534
 LIVES_AT_MOST_S = 24 * 3600
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (inside the pod)
-MIB = 1 << 20
 CLAIMED = "20Gi"
 ANNOTATIONS = {
     # Another container in the pod, or an eviction for a better place, would be measured, too.
@@ -59,8 +59,7 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
 
     It is placed by its node selector: ``nodeName`` would go around the scheduler and its check of resources.
     """
-    # As much memory for each directory as the other engines give it.
-    memory = {"medium": "Memory", "sizeLimit": f"{(spec.memory_bytes or 0) // 2 // MIB}Mi"}
+    memory = {"medium": "Memory", "sizeLimit": f"{spec.tmpfs_bytes // MIB}Mi"}
     paths = (SHARED_MEMORY, *TMPFS)
     volumes = [PodVolume(path.strip("/").replace("/", "-"), {"emptyDir": memory}, path) for path in paths]
     security = as_nobody("RuntimeDefault" if spec.seccomp else "Unconfined")

@@ -28,7 +28,11 @@ HELD_WITHIN_S = 30.0
 
 
 def chroot_argv(
-    tree: str, edits: Edits = NO_EDITS, data: tuple[str, bool] | None = None, user: int | None = None
+    tree: str,
+    edits: Edits = NO_EDITS,
+    data: tuple[str, bool] | None = None,
+    user: int | None = None,
+    tmpfs_bytes: int | None = None,
 ) -> list[str]:
     """Return the words that run a command with ``tree`` as its root, read-only, in a mount namespace of its own.
 
@@ -40,10 +44,12 @@ def chroot_argv(
     if data:
         directory, writable = data
         mounts += ["--bind" if writable else "--ro-bind", directory, MOUNT]
+    size = ["--size", str(tmpfs_bytes)] if tmpfs_bytes else []
+    in_memory = [word for path in (SHARED_MEMORY, TEMPORARY) for word in (*size, *OPEN_TO_ALL, path)]
     if user is None:
-        places, becoming = ["--dev-bind", "/dev", "/dev", "--tmpfs", TEMPORARY], []
+        places, becoming = ["--dev-bind", "/dev", "/dev", *in_memory], []
     else:
-        places = ["--dev", "/dev", *OPEN_TO_ALL, SHARED_MEMORY, *OPEN_TO_ALL, TEMPORARY]
+        places = ["--dev", "/dev", *in_memory]
         # bubblewrap makes the folders of what it binds for root alone.
         folders = dict.fromkeys(device.path.rpartition("/")[0] for device in edits.devices)
         places += [word for folder in folders if folder != "/dev" for word in ("--perms", "0755", "--dir", folder)]
@@ -112,7 +118,7 @@ class UserlandLayer:
             def place(words: Sequence[str], user: int | None, backing: Node | None = None) -> WrappedNode:
                 """Return the tree as this user sees it, entered by these words."""
                 data = (node.data, self.writable) if node.data else None
-                begin = [*words, *chroot_argv(tree, edits, data, user)]
+                begin = [*words, *chroot_argv(tree, edits, data, user, self.envelope.tmpfs_bytes)]
                 return WrappedNode(
                     parent=node,
                     wrap=lambda argv: [*begin, *argv],

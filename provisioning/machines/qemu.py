@@ -240,6 +240,7 @@ def _run_files(node: Node, directory: Path, spec: GuestSpec) -> bytes:
         "VIRTBENCH_DATA": next(further) if spec.volume and spec.volume.disk else "none",
         "VIRTBENCH_DATA_MODE": "rw" if spec.volume and spec.volume.writable else "ro",
         "VIRTBENCH_STORE": next(further) if spec.store else "none",
+        "VIRTBENCH_TMPFS": str(spec.envelope.tmpfs_bytes),
     }
     (root / "virtbench/guest.env").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     if spec.properties.microvm:

@@ -8,7 +8,7 @@ from pydantic import Field
 from suite.errors import RequestError, option
 from suite.part import Part
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 MOST_CPUS = 8192  # what a Linux kernel can be built for
 
 
@@ -24,6 +24,10 @@ class Envelope(Part):
     """The CPUs of container-vm where its virtual machine is a node of a cluster, in that node's own numbers."""
     node_chosen: bool = False
     """Whether a node of a cluster has chosen which CPUs they are: on another node the same plan has others."""
+
+    @property
+    def tmpfs_bytes(self) -> int:
+        return tmpfs_bytes(self.memory_bytes)
 
     def of_target(self, target: str) -> "Envelope":
         """Return the envelope with the CPUs of one target."""
@@ -44,6 +48,11 @@ def most_processes(cpus: int) -> int:
     It is the same for every target, and costs a job that stays below it nothing.
     """
     return 1024 + 64 * cpus
+
+
+def tmpfs_bytes(memory_bytes: int) -> int:
+    """Return the size of each file system in memory, such as /dev/shm and /tmp: half, as Linux gives a machine."""
+    return memory_bytes // 2 // MIB * MIB
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:

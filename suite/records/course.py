@@ -106,7 +106,7 @@ class Course:
                 "started_at": self.started_at,
                 "outcome": outcome,
                 "global_batch": self.trial.job.global_batch,
-                "substitutes": list(self.substitutes),
+                "substitutes": list(dict.fromkeys((*self.substitutes, *(measured.substitutes if measured else ())))),
                 "environment": Environments(
                     host=self.host, target=self.measurement.environment if self.measurement else None
                 ),

@@ -1,5 +1,6 @@
 """The contract of a node, held by every real layer on every real node; and what each layer must enforce."""
 
+import json
 import os
 import re
 import secrets
@@ -32,6 +33,7 @@ from provisioning.machines.qemu import QEMU
 from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import home
 from provisioning.volumes import MOUNT, Volume
+from scenarios.job import clean_environment
 from suite.errors import CommandError, RequestError
 from suite.interfaces import Layer, Node, open_stack
 from suite.job.ablations import properties_of
@@ -39,6 +41,7 @@ from suite.records.environment import Engine
 from suite.registries import ENGINES
 from tests.integration.machine import ENVELOPE as WHOLE
 from tests.integration.machine import docker_daemon, require, require_image, require_root
+from worker.spec import CommandRequest
 
 pytestmark = pytest.mark.integration
 
@@ -189,6 +192,53 @@ def test_output_comes_line_by_line(node: Node) -> None:
 def test_the_tree_is_the_image_and_read_only(node: Node) -> None:
     assert node.run(["sha256sum", "/opt/virtbench/manifest.tsv"]).stdout.split()[0] == require_image().digest
     assert node.run(["touch", "/opt/virtbench/mark"], check=False).returncode != 0
+
+
+FACTS = """
+import getpass, json, os, resource, shutil, socket, subprocess
+import torchvision
+
+name = socket.gethostname()
+limits = (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_MEMLOCK, resource.RLIMIT_CORE)
+os.mkdir("out")
+print(json.dumps({
+    "user": getpass.getuser(),
+    "own name": bool(socket.getaddrinfo(name, None)),
+    "interfaces": "lo" in [name for _, name in socket.if_nameindex()],
+    "limits": [resource.getrlimit(kind) for kind in limits],
+    "shared memory": shutil.disk_usage("/dev/shm").total,
+    "temporary": shutil.disk_usage("/tmp").total,
+    "python": subprocess.check_output(["sh", "-c", "python -c 'print(6 * 7)'; basename $(which torchrun)"], text=True),
+    "umask": os.umask(0o22),
+    "home": os.environ["HOME"],
+    "variables": sorted(os.environ),
+}))
+raise SystemExit(9)
+"""
+
+
+def test_a_command_finds_the_same_surroundings_in_every_stack(node: Node) -> None:
+    request = CommandRequest(("python", "-c", FACTS), 1, None, None, ENVELOPE.tmpfs_bytes)
+    interpreter, python_path = node.python
+    argv = [*clean_environment(1, "reference", PYTHONPATH=python_path), interpreter, "-m", "worker", "--command"]
+    ended = node.run(argv, stdin=request.encoded(), check=False)
+    events = {event["event"]: event for event in map(json.loads, ended.stdout.splitlines())}
+    assert events["environment"]["substitutes"] == []
+    printed = events["error"]["message"].partition("it printed last: ")[2]
+    half = ENVELOPE.memory_bytes // 2
+    limits = [[most, most] for most in (16384, 16384, 8 << 20, 0)]
+    assert json.loads(next(line for line in ended.stderr.splitlines() if line.startswith("{"))) == {
+        "user": "virtbench",
+        "own name": True,
+        "interfaces": True,
+        "limits": limits,
+        "shared memory": half,
+        "temporary": half,
+        "python": "42\ntorchrun\n",
+        "umask": 0o22,
+        "home": "/tmp",
+        "variables": sorted(word.partition("=")[0] for word in argv[2:-4] if not word.startswith("PYTHONPATH")),
+    }, printed
 
 
 def test_the_cpus_are_those_of_the_envelope(node: Node) -> None:

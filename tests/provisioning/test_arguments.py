@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from provisioning.cgroup import limits as cgroups
 from provisioning.cgroup.limits import BlockDevice
-from provisioning.engines.base import SLEEPER, ContainerSpec, get_engine, image_reference
+from provisioning.engines.base import SLEEPER, TMPFS, ContainerSpec, get_engine, image_reference
 from provisioning.engines.docker import DOCKER
 from provisioning.engines.podman import PODMAN
 from provisioning.engines.runc import RUNC, bundle_config
@@ -26,8 +27,9 @@ from provisioning.machines.qemu_command import Disk, QemuSpec, qemu_argv
 from provisioning.machines.ssh import SshAccess, free_port
 from suite.errors import CommandError
 from suite.interfaces import Completed
-from suite.job.envelope import GIB, Envelope, most_processes
+from suite.job.envelope import GIB, Envelope, most_processes, tmpfs_bytes
 from suite.job.properties import Properties
+from tests.extensions.conftest import REPOSITORY
 
 VM = QemuSpec(
     name="vm-1",
@@ -198,7 +200,7 @@ def test_each_switch_changes_its_own_property_and_nothing_else(engine: str) -> N
         values(plain, "--cpuset-cpus"),
     )
     assert (values(plain, "--cpus"), values(plain, "--mount"), values(plain, "--network")) == ([], [], ["none"])
-    unlimited = RUN_ARGV[engine](replace(CONTAINER, memory_bytes=None))
+    unlimited = RUN_ARGV[engine](replace(CONTAINER, memory_limited=False))
     assert [word for word in plain if word not in unlimited] == [
         "--memory",
         str(2 * GIB),
@@ -337,7 +339,7 @@ def test_each_switch_changes_its_own_property_of_a_bundle() -> None:
     held_back = bundle_config(replace(CONTAINER, cpu_share=0.9), {})["linux"]["resources"]["cpu"]
     assert held_back == {"cpus": CONTAINER.cpus, "quota": 180_000, "period": 100_000}
     usual = plain["linux"]["resources"]
-    unlimited = bundle_config(replace(CONTAINER, memory_bytes=None), {})["linux"]["resources"]
+    unlimited = bundle_config(replace(CONTAINER, memory_limited=False), {})["linux"]["resources"]
     assert {**unlimited, "memory": usual["memory"]} == usual
     assert "memory" not in unlimited
     limited = replace(CONTAINER, limited_disks=(DISK,), disk_limits=LIMITED.disk_limits)
@@ -378,6 +380,28 @@ def test_every_target_has_the_same_limit_of_processes(fake_node: Callable[..., A
     assert ["cgset", "-r", f"pids.max={limit}", "g"] in node.ran
     (words,) = values(qemu_argv(replace(VM, cpus=(0, 1))), "-append")
     assert f" sysctl.kernel.threads-max={2 * int(limit)}" in words
+
+
+def test_file_systems_in_memory_have_half_of_the_envelope_in_every_target() -> None:
+    size = str(tmpfs_bytes(CONTAINER.memory_bytes))
+    assert size == str(Envelope(cpus=(0,), memory_bytes=2 * GIB, threads=1).tmpfs_bytes) == str(GIB)
+    for run_argv in RUN_ARGV.values():
+        argv = run_argv(replace(CONTAINER, memory_limited=False))
+        assert values(argv, "--shm-size") == [size]
+        assert values(argv, "--tmpfs") == [f"{path}:rw,exec,size={size}" for path in TMPFS]
+    mounts = {mount["destination"]: mount["options"] for mount in bundle_config(CONTAINER, {})["mounts"]}
+    assert all(f"size={size}" in mounts[path] for path in ("/dev/shm", *TMPFS))
+    for user in (None, 1879048200):
+        argv = chroot_argv("/i/tree", user=user, tmpfs_bytes=int(size))
+        assert [argv[place - 1 : place + 2] for place, word in enumerate(argv) if word == "--perms"] == [
+            [size, "--perms", "1777"]
+        ] * 2
+        assert values(argv, "--tmpfs") == ["/run", "/dev/shm", "/tmp"]
+    setup = (REPOSITORY / "docker/guest/setup").read_text()
+    assert re.findall(r"^mount .*\$\{VIRTBENCH_TMPFS:-50%\}\" tmpfs (\S+)$", setup, re.MULTILINE) == [
+        "/tmp",
+        "/dev/shm",
+    ]
 
 
 # ---- bare metal

@@ -1,6 +1,8 @@
 """A command of the user's own, run by the worker as a program on this machine."""
 
 import json
+import shutil
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -8,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from provisioning.layers.userland import own_environment
+from provisioning.nodes import local_node
 from scenarios.command import Command
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement
@@ -24,7 +28,7 @@ def run(trial: Trial, here: HereNode, observer: Any, tmp_path: Path) -> Run:
 
     def measured(program: str = "", *argv: str, throughput: str | None = None) -> Measurement:
         (tmp_path / "train.py").write_text(program)
-        here.data = str(tmp_path)
+        here.data, here.userland = str(tmp_path), "/"
         command = CommandJob(argv=argv or ("python", "train.py", "--epochs", "2"), throughput=throughput)
         planned = trial.with_job(scenario="command", model=command.name, sizes=None, command=command)
         return Command().measure(planned, [Instance(here)], observer, nullcontext())
@@ -71,19 +75,78 @@ def test_of_lines_that_are_json_objects_the_keys_are_read_from_both_outputs(run:
     assert run("print(1)").last_step is None
 
 
-def test_the_command_has_the_jobs_environment_and_no_shell(run: Run, tmp_path: Path) -> None:
-    program = """
-import json, os, sys
-with open("said", "w") as said:
-    json.dump({"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)}, said)
+def facts(run: Run, tmp_path: Path, *words: str) -> dict[str, Any]:
+    """Return the surroundings as a command finds them, which it writes to a place outside of its own."""
+    program = f"""
+import getpass, json, os, resource, shutil, sys
+limits = [resource.getrlimit(each) for each in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_CORE)]
+with open({str(tmp_path.parent / "said")!r}, "w") as said:
+    json.dump({{"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ), "user": getpass.getuser(),
+        "limits": limits, "python": shutil.which("python")}}, said)
 print(sys.stdin.read() or "nothing to read")
 """
-    run(program, "python", "train.py", "$HOME; *")
-    said = json.loads((tmp_path / "said").read_text())
-    assert (said["argv"], said["cwd"]) == (["$HOME; *"], str(tmp_path))
+    run(program, "python", "train.py", *words)
+    said: dict[str, Any] = json.loads((tmp_path.parent / "said").read_text())
+    return said
+
+
+def test_the_command_has_the_jobs_environment_and_no_shell(run: Run, tmp_path: Path) -> None:
+    said = facts(run, tmp_path, "$HOME; *")
+    assert said["argv"] == ["$HOME; *"]
     assert said["env"]["OMP_NUM_THREADS"] == "1"
     assert said["env"]["HOME"] == "/tmp"
     assert "PYTHONPATH" not in said["env"], "the worker's own modules are not the command's"
+
+
+def test_the_command_finds_the_same_surroundings_everywhere(run: Run, tmp_path: Path) -> None:
+    said = facts(run, tmp_path)
+    assert said["user"] == "virtbench"
+    assert said["limits"] == [[16384, 16384], [8 << 20, 8 << 20], [0, 0]]
+    assert Path(said["python"]).parent == Path(sys.executable).parent, "the interpreter that has torch"
+
+
+def test_the_command_works_in_a_copy_that_goes_with_the_trial(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/input").write_text("5 rows")
+    (tmp_path / "data/latest").symlink_to("input")
+    program = """
+import pathlib, os
+pathlib.Path("out").mkdir()
+pathlib.Path("out/checkpoint.pt").write_text("epoch 1")
+assert os.readlink("data/latest") == "input"
+with open("data/latest", "a") as file:
+    file.write("/s")
+print(pathlib.Path("data/input").read_text(), os.getcwd())
+"""
+    measured = run(program, throughput=r"(?P<throughput>\d+) rows/s")
+    assert measured.throughput_per_s == 5
+    copy = measured.details["working_directory"]
+    assert copy == {"directory": copy["directory"], "copied_bytes": len(program) + 6, "linked": 0}
+    assert copy["directory"].startswith("/tmp/work-")
+    assert not Path(copy["directory"]).exists()
+    assert {path.name for path in tmp_path.rglob("*")} == {"train.py", "data", "input", "latest"}
+    assert (tmp_path / "data/input").read_text() == "5 rows"
+
+
+def test_without_files_the_command_works_in_an_empty_directory_that_it_may_write_to(run: Run, here: HereNode) -> None:
+    measured = run("", "sh", "-c", "pwd; ls -A; mkdir out && echo 3 rows", throughput=r"(?P<throughput>\d+) rows")
+    assert measured.throughput_per_s == 3
+    assert here.data is not None
+
+
+def test_outside_of_an_image_the_copy_is_in_the_directory_of_the_node(trial: Trial, observer: Any) -> None:
+    words = ("sh", "-c", "pwd; echo $HOME >where; cat where")
+    planned = trial.with_job(scenario="command", model="sh", sizes=None, command=CommandJob(argv=words))
+    with local_node((0,), None) as node:
+        inside = own_environment(node, (0,))
+        measured = Command().measure(planned, [Instance(inside)], observer, nullcontext())
+        assert Path(measured.details["working_directory"]["directory"]).parent == Path(node.directory)
+        assert list(Path(node.directory).iterdir()) == []
+
+
+def test_whatever_cannot_be_levelled_is_a_substitute(run: Run) -> None:
+    shared_mib = shutil.disk_usage("/dev/shm").total >> 20
+    assert run("").substitutes == (f"shared-memory:{shared_mib}MiB",), "this machine's, and not that of a target"
 
 
 @pytest.mark.parametrize(
