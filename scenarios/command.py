@@ -22,6 +22,8 @@ from suite.request.request import RunRequest
 from suite.request.scenario import Note, PlannedScenario
 from worker.spec import CommandRequest
 
+TEMPORARY = "/tmp"  # noqa: S108 (the target's, which goes with it)
+
 
 class CommandOptions(OptionGroup):
     """Scenario command."""
@@ -103,7 +105,7 @@ class Command(PlannedScenario):
             directory=instance.node.data,
             tmpfs_bytes=envelope.tmpfs_bytes,
             # Outside of an image /tmp is the machine's: the node's own directory goes with the trial.
-            **({} if instance.node.userland else {"scratch": "."}),
+            scratch=TEMPORARY if instance.node.userland else ".",
         )
         log = ProbeTranscript(observer=observer)
         observer.phase("attesting")
@@ -123,7 +125,7 @@ class Command(PlannedScenario):
                 usage=log.usage(),
                 details=details,
                 last_step=last_step if isinstance(last_step, int) and last_step < 1 << 50 else None,
-                substitutes=log.events["environment"].fields.get("substitutes", ()),
+                substitutes=tuple(":".join(map(str, pair)) for pair in log.said("environment", "substitutes").items()),
             )
 
 

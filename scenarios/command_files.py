@@ -23,65 +23,55 @@ def files_of(directory: Path, note: Callable[[str], object] = lambda _: None) ->
     try:
         root = directory.expanduser().resolve(strict=True)
         check_name(root, option("command_files"))
-        found, links = [], list[tuple[bytes, bytes]]()
-        for path in _below(root):
-            info, name = path.lstat(), os.fsencode(path.relative_to(root))
-            if stat.S_ISLNK(info.st_mode):
-                links.append((name, os.fsencode(_inner(root, path))))
-                continue
-            _check(path, info.st_mode)
-            if stat.S_ISREG(info.st_mode):
-                found.append(File(name, info.st_size, info.st_mtime_ns))
+        files, links, ignored = list[File](), list[File](), set(map(os.fsencode, NOT_HASHED))
+        for entry, is_link in _below(root):
+            (links if is_link else files).append(entry)
         digest = hashlib.sha256()
-        kept = [file for file in found if _is_hashed(file.path)]
+        kept, linked = ([file for file in some if ignored.isdisjoint(file.path.split(b"/"))] for some in (files, links))
         for name, sha256 in hashes(root, kept, progress_of(str(root), note)):
             digest.update(name + b"\0" + bytes.fromhex(sha256))
-        for name, to in links:
-            digest.update(name + b"\0\0" + to if _is_hashed(name) else b"")
+        for link in linked:
+            digest.update(link.path + b"\0\0" + os.fsencode((root / os.fsdecode(link.path)).readlink()))
     except OSError as error:
         raise RequestError(
             f"cannot read {error.filename or directory}: {error.strerror}", remedy="name a directory that you can read"
         ) from error
-    if not (size_bytes := sum(each.size_bytes for each in found)):
+    if not (size_bytes := sum(file.size_bytes for file in files)):
         raise RequestError(f"{root} holds no file", remedy="name the directory that holds your program")
     return Dataset(
         kind="files",
         directory=str(root),
         sha256=digest.hexdigest(),
         digest="contents",
-        images=len(found) + len(links),
+        images=len(files) + len(links),
         size_bytes=size_bytes,
     )
 
 
-def _below(root: Path) -> Iterator[Path]:
-    """Yield the directory and all below it in a fixed order; links are not followed."""
-    yield root
+def _below(root: Path) -> Iterator[tuple[File, bool]]:
+    """Yield all files below the directory in a fixed order, and whether each is a link; links are not followed."""
+    _check(root, root.lstat().st_mode, root)
     for place, directories, files in os.walk(root, onerror=_raise):
         directories.sort()
-        yield from (Path(place, name) for name in sorted([*directories, *files]))
+        for path in (Path(place, name) for name in sorted([*directories, *files])):
+            info = path.lstat()
+            _check(path, info.st_mode, root)
+            if not stat.S_ISDIR(info.st_mode):
+                name = os.fsencode(path.relative_to(root))
+                yield File(name, info.st_size, info.st_mtime_ns), stat.S_ISLNK(info.st_mode)
 
 
 def _raise(error: OSError) -> None:
     raise error
 
 
-def _is_hashed(name: bytes) -> bool:
-    return not set(os.fsdecode(name).split("/")).intersection(NOT_HASHED)
-
-
-def _inner(root: Path, link: Path) -> str:
-    """Return the target of a link, which must be below the root: targets see nothing else, and at another path."""
-    if leads_out(root, link, to := str(link.readlink())):
-        raise RequestError(
-            f"{link} is a link that leads out of {root}, and so nowhere in a target",
-            remedy="copy what is meant: cp -rL",
-        )
-    return to
-
-
-def _check(path: Path, mode: int) -> None:
+def _check(path: Path, mode: int, root: Path) -> None:
     """Refuse what the targets would see differently: there is no other directory, and the user is another."""
+    if stat.S_ISLNK(mode):
+        if leads_out(root, path, str(path.readlink())):
+            message = f"{path} is a link that leads out of {root}, and so nowhere in a target"
+            raise RequestError(message, remedy="copy what is meant: cp -rL")
+        return
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise RequestError(
             f"{path} is no file: reading a pipe, socket or device ends perhaps never",

@@ -9,9 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import IO, Annotated, Protocol, runtime_checkable
-
-from pydantic import Field
+from typing import IO, Protocol, runtime_checkable
 
 from suite.part import Seconds
 from suite.plan import Trial
@@ -195,7 +193,7 @@ class Measurement(TrialNumbers):
     """Seen from inside; of several instances, by the first worker, or by the victim."""
     usage: Usage | None = None
     """What the job used, by its own accounting."""
-    substitutes: tuple[Annotated[str, Field(pattern=r"^[a-z-]+:[\w.-]{1,40}$")], ...] = ()
+    substitutes: tuple[str, ...] = ()
     """The substitutes that only the job itself could see, such as ``open-files:4096``."""
     models: Mapping[str, bytes] = {}
     """The files of the ``kept`` models by the digest of their weights; they lie beside the records."""

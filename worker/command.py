@@ -25,7 +25,7 @@ from typing import IO
 from worker.environment import collect
 from worker.protocol import Events, JobError
 from worker.spec import CommandRequest
-from worker.surroundings import level, search_path, writable_copy
+from worker.surroundings import level, writable_copy
 
 LONGEST_LINE = 4096
 """Characters of a line in which numbers are looked for; the rest of a longer one is passed over."""
@@ -39,7 +39,7 @@ LAST_LINES = 5
 def run(request: CommandRequest, events: Events) -> None:
     """Run the command and emit everything from ``environment`` to ``done``. Raises JobError."""
     reader = NumberReader(request.throughput)
-    substitutes = list(level(request.tmpfs_bytes))
+    substitutes = dict(level(request.tmpfs_bytes))
     with writable_copy(request.directory, request.scratch) as copy:
         facts = {**collect(), "threads": request.threads}
         events.emit("environment", environment=facts, substitutes=substitutes)
@@ -60,8 +60,8 @@ def run(request: CommandRequest, events: Events) -> None:
         "cpu-time": {"value": usage["cpu_s"], "unit": "s", "better": "less"},
         "peak-memory": {"value": usage["peak_memory_bytes"] / 1e6, "unit": "MB", "better": "less"},
     }
-    details = {"exit_status": status, "steps": reader.steps, "throughputs": reader.numbers or None}
-    details["working_directory"] = asdict(copy)
+    counted = {"steps": reader.steps, "throughputs": reader.numbers or None}
+    details = {"exit_status": status, **counted, "working_directory": asdict(copy)}
     events.emit("metrics", t=ended_s, throughput=throughput, metrics=metrics, details=details)
     events.emit("done", usage=usage)
 
@@ -69,7 +69,8 @@ def run(request: CommandRequest, events: Events) -> None:
 def _run(request: CommandRequest, directory: str, reader: "NumberReader") -> tuple[int, resource.struct_rusage]:
     """Return the exit status of the command, negative for a signal, and what it and its own children have used."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    variables |= {"HOME": str(Path(directory).parent), "PATH": search_path(variables.get("PATH", ""))}
+    programs = Path(sys.executable).parent  # where scripts find python if this is no image's
+    variables |= {"HOME": str(Path(directory).parent), "PATH": f"{os.environ['PATH']}:{programs}"}
     program, *words = request.argv
     # The interpreter that has torch: an image may call it python3 alone.
     program = sys.executable if program in ("python", "python3") else program

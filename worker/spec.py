@@ -267,7 +267,7 @@ class CommandRequest(Strict, frozen=True):
     """A regular expression, ``json``, or null where no throughput is read."""
     tmpfs_bytes: _Count
     """The size of /dev/shm in every target."""
-    scratch: str = "/tmp"  # noqa: S108 (the target's)
+    scratch: str
     """The directory for the copy, and the command's HOME."""
 
 

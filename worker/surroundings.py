@@ -4,8 +4,6 @@ import os
 import resource
 import shutil
 import socket
-import stat
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Iterator
@@ -21,54 +19,35 @@ LIMITS = {
 }
 """Soft and hard alike. Most machines grant them to everybody: since Linux 5.16 they may lock 8 MiB."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (the target's)
-LOST_AND_FOUND = "lost+found"  # of the disk that a guest has the files on
 COPIED_BYTES, MOST_ENTRIES = 64 << 20, 10_000
 """The most that is copied into memory; larger data, and directories of many files, stay where they are."""
 
 
-def level(shared_memory_bytes: int) -> Iterator[str]:
-    """Set the limits. Yields a named substitute, such as ``open-files:4096``, for whatever this target lacks."""
+def level(shared_memory_bytes: int) -> Iterator[tuple[str, str]]:
+    """Set the limits. Yields what this target lacks with its substitute, such as ``open-files`` and ``4096``."""
     for name, (kind, limit) in LIMITS.items():
         try:
             resource.setrlimit(kind, (limit, limit))
         except (OSError, ValueError):  # more than the hard limit takes a privilege
             _, most = resource.getrlimit(kind)
             resource.setrlimit(kind, (most, most))
-            yield f"{name}:{most}"
+            yield name, str(most)
     size_bytes = shutil.disk_usage(SHARED_MEMORY).total if Path(SHARED_MEMORY).is_dir() else 0
     if size_bytes != shared_memory_bytes:
-        yield f"shared-memory:{size_bytes >> 20}MiB"
+        yield "shared-memory", f"{size_bytes >> 20}MiB"
     try:
         socket.getaddrinfo(socket.gethostname(), None)
     except OSError:
-        yield "host-name:unresolved"
-
-
-def search_path(path: str) -> str:
-    """Return the PATH that finds this interpreter as ``python``, wherever it is installed."""
-    programs = str(Path(sys.executable).parent)
-    return path if programs in path.split(":") else f"{programs}:{path}"
+        yield "host-name", "unresolved"
 
 
 @dataclass
 class WritableCopy:
-    """A copy of a directory that may be written to and goes with the trial. ``linked`` counts what is not copied."""
+    """A copy that may be written to and goes with the trial. ``linked`` counts what is still the read-only original."""
 
     directory: str
     copied_bytes: int = 0
     linked: int = 0
-
-    def add(self, original: Path, target: Path) -> None:
-        """Copy a file, or link to the read-only original. A link stays as it is."""
-        size_bytes = original.lstat().st_size
-        if original.is_symlink():
-            target.symlink_to(original.readlink())
-        elif self.copied_bytes + size_bytes > COPIED_BYTES:
-            self.link(original, target)
-        else:
-            shutil.copy(original, target)
-            target.chmod(target.stat().st_mode | stat.S_IWUSR)
-            self.copied_bytes += size_bytes
 
     def link(self, original: Path, target: Path) -> None:
         target.symlink_to(original)
@@ -77,7 +56,7 @@ class WritableCopy:
 
 @contextmanager
 def writable_copy(source: str | None, parent: str) -> Iterator[WritableCopy]:
-    """Make the copy below ``parent``; an empty directory without a source.
+    """Copy a directory to one below ``parent``, which stays empty without a source. Links stay links.
 
     It goes level by level and takes the smallest files of a directory first, so that programs come before data.
     """
@@ -86,20 +65,26 @@ def writable_copy(source: str | None, parent: str) -> Iterator[WritableCopy]:
         pending = deque([(Path(source), Path(made))] if source else [])
         while pending:
             original, target = pending.popleft()
-            names = sorted(set(os.listdir(original)) - {LOST_AND_FOUND})
-            if target != Path(made) and entries + len(names) > MOST_ENTRIES:
+            if original.is_symlink():
+                target.symlink_to(original.readlink())
+            elif original.is_dir():
+                names = {*os.listdir(original)} - {"lost+found"}  # of the disk of a guest
+                if entries and entries + len(names) > MOST_ENTRIES:
+                    copy.link(original, target)
+                    continue
+                entries += len(names)
+                target.mkdir(exist_ok=True)
+                paths = sorted(map(original.joinpath, names), key=_size_and_name)
+                pending.extend((path, target / path.name) for path in paths)
+            elif copy.copied_bytes + original.stat().st_size > COPIED_BYTES:
                 copy.link(original, target)
-                continue
-            entries += len(names)
-            target.mkdir(exist_ok=True)
-            for path in sorted(map(original.joinpath, names), key=_file_bytes):
-                if path.is_dir() and not path.is_symlink():
-                    pending.append((path, target / path.name))
-                else:
-                    copy.add(path, target / path.name)
+            else:
+                shutil.copy(original, target)
+                target.chmod(target.stat().st_mode | 0o200)
+                copy.copied_bytes += target.stat().st_size
         yield copy
 
 
-def _file_bytes(path: Path) -> int:
+def _size_and_name(path: Path) -> tuple[int, str]:
     # The size of a directory depends on its file system, which differs between targets.
-    return path.stat().st_size if path.is_file() else 0
+    return 0 if path.is_dir() else path.lstat().st_size, path.name

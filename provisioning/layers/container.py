@@ -22,7 +22,8 @@ from suite.job.properties import AS_IT_IS, Properties
 from suite.process_identity import BOOT_ID
 from suite.records.environment import Engine, OwnKernel
 
-MOST_LIMIT = 32768
+MOST = {"nofile": 32768, "nproc": 32768, "memlock": 8 << 20}
+"""The limits of containers that the node's own may lower."""
 GVISOR_BUILD = "#1 SMP Sun Jan 10 15:06:54 PST 2016"
 """The build that gVisor's sentry reports of its kernel (its pkg/sentry/syscalls/linux/linux64.go)."""
 _FACTS: Mapping[str | None, Mapping[str, str | None]] = {
@@ -176,10 +177,11 @@ def _about(node: Node, spec: ContainerSpec, engine: ContainerEngine, version: st
 
 
 def _hard_limits(node: Node) -> tuple[tuple[str, int], ...]:
-    """Return the node's hard limits of open files and processes, for containers.
+    """Return the node's hard limits of open files, processes and locked memory, for containers.
 
     Podman lowers its own limit of processes to 32768 and, without CAP_SYS_RESOURCE, can give no more than that.
     """
-    lines = node.run(["prlimit", "--nofile", "--nproc", "--output", "RESOURCE,HARD", "--noheadings", "--raw"]).stdout
-    pairs = (line.split() for line in lines.splitlines())
-    return tuple((name.lower(), min(int(value), MOST_LIMIT)) for name, value in pairs if value.isdigit())
+    words = [f"--{name}" for name in MOST]
+    lines = node.run(["prlimit", *words, "--output", "RESOURCE,HARD", "--noheadings", "--raw"]).stdout
+    hard = dict(line.lower().split() for line in lines.splitlines())
+    return tuple((name, min(int(hard[name]), most) if hard[name].isdigit() else most) for name, most in MOST.items())
