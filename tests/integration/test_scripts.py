@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.machine import checks, require, require_image, require_root
+from tests.integration.machine import require, require_image, require_root
 from tests.integration.test_run import BENCH
 
 pytestmark = pytest.mark.integration
@@ -155,10 +155,10 @@ def test_a_public_script_runs_as_it_is(name: str, mine: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(1800)
 def test_the_scripts_run_as_they_are_in_a_virtual_machine(mine: Path) -> None:
     require_root()
     require_image()
-    assert checks()
     require("target", "vm")
     words = ["--target", "vm", "--trial-timeout", "1500"]
     (record,) = records_of(mine, "sh all.sh", UNIT, *words, timeout_s=1700)

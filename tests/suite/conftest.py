@@ -76,6 +76,7 @@ class FakeScenario:
     failing: dict[str, BaseException] = field(default_factory=dict)
     seen: dict[str, Any] = field(default_factory=dict)
     name: str = "synthetic"
+    substitutes: tuple[str, ...] = ()
 
     def measure(
         self,
@@ -102,6 +103,7 @@ class FakeScenario:
             clock_ratio=1.0,
             usage=Usage(cpu_s=4.0),
             details={"devices": 1},
+            substitutes=self.substitutes,
         )
 
 

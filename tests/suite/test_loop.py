@@ -50,6 +50,13 @@ def test_every_trial_is_opened_measured_and_closed_before_the_next(go: Go, event
     assert events == [f"{what} {trial_id}" for trial_id in ids for what in ("open", "measure", "close")]
 
 
+def test_substitutes_that_only_the_job_could_see_are_recorded_once(
+    go: Go, scenario: FakeScenario, targets: FakeTargets
+) -> None:
+    targets.substitutes, scenario.substitutes = ("accelerator:tcg",), ("open-files:4096", "accelerator:tcg")
+    assert go()[0].substitutes == ["accelerator:tcg", "open-files:4096"]
+
+
 def test_every_trial_becomes_a_record_with_what_was_measured(go: Go, store: Run, targets: FakeTargets) -> None:
     targets.substitutes = ("accelerator:tcg",)
     records = go()
