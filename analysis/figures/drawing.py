@@ -33,7 +33,8 @@ from analysis.compare.results import Comparison, Group
 from analysis.figures.reference import Reference
 from suite.errors import RequestError
 from suite.job.profiles import PROFILES
-from suite.results.files import whole
+from suite.results.files import output, remove_temporaries
+from suite.results.store import PLOTS
 from suite.targets import TARGETS
 
 _STYLE = {
@@ -94,24 +95,27 @@ def _save_svg(chart: Figure, file: IO[bytes]) -> None:
 _FORMATS: Mapping[str, Callable[[Figure, IO[bytes]], None]] = {"png": _save_png, "svg": _save_svg}
 
 
-def write(charts: Iterable[tuple[str, Figure]], directory: Path, below: Path | None = None) -> list[Path]:
-    """Write each figure as PNG and SVG under its name, and return the paths. ``below``: see ``files.directory``.
+def write(charts: Iterable[tuple[str, Figure]], directory: Path) -> list[Path]:
+    """Write each figure as PNG and SVG under its name, and return the paths.
 
     Raises RequestError if the directory cannot be written.
     """
-    paths: list[Path] = []
+    # Whoever may write the run could have made a link of its plots/; a directory that the user names may be one.
+    below = directory.parent if directory.name == PLOTS else None
+    remove_temporaries(directory)  # of a bench compare that was killed
+    paths = [directory]
     try:
         for name, chart in charts:
             for suffix, save in _FORMATS.items():
                 paths.append(directory / f"{name}.{suffix}")
-                with style(), whole(paths[-1], below=below, sync=False) as file:
+                with style(), output(paths[-1], below=below, sync=False) as file:
                     save(chart, file)
                 # Laid out once: that takes as long as to draw, and both formats then look alike. ``savefig`` draws
                 # before it saves wherever there is an engine, one called "none" too.
                 chart.set_layout_engine(None)
     except OSError as error:
-        raise RequestError(f"cannot write {directory}: {error.strerror}", remedy="name another directory") from error
-    return paths
+        raise RequestError(f"cannot write {paths[-1]}: {error.strerror}", remedy="name another directory") from error
+    return paths[1:]
 
 
 def stamp(chart: Figure, profile: str) -> None:

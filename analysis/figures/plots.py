@@ -20,8 +20,6 @@ from analysis.compare.results import ComparedJob, Comparison
 from analysis.figures.drawing import Drawing, FigureKind, stamp, write
 from analysis.figures.reference import Reference
 from suite.registries import FIGURES
-from suite.results.files import remove_temporaries
-from suite.results.store import PLOTS
 
 _LONGEST_NAME = 200
 
@@ -41,11 +39,8 @@ def draw(comparison: Comparison, directory: Path, reference: Reference | None = 
     ``reference``: published ratios to draw as markers, such as ``analysis.figures.reference.normalised()``.
     Raises RequestError if the directory cannot be written.
     """
-    # Whoever may write the run could have made a link of its plots/; a directory that the user names may be one.
-    below = directory.parent if directory.name == PLOTS else None
-    remove_temporaries(directory)  # of a bench compare that was killed
     drawn = (picture for job in comparison.jobs for picture in pictures(comparison, job, reference or {}))
-    return write(((picture.stem, picture.drawing.chart) for picture in drawn), directory, below)
+    return write(((picture.stem, picture.drawing.chart) for picture in drawn), directory)
 
 
 def pictures(comparison: Comparison, job: ComparedJob, reference: Reference) -> Iterator[Picture]:

@@ -17,8 +17,8 @@ from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.errors import RequestError
 from suite.records.columns import TABLE, counted_steps
 from suite.records.record import Steps
-from suite.results.files import remove_temporaries, whole
-from suite.results.store import StoreError
+from suite.results.files import output, remove_temporaries
+from suite.results.store import unwritable
 
 Format = Literal["parquet", "csv", "jsonl"]
 FORMATS: tuple[Format, ...] = ("parquet", "csv", "jsonl")
@@ -92,20 +92,15 @@ def _column(steps: Any, name: str) -> "np.typing.NDArray[Any]":  # noqa: ANN401 
 
 
 def write(tables: Iterable[pd.DataFrame], form: Format, path: Path) -> int:
-    """Write tables of the same columns one after the other; the file is there whole or not at all. Returns the rows.
+    """Write tables of the same columns one after the other, a regular file whole or not at all. Returns the rows.
 
     Raises StoreError where it cannot be written, and RequestError where there is not a row.
     """
     remove_temporaries(path.parent)  # of an export that was killed
-    try:
-        with whole(path) as file:
-            rows = _parquet(tables, file) if form == "parquet" else _text(tables, form, file)
-            if not rows:
-                raise RequestError("there is nothing to export: no trial of these is ok and has steps")
-    except OSError as error:
-        raise StoreError(
-            f"cannot write {path}: {error.strerror or error}", remedy="free some space, or give another --out"
-        ) from error
+    with unwritable(path), output(path) as file:
+        rows = _parquet(tables, file) if form == "parquet" else _text(tables, form, file)
+        if not rows:
+            raise RequestError("there is nothing to export: no trial of these is ok and has steps")
     return rows
 
 

@@ -25,7 +25,7 @@ from analysis.report.document import document
 from analysis.report.elements import Bar, Figure, Heading, Line, Notes, Styled, Table, line, with_explained_columns
 from analysis.report.provenance import provenance
 from analysis.statistics.ratios import MARGIN
-from suite.results.store import write_atomic
+from suite.results.store import write_output
 from suite.selftest.certificate import Certificate
 from suite.targets import BASELINE
 
@@ -49,7 +49,7 @@ def write_report(
     comparison = compare(records, margin=margin, force=force)
     explained = explain(records, comparison, force=force)
     comparison = judge_claims(comparison) if claims else comparison
-    write_atomic(path, render(records, comparison, explained, certificate))
+    write_output(path, render(records, comparison, explained, certificate))
     return path
 
 

@@ -24,7 +24,7 @@ from suite.errors import RequestError, nearest
 from suite.interfaces import Observer
 from suite.loop import Loop
 from suite.registries import ENGINES, INJURIES
-from suite.results.store import RESULTS, Run, new_run_directory, write_atomic
+from suite.results.store import RESULTS, Run, new_run_directory, write_output
 from suite.selftest.certificate import FILE, Certificate, CertifiedMachine
 from suite.selftest.injuries import UNINJURED
 from suite.sweep.estimate import SOURCES, durations_below
@@ -113,7 +113,7 @@ def selftest(
     certificate = _certificate(planned, directory, targets, blocks)
     text = certificate.model_dump_json(indent=1) + "\n"
     for path in (directory / FILE, home() / FILE):
-        write_atomic(path, text)
+        write_output(path, text)
     if as_json:
         click.echo(text.rstrip("\n"))
     else:

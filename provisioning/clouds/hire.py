@@ -26,7 +26,7 @@ from suite.errors import CommandError, RequestError
 from suite.interruption import uninterrupted
 from suite.inventory import read_inventory
 from suite.registries import CLOUDS
-from suite.results.store import write_atomic
+from suite.results.store import write_atomic, write_output
 from suite.units import format_duration
 
 SSH_WITHIN_S = 30.0
@@ -96,7 +96,7 @@ def hire(
             making = lender.make(sdk, name, body, user_data)
             courses.append(_Course(name, _until_ssh_answers(making, directory, public_key), note))
         _advance(courses, within_s)
-        write_atomic(directory / INVENTORY, "\n".join(course.node(lender.targets) for course in courses))
+        write_output(directory / INVENTORY, "\n".join(course.node(lender.targets) for course in courses))
         read_inventory(directory / INVENTORY)
         ready = [{"name": each.name, "address": each.address, "ready_s": each.ready_s} for each in courses]
         write_atomic(directory / "ready.json", json.dumps({"unfair": unfair, "machines": ready}, indent=1))

@@ -12,7 +12,7 @@ import re
 import secrets
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -139,6 +139,39 @@ def whole(path: Path, *, below: Path | None = None, new: bool = False, sync: boo
                 os.unlink(name, dir_fd=parent)
         if sync:
             os.fsync(parent)
+
+
+@contextmanager
+def output(path: Path, *, below: Path | None = None, sync: bool = True) -> Iterator[IO[bytes]]:
+    """Yield a file to write at a path that a user named. Every such path comes here; ``below``, ``sync``: see ``whole``.
+
+    A regular file is replaced. A pipe, a character device and an inherited descriptor (/dev/stdout) are
+    written to. A link stands for its target. Raises OSError; SpecialFileError for all others, and for what another user
+    owns, who may have put it there for root to write to or to wait for.
+    """
+    with ExitStack() as stack:
+        if os.path.realpath(path.parent) == f"/proc/{os.getpid()}/fd" and path.name.isdecimal():
+            # Opened by its name, a log that the shell appends to (>>) would lose what it holds.
+            yield stack.enter_context(os.fdopen(os.dup(int(path.name)), "wb"))
+            return
+        descriptor, status = -1, None
+        with suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            status = os.fstat(descriptor)
+        if status is None or stat.S_ISREG(status.st_mode):
+            yield stack.enter_context(whole(path, below=below, sync=sync))
+        elif status.st_uid not in (os.geteuid(), 0):
+            raise SpecialFileError(errno.EPERM, "it is not a regular file, and belongs to another user", str(path))
+        elif stat.S_ISLNK(status.st_mode):
+            with suppress(FileNotFoundError):
+                os.stat(path)  # raises OSError for links in a circle
+            yield stack.enter_context(output(path.parent / os.readlink("", dir_fd=descriptor), sync=sync))
+        elif stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode):
+            # By the descriptor: the name may stand for something else by now.
+            yield stack.enter_context(open(f"/proc/self/fd/{descriptor}", "wb"))
+        else:
+            raise SpecialFileError(errno.EINVAL, "it is not a file, a pipe or a character device", str(path))
 
 
 def temporary_name(writer: ProcessIdentity) -> str:

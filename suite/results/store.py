@@ -15,7 +15,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import IO, Annotated, Literal
 
 from pydantic import Field, ValidationError
 
@@ -101,15 +101,34 @@ def write_atomic(
     when the disk is full or the directory cannot be written.
     """
     try:
-        with files.whole(path, below=below, new=new) as file:
-            pieces = [text] if isinstance(text, str | bytes) else text
-            file.writelines(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
+        with unwritable(path), files.whole(path, below=below, new=new) as file:
+            _write_text(file, text)
+    except StoreError:
+        if not (new and path.exists()):
+            raise
+
+
+def write_output(path: Path, text: str | bytes | Iterator[str]) -> None:
+    """Write to a path that a user named; see ``files.output``. Raises StoreError as ``write_atomic`` does."""
+    with unwritable(path), files.output(path) as file:
+        _write_text(file, text)
+
+
+def _write_text(file: IO[bytes], text: str | bytes | Iterator[str]) -> None:
+    pieces = [text] if isinstance(text, str | bytes) else text
+    file.writelines(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
+
+
+@contextmanager
+def unwritable(path: Path) -> Iterator[None]:
+    """Raise StoreError for an OSError of writing ``path``."""
+    try:
+        yield
     except OSError as error:
-        if new and path.exists():
-            return
+        remedy = "name another file" if isinstance(error, files.SpecialFileError) else None
         raise StoreError(
-            f"cannot write {path}: {error.strerror}",
-            remedy="free some space, or give another place with --out; what was measured before is kept",
+            f"cannot write {path}: {error.strerror or error}",
+            remedy=remedy or "free some space, or give another place with --out; what was measured before is kept",
         ) from error
 
 

@@ -1,7 +1,9 @@
 """Links, pipes and directories that somebody else has put where the suite reads and writes."""
 
 import os
+import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
@@ -30,6 +32,7 @@ from suite.results.store import (
     stored_plan,
     sweep_temporaries,
     write_atomic,
+    write_output,
 )
 from suite.sweep.directory import CellRun, SweepDirectory
 from suite.sweep.file_transfer import Outbox, encode, receive_file
@@ -41,6 +44,8 @@ from tests.suite.conftest import make_plan, make_record
 FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_per_s": None}
 NOBODY = 65534
 # A reader that waits for somebody to write into a pipe waits for ever.
+Place = Callable[[Path, Path], object]
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices, and gives files away")
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -67,13 +72,15 @@ def untouched(victim: Path) -> bool:
 # ---- writing
 
 
-def test_a_figure_takes_the_place_of_a_link_and_leaves_what_it_leads_to(run: Path, victim: Path) -> None:
+@AS_ROOT
+@pytest.mark.parametrize("special", [Path.symlink_to, lambda path, _: os.mkfifo(path)])
+def test_a_figure_is_not_drawn_into_what_another_user_put_there(run: Path, victim: Path, special: Place) -> None:
     (run / "plots").mkdir()
-    for kind in ("png", "svg"):
-        (run / f"plots/synthetic-throughput.{kind}").symlink_to(victim / "file")
-    paths = draw(Comparison(("run",), (group(),), ()), run / "plots")
-    assert len(paths) == 4
-    assert not any(path.is_symlink() for path in paths)
+    special(path := run / "plots/figure-2-synthetic-throughput.png", victim / "file")
+    os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    with pytest.raises(RequestError, match="throughput.png: it is not a regular file, and belongs to another user"):
+        draw(Comparison(("run",), (group(),), ()), run / "plots")
+    assert not path.is_file() or path.is_symlink()
     assert untouched(victim)
 
 
@@ -91,12 +98,66 @@ def test_a_directory_for_figures_that_the_user_names_may_be_a_link(tmp_path: Pat
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_an_export_takes_the_place_of_links_and_leaves_what_they_lead_to(run: Path, victim: Path, form: Format) -> None:
-    for name in ("trials.x", ".trials.x.tmp"):  # the second: a temporary name that could be guessed
-        (run / name).symlink_to(victim / "file")
+def test_an_export_leaves_what_links_of_its_temporary_name_lead_to(run: Path, victim: Path, form: Format) -> None:
+    (run / ".trials.x.tmp").symlink_to(victim / "file")  # a name that could be guessed
     assert write([pd.DataFrame({"a": [1]})], form, run / "trials.x") == 1
-    assert not (run / "trials.x").is_symlink()
     assert untouched(victim)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_output_that_the_user_names_by_a_link_is_what_the_link_leads_to(tmp_path: Path, form: Format) -> None:
+    (tmp_path / "to").mkdir()
+    for number, target in enumerate(("to/old", "to/new", "again")):
+        (tmp_path / "again").unlink(missing_ok=True)
+        (tmp_path / "again").symlink_to(tmp_path / "to/last")
+        (tmp_path / "to/old").write_text("old")
+        (link := tmp_path / f"out{number}").symlink_to(target)
+        write([pd.DataFrame({"a": [1]})], form, link)
+        assert link.is_symlink()
+        assert link.resolve().parent == tmp_path / "to"
+        assert link.read_bytes() not in (b"", b"old")
+
+
+@AS_ROOT
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_output_that_is_a_device_is_written_to_and_not_replaced(tmp_path: Path, form: Format) -> None:
+    os.mknod(null := tmp_path / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    os.mknod(full := tmp_path / "full", stat.S_IFCHR | 0o666, os.makedev(1, 7))
+    os.mknod(disk := tmp_path / "disk", stat.S_IFBLK | 0o666, os.makedev(1, 1))
+    (link := tmp_path / "link").symlink_to(null)
+    for path in (null, link):
+        assert write([pd.DataFrame({"a": [1]})], form, path) == 1
+    with pytest.raises(StoreError, match="cannot write .*full: No space left"):
+        write([pd.DataFrame({"a": [1]})], form, full)
+    with pytest.raises(StoreError, match="cannot write .*disk: it is not a file, a pipe or a character device"):
+        write([pd.DataFrame({"a": [1]})], form, disk)
+    assert [null.is_char_device(), full.is_char_device(), disk.is_block_device(), link.is_symlink()] == [True] * 4
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_output_that_is_a_pipe_is_written_to(tmp_path: Path, form: Format) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as reader:
+        content = reader.submit(pipe.read_bytes)
+        write([pd.DataFrame({"a": [1]})], form, pipe)
+    write([pd.DataFrame({"a": [1]})], form, tmp_path / "file")
+    assert pipe.is_fifo()
+    assert content.result() == (tmp_path / "file").read_bytes()
+
+
+def test_an_output_that_is_an_open_descriptor_continues_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    with log.open("ab") as file:
+        write_output(Path(f"/proc/self/fd/{file.fileno()}"), "after\n")
+    assert log.read_text() == "before\nafter\n"
+
+
+def test_an_output_whose_links_lead_in_a_circle_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(StoreError, match="Too many levels of symbolic links"):
+        write_output(tmp_path / "a", "text")
 
 
 def test_a_lock_file_that_is_a_link_is_refused_and_nothing_is_truncated(run: Path, victim: Path) -> None:
