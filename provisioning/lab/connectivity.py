@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from provisioning.lab import reachability
-from suite.errors import MeasurementError
+from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Node, Process
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -24,8 +24,9 @@ PORT = 5201
 CONNECT_WITHIN_S = 5.0
 LOOKED_EVERY_S = 0.2
 PATIENCE_S = 60.0
-"""The time to start programs where the CPU is emulated."""
+"""The time to start one program where the CPU is emulated."""
 REMEDY = "see that the interface is the right one and that no firewall (FORWARD, published ports) is between"
+BUSY = "nothing is known about the network: leave the machine more CPU time, or use --wait"
 
 
 @dataclass(frozen=True)
@@ -96,16 +97,16 @@ def reach(ends: Sequence[End]) -> tuple[Pair, ...]:
     """Open a TCP connection from each end to each other. Raises MeasurementError for the first pair that fails."""
     source = Path(reachability.__file__).read_bytes()
     with ExitStack() as stack:
-        ports = [_listener(stack, end, len(ends) - 1, source) for end in ends]
+        listeners = [_listener(stack, end, len(ends) - 1, source) for end in ends]
         targets = [[n for n in range(len(ends)) if n != me] for me in range(len(ends))]
         connecting = []
         for me, peers in zip(ends, targets, strict=True):
-            words = ["connect", str(CONNECT_WITHIN_S), *(f"{ends[n].address}:{ports[n]}" for n in peers)]
+            words = ["connect", str(CONNECT_WITHIN_S), *(f"{ends[n].address}:{listeners[n].port}" for n in peers)]
             connecting.append(_started(stack, me, words, source))
         return tuple(
             pair
             for me, peers, process in zip(ends, targets, connecting, strict=True)
-            for pair in _pairs(me, [ends[n] for n in peers], process)
+            for pair in _pairs(me, [(ends[n], listeners[n]) for n in peers], process)
         )
 
 
@@ -114,15 +115,16 @@ def await_reached(sources: Sequence[End], target: End, way: str) -> None:
 
     Raises MeasurementError of kind ``network`` if it does not within a minute.
     """
-    program, deadline = Path(reachability.__file__).read_bytes(), time.monotonic() + PATIENCE_S
+    program = Path(reachability.__file__).read_bytes()
     with ExitStack() as stack:
-        _listener(stack, target, len(sources), program)
+        listener = _listener(stack, target, len(sources), program)
         for source in sources:
+            deadline = time.monotonic() + PATIENCE_S
             while True:
                 with ExitStack() as attempt:
                     process = _started(attempt, source, ["connect", str(CONNECT_WITHIN_S), way], program)
                     try:
-                        list(_pairs(source, [replace(target, address=way)], process))
+                        list(_pairs(source, [(replace(target, address=way), listener)], process))
                         break
                     except MeasurementError:
                         if time.monotonic() > deadline:
@@ -142,21 +144,40 @@ def interface_of(node: Node, address: str) -> str:
 def free_port(node: Node, address: str) -> int:
     """Return a TCP port of the address that nobody listens on now."""
     with ExitStack() as stack:
-        return _listener(stack, End(node.name, node, address), 0, Path(reachability.__file__).read_bytes())
+        return _listener(stack, End(node.name, node, address), 0, Path(reachability.__file__).read_bytes()).port
 
 
-def _listener(stack: ExitStack, end: End, visitors: int, source: bytes) -> int:
-    words = ["listen", end.address, str(end.port), str(visitors), str(PATIENCE_S)]
+@dataclass(frozen=True)
+class _Listener:
+    process: Process
+    port: int
+
+
+def _patience_s(visitors: int) -> float:
+    """Return how long a listener waits for visitors: each may take ``PATIENCE_S`` to listen, and again to connect."""
+    return 2 * PATIENCE_S * (visitors + 1)
+
+
+def _listener(stack: ExitStack, end: End, visitors: int, source: bytes) -> _Listener:
+    words = ["listen", end.address, str(end.port), str(visitors), str(_patience_s(visitors))]
     process = _started(stack, end, words, source)
-    port = next(process.lines(PATIENCE_S), "")
+    port, seen = _answer(process.lines(PATIENCE_S), PATIENCE_S)
     if not port.isdigit():
         raise MeasurementError(
-            f"{end.name} cannot listen on {end.address}",
+            f"{end.name} cannot listen on {end.address}{seen and f': {seen}'}",
             kind="network",
             output_tail=process.output_tail(),
-            remedy="see whether it has that address and the port is free",
+            remedy=BUSY if seen else "see whether it has that address and the port is free",
         )
-    return int(port)
+    return _Listener(process, int(port))
+
+
+def _answer(lines: Iterator[str], within_s: float) -> tuple[str, str]:
+    """Return the next line; empty, with the reason, of a program that is late."""
+    try:
+        return next(lines, ""), ""
+    except CommandError:
+        return "", f"its program gave no answer within {within_s:.0f} s"
 
 
 def _started(stack: ExitStack, end: End, words: Sequence[str], source: bytes) -> Process:
@@ -165,14 +186,20 @@ def _started(stack: ExitStack, end: End, words: Sequence[str], source: bytes) ->
     return process
 
 
-def _pairs(source: End, targets: Sequence[End], process: Process) -> Iterator[Pair]:
-    lines = process.lines(PATIENCE_S + CONNECT_WITHIN_S)
-    for target in targets:
-        line = next(lines, None)
-        result = json.loads(line or json.dumps({"error": process.output_tail()[-300:] or "no answer"}))
-        if error := result.get("error"):
+def _pairs(source: End, targets: Sequence[tuple[End, _Listener]], process: Process) -> Iterator[Pair]:
+    within_s = (PATIENCE_S + CONNECT_WITHIN_S) * len(targets)
+    lines = process.lines(within_s)
+    for target, listener in targets:
+        line, late = _answer(lines, within_s)
+        result = json.loads(line or "{}")
+        if "from" not in result:
+            seen = late or result.get("error") or process.output_tail()[-300:] or "no answer"
+            if ended := not listener.process.running():
+                seen = f"{seen}; the program that listened there had ended"
             raise MeasurementError(
-                f"{source.name} does not reach {target.name} ({target.address}): {error}", kind="network", remedy=REMEDY
+                f"{source.name} does not reach {target.name} ({target.address}): {seen}",
+                kind="network",
+                remedy=BUSY if late or ended else REMEDY,
             )
         yield Pair(
             source=source.name,

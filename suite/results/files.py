@@ -143,7 +143,7 @@ def whole(path: Path, *, below: Path | None = None, new: bool = False, sync: boo
 
 @contextmanager
 def output(path: Path, *, below: Path | None = None, sync: bool = True) -> Iterator[IO[bytes]]:
-    """Yield a file to write at a path that a user named. Every such path comes here; ``below``, ``sync``: see ``whole``.
+    """Yield a file to write at a path that a user named. All such paths come here. ``below``, ``sync``: see ``whole``.
 
     A regular file is replaced. A pipe, a character device and an inherited descriptor (/dev/stdout) are
     written to. A link stands for its target. Raises OSError; SpecialFileError for all others, and for what another user
@@ -165,11 +165,11 @@ def output(path: Path, *, below: Path | None = None, sync: bool = True) -> Itera
             raise SpecialFileError(errno.EPERM, "it is not a regular file, and belongs to another user", str(path))
         elif stat.S_ISLNK(status.st_mode):
             with suppress(FileNotFoundError):
-                os.stat(path)  # raises OSError for links in a circle
+                path.stat()  # raises OSError for links in a circle
             yield stack.enter_context(output(path.parent / os.readlink("", dir_fd=descriptor), sync=sync))
         elif stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode):
             # By the descriptor: the name may stand for something else by now.
-            yield stack.enter_context(open(f"/proc/self/fd/{descriptor}", "wb"))
+            yield stack.enter_context(Path(f"/proc/self/fd/{descriptor}").open("wb"))
         else:
             raise SpecialFileError(errno.EINVAL, "it is not a file, a pipe or a character device", str(path))
 

@@ -78,7 +78,7 @@ def test_a_figure_is_not_drawn_into_what_another_user_put_there(run: Path, victi
     (run / "plots").mkdir()
     special(path := run / "plots/figure-2-synthetic-throughput.png", victim / "file")
     os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
-    with pytest.raises(RequestError, match="throughput.png: it is not a regular file, and belongs to another user"):
+    with pytest.raises(RequestError, match=r"throughput\.png: it is not a regular file, and belongs to another user"):
         draw(Comparison(("run",), (group(),), ()), run / "plots")
     assert not path.is_file() or path.is_symlink()
     assert untouched(victim)
@@ -127,9 +127,9 @@ def test_an_output_that_is_a_device_is_written_to_and_not_replaced(tmp_path: Pat
     (link := tmp_path / "link").symlink_to(null)
     for path in (null, link):
         assert write([pd.DataFrame({"a": [1]})], form, path) == 1
-    with pytest.raises(StoreError, match="cannot write .*full: No space left"):
+    with pytest.raises(StoreError, match=r"cannot write .*full: No space left"):
         write([pd.DataFrame({"a": [1]})], form, full)
-    with pytest.raises(StoreError, match="cannot write .*disk: it is not a file, a pipe or a character device"):
+    with pytest.raises(StoreError, match=r"cannot write .*disk: it is not a file, a pipe or a character device"):
         write([pd.DataFrame({"a": [1]})], form, disk)
     assert [null.is_char_device(), full.is_char_device(), disk.is_block_device(), link.is_symlink()] == [True] * 4
 

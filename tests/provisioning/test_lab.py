@@ -572,6 +572,12 @@ class Script:
         return self.tail
 
 
+class Late(Script):
+    def lines(self, timeout_s: float) -> Iterator[str]:
+        yield from super().lines(timeout_s)
+        raise CommandError(["ssh"], None, "")
+
+
 @dataclass
 class Player:
     """A node whose programs play what the test gives them."""
@@ -664,6 +670,45 @@ class TestConnectivity:
         ]
         with pytest.raises(MeasurementError, match=r"n1 does not reach n2 .*: no answer"):
             connectivity.connectivity(ends)
+
+    def test_a_listener_lives_until_the_last_end_has_started_and_connected(self) -> None:
+        """Beside other work each end may need all of its patience to start, and the first one waits for all others."""
+        for count in (2, 5):
+            nodes = [Player(answering(*[None] * (count - 1))) for _ in range(count)]
+            connectivity.reach([connectivity.End(f"n{n}", node, f"10.99.0.{n}") for n, node in enumerate(nodes)])
+            for node in nodes:
+                assert float(node.started[0][0][-1]) >= 2 * count * connectivity.PATIENCE_S
+
+    def test_of_a_listener_that_had_ended_no_firewall_is_blamed(self) -> None:
+        def ended(argv: Sequence[str]) -> Script:
+            return Script(["40001"], killed=True) if "listen" in argv else answering(None)(argv)
+
+        ends = [
+            connectivity.End("n1", Player(answering("Connection refused")), "10.99.0.1"),
+            connectivity.End("n2", Player(ended), "10.99.0.2"),
+        ]
+        with pytest.raises(
+            MeasurementError, match=r"n2 .*: Connection refused; the program that listened there had"
+        ) as caught:
+            connectivity.reach(ends)
+        assert "firewall" not in str(caught.value.remedy)
+
+    @pytest.mark.parametrize(
+        ("slow", "message"),
+        [
+            ("connect", r"n1 does not reach n2 .*: its program gave no answer within"),
+            ("listen", r"n1 cannot listen on 10\.99\.0\.1: its program gave no answer within 60 s"),
+        ],
+    )
+    def test_of_a_program_that_is_late_no_firewall_is_blamed(self, slow: str, message: str) -> None:
+        def late(argv: Sequence[str]) -> Script:
+            return Late([]) if slow in argv else Script(["40001"])
+
+        ends = [connectivity.End(f"n{n}", Player(late), f"10.99.0.{n}") for n in (1, 2)]
+        with pytest.raises(MeasurementError, match=message) as caught:
+            connectivity.reach(ends)
+        assert caught.value.kind == "network"
+        assert "firewall" not in str(caught.value.remedy)
 
     def test_one_that_cannot_listen_is_named_and_what_runs_is_ended(self) -> None:
         fine = Player(answering(None))
