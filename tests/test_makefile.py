@@ -4,6 +4,14 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+import torch
+
+from suite.job.profiles import PROFILES
+from suite.job.sharing import sizes_of
+from suite.registries import WORKLOADS
+from worker.workloads.workload import Shape
+
 REPOSITORY = Path(__file__).parents[1]
 
 
@@ -17,10 +25,39 @@ def test_the_quickstart_says_first_how_long_it_takes_and_how_much_disk_and_ends_
     lines = make("--dry-run", "quickstart").stdout.splitlines()
     assert "minutes" in lines[0]
     assert "GB of disk" in lines[0]
-    assert lines[-1].endswith("bench report")
-    (run,) = (line for line in lines if "bench run" in line)
+    assert [line.removesuffix(" && \\") for line in lines[-2:]] == [".venv/bin/bench report", "exit $status"]
+    (run,) = (line for line in lines if "bench run --" in line)
     assert "> /dev/null" in run, "its answer is the first sentence of the comparison"
-    assert lines.index(run) < lines.index(next(line for line in lines if line.endswith("bench compare")))
+    assert lines.index(run) < lines.index(next(line for line in lines if "bench compare" in line))
+
+
+@pytest.mark.parametrize(
+    ("status", "ran"),
+    [(0, ["image", "run", "compare", "report"]), (1, ["image", "run", "compare", "report"]), (2, ["image", "run"])],
+)
+def test_a_failed_trial_leaves_the_comparison_and_the_page_and_its_exit_code(
+    tmp_path: Path, status: int, ran: list[str]
+) -> None:
+    (bench := tmp_path / "bench").write_text(
+        f'#!/bin/sh\necho "$1" >> {tmp_path}/ran\ncase "$1" in run) exit {status};; esac\n'
+    )
+    bench.chmod(0o755)
+    done = make("--old-file=setup", f"BENCH={bench}", "quickstart")
+    assert (tmp_path / "ran").read_text().split() == ran
+    assert bool(done.returncode) == bool(status), done.stderr
+
+
+def test_the_quickstart_measures_the_lightest_network() -> None:
+    """With an emulated CPU beside other work, ResNet-50 takes more than ten minutes."""
+    weights = {}
+    for name in WORKLOADS.own:
+        sizes = sizes_of(PROFILES["smoke"], name, {})
+        if WORKLOADS.get(name).has_images:
+            with torch.device("meta"):
+                network = WORKLOADS.get(name).build(Shape(sizes.image_px or 0, sizes.channels or 3))
+            weights[name] = sum(weight.numel() for weight in network.parameters())
+    (run,) = (line for line in make("--dry-run", "quickstart").stdout.splitlines() if "bench run --" in line)
+    assert f"--model {min(weights, key=weights.__getitem__)} " in run
 
 
 def test_the_output_of_an_installation_is_shown_only_if_it_fails(tmp_path: Path) -> None:

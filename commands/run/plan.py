@@ -1,5 +1,6 @@
 """Make the plan of a resolved request: everything is checked here, before anything is started."""
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,12 +35,15 @@ from suite.job.sharing import architecture, sizes_of
 from suite.plan import Plan
 from suite.registries import WORKLOADS
 from suite.request.request import OPTIONS
+from suite.sweep.estimate import is_emulated, rough_s
 from worker.data.sets import steps_of_epoch
 from worker.workloads.workload import Workload
 
 Note = Callable[[str], None]
 LEAST_BLOCKS_TO_WARM_UP = 3
 """A run of so many blocks or more is about intervals, which a first block on cold caches would widen."""
+EMULATED_PATIENCE = 10
+"""The limit of an emulated trial in forecasts: they are right within a factor of 5, and other work may halve the CPU."""
 
 
 def plan_of(resolved: Resolved, note: Note) -> Plan:
@@ -80,7 +84,17 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
     ablations = ablations_of(request, scenario, targets, choices, capability, note)
     plan = _plan(_Common(resolved, envelope, distributed, capability), ablations, scratch_bytes)
     check_data(plan, request.gpus.devices or 1)
-    return fitted(plan, psutil.virtual_memory().total, note)
+    return fitted(_patient(plan), psutil.virtual_memory().total, note)
+
+
+def _patient(plan: Plan) -> Plan:
+    """Return the plan with a limit that emulated guests can keep beside other work, unless the user chose one."""
+    if plan.request and plan.request.measurement.trial_timeout:
+        return plan
+    # Not from earlier trials: a run that continues must have the limit of its beginning.
+    slowest_s = max((rough_s(trial) for trial in plan.trials_of(0) if is_emulated(trial)), default=0.0)
+    limit_s = max(plan.trial_timeout_s, math.ceil(EMULATED_PATIENCE * slowest_s))
+    return plan.model_copy(update={"trial_timeout_s": limit_s})
 
 
 def _envelope(resolved: Resolved, instances: int) -> Envelope:

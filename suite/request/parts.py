@@ -201,7 +201,10 @@ class MeasurementOptions(OptionGroup):
         needs=_IN_TURNS,
     )
     trial_timeout: Count | None = about(
-        None, "Seconds after which a job, or one turn of it, is aborted. Default: the profile's.", meaning=False
+        None,
+        "Seconds after which a job, or one turn of it, is aborted. Default: the profile's; where the CPU is emulated, "
+        "ten times the forecast if that is more.",
+        meaning=False,
     )
 
     @property
