@@ -133,9 +133,13 @@ KINDS: dict[str, LedgerKind] = {
 }
 
 
+def _has_form(kind: str, name: str) -> bool:
+    return kind in KINDS and bool(re.fullmatch(KINDS[kind].form, name, re.DOTALL))
+
+
 def _removal(kind: str, name: str) -> Callable[[], object]:
     """Return what removes a thing. Raises LedgerError for one whose name is not of the suite's form."""
-    if kind not in KINDS or not re.fullmatch(KINDS[kind].form, name, re.DOTALL):
+    if not _has_form(kind, name):
         raise LedgerError(f"no name that the suite gives to a {kind}; it is left alone")
     return partial(KINDS[kind].remove, name)
 
@@ -251,7 +255,11 @@ def _remove(path: Path, entry: LedgerEntry) -> None:
 
 def kept() -> dict[str, Callable[[], None]]:
     """Return what outlives its owner, as it was written down, each with the function that removes it."""
-    return {entry.what: partial(_remove, path, entry) for path, entry in _readable() if entry.kept}
+    return {
+        entry.what: partial(_remove, path, entry)
+        for path, entry in _readable()
+        if entry.kept and _has_form(entry.kind, entry.what)
+    }
 
 
 def living() -> list[LedgerEntry]:

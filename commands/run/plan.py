@@ -43,7 +43,7 @@ Note = Callable[[str], None]
 LEAST_BLOCKS_TO_WARM_UP = 3
 """A run of so many blocks or more is about intervals, which a first block on cold caches would widen."""
 EMULATED_PATIENCE = 10
-"""The limit of an emulated trial in forecasts: they are right within a factor of 5, and other work may halve the CPU."""
+"""The limit of an emulated trial in forecasts: these are within a factor of 5, and other work may halve the CPU."""
 
 
 def plan_of(resolved: Resolved, note: Note) -> Plan:

@@ -3,6 +3,7 @@
 
 import importlib
 import json
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -11,12 +12,18 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from suite.errors import BenchError, RequestError, missing_extra
+from suite.job.job import leaves
 from suite.registries import CLOUDS
 from suite.request.option import Count, OptionGroup, about
+from suite.untrusted.parse import JSON_TEXT
+from suite.untrusted.secrets import keep_secret, without_secrets
 
 TAG = "virtbench"
 """The key, in a cloud's metadata, whose value is the name in the ledger."""
-FORM = r'\["[a-z][a-z0-9_-]*", ".*", ".+", "virtbench-[0-9a-f]{12}"\]'
+FORM = rf'\["[a-z][a-z0-9_-]*", {JSON_TEXT}, {JSON_TEXT}, "virtbench-[0-9a-f]{{12}}"\]'
+"""A JSON list of four texts; see ``Hired``."""
+_OF_SECRETS = re.compile(r"(?i)(password|passcode|secret|token|assertion)$")
+"""The keys of a clouds.yaml that hold a secret."""
 ANSWERS_WITHIN_S, REMOVED_WITHIN_S, LOOKED_EVERY_S = 60.0, 600.0, 1.0
 REMEDIES = {
     "quota": "free some of it, choose a smaller flavor, or ask the cloud for more",
@@ -126,22 +133,34 @@ def connect(cloud: str, config: str = "") -> tuple[Any, str]:
     # The file that the ledger names is not to be replaced by one that the environment names now.
     secrets = {"secure_files": [str(Path(config).parent / "secure.yaml"), *loader.SECURE_FILES]}
     named = {"config_files": [config], "load_envvars": False, **secrets} if config else {}
-    with refusals(f"cloud {cloud}", RequestError, f"see whether this works: openstack --os-cloud {cloud} token issue"):
+    what, remedy = f"cloud {cloud}", f"see whether this works: openstack --os-cloud {cloud} token issue"
+    with refusals(what, RequestError, remedy, "clouds.yaml"):
         read = loader.OpenStackConfig(app_name="virtbench", **named)
-        sdk = connection.Connection(config=read.get_one(cloud=cloud, api_timeout=ANSWERS_WITHIN_S))
-        sdk.authorize()
+        chosen = read.get_one(cloud=cloud, api_timeout=ANSWERS_WITHIN_S)
+    keep_secret(*(value for name, value in leaves(chosen.config) if _OF_SECRETS.search(name)))
+    with refusals(what, RequestError, remedy):
+        sdk = connection.Connection(config=chosen)
+        keep_secret(sdk.authorize())
     return sdk, str(Path(read.config_filename).resolve()) if read.config_filename else ""
 
 
 @contextmanager
-def refusals(what: str, kind: type[BenchError] = CloudError, remedy: str | None = None) -> Iterator[None]:
-    """Raise what openstacksdk raises as an error with the cloud's own words."""
+def refusals(
+    what: str, kind: type[BenchError] = CloudError, remedy: str | None = None, read: str = "its answer"
+) -> Iterator[None]:
+    """Raise what openstacksdk raises as an error with the cloud's own words, without secrets."""
     kinds = library("openstack.exceptions").SDKException, library("keystoneauth1.exceptions").ClientException
     try:
         yield
     except (*kinds, library("yaml").YAMLError) as error:
-        words = " ".join(str(getattr(error, "details", None) or error).split())[:500]
-        raise failure(f"{what}: {words}", remedy, kind) from error
+        words = without_secrets(" ".join(str(getattr(error, "details", None) or error).split()))
+        if page := re.search(r"(?i)<(?:!doctype html|html|head|body)\b", words):
+            title = re.search(r"(?i)<title>([^<]*)", words)
+            words = f"{words[: page.start()]}it answers with a page{f', {title[1].strip()!r}' if title else ''}"
+        raise failure(f"{what}: {words[:500]}", remedy, kind) from error
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # openstacksdk checks no shapes
+        words = without_secrets(f"{type(error).__name__}: {error}")
+        raise failure(f"{what}: openstacksdk cannot read {read} ({words[:300]})", remedy, kind) from error
 
 
 def failure(message: str, remedy: str | None = None, kind: type[BenchError] = CloudError) -> BenchError:

@@ -28,6 +28,7 @@ from suite.inventory import read_inventory
 from suite.registries import CLOUDS
 from suite.results.store import write_atomic, write_output
 from suite.units import format_duration
+from suite.untrusted.secrets import keep_secret, without_secrets
 
 SSH_WITHIN_S = 30.0
 ANSWERED = ("Permission denied", "Host key verification failed")
@@ -132,6 +133,7 @@ def _first_boot(script: str, host_key: str) -> tuple[str, str]:
     key = library("cryptography.hazmat.primitives.asymmetric.ed25519").Ed25519PrivateKey.generate()
     encoding, plain = serialization.Encoding, serialization.NoEncryption()
     private = key.private_bytes(encoding.PEM, serialization.PrivateFormat.OpenSSH, plain).decode()
+    keep_secret(private)
     public = str(key.public_key().public_bytes(encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode())
     keys = {"ed25519_private": private, "ed25519_public": public}
     config = {"disable_root": False, "ssh_keys": keys, "runcmd": [script] if script else []}
@@ -180,6 +182,7 @@ def _advance(courses: Sequence[_Course], within_s: float) -> None:
     while waiting := [course for course in waiting if not course.step()]:
         if time.monotonic() > deadline:
             late = waiting[0]
-            words = f"{late.name} was not ready within {format_duration(within_s)}: not {late.part}: {late.state[:300]}"
+            state = without_secrets(late.state)[:300]
+            words = f"{late.name} was not ready within {format_duration(within_s)}: not {late.part}: {state}"
             raise CloudError(words, remedy=PARTS[late.part])
         time.sleep(LOOKED_EVERY_S)

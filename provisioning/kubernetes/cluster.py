@@ -17,6 +17,7 @@ from typing import Any
 
 from provisioning.kubernetes.refusals import AwayError, refusal
 from suite.errors import MeasurementError, RequestError, missing_extra, option
+from suite.untrusted.secrets import keep_secret, without_secrets
 
 Object = dict[str, Any]
 """An object of the API, as JSON has it."""
@@ -208,13 +209,16 @@ class Cluster:
         headers = {"Accept": "application/json", **({"Content-Type": "application/json"} if body else {})}
         options = {"header_params": headers, "query_params": query, "body": body, "auth_settings": AUTHENTICATION}
         try:
-            return self.api.param_serialize(method, path, **options)
+            serialized = self.api.param_serialize(method, path, **options)
         except Exception as error:  # a plugin of a cloud's credentials is asked here once more
             raise MeasurementError(
                 f"the credentials of the context {self.context} do not work: {_last_line(error)}",
                 kind="kubernetes",
                 remedy="sign in to the cluster again",
             ) from error
+        authorization = str(serialized[2].get("authorization", ""))
+        keep_secret(authorization, authorization.partition(" ")[2])
+        return serialized
 
     @contextmanager
     def _response(self, method: str, path: str, body: Object | None, within_s: float, query: Query) -> Iterator[Any]:
@@ -253,4 +257,4 @@ def _lines(response: Any) -> Iterator[str]:  # noqa: ANN401 (as ``client_library
 
 
 def _last_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:300]
+    return (without_secrets(str(error)).strip().splitlines() or [type(error).__name__])[-1][:300]

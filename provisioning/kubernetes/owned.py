@@ -17,8 +17,9 @@ from typing import Any
 from provisioning.kubernetes.cluster import OWNER, Cluster
 from provisioning.kubernetes.refusals import ApiError
 from suite.errors import MeasurementError
+from suite.untrusted.parse import JSON_TEXT
 
-FORM = r'\[".+", ".+", "[a-z0-9-]+", "[a-z0-9/,.]+", "virtbench-[0-9a-f]{12}"\]'
+FORM = rf'\[{JSON_TEXT}, {JSON_TEXT}, "[a-z0-9-]+", "[a-z0-9/,.]+", "virtbench-[0-9a-f]{{12}}"\]'
 GONE_WITHIN_S = 120.0
 LOOKED_EVERY_S = 0.2
 NOT_FOUND = 404

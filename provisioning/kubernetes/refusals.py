@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from suite.errors import MeasurementError, RequestError, option
+from suite.untrusted.secrets import without_secrets
 
 
 class _Cause(NamedTuple):
@@ -82,14 +83,15 @@ class AwayError(MeasurementError):
 
     def __init__(self, context: str, reason: str) -> None:
         super().__init__(
-            f"the server of the context {context} does not answer: {reason[:300]}",
+            f"the server of the context {context} does not answer: {without_secrets(reason)[:300]}",
             kind="kubernetes-away",
             remedy=f"see whether kubectl --context {context} version answers; then run it again",
         )
 
 
 def refusal(method: str, path: str, status: int, text: str) -> ApiError:
-    """Return the error for an answer of the server: the request, the reason, and a remedy."""
+    """Return the error for an answer of the server: the request, the reason without secrets, and a remedy."""
+    text = without_secrets(text)
     try:
         answer = json.loads(text)
     except ValueError:

@@ -22,6 +22,7 @@ from suite.records.environment import Environment, Environments
 from suite.records.record import Alternation, Outcome, TrialNumbers, TrialRecord
 from suite.records.usage import Resources, Usage
 from suite.results.store import StoreError
+from suite.untrusted.secrets import without_secrets
 from suite.untrusted.terminal import clean
 
 _OF_TRIAL = sorted(Trial.model_fields.keys() & TrialRecord.model_fields.keys())
@@ -199,7 +200,7 @@ def failed(error: Exception) -> Outcome:
         kind=_text(error.kind, _MOST_MESSAGE) or "unnamed",
         message=_text(error.message, _MOST_MESSAGE) or "it has no message",
         command=[_text(word, _MOST_MESSAGE) for word in getattr(error, "command", ())],
-        output_tail=_text(error.output_tail[-_MOST_TAIL:], _MOST_TAIL),
+        output_tail=_text(without_secrets(error.output_tail)[-_MOST_TAIL:], _MOST_TAIL),
         remedy=None if error.remedy is None else _text(error.remedy, _MOST_MESSAGE),
     )
 
@@ -221,4 +222,4 @@ def _unforeseen(error: Exception) -> MeasurementError:
 
 
 def _text(text: str, most: int) -> str:
-    return text[:most].encode(errors="replace").decode()
+    return without_secrets(text)[:most].encode(errors="replace").decode()

@@ -11,6 +11,9 @@ LARGEST = 1 << 63
 """Integers are smaller than this, on both sides of zero: what follows computes with them in machine words."""
 _MOST_DIGITS = 20
 
+JSON_TEXT = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-f]{4})*"'
+"""A pattern for a text in JSON, as ``json.dumps`` writes it."""
+
 
 def parse(text: str | bytes) -> Any:  # noqa: ANN401 (whatever the text holds)
     """Return the value of a JSON text. Raises ValueError for what is not JSON, and for what no record can hold.

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
+from suite.untrusted.secrets import without_secrets
+
 _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\N{ARABIC LETTER MARK}\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -19,8 +21,11 @@ Python reads these from names of files as halves of surrogate pairs."""
 
 
 def clean(text: str) -> str:
-    r"""Return the text with what steers a terminal written as ``\u001b``, which JSON reads as the same character."""
-    return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    r"""Return the text with what steers a terminal written as ``\u001b``, which JSON reads as the same character.
+
+    It is without secrets, too: see ``suite.untrusted.secrets``.
+    """
+    return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", without_secrets(text))
 
 
 class CleanStream:

@@ -15,9 +15,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-Answer = tuple[int, dict[str, Any]]
+Answer = tuple[int, dict[str, Any] | str]
+"""A status and a body, of which a text is a page."""
 Body = dict[str, Any]
 PASSWORD = "a-very-secret-password"
+TOKEN = "gAAAA-a-secret-token"
 UNAUTHORIZED = "The request you have made requires authentication."
 
 
@@ -245,11 +247,12 @@ def openstack(directory: Path) -> Iterator[OpenStack]:
             text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             path, _, query = self.path.partition("?")
             status, answer = services.answer(self.command, path, query, json.loads(text) if text else {})
-            sent = b"" if status == 204 else json.dumps(answer).encode()
+            page = isinstance(answer, str)
+            sent = b"" if status == 204 else answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
             self.send_response(status)
             if status == 201 and path.endswith("tokens"):
-                self.send_header("X-Subject-Token", "gAAAA-a-secret-token")
-            self.send_header("Content-Type", "application/json")
+                self.send_header("X-Subject-Token", TOKEN)
+            self.send_header("Content-Type", "text/html" if page else "application/json")
             self.send_header("Content-Length", str(len(sent)))
             self.end_headers()
             self.wfile.write(sent)

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from suite.inventory import read_inventory
 from tests.provisioning.openstack import (
     NONE_FREE,
     PASSWORD,
+    TOKEN,
     UNAUTHORIZED,
     Answer,
     OpenStack,
@@ -391,6 +393,83 @@ def test_a_server_that_stays_after_its_deletion_is_told_with_its_state(
     assert machines(*NOVA).exit_code == 0
     once(cloud, "DELETE", ".*/servers/.*", (204, {}))
     assert "it is not gone after 0.1 s: ACTIVE" in machines("down", "--all").stderr
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"clouds": None},
+        {"clouds": "vb"},
+        {"clouds": {"vb": None}},
+        {"clouds": {"vb": ["x"]}},
+        {"clouds": {"vb": {"auth": None}}},
+        {"clouds": {"vb": {"auth": {"auth_url": 5}}}},
+        {"clouds": {"vb": {"auth_type": ["x"]}}},
+        {"clouds": {"vb": {}}, "cache": 5},
+    ],
+)
+def test_a_clouds_yaml_of_a_wrong_shape_is_one_sentence(cloud: OpenStack, tmp_path: Path, shape: object) -> None:
+    (tmp_path / "clouds.yaml").write_text(json.dumps(shape))
+    assert "bench: cloud vb: openstacksdk cannot read clouds.yaml (" in failed(cloud, *NOVA, code=2)
+
+
+@pytest.mark.parametrize("status", [200, 201, 404, 502])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/identity.*"),
+        ("POST", ".*/auth/tokens"),
+        ("GET", ".*/compute.*"),
+        ("GET", ".*/flavors.*"),
+        ("GET", ".*/servers/[^/]*"),
+        ("POST", ".*/servers"),
+    ],
+)
+def test_a_server_that_answers_with_a_page_is_one_sentence(
+    cloud: OpenStack, method: str, path: str, status: int
+) -> None:
+    page = f"<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body>{'<p>Welcome</p>' * 99}</body></html>"
+    once(cloud, method, path, (status, page), times=5000)
+    done = machines(*NOVA, "--within", "5s")
+    assert done.exit_code in (1, 2), done.output
+    assert isinstance(done.exception, SystemExit), "a message, and no traceback"
+    assert len([line for line in done.stderr.splitlines() if line.startswith("bench: ")]) == 1
+    assert "<p>" not in done.stderr
+    assert not cloud.servers or "may still be in cloud vb and cost money" in done.stderr
+
+
+def test_what_a_cloud_repeats_is_shown_without_the_secrets_in_it(cloud: OpenStack) -> None:
+    repeated = f"no token {TOKEN} of u with password={PASSWORD} at http://u:other-word@192.0.2.1/v3"
+    once(cloud, "POST", ".*/servers", refused(403, repeated))
+    message = failed(cloud, *NOVA)
+    assert "no token *** of u with password=*** at http://***@192.0.2.1/v3" in message
+    cloud.course[:] = [{"status": "ERROR", "fault": {"message": repeated}}]
+    assert TOKEN not in failed(cloud, *NOVA)
+    cloud.course[:] = [ACTIVE]
+    assert machines(*NOVA).exit_code == 0
+    server = next(iter(cloud.servers.values()))
+    server["looks"][:] = []
+    server |= {"status": "ERROR", "fault": {"message": f"{'x' * 290} {repeated}"}}
+    shown = machines("list").stdout + machines("list", "--json").stdout
+    assert "no token ***" in shown
+    assert not {TOKEN, PASSWORD, "other-word"} & {*re.split(r"[ =:@]", shown)}
+
+
+def test_clean_goes_on_behind_a_damaged_entry_of_a_hired_machine(cloud: OpenStack) -> None:
+    assert machines(*NOVA).exit_code == 0
+    (path,) = (base_home() / "ledger").glob("*.json")
+    entry = {**json.loads(path.read_text()), "owner_pid": 1, "owner_started": -1.0, "kept": False}
+    for number, damaged in enumerate((r'"a\x", "vb"', '"", "vb", "x"', '"\x01", "vb"', '"", ""vb"')):
+        what = f'["nova", {damaged}, "virtbench-0123456789ab"]'
+        damaged_path = path.with_name(f"{number}.json")
+        damaged_path.write_text(json.dumps({**entry, "what": what, "kept": number % 2 == 0}))
+    path.write_text(json.dumps(entry))
+    os.utime(path, (0, 0))  # the last one to be looked at
+    done = CliRunner().invoke(cli.main, ["clean", "--all"])
+    assert done.exit_code == 1, done.output
+    assert done.stderr.count("no name that the suite gives to a hired-machine") == 4
+    assert cloud.servers == {}
+    assert machines("list").exit_code == 0
 
 
 def test_another_projects_server_of_the_same_name_is_left_alone(cloud: OpenStack) -> None:

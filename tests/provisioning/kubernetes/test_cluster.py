@@ -10,7 +10,8 @@ from provisioning import ledger
 from provisioning.kubernetes import owned
 from provisioning.kubernetes.cluster import OWNER, Cluster, Object, labels
 from provisioning.kubernetes.refusals import ApiError, AwayError
-from suite.errors import RequestError
+from suite.errors import MeasurementError, RequestError
+from suite.records.course import failed
 from tests.provisioning.kubernetes.conftest import Answer, Server
 
 PODS = "/api/v1/namespaces/lab/pods"
@@ -21,6 +22,15 @@ def test_the_context_decides_server_namespace_and_credentials(server: Server, cl
     server.answers["GET /version"] = 200, {"gitVersion": "v1.20.2"}
     assert (cluster.namespace, cluster.version()) == ("lab", "v1.20.2")
     assert server.asked == ["GET /version Bearer secret"]
+
+
+def test_a_token_that_the_server_repeats_is_hidden(server: Server, cluster: Cluster) -> None:
+    server.answers["GET /version"] = 403, {"message": f"{'x' * 995} Bearer secret"}
+    with pytest.raises(ApiError) as caught:
+        cluster.version()
+    assert caught.value.message.endswith("x ***")
+    record = failed(MeasurementError("no", output_tail="header: Bearer secret", kind="kubernetes"))
+    assert record.output_tail == "header: ***"
 
 
 def test_the_current_context_is_used_where_none_is_named(server: Server, tmp_path: Path) -> None:
