@@ -1,18 +1,21 @@
 """``bench quality``: how good the images of kept models are, measured on this host after the run."""
 
-import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import click
+import psutil
 
 from analysis.report.elements import Element, Head, Line, Table
 from analysis.report.terminal import Terminal
 from commands.output import Output
+from commands.run.prepare import observing
+from provisioning.layers.userland import own_python_argv
 from provisioning.nodes import local_node
-from provisioning.paths import ROOMS, home
+from provisioning.paths import home
 from scenarios.datasets import resolve as datasets
 from scenarios.members import plugin_of
 from scenarios.reading import data_at
@@ -33,7 +36,9 @@ _BATCH, _STEPS = 64, 1500
 _RELEASED = "6726825d"
 """How the SHA-256 of the weights begins that torch-fidelity's releases name, as their file's name shows."""
 _FID_TAKES = f"{FEWEST_FOR_FID:,} images or more, of three channels"
-_WITHIN_S = 6 * 3600.0
+_WITHIN_S, _SILENT_S = 6 * 3600.0, 10.0
+_MOST_MEMORY_BYTES = 8 << 30
+"""Of each process. The features of 100,000 images on each side take 3 GB."""
 
 
 class QualityOutput(Output):
@@ -126,7 +131,8 @@ def _measured(
     )
     models = {digest: str((run / MODELS / f"{digest}.pt").absolute()) for digest in digests}
     asked = QualitySpec(spec=spec, models=models, samples=into.samples, inception=str(file) if file else None)
-    *measured, done = _events_of(asked)
+    readable = [str(path) for path in (dataset.directory, (run / MODELS).absolute(), file) if path]
+    *measured, done = _events_of(asked, readable)
     judge = Judge(
         network_sha256=done["network_sha256"],
         data_sha256=dataset.sha256,
@@ -136,16 +142,27 @@ def _measured(
     return {str(event["weights_sha256"]): event["numbers"] for event in measured}, judge
 
 
-def _events_of(request: QualitySpec) -> list[dict[str, Any]]:
+def _events_of(request: QualitySpec, readable: Sequence[str]) -> list[dict[str, Any]]:
     """Run the worker's program on this machine, and return its events. Raises MeasurementError."""
-    argv = ["/usr/bin/env", f"PYTHONPATH={ROOMS}", sys.executable, "-m", "worker.quality"]
-    with local_node((), None) as node:
-        done = node.run(argv, stdin=request.encoded(), timeout_s=_WITHIN_S, check=False)
-    events = [parse_object(line) for line in done.stdout.splitlines()]
+    memory_bytes = min(_MOST_MEMORY_BYTES, psutil.virtual_memory().available)
+    events, shown_s = list[dict[str, Any]](), time.monotonic()
+    with local_node((), None) as node, observing() as observer:
+        process = node.start(
+            [*own_python_argv(readable, memory_bytes), "-m", "worker.quality"], stdin=request.encoded()
+        )
+        for event in map(parse_object, process.lines(_WITHIN_S)):
+            if event["event"] != "progress":
+                events.append(event)
+            elif time.monotonic() - shown_s > _SILENT_S:
+                shown_s = time.monotonic()
+                observer.note(f"{event['what']}: {event['done'] / event['of']:.0%}")
+        status = process.wait(_WITHIN_S)
     last = events[-1] if events else {}
     if last.get("event") != "done":
-        why = last.get("message") or done.stderr or f"measuring the models ended with exit status {done.returncode}"
-        raise MeasurementError(str(why), kind=str(last.get("kind", "quality")), remedy=last.get("remedy"))
+        why = str(last.get("message") or process.output_tail() or f"measuring ended with exit status {status}")
+        # It reads as an unprivileged user, as jobs do.
+        remedy = "let everybody read models and data set: chmod -R o+rX" if "Permission denied" in why else None
+        raise MeasurementError(why, kind=str(last.get("kind", "quality")), remedy=last.get("remedy") or remedy)
     return events
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ from analysis.audit.audit import audit
 from analysis.compare.comparison import compare
 from analysis.load.records import load
 from commands import quality as command
+from provisioning.layers.userland import FIRST_USER, own_python_argv
+from provisioning.nodes import local_node
 from scenarios.datasets.resolve import resolve
 from suite.job.job import Job
 from suite.job.profiles import Sizes
@@ -27,6 +30,7 @@ from tests.analysis.conftest import record
 from tests.worker.conftest import spec
 from tests.worker.test_epochs import EPOCHS, directory, epochs
 from tests.worker.test_keeping import models_of
+from worker.spec import QualitySpec, parse_spec
 from worker.workloads.workload import OF_EVERY_TRAINING
 
 __all__ = ["directory", "epochs", "spec"]
@@ -44,6 +48,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
 
 def trained(run: Run, data: Path, kept: list[KeptModel], channels: Literal[1, 3] = 1) -> None:
     """Store a run of a GAN that kept these models, in blocks of two targets."""
+    data.chmod(0o755)
     name, dataset = resolve(f"mnist:{data}", data)
     sizes = Sizes(batch=4, image_px=28, channels=channels, warmup_steps=0, steps=30, epochs=EPOCHS)
     job = {"scenario": "real", "model": "gan", "data": name, "dataset": dataset, "sizes": sizes, "keep_model": "each"}
@@ -88,6 +93,55 @@ def test_each_distinct_model_is_measured_and_the_comparison_has_it(
     assert estimates["container"]["own-frechet"].value == pytest.approx(last["own-frechet"])
     assert estimates["container"]["own-frechet"].ratio == pytest.approx(1)
     assert estimates["container"]["time-to-quality"].value == pytest.approx(kept[0].training_s)
+
+
+def test_a_model_that_is_no_regular_file_is_refused_and_not_waited_for(
+    bench: Bench, tmp_path: Path, directory: Path
+) -> None:
+    trained(run := Run(tmp_path / "run"), directory, kept(DIGESTS[0]))
+    path = run.directory / "models" / f"{DIGESTS[0]}.pt"
+    path.parent.mkdir()
+    os.mkfifo(path)
+    assert "cannot be served: it is not a regular file" in " ".join(bench("run", "--samples", "40").output.split())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is confined")
+def test_models_are_read_by_nobody_who_sees_nothing_else_and_has_little_memory(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    (tmp_path / "open").write_text("x")
+    program = f"""
+import json, os, pathlib, resource, socket, worker.quality
+lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+state = dict(line.split(":\\t") for line in lines if ":\\t" in line)
+print(json.dumps({{
+    "uid": os.getuid(), "processes": state["NSpid"],
+    "capabilities": int(state["CapBnd"], 16) | int(state["CapEff"], 16),
+    "secret": os.path.exists("{tmp_path}/secret"), "open": os.path.exists("{tmp_path}/open"),
+    "home": os.path.exists("/etc/passwd"), "links": [name for _, name in socket.if_nameindex()],
+    "writable": [path for path in ("/usr", "{tmp_path}", "/") if os.access(path, os.W_OK)],
+    "memory": resource.getrlimit(resource.RLIMIT_DATA), "variables": [*os.environ],
+}}))
+"""
+    argv = own_python_argv([str(tmp_path / "open")], 2 << 30)
+    with local_node((), None) as node:
+        found = json.loads(node.run([*argv, "-c", program], timeout_s=120).stdout)
+    assert found.pop("uid") >= FIRST_USER
+    assert "TOKEN" not in " ".join(found.pop("variables"))
+    assert int(found.pop("processes")) < 10
+    expected = {"capabilities": 0, "secret": False, "open": True, "home": False, "links": ["lo"], "writable": []}
+    assert found == {**expected, "memory": [2 << 30, 2 << 30]}
+
+
+def test_measuring_shows_how_far_it_is(
+    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "_SILENT_S", 0.0)
+    events = [{"event": "progress", "what": "model 1 of 2", "done": 1, "of": 4}, {"event": "done"}]
+    program = ["/bin/sh", "-c", 'cat > /dev/null; echo "$1"; echo "$2"', "sh", *map(json.dumps, events)]
+    monkeypatch.setattr(command, "own_python_argv", lambda *_: program)
+    done = command._events_of(QualitySpec(spec=parse_spec(json.dumps(spec)), models={}, samples=10), [])
+    assert done == events[1:]
+    assert "model 1 of 2: 25%" in capsys.readouterr().err
 
 
 def test_the_data_set_of_a_run_without_the_option_is_the_generated_one(

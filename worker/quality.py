@@ -7,11 +7,12 @@ program of the host's, which no target runs: ``python3 -m worker.quality``.
 
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib import import_module
 from math import sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ from worker.training.build import build_network, opened_batches
 from worker.training.device import import_torchvision
 from worker.weights import DAMAGED, read_tensors, weights_sha256
 
+Item = TypeVar("Item")
 Table = npt.NDArray[np.floating[Any]]
 """A row for each image."""
 SEED = 0
@@ -181,23 +183,30 @@ def run(request: QualitySpec, events: Events) -> None:
     inception = Inception(request.inception, request) if request.inception else None
     classes = _classes(spec, request.samples, trains=not inception)
     generators = [_loaded(spec, digest, Path(path)) for digest, path in request.models.items()]
-    network = inception or _trained(spec, classes)
+
+    def told(what: str, steps: Iterable[Item], of: int) -> Iterator[Item]:
+        for number, step in enumerate(steps):
+            events.emit("progress", what=what, done=number, of=of)
+            yield step
+
+    network = inception or _trained(spec, classes, partial(told, "training the classifier", of=spec.steps))
     # From the beginning of an epoch, in which no image comes twice.
     with watching_loaders(), opened_batches(spec) as [reader]:
         read = (reader.prepared(reader.next()[0]) for _ in range(0, request.samples, spec.batch))
-        real = _seen(network, read, request.samples)
-    for digest, generator in zip(request.models, generators, strict=True):
+        real = _seen(network, told("real images", read, -(-request.samples // spec.batch)), request.samples)
+    for number, (digest, generator) in enumerate(zip(request.models, generators, strict=True), start=1):
         torch.manual_seed(SEED)
         left = range(request.samples, 0, -BATCH)
         images = (scaled(generator.pixels(min(BATCH, count)), spec) for count in left)
-        generated = _seen(network, images, request.samples)
+        what = f"model {number} of {len(generators)}"
+        generated = _seen(network, told(what, images, len(left)), request.samples)
         events.emit("quality", weights_sha256=digest, numbers=network.quality(generated, real))
     events.emit("done", network_sha256=weights_sha256(network.network))
 
 
-def _trained(spec: Spec, classes: int) -> OwnClassifier:
+def _trained(spec: Spec, classes: int, told: Callable[[Iterator[Batch]], Iterator[Batch]]) -> OwnClassifier:
     with watching_loaders(), opened_batches(spec) as [reader]:
-        batches = ((reader.prepared(images), labels) for images, labels in iter(reader.next, None))
+        batches = told((reader.prepared(images), labels) for images, labels in iter(reader.next, None))
         return train_classifier(batches, spec.steps, spec.shape.channels, classes)
 
 

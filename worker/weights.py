@@ -6,13 +6,18 @@ By the digest two trainings, or two files of a model, prove that they are the sa
 import hashlib
 import os
 import pickle
+import stat
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
-DAMAGED = (RuntimeError, pickle.UnpicklingError, EOFError, OSError, LookupError, ValueError, TypeError, AttributeError)
+DAMAGED = (
+    *(RuntimeError, pickle.UnpicklingError, EOFError, OSError, LookupError, ValueError, TypeError, AttributeError),
+    zipfile.BadZipFile,
+)
 """The exceptions of reading a file of anything else, or of giving a network what it holds."""
 
 
@@ -52,9 +57,23 @@ def write_whole(path: Path, content: Mapping[str, object], *, fsync: bool) -> No
 
 
 def read_tensors(path: Path) -> dict[str, Any]:
-    """Return what a file holds, on the CPU. Raises an exception of ``DAMAGED``."""
+    """Return what a regular file holds, on the CPU. Raises an exception of ``DAMAGED``."""
+    # A pipe is not waited for, and a link is not followed: whoever trained may have put it there.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it is not a regular file")
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                if sum(entry.file_size for entry in archive.infolist()) > status.st_size:
+                    raise ValueError("it is a compressed archive, whose content is larger than the file")
+        file.seek(0)
+        return _tensors(file)
+
+
+def _tensors(file: IO[bytes]) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        found: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, EOFError, LookupError) as error:  # torch's text advises to run its code
         raise ValueError("it is damaged, or holds more than numbers") from error
     return found

@@ -1,11 +1,13 @@
 """Bare metal: the image's tree entered in place, in a control group of its own."""
 
 import json
+import os
 import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from provisioning import ledger
 from provisioning.cgroup import limits as cgroups
@@ -25,10 +27,11 @@ NO_PRIVILEGES = ("--clear-groups", "--inh-caps=-all", "--ambient-caps=-all", "--
 FIRST_USER, USERS = 0x7000_0000, 1 << 24
 """UIDs that no other program uses: they follow those that systemd gives to containers (its UIDS-GIDS.md)."""
 HELD_WITHIN_S = 30.0
+_LIBRARIES = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
 
 
 def chroot_argv(
-    tree: str,
+    tree: str | Sequence[str],
     edits: Edits = NO_EDITS,
     data: tuple[str, bool] | None = None,
     user: int | None = None,
@@ -37,10 +40,12 @@ def chroot_argv(
     """Return the words that run a command with ``tree`` as its root, read-only, in a mount namespace of its own.
 
     bubblewrap does what chroot does and cleans up by itself: its mounts end with the process. ``data``: the directory
-    of the data volume, and whether it may be written. ``user`` is the number of the user and of its group that the
+    of the data volume, and whether it may be written. A sequence in place of a tree names what is seen of this machine,
+    at the same places. ``user`` is the number of the user and of its group that the
     command runs as, without capabilities or devices but those of a container; without one it stays root and has all.
     """
-    mounts = [word for source, target in edits.mounts for word in ("--ro-bind", source, target)]
+    root, mounts = (["--ro-bind", tree, "/"], list[str]()) if isinstance(tree, str) else ([], [*_seen(tree)])
+    mounts += [word for source, target in edits.mounts for word in ("--ro-bind", source, target)]
     if data:
         directory, writable = data
         mounts += ["--bind" if writable else "--ro-bind", directory, MOUNT]
@@ -57,9 +62,16 @@ def chroot_argv(
         becoming = ["/usr/bin/setpriv", f"--reuid={user}", f"--regid={user}", *NO_PRIVILEGES, "--"]
     return [
         # What runs inside has a clean environment, without the token by which it would be found: it dies with us.
-        *("bwrap", "--die-with-parent", "--ro-bind", tree, "/", "--proc", "/proc", "--ro-bind", "/sys", "/sys"),
+        *("bwrap", "--die-with-parent", *root, "--proc", "/proc", "--ro-bind", "/sys", "/sys"),
         *("--tmpfs", "/run", *places, *mounts, "--chdir", "/", "--", *becoming),
     ]
+
+
+def _seen(paths: Sequence[str]) -> Iterator[str]:
+    # By itself bubblewrap makes the directories above a mount for root alone.
+    above = dict.fromkeys(str(parent) for path in paths for parent in reversed(Path(path).parents))
+    yield from (word for path in above for word in ("--dir", path))
+    yield from (word for path in paths for word in ("--ro-bind-try", path, path))
 
 
 @contextmanager
@@ -81,6 +93,22 @@ def namespaces(node: Node, tree: str, enter: Sequence[str]) -> Iterator[list[str
         yield [*entering, "unshare", "--mount-proc", "--"]
     finally:
         process.kill()
+
+
+def own_python_argv(readable: Sequence[str], memory_bytes: int) -> list[str]:
+    """Return the words that start the suite's own Python on this machine, for a program that reads a job's files.
+
+    If this user is root, it is confined as the jobs of bare metal are, sees ``readable`` and its own libraries alone,
+    and has no network. ``memory_bytes`` is the limit of each of its processes.
+    """
+    argv = ["prlimit", f"--data={memory_bytes}", "--"]
+    if os.geteuid() == 0:
+        own = [*_LIBRARIES, sys.prefix, sys.base_prefix, *(path for path in sys.path if Path(path) != ROOMS)]
+        seen = [*own, f"{ROOMS}/worker", f"{ROOMS}/suite", *readable]
+        bubble, *words = chroot_argv([path for path in seen if path], user=FIRST_USER + secrets.randbelow(USERS))
+        argv += [bubble, "--unshare-pid", "--unshare-ipc", "--unshare-net", *words]
+    settings = {"PYTHONPATH": ROOMS, "PATH": os.defpath, "HOME": TEMPORARY, "USER": "nobody"}
+    return [*argv, "/usr/bin/env", "-i", *(f"{name}={value}" for name, value in settings.items()), sys.executable]
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from tests.worker.test_epochs import STEPS, directory, epochs
 from tests.worker.test_keeping import last, models_of
 from tests.worker.test_worker_program import REPOSITORY
 from worker import quality
+from worker.protocol import Events
 from worker.quality import OwnClassifier, frechet_distance, scaled, score, train_classifier
-from worker.spec import parse_spec
+from worker.spec import QualitySpec, parse_spec
 
 __all__ = ["directory", "epochs", "last"]
 
@@ -108,7 +109,7 @@ def measure(epochs: dict[str, Any]) -> Measure:
         done = subprocess.run(argv, input=given, capture_output=True, text=True, cwd=REPOSITORY, check=False)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    return _measure
+    return lambda *words, **change: [event for event in _measure(*words, **change) if event["event"] != "progress"]
 
 
 class Code:
@@ -135,6 +136,18 @@ def test_models_are_measured_refused_or_told_apart(measure: Measure, model: tupl
     assert not Path("/tmp/virtbench-quality-ran").exists(), "no code of a file is run"
     file.write_bytes(whole)
     assert "it was changed" in measure("ab" * 32, file)[-1]["message"]
+
+
+def test_progress_is_told_of_the_classifier_the_real_images_and_each_model(
+    model: tuple[str, Path], epochs: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    spec = {**epochs, "epochs": None, "batch": 8, "steps": 30}
+    request = QualitySpec(spec=parse_spec(json.dumps(spec)), models={model[0]: str(model[1])}, samples=40)
+    quality.run(request, Events(1))
+    shown = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    whats = [event["what"] for event in shown if event["event"] == "progress"]
+    assert list(dict.fromkeys(whats)) == ["training the classifier", "real images", "model 1 of 1"]
+    assert all(event["done"] < event["of"] for event in shown if event["event"] == "progress")
 
 
 def test_a_set_with_fewer_images_than_samples_is_refused(measure: Measure) -> None:

@@ -2,7 +2,10 @@
 
 import hashlib
 import json
+import os
+import zipfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from tests.worker.test_training import run_measure
 from worker.spec import parse_spec
 from worker.training.build import build_trainer, opened_batches
 from worker.training.device import Device
-from worker.weights import weights_sha256
+from worker.weights import DAMAGED, read_tensors, weights_sha256
 
 SIZES = {"batch": 2, "image_px": 64, "warmup_steps": 1, "steps": 2}
 
@@ -45,6 +48,40 @@ def statistics(model: nn.Module) -> None:
 def shape(model: nn.Module) -> None:
     weight = model.get_parameter("2.weight")
     weight.data = weight.data.reshape(3, 2)
+
+
+def bomb(path: Path) -> None:
+    """A file of 5 kB that torch would unpack to 4 MiB; one of 5 MB took 5.4 GB."""
+    torch.save({"network": torch.zeros(1 << 20)}, path)
+    with (
+        zipfile.ZipFile(path) as stored,
+        zipfile.ZipFile(path.with_name("packed"), "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for name in stored.namelist():
+            packed.writestr(name, stored.read(name))
+    path.with_name("packed").replace(path)
+    assert torch.load(path, weights_only=True)["network"].numel() == 1 << 20
+
+
+def link(path: Path) -> None:
+    torch.save({}, path.with_name("other"))
+    path.symlink_to("other")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (os.mkfifo, "not a regular file"),
+        (link, "symbolic links"),
+        (bomb, "compressed archive"),
+        (Path.mkdir, "directory"),
+    ],
+)
+def test_what_is_no_file_of_its_own_size_is_not_read(tmp_path: Path, make: Callable[[Path], object], why: str) -> None:
+    make(path := tmp_path / "model.pt")
+    with pytest.raises(DAMAGED, match=why):
+        read_tensors(path)
 
 
 @pytest.mark.parametrize("change", [one_bit, statistics, shape])
