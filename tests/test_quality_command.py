@@ -338,5 +338,27 @@ def test_what_cannot_be_measured_is_refused(bench: Bench, tmp_path: Path, direct
     assert "quality.json is no quality of this suite" in bench("run").output
 
 
+@pytest.mark.parametrize("content", ['{"models": 1}', '{"schema_version": 2, "features": {}}', "[", "\x00", None])
+def test_a_foreign_or_newer_quality_is_a_warning_and_ends_nothing_else(
+    bench: Bench, tmp_path: Path, directory: Path, content: str | None
+) -> None:
+    del bench  # it has made tmp_path the current directory
+    trained(Run(tmp_path / "run"), directory, kept(DIGESTS[0]))
+    path = tmp_path / "run/quality.json"
+    os.mkfifo(path) if content is None else path.write_text(content)
+    for words in (
+        ["audit", "run"],
+        ["compare", "run", "--force"],
+        ["history", ".", "--force"],
+        ["results", "export", "run"],
+    ):
+        done = CliRunner().invoke(cli.main, words, prog_name="bench")
+        shown = " ".join(done.output.split())
+        assert done.exit_code in (0, 1), (words, shown)
+        assert isinstance(done.exception, SystemExit | None), words
+        # A history shows no warnings of single files, of records neither.
+        assert ("quality.json is left out: it is not of this suite, or of a newer" in shown) == (words[0] != "history")
+
+
 def test_no_workload_can_have_a_metric_of_these_names() -> None:
     assert {*QUALITY_METRICS} <= {*OF_EVERY_TRAINING}

@@ -86,7 +86,13 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
     measured: dict[tuple[object, ...], tuple[object, ...]] = {}
     for directory in unique:
         before = len(rows)
-        quality = read_quality(directory)
+        try:
+            quality = read_quality(directory)
+        except RequestError as error:  # what was measured of the run itself counts all the same
+            quality = RunQuality(features={})
+            warnings.append(
+                skipped_record(directory / QUALITY, "it is not of this suite, or of a newer one", str(error.remedy))
+            )
         warnings += _without_others(quality, measured, directory)
         for path in _files(directory):
             row = _row(path, quality)
