@@ -12,7 +12,7 @@ from suite.plan import Plan, Trial, together
 from suite.records.course import Course
 from suite.records.environment import Environment
 from suite.records.record import TrialRecord
-from suite.results.store import TRIALS, Run
+from suite.results.store import TRIALS, Run, StoreError
 from suite.rounds import Rounds
 from suite.trial_names import record_file
 
@@ -43,22 +43,31 @@ class Loop:
         due = [group for group in together(trials) if not finished.issuperset(trial.trial_id for trial in group)]
         if skipped := len(trials) - sum(map(len, due)):
             self.observer.note(f"{skipped} of {len(trials)} trials are there already and are kept")
-        records = []
+        records, models_bytes = [], 0
         for group in due:
+            self.store.demand_space(models_bytes)
             with unsuspended():
                 courses = self._courses(group, lambda trial: numbers[trial.trial_id], len(trials))
-            made = [self._recorded(course) for course in courses]
+            models_bytes = max(models_bytes, *(course.models_bytes for course in courses))
+            unwritten = [error for course in courses if (error := self._keep_models(course))]
+            made = [course.record(self.store.run_id) for course in courses]
             self._save(made, finished)
             for record in made:
                 self.observer.trial_finished(record)
             records += made
+            if unwritten:
+                raise unwritten[0]
         return records
 
-    def _recorded(self, course: Course) -> TrialRecord:
-        """Store the models of a trial that is ok, and return its record, which names them."""
+    def _keep_models(self, course: Course) -> StoreError | None:
+        """Store the models of a trial that is ok. If it fails, return why, and the record is to name no model."""
         if course.measurement and not course.failure:
-            self.store.keep_models(course.measurement.models)
-        return course.record(self.store.run_id)
+            try:
+                self.store.keep_models(course.measurement.models)
+            except StoreError as error:
+                course.measurement = course.measurement.changed(kept=[], models={})
+                return error
+        return None
 
     def _save(self, made: Sequence[TrialRecord], finished: Set[str]) -> None:
         """Write the records of a group, if it is not worse than what is there of it."""

@@ -77,6 +77,10 @@ class Course:
             substitutes.append("cpus:quota")
         self.substitutes = tuple(dict.fromkeys(substitutes))
 
+    @property
+    def models_bytes(self) -> int:
+        return sum(map(len, self.measurement.models.values())) if self.measurement else 0
+
     def check(self) -> None:
         """Raise MeasurementError if the target, as it was measured, differs from the plan."""
         if self.measurement and (differences := _differences(self.trial, self.measurement)):

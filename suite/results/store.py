@@ -11,6 +11,7 @@ import datetime
 import hashlib
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -252,6 +253,16 @@ class Run:
             path = self.directory / MODELS / f"{digest}.pt"
             if not path.exists():
                 write_atomic(path, content, below=self.directory)
+
+    def demand_space(self, size_bytes: int) -> None:
+        """Raise StoreError if the disk has less space for the models of the next trial."""
+        free_bytes = shutil.disk_usage(self.directory).free
+        if free_bytes < size_bytes:
+            needed, free = (f"{size / 1e6:,.0f} MB" for size in (size_bytes, free_bytes))
+            raise StoreError(
+                f"{self.directory}: the models of the next trial need {needed}, and {free} are free",
+                remedy=f"free some space, then go on with: bench run --continue {self.directory}",
+            )
 
     def keep_attempt(self, record: TrialRecord) -> None:  # noqa: ARG002 (a cell of a sweep does)
         """Keep a failed attempt beside the record of its trial. A run keeps the records alone."""

@@ -1,6 +1,8 @@
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -321,6 +323,40 @@ def test_models_are_kept_before_the_record_that_names_them(
     monkeypatch.setattr(store, "save", saving)
     go()
     assert there == [[f"{'ab' * 32}.pt"]] * 6
+
+
+def with_models(scenario: FakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = scenario.measure
+    monkeypatch.setattr(
+        scenario, "measure", lambda *asked: measure(*asked).changed(models={"ab" * 32: b"numbers" * 1_000_000})
+    )
+
+
+def test_a_trial_whose_models_fill_the_disk_has_a_record_that_names_none(
+    go: Go, store: Run, scenario: FakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_models(scenario, monkeypatch)
+
+    def full(_models: object) -> None:
+        raise StoreError("cannot write models: No space left on device")
+
+    monkeypatch.setattr(store, "keep_models", full)
+    with pytest.raises(StoreError, match="No space left on device"):
+        go()
+    (record,) = saved(store).values()
+    assert (record.outcome.status, record.kept) == ("ok", [])
+
+
+def test_no_trial_is_measured_for_whose_models_there_is_no_space(
+    go: Go, store: Run, scenario: FakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_models(scenario, monkeypatch)
+    free = [8_000_000, 8_000_000, 6_000_000]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free.pop(0)))
+    with pytest.raises(StoreError, match="the models of the next trial need 7 MB, and 6 MB are free") as caught:
+        go()
+    assert len(saved(store)) == 2
+    assert str(caught.value.remedy).endswith(f"bench run --continue {store.directory}")
 
 
 def test_a_trial_that_departs_from_its_plan_keeps_no_model(go: Go, store: Run, scenario: FakeScenario) -> None:
