@@ -216,5 +216,6 @@ def test_without_the_extra_it_names_what_to_install(
     bench: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "waitress", None)
+    monkeypatch.delitem(sys.modules, "commands.web.app")
     done = bench()
     assert (done.exit_code, "pip install 'virtbench[web]'" in done.output) == (2, True)

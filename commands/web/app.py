@@ -3,14 +3,18 @@
 import hmac
 import os
 import re
+import socket
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import waitress
 from flask import Blueprint, Flask, Response, abort, current_app, render_template, request
 from jinja2 import StrictUndefined
-from werkzeug.exceptions import HTTPException
+from waitress.channel import HTTPChannel
+from werkzeug.exceptions import HTTPException, NotFound
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from suite.errors import BenchError, of_system
 from suite.untrusted.terminal import clean
@@ -25,6 +29,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 MOST_REQUEST_BYTES = 64 << 10
+REQUEST_WITHIN_S = 10
 NAMES = re.compile(r"(localhost|127\.0\.0\.1)(:[0-9]{1,5})?")
 """The Host of a request: a site that leads here by DNS rebinding sends its own name. Ports can be forwarded ones."""
 
@@ -38,6 +43,11 @@ class WebSettings:
     allow_files: bool = False
     services: Mapping[str, str] = field(default_factory=dict)
     """The addresses of services by the places where they run."""
+
+    @property
+    def path(self) -> str:
+        """The path of the pages. Cookies know no ports: one for "/" would be sent to all servers of this host."""
+        return f"/{self.secret('path')}"
 
     def secret(self, purpose: str) -> str:
         """Return a value that nobody can derive without the token."""
@@ -59,6 +69,28 @@ def create_app(web: WebSettings, pages: Iterable[Blueprint]) -> Flask:
     for page in pages:
         app.register_blueprint(page)
     return app
+
+
+def serve(app: Flask, web: WebSettings, listener: socket.socket) -> None:
+    """Serve the pages below their path until Ctrl-C. Requests that are half sent do not shut out others."""
+    most = {"max_request_body_size": MOST_REQUEST_BYTES, "max_request_header_size": MOST_REQUEST_BYTES}
+    waits = {"connection_limit": 500, "channel_timeout": REQUEST_WITHIN_S, "cleanup_interval": 1}
+    mounted = DispatcherMiddleware(NotFound("open the address that bench web has printed"), {web.path: app})
+    server = waitress.create_server(
+        mounted, sockets=[listener], threads=8, ident=None, asyncore_use_poll=True, **most, **waits
+    )
+    server.channel_class = _Channel
+    server.run()
+
+
+class _Channel(HTTPChannel):  # type: ignore[misc]
+    """A connection on which a request must be whole in time: a byte now and then is no sign of life."""
+
+    def handle_read(self) -> None:
+        begun_s = self.last_activity if self.request else None
+        super().handle_read()
+        if self.request and begun_s:
+            self.last_activity = begun_s
 
 
 def settings() -> WebSettings:
@@ -85,7 +117,8 @@ def admit() -> Response | None:
     if request.path == "/" and _same(request.args.get("token"), web.token):
         # A page and no redirect: a browser that comes from elsewhere sends strict cookies with the next page alone.
         welcome = Response(render_template("welcome.html.j2"))
-        welcome.set_cookie(web.secret("name"), web.secret("cookie"), httponly=True, samesite="Strict")
+        path = f"{request.script_root}/"
+        welcome.set_cookie(web.secret("name"), web.secret("cookie"), httponly=True, samesite="Strict", path=path)
         return welcome
     if not admitted():
         abort(403, "open the address that bench web printed when it was started: it holds the token for these pages")

@@ -33,10 +33,8 @@ def web(port: int, results: Path, services: Path | None, allow_files: bool) -> N
       ssh -L 8642:localhost:8642 gpu1 bench web         (pages of another machine)
     """
     try:
-        import waitress
-
         from commands.web import generate, runs, start
-        from commands.web.app import MOST_REQUEST_BYTES, WebSettings, create_app
+        from commands.web.app import WebSettings, create_app, serve
     except ImportError as error:
         raise missing_extra(str(error.name), "web") from error
     if is_run(results) or not results.is_dir():
@@ -50,10 +48,8 @@ def web(port: int, results: Path, services: Path | None, allow_files: bool) -> N
         listener = socket.create_server(("127.0.0.1", port))
     except OSError as error:
         raise RequestError(f"port {port}: {error.strerror}", remedy="give another one with --port") from error
-    most = {"max_request_body_size": MOST_REQUEST_BYTES, "max_request_header_size": MOST_REQUEST_BYTES}
-    server = waitress.create_server(app, sockets=[listener], threads=8, ident=None, **most)
-    click.echo(f"http://127.0.0.1:{listener.getsockname()[1]}/?token={chosen.token}")
+    click.echo(f"http://127.0.0.1:{listener.getsockname()[1]}{chosen.path}/?token={chosen.token}")
     click.echo("open this address; Ctrl-C ends the server, not the runs", err=True)
     if os.geteuid() == 0:
         click.echo("it runs as root: whoever has this address starts programs as root here", err=True)
-    server.run()
+    serve(app, chosen, listener)

@@ -1,10 +1,14 @@
 """Requests to ``bench web`` that no browser of its user sends, and runs that somebody else has written."""
 
 import json
+import re
 import shutil
 import socket
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +18,7 @@ from flask.testing import FlaskClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from commands.web import app
 from commands.web.app import MOST_REQUEST_BYTES, WebSettings, create_app
 from commands.web.runs import LOG
 from provisioning import ledger
@@ -229,3 +234,62 @@ def test_what_is_no_proper_request_is_refused_on_the_wire(port: int, sent: bytes
         with suppress(ConnectionError):
             peer.sendall(sent)
         assert peer.recv(100).partition(b" ")[2][:1] == status
+
+
+@pytest.fixture
+def served(results: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WebSettings, int]]:
+    """The settings and the port of a server as bench web starts it; requests must be whole within a second."""
+    monkeypatch.setattr(app, "REQUEST_WITHIN_S", 1)
+    web = WebSettings(results, "a-token")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        pages = create_app(web, PAGES)
+        threading.Thread(target=app.serve, args=(pages, web, listener), daemon=True).start()
+        yield web, int(listener.getsockname()[1])
+
+
+def asked(port: int, path: str, cookie: str = "") -> tuple[int, str, str]:
+    """Return the status of a page, the cookie that it sets, and its text."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request("GET", path, headers={"Host": "localhost", "Cookie": cookie})
+        answer = connection.getresponse()
+        return answer.status, answer.headers.get("Set-Cookie", ""), answer.read().decode()
+
+
+def test_the_cookie_is_sent_below_the_secret_path_alone_and_nothing_is_elsewhere(
+    served: tuple[WebSettings, int],
+) -> None:
+    """Cookies know no ports: a job on bare metal that listens on another one is sent those of all its paths."""
+    web, port = served
+    status, cookie, page = asked(port, f"{web.path}/?token=a-token")
+    assert status == 200
+    assert f"; Path={web.path}/;" in cookie
+    assert f'href="{web.path}/"' in page
+    assert len(web.path) > 40
+    pair = cookie.partition(";")[0]
+    _, _, listing = asked(port, f"{web.path}/", pair)
+    assert f'href="{web.path}/runs/failed"' in listing
+    links = re.findall(r'(?:href|src|data-refresh)="(/[^"]*)"', listing)
+    assert all(link.startswith(f"{web.path}/") for link in links), links
+    for link in (f"{web.path}/static/web.css", f"{web.path}/runs/failed"):
+        assert asked(port, link, pair)[0] == 200
+    for path in ("/", "/?token=a-token", "/runs/failed", "/static/web.js", web.path[:-1] + "/"):
+        status, cookie, page = asked(port, path, pair)
+        assert (status, cookie, "synthetic" in page) == (404, "", False)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: ", b"POST / HTTP/1.1\r\nContent-Length: 99\r\n\r\nx"])
+def test_requests_that_are_half_sent_shut_nobody_out_and_end(served: tuple[WebSettings, int], sent: bytes) -> None:
+    web, port = served
+    with ExitStack() as stack:
+        peers = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)) for _ in range(120)]
+        for peer in peers:
+            peer.sendall(sent)
+        assert asked(port, f"{web.path}/")[0] == 403
+        last, ended, end_s = peers[-1], False, time.monotonic() + 10
+        last.settimeout(0.2)
+        while not ended and time.monotonic() < end_s:
+            with suppress(TimeoutError):
+                ended = last.recv(100) == b""
+            with suppress(OSError):
+                last.sendall(sent and b"x")  # a byte now and then
+        assert ended, "it is closed, though it goes on sending"
