@@ -49,15 +49,19 @@ class Loop:
             with unsuspended():
                 courses = self._courses(group, lambda trial: numbers[trial.trial_id], len(trials))
             models_bytes = max(models_bytes, *(course.models_bytes for course in courses))
-            unwritten = [error for course in courses if (error := self._keep_models(course))]
-            made = [course.record(self.store.run_id) for course in courses]
-            self._save(made, finished)
-            for record in made:
-                self.observer.trial_finished(record)
-            records += made
-            if unwritten:
-                raise unwritten[0]
+            records += self._recorded(courses, finished)
         return records
+
+    def _recorded(self, courses: Sequence[Course], finished: Set[str]) -> list[TrialRecord]:
+        """Save the models and the records of a group. Raises StoreError, after the records if models cannot be kept."""
+        unwritten = [error for course in courses if (error := self._keep_models(course))]
+        made = [course.record(self.store.run_id) for course in courses]
+        self._save(made, finished)
+        for record in made:
+            self.observer.trial_finished(record)
+        if unwritten:
+            raise unwritten[0]
+        return made
 
     def _keep_models(self, course: Course) -> StoreError | None:
         """Store the models of a trial that is ok. If it fails, return why, and the record is to name no model."""

@@ -86,14 +86,8 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
     measured: dict[tuple[object, ...], tuple[object, ...]] = {}
     for directory in unique:
         before = len(rows)
-        try:
-            quality = read_quality(directory)
-        except RequestError as error:  # what was measured of the run itself counts all the same
-            quality = RunQuality(features={})
-            warnings.append(
-                skipped_record(directory / QUALITY, "it is not of this suite, or of a newer one", str(error.remedy))
-            )
-        warnings += _without_others(quality, measured, directory)
+        quality, unusable = _quality(directory)
+        warnings += unusable or _without_others(quality, measured, directory)
         for path in _files(directory):
             row = _row(path, quality)
             if isinstance(row, AnalysisWarning):
@@ -109,6 +103,15 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
         why = f" ({len(skipped)} files are left out; {skipped[0]})" if skipped else ""
         raise RequestError(f"no usable record in {where}{why}", remedy="make some with: bench run --target all")
     return _table(rows, tuple(unique), warnings, warm_ups)
+
+
+def _quality(directory: Path) -> tuple[RunQuality, list[AnalysisWarning]]:
+    """Return the quality of a run's models; of a foreign or newer file none, and a warning."""
+    try:
+        return read_quality(directory), []
+    except RequestError as error:
+        why = "it is not of this suite, or of a newer one"
+        return RunQuality(features={}), [skipped_record(directory / QUALITY, why, str(error.remedy))]
 
 
 def _without_others(

@@ -86,6 +86,8 @@ def serve(app: Flask, web: WebSettings, listener: socket.socket) -> None:
 class _Channel(HTTPChannel):  # type: ignore[misc]
     """A connection on which a request must be whole in time: a byte now and then is no sign of life."""
 
+    last_activity: float
+
     def handle_read(self) -> None:
         begun_s = self.last_activity if self.request else None
         super().handle_read()

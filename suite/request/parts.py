@@ -202,8 +202,8 @@ class MeasurementOptions(OptionGroup):
     )
     trial_timeout: Count | None = about(
         None,
-        "Seconds after which a job, or one turn of it, is aborted. Default: the profile's; where the CPU is emulated, "
-        "ten times the forecast if that is more.",
+        "Seconds after which a job, or one turn of it, is aborted. Default: the profile's; with an emulated CPU ten "
+        "times the forecast, if that is more.",
         meaning=False,
     )
 
