@@ -107,7 +107,9 @@ def own_python_argv(readable: Sequence[str], memory_bytes: int) -> list[str]:
         seen = [*own, f"{ROOMS}/worker", f"{ROOMS}/suite", *readable]
         bubble, *words = chroot_argv([path for path in seen if path], user=FIRST_USER + secrets.randbelow(USERS))
         argv += [bubble, "--unshare-pid", "--unshare-ipc", "--unshare-net", *words]
-    settings = {"PYTHONPATH": ROOMS, "PATH": os.defpath, "HOME": TEMPORARY, "USER": "nobody"}
+    # Libraries may be in the user's home, which Python would look for elsewhere.
+    modules = os.pathsep.join([str(ROOMS), *filter(None, sys.path)])
+    settings = {"PYTHONPATH": modules, "PATH": os.defpath, "HOME": TEMPORARY, "USER": "nobody"}
     return [*argv, "/usr/bin/env", "-i", *(f"{name}={value}" for name, value in settings.items()), sys.executable]
 
 
