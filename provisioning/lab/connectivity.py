@@ -18,6 +18,8 @@ from provisioning.lab import reachability
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Node, Process
 
+_Listener = tuple[Process, int]
+"""A program that listens, and its port."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PORT = 5201
 """The port of iperf3."""
@@ -101,7 +103,7 @@ def reach(ends: Sequence[End]) -> tuple[Pair, ...]:
         targets = [[n for n in range(len(ends)) if n != me] for me in range(len(ends))]
         connecting = []
         for me, peers in zip(ends, targets, strict=True):
-            words = ["connect", str(CONNECT_WITHIN_S), *(f"{ends[n].address}:{listeners[n].port}" for n in peers)]
+            words = ["connect", str(CONNECT_WITHIN_S), *(f"{ends[n].address}:{listeners[n][1]}" for n in peers)]
             connecting.append(_started(stack, me, words, source))
         return tuple(
             pair
@@ -144,22 +146,13 @@ def interface_of(node: Node, address: str) -> str:
 def free_port(node: Node, address: str) -> int:
     """Return a TCP port of the address that nobody listens on now."""
     with ExitStack() as stack:
-        return _listener(stack, End(node.name, node, address), 0, Path(reachability.__file__).read_bytes()).port
-
-
-@dataclass(frozen=True)
-class _Listener:
-    process: Process
-    port: int
-
-
-def _patience_s(visitors: int) -> float:
-    """Return how long a listener waits for visitors: each may take ``PATIENCE_S`` to listen, and again to connect."""
-    return 2 * PATIENCE_S * (visitors + 1)
+        return _listener(stack, End(node.name, node, address), 0, Path(reachability.__file__).read_bytes())[1]
 
 
 def _listener(stack: ExitStack, end: End, visitors: int, source: bytes) -> _Listener:
-    words = ["listen", end.address, str(end.port), str(visitors), str(_patience_s(visitors))]
+    # Each of the others may take all its patience to listen itself, and again to connect.
+    within_s = 2 * PATIENCE_S * (visitors + 1)
+    words = ["listen", end.address, str(end.port), str(visitors), str(within_s)]
     process = _started(stack, end, words, source)
     port, seen = _answer(process.lines(PATIENCE_S), PATIENCE_S)
     if not port.isdigit():
@@ -169,7 +162,7 @@ def _listener(stack: ExitStack, end: End, visitors: int, source: bytes) -> _List
             output_tail=process.output_tail(),
             remedy=BUSY if seen else "see whether it has that address and the port is free",
         )
-    return _Listener(process, int(port))
+    return process, int(port)
 
 
 def _answer(lines: Iterator[str], within_s: float) -> tuple[str, str]:
@@ -189,12 +182,12 @@ def _started(stack: ExitStack, end: End, words: Sequence[str], source: bytes) ->
 def _pairs(source: End, targets: Sequence[tuple[End, _Listener]], process: Process) -> Iterator[Pair]:
     within_s = (PATIENCE_S + CONNECT_WITHIN_S) * len(targets)
     lines = process.lines(within_s)
-    for target, listener in targets:
+    for target, (listening, _) in targets:
         line, late = _answer(lines, within_s)
         result = json.loads(line or "{}")
         if "from" not in result:
             seen = late or result.get("error") or process.output_tail()[-300:] or "no answer"
-            if ended := not listener.process.running():
+            if ended := not listening.running():
                 seen = f"{seen}; the program that listened there had ended"
             raise MeasurementError(
                 f"{source.name} does not reach {target.name} ({target.address}): {seen}",
