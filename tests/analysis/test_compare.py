@@ -415,7 +415,7 @@ def test_a_constant_factor_is_found_whatever_the_drift_between_blocks(factor: fl
         for block, speed in enumerate(drift)
         for target, times in (("bare-metal", 1.0), ("vm", factor))
     ]
-    numbers = dict.fromkeys((*FLOATS, "memory_bytes", "cpus"), 1.0) | {"steal_s": 0.0, "other_cpu_s": 0.0}
+    numbers = dict.fromkeys((*FLOATS, "memory_bytes", "cpus", "position"), 1.0) | {"steal_s": 0.0, "other_cpu_s": 0.0}
     # The trials are sequential.
     numbers |= dict.fromkeys((one.name for one in TABLE if one.path.startswith("alternation.")), math.nan)
     common = (
