@@ -12,7 +12,7 @@ from scenarios.events import ProbeTranscript
 from scenarios.job import attest, metrics_of, recordable, throughput_of
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Instance, Measurement, Observer
-from suite.job.command import UNIT, CommandJob, parse_command, parse_pattern
+from suite.job.command import SECONDS, UNIT, CommandJob, parse_command, parse_pattern
 from suite.job.datasets import Dataset
 from suite.job.profiles import Profile
 from suite.plan import Trial
@@ -23,6 +23,7 @@ from suite.request.scenario import Note, PlannedScenario
 from worker.spec import CommandRequest
 
 TEMPORARY = "/tmp"  # noqa: S108 (the target's, which goes with it)
+DEFAULT_UNIT = "samples"
 
 
 class CommandOptions(OptionGroup):
@@ -42,14 +43,15 @@ class CommandOptions(OptionGroup):
     )
     throughput_pattern: Text | None = about(
         None,
-        "Pattern that finds the throughput, in units per second, in a printed line: a regular expression with a "
-        "group (?P<throughput>...) and optionally (?P<step>...); or json, for lines that are objects with these "
-        "keys. Default: none.",
+        "Pattern that finds the throughput in a printed line: a regular expression with a group (?P<throughput>...), "
+        "in units per second, or (?P<seconds>...), the time of a step, such as 'time (?P<seconds>[0-9.]+)ms'; "
+        "optionally (?P<step>...); or json, for objects with the keys throughput and step. Default: none.",
         parse=parse_pattern,
     )
     unit: Annotated[Text, Field(pattern=UNIT)] = about(
-        "samples",
-        f"Unit of the throughput, with {option('throughput_pattern')}, such as tokens.",
+        DEFAULT_UNIT,
+        f"Unit of the throughput, with {option('throughput_pattern')}, such as tokens. A pattern of seconds counts "
+        "steps.",
         idle_without=(given("throughput_pattern"),),
     )
 
@@ -86,7 +88,9 @@ class Command(PlannedScenario):
         return ("files", files_of(files, note)) if files else ("none", None)
 
     def unit(self, request: RunRequest, model: str) -> str:
-        return request.options(CommandOptions).unit
+        asked = request.options(CommandOptions)
+        timed = f"(?P<{SECONDS}>" in (asked.throughput_pattern or "")
+        return "steps" if timed and asked.unit == DEFAULT_UNIT else asked.unit
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
         return {"command": self._command}
@@ -114,6 +118,9 @@ class Command(PlannedScenario):
             elapsed_s = job.follow()
         details = dict(log.said("metrics", "details"))
         last_step = details.get("steps")
+        notes = details.get("notes")
+        for note in notes if isinstance(notes, list) else ():
+            observer.note(f"{trial.trial_id}: {note}")
         with recordable(job.argv):
             return Measurement(
                 elapsed_s=elapsed_s,

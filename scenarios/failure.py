@@ -20,6 +20,7 @@ _REMEDIES = {
     "timeout": "allow more with --trial-timeout, or make the job smaller with --steps or --batch",
     "data": "bench data verify looks at every file of a generated set; of your own, mend or remove what is named",
     "network": "see that the instances reach each other: --comm-timeout, the lab's rate, and what else uses the CPUs",
+    "import": "a workload's file is sent alone, and imports packages of the image: put modules of yours into the file",
     "device": "bench doctor says which devices this machine has",
 }
 

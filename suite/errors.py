@@ -130,8 +130,9 @@ def ending(status: int) -> str:
     number = signal_of(status)
     if number is None:
         return f"ended with exit status {status}"
-    names = {int(number): number.name for number in signal.Signals}
-    return f"was ended by {names.get(number, f'signal {number}')}"
+    names = {int(known): known.name for known in signal.Signals}
+    beyond = number - signal.SIGRTMIN
+    return f"was ended by {names.get(number) or (f'SIGRTMIN+{beyond}' if beyond > 0 else f'signal {number}')}"
 
 
 _REFUSED = {errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}

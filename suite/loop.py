@@ -41,7 +41,8 @@ class Loop:
         trials = list(plan.trials() if block is None else plan.trials_of(block))
         numbers = {trial.trial_id: number for number, trial in enumerate(trials, start=1)}
         due = [group for group in together(trials) if not finished.issuperset(trial.trial_id for trial in group)]
-        if skipped := len(trials) - sum(map(len, due)):
+        # Whoever runs block after block counts over all of them.
+        if block is None and (skipped := len(trials) - sum(map(len, due))):
             self.observer.note(f"{skipped} of {len(trials)} trials are there already and are kept")
         records, models_bytes = [], 0
         for group in due:

@@ -7,7 +7,9 @@ A package adds one with an entry point of the registry's group, such as::
     nerdctl = "my_package.nerdctl:NERDCTL"
 """
 
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -64,7 +66,8 @@ class Registry:
             )
         if name not in self._loaded:
             try:
-                self._loaded[name] = self._places[name].load()
+                with redirect_stdout(sys.stderr):  # a module may print: standard output is for results
+                    self._loaded[name] = self._places[name].load()
             except Exception as error:
                 raise RequestError(
                     f"the {self.what} {name!r} cannot be loaded: {type(error).__name__}: {error}",

@@ -479,6 +479,12 @@ def test_the_time_to_go_keeps_to_the_budget_while_no_block_was_timed(monkeypatch
     assert clock.left() == f", about {format_duration(999 * 10)} to go"
 
 
+def test_what_a_scenario_notes_reaches_the_terminal(tmp_path: Path) -> None:
+    printed = io.StringIO()
+    Outlook(Lines(printed), make_plan(blocks=1), Run(tmp_path)).note("train.py left a process")
+    assert printed.getvalue() == "train.py left a process\n"
+
+
 def test_only_a_run_can_be_continued(bench: Bench, machine: Machine, here: Path) -> None:
     refused(bench("run", "--continue", "nowhere"), "no run in nowhere")
     assert bench("run", *SMALL, *TWO).exit_code == 0

@@ -1,39 +1,39 @@
-"""Runs a command of the user's own as a child of the worker, and reads throughput and steps from what it prints.
+"""Runs a command of the user's own as a child of the worker, until it ends; what it leaves behind is ended.
 
-The child is in the target as the worker is, with its limits and environment. What it prints goes on to standard error,
-of which the host keeps the end; nothing of it is kept here but a few last lines and the numbers.
+The child is in the target as the worker is, with its limits and environment. The end of its output goes on to standard
+error, of which the host keeps no more.
 """
 
-import json
+import ctypes
+import fcntl
 import os
-import re
 import resource
+import select
 import signal
-import statistics
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from math import isfinite
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
-from typing import IO
 
-from worker.environment import collect
+from suite.errors import ending, signal_of
+from worker.environment import collect, number, read
 from worker.protocol import Events, JobError
+from worker.rates import NumberReader
 from worker.spec import CommandRequest
 from worker.surroundings import level, writable_copy
 
-LONGEST_LINE = 4096
-"""Characters of a line in which numbers are looked for; the rest of a longer one is passed over."""
-SEARCHED_WITHIN_S = 1.0
-"""A pattern that searches one such line for so long never ends for all practical purposes. Others take microseconds."""
-MOST_NUMBERS = 100_000
-"""As many as a training can have steps: the worker says them in one line, whose length is bounded."""
-LAST_LINES = 5
+GATHERED_S = 0.01
+"""After the first output the rest of a burst is awaited for so long: to wake for each line would cost the command."""
+PIPE_BYTES, CHUNK_BYTES, FORWARDED_BYTES = 1 << 20, 1 << 16, 1 << 14
+"""The pipe holds a burst; of what it held at once the end is forwarded."""
+LEAST_PAUSE_S, PAUSE_SHARE, SAMPLING_SHARE = 0.2, 0.2, 0.002
+"""The pause between samples of memory: this share of the time so far, or until samples take that share of a CPU."""
+ENDS_WITHIN_S = 0.2
+"""Helpers such as the resource tracker of multiprocessing end so soon after the command."""
+KILLED_WITHIN_S = 5.0
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def run(request: CommandRequest, events: Events) -> None:
@@ -43,31 +43,71 @@ def run(request: CommandRequest, events: Events) -> None:
     with writable_copy(request.directory, request.scratch) as copy:
         facts = {**collect(), "threads": request.threads}
         events.emit("environment", environment=facts, substitutes=substitutes)
-        status, used = _run(request, copy.directory, reader)
-        ended_s = time.monotonic()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        status, ended_s, left = _run(request, copy.directory, reader, memory := TreeMemory())
     if status:
-        raise JobError(f"the command {_ending(status)}{reader.said()}", kind="command", remedy=_remedy(status))
+        remedy = "give the targets more with --memory" if signal_of(status) == signal.SIGKILL else None
+        raise JobError(f"the command {ending(status)}{reader.printed_last()}", kind="command", remedy=remedy)
     throughput = reader.throughput()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     usage = {
-        "cpu_s": used.ru_utime + used.ru_stime,
-        "peak_memory_bytes": used.ru_maxrss * 1024,
-        "disk_read_bytes": used.ru_inblock * 512,
-        "disk_written_bytes": used.ru_oublock * 512,
-        "minor_faults": used.ru_minflt,
-        "major_faults": used.ru_majflt,
+        "cpu_s": used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime,
+        "peak_memory_bytes": max(memory.peak_bytes, used.ru_maxrss * 1024),
+        "disk_read_bytes": (used.ru_inblock - before.ru_inblock) * 512,
+        "disk_written_bytes": (used.ru_oublock - before.ru_oublock) * 512,
+        "minor_faults": used.ru_minflt - before.ru_minflt,
+        "major_faults": used.ru_majflt - before.ru_majflt,
     }
     metrics = {
         "cpu-time": {"value": usage["cpu_s"], "unit": "s", "better": "less"},
         "peak-memory": {"value": usage["peak_memory_bytes"] / 1e6, "unit": "MB", "better": "less"},
     }
-    counted = {"steps": reader.steps, "throughputs": reader.numbers or None}
-    details = {"exit_status": status, **counted, "working_directory": asdict(copy)}
+    notes = [f"processes that the command left behind, now ended: {left}"] if left else []
+    details = {
+        "exit_status": status,
+        "steps": reader.steps,
+        "throughputs": reader.numbers or None,
+        "throughputs_unread": reader.unread,
+        "processes_left": left,
+        "working_directory": asdict(copy),
+        "notes": [*notes, *reader.notes()],
+    }
     events.emit("metrics", t=ended_s, throughput=throughput, metrics=metrics, details=details)
     events.emit("done", usage=usage)
 
 
-def _run(request: CommandRequest, directory: str, reader: "NumberReader") -> tuple[int, resource.struct_rusage]:
-    """Return the exit status of the command, negative for a signal, and what it and its own children have used."""
+def _run(request: CommandRequest, directory: str, reader: NumberReader, memory: "TreeMemory") -> tuple[int, float, int]:
+    """Return the exit status, negative for a signal, the moment of the end, and how many processes were left."""
+    # Processes that lose their parent become children of this one, which can count and end them.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    child_ended, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    process = _start(request, directory)
+    assert process.stdout is not None  # noqa: S101 (opened as a pipe)
+    output = process.stdout.fileno()
+    os.set_blocking(output, False)
+    with suppress(OSError):
+        fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    watched = [child_ended, output]
+    try:
+        while process.returncode is None:
+            ready, _, _ = select.select(watched, [], [], memory.sample())
+            if child_ended in ready:
+                os.read(child_ended, CHUNK_BYTES)
+            if output in ready:
+                select.select([child_ended], [], [], GATHERED_S)
+                watched = [child_ended, output] if _read(output, reader) else [child_ended]
+            _reap(process)
+        ended_s = time.monotonic()
+    finally:
+        left = _end_all(process)
+    _read(output, reader)
+    reader.read(b"", ended=True)
+    return process.returncode, ended_s, left
+
+
+def _start(request: CommandRequest, directory: str) -> subprocess.Popen[bytes]:
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     programs = Path(sys.executable).parent  # where scripts find python if this is no image's
     variables |= {"HOME": str(Path(directory).parent), "PATH": f"{os.environ['PATH']}:{programs}"}
@@ -75,13 +115,11 @@ def _run(request: CommandRequest, directory: str, reader: "NumberReader") -> tup
     # The interpreter that has torch: an image may call it python3 alone.
     program = sys.executable if program in ("python", "python3") else program
     try:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [program, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
             env=variables,
             cwd=directory,
         )
@@ -91,114 +129,78 @@ def _run(request: CommandRequest, directory: str, reader: "NumberReader") -> tup
             kind="command",
             remedy="name a program of the image, or one of the directory given with --command-files",
         ) from error
-    assert process.stdout is not None  # noqa: S101 (opened as a pipe)
-    with process.stdout as output:
-        reader.read(output)
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, used
 
 
-@dataclass
-class NumberReader:
-    """Reads the numbers that the command prints. ``pattern`` is a regular expression, ``json``, or None for none."""
-
-    pattern: str | None
-    numbers: list[float] = field(default_factory=list)
-    steps: int | None = None
-    last: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
-
-    def read(self, output: IO[str]) -> None:
-        """Read to the end, line by line; progress bars end their lines by a carriage return. Raises JobError."""
-        begins = True
-        with _alarm():
-            for piece in iter(lambda: output.readline(LONGEST_LINE), ""):
-                sys.stderr.write(piece)
-                if begins and piece.strip():
-                    self.last.append(piece.strip()[:200])
-                    self._take(piece)
-                begins = piece.endswith("\n")
-        sys.stderr.flush()
-
-    def throughput(self) -> float | None:
-        """Return the median of what was printed. Raises JobError where nothing was, and something should have been."""
-        if self.pattern is None:
-            return None
-        if not self.numbers:
-            raise JobError(
-                f"the command has printed no throughput{self.said()}",
-                kind="command",
-                remedy="correct --throughput-pattern, or leave it out",
-            )
-        return statistics.median(self.numbers)
-
-    def said(self) -> str:
-        """Return what the command has printed last, as the end of a sentence."""
-        return f"; it printed last: {' | '.join(self.last)}" if self.last else "; it has printed nothing"
-
-    def _take(self, line: str) -> None:
-        found = self._found(line)
-        throughput, step = _number(found.get("throughput")), _number(found.get("step"))
-        if throughput and throughput > 0:
-            if len(self.numbers) == MOST_NUMBERS:
-                raise JobError(
-                    f"the command has printed more than {MOST_NUMBERS} throughputs",
-                    kind="command",
-                    remedy="print them less often, or let --throughput-pattern match fewer lines",
-                )
-            self.numbers.append(throughput)
-        if step is not None:
-            self.steps = max(int(step), self.steps or 0)
-
-    def _found(self, line: str) -> Mapping[str, object]:
-        if self.pattern is None:
-            return {}
-        if self.pattern == "json":
-            try:
-                found = json.loads(line)
-            except (ValueError, RecursionError):
-                return {}
-            return found if isinstance(found, dict) else {}
-        signal.setitimer(signal.ITIMER_REAL, SEARCHED_WITHIN_S)
-        try:
-            match = re.search(self.pattern, line)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        return match.groupdict() if match else {}
+def _read(output: int, reader: NumberReader) -> bool:
+    """Read what the pipe holds, and forward the end of it. Returns False if nobody can write any more."""
+    tail, chunk = b"", b"-"
+    with suppress(BlockingIOError):
+        for _ in range(PIPE_BYTES // CHUNK_BYTES + 1):
+            if not (chunk := os.read(output, CHUNK_BYTES)):
+                break
+            tail = (tail + chunk)[-FORWARDED_BYTES:]
+            reader.read(chunk)
+    sys.stderr.buffer.write(tail)
+    sys.stderr.buffer.flush()
+    return bool(chunk)
 
 
-@contextmanager
-def _alarm() -> Iterator[None]:
-    """Let the timer end a search that does not end by itself: the interpreter's matching looks for signals."""
+def _descendants() -> list[int]:
+    """Return the processes that come from this one and still run, by their parent or the session that it leads.
 
-    def refuse(_number: int, _frame: FrameType | None) -> None:
-        raise JobError(
-            f"--throughput-pattern searched one line for more than {SEARCHED_WITHIN_S:g} s",
-            kind="command",
-            remedy="write it without repetitions inside of repetitions, such as (a+)+",
-        )
-
-    before = signal.signal(signal.SIGALRM, refuse)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    gVisor knows no subreaper: there an orphan becomes a child of the first process.
+    """
+    above: dict[int, set[str]] = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        state, parent, _, session = (read(f"proc/{pid}/stat") or "Z 0 0 0").rpartition(")")[2].split()[:4]
+        if state not in ("Z", "X"):
+            above[int(pid)] = {parent, session}
+    tree = [os.getpid()]
+    for member in tree:
+        tree += [pid for pid, ids in above.items() if str(member) in ids and pid not in tree]
+    return tree[1:]
 
 
-def _number(found: object) -> float | None:
-    """Return a finite number; None for anything else. ``1,234.5`` is one."""
-    if isinstance(found, bool) or not isinstance(found, (int, float, str)):
-        return None
-    try:
-        number = float(found.replace(",", "") if isinstance(found, str) else found)
-    except (ValueError, OverflowError):
-        return None
-    return number if isfinite(number) else None
+def _reap(command: subprocess.Popen[bytes]) -> None:
+    """Reap the children that have ended, and keep the exit status of the command."""
+    with suppress(ChildProcessError):
+        while (child := os.waitpid(-1, os.WNOHANG))[0]:
+            if child[0] == command.pid:
+                command.returncode = os.waitstatus_to_exitcode(child[1])
 
 
-def _ending(status: int) -> str:
-    return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+def _end_all(command: subprocess.Popen[bytes]) -> int:
+    """End what the command has left behind. Returns how many processes did not end by themselves."""
+    begin_s, count = time.monotonic(), 0
+    while (left := _descendants()) and time.monotonic() - begin_s < KILLED_WITHIN_S:
+        if time.monotonic() - begin_s > ENDS_WITHIN_S:
+            count = count or len(left)
+            for pid in left:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+    _reap(command)
+    return count
 
 
-def _remedy(status: int) -> str | None:
-    return "give the targets more with --memory" if status == -signal.SIGKILL else None
+class TreeMemory:
+    """Samples the memory of all processes of the command together.
+
+    Pages that several share count once, as the kernel divides them. A control group would count the page cache, too,
+    and a guest has none.
+    """
+
+    def __init__(self) -> None:
+        self.peak_bytes = 0
+        self._begin_s = time.monotonic()
+        self._due_s = self._begin_s + LEAST_PAUSE_S
+
+    def sample(self) -> float:
+        """Take a sample if it is due. Returns the seconds until the next one."""
+        if (now_s := time.monotonic()) >= self._due_s:
+            begin_s, pids = time.thread_time(), _descendants()
+            kib = (number(f"proc/{pid}/smaps_rollup", "Pss") or number(f"proc/{pid}/status", "VmRSS") for pid in pids)
+            self.peak_bytes = max(self.peak_bytes, 1024 * sum(filter(None, kib)))
+            pause_s = (time.thread_time() - begin_s) / SAMPLING_SHARE
+            self._due_s = now_s + max(LEAST_PAUSE_S, min(pause_s, PAUSE_SHARE * (now_s - self._begin_s)))
+        return max(0.0, self._due_s - now_s)

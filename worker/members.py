@@ -11,6 +11,7 @@ import importlib.util
 import shutil
 import sys
 import tempfile
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -50,8 +51,10 @@ def load_member(key: str, place: object, plugin: Plugin | None, of: type[_Member
     if not attribute or not (is_plugin or module_name.startswith("worker.")):
         raise SpecError(f"{key} is {place!r}; it must be module:attribute, of the worker or of the plugin that is sent")
     try:
-        member = getattr(imported(plugin) if plugin and is_plugin else importlib.import_module(module_name), attribute)
-        member = member() if isinstance(member, type) and issubclass(member, of) else member
+        with redirect_stdout(sys.stderr):  # whatever it prints: standard output is for results
+            module = imported(plugin) if plugin and is_plugin else importlib.import_module(module_name)
+            member = getattr(module, attribute)
+            member = member() if isinstance(member, type) and issubclass(member, of) else member
     except Exception as error:
         raise SpecError(f"{key} {place} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(member, of):
@@ -71,5 +74,6 @@ def imported(plugin: Plugin) -> ModuleType:
         raise ImportError(f"{path} is not a Python module")
     module = importlib.util.module_from_spec(spec)
     sys.modules[plugin.module] = module  # dataclasses look their module up there
-    spec.loader.exec_module(module)
+    with redirect_stdout(sys.stderr):
+        spec.loader.exec_module(module)
     return module

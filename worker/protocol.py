@@ -5,6 +5,7 @@ The last line of a failed job is an ``error``, and its exit status is that of th
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,8 @@ BURST = "burst"
 """The line that gives a job that takes turns its next one. After the last, any line or the end of input ends it."""
 FAILED, REQUEST = 1, 2
 """Exit statuses: the job failed, and it was asked for wrongly."""
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
+"""Python's form of a byte that is no UTF-8, in names of files: no reader of JSON has to take it."""
 
 
 class Events:
@@ -41,7 +44,8 @@ class Events:
 
     def write(self, value: object) -> None:
         """Write any JSON value as one line."""
-        data = json.dumps(value, allow_nan=False).encode() + b"\n"
+        line = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        data = _HALF_PAIR.sub(lambda half: f"\\\\u{ord(half[0]):04x}", line).encode() + b"\n"
         with self._lock:
             while data:
                 data = data[os.write(self._fd, data) :]

@@ -20,7 +20,8 @@ class Outlook:
     """Wraps an observer: knows how many blocks the run is expected to have, and says how far it is."""
 
     def __init__(self, observer: Lines | Display, plan: Plan, store: Run) -> None:
-        self.phase, self.say, self.clock = observer.phase, observer.note, observer.clock
+        self.phase, self.clock, self.note = observer.phase, observer.clock, observer.note
+        self.say = self.note
         self.blocks = plan.blocks
         """The blocks that are expected in all."""
         self._observer, self._store, self._ratios = observer, store, plan.job.sharing is None
@@ -60,9 +61,6 @@ class Outlook:
     def trial_finished(self, record: TrialRecord) -> None:
         self.made.append(record)
         self._observer.trial_finished(record)
-
-    def note(self, text: str) -> None:
-        del text  # how many trials of a block are there already; ``begun`` has said it of the run
 
     @property
     def trials(self) -> int:

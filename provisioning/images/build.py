@@ -27,7 +27,10 @@ NEEDED_BYTES = 12 << 30
 NEEDED_BYTES_CUDA = 48 << 30
 SPACE_REMEDY = "remove older images (bench image prune), or set VIRTBENCH_HOME to a directory on another disk"
 # The parts of the suite that run inside: the worker and its attestation.
-INSIDE = ("suite/__init__.py", "suite/userland.py", "suite/untrusted/__init__.py", "suite/untrusted/grid.py", "worker")
+INSIDE = (
+    *("suite/__init__.py", "suite/errors.py", "suite/userland.py"),
+    *("suite/untrusted/__init__.py", "suite/untrusted/grid.py", "worker"),
+)
 Note = Callable[[str], None]
 
 

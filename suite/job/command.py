@@ -11,8 +11,8 @@ from suite.part import Part
 
 JSON = "json"
 """Stands in the place of a pattern where the command prints JSON objects, each on a line."""
-THROUGHPUT, STEP = "throughput", "step"
-"""The groups of a pattern, or the keys of the objects; a step is a number that counts up, and may be missing."""
+THROUGHPUT, SECONDS = "throughput", "seconds"
+"""The groups of a pattern, of which one is needed: a rate, or the time of a step. Objects have the first as a key."""
 UNIT = r"^[A-Za-z][A-Za-z0-9_.+-]{0,30}$"
 """The form of what a throughput counts."""
 LONGEST = 4000
@@ -58,17 +58,17 @@ def parse_command(text: str) -> tuple[str, ...]:
 
 
 def parse_pattern(text: str) -> None:
-    """Raise RequestError unless the text is ``json``, or a regular expression with a group for the throughput."""
+    """Raise RequestError unless the text is ``json``, or a regular expression with a group for rates or times."""
     if text == JSON:
         return
     _refuse_unprintable(text)
-    remedy = rf"write it as '(?P<{THROUGHPUT}>[0-9.]+) images/s', or {JSON}"
+    remedy = rf"write it as '(?P<{THROUGHPUT}>[0-9.]+) images/s', 'time (?P<{SECONDS}>[0-9.]+)ms', or {JSON}"
     try:
         groups = re.compile(text).groupindex
     except (re.error, OverflowError, RecursionError) as error:
         raise RequestError(f"{text!r} is no regular expression: {error}", remedy=remedy) from error
-    if THROUGHPUT not in groups:
-        raise RequestError(f"{text!r} has no group that is named {THROUGHPUT}", remedy=remedy)
+    if not groups.keys() & {THROUGHPUT, SECONDS}:
+        raise RequestError(f"{text!r} has no group that is named {THROUGHPUT} or {SECONDS}", remedy=remedy)
 
 
 def _refuse_unprintable(text: str) -> None:

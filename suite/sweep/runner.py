@@ -115,7 +115,7 @@ class _SweepObserver:
     """
 
     def __init__(self, observer: Observer, directory: SweepDirectory, total: int, made: list[TrialRecord]) -> None:
-        self.phase = observer.phase
+        self.phase, self.note = observer.phase, observer.note
         self._observer, self._directory, self._made = observer, directory, made
         self._number, self._total = 0, total
         self.lock: Lock | None = None
@@ -138,6 +138,3 @@ class _SweepObserver:
         if self.lock:  # whoever looks now sees that it is done
             self.lock.update(cell=None, trial=None, target=None)
         self._observer.trial_finished(record)
-
-    def note(self, text: str) -> None:
-        del text  # how many trials of a block are there already, for each block of each cell

@@ -143,13 +143,16 @@ class ScriptedNode(HereNode):
 
 @dataclass
 class RecordingObserver:
-    """Keeps the phases it was told, with the time."""
+    """Keeps the phases and the notes."""
 
     phases: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def trial_started(self, trial: Trial, number: int, of: int) -> None: ...
     def trial_finished(self, record: TrialRecord) -> None: ...
-    def note(self, text: str) -> None: ...
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
     def phase(self, name: str, detail: str = "") -> None:
         self.phases.append((name, detail))

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,7 +18,8 @@ from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement
 from suite.job.command import CommandJob
 from suite.plan import Trial
-from tests.scenarios.conftest import HereNode
+from suite.request.request import RunRequest
+from tests.scenarios.conftest import REPOSITORY, HereNode
 
 Run = Callable[..., Measurement]
 
@@ -65,7 +68,7 @@ def test_the_throughput_is_the_median_of_what_a_pattern_finds_and_the_step_its_l
 
 
 def test_of_lines_that_are_json_objects_the_keys_are_read_from_both_outputs(run: Run) -> None:
-    said = ['{"throughput": 5, "step": 1}', '{"throughput": "x"}', "[1]", '{"throughput": NaN}', '{"throughput": true}']
+    said = ['{"throughput": 5, "step": 1}', '{"other": "x"}', "[1]", '{"throughput": null}', "{}"]
     progress = '50 %\r{"throughput": 7}'
     program = f"import sys; print({chr(10).join(said)!r}, flush=True); sys.stderr.write({progress!r})"
     measured = run(program, throughput="json")
@@ -87,6 +90,104 @@ print(sys.stdin.read() or "nothing to read")
     run(program, "python", "train.py", *words)
     said: dict[str, Any] = json.loads((tmp_path.parent / "said").read_text())
     return said
+
+
+RATE = "(?P<throughput>[0-9.,]+)"
+
+
+def test_a_progress_bar_and_times_of_steps_give_rates(run: Run) -> None:
+    bars = ["?it/s", "1.60s/it", "1.05it/s", "1.70s/it", "1.65s/it", "1.02it/s", "1.75s/it"]
+    measured = run(f"import sys; [sys.stderr.write(chr(13) + bar) for bar in {bars!r}]", throughput=f"{RATE}it/s")
+    assert measured.throughput_per_s == pytest.approx((1 / 1.60 + 1 / 1.65) / 2)
+    measured = run("print('iter 1: loss 4.1, time 20.00ms')", throughput="time (?P<seconds>[0-9.]+)")
+    assert measured.throughput_per_s == pytest.approx(50)
+
+
+def test_a_pattern_of_times_counts_steps_unless_a_unit_is_given() -> None:
+    def unit(pattern: str, **more: str) -> str:
+        words = {"scenario": "command", "command": "python train.py", "throughput_pattern": pattern, **more}
+        request = RunRequest.of(words)
+        return Command.of(request).unit(request, "train.py")
+
+    assert unit("time (?P<seconds>[0-9.]+)ms") == "steps"
+    assert unit("time (?P<seconds>[0-9.]+)ms", unit="epochs") == "epochs"
+    assert unit("(?P<throughput>[0-9.]+) images/s") == "samples"
+
+
+def test_rates_that_cannot_be_read_fail_the_trial_or_are_named(run: Run, observer: Any) -> None:
+    message = "1 of {} printed throughputs cannot be read, such as in: 1,234 rows"
+    program = "[print('5 rows') for _ in range({})]; print('1,234 rows')"
+    error = failure(run, program.format(18), throughput=f"{RATE} rows")
+    assert (error.kind, error.message) == ("command", message.format(19))
+    measured = run(program.format(19), throughput=f"{RATE} rows")
+    assert (len(measured.details["throughputs"]), measured.details["throughputs_unread"]) == (19, 1)
+    assert observer.notes[-1].endswith(message.format(20))
+
+
+LEAVES = """
+import subprocess, sys, time
+left = subprocess.Popen([sys.executable, "-c", "import time; print('child', flush=True); time.sleep(600)"], **OPTIONS)
+open(PLACE, "w").write(str(left.pid))
+time.sleep(1)
+print("100 images/s", flush=True)
+"""
+
+
+@pytest.mark.parametrize("options", ["{}", "{'start_new_session': True, 'stdout': subprocess.DEVNULL}"])
+def test_the_trial_ends_with_its_process_and_ends_and_counts_what_that_has_left(
+    options: str, run: Run, observer: Any, tmp_path: Path
+) -> None:
+    place = tmp_path.parent / "left"
+    measured = run(LEAVES.replace("OPTIONS", options).replace("PLACE", repr(str(place))), throughput=f"{RATE} images/s")
+    assert measured.timeline is not None
+    assert 1 < (measured.timeline.measured_s or 0) < 2
+    assert measured.elapsed_s < 5
+    assert (measured.throughput_per_s, measured.details["processes_left"]) == (100, 1)
+    assert any(note.endswith("processes that the command left behind, now ended: 1") for note in observer.notes)
+    assert not Path("/proc", place.read_text(), "stat").exists()
+
+
+def test_orphans_are_found_by_their_session_where_no_subreaper_is_known() -> None:
+    program = """
+import subprocess, sys, time
+from worker.command import _descendants, _end_all
+parent = subprocess.Popen([sys.executable, "-c", "import subprocess; subprocess.Popen(['sleep', '600'])"])
+parent.wait()
+print(len(_descendants()), _end_all(parent), len(_descendants()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=REPOSITORY,
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "1 1 0\n"
+
+
+def test_helpers_that_end_by_themselves_are_not_counted_as_left(run: Run) -> None:
+    program = "import time\nfrom multiprocessing.shared_memory import SharedMemory\n"
+    program += "used = SharedMemory(create=True, size=9)\ntime.sleep(1)\nused.unlink()"
+    assert run(program).details["processes_left"] == 0
+
+
+def test_the_peak_of_memory_is_that_of_all_processes_together(run: Run) -> None:
+    program = """
+import multiprocessing, time
+shared = bytearray(b"x") * (100 << 20)
+def hold():
+    held = bytearray(b"x") * (100 << 20)
+    time.sleep(1.5)
+children = [multiprocessing.get_context("fork").Process(target=hold) for _ in range(3)]
+[child.start() for child in children]
+[child.join() for child in children]
+"""
+    assert 400 < measured_mb(run(program)) < 520
+
+
+def measured_mb(measured: Measurement) -> float:
+    return measured.metrics["peak-memory"].value
 
 
 def test_the_command_has_the_jobs_environment_and_no_shell(run: Run, tmp_path: Path) -> None:
@@ -154,6 +255,8 @@ def test_whatever_cannot_be_levelled_is_a_substitute(run: Run) -> None:
         ("print('epoch 1'); raise SystemExit(3)", "the command ended with exit status 3; it printed last: epoch 1"),
         ("raise SystemExit(3)", "the command ended with exit status 3; it has printed nothing"),
         ("import os; os.kill(os.getpid(), 9)", "the command was ended by SIGKILL"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGRTMIN + 3)", "the command was ended by SIGRTMIN+3"),
+        ("raise SystemExit(137)", "the command was ended by SIGKILL"),
         ("nothing + 1", "NameError: name 'nothing' is not defined"),
     ],
 )
@@ -161,6 +264,7 @@ def test_a_command_that_fails_is_told_with_what_it_printed_last(program: str, me
     error = failure(run, program)
     assert message in error.message
     assert error.kind == "command"
+    assert (error.remedy == "give the targets more with --memory") == ("SIGKILL" in message)
 
 
 def test_the_end_of_its_output_is_in_the_failure(run: Run) -> None:
@@ -184,8 +288,3 @@ def test_a_program_that_is_not_there_is_told(run: Run) -> None:
 def test_a_pattern_that_does_not_come_to_its_end_ends_the_trial(run: Run) -> None:
     error = failure(run, "print('a' * 60)", throughput="(a+)+(?P<throughput>b)")
     assert error.message == "--throughput-pattern searched one line for more than 1 s"
-
-
-def test_endless_lines_take_no_memory_and_no_time(run: Run) -> None:
-    measured = run("print('x ' * (8 << 20) + '5 rows'); print('3 rows')", throughput=r"(?P<throughput>\d+) rows")
-    assert measured.details["throughputs"] == [3]

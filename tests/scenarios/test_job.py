@@ -308,6 +308,13 @@ def test_a_bad_exit_status_after_the_last_line_is_a_failure(trial: Trial, observ
     assert failure(trial, scripted(*STORY, status=-11), observer).kind == "killed"
 
 
+def test_a_module_that_did_not_travel_has_a_remedy(trial: Trial, observer: Any, scripted: Scripted) -> None:
+    missing = "ModuleNotFoundError: No module named 'helper' (my_model.py, line 9, in build)"
+    error = failure(trial, scripted(*STORY[:2], event("error", 101.0, kind="import", message=missing)), observer)
+    assert (error.message, error.kind) == (missing, "import")
+    assert "put modules of yours into the file" in str(error.remedy)
+
+
 def test_a_timeout_says_in_which_phase_the_worker_was(trial: Trial, observer: Any, scripted: Scripted) -> None:
     error = failure(trial, scripted(*STORY[:7], None), observer)
     assert error.kind == "timeout"

@@ -142,6 +142,19 @@ def test_a_plain_script_is_not_executed_before_it_is_refused(write: Write, tmp_p
     assert "--scenario command --command 'python train.py'" in str(told.value.remedy)
 
 
+def test_a_module_beside_the_file_does_not_travel(write: Write) -> None:
+    write("thing = 1", "helper.py")
+    with pytest.raises(RequestError, match="No module named 'helper'") as refused:
+        adopt(str(write(f"from helper import thing\n{TOY}")))
+    assert "helper does not travel: only my_model.py is sent" in str(refused.value.remedy)
+    assert "--scenario command with --command-files" in str(refused.value.remedy)
+
+
+def test_what_a_file_prints_is_kept_out_of_standard_output(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    adopt(str(write(f"print('loading my model')\n{TOY}", "prints.py")))
+    assert capsys.readouterr() == ("", "loading my model\n")
+
+
 def test_a_file_that_is_not_there_or_no_text_is_refused(write: Write, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"cannot read the workload .*none\.py: No such file"):
         adopt(str(tmp_path / "none.py"))

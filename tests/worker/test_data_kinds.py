@@ -1,5 +1,6 @@
 """Kinds of data sets: what is damaged is refused with a remedy, and nothing that a file asks for is called."""
 
+import gzip
 import os
 import pickle
 import struct
@@ -77,7 +78,8 @@ def idx(*numbers: int) -> bytes:
         ("mnist", TRAIN, cut(0.9), "which tells of 4704"),
         ("mnist", TRAIN, content(idx(0x803, 0, 28, 28)), "0 bytes follow"),
         ("mnist", TRAIN, content(idx(0x803, 6, 32, 32) + bytes(6 * 1024)), "N x 28 x 28"),
-        ("mnist", TRAIN, content(b"\x1f\x8b" + bytes(50)), "gunzip"),
+        ("mnist", TRAIN, content(b"\x1f\x8b" + bytes(50)), "cannot be unpacked (gunzip)"),
+        ("mnist", TRAIN, content(gzip.compress(bytes(99))[:-9]), "cannot be unpacked (gunzip)"),
         ("mnist", LABELS, content(idx(0x801, 5) + bytes(5)), "6 images, 5 labels"),
         ("mnist", LABELS, content(idx(0x801, 6) + b"\x0a" * 6), "labels up to 10"),
         ("mnist", "MNIST/raw/t10k-images-idx3-ubyte", cut(0.5), "which tells of"),
@@ -176,6 +178,32 @@ def test_a_kind_tells_the_shape_of_its_images(originals: Path) -> None:
         assert isinstance(pixels, np.ndarray)
         declared = DATA_KINDS.get(kind)
         assert pixels.shape == (declared.image_px, declared.image_px, declared.channels)
+
+
+@pytest.mark.parametrize("rename", [lambda name: name.replace("-idx", ".idx"), lambda name: f"{name}.gz"])
+def test_files_of_mnist_are_read_under_their_other_names_and_packed(
+    rename: Callable[[str], str], originals: Path, tmp_path: Path
+) -> None:
+    place = copy_of(originals, "mnist", tmp_path)
+    whole = DATA_KINDS.get("mnist").open(place, 1)
+    for path in list((place / TRAIN).parent.iterdir()):
+        other = path.rename(path.with_name(rename(path.name)))
+        if other.suffix == ".gz":
+            write(other, gzip.compress(other.read_bytes()))
+    read = DATA_KINDS.get("mnist").open(place, 1)
+    assert (read.labels.tolist(), read.pixels.tolist()) == (whole.labels.tolist(), whole.pixels.tolist())
+
+
+def test_frames_are_taken_in_the_order_of_their_numbers(originals: Path, tmp_path: Path) -> None:
+    place = copy_of(originals, "frames", tmp_path)
+    for path in list((place / FRAME).iterdir()):
+        path.unlink()
+    for number in range(1, 21):
+        (place / FRAME / f"frame{number}.jpg").write_bytes(b"x")
+    frames = DATA_KINDS.get("frames").open(place, 5)
+    assert [frames.name(index).rpartition("/")[2] for index in range(4)] == [f"frame{n}.jpg" for n in (1, 6, 11, 16)]
+    frames = DATA_KINDS.get("frames").open(originals / "frames", 1)
+    assert [frames.name(index) for index in range(6)] == sorted(frames.name(index) for index in range(6))
 
 
 def test_what_lies_beside_the_frames_is_none(originals: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
+from PIL import Image
 
 from suite.registries import DATA_KINDS
+from suite.untrusted.parse import parse_object
 from tests.scenarios.pictures import damage, encoded, folder, picture
 from worker.data.batches import LoaderUse, together, watching_loaders
 from worker.data.decode import DEVIATION, MEAN, CpuNormaliser, CudaNormaliser, scale_of
 from worker.data.loader import Loader, check_size, open_images, workers_of
 from worker.data.sets import Order
-from worker.protocol import JobError
+from worker.protocol import Events, JobError
 from worker.spec import Data, Spec, parse_spec
 from worker.training.build import opened_batches
 from worker.training.device import Numerics, import_torchvision
@@ -124,7 +127,7 @@ def test_a_batch_stays_until_the_next_one_is_taken(parsed: Spec, tmp_path: Path)
         for _ in range(12):
             images, labels = loader.next()
             before = images.clone(), labels.clone()
-            loader._tally.use("", 0, 0, str)
+            loader._tally.use(0, 0, str)
             assert torch.equal(images, before[0])
             assert torch.equal(labels, before[1])
 
@@ -175,6 +178,36 @@ def test_a_set_without_one_good_image_fails_and_names_files(workers: int, parsed
     assert raised.value.kind == "data"
     assert sum(name in str(raised.value) for name in names) == 5
     assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize(("kinds", "decoders"), [(["PNG"], "pillow"), (["JPEG", "PNG"], "simplejpeg and pillow")])
+def test_the_record_names_the_libraries_that_decoded(
+    kinds: list[str], decoders: str, parsed: Spec, tmp_path: Path
+) -> None:
+    for number in range(8):
+        path = tmp_path / f"c{number % 2}" / f"{number}.{kinds[number % len(kinds)].lower()}"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (20, 20)).save(path, kinds[number % len(kinds)])
+    with opened(replace(parsed, batch=8), data(tmp_path, 2)) as loader:
+        loader.next()
+        use = loader.close()
+    assert use.decoder == decoders
+    assert together([use, use]).decoder == decoders
+
+
+def test_a_damaged_image_whose_name_is_no_utf_8_is_named_to_the_host(parsed: Spec, tmp_path: Path) -> None:
+    folder(tmp_path, 8)
+    damaged = tmp_path / damage(tmp_path, 3)
+    damaged.rename(os.fsdecode(os.fsencode(damaged.parent) + b"/B\xe4r.jpg"))
+    with opened(replace(parsed, batch=8), data(tmp_path)) as loader:
+        loader.next()
+        use = loader.close()
+    assert use.damaged_files == [f"{damaged.parent.name}/B\udce4r.jpg"]
+    reading, writing = os.pipe()
+    Events(writing).emit("done", data_use=asdict(use), other="\\udce4 \U0001f43b")
+    said = parse_object(os.read(reading, 1 << 16))
+    assert said["data_use"]["damaged_files"] == [f"{damaged.parent.name}/B\\udce4r.jpg"]
+    assert said["other"] == "\\udce4 \U0001f43b"
 
 
 def use(images: int, damaged: int, *files: str) -> LoaderUse:

@@ -114,6 +114,22 @@ def test_an_error_in_a_workload_names_file_line_and_step_and_folds_what_is_not_t
     assert "\n  worker/training/measure.py:" in others
 
 
+def test_a_network_that_returns_no_tensor_is_named_by_the_line_of_its_forward(spec: dict[str, Any]) -> None:
+    network = """
+        class Both(nn.Linear):
+            def forward(self, tokens):
+                return tokens, None
+
+        return Both(4, 9)"""
+    head, _, rest = TOKENS.replace(
+        "        return nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))", network[1:]
+    ).partition("    def loss")
+    source = head + rest[rest.index("TOKENS = ") :]
+    line = 1 + source.splitlines().index("            def forward(self, tokens):")
+    _, events, _ = worker(json.dumps({**spec, **own_workload(source, batch=16)}))
+    assert f"TypeError: forward (tokens.py, line {line}) returns a tuple: return a tensor" in events[-1]["message"]
+
+
 def test_the_phases_of_a_step_make_up_the_whole(spec: dict[str, Any]) -> None:
     _, events, _ = worker(json.dumps({**spec, "devices": 2, "parallel": "parameter-cpu"}))
     steps = Steps.model_validate(events[-2]["steps"])
@@ -249,7 +265,7 @@ def test_what_a_library_prints_does_not_reach_the_protocol() -> None:
 
 
 def test_the_worker_imports_nothing_that_the_image_lacks() -> None:
-    ours = {"worker", "suite", "suite.userland"}
+    ours = {"worker", "suite", "suite.errors", "suite.userland"}
     allowed = {
         *ours,
         "torch",

@@ -19,7 +19,9 @@ from worker.workloads.workload import Workload
 NAMED = 5
 """The most damaged files that are named."""
 _MOST_DAMAGED_SHARE, _FEW_DAMAGED = 0.01, 3
-_IMAGES, _BYTES, _DAMAGED, _STOPPED, _FIRST = range(5)
+DECODERS = ("simplejpeg", "pillow", "none")
+_IMAGES, _BYTES, _DAMAGED, _STOPPED, _DECODED = range(5)
+_FIRST = _DECODED + len(DECODERS)
 Batch = tuple[torch.Tensor, torch.Tensor]
 SEED_STRIDE = 1_000_003
 """Between the seeds of devices and of workers, which draw from generators of their own: those of trials are closer."""
@@ -30,6 +32,7 @@ class LoaderUse:
     """The fields of ``records.DataUse`` that a job measures."""
 
     decoder: str
+    """The libraries that decoded the images: of ``auto`` the second takes what the first refuses."""
     loader_workers: int
     images_read: int
     bytes_read: int
@@ -54,6 +57,9 @@ class Tally:
         self._rows[process, _IMAGES] += 1
         self._rows[process, _BYTES] += size_bytes
 
+    def decoded(self, process: int, decoder: str) -> None:
+        self._rows[process, _DECODED + DECODERS.index(decoder)] += 1
+
     def damaged(self, process: int, index: int) -> None:
         row = self._rows[process]
         row[_DAMAGED] += 1
@@ -68,10 +74,12 @@ class Tally:
     def stopped(self, process: int) -> bool:
         return bool(self._rows[process, _STOPPED])
 
-    def use(self, decoder: str, loader_workers: int, loaded_bytes: int, name: Callable[[int], str]) -> LoaderUse:
+    def use(self, loader_workers: int, loaded_bytes: int, name: Callable[[int], str]) -> LoaderUse:
         """Return what was read so far. ``loaded_bytes`` were read before; ``name`` gives the file of an image."""
         images, size_bytes, damaged = (int(self._rows[:, column].sum()) for column in (_IMAGES, _BYTES, _DAMAGED))
         first = sorted({int(index) for index in self._rows[:, _FIRST:].flat if index >= 0})[:NAMED]
+        counts = self._rows[:, _DECODED:_FIRST].sum(0)
+        decoder = " and ".join(name for name, count in zip(DECODERS, counts, strict=True) if count) or DECODERS[-1]
         return LoaderUse(
             decoder, loader_workers, images, loaded_bytes + size_bytes, damaged, [name(each) for each in first]
         )
@@ -84,7 +92,7 @@ def together(uses: Sequence[LoaderUse]) -> LoaderUse:
     if damaged > _FEW_DAMAGED and damaged > _MOST_DAMAGED_SHARE * images:
         raise too_damaged(damaged, images, files)
     return LoaderUse(
-        decoder=uses[0].decoder,
+        decoder=" and ".join(name for name in DECODERS if any(name in use.decoder for use in uses)),
         loader_workers=sum(use.loader_workers for use in uses),
         images_read=images,
         bytes_read=sum(use.bytes_read for use in uses),

@@ -113,30 +113,31 @@ class Decoder:
         self._falls_back = name == "auto"
         self._buffer = np.empty(_KEPT_BYTES, np.uint8)  # a fresh one for each image would be faulted in each time
         self._turbo: Any = None
-        self.name = "pillow"
         if name != "pillow":
             import simplejpeg
 
-            self._turbo, self.name = simplejpeg, "simplejpeg"
+            self._turbo = simplejpeg
 
-    def crop(self, data: Pixels | bytes, seed: int, into: torch.Tensor) -> None:
+    def crop(self, data: Pixels | bytes, seed: int, into: torch.Tensor) -> str:
         """Put a square of an image into a tensor. What is drawn depends on the seed and the image's size alone.
 
-        Raises DecodeError.
+        Returns the name of the library that decoded it. Raises DecodeError.
         """
-        resize(*self._decoded(data, seed), into)
+        name, pixels, crop = self._decoded(data, seed)
+        resize(pixels, crop, into)
+        return name
 
-    def _decoded(self, data: Pixels | bytes, seed: int) -> tuple[Pixels, Crop]:
+    def _decoded(self, data: Pixels | bytes, seed: int) -> tuple[str, Pixels, Crop]:
         if isinstance(data, np.ndarray):
-            return data, self._crop_of(data.shape[1], data.shape[0], seed)
+            return "none", data, self._crop_of(data.shape[1], data.shape[0], seed)
         if self._turbo:
             try:
-                return self._by_turbo(data, seed)
+                return "simplejpeg", *self._by_turbo(data, seed)
             except ValueError as error:  # no JPEG, of another colour space, or damaged
                 if not self._falls_back:
                     raise DecodeError(str(error)) from error
         try:
-            return self._by_pillow(data, seed)
+            return "pillow", *self._by_pillow(data, seed)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise DecodeError(str(error)) from error
 

@@ -104,7 +104,7 @@ class Filler(Dataset[int]):
             try:
                 data = self._images.read(index)
                 self._tally.read(process, len(data) if isinstance(data, bytes) else 0)
-                self._decoder.crop(data, seed, into)
+                self._tally.decoded(process, self._decoder.crop(data, seed, into))
             except (OSError, DecodeError):
                 self._tally.damaged(process, index)
             else:
@@ -128,7 +128,6 @@ class Loader:
         places = self._workers * PREFETCH + 1
         self._tally = Tally(max(1, self._workers))
         decoder = Decoder(data.decoder, spec.shape.px, data.crop)
-        self._decoder = decoder.name if images.encoded else "none"
         filler = Filler(spec, images, decoder, part, self._tally, places)
         self._pixels, self._labels, self._checksums = filler.pixels, filler.labels, filler.checksums
         self._taken = hashlib.sha256()
@@ -181,7 +180,7 @@ class Loader:
             end()
         if self._on_cpu:
             self._on_cpu.close()
-        return self._tally.use(self._decoder, self._workers, self._set.loaded_bytes, self._set.name)
+        return self._tally.use(self._workers, self._set.loaded_bytes, self._set.name)
 
 
 def check_size(images: ImageSet, spec: Spec) -> None:

@@ -185,7 +185,13 @@ class Workload:
         """Return the loss of one batch, of which the step takes the gradients."""
         import torch
 
-        return torch.nn.functional.cross_entropy(network(images), labels)
+        output = network(images)
+        if not isinstance(output, torch.Tensor):
+            model: Any = getattr(network, "module", network)
+            code = type(model).forward.__code__
+            where = f"{code.co_filename.rpartition('/')[2]}, line {code.co_firstlineno}"
+            raise TypeError(f"forward ({where}) returns a {type(output).__name__}: return a tensor, or declare a loss")
+        return torch.nn.functional.cross_entropy(output, labels)
 
     def step(self, training: "Training", images: "torch.Tensor", labels: "torch.Tensor") -> "Losses":
         """Train on one batch. Returns what ``losses`` names, on the device: nothing here waits for it."""

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from suite.interfaces import Measurement, Observer
 from suite.loop import Loop
+from suite.plan import Trial
 from suite.records.environment import Environment
 from suite.records.record import TrialRecord
 from suite.results.store import clear_stop, request_stop
@@ -67,6 +69,18 @@ def test_what_is_there_already_is_told_and_kept(runner: Callable[..., Runner], o
     made.run(range(3))
     assert observer.told[0] == "4 of 12 trials are there already and are kept"
     assert {record.block for record in made.made} == {1, 2}
+
+
+def test_what_a_scenario_notes_is_passed_on(
+    runner: Callable[..., Runner], scenario: FakeScenario, observer: FakeObserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noting(trial: Trial, instances: Any, told: Observer, account: Any) -> Measurement:
+        told.note(f"a note on {trial.target}")
+        return type(scenario).measure(scenario, trial, instances, told, account)
+
+    monkeypatch.setattr(scenario, "measure", noting)
+    runner().run([0])
+    assert "a note on container" in observer.told
 
 
 def test_what_fails_is_tried_again_at_the_end_of_its_block(

@@ -1,7 +1,7 @@
 """Frames of UCF101 (Soomro et al. 2012), extracted from its videos, with its official lists.
 
 The lists and the folders are where its two archives put them; the frames of ``UCF-101/CLASS/VIDEO.avi`` lie in
-``UCF-101/CLASS/VIDEO/``, in the order of their names.
+``UCF-101/CLASS/VIDEO/``, in the order of the numbers in their names.
 """
 
 import os
@@ -25,6 +25,7 @@ _CLASSES = 101
 _GROUPS = {"train": range(8, 26), "test": range(1, 8)}
 """The groups of videos that the first of UCF101's splits trains on, and tests with."""
 _LINE = re.compile(r"([^/.\s][^/\s]*/[^/.\s][^/\s]*)\.avi (\d{1,4})")
+_NUMBERS = re.compile(rb"(\d+)")
 _REMEDY = f"name the directory that holds {LIST} and, for each of its videos, the frames in {VIDEOS}/CLASS/VIDEO/*.jpg"
 
 
@@ -92,11 +93,15 @@ def _videos(path: Path) -> list[tuple[str, int]]:
 
 
 def _frames(video: Path) -> list[bytes]:
+    """Return the frames of a video in the order of their numbers, which may lack leading zeros."""
     if not video.is_dir():
         return []
     suffixes = tuple(map(str.encode, IMAGE_SUFFIXES))
-    frames = os.listdir(os.fsencode(video))
-    return sorted(frame for frame in frames if frame.lower().endswith(suffixes) and not frame.startswith(b"."))
+    frames = [name for name in os.listdir(os.fsencode(video)) if name.lower().endswith(suffixes)]
+    visible = (frame for frame in frames if not frame.startswith(b"."))
+    return sorted(
+        visible, key=lambda name: [part.zfill(20) if part.isdigit() else part for part in _NUMBERS.split(name)]
+    )
 
 
 def _generated_video(part: str, number: int) -> str:

@@ -1,7 +1,10 @@
-"""MNIST (LeCun, Cortes and Burges), in its four idx files, where torchvision keeps them."""
+"""MNIST (LeCun, Cortes and Burges), in its four idx files, where torchvision keeps them, packed or not."""
 
+import gzip
+import io
 import math
 import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from worker.data.kinds.kind import DataKind, DataSetError, DrawnSet, held_out, read_bounded
+from worker.data.kinds.kind import MOST_BYTES, DataKind, DataSetError, DrawnSet, held_out, read_bounded
 from worker.data.sets import PixelSet
 
 PLACE = "MNIST/raw"
@@ -22,7 +25,8 @@ _STROKES = (
 """The corners of the digits 0 to 9, as columns and rows of a grid of 3 x 5."""
 _FINER = 4
 """Of the canvas on which a digit is drawn, against the jags of its edges."""
-_REMEDY = "put the four files, unpacked (gunzip), into MNIST/raw below the directory that you name"
+_GZIP = b"\x1f\x8b"
+_REMEDY = "put the four files, packed or unpacked (gunzip), into MNIST/raw below the directory that you name"
 
 
 def idx_header(shape: tuple[int, ...]) -> bytes:
@@ -31,10 +35,21 @@ def idx_header(shape: tuple[int, ...]) -> bytes:
 
 
 def read_idx(path: Path, *sides: int) -> np.ndarray[Any, Any]:
-    """Return the bytes of an idx file of elements with ``sides``. Raises DataSetError where it is something else."""
+    """Return the bytes of an idx file of elements with ``sides``. Raises DataSetError where it is something else.
+
+    The file may have a dot in place of the last dash but one, in other archives, and be packed.
+    """
+    dotted = path.with_name(path.name.replace("-idx", ".idx"))
+    names = [file.with_name(file.name + suffix) for suffix in ("", ".gz") for file in (path, dotted)]
+    path = next(filter(Path.is_file, names), path)
     if not path.is_file():
         raise DataSetError(f"there is no {path}", remedy=_REMEDY)
     content = read_bounded(path, _REMEDY)
+    if content.startswith(_GZIP):
+        try:
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MOST_BYTES)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataSetError(f"{path} cannot be unpacked (gunzip): {error}", remedy=_REMEDY) from error
     count = struct.unpack(">I", content[4:8])[0] if len(content) >= 8 else 0
     header = idx_header((count, *sides))
     if not content.startswith(header):

@@ -1,0 +1,212 @@
+"""Reads rates and steps from the lines that a command prints.
+
+A match whose number cannot be read, or may mean two numbers, is counted and never guessed.
+"""
+
+import json
+import re
+import signal
+import statistics
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from decimal import Decimal
+from math import isfinite
+from types import FrameType
+
+from worker.protocol import JobError
+
+LONGEST_LINE_BYTES = 1 << 20
+"""A longer line is read as several."""
+SEARCHED, SHARED = 4096, 256
+"""The characters that a pattern searches at once, and those that two such pieces of a long line share."""
+SEARCHED_WITHIN_S = 1.0
+"""A pattern that searches one line for so long never ends for all practical purposes. Others take microseconds."""
+MOST_NUMBERS = 100_000
+"""Beyond these every second number is dropped: the worker writes them in one line, whose length is bounded."""
+UNREAD_ONE_IN = 20
+"""More matches that cannot be read fail the trial: they may be the slow steps."""
+LAST_LINES = 5
+_UNITS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3}
+_TIME = "(?P<time>[num\N{MICRO SIGN}]?s|secs?|seconds?)"
+_QUANTITY = re.compile(
+    r"(?P<number>[-+]?(?:\d{1,3}(?:,\d{3})+\.\d+|\d{1,3}(?:,\d{3}){2,}|\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
+    rf"(?!\d|[.,'_:]\d)(?:(?P<scale>[kKMG])(?![A-Za-z])|\s?{_TIME}(?![A-Za-z])(?P<per>\s?/\s?[A-Za-z])?)?"
+)
+"""A number with one possible meaning, and its unit: 1,234.5 is one, 1,234 and 1.234,5 are not."""
+_SHORT = re.compile(
+    r"(?P<number>\d(?<![\w.,'].)\d*(?:\.\d+)?)"
+    rf"(?:(?P<scale>[kKMG])(?!\d|i?[Bb])|(?P<space>[ \t]?){_TIME}/(?P<counted>[A-Za-z]+))"
+)
+"""A rate as progress bars shorten it: 1.2kimg/s, and below one per second 1.60s/it."""
+_KEY = re.compile(r"""["']throughput["']\s*:\s*["']?[-+.\d]""")
+"""Not the key alone: a warning shows the line of the program that prints it."""
+
+
+@dataclass
+class NumberReader:
+    """Reads the numbers that a command prints. ``pattern`` is a regular expression, ``json``, or None for none."""
+
+    pattern: str | None
+    numbers: list[float] = field(default_factory=list)
+    every: int = 1
+    """Which of the ``rates`` that were read are kept in ``numbers``: every such one."""
+    rates: int = 0
+    unread: int = 0
+    unread_line: str = ""
+    steps: int | None = None
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
+    _pending: bytes = b""
+
+    def read(self, output: bytes, *, ended: bool = False) -> None:
+        """Read further output by lines; progress bars end theirs by a carriage return. Raises JobError."""
+        whole, _, self._pending = (self._pending + output.replace(b"\r", b"\n")).rpartition(b"\n")
+        if ended or len(self._pending) > LONGEST_LINE_BYTES:
+            whole, self._pending = b"\n".join((whole, self._pending)), b""
+        text = whole.decode(errors="replace")
+        lines = text.split("\n")
+        self.last.extend(line.strip()[:200] for line in [*filter(str.strip, lines)][-LAST_LINES:])
+        if self.pattern is None:
+            return
+        before = signal.signal(signal.SIGALRM, _refuse)  # the interpreter's matching looks for signals
+        try:
+            for line, plain in zip(lines, _SHORT.sub(_written_out, text).split("\n"), strict=True):
+                signal.setitimer(signal.ITIMER_REAL, SEARCHED_WITHIN_S)
+                self._take(line, _objects(line) if self.pattern == "json" else _matches(self.pattern, line, plain))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    def throughput(self) -> float | None:
+        """Return the median of the rates. Raises JobError if none was printed, or too many could not be read."""
+        if self.pattern is None:
+            return None
+        why, remedy = "", "correct --throughput-pattern, or leave it out"
+        if self.unread * UNREAD_ONE_IN > self.rates + self.unread:
+            why, remedy = self._unread(), "print plain numbers such as 1234.5, 1.2k or 1.60s/it, or correct the pattern"
+        elif not self.numbers:
+            why = f"the command has printed no throughput{self.printed_last()}"
+        if why:
+            raise JobError(why, kind="command", remedy=remedy)
+        return statistics.median(self.numbers)
+
+    def notes(self) -> Iterator[str]:
+        """Yield a sentence on each part of the output that the median leaves out."""
+        if self.unread:
+            yield self._unread()
+        if self.every > 1:
+            yield f"the command printed {self.rates} throughputs; one in {self.every} is kept"
+
+    def printed_last(self) -> str:
+        """Return the last lines, as the end of a sentence."""
+        return f"; it printed last: {' | '.join(self.last)}" if self.last else "; it has printed nothing"
+
+    def _unread(self) -> str:
+        total = self.rates + self.unread
+        return f"{self.unread} of {total} printed throughputs cannot be read, such as in: {self.unread_line}"
+
+    def _take(self, line: str, matches: Iterable[Mapping[str, object]]) -> None:
+        for fields in matches:
+            with suppress(ValueError):
+                self.steps = max(int(_quantity(fields.get("step"))[0]), self.steps or 0)
+            try:
+                rate = _rate(fields)
+            except ValueError:
+                self.unread, self.unread_line = self.unread + 1, self.unread_line or line.strip()[:200]
+                continue
+            self.rates += rate is not None
+            if rate is not None and self.rates % self.every == 0:
+                self.numbers.append(rate)
+        if len(self.numbers) > MOST_NUMBERS:
+            self.numbers, self.every = self.numbers[1::2], 2 * self.every
+
+
+def _objects(line: str) -> Iterator[Mapping[str, object]]:
+    """Yield the JSON objects of a line, also those behind a progress bar.
+
+    A line that holds none, but a number after the key of one, is yielded as a rate that cannot be read.
+    """
+    end, whole, decoder = 0, False, json.JSONDecoder()
+    while (begin := line.find("{", end)) >= 0:
+        try:
+            fields, end = decoder.raw_decode(line, begin)
+        except (ValueError, RecursionError):
+            end = begin + 1
+        else:
+            whole = True
+            yield {key: fields.get(key) for key in ("throughput", "step")}
+    if not whole and _KEY.search(line):
+        yield {"throughput": line}
+
+
+def _matches(pattern: str, line: str, plain: str) -> list[dict[str, object]]:
+    """Return the groups of each match, in the line with its short rates written out or, if more match, as it is."""
+    text, matches = plain, _found(pattern, plain)
+    if plain != line and len(as_it_is := _found(pattern, line)) > len(matches):
+        text, matches = line, as_it_is
+    return [{name: _token(text, match, name) for name in match.re.groupindex if match[name]} for match in matches]
+
+
+def _found(pattern: str, text: str) -> Sequence[re.Match[str]]:
+    """Return the matches, of a long text in pieces: a pattern with ``.*`` takes time by the square of the length."""
+    matches: dict[int, re.Match[str]] = {}
+    for begin in range(0, max(1, len(text) - SHARED), SEARCHED - SHARED):
+        for match in re.compile(pattern).finditer(text, begin, begin + SEARCHED):
+            matches.setdefault(match.end(), match)  # the same in both pieces that share it
+    return [*matches.values()]
+
+
+def _token(text: str, match: re.Match[str], name: str) -> str:
+    """Return a group with its unit and the whole number that it may be a part of.
+
+    A separator that the pattern itself matches, such as the commas of a table, ends the number.
+    """
+    begin, end = match.span(name)
+    head = re.search(r"[\d.,'_]*$", text[max(0, begin - 32) : begin] if begin == match.start() else "")
+    tail = "" if end < match.end() and re.match(r"[\d.,'_:]", text[end:]) else text[end : end + 16]
+    return f"{head[0] if head else ''}{text[begin:end]}{tail}".strip()
+
+
+def _written_out(short: re.Match[str]) -> str:
+    number = Decimal(short["number"]) * Decimal(str(_UNITS.get(short["scale"] or short["time"], 1)))
+    if short["scale"]:
+        return f"{number:f}"
+    return f"{1 / number:f}{short['space']}{short['counted']}/s" if number else short[0]
+
+
+def _quantity(printed: object) -> tuple[float, re.Match[str]]:
+    """Return the number that a text begins with, and its parts. Raises ValueError."""
+    match = _QUANTITY.match(str(printed))
+    if match is None or not isfinite(number := float(match["number"].replace(",", ""))):
+        raise ValueError(printed)
+    return number, match
+
+
+def _rate(fields: Mapping[str, object]) -> float | None:
+    """Return the rate per second; None before the first step, when bars show ``?`` or zero. Raises ValueError."""
+    is_time = fields.get("throughput") is None
+    printed = fields.get("seconds" if is_time else "throughput")
+    if printed is None or str(printed).startswith("?"):
+        return None
+    number, match = _quantity(printed)
+    number *= _UNITS.get(match["scale"] or match["time"], 1.0)
+    is_inverse = is_time or match["per"] is not None
+    if _misplaced(match, is_time) or number < 0 or (is_inverse and not number):
+        raise ValueError(printed)
+    return 1 / number if is_inverse else number or None
+
+
+def _misplaced(match: re.Match[str], is_time: bool) -> bool:
+    """Return whether a time stands in place of a rate, or ``1.2k`` or a part of ``1m20s`` in place of a time."""
+    if is_time:
+        return bool(match["scale"]) or match.string[match.end() :][:1].isalpha()
+    return bool(match["time"]) and not match["per"]
+
+
+def _refuse(_number: int, _frame: FrameType | None) -> None:
+    raise JobError(
+        f"--throughput-pattern searched one line for more than {SEARCHED_WITHIN_S:g} s",
+        kind="command",
+        remedy="write it without repetitions inside of repetitions, such as (a+)+",
+    )
