@@ -38,7 +38,7 @@ def _refuse_lost_words(ctx: click.Context, command: click.Command, words: Sequen
         flag, given, _ = word.partition("=")
         if (option := options.get(flag)) is None:
             continue
-        if not (option.is_flag or given) and following.startswith("--"):
+        if not (option.is_flag or option._flag_needs_value or given) and following.startswith("--"):
             ctx.fail(f"{flag} needs a value; write {flag}={following} if {following} is the one")
         if not option.multiple and before.setdefault(option.name, flag) != flag:
             ctx.fail(f"{flag} would replace {before[option.name]}: give one of them")

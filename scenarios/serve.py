@@ -94,7 +94,7 @@ class Serve(PlannedScenario):
         return (cls.unnamed,)
 
     def check_model(self, request: RunRequest, model: str) -> None:
-        super().check_model(request, model)
+        self.check_devices(request)
         if not WORKLOADS.get(model).generates:
             able = ", ".join(name for name in WORKLOADS.own if WORKLOADS.get(name).generates)
             raise RequestError(

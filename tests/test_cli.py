@@ -812,6 +812,7 @@ def run_of_two(here: Path) -> Path:
             conditions=Conditions(interval_s=5.0),
             resources=Resources(worker=Usage(cpu_s=1.0)),
             open_s=1.0,
+            opening={"container": 1.0},
             environment=Environments(host=seen, target=seen.model_copy(update=machine)),
         )
         run.save(made.model_copy(update={"job": trial.job}))

@@ -98,11 +98,15 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
             advice = f"go on with its run (bench run … --out {directory}), or leave it out"
             warnings.append(AnalysisWarning("empty-run", f"{directory} holds no usable record", advice))
     if not rows:
-        where = ", ".join(map(str, unique))
-        skipped = [warning.message for warning in warnings if warning.kind == "skipped-record"]
-        why = f" ({len(skipped)} files are left out; {skipped[0]})" if skipped else ""
-        raise RequestError(f"no usable record in {where}{why}", remedy="make some with: bench run --target all")
+        raise _nothing_usable(unique, warnings)
     return _table(rows, tuple(unique), warnings, warm_ups)
+
+
+def _nothing_usable(directories: Sequence[Path], warnings: Sequence[AnalysisWarning]) -> RequestError:
+    where = ", ".join(map(str, directories))
+    skipped = [warning.message for warning in warnings if warning.kind == "skipped-record"]
+    why = f" ({len(skipped)} files are left out; {skipped[0]})" if skipped else ""
+    return RequestError(f"no usable record in {where}{why}", remedy="make some with: bench run --target all")
 
 
 def _quality(directory: Path) -> tuple[RunQuality, list[AnalysisWarning]]:

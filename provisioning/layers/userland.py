@@ -51,20 +51,22 @@ def chroot_argv(
         mounts += ["--bind" if writable else "--ro-bind", directory, MOUNT]
     size = ["--size", str(tmpfs_bytes)] if tmpfs_bytes else []
     in_memory = [word for path in (SHARED_MEMORY, TEMPORARY) for word in (*size, *OPEN_TO_ALL, path)]
-    if user is None:
-        places, becoming = ["--dev-bind", "/dev", "/dev", *in_memory], []
-    else:
-        places = ["--dev", "/dev", *in_memory]
-        # bubblewrap makes the folders of what it binds for root alone.
-        folders = dict.fromkeys(device.path.rpartition("/")[0] for device in edits.devices)
-        places += [word for folder in folders if folder != "/dev" for word in ("--perms", "0755", "--dir", folder)]
-        places += [word for device in edits.devices for word in ("--dev-bind", device.path, device.path)]
+    places, becoming = ["--dev-bind", "/dev", "/dev", *in_memory], list[str]()
+    if user is not None:
+        places = ["--dev", "/dev", *in_memory, *_devices(edits)]
         becoming = ["/usr/bin/setpriv", f"--reuid={user}", f"--regid={user}", *NO_PRIVILEGES, "--"]
     return [
         # What runs inside has a clean environment, without the token by which it would be found: it dies with us.
         *("bwrap", "--die-with-parent", *root, "--proc", "/proc", "--ro-bind", "/sys", "/sys"),
         *("--tmpfs", "/run", *places, *mounts, "--chdir", "/", "--", *becoming),
     ]
+
+
+def _devices(edits: Edits) -> Iterator[str]:
+    # bubblewrap makes the folders of what it binds for root alone.
+    folders = dict.fromkeys(device.path.rpartition("/")[0] for device in edits.devices)
+    yield from (word for folder in folders if folder != "/dev" for word in ("--perms", "0755", "--dir", folder))
+    yield from (word for device in edits.devices for word in ("--dev-bind", device.path, device.path))
 
 
 def _seen(paths: Sequence[str]) -> Iterator[str]:

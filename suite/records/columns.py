@@ -333,7 +333,8 @@ TABLE = (
     Column("turn_s", "alternation.turn_s", SECONDS),
     Column("beside_s", "alternation.beside_s", NUMBER),
     Column("late_s", "alternation.late_s", NUMBER),
-    *(Column(f"generated_{name}", f"generated.{name}_sha256", _DIGEST, _SAME_IMAGE) for name in ("weights", "pixels")),
+    Column("generated_weights", "generated.weights_sha256", _DIGEST, _SAME_IMAGE),
+    Column("generated_pixels", "generated.pixels_sha256", _DIGEST, _SAME_IMAGE, REQUIRED_INSIDE),
     Column("metrics", "metrics", _objects(dict[_Words, MetricValue]), default={}),
     Column("losses", "steps.losses", FieldType(dict[_Words, list[_Number]], derive=_latest), _LOSSES, {}),
 )

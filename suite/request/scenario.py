@@ -53,13 +53,7 @@ class PlannedScenario(Traits, ABC):
 
     def check_model(self, request: RunRequest, model: str) -> None:
         """Raise RequestError for a model that cannot be measured as the request asks for."""
-        if request.gpus.parallel != "none" and (self.joined or not self.trains):
-            raise RequestError(
-                f"{option('parallel')} does not go with {option('scenario')} {self.name}, whose instances have one "
-                "device each",
-                remedy=f"leave out {option('parallel')} and {option('devices')}; "
-                f"{option('scenario')} distributed takes a GPU for each of its {option('workers')}",
-            )
+        self.check_devices(request)
         if not self.workloads:
             return
         workload = WORKLOADS.get(architecture(model))
@@ -77,6 +71,16 @@ class PlannedScenario(Traits, ABC):
             raise RequestError(
                 f"{model} has a training step of its own, which cannot be spread over devices",
                 remedy=f"leave out {option('parallel')}, or use another {option('model')}",
+            )
+
+    def check_devices(self, request: RunRequest) -> None:
+        """Raise RequestError for several devices of an instance that has one."""
+        if request.gpus.parallel != "none" and (self.joined or not self.trains):
+            raise RequestError(
+                f"{option('parallel')} does not go with {option('scenario')} {self.name}, whose instances have one "
+                "device each",
+                remedy=f"leave out {option('parallel')} and {option('devices')}; "
+                f"{option('scenario')} distributed takes a GPU for each of its {option('workers')}",
             )
 
     def ranks(self, request: RunRequest) -> tuple[int, int]:

@@ -65,6 +65,8 @@ def record(run_id: str = "run", **changes: Any) -> TrialRecord:
         values["outcome"] = Outcome(status="failed", kind="command", message=failed)
         values |= {"throughput_per_s": None, "elapsed_s": None, "steps": None}
     values |= changes
+    if values["open_s"]:
+        values.setdefault("opening", {"container": values["open_s"]})
     if values["steps"] and "timeline" not in values:
         values["timeline"] = timeline(math.fsum(values["steps"].elapsed_s), values["elapsed_s"])
     if values["scenario"] == "probe":

@@ -4,7 +4,7 @@ import re
 import shlex
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from suite.errors import RequestError
@@ -18,6 +18,7 @@ PRINTABLE = st.text(st.characters(exclude_categories=("C", "Z"), include_charact
 
 @given(st.lists(PRINTABLE, min_size=1, max_size=5))
 def test_the_words_are_those_that_a_shell_would_make(words: list[str]) -> None:
+    assume(not re.match(r"\w+=", words[0]))  # a variable, which is refused
     assert parse_command(shlex.join(words)) == tuple(words)
 
 

@@ -132,4 +132,4 @@ def test_settings_are_told_by_names_for_people() -> None:
     ],
 )
 def test_the_global_batch_is_that_of_all_ranks(changes: dict[str, Any], global_batch: int | None) -> None:
-    assert WHOLE.model_copy(update=changes).global_batch == global_batch
+    assert WHOLE.model_copy(update={"shares_batch": None, **changes}).global_batch == global_batch
