@@ -8,10 +8,9 @@ import re
 import signal
 import statistics
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from decimal import Decimal
 from math import isfinite
 from types import FrameType
 
@@ -29,17 +28,15 @@ UNREAD_ONE_IN = 20
 """More matches that cannot be read fail the trial: they may be the slow steps."""
 LAST_LINES = 5
 _UNITS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3}
-_TIME = "(?P<time>[num\N{MICRO SIGN}]?s|secs?|seconds?)"
 _QUANTITY = re.compile(
-    r"(?P<number>[-+]?(?:\d{1,3}(?:,\d{3})+\.\d+|\d{1,3}(?:,\d{3}){2,}|\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
-    rf"(?!\d|[.,'_:]\d)(?:(?P<scale>[kKMG])(?![A-Za-z])|\s?{_TIME}(?![A-Za-z])(?P<per>\s?/\s?[A-Za-z])?)?"
+    r"(?<![\w.,'])(?P<number>[-+]?(?:\d{1,3}(?:,\d{3})+\.\d+|\d{1,3}(?:,\d{3}){2,}|\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
+    r"(?!\d|[.,'_:]\d)(?:(?P<scale>[kKMG])(?!\d|i?[Bb])|(?P<space>\s?)(?P<time>[num\N{MICRO SIGN}]?s|secs?|seconds?)"
+    r"(?![A-Za-z])(?:\s?/\s?(?P<counted>[A-Za-z]+))?)?"
 )
-"""A number with one possible meaning, and its unit: 1,234.5 is one, 1,234 and 1.234,5 are not."""
-_SHORT = re.compile(
-    r"(?P<number>\d(?<![\w.,'].)\d*(?:\.\d+)?)"
-    rf"(?:(?P<scale>[kKMG])(?!\d|i?[Bb])|(?P<space>[ \t]?){_TIME}/(?P<counted>[A-Za-z]+))"
-)
-"""A rate as progress bars shorten it: 1.2kimg/s, and below one per second 1.60s/it."""
+"""A number with one possible meaning, and its unit: 1,234.5 is one, 1,234 and 1.234,5 are not. Progress bars shorten
+rates to 1.2kimg/s and, below one per second, to 1.60s/it."""
+_GROUPED = re.compile(r"\d{1,3}[,'_]\d{3}(?!\d)")
+_MORE_TIME = re.compile(r"[A-Za-z]|\s(?:m|mins?|minutes?|h|hrs?|hours?)\b")
 _KEY = re.compile(r"""["']throughput["']\s*:\s*["']?[-+.\d]""")
 """Not the key alone: a warning shows the line of the program that prints it."""
 
@@ -64,16 +61,15 @@ class NumberReader:
         whole, _, self._pending = (self._pending + output.replace(b"\r", b"\n")).rpartition(b"\n")
         if ended or len(self._pending) > LONGEST_LINE_BYTES:
             whole, self._pending = b"\n".join((whole, self._pending)), b""
-        text = whole.decode(errors="replace")
-        lines = text.split("\n")
+        lines = whole.decode(errors="replace").split("\n")
         self.last.extend(line.strip()[:200] for line in [*filter(str.strip, lines)][-LAST_LINES:])
         if self.pattern is None:
             return
         before = signal.signal(signal.SIGALRM, _refuse)  # the interpreter's matching looks for signals
         try:
-            for line, plain in zip(lines, _SHORT.sub(_written_out, text).split("\n"), strict=True):
+            for line in lines:
                 signal.setitimer(signal.ITIMER_REAL, SEARCHED_WITHIN_S)
-                self._take(line, _objects(line) if self.pattern == "json" else _matches(self.pattern, line, plain))
+                self._take(line, _objects(line) if self.pattern == "json" else _matches(self.pattern, line))
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
@@ -140,21 +136,25 @@ def _objects(line: str) -> Iterator[Mapping[str, object]]:
         yield {"throughput": line}
 
 
-def _matches(pattern: str, line: str, plain: str) -> list[dict[str, object]]:
-    """Return the groups of each match, in the line with its short rates written out or, if more match, as it is."""
-    text, matches = plain, _found(pattern, plain)
-    if plain != line and len(as_it_is := _found(pattern, line)) > len(matches):
-        text, matches = line, as_it_is
+def _matches(pattern: str, line: str) -> list[dict[str, object]]:
+    """Return the groups of each match, in the line or, if more match, with its short rates written out."""
+    text, matches = line, _found(pattern, line)
+    if "(?P<seconds>" not in pattern and (plain := _QUANTITY.sub(_written_out, line)) != line:
+        text, matches = max((text, matches), (plain, _found(pattern, plain)), key=lambda pair: len(pair[1]))
     return [{name: _token(text, match, name) for name in match.re.groupindex if match[name]} for match in matches]
 
 
-def _found(pattern: str, text: str) -> Sequence[re.Match[str]]:
+def _found(pattern: str, text: str) -> list[re.Match[str]]:
     """Return the matches, of a long text in pieces: a pattern with ``.*`` takes time by the square of the length."""
-    matches: dict[int, re.Match[str]] = {}
+    compiled, matches, end = re.compile(pattern), [], 0
+    rates = compiled.groupindex.keys() & {"throughput", "seconds"}
     for begin in range(0, max(1, len(text) - SHARED), SEARCHED - SHARED):
-        for match in re.compile(pattern).finditer(text, begin, begin + SEARCHED):
-            matches.setdefault(match.end(), match)  # the same in both pieces that share it
-    return [*matches.values()]
+        for match in compiled.finditer(text, begin, begin + SEARCHED):
+            span = max(map(match.span, rates), default=(-1, -1))
+            if not 0 <= span[0] < end:  # not the number that both pieces share, whole or cut
+                matches.append(match)
+            end = max(end, span[1])
+    return matches
 
 
 def _token(text: str, match: re.Match[str], name: str) -> str:
@@ -163,16 +163,17 @@ def _token(text: str, match: re.Match[str], name: str) -> str:
     A separator that the pattern itself matches, such as the commas of a table, ends the number.
     """
     begin, end = match.span(name)
-    head = re.search(r"[\d.,'_]*$", text[max(0, begin - 32) : begin] if begin == match.start() else "")
-    tail = "" if end < match.end() and re.match(r"[\d.,'_:]", text[end:]) else text[end : end + 16]
-    return f"{head[0] if head else ''}{text[begin:end]}{tail}".strip()
+    before = text[max(0, begin - 32) : begin] if begin == match.start() else ""
+    head = re.search(r"(?:[\d.,'_]*\d[eE][-+]?)?[\d.,'_]*$", before)
+    is_cell = end < match.end() and text[end] in ",'_:" and not _GROUPED.match(text, begin)
+    return f"{head[0] if head else ''}{text[begin:end]}{'' if is_cell else text[end : end + 16]}".strip()
 
 
 def _written_out(short: re.Match[str]) -> str:
-    number = Decimal(short["number"]) * Decimal(str(_UNITS.get(short["scale"] or short["time"], 1)))
+    number = float(short["number"].replace(",", "")) * _UNITS.get(short["scale"] or short["time"], 1.0)
     if short["scale"]:
-        return f"{number:f}"
-    return f"{1 / number:f}{short['space']}{short['counted']}/s" if number else short[0]
+        return f"{number:.15f}".rstrip("0").rstrip(".")
+    return f"{1 / number:.15f}{short['space']}{short['counted']}/s" if short["counted"] and number else short[0]
 
 
 def _quantity(printed: object) -> tuple[float, re.Match[str]]:
@@ -191,7 +192,7 @@ def _rate(fields: Mapping[str, object]) -> float | None:
         return None
     number, match = _quantity(printed)
     number *= _UNITS.get(match["scale"] or match["time"], 1.0)
-    is_inverse = is_time or match["per"] is not None
+    is_inverse = is_time or match["counted"] is not None
     if _misplaced(match, is_time) or number < 0 or (is_inverse and not number):
         raise ValueError(printed)
     return 1 / number if is_inverse else number or None
@@ -200,8 +201,8 @@ def _rate(fields: Mapping[str, object]) -> float | None:
 def _misplaced(match: re.Match[str], is_time: bool) -> bool:
     """Return whether a time stands in place of a rate, or ``1.2k`` or a part of ``1m20s`` in place of a time."""
     if is_time:
-        return bool(match["scale"]) or match.string[match.end() :][:1].isalpha()
-    return bool(match["time"]) and not match["per"]
+        return bool(match["scale"] or _MORE_TIME.match(match.string, match.end()))
+    return bool(match["time"]) and not match["counted"]
 
 
 def _refuse(_number: int, _frame: FrameType | None) -> None:

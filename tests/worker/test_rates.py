@@ -25,6 +25,10 @@ BAR = "5/10 [00:08<00:08, 9.9it/s]"
         ("5MB/s\n7MB/s", f"{RATE}MB/s", [5, 7]),
         # Times are no rates, and the pattern may match a part of a number.
         ("time 20.00ms\ntime 0.5s\ntime 2", r"time (?P<seconds>\d+)", [50, 2, 0.5]),
+        ("time=0.05 s/step\ntime=250ms/it\ntime=2", "time[ =](?P<seconds>[0-9.]+)", [20, 4, 0.5]),
+        ("1.60s/it\n4ms/step\n0.25 s/step\n0.5 sec/batch", r"(?P<seconds>[\d.]+) ?(ms|sec|s)/", [0.625, 250, 4, 2]),
+        ("1.5e3 samples/s\n1.2e+03samples/s", r"(?P<throughput>[\d.]+) ?samples/s", [1500, 1200]),
+        ("rate 1,234.5 img/s loss 2", r"rate (?P<throughput>[\d.]+).*loss", [1234.5]),
         ("12.5 images/s", r"(?P<throughput>\d+) images/s", [12.5]),
         ("1,234.5 images/s\n1,234,567 images/s", f"{RATE} images/s", [1234.5, 1234567]),
         ("train 100 images/s, test 300 images/s", f"{RATE} images/s", [100, 300]),
@@ -33,6 +37,8 @@ BAR = "5/10 [00:08<00:08, 9.9it/s]"
         (f'{BAR}{{"step": 2, "throughput": 50.0}}{{"throughput": "1.2k"}}', "json", [50, 1200]),
         ('w.py:3: print(json.dumps({"throughput": rate}))\n{"throughput": 5}', "json", [5]),
         (f'{{"losses": [{"1, " * 5000}1], "throughput": 50}}', "json", [50]),
+        ("x" * 4090 + "rate=12345 img/s", r"rate=(?P<throughput>\d+)", [12345]),
+        ("x" * 3835 + "rate=12345 img/s", r"(?P<throughput>\d+) img", [12345]),
         ("x " * 4090 + "15 rows" + " y" * 9000 + " 17 rows", r"(?P<throughput>\d+) rows", [15, 17]),
     ],
 )
@@ -47,6 +53,7 @@ def test_all_rates_of_a_line_are_read_in_every_form(printed: str, pattern: str, 
     [
         ("1,234 images/s", f"{RATE} images/s"),
         ("1,234 images/s", r"(?P<throughput>\d+) images/s"),
+        ("1,234 images/s", r"(?P<throughput>\d+).*/s"),
         ("1.234,5 images/s", f"{RATE} images/s"),
         ("1.234.567 images/s", f"{RATE} images/s"),
         ("nan images/s", r"(?P<throughput>\S+) images/s"),
@@ -54,6 +61,8 @@ def test_all_rates_of_a_line_are_read_in_every_form(printed: str, pattern: str, 
         ("time 0.00s", "time (?P<seconds>[0-9.]+)"),
         ("time 1:23", "time (?P<seconds>[0-9]+)"),
         ("time 1m20s", "time (?P<seconds>[0-9]+)"),
+        ("time 5 min", "time (?P<seconds>[0-9]+)"),
+        ("time 2 h", "time (?P<seconds>[0-9]+)"),
         ('{"throughput": "x"}', "json"),
         ('{"throughput": NaN}', "json"),
         ('{"throughput": true}', "json"),
@@ -71,6 +80,11 @@ def test_a_rate_that_cannot_be_read_is_refused_with_its_line_and_never_guessed(l
     reader = read("\n".join([good] * 19 + [line]), pattern)
     assert reader.throughput() == (0.2 if "seconds" in pattern else 5)
     assert [*reader.notes()] == [f"1 of 20 printed throughputs cannot be read, such as in: {line}"]
+
+
+@pytest.mark.parametrize(("line", "steps"), [("Step 1500 | 12 tok/s", 1500), ("Step 1,500 | 12 tok/s", None)])
+def test_a_step_that_may_be_two_numbers_is_not_read(line: str, steps: int | None) -> None:
+    assert read(line, r"Step (?P<step>\d+).*?(?P<throughput>[\d.]+) tok/s").steps == steps
 
 
 def test_more_rates_than_are_kept_are_thinned_out_evenly() -> None:
