@@ -23,7 +23,6 @@ from suite.request.scenario import Note, PlannedScenario
 from worker.spec import CommandRequest
 
 TEMPORARY = "/tmp"  # noqa: S108 (the target's, which goes with it)
-DEFAULT_UNIT = "samples"
 
 
 class CommandOptions(OptionGroup):
@@ -38,7 +37,7 @@ class CommandOptions(OptionGroup):
     )
     command_files: Path | None = about(
         None,
-        "Directory of which the command gets a writable copy, in memory, as its working directory in every target.",
+        "Directory to copy: the command works in a writable in-memory copy of it.",
         own_code=True,
     )
     throughput_pattern: Text | None = about(
@@ -48,10 +47,10 @@ class CommandOptions(OptionGroup):
         "optionally (?P<step>...); or json, for objects with the keys throughput and step. Default: none.",
         parse=parse_pattern,
     )
-    unit: Annotated[Text, Field(pattern=UNIT)] = about(
-        DEFAULT_UNIT,
-        f"Unit of the throughput, with {option('throughput_pattern')}, such as tokens. A pattern of seconds counts "
-        "steps.",
+    unit: Annotated[Text, Field(pattern=UNIT)] | None = about(
+        None,
+        f"Unit of the throughput, with {option('throughput_pattern')}, such as tokens. Default: samples; steps with a "
+        "pattern of seconds.",
         idle_without=(given("throughput_pattern"),),
     )
 
@@ -89,8 +88,7 @@ class Command(PlannedScenario):
 
     def unit(self, request: RunRequest, model: str) -> str:
         asked = request.options(CommandOptions)
-        timed = f"(?P<{SECONDS}>" in (asked.throughput_pattern or "")
-        return "steps" if timed and asked.unit == DEFAULT_UNIT else asked.unit
+        return asked.unit or ("steps" if f"(?P<{SECONDS}>" in (asked.throughput_pattern or "") else "samples")
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
         return {"command": self._command}

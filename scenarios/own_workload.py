@@ -178,7 +178,7 @@ def _failure(path: Path, error: BaseException, lacking: str = "") -> RequestErro
         remedy = f"import {error.name} inside the methods: they run in the targets, and the image need not be here"
         if any((path.parent / f"{error.name}{suffix}").exists() for suffix in (".py", "/__init__.py")):
             remedy = (
-                f"{error.name} does not travel: only {path.name} is sent into the targets; put all into it, or use "
+                f"{error.name} is not sent into the targets; move its code into {path.name}, or use "
                 f"{option('scenario')} command with {option('command_files')} {path.parent}"
             )
     return RequestError(f"{where}: {type(error).__name__}: {why}", remedy=remedy)

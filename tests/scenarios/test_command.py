@@ -111,6 +111,7 @@ def test_a_pattern_of_times_counts_steps_unless_a_unit_is_given() -> None:
 
     assert unit("time (?P<seconds>[0-9.]+)ms") == "steps"
     assert unit("time (?P<seconds>[0-9.]+)ms", unit="epochs") == "epochs"
+    assert unit("time (?P<seconds>[0-9.]+)ms", unit="samples") == "samples"
     assert unit("(?P<throughput>[0-9.]+) images/s") == "samples"
 
 

@@ -146,7 +146,7 @@ def test_a_module_beside_the_file_does_not_travel(write: Write) -> None:
     write("thing = 1", "helper.py")
     with pytest.raises(RequestError, match="No module named 'helper'") as refused:
         adopt(str(write(f"from helper import thing\n{TOY}")))
-    assert "helper does not travel: only my_model.py is sent" in str(refused.value.remedy)
+    assert "helper is not sent into the targets; move its code into my_model.py, or" in str(refused.value.remedy)
     assert "--scenario command with --command-files" in str(refused.value.remedy)
 
 
