@@ -50,18 +50,21 @@ def run(request: CommandRequest, events: Events) -> None:
         raise JobError(f"the command {ending(status)}{reader.printed_last()}", kind="command", remedy=remedy)
     throughput = reader.throughput()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # A child begins with the peak of the worker, whose memory it shares until it starts its program.
+    is_own = used.ru_maxrss > (number("proc/self/status", "VmHWM") or 0)
+    peak_bytes = max(memory.peak_bytes, used.ru_maxrss * 1024 * is_own) or None
+    cpu_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
     usage = {
-        "cpu_s": used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime,
-        "peak_memory_bytes": max(memory.peak_bytes, used.ru_maxrss * 1024),
+        "cpu_s": cpu_s,
+        "peak_memory_bytes": peak_bytes,
         "disk_read_bytes": (used.ru_inblock - before.ru_inblock) * 512,
         "disk_written_bytes": (used.ru_oublock - before.ru_oublock) * 512,
         "minor_faults": used.ru_minflt - before.ru_minflt,
         "major_faults": used.ru_majflt - before.ru_majflt,
     }
-    metrics = {
-        "cpu-time": {"value": usage["cpu_s"], "unit": "s", "better": "less"},
-        "peak-memory": {"value": usage["peak_memory_bytes"] / 1e6, "unit": "MB", "better": "less"},
-    }
+    metrics = {"cpu-time": {"value": cpu_s, "unit": "s", "better": "less"}}
+    if peak_bytes:
+        metrics["peak-memory"] = {"value": peak_bytes / 1e6, "unit": "MB", "better": "less"}
     notes = [f"processes that the command left behind, now ended: {left}"] if left else []
     details = {
         "exit_status": status,

@@ -187,6 +187,11 @@ children = [multiprocessing.get_context("fork").Process(target=hold) for _ in ra
     assert 400 < measured_mb(run(program)) < 520
 
 
+def test_the_peak_of_memory_is_that_of_the_command_and_not_of_the_worker(run: Run) -> None:
+    assert 0 < measured_mb(run("", "sleep", "0.5")) < 5
+    assert "peak-memory" not in run("", "true").metrics, "it has ended before a sample"
+
+
 def measured_mb(measured: Measurement) -> float:
     return measured.metrics["peak-memory"].value
 
