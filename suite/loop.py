@@ -65,12 +65,12 @@ class Loop:
         return made
 
     def _keep_models(self, course: Course) -> StoreError | None:
-        """Store the models of a trial that is ok. If it fails, return why, and the record is to name no model."""
+        """Store the models of a trial that is ok. A trial whose models cannot be stored has failed; return why."""
         if course.measurement and not course.failure:
             try:
                 self.store.keep_models(course.measurement.models)
             except StoreError as error:
-                course.measurement = course.measurement.changed(kept=[], models={})
+                course.failure = error
                 return error
         return None
 

@@ -332,7 +332,7 @@ def with_models(scenario: FakeScenario, monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
-def test_a_trial_whose_models_fill_the_disk_has_a_record_that_names_none(
+def test_a_trial_whose_models_fill_the_disk_has_failed_and_is_run_again(
     go: Go, store: Run, scenario: FakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_models(scenario, monkeypatch)
@@ -340,11 +340,14 @@ def test_a_trial_whose_models_fill_the_disk_has_a_record_that_names_none(
     def full(_models: object) -> None:
         raise StoreError("cannot write models: No space left on device")
 
-    monkeypatch.setattr(store, "keep_models", full)
-    with pytest.raises(StoreError, match="No space left on device"):
-        go()
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "keep_models", full)
+        with pytest.raises(StoreError, match="No space left on device"):
+            go()
     (record,) = saved(store).values()
-    assert (record.outcome.status, record.kept) == ("ok", [])
+    assert (record.outcome.status, record.outcome.kind) == ("failed", "store")
+    assert len(go()) == 6
+    assert {record.outcome.status for record in saved(store).values()} == {"ok"}
 
 
 def test_no_trial_is_measured_for_whose_models_there_is_no_space(
