@@ -311,7 +311,7 @@ TABLE = (
     ),
     Column("energy_j", "resources.energy_j", JOULES, _COST),
     Column("llc_load_misses", "resources.cache.llc_load_misses", COUNT, _measured("the interference table holds it")),
-    Column("gpu_strangers", "resources.gpus", _gpus(lambda gpu: len(gpu.strangers or ()))),
+    Column("gpu_strangers", "resources.gpus", _gpus(lambda gpu: None if gpu.strangers is None else len(gpu.strangers))),
     Column("gpu_throttled_s", "resources.gpus", _gpus(lambda gpu: gpu.throttled_s)),
     Column("gpu_power_capped_s", "resources.gpus", _gpus(lambda gpu: gpu.power_capped_s)),
     Column("devices", "details.devices", _DEVICES),

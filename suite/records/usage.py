@@ -105,11 +105,12 @@ class GpuUsage(Part):
 
     uuid: str | None = None
     pci_address: str | None = None
-    job: GpuSpan
-    """From the launch to the end."""
+    job: GpuSpan | None = None
+    """From the launch to the end. An older suite recorded its utilisation alone, in ``utilisation``."""
     measured: GpuSpan | None = None
     """The measured steps alone; null where the job has none."""
-    samples: GpuSamples
+    samples: GpuSamples | None = None
+    utilisation: Share | None = None
     peak_memory_bytes: Count | None = None
     peak_temperature_c: Count | None = None
     power_capped_s: Seconds | None = None
@@ -125,7 +126,7 @@ class GpuUsage(Part):
 
     def with_measured(self, begin_s: float, end_s: float) -> "GpuUsage":
         """Return it with the use of the measured steps, which lie between these times since the launch."""
-        return self.model_copy(update={"measured": self.samples.span(begin_s, end_s)})
+        return self.model_copy(update={"measured": self.samples and self.samples.span(begin_s, end_s)})
 
 
 class CacheUse(Part):

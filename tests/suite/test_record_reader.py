@@ -36,6 +36,18 @@ def test_a_record_is_read_by_every_reader(tmp_path: Path) -> None:
     assert read_record(str(RECORD)).elapsed_s == 5.5
 
 
+def test_the_gpus_of_an_older_suite_are_read(tmp_path: Path) -> None:
+    directory = run_of(tmp_path / "run")
+    (path,) = (directory / "trials").iterdir()
+    record = json.loads(path.read_bytes())
+    gpu = {"pci_address": "0000:01:00.0", "utilisation": 0.5, "peak_memory_bytes": 1000}
+    path.write_text(json.dumps(record | {"resources": {"gpus": [gpu]}}))
+    (stored,) = Run(directory).records()
+    assert stored.resources
+    assert [gpu.utilisation for gpu in stored.resources.gpus or ()] == [0.5]
+    assert load([directory]).trials["gpu_strangers"].isna().all()
+
+
 def test_a_run_goes_on_under_the_same_plan(tmp_path: Path) -> None:
     shutil.copy(PLAN, tmp_path / "plan.json")
     plan = Plan.model_validate(json.loads(PLAN.read_bytes()))

@@ -125,7 +125,7 @@ def test_a_record_of_before_there_were_counters_is_read_as_one_without(fields: F
         (GpuSpan, {"utilisation": 1.1}),
         (GpuSamples, {"at_s": [0.0], "energy_j": [None], "utilisation": [None], "sm_mhz": [None]}),
         (Resources, {"energy_j": {"package-0": -1.0}}),
-        (Resources, {"gpus": [{}]}),
+        (Resources, {"gpus": [{"power_w": 1.0}]}),
     ],
 )
 def test_a_counter_that_cannot_be_is_refused(part: type[BaseModel], wrong: dict[str, Any]) -> None:
