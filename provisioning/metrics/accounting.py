@@ -103,9 +103,9 @@ class HostAccount:
 
 
 def of_gpus(nodes: Sequence[Node], fact: str) -> list[str]:
-    """Return a fact of each GPU that the nodes were given, as ``records.Gpu`` has it."""
+    """Return a fact of each GPU that the nodes were given, as ``records.Gpu`` has it; of a shared one once."""
     given = (node.facts.get("gpus") for node in nodes)
-    return [gpu[fact] for gpus in given if isinstance(gpus, list) for gpu in gpus if gpu[fact]]
+    return [*dict.fromkeys(gpu[fact] for gpus in given if isinstance(gpus, list) for gpu in gpus if gpu[fact])]
 
 
 class HostMeter:

@@ -78,8 +78,8 @@ class _Gpu:
 class GpuSampler:
     """Samples the named GPUs from before the job until after it, once.
 
-    ``gpus`` are UUIDs; a MIG device stands for its card. ``owns`` returns whether a process is the job's or
-    the suite's; None for one that is not visible here.
+    ``gpus`` are UUIDs; MIG devices stand for their card, which is counted once. ``owns`` returns whether a process is
+    the job's or the suite's; None for one that is not visible here.
     """
 
     def __init__(self, gpus: Sequence[str], owns: Callable[[int], bool | None]) -> None:
@@ -98,9 +98,12 @@ class GpuSampler:
             pynvml.nvmlInit()
         except pynvml.NVMLError:
             return
+        cards = dict[Any, _Gpu]()
         for handle in filter(None, [asked(_handle, uuid) for uuid in self._named]):
             state = {name: asked(question, handle) for name, question in STATE.items()}
-            self._gpus.append(_Gpu(handle, state, {name: _violation_ns(handle, name) for name in SLOWER}))
+            gpu = _Gpu(handle, state, {name: _violation_ns(handle, name) for name in SLOWER})
+            cards.setdefault(state["uuid"] or len(cards), gpu)
+        self._gpus = [*cards.values()]
         if self._gpus:
             self._sample()
             self._thread.start()

@@ -98,8 +98,8 @@ def test_whole_cores_share_no_siblings(host: EnvelopeHost) -> None:
 
 def test_a_gpu_of_another_node_than_the_cpus_is_seen(host: EnvelopeHost) -> None:
     make(conditions.SYS, {f"bus/pci/devices/{name}/numa_node": node for name, node in (("a", "3"), ("b", "-1"))})
-    whole = replace(host, cpus=(2, 3), gpus=of_gpus([LocalNode("", (), None, facts=FACTS)], "pci_address"))
-    assert whole.gpus == ["a", "b", "c"]
+    whole = replace(host, cpus=(2, 3), gpus=of_gpus([LocalNode("", (), None, facts=FACTS)] * 2, "pci_address"))
+    assert whole.gpus == ["a", "b", "c"], "a GPU that nodes share is one"
     seen = whole.conditions(whole.read(1.0, 0.0), whole.read(2.0, 0.0), 0.0)
     assert seen.numa_nodes == [1, 3], "those of GPUs that have none are left out"
 

@@ -56,6 +56,7 @@ def test_a_host_without_counters_or_with_hidden_ones_has_no_energy(tmp_path: Pat
 
 CARD = {"uuid": "GPU-a", "pci": "00000000:AF:00.0", "energy": 1000, "utilisation": 50, "memory": 1 << 34, "used": 1000}
 OTHER = {"uuid": "GPU-b", "pci": "00000000:01:00.0", "energy": 90_000}
+INSTANCES = {2: {"uuid": "MIG-a", "card": 0}, 3: {"uuid": "MIG-b", "card": 0}}
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +77,11 @@ def sampled(nvml: Nvml, *answers: dict[str, object], gpus: Sequence[str] = ("GPU
         looked.set()
         return owned.get(f"pid_{pid}", False)
 
-    nvml.answer({0: {**CARD, **answers[0]}, 1: OTHER})
+    nvml.answer({0: {**CARD, **answers[0]}, 1: OTHER, **INSTANCES})
     sampler = GpuSampler(gpus, owns)
     sampler.start()
     for answer in answers[1:]:
-        nvml.answer({0: {**CARD, **answer, "compute": 1}, 1: {**OTHER, "energy": 180_000}})
+        nvml.answer({0: {**CARD, **answer, "compute": 1}, 1: {**OTHER, "energy": 180_000}, **INSTANCES})
         assert looked.wait(60)
     return sampler.stop()
 
@@ -95,6 +96,13 @@ def test_the_gpus_of_a_job_are_counted_and_those_of_others_are_not(nvml: Nvml) -
     assert (gpu.power_limit_w, gpu.persistence, gpu.ecc, gpu.mig) == (700, True, True, False)
     assert (gpu.power_capped_s, gpu.throttled_s) == (None, None), "what a GPU does not answer is absent"
     assert gpu.strangers == []
+
+
+@pytest.mark.parametrize("gpus", [("GPU-a", "GPU-a"), ("MIG-a", "MIG-b"), ("MIG-b", "GPU-a")])
+def test_a_card_that_instances_share_is_counted_once(gpus: Sequence[str], nvml: Nvml) -> None:
+    spent, (gpu,) = sampled(nvml, {"energy": 1000}, {"energy": 3500}, gpus=gpus, pid_1=True)
+    assert spent == {"gpu-0": 2.5}
+    assert gpu.uuid == "GPU-a"
 
 
 @pytest.mark.parametrize("answer", [{"energy": "lost", "memory": "lost"}, {"uuid": "lost"}])

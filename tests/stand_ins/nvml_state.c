@@ -67,6 +67,12 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
         }
     return NOT_FOUND;
 }
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *instance, void **device) {
+    unsigned index = 0;
+    int status = small(number(instance), "card", &index);
+    *device = handles + index;
+    return status;
+}
 int nvmlDeviceGetUUID(void *device, char *text, unsigned size) { return answer(number(device), "uuid", text, size); }
 int nvmlDeviceGetIndex(void *device, unsigned *index) { *index = (unsigned)number(device); return OK; }
 int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) { *minor = (unsigned)number(device); return OK; }
