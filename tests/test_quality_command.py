@@ -25,7 +25,7 @@ from suite.plan import Plan
 from suite.records.record import KeptModel
 from suite.request.request import RunRequest
 from suite.results.quality import FILE, QUALITY_METRICS, Judge, ModelsQuality, Numbers, read_quality, write_quality
-from suite.results.store import PLAN, Run, write_atomic
+from suite.results.store import MANIFEST, PLAN, Run, write_atomic
 from tests.analysis.conftest import record
 from tests.worker.conftest import spec
 from tests.worker.test_epochs import EPOCHS, directory, epochs
@@ -64,6 +64,7 @@ def trained(run: Run, data: Path, kept: list[KeptModel], channels: Literal[1, 3]
     write_atomic(run.directory / PLAN, plan.model_dump_json())
     for each in records:
         run.save(each)
+    run.seal()
 
 
 def test_each_distinct_model_is_measured_and_the_comparison_has_it(
@@ -259,7 +260,6 @@ def test_a_quality_that_the_command_did_not_write_is_left_out_and_measured_again
     run = tmp_path / "run"
     trained(Run(run), directory, kept(*DIGESTS))
     bench("run", "--reach", "6")
-    Run(run).seal()
     with Run(run).sealed():
         pass  # the run goes on
     assert own_frechet(run) == [4]
@@ -270,6 +270,19 @@ def test_a_quality_that_the_command_did_not_write_is_left_out_and_measured_again
     assert [(one.kind, one.where.name) for one in result.refused if one.where.name == FILE] == [("edited", FILE)]
     bench("run", "--reach", "6")
     assert ((run / FILE).read_text(), own_frechet(run), len(measured)) == (text, [4], 2)
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_run_without_a_manifest_has_a_quality_and_gets_no_manifest(
+    bench: Bench, tmp_path: Path, directory: Path
+) -> None:
+    run = tmp_path / "run"
+    trained(Run(run), directory, kept(*DIGESTS))
+    (run / MANIFEST).unlink()
+    bench("run")
+    assert own_frechet(run) == [4]
+    assert not (run / MANIFEST).exists()
+    assert "unlisted" not in {one.kind for one in audit(load([run])).findings}
 
 
 @pytest.mark.usefixtures("measured")

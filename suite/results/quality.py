@@ -11,7 +11,7 @@ from suite.job.job import Digest, Job, Name
 from suite.part import Count, Part
 from suite.records.record import KeptModel, MetricValue
 from suite.results import files
-from suite.results.store import ListedFile, Manifest, Run, read_manifest, write_atomic
+from suite.results.store import ListedFile, Run, read_manifest, write_atomic
 
 FILE = "quality.json"
 Features = Literal["own", "inception"]
@@ -99,14 +99,15 @@ class RunQuality(Part):
 
 
 def read_quality(run: Path) -> RunQuality:
-    """Return the quality of a run as far as it was measured; none for a file that ``write_quality`` has not listed.
+    """Return the quality of a run as far as it was measured; none for a file that the run's manifest does not list.
 
     Raises RequestError for a file that is not one.
     """
     try:
         quality = RunQuality.model_validate_json(files.read_small(run / FILE))
-        listed = (read_manifest(run) or Manifest(files={})).files.get(FILE)
-        return quality if listed == ListedFile.of(run / FILE) else RunQuality(features={})
+        manifest = read_manifest(run)
+        trusted = manifest is None or manifest.files.get(FILE) == ListedFile.of(run / FILE)
+        return quality if trusted else RunQuality(features={})
     except FileNotFoundError:
         return RunQuality(features={})
     except (OSError, ValidationError) as error:
@@ -116,6 +117,7 @@ def read_quality(run: Path) -> RunQuality:
 
 
 def write_quality(run: Path, quality: RunQuality) -> None:
-    """Write the quality of a run, and list it in the manifest. Raises StoreError."""
+    """Write the quality of a run, and list it in its manifest; a run that was killed has none. Raises StoreError."""
     write_atomic(run / FILE, quality.model_dump_json(indent=1) + "\n", below=run)
-    Run(run).list_file(FILE)
+    if read_manifest(run):
+        Run(run).list_file(FILE)
