@@ -125,8 +125,9 @@ class Course:
         """Return what the host has counted, also of a failed job, with what a job that ended has counted itself."""
         counted = self.account.resources if self.account else None
         if self.trial.job.turns:  # the account is that of all jobs of the block
-            counted = Resources(serving=_usage_of_turns(self.alternation)) if self.alternation else None
-        if counted and counted.gpus and measured and measured.timeline and (span := measured.timeline.measured_span):
+            serving = _usage_of_turns(self.alternation) if self.alternation else None
+            counted = Resources(serving=serving, gpus=counted.gpus) if counted and self.alternation else None
+        elif counted and counted.gpus and measured and measured.timeline and (span := measured.timeline.measured_span):
             counted = counted.model_copy(update={"gpus": [gpu.with_measured(*span) for gpu in counted.gpus]})
         if measured is None or measured.usage is None:
             return counted

@@ -159,6 +159,7 @@ class Resources(Part):
     """Energy by counter: ``package-0``, ``dram-0`` of the whole host (RAPL), ``gpu-0`` of the job alone (NVML). They
     do not overlap."""
     gpus: list[GpuUsage] | None = None
+    """Those of a job that takes turns are counted for all jobs of its block, over the whole block."""
     cache: CacheUse | None = None
     beside: Usage | None = None
     """CPU time of the processes that serve the other instances, while the victim ran; ``serving`` is then the victim's

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import pytest
 
@@ -15,7 +15,7 @@ from suite.job.profiles import Sizes
 from suite.plan import Plan, Trial
 from suite.records.environment import Environment, Environments
 from suite.records.record import Outcome, Steps, Timeline, TrialRecord
-from suite.records.usage import Conditions, Resources, Usage
+from suite.records.usage import Conditions, GpuUsage, Resources, Usage
 from suite.registries import SCENARIOS
 from tests.jobs import in_job, plan_of
 
@@ -123,13 +123,14 @@ class FakeAccount:
 
     conditions: Conditions | None = None
     resources: Resources | None = None
+    gpus: ClassVar[list[GpuUsage] | None] = None
 
     def __enter__(self) -> None:
         self.begun_s = time.monotonic()
 
     def __exit__(self, *_: object) -> None:
         self.conditions = Conditions(interval_s=max(self.least_s, time.monotonic() - self.begun_s), other_cpu_s=0.0)
-        self.resources = Resources(serving=Usage(cpu_s=self.conditions.interval_s))
+        self.resources = Resources(serving=Usage(cpu_s=self.conditions.interval_s), gpus=self.gpus)
 
     def meter(self, instances: Sequence[Instance]) -> "FakeMeter":
         return FakeMeter(instances)

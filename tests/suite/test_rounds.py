@@ -20,7 +20,7 @@ from suite.plan import Plan, Trial, rounds_of, together
 from suite.records.environment import Environment
 from suite.records.headers import read_header
 from suite.records.record import Steps, Timeline, TrialRecord
-from suite.records.usage import Usage
+from suite.records.usage import GpuUsage, Usage
 from suite.results.store import MANIFEST, Run, read_manifest
 from suite.sweep.directory import CellRun
 from suite.trial_names import record_file
@@ -190,6 +190,12 @@ def test_each_trial_is_a_record_with_its_bursts(go: Go) -> None:
     assert [(one.round, one.position) for one in in_time] == sorted((one.round, one.position) for one in taken)
     assert all(one.ended_s <= later.begun_s for one, later in itertools.pairwise(in_time))
     assert len({record.alternation.block_s for record in records if record.alternation}) == 1
+
+
+def test_the_gpus_of_a_block_are_in_each_of_its_records(go: Go, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = GpuUsage(uuid="GPU-a", strangers=["other (process 7)"], throttled_s=1.5)
+    monkeypatch.setattr(FakeAccount, "gpus", [gpu])
+    assert [record.resources and record.resources.gpus for record in go()] == [[gpu]] * 3
 
 
 def test_two_of_bare_metal_take_turns_too(go: Go) -> None:
