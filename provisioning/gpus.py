@@ -100,19 +100,27 @@ def examined(node: Node | None = None, libraries: str = "") -> tuple[list[Card],
     return [Card(**card) for card in answer["cards"]], answer["error"], answer["libraries"]
 
 
-def chosen(cards: Sequence[Card], words: Sequence[str]) -> tuple[Card, ...]:
-    """Return the cards that these words name: an index, a UUID or its beginning. Raises RequestError for any other."""
-    return tuple(_chosen(cards, word) for word in words)
+def chosen(cards: Sequence[Card], words: Sequence[str], source: str = "") -> tuple[Card, ...]:
+    """Return the cards that these words name: an index, a UUID or its beginning. Raises RequestError for any other.
+
+    ``source`` is what gave the words; by default the option.
+    """
+    source = source or option("gpus")
+    given = tuple(_chosen(cards, word, source) for word in words)
+    if len({card.uuid for card in given}) < len(given):
+        raise RequestError(f"{source} {','.join(words)}: a GPU is named twice", remedy="name each once")
+    return given
 
 
-def _chosen(cards: Sequence[Card], word: str) -> Card:
+def _chosen(cards: Sequence[Card], word: str, source: str) -> Card:
     named = [card for card in cards if card.is_named(word)]
     usable = [card for card in cards if not card.fault]
     remedy = f"this machine has: {', '.join(f'{card.index} ({card.uuid})' for card in usable) or 'none'}"
     if len(named) != 1:
-        raise RequestError(f"{option('gpus')}: {'several GPUs are' if named else 'no GPU is'} {word}", remedy=remedy)
+        why = f"{source} {word} matches several GPUs" if named else f"{source} {word}: no GPU matches"
+        raise RequestError(why, remedy=remedy)
     if named[0].fault or not named[0].uuid:
-        raise RequestError(f"{option('gpus')} {word}: {named[0].fault or 'it has no UUID'}", remedy=remedy)
+        raise RequestError(f"{source} {word}: {named[0].fault or 'it has no UUID'}", remedy=remedy)
     return named[0]
 
 

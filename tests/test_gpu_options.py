@@ -83,7 +83,11 @@ OLD_CARD = {"capability": (7, 0)}
 @pytest.mark.parametrize(
     ("options", "cuda", "changed", "variables", "why"),
     [
-        ({"gpus": "7"}, "'13.0'", {}, {}, "--gpus: no GPU is 7"),
+        ({"gpus": "7"}, "'13.0'", {}, {}, "--gpus 7: no GPU matches"),
+        ({"gpus": "0,0"}, "'13.0'", {}, {}, "--gpus 0,0: a GPU is named twice"),
+        ({"gpus": "0,GPU-0"}, "'13.0'", {}, {}, "--gpus 0,GPU-0: a GPU is named twice"),
+        ({}, "'13.0'", {}, {"CUDA_VISIBLE_DEVICES": "-1"}, "CUDA_VISIBLE_DEVICES: '-1' is not an index"),
+        ({}, "'13.0'", {}, {"CUDA_VISIBLE_DEVICES": "7"}, "CUDA_VISIBLE_DEVICES 7: no GPU matches"),
         ({"gpus": "1"}, "'13.0'", {}, {}, "--gpus 1: NVML: GPU is lost"),
         ({}, "'13.0'", {}, {"CUDA_VISIBLE_DEVICES": ""}, "--device cuda: there is no GPU"),
         ({}, "'13.0'", {}, {"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, "'NoDevFiles' is not an index or UUID of a GPU"),

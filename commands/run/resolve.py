@@ -249,7 +249,12 @@ def _cards_of(request: RunRequest, image: Image) -> tuple[Card, ...]:
     usable = [card for card in cards if not card.fault]
     scenario = scenario_of(request)
     first = tuple(usable[: scenario.ranks(request)[0] if scenario.spread else request.gpus.devices or 1])
-    given = first if words is None else chosen(cards, gpu_words(words) if words else ())
+    source = option("gpus") if request.gpus.gpus else "CUDA_VISIBLE_DEVICES"
+    try:
+        named = gpu_words(words) if words else ()
+    except RequestError as error:
+        raise RequestError(f"{source}: {error.message}", remedy=error.remedy) from error
+    given = first if words is None else chosen(cards, named, source)
     check_gpus(request, image, given)
     return given
 

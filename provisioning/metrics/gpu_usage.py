@@ -119,7 +119,7 @@ class GpuSampler:
         self._sample()
         usages = [gpu.usage() for gpu in self._gpus]
         pynvml.nvmlShutdown()
-        spent = ((f"gpu-{number}", usage.job and usage.job.energy_j) for number, usage in enumerate(usages))
+        spent = ((f"gpu-{number}", usage.job.energy_j if usage.job else None) for number, usage in enumerate(usages))
         return {name: joules for name, joules in spent if joules is not None}, usages
 
     def _sample_all(self) -> None:

@@ -69,9 +69,9 @@ def test_a_gpu_is_named_by_index_uuid_or_instance(cards: list[Card], word: str, 
 @pytest.mark.parametrize(
     ("word", "why"),
     [
-        ("7", "no GPU is 7"),
-        ("GPU-ff", "no GPU is GPU-ff"),
-        ("GPU-000000a", "several GPUs are GPU-000000a"),
+        ("7", "--gpus 7: no GPU matches"),
+        ("GPU-ff", "--gpus GPU-ff: no GPU matches"),
+        ("GPU-000000a", "--gpus GPU-000000a matches several GPUs"),
         ("2", "2: NVML: GPU is lost"),
         ("3", "3: it is divided by MIG"),
     ],
