@@ -261,7 +261,7 @@ class Run:
             needed, free = (f"{size / 1e6:,.0f} MB" for size in (size_bytes, free_bytes))
             raise StoreError(
                 f"{self.directory}: the models of the next trial need {needed}, and {free} are free",
-                remedy=f"free some space, then go on with: bench run --continue {self.directory}",
+                remedy="free some space, and go on with the run; what was measured before is kept",
             )
 
     def keep_attempt(self, record: TrialRecord) -> None:  # noqa: ARG002 (a cell of a sweep does)

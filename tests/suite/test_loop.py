@@ -359,7 +359,7 @@ def test_no_trial_is_measured_for_whose_models_there_is_no_space(
     with pytest.raises(StoreError, match="the models of the next trial need 7 MB, and 6 MB are free") as caught:
         go()
     assert len(saved(store)) == 2
-    assert str(caught.value.remedy).endswith(f"bench run --continue {store.directory}")
+    assert "bench run" not in str(caught.value.remedy), "a cell of a sweep is refused there"
 
 
 def test_a_trial_that_departs_from_its_plan_keeps_no_model(go: Go, store: Run, scenario: FakeScenario) -> None:
