@@ -146,12 +146,14 @@ def agreement(work: Computed, base: Computed, *, may_round: bool, seeds_apart: f
 def _other_beyond_rounding(work: Computed, base: Computed) -> Agreement | None:
     """Return how work differs apart from the bits of losses and weights; None if it does not."""
     if work.last_step != base.last_step:
+        if None in (work.last_step, base.last_step):
+            return Agreement("other", "printed a step on one side alone", rounded=False)
         return Agreement("other", f"ended at step {work.last_step} and not {base.last_step}", rounded=False)
     if _CLASH in (work.drawn, base.drawn):
         return Agreement("other", "did other work in one of two trials")
     for name in ("losses", "weights", "drawn"):
         if bool(getattr(work, name)) != bool(getattr(base, name)):
-            named = "draws" if name == "drawn" else name
+            named = "a digest of its draws" if name == "drawn" else name
             return Agreement("other", f"recorded {named} on one side alone", rounded=name != "drawn")
     same = work.drawn == base.drawn
     return None if same else Agreement("other", "drew other data, another order or another seed", rounded=False)

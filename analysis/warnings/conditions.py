@@ -106,13 +106,13 @@ DISTURBANCES = (
     ),
     Disturbance(
         "gpu-throttled",
-        "heat or its board held the clocks of a GPU down",
+        "a GPU was throttled by heat or by its board",
         "cool it, or lock its clocks below what it can hold (nvidia-smi --lock-gpu-clocks)",
         *(lambda t: t["gpu_throttled_s"] / t["interval_s"], 0.001, _share("of the time"), 0.05),
     ),
     Disturbance(
         "gpu-power-capped",
-        "the power limit held the clocks of a GPU down",
+        "a GPU was throttled by its power limit",
         "raise the limit, or lock the clocks below it (nvidia-smi --lock-gpu-clocks), for every target alike",
         *(lambda t: t["gpu_power_capped_s"] / t["interval_s"], 0.01, _share("of the time"), 0.1),
     ),

@@ -92,7 +92,7 @@ _REFUSED = (
         "one seed draws the same on every machine: see whether a target has another data set or worker",
     ),
     (
-        ("ended at",),
+        ("ended at", "printed a step"),
         "see the output of both; print the last step at the end of the command, or leave it out of the pattern",
     ),
     (("CPU capability",), "run all targets with the capability that they share, or declare it with --isa native"),

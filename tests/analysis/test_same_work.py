@@ -233,7 +233,11 @@ def test_other_draws_are_refused_even_where_rounding_may_differ(
     found = compared(save, tmp_path, work(drawn=DIGEST), vm=other)
     assert ratio_of(found, "vm") is None
     (refusal,) = (one for one in found.warnings if one.kind == "incomparable")
-    told = "drew other data, another order or another seed" if drawn else "recorded draws on one side alone"
+    told = (
+        "drew other data, another order or another seed"
+        if drawn
+        else "recorded a digest of its draws on one side alone"
+    )
     assert f"no ratio is formed: {told}" in refusal.message
     assert "one seed draws the same on every machine" in refusal.advice
     assert answer(found)[-1] == f"Beside bare-metal, vm {told}."
@@ -276,19 +280,26 @@ def test_a_job_without_losses_and_weights_is_proven_by_its_draws(save: Save, tmp
     )
 
 
-@pytest.mark.parametrize(("steps", "sentence"), [((100, 100), "All targets ended at the same step."), ((50, 100), "")])
+@pytest.mark.parametrize(
+    ("steps", "sentence"),
+    [
+        ((100, 100), "All targets ended at the same step."),
+        ((50, 100), "Beside bare-metal, container ended at step 50 and not 100; vm ended at the same step."),
+        ((None, 100), "Beside bare-metal, container printed a step on one side alone; vm ended at the same step."),
+    ],
+)
 def test_a_command_that_ends_at_another_step_is_refused(
-    steps: tuple[int, int], sentence: str, save: Save, tmp_path: Path
+    steps: tuple[int | None, int], sentence: str, save: Save, tmp_path: Path
 ) -> None:
     container, base = ({"steps": None, "timeline": None, "last_step": step} for step in steps)
     found = compared(save, tmp_path, base, container=container, vm=base)
     assert ratio_of(found, "vm") == pytest.approx(1.0)
-    assert (ratio_of(found, "container") is None) == (not sentence)
-    told = sentence or "Beside bare-metal, container ended at step 50 and not 100; vm ended at the same step."
-    assert answer(found)[-1] == told
+    other = steps[0] != steps[1]
+    assert (ratio_of(found, "container") is None) == other
+    assert answer(found)[-1] == sentence
     advice = {one.advice for one in found.warnings if one.kind == "incomparable"}
     assert all("print the last step at the end of the command" in text for text in advice)
-    assert bool(advice) == (not sentence)
+    assert bool(advice) == other
 
 
 def test_two_trials_of_bare_metal_that_drew_other_data_agree_with_nothing(save: Save, tmp_path: Path) -> None:
