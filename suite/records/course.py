@@ -20,7 +20,7 @@ from suite.part import first_problem
 from suite.plan import Trial
 from suite.records.environment import Environment, Environments
 from suite.records.record import Alternation, Outcome, TrialNumbers, TrialRecord
-from suite.records.usage import Resources, Usage
+from suite.records.usage import GpuUsage, Resources, Usage
 from suite.results.store import StoreError
 from suite.untrusted.secrets import without_secrets
 from suite.untrusted.terminal import clean
@@ -125,8 +125,7 @@ class Course:
         """Return what the host has counted, also of a failed job, with what a job that ended has counted itself."""
         counted = self.account.resources if self.account else None
         if self.trial.job.turns:  # the account is that of all jobs of the block
-            serving = _usage_of_turns(self.alternation) if self.alternation else None
-            counted = Resources(serving=serving, gpus=counted.gpus) if counted and self.alternation else None
+            counted = _of_turns(self.alternation, counted.gpus) if counted and self.alternation else None
         elif counted and counted.gpus and measured and measured.timeline and (span := measured.timeline.measured_span):
             counted = counted.model_copy(update={"gpus": [gpu.with_measured(*span) for gpu in counted.gpus]})
         if measured is None or measured.usage is None:
@@ -134,10 +133,11 @@ class Course:
         return (counted or Resources()).model_copy(update={"worker": measured.usage})
 
 
-def _usage_of_turns(alternation: Alternation) -> Usage | None:
-    """Return the CPU time that the turns took on the host; None if that of one could not be counted."""
+def _of_turns(alternation: Alternation, gpus: list[GpuUsage] | None) -> Resources:
+    """Return the CPU time that the turns took on the host, if that of each could be counted, and the block's GPUs."""
     seconds = [burst.cpu_s for burst in alternation.bursts if burst.cpu_s is not None]
-    return Usage(cpu_s=math.fsum(seconds)) if len(seconds) == len(alternation.bursts) else None
+    complete = len(seconds) == len(alternation.bursts)
+    return Resources(serving=Usage(cpu_s=math.fsum(seconds)) if complete else None, gpus=gpus)
 
 
 def _differences(trial: Trial, measured: Measurement) -> list[str]:
