@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 from pydantic import BaseModel, ConfigDict
@@ -9,8 +10,9 @@ from pydantic import BaseModel, ConfigDict
 from commands.lazy import SuggestingGroup
 from commands.output import Output
 from provisioning import artefacts, ledger
+from provisioning.images.adopt import adopt
 from provisioning.images.build import build
-from provisioning.images.image import Image, Stamp, broken, difference, find, images, prune, remove
+from provisioning.images.image import Image, Mount, Stamp, broken, difference, find, images, prune, remove
 from provisioning.images.own import build_own
 from provisioning.images.suite import build_suite
 from suite.errors import RequestError
@@ -77,6 +79,28 @@ def image_build(cuda: str | None, rebuild: bool, suite: bool, source: str | None
         click.echo(f"{reference}  {archive}")
 
 
+@image.command("adopt")
+@click.option("--python", type=click.Path(exists=True, path_type=Path), required=True, help="The interpreter of jobs.")
+@click.option(
+    "--site",
+    "sites",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    multiple=True,
+    help="A directory of Python packages outside /usr, such as site-packages of a virtual environment. Repeatable.",
+)
+def image_adopt(python: Path, sites: tuple[Path, ...]) -> None:
+    """Use this machine's own /usr and Python as an image, for bare metal and runc, without a builder or a mirror.
+
+    Runs mount it read-only; a change of /usr or the packages fails trials until it is adopted again. Needs root.
+
+    \b
+    Examples:
+      bench image adopt --python /usr/bin/python3
+      bench image adopt --python .venv/bin/python --site .venv/lib/python3.12/site-packages
+    """
+    click.echo(adopt(python.absolute(), sites, lambda text: click.echo(text, err=True)).digest)
+
+
 @image.command("verify")
 @click.argument("digest", required=False)
 def image_verify(digest: str | None) -> None:
@@ -108,6 +132,8 @@ class BuiltImage(BaseModel):
     base: str
     files: dict[str, Stamp]
     source: str | None
+    python: tuple[str, str]
+    mounts: tuple[Mount, ...]
     tree: str
 
 

@@ -47,7 +47,7 @@ def open_in_lab(
     job: DistributedJob,
     planned: Sequence[InstancePlan],
     stacks: Sequence[Sequence[Layer]],
-    tree: str,
+    image: Image,
     data: str | None,
 ) -> Iterator[tuple[Instance, ...]]:
     """Open one instance for each of ``planned``, by rank, in a lab.
@@ -63,7 +63,7 @@ def open_in_lab(
         lab = stack.enter_context(open_lab(job.lab))
         places = []
         for number, (plan, layers) in enumerate(zip(planned, stacks, strict=True)):
-            node = stack.enter_context(local_node(plan.envelope.cpus, tree, data))
+            node = stack.enter_context(local_node(plan.envelope.cpus, str(image.tree), data, image.python))
             places.append(_lower(stack, node, lab.nodes[number], layers))
         instances = _upper(stack, job, places, stacks, [node.namespace for node in lab.nodes])
         yield _linked(instances, job, tunnelled=_tunnelled(job, stacks))

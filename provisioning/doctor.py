@@ -14,7 +14,7 @@ from provisioning.cgroup import limits as cgroups
 from provisioning.engines.base import ContainerEngine, get_engine
 from provisioning.gpus import gpu_checks
 from provisioning.images import build
-from provisioning.images.image import Image, build_command, current, images
+from provisioning.images.image import Image, build_command, current, images, mounted
 from provisioning.layers.userland import FIRST_USER, chroot_argv
 from provisioning.machines import accelerator
 from provisioning.machines.base import MachineProvider, get_provider
@@ -249,7 +249,8 @@ def _target(name: str, checks: Sequence[Check], node: LocalNode, image: Image | 
             argv = [*chroot_argv(str(image.tree), user=FIRST_USER), "true"]
 
             def enter() -> str:
-                node.run(argv)
+                with mounted(image, image.tree):
+                    node.run(argv)
                 return "the image's tree was entered"
 
             return _tried("target", name, enter)

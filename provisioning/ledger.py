@@ -35,6 +35,7 @@ UNMOUNTED_WITHIN_S = 60.0
 _HELD: dict[Path, tuple[str, Callable[[], object]]] = {}
 """What this process holds, by entry: what it is, and what removes it."""
 _FRESH = r"\.?[a-z]+(-[a-z]+)*-[0-9a-f]{12}"
+_FRESH_OR_DIGEST = rf"({_FRESH}|[0-9a-f]{{12}})"
 
 
 class LedgerError(BenchError):
@@ -87,11 +88,17 @@ def _ours(name: str) -> Path:
     return path
 
 
+def is_mounted(path: Path) -> bool:
+    """Return whether something is mounted there; ``Path.is_mount`` misses a directory of the same file system."""
+    places = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return str(path) in (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place) for place in places)
+
+
 def _remove_mount(name: str) -> None:
     path = _ours(name)
-    if not path.is_mount():
+    if not is_mounted(path):
         return
-    argv = ["umount", "--", str(path)]
+    argv = ["umount", "--recursive", "--", str(path)]
     if (answer := processes.run_apart(argv, UNMOUNTED_WITHIN_S)).returncode:
         raise CommandError(argv, answer.returncode, answer.stderr)
 
@@ -122,7 +129,7 @@ class LedgerKind:
 KINDS: dict[str, LedgerKind] = {
     "processes": LedgerKind(r"[0-9a-f]{32}", processes.end_all),
     "directory": LedgerKind(rf"/.*/{_FRESH}", _remove_directory),
-    "mount": LedgerKind(rf"/.*/{_FRESH}", _remove_mount),
+    "mount": LedgerKind(rf"/.*/({_FRESH}|images/{_FRESH_OR_DIGEST}/tree)", _remove_mount),
     "cgroup": LedgerKind(r"virtbench-[0-9a-f]{12}", cgroups.remove),
     "netns": LedgerKind(netns.FORM, netns.remove),
     "container": LedgerKind(r"[a-z][a-z0-9_-]*:virtbench-[0-9a-f]{12}", _remove_container),
@@ -175,6 +182,11 @@ def holding(kind: str, what: str, *, kept: bool = False) -> Iterator[str]:
             else:
                 remove()
                 _cross_out(path)
+
+
+def holds(kind: str, what: str) -> bool:
+    """Return whether this process holds the thing."""
+    return any(name == f"{kind} {what}" for name, _ in _HELD.values())
 
 
 def _cross_out(path: Path) -> None:

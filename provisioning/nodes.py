@@ -59,14 +59,16 @@ class LocalNode:
 
 
 @contextmanager
-def local_node(cpus: tuple[int, ...], userland: str | None, data: str | None = None) -> Iterator[LocalNode]:
+def local_node(
+    cpus: tuple[int, ...], userland: str | None, data: str | None = None, python: tuple[str, str] = IMAGE_PYTHON
+) -> Iterator[LocalNode]:
     """Open this machine for the length of one trial; at the end no process of it is left."""
     token = uuid.uuid4().hex
     directory = runtime() / ledger.fresh("node")
     with ledger.holding("directory", str(directory)), ledger.holding("processes", token):
         directory.mkdir(mode=0o700)
         facts = {"accelerator": "none", "host_cpus": list(cpus)}
-        node = LocalNode(token, cpus, userland, data=data, directory=str(directory), facts=facts)
+        node = LocalNode(token, cpus, userland, python=python, data=data, directory=str(directory), facts=facts)
         try:
             yield node
         finally:
@@ -104,7 +106,8 @@ class WrappedNode:
     local: bool
     data: str | None = None
     backing: Node | None = None
-    python: tuple[str, str] = IMAGE_PYTHON
+    python: tuple[str, str] = ("", "")
+    """Its interpreter and PYTHONPATH; by default those of ``parent``."""
     facts: Mapping[str, object] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
@@ -112,6 +115,7 @@ class WrappedNode:
     """None if the layer adds nothing on this machine: it is in a guest, or one process that carries the token."""
 
     def __post_init__(self) -> None:
+        self.python = self.python if self.python[0] else self.parent.python
         self.facts = {**self.parent.facts, **self.facts}
         self.variables = {**self.parent.variables, **self.variables}
         self.substitutes = (*self.parent.substitutes, *self.substitutes)

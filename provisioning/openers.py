@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from provisioning.distributed import on_machine, open_as_pods, open_in_lab, open_on_machines
 from provisioning.engines.base import ContainerEngine, get_engine
 from provisioning.images.image import Image
-from provisioning.nodes import local_node
+from provisioning.nodes import LocalNode, local_node
 from provisioning.remote import content
 from provisioning.remote.content import scratch_on, sync_file, sync_image
 from provisioning.remote.machine import Machine, machine
@@ -43,6 +43,10 @@ class Opener(ABC):
     def tree(self) -> str:
         return str(self.choices.image.tree)
 
+    def machine(self, envelope: Envelope, data: str | None) -> AbstractContextManager[LocalNode]:
+        """Open this machine with the image of the run, and this directory of data."""
+        return local_node(envelope.cpus, self.tree, data, self.choices.image.python)
+
     def choices_of(self, trial: Trial, *, shared: bool) -> Iterator[Choices]:
         """Yield the choices of each instance. Those that compute get GPUs, a share each on a ``shared`` machine."""
         idle = "server" if trial.job.distributed and trial.job.distributed.strategy else "client"
@@ -70,7 +74,7 @@ class Here(Opener):
         with ExitStack() as stack:
             volume = None if self.choices.inventory else stack.enter_context(volume_of(trial))
             directory = str(volume.directory) if volume else None
-            machine = stack.enter_context(local_node(trial.envelope.cpus, self.tree, directory))
+            machine = stack.enter_context(self.machine(trial.envelope, directory))
             stacked = self.layers(trial, trial.envelope, volume=volume)
             yield (Instance(stack.enter_context(open_stack(machine, stacked))),)
 
@@ -109,7 +113,7 @@ class InLab(Opener):
             each = zip(trial.instances, self.choices_of(trial, shared=True), strict=True)
             stacks = [self.layers(trial, planned.envelope, choices, volume) for planned, choices in each]
             directory = str(volume.directory) if volume else None
-            with open_in_lab(job, trial.instances, stacks, self.tree, directory) as instances:
+            with open_in_lab(job, trial.instances, stacks, self.choices.image, directory) as instances:
                 yield instances
 
 
@@ -145,7 +149,7 @@ class BesideNeighbours(Opener):
             for planned, choices in zip(trial.instances, self.choices_of(trial, shared=True), strict=True):
                 volume = stack.enter_context(volume_of(trial)) if planned.role == "aggressor" else None
                 directory = str(volume.directory) if volume else None
-                machine = stack.enter_context(local_node(planned.envelope.cpus, self.tree, directory))
+                machine = stack.enter_context(self.machine(planned.envelope, directory))
                 stacked = self.layers(trial, planned.envelope, choices, volume)
                 instances.append(Instance(stack.enter_context(open_stack(machine, stacked))))
             yield tuple(instances)

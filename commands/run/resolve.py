@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import click
+
 from commands.run.inventory import InventoryMachines, machines_of, machines_of_targets
 from commands.run.validate import check_gpus
 from provisioning import data_device, doctor
@@ -72,6 +74,7 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
     data, dataset = data_of(request, scenario, note)
     if path := request.joining.inventory:
         image, pods = _image_of(request), None
+        _refuse_adopted(image)
         if scenario.joined:
             machines = machines_of(request, scenario, path, image, dataset, note)
         else:
@@ -91,8 +94,8 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
         note("checking this machine")
         checks = doctor.examine()
     _refuse_cuda(request, checks)
-    checks = doctor.with_image(checks, _image_of(request))
-    targets = carried(request, checks, note)
+    checks = doctor.with_image(checks, image := _image_of(request))
+    targets = carried(request, checks, note, image)
     choices = choices_of(request, checks, targets, note)
     opener = opener_of(choices, scenario, targets)
     return Resolved(request, scenario, models, targets, choices, data, dataset, opener)
@@ -144,7 +147,7 @@ def with_baseline(request: RunRequest, scenario: PlannedScenario, note: Note) ->
     return request.changed(target=(BASELINE, *request.targets.target))
 
 
-def carried(request: RunRequest, checks: Sequence[Check], note: Note) -> tuple[str, ...]:
+def carried(request: RunRequest, checks: Sequence[Check], note: Note, image: Image | None = None) -> tuple[str, ...]:
     """Return the targets that this machine carries; of all targets, those that it does not carry are left out.
 
     Raises RequestError for one that was named, and that it does not carry.
@@ -157,9 +160,8 @@ def carried(request: RunRequest, checks: Sequence[Check], note: Note) -> tuple[s
         why, remedy = f"the image of the guests has no {missing}", "leave it out, or use podman or runc as they are"
         unusable = {"usable": False, "reason": why, "remedy": remedy}
         by_name["container-vm"] = by_name["container-vm"].model_copy(update=unusable)
-    if request.gpus.device == "cuda":
-        why, remedy = "virtual machines with GPUs are not supported yet", "leave vm and container-vm out"
-        unusable = {"usable": False, "reason": why, "remedy": remedy}
+    if why_no_vms := _without_vms(request, image):
+        unusable = {"usable": False, "reason": why_no_vms, "remedy": "leave vm and container-vm out"}
         by_name |= {name: by_name[name].model_copy(update=unusable) for name in VMS}
     everything = set(targets) == set(TARGETS)
     found = []
@@ -172,6 +174,12 @@ def carried(request: RunRequest, checks: Sequence[Check], note: Note) -> tuple[s
         else:
             raise RequestError(f"this machine cannot carry {target}: {check.reason}", remedy=check.remedy)
     return tuple(found)
+
+
+def _without_vms(request: RunRequest, image: Image | None) -> str | None:
+    if request.gpus.device == "cuda":
+        return "virtual machines with GPUs are not supported yet"
+    return "an adopted image has no disk for virtual machines" if image and image.mounts else None
 
 
 def lacking_in_guests(request: RunRequest) -> str | None:
@@ -190,6 +198,7 @@ def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
         accel, why = get_provider(request.targets.provider).choose_accelerator(request.targets.accel)
         note(f"VMs run under {accel}: {why}")
     image, provider = _image_of(request), request.targets.provider
+    _refuse_adopted(image, engine if "container" in targets else "runc")
     nodes = nodes_of(options["node"]) if "node" in options else {}
     options |= {"node": nodes["container"]} if nodes else {}
     choices = Choices(
@@ -218,6 +227,14 @@ def _engine_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
     return engine
 
 
+def _refuse_adopted(image: Image, engine: str | None = None) -> None:
+    """Raise RequestError for what an adopted image cannot serve: its tree exists as mounts of this machine."""
+    if image.mounts and (engine is None or get_engine(engine).rootfs != "directory"):
+        where = f"{option('engine')} {engine}" if engine else option("inventory")
+        remedy = f"use {option('engine')} runc here, or an image of bench image build"
+        raise RequestError(f"{where}: image {image.digest[:12]} is this machine's own tree", remedy=remedy)
+
+
 def _refuse_cuda(request: RunRequest, checks: Sequence[Check]) -> None:
     missing = next((check for check in checks if check.name == "nvml" and not check.usable), None)
     if missing and request.gpus.device == "cuda":
@@ -234,6 +251,8 @@ def _image_of(request: RunRequest) -> Image:
     else:
         image = images.current("cuda" if request.gpus.device == "cuda" else "cpu")
     image.check()
+    if image.mounts:  # for as long as the command runs
+        click.get_current_context().with_resource(images.mounted(image, image.tree))
     return image
 
 

@@ -40,7 +40,7 @@ def build(variant: Variant, note: Note, *, rebuild: bool = False, cuda: str = ""
     ``cuda`` is the version of CUDA for which torch is built; empty for the one of its release.
     Raises RequestError when a tool or space is missing, CommandError when a step fails; nothing half-built stays.
     """
-    began_at = _now()
+    began_at = now()
     with artefacts.making("the image", note):
         # Another bench may have built it while this one waited.
         rebuild = rebuild and not ((image := built(variant, cuda)) and image.created_at > began_at)
@@ -80,7 +80,8 @@ def workplace(needed_bytes: int) -> Iterator[tuple[LocalNode, Path]]:
         yield node, building
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the time as images record it."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
@@ -253,7 +254,7 @@ def finish(
     tree = building / "tree"
     note("hashing every file of the tree")
     digest = userland.write_manifest(str(tree))
-    about = {"variant": variant, "recipe_sha256": recipe, "base": base, "source": source, "created_at": _now()}
+    about = {"variant": variant, "recipe_sha256": recipe, "base": base, "source": source, "created_at": now()}
     if (existing := next((image for image in images() if image.digest == digest), None)) and not existing.verify():
         # The same tree came of another recipe (a comment in the Dockerfile). Another bench may be using it.
         renewed = existing.model_copy(update=about)

@@ -13,6 +13,8 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from stat import S_IWGRP, S_IWOTH
@@ -20,13 +22,15 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from provisioning import ledger, processes
+from provisioning.nodes import IMAGE_PYTHON
 from provisioning.paths import home, state
 from suite import userland
 from suite.differ import differ
-from suite.errors import RequestError
+from suite.errors import CommandError, RequestError
 from suite.results.store import write_atomic
 
-BUILD = "bench image build"
+BUILD, ADOPT = "bench image build", "bench image adopt"
 DESCRIPTION = "image.json"
 PACKED = ("disk.img", "oci.tar", "initrd.img")
 PACKAGES = "var/lib/dpkg/status"
@@ -35,7 +39,31 @@ MOST_PATHS = 50
 RECIPES = ("Containerfile", "Dockerfile")
 """The usual names of the files from which engines build images."""
 Variant = Literal["cpu", "cuda", "own"]
-"""``own`` is made from an image of the user's, and used only where it is named."""
+"""``own`` is made from an image of the user's or of this machine's tree, and used only where it is named."""
+MOUNTED_WITHIN_S = 60.0
+LISTS = ".dist-info/RECORD"
+"""The end of the path of a Python package's list of its files with their digests."""
+_SITES = tuple(f"usr/{place}/python3*/*-packages" for place in ("local/lib", "lib"))
+
+
+class Mount(BaseModel):
+    """A part of a tree that is mounted read-only during a run: a directory, or several as an overlay, the first above.
+
+    Relative sources are in the directory of the image.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    place: str
+    sources: tuple[str, ...]
+
+    def argv(self, tree: Path) -> list[str]:
+        """Return the command that mounts it below a tree."""
+        first, *others = [str(tree.parent / source) for source in self.sources]
+        if not others:
+            return ["mount", "--bind", "-o", "ro", "--", first, str(tree / self.place)]
+        lower = ":".join([first, *others])
+        return ["mount", "-t", "overlay", "-o", f"ro,lowerdir={lower}", "overlay", str(tree / self.place)]
 
 
 class Stamp(BaseModel):
@@ -61,6 +89,10 @@ class Image(BaseModel):
     files: dict[str, Stamp]
     source: str | None = None
     """What an image of the user's own was built from: a reference, or an absolute path."""
+    python: tuple[str, str] = IMAGE_PYTHON
+    """The interpreter of the jobs, and its PYTHONPATH."""
+    mounts: tuple[Mount, ...] = ()
+    """The parts of the tree that are this machine's own."""
 
     @property
     def name(self) -> str | None:
@@ -73,11 +105,17 @@ class Image(BaseModel):
     @property
     def cuda(self) -> str | None:
         """Return the version of CUDA that its torch is built with; empty for none, None if no torch is found."""
-        for place in ("usr/local/lib", "usr/lib"):
-            for file in self.tree.glob(f"{place}/python3*/*-packages/torch/version.py"):
+        for file in (site / "torch/version.py" for site in self._sites()):
+            if file.is_file():
                 built = re.search(r"^cuda\b.*= *'([\d.]+)'", file.read_text(), re.MULTILINE)
                 return built[1] if built else ""
         return None
+
+    def _sites(self) -> Iterator[Path]:
+        """Yield the directories of Python packages, where they are before anything is mounted."""
+        yield from (Path(source) for mount in self.mounts for source in mount.sources)
+        root = Path("/") if self.mounts else self.tree
+        yield from (site for way in _SITES for site in root.glob(way))
 
     @property
     def directory(self) -> Path:
@@ -136,7 +174,16 @@ class Image(BaseModel):
                 differences.append(f"{name}: another digest")
         if userland.manifest_digest(str(self.tree)) != self.digest:
             return [*differences, "tree: its manifest is missing or has another digest"]
-        return differences + [f"tree: {line}" for line in userland.differences(str(self.tree), everything=True)]
+        with mounted(self, self.tree):
+            changed = userland.differences(str(self.tree), everything=not self.mounts)
+            changed += self._other_lists() if self.mounts else []
+        return differences + [f"tree: {line}" for line in changed]
+
+    def _other_lists(self) -> list[str]:
+        """Return the lists of packages that have changed: of a mounted tree the manifest has no other contents."""
+        listed = [entry for entry in _manifest(self.tree).values() if entry.path.endswith(LISTS) and entry.content]
+        odd = (entry for entry in listed if sha256(self.tree / entry.path) != entry.content)
+        return [f"/{entry.path}: other content" for entry in odd]
 
 
 def build_command(variant: str, source: str | None = None) -> str:
@@ -145,8 +192,28 @@ def build_command(variant: str, source: str | None = None) -> str:
 
 
 def broken(image: Image, how: str) -> RequestError:
-    command = build_command(image.variant, image.source)
-    return RequestError(f"image {image.digest[:12]} is broken: {how}", remedy=f"build it again: {command} --rebuild")
+    command = f"{build_command(image.variant, image.source)} --rebuild"
+    if image.mounts:
+        sites = (mount for mount in image.mounts if mount.place.startswith("opt/"))
+        command = " ".join([ADOPT, f"--python {image.python[0]}", *(f"--site {site.sources[0]}" for site in sites)])
+    return RequestError(f"image {image.digest[:12]} is broken: {how}", remedy=f"build it again: {command}")
+
+
+@contextmanager
+def mounted(image: Image, tree: Path) -> Iterator[None]:
+    """Mount the parts of a tree that are this machine's own; the ledger unmounts them if this process is killed.
+
+    The tree is mounted over itself first: one command undoes all, and several benches have a layer each.
+    """
+    if not image.mounts or ledger.holds("mount", str(tree)):
+        yield
+        return
+    with ledger.holding("mount", str(tree)):
+        itself = ["mount", "--bind", "--make-private", "--", str(tree), str(tree)]
+        for argv in (itself, *(mount.argv(tree) for mount in image.mounts)):
+            if (answer := processes.run_apart(argv, MOUNTED_WITHIN_S)).returncode:
+                raise CommandError(argv, answer.returncode, answer.stderr)
+        yield
 
 
 def sha256(path: Path) -> str:
@@ -183,6 +250,8 @@ def prune() -> list[Image]:
 def remove(unwanted: list[Image]) -> list[Image]:
     """Remove images, and what was made of them; return them."""
     for image in unwanted:
+        if image.mounts and ledger.is_mounted(image.tree):
+            raise RequestError(f"{image.tree} is mounted", remedy="run: bench clean")
         shutil.rmtree(image.directory)
     return unwanted
 

@@ -64,7 +64,6 @@ class LabNode:
             cpus=parent.cpus,
             local=parent.local,
             data=parent.data,
-            python=parent.python,
         )
 
 

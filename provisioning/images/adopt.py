@@ -1,0 +1,140 @@
+"""Adopts this machine's own tree as an image: its /usr, a Python and its packages, mounted read-only during a run."""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+from provisioning import artefacts
+from provisioning.engines.runc import PROFILE
+from provisioning.images import trial_imports
+from provisioning.images.build import INSIDE, Note, now, workplace
+from provisioning.images.image import DESCRIPTION, LISTS, Image, Mount, mounted, sha256
+from provisioning.images.tree import EMPTIED, MADE
+from provisioning.layers.userland import FIRST_USER, chroot_argv
+from provisioning.nodes import IMAGE_PYTHON, LocalNode
+from provisioning.paths import RECIPE, ROOMS
+from suite import userland
+from suite.errors import RequestError
+from suite.results.store import write_atomic
+
+NEEDED_BYTES = 1 << 30
+MODULES = ("msgspec", "numpy", "PIL", "torch", "worker.training.device:torchvision_version")
+"""What every training imports; probes and real data may need more."""
+COPIED = ("ld.so.cache", "passwd", "group", "nsswitch.conf", "alternatives")
+"""Parts of /etc that the loader, libc and Debian's links read."""
+PREFIX = "import os, sys; print(os.path.realpath(sys._base_executable), sys.base_prefix, sep='\\n')"
+
+
+def adopt(python: Path, sites: tuple[Path, ...], note: Note) -> Image:
+    """Describe the machine's tree as an image, with this Python and these directories of packages; nothing is built.
+
+    Raises RequestError without root or Docker's seccomp profile, and if a job could not import what it needs.
+    """
+    if os.geteuid():
+        raise RequestError("bench image adopt needs root", remedy="use sudo")
+    with artefacts.making("the image", note), workplace(NEEDED_BYTES) as (node, building):
+        tree = building / "tree"
+        interpreter, prefix = node.run([str(python), "-I", "-c", PREFIX]).stdout.splitlines()
+        mounts = [_programs(tree), *_packages(sites)]
+        if not prefix.startswith("/usr"):
+            mounts.insert(1, Mount(place=prefix.lstrip("/"), sources=(prefix,)))
+        _lay_out(tree, mounts)
+        paths = ":".join([IMAGE_PYTHON[1], *(f"/{mount.place}" for mount in mounts if mount.place.startswith("opt/"))])
+        about = {"variant": "own", "base": interpreter, "created_at": now(), "mounts": mounts}
+        recipe = hashlib.sha256(json.dumps([mount.model_dump() for mount in mounts]).encode()).hexdigest()
+        image = Image.model_validate(
+            {**about, "digest": "", "recipe_sha256": recipe, "files": {}, "python": (interpreter, paths)}
+        )
+        with mounted(image, tree):
+            _check(node, tree, image.python, note)
+            note("listing every file of the tree")
+            image.digest = _write_manifest(tree)
+        write_atomic(building / DESCRIPTION, image.text())
+        if image.directory.exists():  # the same tree under another description
+            image.save()
+        else:
+            building.rename(image.directory)
+        note(f"image {image.digest[:12]} is ready in {image.directory}")
+        return image
+
+
+def _programs(tree: Path) -> Mount:
+    """Return the mount of /usr, over which the seccomp profile is laid if the machine has none there."""
+    if Path("/", PROFILE).is_file():
+        return Mount(place="usr", sources=("/usr",))
+    runc = shutil.which("runc")
+    profile = next((path for parent in Path(runc or "/").parents if (path := parent / PROFILE).is_file()), None)
+    if profile is None:
+        package = "golang-github-containers-common"
+        raise RequestError(f"/{PROFILE} is missing", remedy=f"install it: apt-get install {package}")
+    added = tree.parent / "added"
+    (added / PROFILE).parent.mkdir(mode=0o755, parents=True)
+    shutil.copyfile(profile, added / PROFILE)
+    return Mount(place="usr", sources=("added/usr", "/usr"))
+
+
+def _packages(sites: tuple[Path, ...]) -> list[Mount]:
+    return [Mount(place=f"opt/site{number}", sources=(str(site.resolve()),)) for number, site in enumerate(sites)]
+
+
+def _lay_out(tree: Path, mounts: list[Mount]) -> None:
+    """Make the directories that are mounted over, and copy the worker and the little that is read of /etc."""
+    for name in ("etc", "var/tmp", *EMPTIED, *MADE, *(mount.place for mount in mounts)):
+        (tree / name).mkdir(mode=0o755, parents=True, exist_ok=True)
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (tree / name).symlink_to(f"usr/{name}")
+    for name in COPIED:
+        source, target = Path("/etc", name), tree / "etc" / name
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=True)
+        elif source.exists():
+            shutil.copyfile(source, target)
+    for name, text in {"hostname": "", "resolv.conf": "", "hosts": "127.0.0.1 localhost\n"}.items():
+        (tree / "etc" / name).write_text(text)
+    _lay_out_worker(tree / IMAGE_PYTHON[1].lstrip("/"))
+    for name in ("tmp", "var/tmp"):
+        (tree / name).chmod(0o1777)
+
+
+def _lay_out_worker(inside: Path) -> None:
+    for source, name in [*((ROOMS / name, name) for name in INSIDE), (RECIPE / "guest", "guest")]:
+        (inside / name).parent.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if source.is_dir() else shutil.copyfile
+        copy(source, inside / name)
+    for path in inside.rglob("*"):
+        path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+    for path in list(inside.rglob("__pycache__")):
+        shutil.rmtree(path)
+
+
+def _check(node: LocalNode, tree: Path, python: tuple[str, str], note: Note) -> None:
+    """Import as jobs do, which cannot read files of root alone, and compile the worker for this Python."""
+    interpreter, paths = python
+    note("importing what jobs import")
+    variables = ("/usr/bin/env", "-i", "HOME=/tmp", f"PYTHONPATH={paths}", "PYTHONDONTWRITEBYTECODE=1")
+    argv = [*chroot_argv(str(tree), user=FIRST_USER), *variables, interpreter, "-", *MODULES]
+    answer = node.run(argv, stdin=Path(trial_imports.__file__).read_bytes(), timeout_s=600.0, check=False)
+    try:
+        failed = json.loads(answer.stdout.splitlines()[-1])["failed"]
+    except (IndexError, ValueError):
+        failed = {interpreter: (answer.stderr.strip().splitlines() or ["no answer"])[-1]}
+    if failed:
+        why = "; ".join(f"{name} ({reason})" for name, reason in failed.items())
+        raise RequestError(f"jobs cannot import {why}", remedy="name the directory of the packages with --site")
+    words = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", IMAGE_PYTHON[1]]
+    inside = f"{tree}{IMAGE_PYTHON[1]}"
+    node.run(["bwrap", "--ro-bind", str(tree), "/", "--bind", inside, IMAGE_PYTHON[1], interpreter, *words])
+
+
+def _write_manifest(tree: Path) -> str:
+    """Write the manifest, with the content of the worker and of the packages' own lists; return its digest."""
+    lines = []
+    for entry in userland.walk(str(tree), userland.CONTENT_CHECKED_INSIDE):
+        listed = entry.kind == "file" and entry.path.endswith(LISTS)
+        content = sha256(tree / entry.path) if listed else entry.content
+        lines.append(userland.Entry(entry.path, entry.kind, entry.mode, entry.size, content).line())
+    text = "".join(lines)
+    (tree / userland.MANIFEST).write_text(text, encoding="ascii")
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
