@@ -80,11 +80,11 @@ def image_build(cuda: str | None, rebuild: bool, suite: bool, source: str | None
 
 
 @image.command("adopt")
-@click.option("--python", type=click.Path(exists=True, path_type=Path), required=True, help="The interpreter of jobs.")
+@click.option("--python", type=click.Path(path_type=Path), required=True, help="The interpreter of jobs.")
 @click.option(
     "--site",
     "sites",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     multiple=True,
     help="A directory of Python packages outside /usr, such as site-packages of a virtual environment. Repeatable.",
 )

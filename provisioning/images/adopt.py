@@ -34,6 +34,8 @@ def adopt(python: Path, sites: tuple[Path, ...], note: Note) -> Image:
     """
     if os.geteuid():
         raise RequestError("bench image adopt needs root", remedy="use sudo")
+    if missing := next((path for path in (python, *sites) if not path.exists()), None):
+        raise RequestError(f"{missing} does not exist", remedy="name the machine's Python, and directories of packages")
     with artefacts.making("the image", note), workplace(NEEDED_BYTES) as (node, building):
         tree = building / "tree"
         interpreter, prefix = node.run([str(python), "-I", "-c", PREFIX]).stdout.splitlines()

@@ -1,0 +1,536 @@
+"""Shows on a machine with one GPU what is true of the suite there, in stages of a minute or five, by order of worth.
+
+    python benchmarks/gpu_day.py --minutes 9 --state DIR --out DIR [--site DIR]... [--stages AB] [--rehearse]
+
+Needs root, bubblewrap, runc, and a Python that has torch and the suite's dependencies. After each stage OUT has
+facts.json, summary.md, records.tar.gz and log; a second call with the same --state goes on where the first ended, and
+a stage whose estimate does not fit into the minutes left is skipped. Nothing changes the GPU's settings. BOUNDS were
+fixed before the first day. ``--rehearse`` runs all stages on any machine, on the CPU, with stand-ins for NVML and
+libcuda: its numbers mean nothing, and of the bounds only counts are judged.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[1]
+sys.path.insert(0, str(REPOSITORY))  # as a script, this file is not part of the installed suite
+
+import pynvml  # noqa: E402
+
+from suite.plan import balanced  # noqa: E402
+from tests.stand_ins.nvml_state import Nvml  # noqa: E402
+
+BOUNDS = {
+    "trials that failed": (0.0, 0.0),
+    "targets without libcuda": (0.0, 0.0),
+    "models with other weights": (0.0, 0.0),
+    "suite / synchronised loop": (0.98, 1.02),
+    "container / bare metal": (0.97, 1.03),
+    "loss of tuned / loss of reference": (0.90, 1.10),
+    "energy counter / integrated power": (0.95, 1.05),
+    "intruders that were missed": (0.0, 0.0),
+    "wrong requests that were accepted": (0.0, 0.0),
+    "spread of losses of equal trials": (0.0, 0.10),
+}
+"""The lowest and highest value that is accepted, by the name of the fact. A rehearsal judges counts alone."""
+MODELS = ("resnet50", "alexnet", "inception_v3", "dcgan", "transformer")
+NVML = (
+    *("Name", "UUID", "PciInfo", "MemoryInfo", "UtilizationRates", "TotalEnergyConsumption", "PowerUsage"),
+    *("EnforcedPowerLimit", "PersistenceMode", "EccMode", "MigMode", "CurrentClocksEventReasons"),
+    *("CudaComputeCapability", "ComputeRunningProcesses", "GraphicsRunningProcesses", "MinorNumber"),
+)
+FIRST_CONVOLUTION = """
+import json, sys, time
+begin = time.monotonic(); import torch; imported = time.monotonic()
+images = torch.rand(8, 3, 64, 64, device=sys.argv[1]); placed = time.monotonic()
+torch.nn.Conv2d(3, 8, 3).to(sys.argv[1])(images).sum().item(); done = time.monotonic()
+peak = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")][0]
+print(json.dumps({"import_s": imported - begin, "init_s": placed - imported, "convolution_s": done - placed,
+                  "host_memory_kib": int(peak), "torch": torch.__version__, "cuda": torch.version.cuda}))
+"""
+MULTIPLIES = """
+import sys, time, torch
+ones, end = torch.ones(2048, 2048, device=sys.argv[1]), time.monotonic() + float(sys.argv[2])
+while time.monotonic() < end:
+    (ones @ ones).sum().item()
+"""
+LIBCUDA = "import ctypes, json, os; print(json.dumps([ctypes.CDLL('libcuda.so.1').cuInit(0), os.geteuid()]))"
+STUB = "int cuInit(unsigned flags) { return (int)flags; }\n"
+WRONG = (("--gpus", "7"), ("--gpus", "0", "--devices", "2", "--parallel", "ddp"), ("--gpus", "nonsense"))
+Facts = dict[str, Any]
+
+
+@dataclass
+class Day:
+    """The state of a day: what was found so far, and how stages run the suite."""
+
+    options: argparse.Namespace
+    end_s: float
+    facts: dict[str, Facts] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def device(self) -> str:
+        return "cpu" if self.options.rehearse else "cuda"
+
+    @property
+    def left_s(self) -> float:
+        return self.end_s - time.monotonic()
+
+    def program(self, *argv: str, timeout_s: float | None = None) -> "subprocess.CompletedProcess[str]":
+        """Run a program of this Python to its end, or until the minutes are spent; its output goes to the log, too."""
+        environment = {**os.environ, "PYTHONPATH": self.path, "VIRTBENCH_HOME": str(self.options.state / "home")}
+        with (self.options.out / "log").open("a") as log:
+            print("$", *(word if len(word) < 200 else "..." for word in argv), file=log, flush=True)
+            ended = subprocess.run(
+                [sys.executable, *argv],
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s or max(10.0, self.left_s),
+                env={**environment, **self.variables},
+            )
+            print(ended.stdout, ended.stderr, file=log)
+        return ended
+
+    @property
+    def path(self) -> str:
+        return os.pathsep.join(
+            filter(None, [str(REPOSITORY), *map(str, self.options.sites), os.environ.get("PYTHONPATH")])
+        )
+
+    def bench(self, *words: str) -> str:
+        ended = self.program(str(REPOSITORY / "cli.py"), *words)
+        if ended.returncode not in (0, 1):
+            raise RuntimeError(f"bench {' '.join(words[:2])}: {ended.stderr.strip()[-500:]}")
+        return ended.stdout
+
+    def request(self, *words: str) -> list[str]:
+        """Return the words of a run on bare metal and runc; of a rehearsal those of the smallest."""
+        gpus = () if self.options.rehearse else ("--gpus", "0")
+        image = ("--image", str(self.facts["A"]["image"]), "--device", self.device, *gpus, "--wait")
+        engine = ("--engine", "runc") if "container" in words else ()
+        return ["run", *engine, *image, *words]
+
+    def run(self, name: str, *words: str) -> list[Facts]:
+        """Run the suite and return its records; a run that was cut off goes on."""
+        directory = self.options.state / "runs" / name
+        shortened = ("--profile", "smoke") if self.options.rehearse else ("--profile", "paper", "--memory", "16G")
+        self.bench(*self.request("--out", str(directory), *shortened, *words))
+        return [json.loads(path.read_text()) for path in sorted(directory.glob("trials/*.json"))]
+
+    def models(self, *names: str) -> list[str]:
+        return [word for name in (("gan",) if self.options.rehearse else names) for word in ("--model", name)]
+
+    @property
+    def played(self) -> tuple[str, ...]:
+        return ("--rehearse",) if self.options.rehearse else ()
+
+    @contextlib.contextmanager
+    def answering(self, pid: int) -> Iterator[None]:
+        """In a rehearsal let the stand-in count 100 W and show a process; a real GPU answers for itself."""
+        if not self.options.rehearse:
+            yield
+            return
+        ended, begin_s = threading.Event(), time.monotonic()
+
+        def play() -> None:
+            while not ended.wait(0.01):
+                joules = 100 * (time.monotonic() - begin_s)
+                self.options.nvml.answer(_gpu(energy=int(1000 * joules), compute=pid))
+
+        player = threading.Thread(target=play)
+        player.start()
+        time.sleep(0.1)
+        try:
+            yield
+        finally:
+            ended.set()
+            player.join()
+
+    def steps(self, count: int, warmup: int) -> tuple[str, ...]:
+        count, warmup = (2, 0) if self.options.rehearse else (count, warmup)
+        return "--steps", str(count), "--warmup-steps", str(warmup)
+
+
+BOTH = ("--target", "bare-metal", "--target", "container")
+
+
+def about(records: Sequence[Facts]) -> Facts:
+    """Return what the records of one run show: failures, rates, and whether all targets computed the same."""
+    failed = [record["outcome"]["message"] for record in records if record["outcome"]["status"] != "ok"]
+    rates = {f"{name_of(record)} on {record['target']}": record["throughput_per_s"] for record in records}
+    weights: dict[str, set[str]] = {}
+    for record in records:
+        weights.setdefault(name_of(record), set()).add(record["weights_sha256"])
+    others = sum(len(digests) > 1 for digests in weights.values())
+    return {
+        "trials": len(records),
+        "trials that failed": len(failed),
+        "failures": failed,
+        "rates": rates,
+        "others": others,
+    }
+
+
+def name_of(record: Facts) -> str:
+    return str(record["job"].get("model") or record["trial_id"])
+
+
+def facts_of_the_machine(day: Day) -> Facts:
+    """Adopt an image; record NVML's answers, device files, torch on the device, libcuda inside of the targets."""
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    answers = {}
+    for name in NVML:
+        try:
+            answers[name] = str(getattr(pynvml, f"nvmlDeviceGet{name}")(handle))
+        except pynvml.NVMLError as error:
+            answers[name] = f"error: {error}"
+    cache = subprocess.run(["/sbin/ldconfig", "-p"], check=False, capture_output=True, text=True).stdout
+    mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if " / " in line or "cgroup" in line]
+    sites = [word for site in day.options.sites for word in ("--site", str(site))]
+    image = day.bench("image", "adopt", "--python", sys.executable, *sites).strip()
+    torch = day.program("-c", FIRST_CONVOLUTION, day.device)
+    found = {
+        "image": image,
+        "driver": pynvml.nvmlSystemGetDriverVersion(),
+        "nvml": answers,
+        "libraries": re.findall(r"(lib(?:cuda|nvidia-ml)\.so\S*) .*=> (\S+)", cache),
+        "devices": sorted(str(path) for path in Path("/dev").glob("nvidia*")),
+        "mounts": mounts,
+        "torch": json.loads(torch.stdout) if torch.returncode == 0 else torch.stderr[-500:],
+    }
+    for target in ("bare-metal", "container"):
+        ended = day.program(
+            __file__, "--libcuda", target, "--state", str(day.options.state), "--image", image, *day.played
+        )
+        found[f"libcuda in {target}: cuInit, uid"] = (ended.stdout or ended.stderr).strip()[-300:]
+    reached = [found[name].startswith("[0,") for name in found if name.startswith("libcuda")]
+    return {**found, "targets without libcuda": reached.count(False)}
+
+
+def models_on_both(day: Day) -> Facts:
+    """Train five models on bare metal and runc, one block."""
+    found = about(
+        day.run("B", *BOTH, "--scenario", "synthetic", *day.models(*MODELS), *day.steps(300, 100), "--blocks", "1")
+    )
+    # On a GPU weights differ in bits.
+    return {**found, **({"models with other weights": found["others"]} if day.options.rehearse else {})}
+
+
+def harness(day: Day) -> Facts:
+    """Compare the suite with a loop by hand, synchronised and free-running, in pairs of drawn order."""
+    pairs, sizes = (1, (2, 64, 0, 1)) if day.options.rehearse else (4, (32, 224, 100, 200))
+    rates: dict[str, list[float]] = {"free": [], "synchronised": [], "suite": []}
+    for number in range(pairs):
+        for side in balanced(tuple(rates), number, "gpu-day"):
+            loop = day.program(str(REPOSITORY / "benchmarks/parts/cuda_loop.py"), side, day.device, *map(str, sizes))
+            rates[side].append(float(loop.stdout.split()[-1]))
+    ratio = {side: fmean(math.log(suite / other) for suite, other in zip(rates["suite"], found, strict=True))
+             for side, found in rates.items()}  # fmt: skip
+    return {
+        "rates": rates,
+        "suite / synchronised loop": math.exp(ratio["synchronised"]),
+        "synchronised / free-running loop": math.exp(ratio["free"] - ratio["synchronised"]),
+    }
+
+
+def alternating(day: Day) -> Facts:
+    """Let bare metal and runc take turns on the one device: a ratio with an interval."""
+    rounds = "2" if day.options.rehearse else "8"
+    words = ("--design", "alternating", "--rounds", rounds, "--blocks", "2" if day.options.rehearse else "3")
+    found = about(day.run("D", *BOTH, "--scenario", "synthetic", *day.models("resnet50", "dcgan"), *words))
+    where = str(day.options.state / "runs/D")
+    rows = json.loads(day.bench("compare", where, "--json"))["rows"]
+    ratios = {
+        row["model"]: row["ratio"] for row in rows if row["target"] == "container" and row["metric"] == "throughput"
+    }
+    worst = max(filter(None, ratios.values()), key=lambda ratio: abs(math.log(ratio)), default=None)
+    intervals = [[row["model"], row["ratio_low"], row["ratio_high"]] for row in rows if row["target"] == "container"]
+    told = {flag: day.bench("compare", where, flag)[-4000:] for flag in ("--explain", "--costs")}
+    return {**found, "container / bare metal": worst, "intervals": intervals, **told}
+
+
+def tuned(day: Day) -> Facts:
+    """Train by the recipe tuned: does it compile, and learn as reference does?"""
+    words = ("--target", "bare-metal", "--scenario", "synthetic", *day.models("resnet50", "dcgan", "transformer"))
+    found = about(records := day.run("E", *words, *day.steps(300, 100), "--recipe", "tuned"))
+    before = {name_of(record): record for record in _kept(day, "B") if record["target"] == "bare-metal"}
+    speed, losses = {}, []
+    for record in records:
+        if (base := before.get(name_of(record))) and record["outcome"]["status"] == base["outcome"]["status"] == "ok":
+            speed[name_of(record)] = record["throughput_per_s"] / base["throughput_per_s"]
+            losses += [pair for pair in [_early_loss(record) / _early_loss(base)] if math.isfinite(pair)]
+    worst = max(losses, key=lambda ratio: abs(ratio - 1), default=None)
+    return {**found, "speed-up over reference": speed, "loss of tuned / loss of reference": worst}
+
+
+def several_ways(day: Day) -> Facts:
+    """Train with parameters on the CPU and with one rank of NCCL, and measure copies by the memory probe."""
+    found: Facts = {}
+    small = (*day.models("resnet50"), *day.steps(100, 20), "--target", "bare-metal")
+    if not day.options.rehearse:
+        for way in ("parameter-cpu", "ddp"):
+            found[way] = about(
+                day.run(f"F-{way}", "--scenario", "synthetic", *small, "--parallel", way, "--devices", "1")
+            )
+    probe = day.run("F-memory", "--scenario", "probe", "--probe", "memory", "--target", "bare-metal")
+    found["memory probe"] = [record["metrics"] for record in probe]
+    failed = [part["trials that failed"] for part in found.values() if isinstance(part, dict)]
+    return {**found, "trials that failed": sum(failed) + sum(record["outcome"]["status"] != "ok" for record in probe)}
+
+
+def truth(day: Day) -> Facts:
+    """Hold the energy counter against integrated power; plant an intruder; make requests that must be refused."""
+    from provisioning.metrics.gpu_usage import GpuSampler
+
+    seconds = "2" if day.options.rehearse else "20"
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    sampler = GpuSampler([_text(pynvml.nvmlDeviceGetUUID(handle))], lambda pid: pid == os.getpid())
+    intruder = subprocess.Popen(
+        [sys.executable, "-c", MULTIPLIES, day.device, seconds], env={**os.environ, "PYTHONPATH": day.path}
+    )
+    with day.answering(intruder.pid):
+        sampler.start()
+        power: list[tuple[float, float]] = []
+        begun_j = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000
+        while intruder.poll() is None:
+            power.append((time.monotonic(), pynvml.nvmlDeviceGetPowerUsage(handle) / 1000))
+            time.sleep(0.05)
+        spent_j = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000 - begun_j
+        _, usages = sampler.stop()
+    integrated_j = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(power))
+    accepted = 0
+    for words in WRONG:
+        device = ("--device", "cuda", "--target", "bare-metal", "--image", str(day.facts["A"]["image"]), "--dry-run")
+        accepted += day.program(str(REPOSITORY / "cli.py"), "run", *device, *words).returncode != 2
+    return {
+        "energy counter / integrated power": spent_j / integrated_j,
+        "intruders that were missed": (not (usages and usages[0].strangers)) + _missed_in_a_trial(day),
+        "strangers": usages and usages[0].strangers,
+        "wrong requests that were accepted": accepted,
+        "sampler_cpu_s": sampler.cpu_s,
+    }
+
+
+def _missed_in_a_trial(day: Day) -> int:
+    """Return how many trials with a process of somebody else on the GPU do not name it: none in a rehearsal."""
+    if day.options.rehearse:
+        return 0
+    intruder = subprocess.Popen([sys.executable, "-c", MULTIPLIES, day.device, "120"])
+    try:
+        words = ("--target", "bare-metal", "--scenario", "synthetic", "--model", "resnet50")
+        records = day.run("G", *words, *day.steps(300, 100))
+    finally:
+        intruder.terminate()
+        intruder.wait()
+    return sum(not gpu["strangers"] for record in records for gpu in record["resources"]["gpus"])
+
+
+def same_work(day: Day) -> Facts:
+    """Repeat a trial, to see how far equal trials differ."""
+    words = ("--target", "bare-metal", "--scenario", "synthetic", *day.models("resnet50"), "--blocks", "3")
+    found = about(records := day.run("H", *words, *day.steps(100, 20)))
+    losses = [_early_loss(record) for record in records if record["outcome"]["status"] == "ok"]
+    spread = (max(losses) - min(losses)) / abs(fmean(losses)) if losses else None
+    digests = len({record["weights_sha256"] for record in records})
+    return {**found, "spread of losses of equal trials": spread, "different weights": digests}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage and the seconds that it is expected to take on a GPU, and in a rehearsal."""
+
+    run: Callable[[Day], Facts]
+    seconds: tuple[int, int]
+
+
+STAGES = {
+    "A": Stage(facts_of_the_machine, (60, 40)),
+    "B": Stage(models_on_both, (290, 25)),
+    "C": Stage(harness, (180, 20)),
+    "D": Stage(alternating, (200, 40)),
+    "E": Stage(tuned, (270, 20)),
+    "F": Stage(several_ways, (180, 30)),
+    "G": Stage(truth, (60, 15)),
+    "H": Stage(same_work, (90, 30)),
+}
+
+
+def _gpu(**more: object) -> dict[int, dict[str, object]]:
+    """Return the answers of the stand-in: driver 580 and one GPU at 100 W."""
+    whole = {
+        "uuid": "GPU-000000a0",
+        "name": "stand-in",
+        "pci": "00000000:01:00.0",
+        "memory": 80 << 30,
+        "capability": "9.0",
+    }
+    return {-1: {"driver": "580.0", "cuda": 13000}, 0: {**whole, "power": 100_000, "energy": 0, "mig": 0, **more}}
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 (pynvml returns bytes or text)
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _kept(day: Day, run: str) -> list[Facts]:
+    return [json.loads(path.read_text()) for path in sorted((day.options.state / "runs" / run).glob("trials/*.json"))]
+
+
+def _early_loss(record: Facts) -> float:
+    """Return the losses of the first ten steps: their mean, summed over the networks."""
+    return sum(fmean(values[:10]) for values in record["steps"]["losses"].values())
+
+
+def libcuda(target: str, digest: str, state: Path, *, rehearse: bool) -> None:
+    """Print what cuInit answers inside a target, by /run/nvidia, and the user; a rehearsal plays the library."""
+    from provisioning.gpu_driver import collected
+    from provisioning.gpus import Edits
+    from provisioning.images.image import find, mounted
+    from provisioning.layers import container, userland
+    from provisioning.nodes import local_node
+    from provisioning.targets import Choices, layers
+    from scenarios.job import clean_environment
+    from suite.interfaces import open_stack
+    from suite.job.envelope import GIB, Envelope
+
+    image = find(digest)
+    if rehearse:
+        os.environ["LD_LIBRARY_PATH"] = str(state / "stub")
+        libraries = str(collected(str(state / "driver")))
+        edits = Edits((), ((libraries, "/run/nvidia"),), {"LD_LIBRARY_PATH": "/run/nvidia"})
+        userland.edits_for = container.edits_for = lambda *_, **__: edits  # type: ignore[assignment]
+    gpus = () if rehearse else (_text(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(0))),)
+    envelope = Envelope(cpus=tuple(sorted(os.sched_getaffinity(0)))[:2], memory_bytes=8 * GIB, threads=1)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mounted(image, image.tree))
+        machine = stack.enter_context(local_node(envelope.cpus, str(image.tree), None, image.python))
+        node = stack.enter_context(open_stack(machine, layers(target, Choices(image, "runc", "tcg", gpus), envelope)))
+        print(node.run([*clean_environment(1, "reference", **node.variables), node.python[0], "-c", LIBCUDA]).stdout)
+
+
+def rehearsal(options: argparse.Namespace) -> dict[str, str]:
+    """Build the stand-ins and load NVML's into this process; return the variables that give it to others."""
+    stub = options.state / "stub"
+    shutil.rmtree(stub, ignore_errors=True)
+    stub.mkdir()
+    (stub / "cuda.c").write_text(STUB)
+    library = [
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libcuda.so.1",
+        "-o",
+        str(stub / "libcuda.so.580.0"),
+        str(stub / "cuda.c"),
+    ]
+    subprocess.run([str(shutil.which("gcc")), *library], check=True)
+    (stub / "libcuda.so.1").symlink_to("libcuda.so.580.0")
+    options.nvml = Nvml(stub)
+    options.nvml.load()
+    os.environ["NVML_ANSWERS"] = str(options.nvml.answers)
+    options.nvml.answer(_gpu())
+    return {"NVML_ANSWERS": str(options.nvml.answers), "LD_LIBRARY_PATH": str(stub)}
+
+
+def judged(day: Day, stage: str) -> dict[str, bool]:
+    """Return whether each bounded fact of a stage is inside of its bounds."""
+    facts = day.facts[stage]
+    judges = [name for name in facts if name in BOUNDS and (not day.options.rehearse or BOUNDS[name][1] == 0)]
+    found = {name: facts[name] for name in judges}
+    return {name: value is not None and BOUNDS[name][0] <= value <= BOUNDS[name][1] for name, value in found.items()}
+
+
+def write(day: Day) -> None:
+    """Write what was found so far: the state for a later call, and all that goes back."""
+    text = json.dumps({"rehearsal": day.options.rehearse, "bounds": BOUNDS, "stages": day.facts}, indent=1, default=str)
+    (day.options.state / "facts.json").write_text(text)
+    (day.options.out / "facts.json").write_text(text)
+    lines = ["# GPU day" + (" (a rehearsal: no number means anything)" if day.options.rehearse else ""), ""]
+    for name, facts in day.facts.items():
+        title = str(STAGES[name].run.__doc__)
+        error = f" FAILED: {facts['error']}" if "error" in facts else ""
+        lines.append(f"- **{name}** ({facts['took_s']:.0f} s) {title}{error}")
+        for bound, inside in judged(day, name).items():
+            lines.append(f"  - {'ok' if inside else 'NOT OK'}: {bound} = {facts[bound]}, bounds {BOUNDS[bound]}")
+    (day.options.out / "summary.md").write_text("\n".join(lines) + "\n")
+    with tarfile.open(day.options.out / "records.tar.gz", "w:gz") as archive:
+        for path in sorted((day.options.state / "runs").glob("*/*.json")):
+            archive.add(path, path.relative_to(day.options.state))
+        for path in sorted((day.options.state / "runs").glob("*/trials/*.json")):
+            archive.add(path, path.relative_to(day.options.state))
+
+
+def main() -> None:
+    options = parse()
+    if options.libcuda:
+        if not options.rehearse:
+            pynvml.nvmlInit()
+        libcuda(options.libcuda, options.image, options.state, rehearse=options.rehearse)
+        return
+    for directory in (options.state, options.out):
+        directory.mkdir(parents=True, exist_ok=True)
+    kept = options.state / "facts.json"
+    earlier = json.loads(kept.read_text()) if kept.exists() else {"rehearsal": options.rehearse, "stages": {}}
+    if earlier["rehearsal"] != options.rehearse:
+        sys.exit(
+            f"{options.state} is of {'a rehearsal' if earlier['rehearsal'] else 'a GPU day'}: name another directory"
+        )
+    day = Day(options, time.monotonic() + 60 * options.minutes, earlier["stages"])
+    day.variables = rehearsal(options) if options.rehearse else {}
+    for name, stage in STAGES.items():
+        done = name in day.facts and "error" not in day.facts[name]
+        if name not in options.stages or done or (name != "A" and "image" not in day.facts.get("A", {})):
+            continue
+        if stage.seconds[options.rehearse] > day.left_s:
+            print(f"{name} is left for the next call: {day.left_s:.0f} s are left", flush=True)
+            continue
+        begin_s = time.monotonic()
+        try:
+            facts = stage.run(day)
+        except Exception as error:  # noqa: BLE001 (a stage that fails must not end the day)
+            facts = {"error": f"{type(error).__name__}: {error}"}
+        day.facts[name] = {**facts, "took_s": time.monotonic() - begin_s}
+        write(day)
+    day.program(str(REPOSITORY / "cli.py"), "clean", timeout_s=60.0)
+    if (summary := options.out / "summary.md").exists():
+        print(summary.read_text())
+    sys.exit(any("error" in facts or not all(judged(day, name).values()) for name, facts in day.facts.items()))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--minutes", type=float, default=9.0, help="the time of this call (default %(default)s)")
+    parser.add_argument("--state", type=Path, required=True, help="the directory of what a later call goes on with")
+    parser.add_argument("--out", type=Path, help="the directory of what goes back")
+    parser.add_argument("--stages", default="".join(STAGES), help="the stages to run (default %(default)s)")
+    parser.add_argument("--site", dest="sites", type=Path, action="append", help="a directory of Python packages")
+    parser.add_argument("--rehearse", action="store_true", help="run on the CPU with stand-ins for the driver")
+    parser.add_argument("--libcuda", help=argparse.SUPPRESS)
+    parser.add_argument("--image", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.sites = options.sites or [Path(sysconfig.get_path("purelib"))]
+    options.state = options.state.absolute()
+    options.out = (options.out or options.state / "out").absolute()
+    return options
+
+
+if __name__ == "__main__":
+    main()
