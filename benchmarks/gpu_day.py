@@ -196,7 +196,6 @@ def name_of(record: Facts) -> str:
 
 def facts_of_the_machine(day: Day) -> Facts:
     """Adopt an image; record NVML's answers, device files, torch on the device, libcuda inside of the targets."""
-    pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     answers = {}
     for name in NVML:
@@ -270,7 +269,7 @@ def alternating(day: Day) -> Facts:
 
 
 def tuned(day: Day) -> Facts:
-    """Train by the recipe tuned: does it compile, and learn as reference does?"""
+    """Train by the recipe tuned, to see whether it compiles and learns as reference does."""
     words = ("--target", "bare-metal", "--scenario", "synthetic", *day.models("resnet50", "dcgan", "transformer"))
     found = about(records := day.run("E", *words, *day.steps(300, 100), "--recipe", "tuned"))
     before = {name_of(record): record for record in _kept(day, "B") if record["target"] == "bare-metal"}
@@ -418,6 +417,8 @@ def libcuda(target: str, digest: str, state: Path, *, rehearse: bool) -> None:
         libraries = str(collected(str(state / "driver")))
         edits = Edits((), ((libraries, "/run/nvidia"),), {"LD_LIBRARY_PATH": "/run/nvidia"})
         userland.edits_for = container.edits_for = lambda *_, **__: edits  # type: ignore[assignment]
+    if not rehearse:
+        pynvml.nvmlInit()
     gpus = () if rehearse else (_text(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(0))),)
     envelope = Envelope(cpus=tuple(sorted(os.sched_getaffinity(0)))[:2], memory_bytes=8 * GIB, threads=1)
     with contextlib.ExitStack() as stack:
@@ -481,8 +482,6 @@ def write(day: Day) -> None:
 def main() -> None:
     options = parse()
     if options.libcuda:
-        if not options.rehearse:
-            pynvml.nvmlInit()
         libcuda(options.libcuda, options.image, options.state, rehearse=options.rehearse)
         return
     for directory in (options.state, options.out):
@@ -495,6 +494,7 @@ def main() -> None:
         )
     day = Day(options, time.monotonic() + 60 * options.minutes, earlier["stages"])
     day.variables = rehearsal(options) if options.rehearse else {}
+    pynvml.nvmlInit()
     for name, stage in STAGES.items():
         done = name in day.facts and "error" not in day.facts[name]
         if name not in options.stages or done or (name != "A" and "image" not in day.facts.get("A", {})):

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # as a script, this file is not part of the installed suite
+# As a script, this file is not part of the installed suite.
+sys.path[:0] = [str(parent) for parent in Path(__file__).parents[1:3]]
 
-from benchmarks.parts.bare_loop import import_torchvision
+from parts.bare_loop import import_torchvision  # noqa: E402
 
 SEED, CLASSES = 3, 1000
 
