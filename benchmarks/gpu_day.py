@@ -416,7 +416,8 @@ def libcuda(target: str, digest: str, state: Path, *, rehearse: bool) -> None:
         os.environ["LD_LIBRARY_PATH"] = str(state / "stub")
         libraries = str(collected(str(state / "driver")))
         edits = Edits((), ((libraries, "/run/nvidia"),), {"LD_LIBRARY_PATH": "/run/nvidia"})
-        userland.edits_for = container.edits_for = lambda *_, **__: edits  # type: ignore[assignment]
+        for module in (userland, container):
+            vars(module)["edits_for"] = lambda *_, **__: edits
     if not rehearse:
         pynvml.nvmlInit()
     gpus = () if rehearse else (_text(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(0))),)
