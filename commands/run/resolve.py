@@ -198,7 +198,7 @@ def choices_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
         accel, why = get_provider(request.targets.provider).choose_accelerator(request.targets.accel)
         note(f"VMs run under {accel}: {why}")
     image, provider = _image_of(request), request.targets.provider
-    _refuse_adopted(image, engine if "container" in targets else "runc")
+    _refuse_adopted(image, engine, targets)
     nodes = nodes_of(options["node"]) if "node" in options else {}
     options |= {"node": nodes["container"]} if nodes else {}
     choices = Choices(
@@ -227,9 +227,9 @@ def _engine_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
     return engine
 
 
-def _refuse_adopted(image: Image, engine: str | None = None) -> None:
+def _refuse_adopted(image: Image, engine: str | None = None, targets: Sequence[str] = ("container",)) -> None:
     """Raise RequestError for what an adopted image cannot serve: its tree exists as mounts of this machine."""
-    if image.mounts and (engine is None or get_engine(engine).rootfs != "directory"):
+    if image.mounts and "container" in targets and (engine is None or get_engine(engine).rootfs != "directory"):
         where = f"{option('engine')} {engine}" if engine else option("inventory")
         remedy = f"use {option('engine')} runc here, or an image of bench image build"
         raise RequestError(f"{where}: image {image.digest[:12]} is this machine's own tree", remedy=remedy)

@@ -126,8 +126,8 @@ class Course:
         counted = self.account.resources if self.account else None
         if self.trial.job.turns:  # the account is that of all jobs of the block
             counted = _of_turns(self.alternation, counted.gpus) if counted and self.alternation else None
-        elif counted and counted.gpus and measured and measured.timeline and (span := measured.timeline.measured_span):
-            counted = counted.model_copy(update={"gpus": [gpu.with_measured(*span) for gpu in counted.gpus]})
+        elif counted and measured and measured.timeline:
+            counted = counted.with_measured(measured.timeline.measured_span)
         if measured is None or measured.usage is None:
             return counted
         return (counted or Resources()).model_copy(update={"worker": measured.usage})

@@ -164,3 +164,9 @@ class Resources(Part):
     beside: Usage | None = None
     """CPU time of the processes that serve the other instances, while the victim ran; ``serving`` is then the victim's
     alone."""
+
+    def with_measured(self, span: tuple[float, float] | None) -> "Resources":
+        """Return them with the use of the GPUs in the measured steps, which lie between two times since the launch."""
+        if not (self.gpus and span):
+            return self
+        return self.model_copy(update={"gpus": [gpu.with_measured(*span) for gpu in self.gpus]})
