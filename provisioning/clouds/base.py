@@ -153,7 +153,7 @@ def refusals(
     try:
         yield
     except (*kinds, library("yaml").YAMLError) as error:
-        words = without_secrets(" ".join(str(getattr(error, "details", None) or error).split()))
+        words = " ".join(without_secrets(str(getattr(error, "details", None) or error)).split())
         if page := re.search(r"(?i)<(?:!doctype html|html|head|body)\b", words):
             title = re.search(r"(?i)<title>([^<]*)", words)
             words = f"{words[: page.start()]}it answers with a page{f', {title[1].strip()!r}' if title else ''}"

@@ -6,10 +6,10 @@ import re
 from urllib.parse import quote
 
 HIDDEN = "***"
-LEAST = 4
-"""A shorter secret protects nothing, and is part of too many words."""
+LEAST, LONG = 4, 8
+"""The lengths from which a secret protects anything, and from which it is hidden within words and paths, too."""
 _known: set[str] = set()
-_USER_INFO = re.compile(r"(?<=://)[^\s/@:]*:[^\s/@]+(?=@)")
+_USER_INFO = re.compile(r"(?<=://)[^\s/\"<>]+(?=@)")
 
 
 def keep_secret(*values: object) -> None:
@@ -20,9 +20,10 @@ def keep_secret(*values: object) -> None:
 
 
 def without_secrets(text: str) -> str:
-    """Return the text of another program without what is known as secret, and without passwords in URLs."""
+    """Return the text of another program without known secrets, and without users and passwords in URLs."""
     if "://" in text:
         text = _USER_INFO.sub(HIDDEN, text)
     for secret in sorted(_known, key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
+        pattern = re.escape(secret)
+        text = re.sub(pattern if len(secret) >= LONG else rf"(?<![\w/]){pattern}(?![\w/])", HIDDEN, text)
     return text

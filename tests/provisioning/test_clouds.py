@@ -19,7 +19,9 @@ import cli
 from commands.hire import HiredOutput
 from provisioning import ledger
 from provisioning.clouds import base, hire, ironic
+from provisioning.clouds.base import CloudError
 from suite.inventory import read_inventory
+from suite.untrusted.secrets import keep_secret
 from tests.provisioning.openstack import (
     NONE_FREE,
     PASSWORD,
@@ -453,6 +455,25 @@ def test_what_a_cloud_repeats_is_shown_without_the_secrets_in_it(cloud: OpenStac
     shown = machines("list").stdout + machines("list", "--json").stdout
     assert "no token ***" in shown
     assert not {TOKEN, PASSWORD, "other-word"} & {*re.split(r"[ =:@]", shown)}
+
+
+@pytest.mark.parametrize(
+    ("secret", "repeated", "shown"),
+    [
+        ("two\nlines of it", "no key two\nlines of it", "no key ***"),
+        ("", "at https://u:p@ss@192.0.2.1/v3", "at https://***@192.0.2.1/v3"),
+        ("", "at https://ghp_x@192.0.2.1/v3", "at https://***@192.0.2.1/v3"),
+        ("", '{"url":"http://192.0.2.1","to":"a@b"}', '{"url":"http://192.0.2.1","to":"a@b"}'),
+        ("1234", '{"bytes": 91234}, pin=1234.', '{"bytes": 91234}, pin=***.'),
+        ("admin", "no admin in /home/admin of administrators", "no *** in /home/admin of administrators"),
+        ("long-one", "xlong-onex", "x***x"),
+    ],
+)
+def test_a_secret_is_hidden_whole_and_words_that_hold_it_stay(secret: str, repeated: str, shown: str) -> None:
+    keep_secret(secret)
+    with pytest.raises(CloudError) as caught, base.refusals("cloud vb"):
+        raise base.library("openstack.exceptions").SDKException(repeated)
+    assert caught.value.message == f"cloud vb: {shown}"
 
 
 def test_clean_goes_on_behind_a_damaged_entry_of_a_hired_machine(cloud: OpenStack) -> None:
