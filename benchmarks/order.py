@@ -20,7 +20,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from analysis.statistics.order import dependence
+from analysis.statistics.order import DEPENDENCE_LEVEL, dependence
 from analysis.statistics.ratios import MARGIN, judge, locate
 from suite.plan import balanced
 
@@ -82,7 +82,7 @@ def dependent(runs: int, seed: int) -> Iterator[list[str]]:
                 series[:, block] = correlation * series[:, block - 1] + math.sqrt(1 - correlation**2) * series[:, block]
             intervals = [place.interval for values in series if (place := locate(values)) and place.interval]
             covered = np.mean([low <= 0 <= high for low, high in intervals])
-            called = np.mean([dependence(values) is not None for values in series])
+            called = np.mean([dependence(values) <= DEPENDENCE_LEVEL for values in series])
             texts.append(f"{100 * called:.1f}, {100 * covered:.1f}")
         yield [str(blocks), *texts]
 

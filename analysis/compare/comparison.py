@@ -60,7 +60,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     targets = formed.pairs[formed.pairs["target"] != BASELINE]
     ratios = all_ratios(targets, metrics)
     looked = looked_after(records.directories)
-    effects = {metric.column: judged(ratios[metric.column], metric, margin, looked) for metric in metrics}
+    effects = judged(ratios, metrics, margin, looked)
     # Opening is left out: one layer comes after the other, and their times add.
     layered = [metric for metric in metrics if metric.name != "opening"]
     layers = {metric.column: interactions(ratios[metric.column]) for metric in layered}

@@ -16,7 +16,8 @@ from analysis.compare.pairing import grouped, pair, papers_order, plain, substit
 from analysis.compare.results import AblationEffect, ComparedJob, Effect, Expected, Overall, known_first
 from analysis.compare.validity import marks_of, usable
 from analysis.load.metrics import METRICS, Metric, metrics_of
-from analysis.statistics.ratios import SIGNIFICANCE, Location, Verdict, exp, judge, locate
+from analysis.statistics.order import DEPENDENCE_LEVEL, dependence
+from analysis.statistics.ratios import SIGNIFICANCE, Location, Verdict, exp, holm, judge, locate
 from analysis.statistics.sequential import level_of
 from analysis.statistics.tails import Tail, qualified, tail_of
 from analysis.warnings.findings import refusals
@@ -54,12 +55,30 @@ def all_ratios(pairs: pd.DataFrame, metrics: Sequence[Metric]) -> dict[str, dict
 
 
 def judged(
-    ratios: Mapping[_Key, pd.DataFrame], metric: Metric, margin: float, looked: int | None = None
-) -> dict[_Key, Effect]:
-    """Return the effect of each. Verdicts are corrected for all ratios given of the same job, which are one family.
+    ratios: Mapping[str, Mapping[_Key, pd.DataFrame]],
+    metrics: Iterable[Metric],
+    margin: float,
+    looked: int | None = None,
+) -> dict[str, dict[_Key, Effect]]:
+    """Return the effect of each, by the metric's column as in ``ratios``.
 
+    Verdicts are corrected for all ratios of a metric and job, which are one family; dependence for all that are given.
     ``looked``: the blocks after which the run began to look whether they decide; None if it did not.
     """
+    effects = {metric.column: _judged(ratios[metric.column], metric, margin, looked) for metric in metrics}
+    levels = iter(holm([dependence(one.by_block) for of_metric in effects.values() for one in of_metric.values()]))
+    return {
+        column: {
+            key: replace(effect, dependent=level if (level := next(levels)) <= DEPENDENCE_LEVEL else None)
+            for key, effect in of_metric.items()
+        }
+        for column, of_metric in effects.items()
+    }
+
+
+def _judged(
+    ratios: Mapping[_Key, pd.DataFrame], metric: Metric, margin: float, looked: int | None
+) -> dict[_Key, Effect]:
     families: dict[ComparedJob, list[_Key]] = defaultdict(list)
     for key in ratios:
         families[key[0]].append(key)
@@ -85,15 +104,16 @@ def _tail(ratios: pd.DataFrame, metric: Metric) -> Tail | None:
 
 def effects_of(
     ratios: Mapping[str, Mapping[_Key, pd.DataFrame]],
-    metrics: Iterable[Metric],
+    metrics: Sequence[Metric],
     margin: float,
     looked: int | None = None,
 ) -> dict[_Key, dict[str, Effect]]:
     """Return the effects of each key by the metric's name. ``ratios`` by the metric's column."""
+    names = {metric.column: metric.name for metric in metrics}
     effects: dict[_Key, dict[str, Effect]] = defaultdict(dict)
-    for metric in metrics:
-        for key, result in judged(ratios[metric.column], metric, margin, looked).items():
-            effects[key][metric.name] = result
+    for column, of_metric in judged(ratios, metrics, margin, looked).items():
+        for key, result in of_metric.items():
+            effects[key][names[column]] = result
     return effects
 
 

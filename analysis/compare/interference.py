@@ -97,7 +97,7 @@ def isolation(shared: SharedFindings, margin: float) -> tuple[Isolation, ...]:
         notes[pairing.job, pairing.target] |= dict.fromkeys(pairing.notes)
     ranked = [
         Isolation(*key, len(common[key[0]]), effect, tuple(notes[key]))
-        for key, effect in judged(means, METRICS[0], margin).items()
+        for key, effect in judged({METRICS[0].column: means}, METRICS[:1], margin)[METRICS[0].column].items()
     ]
     return tuple(sorted(ranked, key=lambda row: (row.job, -row.effect.ratio)))
 

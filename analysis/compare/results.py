@@ -46,6 +46,7 @@ class Estimate:
     expected: Expected | None = None
     slow: SlowTrials | None = None
     by_block: tuple[float, ...] = field(default=(), repr=False)
+    dependent: float | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Effect:
     slow: SlowTrials | None = None
     by_block: tuple[float, ...] = field(default=(), repr=False)
     """The ratio of every block, of which this one is the mean."""
+    dependent: float | None = None
+    """The level at which blocks resemble the one before, adjusted for all ratios compared; None if they do not."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 from analysis.compare.results import ComparedJob, Comparison, Disturbed, Effect, Estimate, Group
-from analysis.statistics.order import dependence
 from analysis.statistics.power import TRIM
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.job.profiles import PROFILES
@@ -88,13 +87,11 @@ def _effects(found: Mapping[str, _Judged], job: ComparedJob, reasons: Iterable[s
 
 
 def _judged(found: _Judged, job: ComparedJob, reasons: Iterable[str] = ()) -> _Judged:
-    why = (*_of_run(job.profile, found.blocks), *_of_order(found.by_block), *reasons)
+    of_order: tuple[str, ...] = (
+        () if found.dependent is None else (f"blocks resemble the one before (p = {found.dependent:.1g})",)
+    )
+    why = (*_of_run(job.profile, found.blocks), *of_order, *reasons)
     return replace(found, verdict=replace(found.verdict, name=None, withheld=why)) if found.verdict and why else found
-
-
-def _of_order(ratios: Sequence[float]) -> Iterator[str]:
-    if (level := dependence(ratios)) is not None:
-        yield f"blocks resemble the one before (p = {level:.1g})"
 
 
 def _of_run(name: str, blocks: int) -> Iterator[str]:

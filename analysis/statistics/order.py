@@ -15,18 +15,17 @@ from scipy import special
 from analysis.statistics.ratios import Location, Samples
 
 LEAST_TO_DEPEND, DEPENDENCE_LEVEL = 10, 0.01
-"""The fewest blocks that are tested, and the share of independent ones that are called dependent."""
+"""The fewest blocks that are tested, and the share of independent series that may be called dependent."""
 
 
-def dependence(values: Samples) -> float | None:
-    """Return the level at which values resemble the one before if that is ``DEPENDENCE_LEVEL`` or less; else None."""
+def dependence(values: Samples) -> float:
+    """Return the level at which values resemble the one before; NaN for too few, and for equal ones."""
     n, ranks = len(values), pd.Series(values).rank().to_numpy()
     spread = float(((ranks - (n + 1) / 2) ** 2).sum())
     if n < LEAST_TO_DEPEND or spread == 0:
-        return None
+        return math.nan
     shape = 5 * n * (n + 1) * (n - 1) ** 2 / (2 * (n - 2) * (5 * n**2 - 2 * n - 9)) - 0.5
-    level = float(special.betainc(shape, shape, float((np.diff(ranks) ** 2).sum()) / spread / 4))
-    return level if level <= DEPENDENCE_LEVEL else None
+    return float(special.betainc(shape, shape, float((np.diff(ranks) ** 2).sum()) / spread / 4))
 
 
 def place_effect(log_ratios: Samples, later: Samples) -> Location | None:

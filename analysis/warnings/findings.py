@@ -11,8 +11,8 @@ from analysis.compare.pairing import ROW, grouped, job_of
 from analysis.compare.results import ComparedJob, Group
 from analysis.load.plans import open_ended, plan_of
 from analysis.load.records import Records
-from analysis.statistics.order import dependence, place_effect
-from analysis.statistics.ratios import exp
+from analysis.statistics.order import place_effect
+from analysis.statistics.ratios import exp, judge
 from analysis.warnings.types import AnalysisWarning, Touched
 from suite.host_compatibility import Host, differences
 from suite.job.ablations import label_of
@@ -203,35 +203,52 @@ def missing_trials(records: Records, trials: pd.DataFrame) -> Iterator[AnalysisW
             )
 
 
-def orders(groups: Iterable[Group], pairs: pd.DataFrame) -> Iterator[AnalysisWarning]:
+def orders(groups: Sequence[Group], pairs: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield the ratios whose blocks depend on each other, and those that the places of trials in blocks have moved."""
-    by_group = {group.key: group for group in groups}
-    for (job, model, target), rows in grouped(pairs):
-        for metric in by_group[job, model].deciding if job.traits.normalised else ():
-            measured = rows[rows[metric.column].notna()]
-            ratios = measured[metric.column].to_numpy()
-            what, touches = f"{job}, {model}: the {metric.name} of {target}", (Touched(job, target, model),)
-            if (level := dependence(ratios)) is not None:
+    normalised = [group for group in groups if group.job.traits.normalised]
+    for group, summary in ((one, summary) for one in normalised for summary in one.targets):
+        for name, estimate in summary.estimates.items():
+            if estimate.dependent is not None and name in [metric.name for metric in group.deciding]:
                 yield AnalysisWarning(
                     "dependent-blocks",
-                    f"{what}: blocks resemble the one before (rank von Neumann test, p = {level:.1g}), so that its "
-                    "interval is too narrow",
+                    f"{group.job}, {group.model}: the {name} of {summary.target}: blocks resemble the one before (rank "
+                    f"von Neumann test, p = {estimate.dependent:.1g}), so that its interval is too narrow",
                     "look for what lasts longer than a block, such as neighbours or heat; measure blocks further apart",
-                    touches=touches,
+                    touches=(Touched(group.job, summary.target, group.model),),
                 )
-            later = (measured["position"] - measured["position_base"]).to_numpy()
-            effect, mean = place_effect(ratios, later), float(later.mean())
-            if effect and effect.interval and mean and not effect.interval[0] <= 0 <= effect.interval[1]:
-                low, high = map(exp, effect.interval)
-                came = f"{target} came {abs(mean):.2g} places {'before' if mean < 0 else 'after'} {BASELINE}"
-                yield AnalysisWarning(
-                    "place-in-block",
-                    f"{what}: a trial one place later in its block has {exp(effect.centre):.3f} times as much (95 % "
-                    f"interval {low:.3f} to {high:.3f}), and {came}: a factor of {exp(effect.centre * mean):.3f}",
-                    "measure an even number of blocks, so that every target has the same mean place; a run of an older "
-                    "suite, which is not level, measure again",
-                    touches=touches,
-                )
+    yield from _moved({group.key: group for group in normalised}, pairs)
+
+
+def _moved(by_group: Mapping[tuple[ComparedJob, str], Group], pairs: pd.DataFrame) -> Iterator[AnalysisWarning]:
+    """Yield the ratios of targets whose mean place differs from bare metal's, and matters."""
+    uneven = [
+        (
+            Touched(job, target, model),
+            metric.name,
+            place_effect(measured[metric.column].to_numpy(), later),
+            float(later.mean()),
+        )
+        for (job, model, target), rows in grouped(pairs)
+        for metric in (by_group[job, model].deciding if (job, model) in by_group else ())
+        if len(measured := rows[rows[metric.column].notna()])
+        and (later := (measured["position"] - measured["position_base"]).to_numpy()).any()
+        and later.mean()
+    ]
+    # Without a margin a verdict is whether the effect differs from none, corrected for all ratios.
+    verdicts = judge([effect for *_, effect, _ in uneven], margin=0.0)
+    for (touched, metric, effect, mean), verdict in zip(uneven, verdicts, strict=True):
+        if effect and effect.interval and verdict and verdict.name in ("slower", "faster"):
+            low, high = map(exp, effect.interval)
+            came = f"{touched.target} came {abs(mean):.2g} places {'before' if mean < 0 else 'after'} {BASELINE}"
+            yield AnalysisWarning(
+                "place-in-block",
+                f"{touched.job}, {touched.model}: the {metric} of {touched.target}: a trial one place later in its "
+                f"block has {exp(effect.centre):.3f} times as much (95 % interval {low:.3f} to {high:.3f}), and "
+                f"{came}: a factor of {exp(effect.centre * mean):.3f}",
+                "measure an even number of blocks, so that every target has the same mean place; a run of an older "
+                "suite, which is not level, measure again",
+                touches=(touched,),
+            )
 
 
 def _continuing(run: Path) -> str:

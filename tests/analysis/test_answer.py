@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.compare.comparison import compare
+from analysis.compare.effects import RATIO, judged
 from analysis.compare.results import Comparison
+from analysis.load.metrics import METRICS
 from analysis.load.plans import extendable
 from analysis.load.records import load
 from analysis.report.answer import answer, claims, next_steps
@@ -235,6 +238,17 @@ def test_blocks_that_resemble_the_one_before_withhold_the_verdict_from_ten_on(tm
     quiet = run(save, tmp_path, 0.8)
     assert not [one for one in quiet.warnings if one.kind == "dependent-blocks"]
     assert quiet.groups[0].targets[1].estimates["throughput"].verdict
+
+
+def test_order_is_tested_at_one_level_over_all_ratios_of_a_comparison() -> None:
+    rng = np.random.default_rng(3)
+    job: Any = "job"
+    alarms = 0
+    for _ in range(40):
+        ratios = {(job, "model", str(target)): pd.DataFrame({RATIO: rng.normal(0, 0.004, 12)}) for target in range(60)}
+        effects = judged({METRICS[0].column: ratios}, METRICS[:1], 0.02)[METRICS[0].column]
+        alarms += any(effect.dependent is not None for effect in effects.values())
+    assert alarms <= 3
 
 
 @pytest.mark.parametrize(("blocks", "named"), [(7, True), (8, False)])
