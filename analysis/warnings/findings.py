@@ -12,7 +12,7 @@ from analysis.compare.results import ComparedJob, Group
 from analysis.load.plans import open_ended, plan_of
 from analysis.load.records import Records
 from analysis.statistics.order import place_effect
-from analysis.statistics.ratios import exp, judge
+from analysis.statistics.ratios import Location, exp, judge
 from analysis.warnings.types import AnalysisWarning, Touched
 from suite.host_compatibility import Host, differences
 from suite.job.ablations import label_of
@@ -221,23 +221,11 @@ def orders(groups: Sequence[Group], pairs: pd.DataFrame) -> Iterator[AnalysisWar
 
 def _moved(by_group: Mapping[tuple[ComparedJob, str], Group], pairs: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield the ratios of targets whose mean place differs from bare metal's, and matters."""
-    uneven = [
-        (
-            Touched(job, target, model),
-            metric.name,
-            place_effect(measured[metric.column].to_numpy(), later),
-            float(later.mean()),
-        )
-        for (job, model, target), rows in grouped(pairs)
-        for metric in (by_group[job, model].deciding if (job, model) in by_group else ())
-        if len(measured := rows[rows[metric.column].notna()])
-        and (later := (measured["position"] - measured["position_base"]).to_numpy()).any()
-        and later.mean()
-    ]
+    uneven = list(_uneven(by_group, pairs))
     # Without a margin a verdict is whether the effect differs from none, corrected for all ratios.
     verdicts = judge([effect for *_, effect, _ in uneven], margin=0.0)
     for (touched, metric, effect, mean), verdict in zip(uneven, verdicts, strict=True):
-        if effect and effect.interval and verdict and verdict.name in ("slower", "faster"):
+        if effect.interval and verdict and verdict.name != "undecided":
             low, high = map(exp, effect.interval)
             came = f"{touched.target} came {abs(mean):.2g} places {'before' if mean < 0 else 'after'} {BASELINE}"
             yield AnalysisWarning(
@@ -249,6 +237,18 @@ def _moved(by_group: Mapping[tuple[ComparedJob, str], Group], pairs: pd.DataFram
                 "suite, which is not level, measure again",
                 touches=(touched,),
             )
+
+
+def _uneven(
+    by_group: Mapping[tuple[ComparedJob, str], Group], pairs: pd.DataFrame
+) -> Iterator[tuple[Touched, str, Location, float]]:
+    """Yield what one place adds to each ratio whose trials are not level, and how many places later they came."""
+    for (job, model, target), rows in grouped(pairs):
+        for metric in by_group[job, model].deciding if (job, model) in by_group else ():
+            measured = rows[rows[metric.column].notna()]
+            later = (measured["position"] - measured["position_base"]).to_numpy()
+            if later.sum() and (effect := place_effect(measured[metric.column].to_numpy(), later)):
+                yield Touched(job, target, model), metric.name, effect, float(later.mean())
 
 
 def _continuing(run: Path) -> str:
