@@ -107,7 +107,7 @@ class WrappedNode:
     data: str | None = None
     backing: Node | None = None
     python: tuple[str, str] = ("", "")
-    """Its interpreter and PYTHONPATH; by default those of ``parent``."""
+    """Its interpreter and PYTHONPATH; by default those of ``parent``, or the image's if that has no worker."""
     facts: Mapping[str, object] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
@@ -115,7 +115,8 @@ class WrappedNode:
     """None if the layer adds nothing on this machine: it is in a guest, or one process that carries the token."""
 
     def __post_init__(self) -> None:
-        self.python = self.python if self.python[0] else self.parent.python
+        inherited = self.parent.python if self.parent.python[1] else IMAGE_PYTHON
+        self.python = self.python if self.python[0] else inherited
         self.facts = {**self.parent.facts, **self.facts}
         self.variables = {**self.parent.variables, **self.variables}
         self.substitutes = (*self.parent.substitutes, *self.substitutes)

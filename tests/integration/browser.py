@@ -105,8 +105,8 @@ class Tab:
     def start_checked(self) -> str:
         """Start the run that was checked, and return the path of its page."""
         self.run("document.querySelector('button[value=start]').click()")
-        self.wait("location.pathname.startsWith('/runs/')")
-        return str(self.run("location.pathname"))
+        self.wait("location.pathname.includes('/runs/')")
+        return str(self.run("location.pathname.slice(location.pathname.indexOf('/runs/'))"))
 
     def close(self, what: str = "Page") -> None:
         """Close the page, or with ``Browser`` all of them."""

@@ -7,6 +7,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,7 +15,7 @@ import pytest
 
 from provisioning import ledger
 from provisioning.bounded_output import TAIL_BYTES
-from provisioning.nodes import LocalNode, WrappedNode, local_node, write_file
+from provisioning.nodes import IMAGE_PYTHON, LocalNode, WrappedNode, local_node, write_file
 from provisioning.paths import state
 from provisioning.processes import TOKEN, LocalProcess, carrying, end_all
 from suite.errors import CommandError, RequestError
@@ -272,6 +273,8 @@ def test_a_place_reached_through_words_adds_its_facts_and_substitutes(node: Loca
         )
 
     inner = place(place(node, "outer"), "inner")
+    assert inner.python == node.python
+    assert place(replace(node, python=("python3", "")), "target").python == IMAGE_PYTHON, "a machine has no worker"
     assert inner.facts == {**node.facts, "outer": 1, "inner": 1, "last": "inner"}
     assert inner.substitutes == ("outer:x", "inner:x")
     assert inner.run(["sh", "-c", "echo $WORD"]).stdout == "inner\n"
