@@ -165,7 +165,8 @@ def test_a_run_of_the_form_is_seen_in_two_tabs_outlives_the_server_and_is_compar
         other.close()
         browser.run("document.querySelector('main a').click()")
         browser.wait("document.querySelector('iframe') !== null")
-        with_report = f"fetch({json.dumps(again.partition('/?')[0] + '/report?run=' + path.rpartition('/')[2])}).then((answer) => answer.text())"
+        report = f"{again.partition('/?')[0]}/report?run={path.rpartition('/')[2]}"
+        with_report = f"fetch({json.dumps(report)}).then((answer) => answer.text())"
         assert "What virtualisation costs this training" in browser.run(with_report)
 
 
