@@ -168,7 +168,9 @@ def test_a_machine_that_ironic_deploys_is_hired_measured_on_and_given_back(
 
     measured = ("--scenario", *words, "--target", "bare-metal", "--target", "container")
     for record in measure_on(hosts, site.image, "virtual = true", *measured).values():
-        assert record.substitutes == ["machine:virtual"]
+        # A session of this machine has lower limits, which a command names.
+        named = [name for name in record.substitutes if not name.startswith(("open-files:", "processes:"))]
+        assert named == ["machine:virtual"]
 
     assert f"removed: {made['name']}" in site.bench("machines", "down", "--all")
     assert site.bench("machines", "list") == ""

@@ -125,7 +125,9 @@ def test_all_targets_run_on_the_machines_that_are_listed_for_them(
         assert (seen.userland_sha256, seen.userland_differences) == (image.digest, [])
         assert seen.machine_disk
         assert bool(seen.container_engine) == (target in ("container", "container-vm"))
-        assert record.substitutes == (["machine:virtual"] if VIRTUAL and not virtual else [])
+        # A session of this guest has lower limits, which a command names.
+        named = [name for name in record.substitutes if not name.startswith(("open-files:", "processes:"))]
+        assert named == (["machine:virtual"] if VIRTUAL and not virtual else [])
         assert (record.conditions, record.job.layers.accelerator) == (None, None)
         assert {machine.name: machine.targets for machine in record.job.machines}["n2"] == ("vm", "container-vm")
     (group,) = compare(audited(load([tmp_path / "run"]))).groups
