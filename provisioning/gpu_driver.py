@@ -49,39 +49,39 @@ def _cards(index: int, driver: str) -> Iterator[dict[str, object]]:
     except pynvml.NVMLError as error:
         yield {"index": str(index), "driver": driver, "fault": f"NVML: {error}"}
         return
-    minor, bus = _asked(pynvml.nvmlDeviceGetMinorNumber, handle), _asked(pynvml.nvmlDeviceGetPciInfo, handle)
+    minor, bus = asked(pynvml.nvmlDeviceGetMinorNumber, handle), asked(pynvml.nvmlDeviceGetPciInfo, handle)
     card = {
         "index": str(index),
         "name": name,
         "driver": driver,
-        "uuid": _asked(pynvml.nvmlDeviceGetUUID, handle),
-        "capability": _asked(pynvml.nvmlDeviceGetCudaComputeCapability, handle),
+        "uuid": asked(pynvml.nvmlDeviceGetUUID, handle),
+        "capability": asked(pynvml.nvmlDeviceGetCudaComputeCapability, handle),
         # The kernel writes four digits for the domain, and NVML eight.
         "pci_address": bus and os.fsdecode(bus.busId)[-len("0000:00:00.0") :].lower(),
         "memory_bytes": _memory_bytes(handle),
         "devices": [f"/dev/nvidia{minor}"],
     }
-    divided = (_asked(pynvml.nvmlDeviceGetMigMode, handle) or [0])[0]
+    divided = (asked(pynvml.nvmlDeviceGetMigMode, handle) or [0])[0]
     if not divided:
         yield card
         return
     yield {**card, "fault": DIVIDED}
-    for number in range(_asked(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-        if instance := _asked(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number):
-            part = f"gi{_asked(pynvml.nvmlDeviceGetGpuInstanceId, instance)}"
-            parts = part, f"{part}/ci{_asked(pynvml.nvmlDeviceGetComputeInstanceId, instance)}"
+    for number in range(asked(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        if instance := asked(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number):
+            part = f"gi{asked(pynvml.nvmlDeviceGetGpuInstanceId, instance)}"
+            parts = part, f"{part}/ci{asked(pynvml.nvmlDeviceGetComputeInstanceId, instance)}"
             caps = [_minor(CAPABILITIES / f"gpu{minor}/mig" / name / "access") for name in parts]
             yield {
                 **card,
                 "index": f"{index}:{number}",
-                "uuid": _asked(pynvml.nvmlDeviceGetUUID, instance),
+                "uuid": asked(pynvml.nvmlDeviceGetUUID, instance),
                 "memory_bytes": _memory_bytes(instance),
                 "devices": [f"/dev/nvidia{minor}", *(f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in caps)],
             }
 
 
 def _memory_bytes(handle: object) -> "int | None":
-    memory = _asked(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    memory = asked(pynvml.nvmlDeviceGetMemoryInfo, handle)
     return memory and int(memory.total)
 
 
@@ -90,7 +90,7 @@ def _minor(access: Path) -> str:
     return re.findall(r"DeviceFileMinor:\s*(\d+)", access.read_text())[0] if access.is_file() else "-missing"
 
 
-def _asked(question: Callable[..., Any], *words: object) -> Any:  # noqa: ANN401 (NVML's answers)
+def asked(question: Callable[..., Any], *words: object) -> Any:  # noqa: ANN401 (NVML's answers)
     """Return the answer of a GPU; None if it does not answer this question."""
     try:
         return question(*words)

@@ -4,6 +4,7 @@ Energy and the times of running slower are counters. What else changes is sample
 and that runs only if the job has GPUs. NVIDIA's NVML API reference defines the functions and the counters.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import psutil
 import pynvml
 
+from provisioning.gpu_driver import asked
 from suite.records.usage import GpuSamples, GpuUsage
 from suite.untrusted.terminal import clean
 
@@ -34,9 +36,11 @@ SAMPLED: Mapping[str, Callable[[Any], float]] = {
     "reasons": lambda handle: pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
 }
 STATE: Mapping[str, Callable[[Any], object]] = {
-    "uuid": lambda handle: _text(pynvml.nvmlDeviceGetUUID(handle)),
+    "uuid": lambda handle: os.fsdecode(pynvml.nvmlDeviceGetUUID(handle)),
     # The kernel writes four digits for the domain, and NVML eight.
-    "pci_address": lambda handle: _text(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower()[-len("0000:00:00.0") :],
+    "pci_address": lambda handle: os.fsdecode(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower()[
+        -len("0000:00:00.0") :
+    ],
     "power_limit_w": lambda handle: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
     "persistence": lambda handle: bool(pynvml.nvmlDeviceGetPersistenceMode(handle)),
     "ecc": lambda handle: bool(pynvml.nvmlDeviceGetEccMode(handle)[0]),
@@ -155,15 +159,3 @@ def _called(pid: int) -> str:
         return f"{clean(psutil.Process(pid).name())} (process {pid})"
     except psutil.Error:
         return f"process {pid}"
-
-
-def _text(answer: bytes | str) -> str:
-    return answer.decode() if isinstance(answer, bytes) else answer
-
-
-def asked(question: Callable[..., Any], *words: Any) -> Any:  # noqa: ANN401
-    """Return NVML's answer; None if this GPU, or this driver, does not answer the question."""
-    try:
-        return question(*words)
-    except pynvml.NVMLError:
-        return None
