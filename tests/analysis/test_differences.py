@@ -38,6 +38,7 @@ ADDED = {"kept": "the weights of the whole training are compared, and each of it
 """Fields that may be added as a whole without a word, each with the reason."""
 UNKNOWN = {
     "clock_ratio": "a job that is too short for it has none",
+    "global_batch": "it repeats what follows from the job, and older records lack it",
     "data_use.page_cache_share": "mincore(2) may be refused; the state was checked before the launch",
     "metrics.*.samples": "a value of one repetition has none",
     "timeline.between_epochs_s": "no number holds it, and a job of a number of steps has none",
@@ -149,7 +150,10 @@ def changed(path: str, value: Any) -> Any:
 
 
 def told(run: Path) -> object:
-    """Return all that a reader is told of a run beside its numbers: what is left out, findings, warnings and marks."""
+    """Return all that a reader is told of a run beside its numbers.
+
+    That is what is left out, findings, warnings, marks, and whose work was the same.
+    """
     try:
         records = load([run])
     except RequestError as error:
@@ -160,7 +164,7 @@ def told(run: Path) -> object:
         return left_out, findings
     comparison = json.loads(as_json(compare(records)))
     rows = [(row["marks"], row.get("differences")) for row in comparison["rows"]]
-    return comparison["warnings"], rows
+    return comparison["warnings"], rows, comparison["same_work"]
 
 
 DESIGNS = {"sequential": [name for name in NAMES if name != "turns"], "alternating": ["turns"]}
@@ -271,7 +275,7 @@ def harmless(what: str, leaf: str) -> bool:
 SHARES = 8
 """The parts of the next test: each field costs a comparison, and several can run at a time."""
 SOME = 2
-"""The parts that make test runs: all take minutes. A new field needs a row in the table in any case."""
+"""The parts that make test runs: all take ten minutes. A new field needs a row in the table in any case."""
 
 
 @pytest.mark.parametrize(
