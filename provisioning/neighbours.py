@@ -120,10 +120,12 @@ def _owner(address: str) -> tuple[int, int] | None:
     """Return the process that has a socket of this name, and its user; None if it is not one that this user sees."""
     lines = [line.split() for line in Path("/proc/net/unix").read_text(errors="replace").splitlines()]
     sockets = {f"socket:[{words[6]}]" for words in lines if words[-1] == address.replace("\0", "@")}
-    for file in Path("/proc").glob("[0-9]*/fd/*"):
-        with suppress(OSError):
-            if str(file.readlink()) in sockets:
-                return int(file.parts[2]), file.parents[1].stat().st_uid
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended, or is another user's
+            for file in (process / "fd").iterdir():
+                with suppress(FileNotFoundError):  # closed meanwhile
+                    if str(file.readlink()) in sockets:
+                        return int(process.name), process.stat().st_uid
     return None
 
 

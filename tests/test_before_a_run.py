@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -260,6 +260,15 @@ def test_a_run_waits_for_the_other_and_holds_nothing_meanwhile(other_bench: "sub
     assert re.fullmatch(rf"waiting: process {other_bench.pid} \(.*\) measures on CPUs 0", told[0])
 
 
+def _ended(function: Callable[[Any], Any], gone: str) -> Callable[[Any], Any]:
+    def look(path: Any) -> Any:
+        if os.fspath(path) == gone:
+            raise FileNotFoundError(gone)
+        return function(path)
+
+    return look
+
+
 def test_a_lock_whose_queue_is_full_is_held_all_the_same(
     other_bench: "subprocess.Popen[str]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +278,8 @@ def test_a_lock_whose_queue_is_full_is_held_all_the_same(
             asking = stack.enter_context(socket.socket(socket.AF_UNIX))
             asking.setblocking(False)
             asking.connect(f"\0{neighbours.NAME}-0")
+    for name in ("listdir", "scandir"):  # the first process to be looked at has just ended
+        monkeypatch.setattr(os, name, _ended(getattr(os, name), "/proc/1/fd"))
     with pytest.raises(RequestError, match=f"process {other_bench.pid} "), ALONE_ON([0], lambda _: None):
         pytest.fail("it was let in")
     owner = ProcessIdentity.own().model_copy(update={"pid": other_bench.pid})
