@@ -12,7 +12,7 @@ from scenarios.events import ProbeTranscript
 from scenarios.job import attest, metrics_of, recordable, throughput_of
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Instance, Measurement, Observer
-from suite.job.command import SECONDS, UNIT, CommandJob, parse_command, parse_pattern
+from suite.job.command import AUTO, SECONDS, UNIT, CommandJob, parse_command, parse_pattern
 from suite.job.datasets import Dataset
 from suite.job.profiles import Profile
 from suite.plan import Trial
@@ -44,7 +44,8 @@ class CommandOptions(OptionGroup):
         None,
         "Pattern that finds the throughput in a printed line: a regular expression with a group (?P<throughput>...), "
         "in units per second, or (?P<seconds>...), the time of a step, such as 'time (?P<seconds>[0-9.]+)ms'; "
-        "optionally (?P<step>...); or json, for objects with the keys throughput and step. Default: none.",
+        "optionally (?P<step>...); or json, for objects with the keys throughput and step; or auto, for printed rates "
+        "of a single unit, such as 12.3 images/s, if any. Default: auto after --, else none.",
         parse=parse_pattern,
     )
     unit: Annotated[Text, Field(pattern=UNIT)] | None = about(
@@ -68,6 +69,7 @@ class Command(PlannedScenario):
 
     def __init__(self, command: CommandJob | None = None) -> None:
         self._command = command
+        self._noted = set[object]()
 
     @classmethod
     def of(cls, request: RunRequest) -> "Command":
@@ -88,7 +90,8 @@ class Command(PlannedScenario):
 
     def unit(self, request: RunRequest, model: str) -> str:
         asked = request.options(CommandOptions)
-        return asked.unit or ("steps" if f"(?P<{SECONDS}>" in (asked.throughput_pattern or "") else "samples")
+        pattern = asked.throughput_pattern or ""
+        return asked.unit or ("units" if pattern == AUTO else "steps" if f"(?P<{SECONDS}>" in pattern else "samples")
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
         return {"command": self._command}
@@ -118,7 +121,9 @@ class Command(PlannedScenario):
         last_step = details.get("steps")
         notes = details.get("notes")
         for note in notes if isinstance(notes, list) else ():
-            observer.note(f"{trial.trial_id}: {note}")
+            if note not in self._noted:
+                self._noted.add(note)
+                observer.note(f"{trial.trial_id}: {note}")
         with recordable(job.argv):
             return Measurement(
                 elapsed_s=elapsed_s,

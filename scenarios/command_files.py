@@ -10,6 +10,7 @@ from scenarios.datasets.resolve import check_name, leads_out, progress_of
 from suite.errors import RequestError, option
 from suite.job.datasets import Dataset
 from worker.data.listing import File, hashes
+from worker.surroundings import is_apart
 
 NOT_HASHED = ("__pycache__", ".git")
 """Directories that change by themselves, and that no result should depend on."""
@@ -49,10 +50,13 @@ def files_of(directory: Path, note: Callable[[str], object] = lambda _: None) ->
 
 
 def _below(root: Path) -> Iterator[tuple[File, bool]]:
-    """Yield all files below the directory in a fixed order, and whether each is a link; links are not followed."""
+    """Yield all files below the directory in a fixed order, and whether each is a link; links are not followed.
+
+    Virtual environments and runs are left out: a run would make each next one another job.
+    """
     _check(root, root.lstat().st_mode, root)
     for place, directories, files in os.walk(root, onerror=_raise):
-        directories.sort()
+        directories[:] = sorted(name for name in directories if not is_apart({*os.listdir(Path(place, name))}))
         for path in (Path(place, name) for name in sorted([*directories, *files])):
             info = path.lstat()
             _check(path, info.st_mode, root)

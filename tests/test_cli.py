@@ -30,6 +30,7 @@ from commands.run.request_command import request_of
 from provisioning import ledger, nodes
 from provisioning.doctor import Check
 from provisioning.images.image import Image
+from scenarios.command import CommandOptions
 from suite import __version__
 from suite.errors import MeasurementError, flag
 from suite.job.datasets import Dataset
@@ -337,10 +338,27 @@ AGGRESSIVE = ("--scenario", "shared", "--memory", "2G", "--cpus", "0-1", "--aggr
         (("--fio-job", "job.fio"), "--fio-job does not apply to --scenario synthetic"),
         (("--scenario", "probe", "--fio-job", "nowhere.fio"), "nowhere.fio cannot be read"),
         (("--warmup-blocks", "-1"), "give a number from 0 up"),
+        (("--",), "no program behind --"),
+        (("--scenario", "real", "--", "true"), "a program behind -- and --scenario real exclude each other"),
+        (("--scenario", "command", "--command", "true", "--", "true"), "behind -- and --command exclude each other"),
+        (("--", "A=1", "true"), "A=1 is set by a shell"),
     ],
 )
 def test_options_that_cannot_be_served_are_refused(bench: Bench, words: tuple[str, ...], said: str) -> None:
     refused(bench("run", "--target", "bare-metal", "--memory", "1M", *words), said, "what to do:")
+
+
+def test_a_program_behind_two_dashes_is_a_command_with_the_files_of_this_directory() -> None:
+    def asked(*words: str) -> RunRequest:
+        return request_of(run, [*words])
+
+    files = asked("--profile", "smoke", "--", "python", "train.py", "--help", "a b")
+    assert files == asked(
+        *("--profile", "smoke", "--scenario", "command", "--command", "python train.py --help 'a b'"),
+        *("--command-files", ".", "--throughput-pattern", "auto"),
+    )
+    chosen = asked("--throughput-pattern", "json", "--unit", "rows", "--command-files", "mine", "--", "sh", "--", "x")
+    assert (chosen.options(CommandOptions).command, chosen.options(CommandOptions).unit) == ("sh -- x", "rows")
 
 
 def test_a_target_that_the_machine_cannot_carry_is_refused_when_it_was_named(bench: Bench, machine: Machine) -> None:

@@ -69,8 +69,8 @@ def run(request: CommandRequest, events: Events) -> None:
     details = {
         "exit_status": status,
         "steps": reader.steps,
-        "throughputs": reader.numbers or None,
-        "throughputs_unread": reader.unread,
+        "throughputs": reader.chosen().numbers or None,
+        "throughputs_unread": reader.chosen().unread,
         "processes_left": left,
         "working_directory": asdict(copy),
         "notes": [*notes, *reader.notes()],

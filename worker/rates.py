@@ -37,13 +37,20 @@ _QUANTITY = re.compile(
 rates to 1.2kimg/s and, below one per second, to 1.60s/it."""
 _GROUPED = re.compile(r"\d{1,3}[,'_]\d{3}(?!\d)")
 _MORE_TIME = re.compile(r"[A-Za-z]|\s(?:m|mins?|minutes?|h|hrs?|hours?)\b")
+_USUAL = (
+    r"(?P<throughput>[0-9.]+) ?(?![kKMGT]?i?[Bb](?:its?|ytes?)?/|[A-Z]?FLOP)(?P<unit>[A-Za-z]+)"
+    r"(?: ?/ ?s(?:ec(?:onds?)?)?| per second)(?![A-Za-z])"
+)
+"""Rates as most programs print them; bytes and operations are no progress of a training."""
+_ITERATIONS = {"it", "iter", "iters", "iterations"}
+_MOST_UNITS = 16
 _KEY = re.compile(r"""["']throughput["']\s*:\s*["']?[-+.\d]""")
 """Not the key alone: a warning shows the line of the program that prints it."""
 
 
 @dataclass
 class NumberReader:
-    """Reads the numbers that a command prints. ``pattern`` is a regular expression, ``json``, or None for none."""
+    """Reads the numbers that a command prints. ``pattern`` is a regular expression, ``json``, ``auto`` or None."""
 
     pattern: str | None
     numbers: list[float] = field(default_factory=list)
@@ -55,6 +62,8 @@ class NumberReader:
     steps: int | None = None
     last: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
     _pending: bytes = b""
+    _units: dict[str, "NumberReader"] = field(default_factory=dict)
+    """With ``auto``, what was read in each unit."""
 
     def read(self, output: bytes, *, ended: bool = False) -> None:
         """Read further output by lines; progress bars end theirs by a carriage return. Raises JobError."""
@@ -69,17 +78,37 @@ class NumberReader:
         try:
             for line in lines:
                 signal.setitimer(signal.ITIMER_REAL, SEARCHED_WITHIN_S)
-                self._take(line, _objects(line) if self.pattern == "json" else _matches(self.pattern, line))
+                if self.pattern == "auto":
+                    self._sort(line)
+                else:
+                    self._take(line, _objects(line) if self.pattern == "json" else _matches(self.pattern, line))
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
 
+    def chosen(self) -> "NumberReader":
+        """Return the reader whose rates count: with ``auto`` that of the only unit, or an empty one."""
+        if self.pattern != "auto":
+            return self
+        units = self._printed()
+        only = self._units[units[0]] if len(units) == 1 else None
+        return only if only and not only.doubtful() else NumberReader(None)
+
+    def doubtful(self) -> bool:
+        """Return whether too much of what matched cannot be read."""
+        return self.unread * UNREAD_ONE_IN > self.rates + self.unread
+
     def throughput(self) -> float | None:
-        """Return the median of the rates. Raises JobError if none was printed, or too many could not be read."""
+        """Return the median of the rates. Raises JobError if none was printed, or too many could not be read.
+
+        With ``auto`` it is None then.
+        """
+        if (chosen := self.chosen()) is not self:
+            return chosen.throughput()
         if self.pattern is None:
             return None
         why, remedy = "", "correct --throughput-pattern, or leave it out"
-        if self.unread * UNREAD_ONE_IN > self.rates + self.unread:
+        if self.doubtful():
             why, remedy = self._unread(), "print plain numbers such as 1234.5, 1.2k or 1.60s/it, or correct the pattern"
         elif not self.numbers:
             why = f"the command has printed no throughput{self.printed_last()}"
@@ -88,7 +117,14 @@ class NumberReader:
         return statistics.median(self.numbers)
 
     def notes(self) -> Iterator[str]:
-        """Yield a sentence on each part of the output that the median leaves out."""
+        """Yield a sentence on each part of the output that the median leaves out, and on what ``auto`` has found."""
+        choose = "give --throughput-pattern to choose another"
+        if len(units := self._printed()) > 1:
+            yield f"throughput: none, as rates in several units are printed: {', '.join(units)}; {choose}"
+        for unit in units if len(units) == 1 else ():
+            found = self._units[unit]
+            yield f"throughput: {'none, ' if found.doubtful() else ''}{unit}/s, printed {found.rates} times; {choose}"
+            yield from found.notes()
         if self.unread:
             yield self._unread()
         if self.every > 1:
@@ -97,6 +133,18 @@ class NumberReader:
     def printed_last(self) -> str:
         """Return the last lines, as the end of a sentence."""
         return f"; it printed last: {' | '.join(self.last)}" if self.last else "; it has printed nothing"
+
+    def _printed(self) -> list[str]:
+        """Return the units of the rates that ``auto`` has found; iterations only if there is no other."""
+        return sorted(set(self._units) - _ITERATIONS) or sorted(self._units)
+
+    def _sort(self, line: str) -> None:
+        """Take the usual rates of a line, each for its unit."""
+        text = _QUANTITY.sub(_written_out, line)
+        for match in _found(_USUAL, text):
+            if match["unit"] in self._units or len(self._units) < _MOST_UNITS:
+                found = self._units.setdefault(match["unit"], NumberReader(_USUAL))
+                found._take(line, [{"throughput": _token(text, match, "throughput")}])
 
     def _unread(self) -> str:
         total = self.rates + self.unread

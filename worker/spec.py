@@ -264,7 +264,7 @@ class CommandRequest(Strict, frozen=True):
     threads: _Positive
     directory: str | None
     throughput: str | None
-    """A regular expression, ``json``, or null where no throughput is read."""
+    """A regular expression, ``json``, ``auto``, or null where no throughput is read."""
     tmpfs_bytes: _Count
     """The size of /dev/shm in every target."""
     scratch: str

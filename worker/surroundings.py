@@ -59,6 +59,7 @@ def writable_copy(source: str | None, parent: str) -> Iterator[WritableCopy]:
     """Copy a directory to one below ``parent``, which stays empty without a source. Links stay links.
 
     It goes level by level and takes the smallest files of a directory first, so that programs come before data.
+    Virtual environments and runs become links.
     """
     with tempfile.TemporaryDirectory(prefix="work-", dir=Path(parent).resolve(), ignore_cleanup_errors=True) as made:
         copy, entries = WritableCopy(made), 0
@@ -69,7 +70,7 @@ def writable_copy(source: str | None, parent: str) -> Iterator[WritableCopy]:
                 target.symlink_to(original.readlink())
             elif original.is_dir():
                 names = {*os.listdir(original)} - {"lost+found"}  # of the disk of a guest
-                if entries and entries + len(names) > MOST_ENTRIES:
+                if entries and (entries + len(names) > MOST_ENTRIES or is_apart(names)):
                     copy.link(original, target)
                     continue
                 entries += len(names)
@@ -83,6 +84,11 @@ def writable_copy(source: str | None, parent: str) -> Iterator[WritableCopy]:
                 target.chmod(target.stat().st_mode | 0o200)
                 copy.copied_bytes += target.stat().st_size
         yield copy
+
+
+def is_apart(names: set[str]) -> bool:
+    """Return whether a directory that holds these is a virtual environment or a run: no part of a program."""
+    return "pyvenv.cfg" in names or {"plan.json", "trials"} <= names
 
 
 def _size_and_name(path: Path) -> tuple[int, str]:

@@ -57,6 +57,7 @@ def run(
     \b
     Examples:
       bench run --target all --profile smoke
+      bench run -- python train.py --epochs 2            (your training, with the files of this directory)
       bench run --target all --dry-run                   (plan, time and disk space)
       bench run --target bare-metal --target container --until decided --margin 5% --budget 2h
       bench run --continue results/night                 (after Ctrl-C or a crash)

@@ -1,5 +1,6 @@
 """The command line of a request: its options in groups, their completion, and what is made of them."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from click.shell_completion import CompletionItem
 
 from scenarios.own_workload import file_of, sha256_of
 from suite.errors import RequestError, flag, option
+from suite.job.command import AUTO
 from suite.job.job import Job
 from suite.request.option import ALL, Option
 from suite.request.repetitions import EXTENDING
@@ -57,12 +59,15 @@ class RequestCommand(click.Command):
         super().__init__(name, params=[*map(parameter_of, OPTIONS.values()), *params], **more)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the request in place of its options. Raises RequestError."""
-        rest = super().parse_args(ctx, args)
+        """Put the request in place of its options; what stands behind ``--`` is a program. Raises RequestError."""
+        end = args.index("--") if "--" in args else len(args)
+        rest = super().parse_args(ctx, args[:end])
         if not ctx.resilient_parsing:
             values = {name: ctx.params.pop(name) for name in OPTIONS}
             # A flag that is not there is False, and an option that can be repeated is an empty tuple.
             given = {name: value for name, value in values.items() if not (value in (None, ()) or value is False)}
+            if end < len(args):
+                given = _with_program(given, args[end + 1 :])
             continued = ctx.params.get("continued")
             ctx.params["request"] = _stored(continued, ctx, given) if continued else RunRequest.of(given)
         return rest
@@ -100,6 +105,17 @@ def request_of(command: click.Command, words: list[str]) -> RunRequest:
     request = command.make_context("bench run", words, help_option_names=["-h", "--help"]).params["request"]
     assert isinstance(request, RunRequest)  # noqa: S101 (as parse_args has put it there)
     return request
+
+
+def _with_program(given: Mapping[str, object], words: Sequence[str]) -> dict[str, object]:
+    """Return the options of scenario command for a program in this directory. Raises RequestError."""
+    if not words:
+        raise RequestError("no program behind --", remedy="give one: bench run -- python train.py")
+    if "command" in given or given.get("scenario", "command") != "command":
+        other = option("command") if "command" in given else f"{option('scenario')} {given['scenario']}"
+        raise RequestError(f"a program behind -- and {other} exclude each other", remedy="give one of them")
+    usual = {"scenario": "command", "command_files": Path(), "throughput_pattern": AUTO}
+    return {**usual, **given, "command": shlex.join(words)}
 
 
 def _stored(run: Path, ctx: click.Context, given: Mapping[str, object]) -> RunRequest:

@@ -11,6 +11,8 @@ from suite.part import Part
 
 JSON = "json"
 """Stands in the place of a pattern where the command prints JSON objects, each on a line."""
+AUTO = "auto"
+"""Stands in the place of a pattern for the usual rates, such as ``12.3 images/s``, where the command prints any."""
 THROUGHPUT, SECONDS = "throughput", "seconds"
 """The groups of a pattern, of which one is needed: a rate, or the time of a step. Objects have the first as a key."""
 UNIT = r"^[A-Za-z][A-Za-z0-9_.+-]{0,30}$"
@@ -27,7 +29,7 @@ class CommandJob(Part):
 
     argv: Annotated[tuple[str, ...], Field(min_length=1)]
     throughput: str | None = None
-    """The regular expression that finds the throughput in a line, or ``json``; None where none is read."""
+    """The regular expression that finds the throughput in a line, ``json`` or ``auto``; None where none is read."""
 
     @property
     def name(self) -> str:
@@ -58,11 +60,11 @@ def parse_command(text: str) -> tuple[str, ...]:
 
 
 def parse_pattern(text: str) -> None:
-    """Raise RequestError unless the text is ``json``, or a regular expression with a group for rates or times."""
-    if text == JSON:
+    """Raise RequestError unless the text is a word for one, or a regular expression with a group for rates or times."""
+    if text in (JSON, AUTO):
         return
     _refuse_unprintable(text)
-    remedy = rf"write it as '(?P<{THROUGHPUT}>[0-9.]+) images/s', 'time (?P<{SECONDS}>[0-9.]+)ms', or {JSON}"
+    remedy = rf"write it as '(?P<{THROUGHPUT}>[0-9.]+) images/s', 'time (?P<{SECONDS}>[0-9.]+)ms', {JSON} or {AUTO}"
     try:
         groups = re.compile(text).groupindex
     except (re.error, OverflowError, RecursionError) as error:

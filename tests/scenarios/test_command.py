@@ -113,6 +113,7 @@ def test_a_pattern_of_times_counts_steps_unless_a_unit_is_given() -> None:
     assert unit("time (?P<seconds>[0-9.]+)ms", unit="epochs") == "epochs"
     assert unit("time (?P<seconds>[0-9.]+)ms", unit="samples") == "samples"
     assert unit("(?P<throughput>[0-9.]+) images/s") == "samples"
+    assert unit("auto") == "units"
 
 
 def test_rates_that_cannot_be_read_fail_the_trial_or_are_named(run: Run, observer: Any) -> None:

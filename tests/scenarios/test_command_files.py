@@ -57,6 +57,17 @@ def test_a_link_within_the_directory_is_taken_and_its_target_is_part_of_the_dige
     assert files_of(mine).sha256 != before.sha256
 
 
+def test_virtual_environments_and_runs_are_no_part_of_it(mine: Path) -> None:
+    before = files_of(mine)
+    for name in ("venv/pyvenv.cfg", "results/one/plan.json", "results/one/trials/a.json"):
+        (mine / name).parent.mkdir(parents=True, exist_ok=True)
+        (mine / name).write_text("12345")
+    (mine / "venv/python").symlink_to("/usr/bin/python3")
+    assert files_of(mine) == before
+    (mine / "results/plan.json").write_text("12345")
+    assert files_of(mine).sha256 != before.sha256
+
+
 @pytest.mark.parametrize("to", ["..", "lib/../../other", "/etc/hostname"])
 def test_a_link_out_of_the_directory_is_refused(to: str, mine: Path) -> None:
     (mine / "lib/data").symlink_to(to if to.startswith("/") else f"../{to}")

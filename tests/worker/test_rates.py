@@ -119,3 +119,25 @@ def read(printed: str, pattern: str | None, times: int = 1) -> NumberReader:
         reader.read(content[begin : begin + 60_001])
     reader.read(b"", ended=True)
     return reader
+
+
+@pytest.mark.parametrize(
+    ("printed", "throughput", "note"),
+    [
+        ("epoch 1: 412.3 images/s\nepoch 2: 410.1 images/s, lr 0.1", 411.2, "images/s, printed 2 times"),
+        ("\r  3/64 [00:01<00:30,  1.60s/it]\r 4/64 [00:01<00:30,  2.00it/s]", 1.3125, "it/s, printed 2 times"),
+        ("412 img/sec\n3/64 [00:01<00:30,  2.10it/s]\n1.2kimg/sec", 806, "img/s, printed 2 times"),
+        ("33.5 samples per second\n12 items/step", 33.5, "samples/s, printed 1 times"),
+        ("100 images/s, 990 tokens/s", None, "none, as rates in several units are printed: images, tokens"),
+        ("1,234 images/s", None, "none, images/s, printed 0 times"),
+        ("Downloading 12.3MB/s 14.1 MiB/s 3 kbit/s\n100 GFLOP/s", None, None),
+    ],
+)
+def test_the_usual_rates_are_found_by_themselves_and_several_units_never_guessed(
+    printed: str, throughput: float | None, note: str | None
+) -> None:
+    reader = NumberReader("auto")
+    reader.read(printed.encode(), ended=True)
+    assert reader.throughput() == (throughput and pytest.approx(throughput))
+    assert len(reader.chosen().numbers) == (0 if throughput is None else reader.chosen().rates)
+    assert next(reader.notes(), None) == (note and f"throughput: {note}; give --throughput-pattern to choose another")

@@ -53,6 +53,16 @@ def test_a_directory_of_too_many_files_is_linked_as_a_whole(
         assert (directory / "lib").readlink() == mine / "lib"
 
 
+def test_virtual_environments_and_runs_are_linked(mine: Path, tmp_path: Path) -> None:
+    for name in ("venv/pyvenv.cfg", "results/one/plan.json", "results/one/trials/a.json", "conf/plan.json"):
+        (mine / name).parent.mkdir(parents=True, exist_ok=True)
+        (mine / name).touch()
+    with writable_copy(str(mine), str(tmp_path)) as copy:
+        directory = Path(copy.directory)
+        links = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_symlink()}
+    assert links == {"venv", "results/one"}
+
+
 def test_a_limit_that_cannot_be_had_is_named_with_the_most_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     granted: dict[int, tuple[int, int]] = {}
 
