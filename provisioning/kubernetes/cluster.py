@@ -46,8 +46,10 @@ def not_installed() -> RequestError:
 
 
 def kubeconfig() -> str:
-    """Return the path of the user's kubeconfig, or several paths between colons."""
-    return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube/config")
+    """Return the absolute path of the user's kubeconfig, or several between colons: the ledger keeps them."""
+    paths = os.environ.get("KUBECONFIG", "").split(os.pathsep)
+    named = [str(Path(path).expanduser().absolute()) for path in paths if path]
+    return os.pathsep.join(named) or str(Path.home() / ".kube/config")
 
 
 def labels(owner: str) -> dict[str, str]:

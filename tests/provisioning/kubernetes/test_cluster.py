@@ -147,6 +147,18 @@ def test_only_what_has_the_owners_label_is_removed_and_its_end_is_awaited(server
     assert any("gracePeriodSeconds=0" in one for one in server.asked)
 
 
+def test_an_entry_names_the_kubeconfig_from_wherever_it_is_read(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.kubeconfig(tmp_path / "config", current="here")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", "none.yaml::config")
+    entry = json.loads(owned.entry(Cluster.connect(), NAME, ("v1/pods",)))
+    assert entry[0] == f"{tmp_path}/none.yaml:{tmp_path}/config"
+    monkeypatch.chdir("/")
+    assert Cluster.connect(config=entry[0]).context == "here"
+
+
 def test_what_was_removed_already_is_no_error(server: Server, cluster: Cluster) -> None:
     answers: list[Answer] = [(200, {"items": []}), (200, {"items": [{"metadata": {"name": NAME}}]})]
     server.answers |= {f"GET {PODS}": answers.pop, f"DELETE {PODS}/{NAME}": (404, {"message": "gone"})}
