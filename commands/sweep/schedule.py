@@ -140,7 +140,7 @@ def _install(job: ScheduledJob, kind: str | None, *, dry_run: bool) -> None:
     timer.install(job.name, rendered)
     click.echo(f"installed: {job.name} ({timer.kind}, {job.schedule.text})", err=True)
     if why := timer.asleep():
-        click.echo(f"warning: it will not fire: {why}", err=True)
+        click.echo(f"warning: firings will be missed: {why}", err=True)
 
 
 def choose(kind: str | None) -> Timer:

@@ -69,6 +69,13 @@ class Systemd(Timer):
             return None
         return f"systemd does not manage this {'host' if len(self.systemctl) == 1 else 'session'}"
 
+    def asleep(self) -> str | None:
+        if len(self.systemctl) == 1 or not shutil.which("loginctl"):
+            return None
+        lingers = call(["loginctl", "show-user", str(os.geteuid()), "--property=Linger"], allowed="")
+        off = "lingering is off, so systemd ends your timers with your last session: loginctl enable-linger"
+        return off if "Linger=no" in lingers else None
+
     def render(self, job: ScheduledJob) -> Mapping[str, str]:
         # systemd takes no quotes there.
         if job.directory != job.directory.strip() or job.directory.endswith("\\"):
@@ -151,7 +158,8 @@ class Cron(Timer):
         return {"crontab": f"{job.schedule.cron} {text}\n"}
 
     def install(self, name: str, rendered: Mapping[str, str]) -> None:
-        _write(without(_table(), name) + rendered["crontab"])
+        # Above all others: what a table sets (CRON_TZ, SHELL) is for the lines below it.
+        _write(rendered["crontab"] + without(_table(), name))
 
     def installed(self) -> list[ScheduleEntry]:
         entries = _OURS.finditer(_table())

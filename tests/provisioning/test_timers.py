@@ -88,12 +88,32 @@ def test_an_entry_is_added_replaced_and_removed_and_every_other_line_stays(progr
     install(timer, job())
     install(timer, job(name="noon"))
     install(timer, job(schedule=parse_schedule("6h")))
-    assert table.read_text().startswith(FOREIGN)
-    assert [(one.name, one.when) for one in timer.installed()] == [("noon", "0 2 * * *"), ("night", "0 */6 * * *")]
+    assert table.read_text().endswith(FOREIGN)
+    assert [(one.name, one.when) for one in timer.installed()] == [("night", "0 */6 * * *"), ("noon", "0 2 * * *")]
     timer.remove("night")
     timer.remove("noon")
     assert table.read_text() == FOREIGN
     assert without(FOREIGN, "night") == FOREIGN
+
+
+def test_what_a_table_sets_for_the_lines_below_it_is_not_for_ours(program: Any) -> None:
+    table = Path(f"{program('crontab', STORE)}.table")
+    theirs = "SHELL=/bin/tcsh\nCRON_TZ=UTC\n59 00 * * * /usr/local/bin/rotate\n"
+    table.write_text(theirs)
+    install(Cron(), job())
+    assert table.read_text() == line(job()) + theirs
+
+
+@pytest.mark.parametrize(("user", "linger", "warned"), [(1000, "no", True), (1000, "yes", False), (0, "no", False)])
+def test_timers_of_a_user_without_lingering_are_named(
+    user: int, linger: str, warned: bool, program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program("systemctl", "echo running")
+    program("loginctl", f'[ "$*" = "show-user {user} --property=Linger" ] && echo Linger={linger}')
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    timer = Systemd()
+    assert timer.missing() is None
+    assert ("loginctl enable-linger" in str(timer.asleep())) is warned
 
 
 def test_a_table_that_cannot_be_read_is_never_overwritten(program: Any) -> None:
