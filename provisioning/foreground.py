@@ -3,7 +3,7 @@
 import re
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from provisioning.processes import installing, run_apart
 from suite.errors import CommandError, RequestError
@@ -11,14 +11,21 @@ from suite.errors import CommandError, RequestError
 CALLED_WITHIN_S = 60.0
 
 
-def call(argv: Sequence[str], text: str = "", *, allowed: str | None = None, remedy: str | None = None) -> str:
-    """Run a program, in no language but C's, and return its standard output.
+def call(
+    argv: Sequence[str],
+    text: str = "",
+    *,
+    allowed: str | None = None,
+    remedy: str | None = None,
+    without: Collection[str] = (),
+) -> str:
+    """Run a program, in C's language and ``without`` some variables, and return its standard output.
 
     Raises CommandError when it fails, unless its output matches the pattern ``allowed``, and RequestError when it is
     missing.
     """
     try:
-        answer = run_apart(argv, CALLED_WITHIN_S, text=text)
+        answer = run_apart(argv, CALLED_WITHIN_S, text=text, without=without)
     except FileNotFoundError as error:
         raise RequestError(f"{argv[0]} is not installed", remedy=remedy or installing(argv[0])) from error
     except CommandError as error:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -51,11 +51,13 @@ def end_all(token: str) -> None:
         psutil.wait_procs(carriers, timeout=1.0)
 
 
-def run_apart(argv: Sequence[str], timeout_s: float, *, text: str = "") -> "subprocess.CompletedProcess[str]":
+def run_apart(
+    argv: Sequence[str], timeout_s: float, *, text: str = "", without: Collection[str] = ()
+) -> "subprocess.CompletedProcess[str]":
     """Run a program of this machine to its end where no node is open, with ``text`` as its input, in C's language.
 
-    In a session of its own, so that Ctrl-C in the terminal reaches the suite alone. Raises CommandError after
-    ``timeout_s``, and OSError for a program that cannot be started.
+    In a session of its own, so that Ctrl-C in the terminal reaches the suite alone, and ``without`` these variables.
+    Raises CommandError after ``timeout_s``, and OSError for a program that cannot be started.
     """
     try:
         return subprocess.run(
@@ -65,7 +67,7 @@ def run_apart(argv: Sequence[str], timeout_s: float, *, text: str = "") -> "subp
             capture_output=True,
             text=True,
             timeout=timeout_s,
-            env={**os.environ, "LC_ALL": "C"},
+            env={**{name: value for name, value in os.environ.items() if name not in without}, "LC_ALL": "C"},
             start_new_session=True,
         )
     except subprocess.TimeoutExpired:

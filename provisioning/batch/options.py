@@ -8,8 +8,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from suite.part import checked
 from suite.units import parse_duration_s
 
-Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:&|*()\[\]@+-]*$", max_length=500)]
-"""A name in the cluster's configuration, or an expression of names such as ``intel&nvme``."""
+Word = Annotated[str, StringConstraints(pattern=r"^[^\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$", max_length=500)]
+"""A name in the cluster's configuration, or an expression of names such as ``[rack1|rack2]`` or ``(intel&nvme)*4``.
+
+What is in a name is up to the cluster; it cannot be taken for an option, or for a line of a script.
+"""
 ObjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)]
 """The name of an object of Kubernetes."""
 FURTHER = frozenset(

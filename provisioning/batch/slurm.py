@@ -6,6 +6,8 @@ job numbers would be wrong after a crash between submitting and writing.
 
 import hashlib
 import math
+import os
+import re
 import shlex
 import shutil
 import threading
@@ -24,7 +26,14 @@ ENDED = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "TO"})
 """Codes of squeue for tasks that have ended and were not requeued."""
 NOTICE_S = 60
 """Seconds before the time limit at which bench is asked to end: closing a target in order takes a VM seconds."""
-REMEDY = "the message is Slurm's; sinfo shows whether the controller answers: docs/guide/clusters.md"
+REMEDY = (
+    "sinfo shows whether the controller answers; if the message is not Slurm's, put the directory of Slurm's own "
+    "programs first on PATH: docs/guide/clusters.md"
+)
+TASK = re.compile(r"(?P<job>\d+)\|(?P<block>\d+)\|(?P<state>[A-Z_]+)\|(?P<node>[^|]*)\|(?P<reason>.*)")
+NO_TASK = re.compile(r"|CLUSTER: \S+|\d+\|N/A\|.*")
+"""What squeue prints besides: an empty line, a cluster's name (before Slurm 20.11), a job of srun."""
+SUBMITTED = re.compile(r"(?m)^(?P<job>\d+)(;(?P<cluster>\S+))?$")
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,13 @@ def resources(options: SlurmOptions, name: str, limit: str | None) -> list[str]:
     return ["--exclusive", *(f"--{key}={value}" for key, value in wanted.items() if value), *options.further]
 
 
+def clusters(options: SlurmOptions) -> list[str]:
+    """Return the option for the clusters that take the jobs, which squeue and scancel need as well as sbatch."""
+    planned = [word for word in options.further if word.startswith("--clusters=")]
+    of_user = os.environ.get("SBATCH_CLUSTERS") or os.environ.get("SLURM_CLUSTERS")
+    return planned[-1:] or ([f"--clusters={of_user}"] if of_user else [])
+
+
 def script(
     options: SlurmOptions, name: str, directory: Path, command: Sequence[str], blocks: Iterable[int], limit: str | None
 ) -> str:
@@ -101,7 +117,7 @@ def script(
     """
     log = str(directory / "logs" / "slurm").replace("%", "%%") + "-%A_%a.log"
     options_of_sbatch = [
-        *resources(options, name, limit),
+        *dict.fromkeys([*resources(options, name, limit), *clusters(options)]),
         f"--array={array(blocks, options.at_once)}",
         f"--chdir={Path.cwd()}",
         f"--output={log}",
@@ -127,26 +143,53 @@ def script(
     )
 
 
-def submit(text: str) -> str:
-    """Hand the script to sbatch; return the job's number. Raises CommandError with what Slurm says against it."""
-    return call(["sbatch", "--parsable"], text, remedy=REMEDY).strip().partition(";")[0]
+def submit(text: str) -> tuple[str, list[str]]:
+    """Hand the script to sbatch; return the job's number, and the option for its cluster if sbatch names one.
+
+    Raises CommandError with Slurm's objection, and MeasurementError for an answer without a number.
+    """
+    # The script's options again on the command line: SBATCH_* variables win over those in a script.
+    words = [shlex.split(line)[1] for line in text.splitlines() if line.startswith("#SBATCH ")]
+    answer = call(["sbatch", "--parsable", *words], text, remedy=REMEDY)
+    if not (jobs := [*SUBMITTED.finditer(answer)]):  # a site's own words may come before it
+        raise _unreadable("sbatch", answer)
+    return jobs[-1]["job"], [f"--clusters={jobs[-1]['cluster']}"] if jobs[-1]["cluster"] else []
 
 
-def queue(name: str) -> list[ArrayTask]:
-    """Return this user's tasks of that name, including ended ones that Slurm still remembers (minutes)."""
+def queue(name: str, where: Sequence[str] = ()) -> list[ArrayTask]:
+    """Return this user's tasks of that name, including ended ones that Slurm still remembers (minutes).
+
+    ``where`` is the option for the ``clusters``. Raises MeasurementError as ``task_of`` does.
+    """
     fields = "%F|%K|%t|%N|%r"
     words = ["--me", f"--name={name}", "--array", "--states=all", "--noheader", f"--format={fields}"]
-    return [task_of(line) for line in call(["squeue", *words], remedy=REMEDY).splitlines() if line.strip()]
+    return [task for task in map(task_of, _ask(["squeue", *where, *words]).splitlines()) if task]
 
 
-def task_of(line: str) -> ArrayTask:
-    job, block, state, node, reason = line.strip().split("|", 4)
-    return ArrayTask(job=job, block=int(block), state=state, reason=reason, node=node)
+def task_of(line: str) -> ArrayTask | None:
+    """Return the task of a line, or None if the line is of something else. Raises MeasurementError if it is unknown."""
+    if task := TASK.fullmatch(line.strip()):
+        return ArrayTask(task["job"], int(task["block"]), task["state"], task["reason"], task["node"])
+    if NO_TASK.fullmatch(line.strip()):
+        return None
+    raise _unreadable("squeue", line)
 
 
-def cancel(name: str, *, waiting_alone: bool = False) -> None:
+def cancel(name: str, where: Sequence[str] = (), *, waiting_alone: bool = False) -> None:
     """End this user's tasks of that name; with ``waiting_alone`` those that have not begun."""
-    call(["scancel", "--me", f"--name={name}", *(["--state=PENDING"] if waiting_alone else [])], remedy=REMEDY)
+    _ask(["scancel", *where, "--me", f"--name={name}", *(["--state=PENDING"] if waiting_alone else [])])
+
+
+def _ask(argv: Sequence[str]) -> str:
+    """Run squeue or scancel without the user's defaults for it: by SQUEUE_PARTITION, tasks would be missing."""
+    defaults = [name for name in os.environ if name.startswith(f"{argv[0].upper()}_")]
+    return call(argv, remedy=REMEDY, without=defaults)
+
+
+def _unreadable(program: str, text: str) -> MeasurementError:
+    return MeasurementError(
+        f"the answer of {program} is not Slurm's: {text.strip()[:300]!r}", kind="slurm", remedy=REMEDY
+    )
 
 
 def require() -> None:
@@ -162,9 +205,15 @@ def require() -> None:
 class FollowedQueue:
     """The tasks of a sweep in the queue, which is asked once for all blocks that are followed."""
 
-    def __init__(self, name: str, poll_s: float, note: Callable[[str], None], before: Iterable[ArrayTask] = ()) -> None:
-        """``note`` gets each change since the tasks ``before``."""
-        self._name, self.poll_s, self._note = name, poll_s, note
+    def __init__(
+        self,
+        ask: Callable[[], list[ArrayTask]],
+        poll_s: float,
+        note: Callable[[str], None],
+        before: Iterable[ArrayTask],
+    ) -> None:
+        """``ask`` returns the ``queue``, and ``note`` gets each change since the tasks ``before``."""
+        self._ask, self.poll_s, self._note = ask, poll_s, note
         self._asking = threading.Lock()
         self._asked_s = -math.inf
         self._newest = {task.block: task for task in before}
@@ -173,7 +222,7 @@ class FollowedQueue:
         """Return the newest task of a block, not older than ``poll_s``; None if Slurm has forgotten it."""
         with self._asking:
             if time.monotonic() - self._asked_s >= self.poll_s:
-                tasks = sorted(queue(self._name), key=lambda task: (not task.ended, int(task.job)))
+                tasks = sorted(self._ask(), key=lambda task: (not task.ended, int(task.job)))
                 newest = {task.block: task for task in tasks}
                 for number, task in sorted(newest.items()):
                     if str(task) != str(self._newest.get(number)):

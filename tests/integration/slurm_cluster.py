@@ -47,6 +47,7 @@ SlurmdTimeout=15
 MessageTimeout=6
 TCPTimeout=6
 KillWait=20
+TaskProlog={place}/prolog
 InactiveLimit=0
 MinJobAge=300
 ReturnToService=2
@@ -190,6 +191,8 @@ def slurm_cluster(place: Path) -> Iterator[Slurm]:
         (place / name).mkdir()
     place.chmod(0o755)  # munged refuses a socket that others cannot reach
     (place / "slurm.conf").write_text(_configuration(place))
+    (place / "prolog").write_text("#!/bin/sh\necho print welcome to $SLURMD_NODENAME\n")
+    (place / "prolog").chmod(0o755)
     (place / "munge.key").write_bytes(os.urandom(128))
     (place / "munge.key").chmod(0o600)
     slurm = Slurm(place, {"SLURM_CONF": str(place / "slurm.conf")}, {})

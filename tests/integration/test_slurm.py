@@ -103,7 +103,8 @@ def test_blocks_are_spread_over_the_nodes_and_what_is_complete_is_not_submitted_
 ) -> None:
     slurm.wait_until_idle()
     bench = fake_bench(tmp_path / "a b", slow_s=0.01)
-    sweep = RemoteSweep(tmp_path, FAST.format(blocks=4) + engine(bench=bench), slurm.env)
+    theirs = {"SBATCH_PARTITION": "nowhere", "SBATCH_JOB_NAME": "mine", "SQUEUE_PARTITION": "urgent"}
+    sweep = RemoteSweep(tmp_path, FAST.format(blocks=4) + engine(bench=bench, partition="main"), slurm.env | theirs)
     assert sweep.end() == 0, sweep.said()
     assert set(sweep.records()) == sweep.planned()
     assert len(sweep.records()) == 16
@@ -158,6 +159,9 @@ def test_without_a_common_directory_records_come_back_from_a_job_that_is_lost_to
     sweep = RemoteSweep(tmp_path, plan, slurm.env)
     sweep.wait_for("[2/4]")
     wait_for("the first record", lambda: bool(sweep.records()), sweep.said)
+    assert "welcome to vbnode" in sweep.said()
+    status = sweep.bench("status")
+    assert status.returncode == 0, status.stderr
     kept = sweep.records()
     fake_bench(tmp_path / "fake", slow_s=0.01)
     slurm.kill_jobs(slurm.busy_node())

@@ -1,6 +1,7 @@
 """What is handed to Slurm, word by word."""
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ from pydantic import ValidationError
 
 from provisioning.batch import slurm
 from provisioning.batch.options import SlurmOptions
+from suite.errors import MeasurementError
 
+Calls = Callable[..., list[list[str]]]
 COMMAND = ("/opt/vb/bin/bench", "sweep", "run", "/home/a b/plan.toml", "--out", "/data/a b", "--only-block")
 
 
@@ -79,6 +82,7 @@ def test_the_time_limit_is_the_estimate_with_a_margin(
         {"partitoin": "cpu"},
         {"partition": "cpu\n#SBATCH --uid=0"},
         {"partition": "--uid=0"},
+        {"constraint": "a b"},
         {"further": ["uid=0"]},
         {"further": ["--wrap=x\n"]},
         {"scratch": "relative"},
@@ -98,7 +102,101 @@ def test_a_sweep_finds_its_jobs_by_its_directory(tmp_path: Path) -> None:
     assert slurm.job_name("smoke", tmp_path) != slurm.job_name("smoke", tmp_path / "other")
 
 
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """``programs(answer)``: Slurm's programs print it; returns the words of every call so far."""
+    calls = tmp_path / "calls"
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+
+    def _programs(answer: str = "") -> list[list[str]]:
+        (tmp_path / "answer").write_text(answer)
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        for name in ("sbatch", "squeue", "scancel"):
+            program = tmp_path / "bin" / name
+            own = f'echo {name} "$@" "filter=${{{name.upper()}_PARTITION}}" >>{calls}'
+            program.write_text(f"#!/bin/sh\n{own}\n[ {name} = sbatch ] && cat >/dev/null\ncat {tmp_path / 'answer'}\n")
+            program.chmod(0o755)
+        return [line.split() for line in calls.read_text().splitlines()] if calls.exists() else []
+
+    return _programs
+
+
+BANNER = "\n-----\n  Welcome to the cluster\n-----\n\n--> Verifying access to desired queue (spr)...OK\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "job", "where"),
+    [("4712\n", "4712", []), ("4712;alpha\n", "4712", ["--clusters=alpha"]), (f"{BANNER}519605\n", "519605", [])],
+)
+def test_the_number_of_a_job_is_read_behind_a_banner(answer: str, job: str, where: list[str], programs: Calls) -> None:
+    programs(answer)
+    assert slurm.submit(script()) == (job, where)
+
+
+def test_an_answer_without_a_number_is_no_job(programs: Calls) -> None:
+    programs(BANNER)
+    with pytest.raises(MeasurementError, match="Welcome to the cluster") as raised:
+        slurm.submit(script())
+    assert "first on PATH" in str(raised.value.remedy)
+
+
+def test_what_a_plan_chooses_stands_on_the_command_line_where_no_variable_wins(programs: Calls) -> None:
+    programs("1\n")
+    text = script(SlurmOptions(partition="cpu", account="p1", constraint="[rack1|rack2]"))
+    slurm.submit(text)
+    (called,) = programs()
+    assert called[1:-1] == ["--parsable", *" ".join(words_for_sbatch(text)).split()]
+    assert {"--partition=cpu", "--account=p1", "--constraint=[rack1|rack2]", "--requeue", "--mem=0"} <= set(called)
+
+
+def test_the_queue_is_read_whatever_else_squeue_prints(programs: Calls) -> None:
+    programs("CLUSTER: alpha\n4711|0|PD||Priority\n\n4711|1|R|n01|None\n4713|N/A|R|n02|None\n")
+    assert [(task.job, task.block, str(task)) for task in slurm.queue("bench-x")] == [
+        ("4711", 0, "waiting (Priority)"),
+        ("4711", 1, "running on n01"),
+    ]
+    programs("JOBID PARTITION NAME\n4711 main bench-x\n")
+    with pytest.raises(MeasurementError, match="the answer of squeue is not Slurm's: 'JOBID PARTITION NAME'"):
+        slurm.queue("bench-x")
+
+
+@pytest.mark.parametrize(
+    ("further", "variables", "words"),
+    [
+        ((), {}, []),
+        (("--clusters=alpha",), {"SBATCH_CLUSTERS": "beta"}, ["--clusters=alpha"]),
+        ((), {"SBATCH_CLUSTERS": "beta", "SLURM_CLUSTERS": "gamma"}, ["--clusters=beta"]),
+        ((), {"SLURM_CLUSTERS": "gamma"}, ["--clusters=gamma"]),
+    ],
+)
+def test_squeue_and_scancel_ask_the_cluster_that_takes_the_jobs_and_use_no_other_filter(
+    further: tuple[str, ...],
+    variables: dict[str, str],
+    words: list[str],
+    programs: Calls,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {**variables, "SQUEUE_PARTITION": "gpu", "SCANCEL_PARTITION": "gpu"}.items():
+        monkeypatch.setenv(name, value)
+    options = SlurmOptions(further=further)
+    assert [word for word in words_for_sbatch(script(options)) if word.startswith("--clusters")] == words
+    programs()
+    slurm.queue("bench-x", slurm.clusters(options))
+    slurm.cancel("bench-x", slurm.clusters(options))
+    for called in programs():
+        assert [word for word in called if word.startswith("--clusters")] == words
+        assert called[-1] == "filter="
+
+
+@pytest.mark.parametrize(
+    "constraint", ["haswell", "[rack1|rack2]", "(a&b)*4", "[(knl&snc4&flat)*4&haswell*1]", "a=1,b"]
+)
+def test_constraints_have_the_grammar_of_slurms_manual(constraint: str) -> None:
+    assert f"--constraint={constraint}" in words_for_sbatch(script(SlurmOptions(constraint=constraint)))
+
+
 @pytest.mark.parametrize(("state", "ended"), [("R", False), ("PD", False), ("CG", False), ("CD", True), ("NF", True)])
 def test_a_task_has_ended_when_it_does_not_come_back_by_itself(state: str, ended: bool) -> None:
     task = slurm.task_of(f"12|3|{state}|n1|None")
+    assert task
     assert (task.job, task.block, task.node, task.ended) == ("12", 3, "n1", ended)

@@ -46,7 +46,7 @@ class Slurm(Backend):
 
     def queue(self, sweep: Sweep, directory: Path) -> list[str]:
         try:
-            tasks = slurm.queue(slurm.job_name(sweep.name, directory))
+            tasks = slurm.queue(slurm.job_name(sweep.name, directory), slurm.clusters(options_of(SlurmOptions, sweep)))
         except BenchError as error:  # the records are here all the same
             return [f"the queue cannot be seen from here: {error.message}"]
         waiting = [task for task in tasks if not task.ended]
@@ -60,24 +60,26 @@ class Slurm(Backend):
 
 
 def _remove(sweep: Sweep, directory: Path, *, waiting_alone: bool) -> list[str]:
-    name = slurm.job_name(sweep.name, directory)
-    tasks = [task for task in slurm.queue(name) if not task.ended and (task.state == "PD" or not waiting_alone)]
+    name, where = slurm.job_name(sweep.name, directory), slurm.clusters(options_of(SlurmOptions, sweep))
+    tasks = [task for task in slurm.queue(name, where) if not task.ended and (task.state == "PD" or not waiting_alone)]
     if tasks:
-        slurm.cancel(name, waiting_alone=waiting_alone)
+        slurm.cancel(name, where, waiting_alone=waiting_alone)
     return [f"block {task.block} of job {task.job} was removed from the queue ({task})" for task in tasks]
 
 
 def _by_array(request: SweepRequest, options: SlurmOptions, blocks: list[int]) -> None:
-    name = slurm.job_name(request.sweep.name, request.directory.path)
-    before = slurm.queue(name)
+    name, where = slurm.job_name(request.sweep.name, request.directory.path), slurm.clusters(options)
+    before = slurm.queue(name, where)
     queued = {task.block for task in before if not task.ended}
     if new := [block for block in blocks if block not in queued]:
         (request.directory.path / "logs").mkdir(exist_ok=True)
-        job = slurm.submit(_script(request, options, new))
+        job, cluster = slurm.submit(_script(request, options, new))
+        where = where or cluster
         request.observer.note(f"job {job} ({name}): {count(len(new), 'block')} in the queue")
     if queued:
         request.observer.note(f"{count(len(queued), 'block')} already in the queue, which this process follows")
-    tasks = slurm.FollowedQueue(name, options.poll_s, request.observer.note, [task for task in before if task.ended])
+    ended = [task for task in before if task.ended]
+    tasks = slurm.FollowedQueue(partial(slurm.queue, name, where), options.poll_s, request.observer.note, ended)
     openers = {
         f"slurm-{number}": partial(slurm.TaskProcess, tasks) for number in range(min(len(blocks), MOST_FOLLOWED))
     }
