@@ -1,7 +1,6 @@
 """Run blocks on a machine that shares no file system with this one: files go there and come back as lines."""
 
 import os
-import shlex
 import subprocess
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, suppress
@@ -10,12 +9,10 @@ from pathlib import Path
 from provisioning.bounded_output import PipeTail
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.results.files import appending
-from suite.sweep.file_transfer import GIVEN, LONGEST_LINE_BYTES, TransferError
+from suite.sweep.file_transfer import GIVEN, LONGEST_LINE_BYTES, OF_A_BLOCK, TransferError
 
 MOST_LOG_BYTES = 16 << 20
 """What one block may write into the log; the rest is forgotten."""
-ALIVE_S = 15
-"""Seconds between two keep-alives of ssh; a machine that does not answer four of them is lost."""
 CLOSES_WITHIN_S = 120.0
 """A virtual machine under emulation takes half a minute to close."""
 
@@ -27,7 +24,8 @@ class StreamProcess:
     """A block that a command runs, by ssh or srun, with its files on standard input and records on standard output.
 
     Standard input stays open while it runs. The far side ends itself, in order, when that closes: by ``stop``, by the
-    death of this process, or by that of the connection. See ``pool.BlockProcess``.
+    death of this process, or by that of the connection. Lines before the first of a block are a login shell's, or a
+    TaskProlog's, and go where standard error goes. See ``pool.BlockProcess``.
     """
 
     where = ""
@@ -41,6 +39,7 @@ class StreamProcess:
         with ExitStack() as stack:
             file = stack.enter_context(appending(log, log.parents[1]))
             reading, writing = os.pipe()
+            self._beside = stack.enter_context(os.fdopen(writing, "wb", buffering=0))
             try:
                 # A session of its own: Ctrl-C reaches this process alone, which then ends the far side in order.
                 self._process = subprocess.Popen(
@@ -49,8 +48,6 @@ class StreamProcess:
             except FileNotFoundError as error:
                 os.close(reading)
                 raise RequestError(f"{argv[0]} is not installed", remedy="see docs/guide/clusters.md") from error
-            finally:
-                os.close(writing)
             self._complaints = PipeTail(reading, file, MOST_LOG_BYTES)
             self._open = stack.pop_all()
 
@@ -62,10 +59,17 @@ class StreamProcess:
             for line in (*self.files, GIVEN):
                 stdin.write(line.encode() + b"\n")
             stdin.flush()
+        begun = False
         while raw := stdout.readline(LONGEST_LINE_BYTES):
             if len(raw) == LONGEST_LINE_BYTES:
                 raise TransferError(f"a line of more than {LONGEST_LINE_BYTES >> 20} MiB arrived")
-            yield raw.decode(errors="replace").rstrip("\n")
+            line = raw.decode(errors="replace").rstrip("\n")
+            if not begun and (first := OF_A_BLOCK.search(line)):
+                begun, line = True, line[first.start() :]
+            if begun:
+                yield line
+            else:
+                self._beside.write(raw)
 
     def stop(self) -> None:
         assert self._process.stdin is not None  # noqa: S101 (opened as a pipe)
@@ -82,6 +86,7 @@ class StreamProcess:
                 self._process.wait()
             if self._process.stdout:
                 self._process.stdout.close()
+            self._beside.close()
             self._complaints.text()  # all of it is in the log then
 
     def lost(self) -> BenchError:
@@ -97,18 +102,6 @@ def lost(output: str, otherwise: str, log: Path, *, refused: bool) -> BenchError
     if refused:
         return RequestError(message, remedy=f"see {log}")
     return MeasurementError(message, kind="lost", output_tail=output, remedy=f"see {log}")
-
-
-def ssh_wrap(host: str, *, port: int | None = None, config: Path | None = None) -> Wrap:
-    """Return what wraps a command in ssh, with the user's own configuration, agent and known hosts; it never asks.
-
-    ssh hands the far side one string for its shell, so each word is quoted for that.
-    """
-    settings = {"BatchMode": "yes", "ServerAliveInterval": ALIVE_S, "ServerAliveCountMax": 4, "ConnectTimeout": 30}
-    words = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
-    words += ["-F", str(config)] if config else []
-    words += ["-p", str(port)] if port else []
-    return lambda argv: ["ssh", "-T", *words, "--", host, shlex.join(argv)]
 
 
 def srun_wrap(resources: Sequence[str]) -> Wrap:

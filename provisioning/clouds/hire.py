@@ -19,9 +19,8 @@ from provisioning.clouds.base import (
     library,
     refusals,
 )
-from provisioning.machines.ssh import option_words
+from provisioning.machines.ssh import SSH_FAILED, destination, ssh_argv
 from provisioning.processes import run_apart
-from provisioning.remote.connection import ALWAYS
 from suite.errors import CommandError, RequestError
 from suite.interruption import uninterrupted
 from suite.inventory import read_inventory
@@ -158,8 +157,7 @@ def _until_ssh_answers(making: Making, directory: Path, public_key: str) -> Maki
     address = yield from making
     with (directory / "known_hosts").open("a") as file:
         file.write(f"{address} {public_key}\n")
-    options = option_words({**ALWAYS, "ConnectTimeout": "5"})
-    argv = ["ssh", "-F", str(directory / "ssh_config"), *options, "-T", "--", f"root@{address}", "true"]
+    argv = ssh_argv(destination(f"root@{address}", config=directory / "ssh_config"), ["true"], ConnectTimeout="5")
     words = f"{address} was not tried yet"
     for part in ("booted", "reachable"):
         while True:
@@ -169,8 +167,9 @@ def _until_ssh_answers(making: Making, directory: Path, public_key: str) -> Maki
             except CommandError as error:
                 words = error.message
                 continue
-            words = (done.stderr.strip().splitlines() or ["no answer"])[-1]
-            if done.returncode == 0 or (part == "booted" and any(each in done.stderr for each in ANSWERED)):
+            words = ((done.stderr or done.stdout).strip().splitlines() or ["no answer"])[-1]
+            sshd = done.returncode != SSH_FAILED or any(each in done.stderr for each in ANSWERED)
+            if done.returncode == 0 or (part == "booted" and sshd):
                 break
     return address
 

@@ -1,5 +1,7 @@
-"""SSH to a guest: a private directory with keys and known hosts for this run alone, one connection for all commands."""
+"""The arguments of SSH; and SSH to a guest, with keys and known hosts in a private directory for this run alone."""
 
+import os
+import re
 import shlex
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +30,26 @@ PrintMotd no
 PrintLastLog no
 LogLevel ERROR
 MaxSessions 100
+SetEnv SHLVL=1
 """
+"""SHLVL keeps bash from reading ~/.bashrc, whose output would come before a command's; containers do not read it."""
+ALWAYS = {
+    "BatchMode": "yes",
+    "StrictHostKeyChecking": "yes",
+    "ConnectTimeout": "20",
+    "ServerAliveInterval": "15",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "ClearAllForwardings": "yes",
+    "PermitLocalCommand": "no",
+    "RemoteCommand": "none",
+    "RequestTTY": "no",
+    "LogLevel": "ERROR",
+}
+"""Settings for the user's machines, whatever the user's ssh_config has for a terminal: nobody is asked for anything,
+and a host key is known already."""
+SSH_FAILED = 255
+"""The exit status of ssh itself; any other is that of a command on the far side."""
 ELSEWHERE = "/run/virtbench"
 """The parent directory on other machines; short, because the path of a socket has at most 108 bytes."""
 
@@ -71,6 +92,33 @@ def option_words(settings: Mapping[str, str]) -> list[str]:
 def quoted(argv: Sequence[str]) -> str:
     """Return a command for the far side. SSH hands it one string for its shell: each word is quoted for that."""
     return shlex.join(argv)
+
+
+def destination(host: str, port: int | None = None, config: Path | None = None) -> list[str]:
+    """Return the words behind ``ssh`` that name one of the user's machines."""
+    return [*(["-F", str(config)] if config else []), *(["-p", str(port)] if port else []), host]
+
+
+def ssh_argv(way: Sequence[str], argv: Sequence[str], **settings: str) -> list[str]:
+    """Return the command that runs a command on one of the user's machines, whose ``destination`` is ``way``."""
+    return ["ssh", *option_words(ALWAYS | settings), "-T", *way[:-1], "--", way[-1], for_any_shell(argv)]
+
+
+def for_any_shell(argv: Sequence[str]) -> str:
+    """Return a command as every login shell reads it, be it sh, csh or fish. The shell gives way to the command.
+
+    Characters that these shells read differently within quotes are sent as numbers, and sh turns them back.
+    """
+    text = f"exec {quoted(argv)}"
+    if not re.search(r"[^ -~]|[!\\]", text):
+        return text
+    numbers = re.sub(
+        r"[^\w@%+=:,./ -]",
+        lambda sign: "".join(f"\\0{byte:03o}" for byte in os.fsencode(sign[0])),
+        text,
+        flags=re.ASCII,
+    )
+    return f"""exec sh -c 'eval "$(printf %b "$1")"' sh '{numbers}'"""
 
 
 def make_keys(node: Node, directory: str) -> None:

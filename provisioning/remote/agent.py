@@ -22,6 +22,8 @@ GONE_WITHIN_S = 30.0
 UNDO_WITHIN_S = 60.0
 GREETING, FAREWELL = 0, -1
 """The numbers of the two messages that answer no request."""
+BEGIN = '{"number": '
+"""The beginning of every message."""
 
 
 def carrying(mark: str) -> list[int]:

@@ -1,20 +1,23 @@
 """One connection to a machine of the inventory: OpenSSH's, as the user has configured it.
 
-What the suite insists on: the host's key is known and checked, and nobody is asked for anything.
+A login shell may print lines before any command runs. They are skipped up to the first line that the command is known
+by, and shown as the cause if that line does not come.
 """
 
 import itertools
 import json
 import os
 import secrets
+import shlex
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from provisioning.machines.ssh import option_words, quoted
+from provisioning.machines.ssh import destination, ssh_argv
 from provisioning.nodes import LocalNode
 from provisioning.processes import TOKEN, program_argv
 from provisioning.remote import agent
@@ -26,22 +29,12 @@ CONNECTED_WITHIN_S = 60.0
 ANSWERED_WITHIN_S = 60.0
 UNDONE_WITHIN_S = 180.0
 CLOCK_ROUNDS = 5
-ALWAYS = {
-    "BatchMode": "yes",
-    "StrictHostKeyChecking": "yes",
-    "ConnectTimeout": "20",
-    "ServerAliveInterval": "15",
-    "ForwardAgent": "no",
-    "ForwardX11": "no",
-    "ClearAllForwardings": "yes",
-    "PermitLocalCommand": "no",
-    "RemoteCommand": "none",
-    "RequestTTY": "no",
-    "LogLevel": "ERROR",
-}
+PRINTED_LINES = 20
+"""The last lines of a login shell that are kept."""
 REMEDIES = {
-    "Host key verification failed": "connect once by hand, and compare its key: ssh {host}",
-    "Permission denied": "give ssh a key that needs no asking (an agent's, or an IdentityFile): ssh {host} true",
+    "Please login as": "let root log in there: disable_root: false for cloud-init, or root's authorized_keys",
+    "Host key verification failed": "connect once by hand, and compare its key: {ssh}",
+    "Permission denied": "give ssh a key that needs no asking (an agent's, or an IdentityFile): {ssh} true",
     "Could not resolve": "write a name that is known here, or an alias of the ssh_config",
     "python3": "install python3 on it",
 }
@@ -57,17 +50,15 @@ class Access:
     def argv(self, remote: Sequence[str], *, shared: bool = True) -> list[str]:
         """Return the ssh command for the far side; ``shared`` goes through the open connection, and never beside it."""
         mode = {"ControlMaster": "no", "ProxyCommand": "false"} if shared else {"ControlMaster": "yes"}
-        options = option_words({**ALWAYS, **mode, "ControlPath": self.socket, "ControlPersist": "no"})
-        port = ["-p", str(self.planned.port)] if self.planned.port else []
-        # The login shell gets one string and gives way to the command: the connection's end is then its parent's.
-        return ["ssh", *self._config(), *options, "-T", *port, "--", self.planned.host, f"exec {quoted(remote)}"]
+        return ssh_argv(self.way, remote, **mode, ControlPath=self.socket, ControlPersist="no")
 
     def query(self) -> list[str]:
         """Return the command that asks ssh how it would connect, without connecting."""
-        return ["ssh", *self._config(), "-G", "--", self.planned.host]
+        return ["ssh", "-G", *self.way]
 
-    def _config(self) -> list[str]:
-        return ["-F", str(self.planned.ssh_config)] if self.planned.ssh_config else []
+    @property
+    def way(self) -> list[str]:
+        return destination(self.planned.host, self.planned.port, self.planned.ssh_config)
 
 
 class RemoteAgent:
@@ -80,11 +71,13 @@ class RemoteAgent:
         self._access = access
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
+        self._printed = deque[str](maxlen=PRINTED_LINES)
         words = program_argv(agent, root_mark(node.token))
         reading, self._writing = os.pipe()
         try:
             self._process = node.start(access.argv(words, shared=False), stdin=os.fdopen(reading, "rb"))
             self.greeting = self._answer(agent.GREETING, CONNECTED_WITHIN_S)
+            self._printed.clear()
         except BaseException:
             os.close(self._writing)
             raise
@@ -128,7 +121,7 @@ class RemoteAgent:
             raise MeasurementError(
                 f"{name}: cleanup failed: {'; '.join(failures)[:500]}",
                 kind="cleanup",
-                remedy=f"see why, and remove it there: ssh {self._access.planned.host}",
+                remedy=f"see why, and remove it there: {shlex.join(['ssh', *self._access.way])}",
             )
 
     def abandon(self) -> None:
@@ -140,24 +133,26 @@ class RemoteAgent:
         """Return the answer with this number; earlier ones are left over from a caller that was interrupted."""
         try:
             for line in self._process.lines(within_s):
-                message = parse_object(line)
-                if message["number"] == number:
+                before, begin, rest = line.partition(agent.BEGIN)
+                message = parse_object(begin + rest) if begin else {}
+                self._printed.append(before)
+                if message.get("number") == number:
                     return message
-        except (CommandError, ValueError, LookupError):
+        except (CommandError, ValueError):
             pass
         raise self.lost()
 
     def lost(self) -> MeasurementError:
         """Return the error that says why there is no connection, in ssh's own words."""
         planned = self._access.planned
-        output = self._process.output_tail()
+        output = self._process.output_tail() or "\n".join(self._printed)
         last = (output.strip().splitlines() or ["it does not answer"])[-1]
-        remedy = next((text for word, text in REMEDIES.items() if word in output), "see whether this works: ssh {host}")
+        remedy = next((text for word, text in REMEDIES.items() if word in output), "see whether this works: {ssh}")
         return MeasurementError(
             f"no connection to {planned.name} ({planned.host}): {last[:300]}",
             kind="connection",
             output_tail=output,
-            remedy=remedy.format(host=planned.host),
+            remedy=remedy.format(ssh=shlex.join(["ssh", *self._access.way])),
         )
 
 
@@ -167,5 +162,9 @@ def root_mark(token: str) -> str:
 
 
 def marked(mark: str, argv: Sequence[str]) -> list[str]:
-    """Return the command as the machine is to start it: found by the mark, and killed when the connection ends."""
-    return ["env", f"{TOKEN}={mark}", "setpriv", "--pdeathsig", "KILL", *argv]
+    """Return the command as the machine is to start it: found by the mark, and killed when the connection ends.
+
+    The mark is its first line of output, behind those of a login shell.
+    """
+    announced = ["sh", "-c", 'echo "$0"; exec "$@"', mark]
+    return [*announced, "env", f"{TOKEN}={mark}", "setpriv", "--pdeathsig", "KILL", *argv]

@@ -2,19 +2,20 @@
 
 import base64
 import itertools
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO
 
+from provisioning.machines.ssh import SSH_FAILED
 from provisioning.nodes import LocalNode, local_node
-from provisioning.remote.connection import ANSWERED_WITHIN_S, Access, RemoteAgent, marked, root_mark
+from provisioning.remote.connection import ANSWERED_WITHIN_S, PRINTED_LINES, Access, RemoteAgent, marked, root_mark
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import COMMAND_WITHIN_S, Completed, Process, Stopwatch
 from suite.inventory import InventoryNode
 from suite.job.envelope import parse_cpu_list
 
-SSH_FAILED = 255
 QUICK_BYTES = 1 << 16
 """A command that is given more, or may last longer than short ones do, goes through a session of its own."""
 
@@ -69,7 +70,10 @@ class Machine:
             raise CommandError(argv, None, f"{self.name}: {error.output_tail}") from None
         if completed.returncode == SSH_FAILED:
             self.agent.ask(do="clock")  # says why, when it is the connection
-        return completed
+        before, announcement, stdout = completed.stdout.partition(f"{mark}\n")
+        if not announcement:
+            raise CommandError(argv, completed.returncode, f"{self.name}: {completed.stderr or before}")
+        return Completed(completed.returncode, stdout, completed.stderr)
 
     def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
         mark, words = self._words(argv)
@@ -94,9 +98,16 @@ class RemoteProcess:
     client: Process
     agent: RemoteAgent
     mark: str
+    _begun: bool = False
+    _printed: deque[str] = field(default_factory=lambda: deque(maxlen=PRINTED_LINES))
 
     def lines(self, timeout_s: float) -> Iterator[str]:
-        return self.client.lines(timeout_s)
+        for line in self.client.lines(timeout_s):
+            if self._begun:
+                yield line
+            else:
+                self._begun = line.endswith(self.mark)
+                self._printed.append(line.removesuffix(self.mark))
 
     def wait(self, timeout_s: float) -> int:
         return self.client.wait(timeout_s)
@@ -112,7 +123,7 @@ class RemoteProcess:
             self.agent.ask(do="end", mark=self.mark)
 
     def output_tail(self) -> str:
-        return self.client.output_tail()
+        return self.client.output_tail() or ("" if self._begun else "\n".join(self._printed))
 
 
 @contextmanager

@@ -23,6 +23,8 @@ ENDED = '{"ended": true}'
 """The line after the last file that comes back: the block is complete."""
 FILE = '{"path": '
 """The beginning of every line that holds a file."""
+OF_A_BLOCK = re.compile("|".join(map(re.escape, (FILE, ENDED))))
+"""The beginning of every line that comes back."""
 LONGEST_LINE_BYTES = 64 << 20
 """A longer line is refused: a record of 100,000 steps takes less than a third of it."""
 DEEPEST = 3

@@ -1,4 +1,7 @@
-"""Two machines that are reached by SSH: an sshd each on this host's loopback, with keys of the test's own."""
+"""Two machines that are reached by SSH: an sshd each on this host's loopback, with keys of the test's own.
+
+Their login shells print a line first.
+"""
 
 import shutil
 import subprocess
@@ -13,8 +16,8 @@ NAMES = ("one", "two")
 
 
 @contextmanager
-def ssh_machines(place: Path) -> Iterator[Path]:
-    """The inventory of both. ``place`` is removed at the end."""
+def ssh_machines(place: Path, variables: str = "LANG=C") -> Iterator[Path]:
+    """The inventory of both. ``place`` is removed at the end; ``variables`` are set for whoever enters a machine."""
     require_root()
     require_sshd()
     for key in ("client_key", "host_key"):
@@ -27,12 +30,14 @@ def ssh_machines(place: Path) -> Iterator[Path]:
         f"Host *\n  HostName 127.0.0.1\n  User root\n  IdentitiesOnly yes\n  IdentityAgent none\n"
         f"  IdentityFile {place}/client_key\n  UserKnownHostsFile {place}/known_hosts\n  StrictHostKeyChecking yes\n"
     )
+    (place / "home").mkdir()
+    (place / "home/.bashrc").write_text("echo Welcome, maintenance on Monday\n")
     inventory = place / "hosts.toml"
     inventory.write_text("".join(_node(name, port) for name, port in ports.items()))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, place, ignore_errors=True)
         for name, port in ports.items():
-            stack.enter_context(_sshd(place, name, port))
+            stack.enter_context(_sshd(place, name, port, variables))
         yield inventory
 
 
@@ -42,7 +47,7 @@ def _node(name: str, port: int) -> str:
 
 
 @contextmanager
-def _sshd(place: Path, name: str, port: int) -> Iterator[None]:
+def _sshd(place: Path, name: str, port: int, variables: str) -> Iterator[None]:
     lines = {
         "ListenAddress": "127.0.0.1",
         "Port": port,
@@ -53,6 +58,7 @@ def _sshd(place: Path, name: str, port: int) -> Iterator[None]:
         "UsePAM": "no",
         "PasswordAuthentication": "no",
         "PermitRootLogin": "prohibit-password",
+        "SetEnv": f"HOME={place}/home {variables}",
     }
     config, said = place / f"sshd-{name}", place / f"sshd-{name}.log"
     config.write_text("".join(f"{key} {value}\n" for key, value in lines.items()))

@@ -1,7 +1,9 @@
 """Sweeps over machines that are reached by a real SSH; what these machines measure is real in one test alone."""
 
 import os
+import re
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,6 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from provisioning.machines.ssh import SSHD_CONFIG, destination
+from provisioning.remote.machine import QUICK_BYTES, machine
+from suite.inventory import InventoryNode, read_inventory
 from tests.integration.machine import require_image, require_root
 from tests.integration.remote_sweep import FAST, RemoteSweep, fake_bench, true_bench
 from tests.integration.slurm_cluster import wait_for
@@ -33,10 +38,13 @@ warmup_steps = 1
 @pytest.fixture(scope="module")
 def inventory() -> Iterator[Path]:
     require_root()
-    # Not below pytest's own directory: that may be readable by this user alone, and sshd looks at what is above a key.
-    place = Path(tempfile.mkdtemp(prefix="vb-ssh-", dir="/var/tmp"))
-    with ssh_machines(place) as made:
+    with ssh_machines(place()) as made:
         yield made
+
+
+def place() -> Path:
+    # Not below pytest's own directory: that may be readable by this user alone, and sshd looks at what is above a key.
+    return Path(tempfile.mkdtemp(prefix="vb-ssh-", dir="/var/tmp"))
 
 
 def sweep_on(inventory: Path, tmp_path: Path, plan: str, benches: dict[str, str], *only: str) -> RemoteSweep:
@@ -59,6 +67,29 @@ def far_processes(place: Path) -> list[psutil.Process]:
             if process.environ().get("MEASURED", "").startswith(str(place)):
                 found.append(process)
     return found
+
+
+def printed_by_login(planned: InventoryNode) -> str:
+    by_hand = ["ssh", *destination(planned.host, planned.port, planned.ssh_config), "true"]
+    return subprocess.run(by_hand, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.beside
+def test_what_a_real_login_shell_prints_is_no_output_of_a_command(inventory: Path) -> None:
+    large = b"x" * (QUICK_BYTES + 1)
+    planned = read_inventory(inventory).nodes[0]
+    assert printed_by_login(planned).startswith("Welcome")
+    with machine(planned) as reached:
+        assert reached.run(["wc", "-c"], stdin=large).stdout == f"{len(large)}\n"
+        assert list(reached.start(["echo", "a\nb!"]).lines(60)) == ["a", "b!"]
+
+
+@pytest.mark.beside
+def test_the_login_shell_of_a_guest_prints_nothing() -> None:
+    require_root()
+    (variables,) = re.findall("(?m)^SetEnv (.*)$", SSHD_CONFIG)
+    with ssh_machines(place(), variables) as inventory:
+        assert printed_by_login(read_inventory(inventory).nodes[0]) == ""
 
 
 @pytest.mark.beside

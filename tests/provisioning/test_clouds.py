@@ -64,6 +64,7 @@ SSH = """#!/bin/sh
 echo "$@" >> ssh.log
 answer=$(head -n 1 ssh.answers 2>/dev/null)
 sed -i 1d ssh.answers 2>/dev/null
+case "$answer" in Please*) echo "$answer"; exit 142;; esac
 [ -z "$answer" ] || { echo "$answer" >&2; exit 255; }
 """
 
@@ -334,6 +335,7 @@ def test_an_active_server_without_an_address_is_a_failure(cloud: OpenStack) -> N
         ("ssh: connect to host 192.0.2.7 port 22: Connection timed out", "booted", "security groups"),
         ("root@192.0.2.7: Permission denied (publickey).", "reachable", "reads its config drive"),
         ("Host key verification failed.", "reachable", "reads its config drive"),
+        ('Please login as the user "ubuntu" rather than the user "root".', "reachable", "root may log in"),
     ],
 )
 def test_ssh_that_never_answers_is_told_with_its_last_words(

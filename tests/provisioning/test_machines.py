@@ -2,25 +2,30 @@
 
 import base64
 import json
+import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provisioning.processes import TOKEN
+from provisioning.machines.ssh import ssh_argv
+from provisioning.nodes import local_node
+from provisioning.processes import TOKEN, program_argv
 from provisioning.remote import agent
-from provisioning.remote.connection import Access, marked
+from provisioning.remote.connection import Access, RemoteAgent, marked
 from provisioning.remote.content import checksums
+from provisioning.remote.machine import QUICK_BYTES, Machine
 from provisioning.remote.network import Place, addresses, chosen, host_name
 from suite import userland
-from suite.errors import RequestError
+from suite.errors import CommandError, MeasurementError, RequestError
 from suite.inventory import InventoryNode
 
 NODE = InventoryNode(name="n1", host="alice@gpu1", port=2222, ssh_config=Path("/etc/other"))
@@ -56,6 +61,106 @@ def test_a_command_reaches_the_far_shell_as_the_words_that_it_is() -> None:
     assert heard == "a b|$HOME|it's|; exit 7|\\x2d|"
 
 
+def test_no_shell_has_to_read_a_line_break_or_a_backslash_of_ours() -> None:
+    for words in (["a\nb"], ["it!"], ["\\"], ["\u00e9"], program_argv(agent, "abc.far")):
+        line = ssh_argv(["n1"], words)[-1]
+        assert re.fullmatch(r"exec sh -c 'eval \"\$\(printf %b \"\$1\"\)\"' sh '([\w@%+=:,./ -]|\\0[0-7]{3})*'", line)
+
+
+LOGIN_SHELLS = ["sh", "bash", "tcsh -f", "fish --no-config"]
+
+
+@pytest.mark.parametrize("shell", LOGIN_SHELLS)
+def test_every_login_shell_hands_on_the_same_words(shell: str) -> None:
+    if not shutil.which(shell.split()[0]):
+        pytest.skip(f"{shell} is not installed")
+    words = [
+        "a b",
+        "$(id)",
+        "'",
+        "--x=*",
+        "a\nb",
+        "!x it!",
+        "\\x2d\\",
+        "\u00e9\n",
+        "",
+        "~",
+        '"',
+        "`id`",
+        "{a,b}",
+        "50%%",
+    ]
+    for part in (words, ["a b", "$(id)", "'", "--x=*", "", "~", "{a,b}"]):
+        line = ssh_argv(["n1"], ["printf", "%s\\0", *part])[-1]
+        heard = subprocess.run([*shell.split(), "-c", line], capture_output=True, text=True, check=True).stdout
+        assert heard.split("\0")[:-1] == part
+    agent_line = ssh_argv(["n1"], program_argv(agent, "abc.far"))[-1]
+    heard = subprocess.run(
+        [*shell.split(), "-c", agent_line], input="", capture_output=True, text=True, check=True
+    ).stdout
+    assert json.loads(heard.splitlines()[0])["number"] == agent.GREETING
+
+
+@pytest.fixture
+def entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], AbstractContextManager[Machine]]:
+    """``entered(script)``: this machine as one whose login shell runs the script first."""
+    monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+
+    @contextmanager
+    def _entered(script: str) -> Iterator[Machine]:
+        ssh = tmp_path / "bin/ssh"
+        ssh.parent.mkdir(exist_ok=True)
+        ssh.write_text(f'#!/bin/sh\nfor last; do :; done\n{script}\nexec sh -c "$last"\n')
+        ssh.chmod(0o755)
+        with local_node((), None) as carrier:
+            access = Access(NODE, f"{carrier.directory}/ssh")
+            far = RemoteAgent(access, carrier)
+            yield Machine("n1", NODE, carrier, access, far, (0,), 1)
+            far.close()
+
+    return _entered
+
+
+@pytest.mark.parametrize("noise", [":", "echo Welcome; echo '{\"motd\": 1}'", "printf Welcome"])
+def test_what_a_login_shell_prints_is_no_output_of_a_command(noise: str, entered: Any) -> None:
+    large = b"x" * (QUICK_BYTES + 1)
+    with entered(noise) as reached:
+        assert reached.run(["echo", "quick"]).stdout == "quick\n"
+        assert reached.run(["wc", "-c"], stdin=large).stdout == f"{len(large)}\n"
+        process = reached.start(["sh", "-c", "echo one; echo two"])
+        lines = process.lines(60)
+        assert next(lines) == "one"
+        assert [*lines, *process.lines(60)] == ["two"]
+        assert process.wait(60) == 0
+
+
+REFUSED = """echo 'Please login as the user "ubuntu" rather than the user "root".'; echo; exit 142"""
+
+
+def test_what_is_printed_where_no_greeting_comes_is_the_cause(entered: Any) -> None:
+    with pytest.raises(MeasurementError, match=r'n1 .*: Please login as the user "ubuntu"') as raised, entered(REFUSED):
+        raise AssertionError("nobody may enter")
+    assert "disable_root: false" in str(raised.value.remedy)
+
+
+def test_a_command_that_is_not_reached_fails_with_what_is_printed(entered: Any) -> None:
+    with entered(f'[ -e "$0.begun" ] && {{ {REFUSED}; }}; touch "$0.begun"') as reached:
+        with pytest.raises(CommandError, match="Please login as") as raised:
+            reached.run(["cat"], stdin=b"x" * (QUICK_BYTES + 1), check=False)
+        assert raised.value.returncode == 142
+        process = reached.start(["true"])
+        assert list(process.lines(60)) == []
+        assert "Please login as" in process.output_tail()
+
+
+def test_a_remedy_names_port_and_configuration_of_the_inventory(entered: Any) -> None:
+    failing = "echo 'Host key verification failed.' >&2; exit 255"
+    with pytest.raises(MeasurementError, match="verification failed") as raised, entered(failing):
+        raise AssertionError("nobody may enter")
+    assert str(raised.value.remedy).endswith("ssh -F /etc/other -p 2222 alice@gpu1")
+
+
 @contextmanager
 def kept(token: str) -> Iterator["subprocess.Popen[str]"]:
     argv = [sys.executable, "-I", agent.__file__, token]
@@ -82,7 +187,7 @@ def sleeping(mark: str) -> Iterator["subprocess.Popen[str]"]:
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
-            assert process.stdout.readline() == "begun\n"
+            assert [process.stdout.readline() for _ in range(2)] == [f"{mark}\n", "begun\n"]
             yield process
         finally:
             process.kill()
@@ -191,9 +296,9 @@ def test_the_checksums_of_a_tree_are_those_that_sha256sum_checks(tmp_path: Path)
     assert "slash" in ended.stdout
 
 
-def test_a_mark_is_an_environment_variable_of_the_command() -> None:
+def test_a_mark_is_the_first_line_and_an_environment_variable_of_the_command() -> None:
     code = f"import os; print(os.environ[{TOKEN!r}])"
     heard = subprocess.run(
         marked("abc.far.7", [sys.executable, "-c", code]), capture_output=True, text=True, check=True
     )
-    assert heard.stdout == "abc.far.7\n"
+    assert heard.stdout == "abc.far.7\n" * 2

@@ -1,7 +1,5 @@
 """A block on a machine that shares no file system. The far side is a real process, here on this machine."""
 
-import shlex
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -9,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from provisioning.batch.pool import Executor
-from provisioning.batch.remote import StreamProcess, srun_wrap, ssh_wrap
+from provisioning.batch.remote import StreamProcess, srun_wrap
 from suite.errors import MeasurementError, RequestError
 from suite.sweep.file_transfer import ENDED, GIVEN, TransferError, encode, receive_file
 
 FAR = """
 import sys
+{first}
 given = iter(sys.stdin.readline, {given!r} + "\\n")
 for line in given:
     sys.stdout.write(line.replace("plan.toml", "cell/trials/t-b" + sys.argv[-1] + ".json"))
@@ -27,8 +26,9 @@ def void(_result: object) -> None:
     """What a callback that returns nothing does with what it got."""
 
 
-def far_side(tmp_path: Path, then: str, *words: str, program: str = sys.executable) -> Executor:
-    argv, log = [program, "-c", FAR.format(given=GIVEN, then=then), *words], tmp_path / "logs/far.log"
+def far_side(tmp_path: Path, then: str, *words: str, program: str = sys.executable, first: str = "") -> Executor:
+    argv = [program, "-c", FAR.format(given=GIVEN, then=then, first=first), *words]
+    log = tmp_path / "logs/far.log"
     return Executor(
         name="far",
         open=lambda block: StreamProcess([*argv, str(block)], [encode("plan.toml", f"plan of {block}")], log),
@@ -94,16 +94,20 @@ def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
         far_side(tmp_path, "", program="no-such-ssh").run(0)
 
 
-def test_ssh_gets_one_string_that_a_shell_reads_as_the_same_words(tmp_path: Path) -> None:
-    words = ["printf", "%s|", "a b", "$(id)", "'", "--x=*"]
-    argv = ssh_wrap("alice@n1", port=2222, config=tmp_path / "config")(words)
-    assert argv[:2] == ["ssh", "-T"]
-    assert argv[-3:-1] == ["--", "alice@n1"]
-    assert shlex.split(argv[-1]) == words
-    said = subprocess.run(["sh", "-c", argv[-1]], check=True, capture_output=True, text=True).stdout
-    assert said == "a b|$(id)|'|--x=*|"
-    assert "BatchMode=yes" in argv
-    assert not [word for word in argv if "StrictHostKeyChecking" in word]
+@pytest.mark.parametrize("line_break", ["\n", ""])
+def test_what_a_login_shell_prints_before_a_block_goes_into_the_log(line_break: str, tmp_path: Path) -> None:
+    far = far_side(tmp_path, f"print({ENDED!r})", first=f"print('Welcome to gpu1', end={line_break!r}, flush=True)")
+    far.run(3)
+    assert (tmp_path / "out/cell/trials/t-b3.json").read_text() == "plan of 3"
+    if line_break:
+        assert (tmp_path / "logs/far.log").read_text() == "Welcome to gpu1\n"
+
+
+def test_what_a_forced_command_prints_is_shown_where_no_block_comes(tmp_path: Path) -> None:
+    refusal = 'Please login as the user "ubuntu" rather than the user "root".'
+    with pytest.raises(MeasurementError, match=refusal):
+        far_side(tmp_path, "", first=f"print({refusal!r}); print(); sys.exit(142)").run(0)
+    assert refusal in (tmp_path / "logs/far.log").read_text()
 
 
 def test_srun_asks_for_what_a_block_needs() -> None:

@@ -1,10 +1,12 @@
 """The sweep backend ``ssh``: blocks go to the machines of an inventory."""
 
+from functools import partial
+
 from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, options_of
 from commands.sweep.backends.rounds import BLOCK, run_on, run_rounds, stream
 from provisioning.batch.options import SshOptions
 from provisioning.batch.pool import OpenBlock
-from provisioning.batch.remote import ssh_wrap
+from provisioning.machines.ssh import destination, ssh_argv
 from suite.errors import RequestError, nearest
 from suite.inventory import read_inventory
 
@@ -35,7 +37,7 @@ def _machines(request: SweepRequest) -> dict[str, OpenBlock]:
     for name, node in nodes.items():
         if not options.nodes or name in options.nodes:
             home = ["env", f"VIRTBENCH_HOME={node.directory}"] if "directory" in node.model_fields_set else []
-            wrap = ssh_wrap(node.host, port=node.port, config=node.ssh_config)
+            wrap = partial(ssh_argv, destination(node.host, node.port, node.ssh_config))
             command = [*home, node.bench or "bench", *BLOCK, *scratch]
             machines[name] = stream(request, name, wrap, command)
     return machines

@@ -132,6 +132,74 @@ def test_a_machine_without_slurm_is_told_so(machine: Machine, with_engine: Calla
     assert "the queue cannot be seen from here" in status.stdout
 
 
+@pytest.fixture
+def program(machine: Machine) -> Callable[[str, str], dict[str, str]]:
+    """``program("ssh", script)``: returns the environment in which the script is the program of this name."""
+
+    def write(name: str, script: str) -> dict[str, str]:
+        path = machine.place / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{machine.place}/calls\n{script}\n')
+        path.chmod(0o755)
+        return {"PATH": f"{path.parent}:{os.environ['PATH']}"}
+
+    return write
+
+
+# As Slurm: the tasks are in the queue of the cluster alpha, which only those see who ask it.
+ALPHA = """
+case " $* " in *" --clusters=alpha "*)
+    echo "CLUSTER: alpha"
+    state=PD; [ -e "$0.asked" ] && state=CD; touch "$0.asked"
+    for block in 0 1 2; do echo "4712|$block|$state||Priority"; done;;
+esac"""
+
+
+@pytest.mark.parametrize("variables", [{}, {"SBATCH_CLUSTERS": "alpha"}])
+def test_blocks_in_the_queue_of_another_cluster_are_followed_and_not_submitted_again(
+    variables: dict[str, str], machine: Machine, with_engine: Callable[..., None], program: Any
+) -> None:
+    further = [] if variables else ['further = ["--clusters=alpha"]']
+    with_engine('kind = "slurm"', "poll_s = 0.1", *further)
+    for name, script in {"sbatch": "echo '4713;alpha'", "scancel": "", "squeue": ALPHA}.items():
+        env = {**variables, **program(name, script)}
+    ended = machine.sweep_to_its_end(**env)
+    assert "3 blocks already in the queue" in ended.stderr, ended.stderr
+    calls = (machine.place / "calls").read_text().splitlines()
+    assert {call.split()[0] for call in calls} == {"squeue"}
+    (machine.place / "bin/squeue.asked").unlink()
+    assert machine.run("sweep", "cancel", str(machine.out), **env).returncode == 0
+    assert (machine.place / "calls").read_text().splitlines()[-1].startswith("scancel --clusters=alpha ")
+
+
+def test_the_machines_of_a_sweep_are_reached_as_those_of_an_inventory(
+    machine: Machine, with_engine: Callable[..., None], program: Any
+) -> None:
+    with_engine('kind = "ssh"', 'inventory = "hosts.toml"')
+    entry = '[[node]]\nname = "n1"\nhost = "gpu1"\nport = 2222\nssh_config = "config"\n'
+    (machine.place / "hosts.toml").write_text(entry)
+    config = machine.place / "config"
+    config.write_text("Host *\n  RemoteCommand tmux new -A -s main\n  RequestTTY yes\n  ForwardAgent yes\n")
+    refusal = 'Please login as the user "ubuntu" rather than the user "root".'
+    ended = machine.sweep_to_its_end(**program("ssh", f"echo '{refusal}'; echo; exit 142"))
+    assert ended.returncode == 1
+    assert f"block 0: lost on n1, which is tried again ({refusal}" in ended.stderr, ended.stderr
+    called = (machine.place / "calls").read_text().splitlines()[0]
+    settings, _, command = called.removeprefix("ssh ").partition(" -- ")
+    assert command.startswith("gpu1 exec bench sweep block ")
+    options = set(
+        subprocess.run(["ssh", "-G", *settings.split(), "gpu1"], capture_output=True, text=True).stdout.split("\n")
+    )
+    assert {
+        "requesttty false",
+        "forwardagent no",
+        "batchmode yes",
+        "stricthostkeychecking true",
+        "port 2222",
+    } <= options
+    assert not [line for line in options if line.startswith("remotecommand") and line != "remotecommand none"]
+
+
 def test_what_is_left_are_the_blocks_with_trials_to_run(
     machine: Machine, with_engine: Callable[..., None], request_of: Request
 ) -> None:
