@@ -157,11 +157,12 @@ def test_without_a_common_directory_records_come_back_from_a_job_that_is_lost_to
     bench = fake_bench(tmp_path / "fake", slow_s=3)
     plan = FAST.format(blocks=2) + engine(bench=bench, scratch=str(scratch), at_once=1)
     sweep = RemoteSweep(tmp_path, plan, slurm.env)
-    sweep.wait_for("[2/4]")
-    wait_for("the first record", lambda: bool(sweep.records()), sweep.said)
-    assert "welcome to vbnode" in sweep.said()
+    sweep.wait_for("[1/4]")
     status = sweep.bench("status")
     assert status.returncode == 0, status.stderr
+    assert "welcome to vbnode" in sweep.said(), "the words of a TaskProlog are in the log"
+    sweep.wait_for("[2/4]")
+    wait_for("the first record", lambda: bool(sweep.records()), sweep.said)
     kept = sweep.records()
     fake_bench(tmp_path / "fake", slow_s=0.01)
     slurm.kill_jobs(slurm.busy_node())
