@@ -75,6 +75,7 @@ def _cards(index: int, driver: str) -> Iterator[dict[str, object]]:
                 **card,
                 "index": f"{index}:{number}",
                 "uuid": asked(pynvml.nvmlDeviceGetUUID, instance),
+                "whole_uuid": card["uuid"],
                 "memory_bytes": _memory_bytes(instance),
                 "devices": [f"/dev/nvidia{minor}", *(f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in caps)],
             }

@@ -61,6 +61,8 @@ class Card:
     pci_address: str | None = None
     memory_bytes: int | None = None
     devices: Sequence[str] = ()
+    whole_uuid: str | None = None
+    """The UUID of the GPU that an instance by MIG is part of."""
     fault: str | None = None
     """The reason why nothing can be computed on it."""
 
@@ -75,9 +77,9 @@ class Card:
 
     @property
     def fact(self) -> dict[str, object]:
-        """Return the card as fields of ``records.Gpu``."""
+        """Return the card as fields of ``records.Gpu``, with the UUID of the whole GPU."""
         capability = ".".join(map(str, self.capability)) or None
-        names = ("name", "memory_bytes", "driver", "uuid", "pci_address")
+        names = ("name", "memory_bytes", "driver", "uuid", "whole_uuid", "pci_address")
         return {"capability": capability, **{name: getattr(self, name) for name in names}}
 
 

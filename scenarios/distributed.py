@@ -59,6 +59,17 @@ class Distributed(ReadingScenario):
     def strategy(self, request: RunRequest) -> Strategy:
         return request.options(DistributedOptions).strategy
 
+    def check_devices(self, request: RunRequest) -> None:
+        parallel, (_, servers) = request.gpus.parallel, self.ranks(request)
+        if parallel == "ddp" or (parallel != "none" and not servers):
+            raise RequestError(
+                f"{option('parallel')} {parallel} does not go with {option('scenario')} {self.name}, "
+                f"{option('strategy')} {self.strategy(request)}: the devices of a worker share parameters on its CPU, "
+                "which it exchanges with servers",
+                remedy=f"use {option('parallel')} parameter-cpu with {option('strategy')} parameter-server; or leave "
+                f"out {option('parallel')} and {option('devices')}, for one GPU for each of the {option('workers')}",
+            )
+
     def check_model(self, request: RunRequest, model: str) -> None:
         super().check_model(request, model)
         if conflict := next(self._conflicts(request, model), None):
@@ -198,7 +209,8 @@ def _rank(
     keeps = GENERATOR_RANK if distributed.strategy == SPLIT else distributed.servers
     own = trial.with_job(
         envelope=planned.envelope,
-        devices=Devices(device=trial.job.devices.device),
+        # A server has no GPU: its parameters are in host memory.
+        devices=trial.job.devices if planned.role == "worker" else Devices(),
         keep_model=trial.job.keep_model if number == keeps else None,
     )
     view = Membership(

@@ -2,11 +2,12 @@
 
 import hashlib
 import os
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, Generic, TypeVar
+from typing import IO, Any, Generic, TypeVar
 
 import msgspec
 from pydantic import ValidationError
@@ -19,7 +20,7 @@ from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Measurement, Node, Observer, Process
 from suite.job.profiles import Sizes
 from suite.plan import Trial
-from suite.records.environment import Environment
+from suite.records.environment import Environment, Gpu
 from suite.records.record import DataUse, Generated, KeptModel, MetricValue, Steps
 from suite.registries import WORKLOADS
 from worker.spec import Checkpointing, Data, Membership, Spec, StepInjury, Strict
@@ -38,6 +39,7 @@ CAPS = {
 }
 
 Log = TypeVar("Log", bound=EventLog)
+_UUID_KIND = re.compile("^((GPU|MIG)-)+")
 
 
 def worker_argv(node: Node, trial: Trial) -> list[str]:
@@ -325,29 +327,41 @@ def merged_environment(
     attested: Mapping[str, object], said: Mapping[str, object], facts: Mapping[str, object]
 ) -> Environment:
     """Return what the job saw, completed by the attestation, and by the layers' facts where the inside sees nothing."""
+    chosen = facts.get("gpus")
     merged = dict(facts)
-    check_gpus(facts.get("gpus"), said.get("gpus"))
+    if isinstance(chosen, list):
+        merged["gpus"] = [{name: gpu.get(name) for name in Gpu.model_fields} for gpu in chosen]
     for seen in (attested, said):
         merged.update((name, value) for name, value in seen.items() if value is not None)
     if facts.get("seccomp") == "sentry":  # which shows its containers no filter
         merged["seccomp"] = "sentry"
-    return Environment.model_validate(merged)
+    environment = Environment.model_validate(merged)
+    if not isinstance(chosen, list):
+        return environment
+    return environment.model_copy(update={"gpus": checked_gpus(chosen, environment.gpus or [])})
 
 
-def check_gpus(chosen: object, reported: object) -> None:
-    """Raise MeasurementError unless a job reports the GPUs that were chosen for it, in their order, or none at all.
+def checked_gpus(chosen: Sequence[Mapping[str, Any]], reported: Sequence[Gpu]) -> list[Gpu]:
+    """Return the reported GPUs, each under the UUID by which it was chosen.
 
-    Of an instance by MIG, CUDA may show the UUID of the whole GPU.
+    By its version, CUDA shows an instance by MIG under the instance's UUID or under that of the whole GPU. Raises
+    MeasurementError unless the reported GPUs are the chosen ones, in their order.
     """
-    if not (isinstance(chosen, list) and isinstance(reported, list)):
-        return
-    by_place = any(str(gpu["uuid"]).startswith("MIG-") for gpu in chosen) or not all(
-        gpu.get("uuid") for gpu in reported
-    )
-    wanted, used = ([gpu["pci_address" if by_place else "uuid"] for gpu in gpus] for gpus in (chosen, reported))
-    if wanted != used:
+    pairs = list(zip(chosen, reported, strict=False))
+    if len(chosen) != len(reported) or not all(_is_same(*pair) for pair in pairs):
+        used, wanted = ", ".join(str(gpu.uuid) for gpu in reported), ", ".join(str(gpu["uuid"]) for gpu in chosen)
         raise MeasurementError(
-            f"the worker computes on {', '.join(used) or 'no GPU'} instead of {', '.join(wanted)}",
+            f"the worker computes on {used or 'no GPU'} instead of {wanted}",
             kind="device",
             remedy="check that nothing in the image sets CUDA_VISIBLE_DEVICES",
         )
+    return [gpu.model_copy(update={"uuid": card["uuid"]}) for card, gpu in pairs]
+
+
+def _is_same(card: Mapping[str, Any], gpu: Gpu) -> bool:
+    """Return whether a chosen card is a reported GPU: by the digits of its UUID or, without one, by its PCI address."""
+    if gpu.uuid is None:
+        return bool(card["pci_address"] == gpu.pci_address)
+    # torch shows the digits alone, and the worker writes GPU- before them.
+    digits = [_UUID_KIND.sub("", name) for name in (card["uuid"], card.get("whole_uuid"), gpu.uuid) if name]
+    return digits.pop() in digits

@@ -59,6 +59,7 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Im
         ({"devices": 2, "parallel": "ddp"}, None, ["0", "2"]),
         ({"gpus": "2,0"}, None, ["2", "0"]),
         ({"scenario": "distributed"}, None, ["0", "2"]),
+        ({"scenario": "distributed", "workers": 1, "devices": 2, "parallel": "parameter-cpu"}, None, ["0", "2"]),
         ({"gpus": "GPU-2"}, "0", ["2"]),
         ({}, "2", ["2"]),
         ({}, "GPU-2,GPU-0", ["2", "0"]),
@@ -92,13 +93,27 @@ OLD_CARD = {"capability": (7, 0)}
         ({}, "'13.0'", {}, {"CUDA_VISIBLE_DEVICES": ""}, "--device cuda: there is no GPU"),
         ({}, "'13.0'", {}, {"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, "'NoDevFiles' is not an index or UUID of a GPU"),
         ({"gpus": "0,2", "devices": 2}, "'13.0'", {}, {}, "--devices 2 needs --parallel"),
-        ({"gpus": "0", "devices": 2, "parallel": "ddp"}, "'13.0'", {}, {}, "--devices 2: the job has 1 GPUs"),
+        ({"gpus": "0", "devices": 2, "parallel": "ddp"}, "'13.0'", {}, {}, "--devices 2: an instance has 1 GPU"),
+        (
+            {"scenario": "shared", "gpus": "0,2", "devices": 2, "parallel": "ddp"},
+            "'13.0'",
+            {},
+            {},
+            "--devices 2: an instance has 1 GPU",
+        ),
         (
             {"scenario": "distributed", "workers": 3},
             "'13.0'",
             {},
             {},
-            "--workers 3: each needs a GPU, and the job has 2",
+            "--workers 3: each needs 1 GPU, and the job has 2",
+        ),
+        (
+            {"scenario": "distributed", "devices": 2, "parallel": "parameter-cpu"},
+            "'13.0'",
+            {},
+            {},
+            "--workers 2: each needs 2 GPUs, and the job has 2",
         ),
         ({"engine": "gvisor"}, "'13.0'", {}, {}, "--engine gvisor does not go with --device cuda"),
         ({"engine": "kubernetes"}, "'13.0'", {}, {}, "--engine kubernetes does not go with --device cuda"),
@@ -133,7 +148,7 @@ def test_what_cannot_work_is_refused_in_one_sentence(
 def test_on_machines_of_an_inventory_gpus_are_counted_before_anything_starts(image: Callable[[str], Image]) -> None:
     several = {"devices": 2, "parallel": "ddp"}
     assert resolve._gpus_there(request(**several), image("'13.0'")) == ("0", "1")
-    with pytest.raises(RequestError, match="the job has 1 GPUs"):
+    with pytest.raises(RequestError, match="an instance has 1 GPU"):
         resolve._gpus_there(request(gpus="3", **several), image("'13.0'"))
 
 
@@ -172,12 +187,46 @@ def test_instances_that_compute_have_gpus_of_their_own_and_others_none(scenario:
     assert each == (of_instances if shared else [("0", "1") if gpus else () for gpus in of_instances])
 
 
-@pytest.mark.parametrize("scenario", ["distributed", "serve", "probe"])
-def test_several_devices_are_refused_where_an_instance_has_one(scenario: str) -> None:
-    several = request(scenario=scenario, devices=2, parallel="parameter-cpu")
-    with pytest.raises(RequestError, match=f"--parallel does not go with --scenario {scenario}") as caught:
-        scenario_of(several).check_model(several, "gan" if scenario == "serve" else "resnet50")
+def test_each_of_two_workers_has_two_gpus_if_the_job_has_four() -> None:
+    job = SimpleNamespace(distributed=SimpleNamespace(strategy="parameter-server"))
+    trial: Any = SimpleNamespace(job=job, instances=[SimpleNamespace(role=role) for role in ROLES["distributed"][0]])
+    image = Image(digest="a" * 64, variant="own", recipe_sha256="b" * 64, created_at="2026", base="", files={})
+    given = InLab(Choices(image, "runc", "kvm", ("0", "1", "2", "3"))).choices_of(trial, shared=True)
+    assert [choices.gpus for choices in given] == [(), ("0", "1"), ("2", "3")]
+
+
+REPLICAS = {"devices": 2, "parallel": "parameter-cpu"}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"scenario": "serve"}, "--parallel does not go with --scenario serve"),
+        ({"scenario": "probe"}, "--parallel does not go with --scenario probe"),
+        ({"scenario": "distributed"}, None),
+        ({"scenario": "distributed", "strategy": "parameter-server-async"}, None),
+        (
+            {"scenario": "distributed", "parallel": "ddp"},
+            "--parallel ddp does not go with --scenario distributed, --strategy parameter-server: ",
+        ),
+        (
+            {"scenario": "distributed", "strategy": "all-reduce"},
+            "--parallel parameter-cpu does not go with --scenario distributed, --strategy all-reduce: ",
+        ),
+    ],
+)
+def test_several_devices_go_with_parameter_servers_and_are_refused_where_an_instance_has_one(
+    options: dict[str, Any], why: str | None
+) -> None:
+    several = request(**{**REPLICAS, **options})
+    model = "gan" if several.scenario == "serve" else "resnet50"
+    if why is None:
+        scenario_of(several).check_model(several, model)
+        return
+    with pytest.raises(RequestError, match=why) as caught:
+        scenario_of(several).check_model(several, model)
     assert caught.value.remedy
+    assert ". " not in caught.value.message
 
 
 @pytest.mark.parametrize(("passed", "refused"), [(49, True), (50, False), (130, False), (None, False)])

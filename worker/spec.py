@@ -375,10 +375,12 @@ def check(spec: Spec) -> None:
 
 def _device_conflicts(spec: Spec) -> Iterator[str]:
     several = spec.parallel != "none"
-    one_device = ("distributed", "injury", "model_file", "checkpoint", "generate", "keep_model") if several else ()
+    one_device = ("injury", "model_file", "checkpoint", "generate", "keep_model") if several else ()
     one_instance = ("injury", "model_file", "epochs", "generate") if spec.distributed else ()
     for name in filter(partial(getattr, spec), one_device):
         yield f"{name} is given with parallel {spec.parallel!r}; only a job of one device has it"
+    if several and spec.distributed and (spec.parallel == "ddp" or not spec.distributed.servers):
+        yield f"parallel is {spec.parallel!r} in a distributed job; there it is 'parameter-cpu', with parameter servers"
     for name in filter(partial(getattr, spec), one_instance):
         yield f"{name} is given in a distributed job; only a job on one instance has it"
     if not several and spec.devices != 1:

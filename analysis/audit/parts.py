@@ -92,7 +92,7 @@ def _workers(workers: Sequence[Rank], job: Job, row: dict[Any, Any]) -> Iterator
 
 def _worker(rank: Rank, job: Job) -> Iterator[str]:
     span_s, speed = rank.measured_s or 0.0, rank.throughput_per_s or 0.0
-    made = job.sizes.batch * job.sizes.steps / span_s if job.sizes and span_s else 0.0
+    made = job.sizes.batch * job.devices.devices * job.sizes.steps / span_s if job.sizes and span_s else 0.0
     if not math.isclose(made, speed, rel_tol=EXACT):
         yield f"rank {rank.rank} has {speed:.6g} {job.unit}/s, and its steps make {made:.6g}"
     phases = [getattr(rank, name) for name in _PHASES]
@@ -151,9 +151,10 @@ def _data(use: DataUse, job: Job, _: dict[Any, Any]) -> Iterator[str]:
         yield f"the page cache held {share:.1%} of the data, and was to be {job.page_cache}"
     trained, left_over = 0, 0
     if sizes := job.sizes:
-        trained = sizes.batch * (sizes.steps + sizes.warmup_steps)
+        step_images = sizes.batch * job.devices.devices
+        trained = step_images * (sizes.steps + sizes.warmup_steps)
         # An epoch reads each file at most once, but those left over; of a part of one, each image may be the largest.
-        left_over = planned.images % (sizes.batch * job.devices.devices)
+        left_over = planned.images % step_images
     if use.images_read < trained:
         yield f"{use.images_read} images were read, and {trained} trained"
     if use.bytes_read > planned.size_bytes * math.ceil(use.images_read / max(1, planned.images - left_over)):

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from commands.run.inventory import InventoryMachines, machines_of, machines_of_targets
-from commands.run.validate import check_gpus
+from commands.run.validate import check_gpus, workers_here
 from provisioning import data_device, doctor
 from provisioning.doctor import Check
 from provisioning.engines.base import default_engine, get_engine
@@ -266,8 +266,7 @@ def _cards_of(request: RunRequest, image: Image) -> tuple[Card, ...]:
     cards, _, _ = examined()
     words = request.gpus.gpus or os.environ.get("CUDA_VISIBLE_DEVICES")
     usable = [card for card in cards if not card.fault]
-    scenario = scenario_of(request)
-    first = tuple(usable[: scenario.ranks(request)[0] if scenario.spread else request.gpus.devices or 1])
+    first = tuple(usable[: workers_here(request) * (request.gpus.devices or 1)])
     source = option("gpus") if request.gpus.gpus else "CUDA_VISIBLE_DEVICES"
     try:
         named = gpu_words(words) if words else ()

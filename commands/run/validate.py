@@ -22,6 +22,7 @@ from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario, scenario_of
 from suite.request.traits import traits_of
 from suite.targets import BASELINE, CONTAINERS, VMS
+from suite.units import count
 
 Note = Callable[[str], None]
 MOST_OF_MEMORY = 0.5
@@ -98,11 +99,17 @@ CUDA_NEEDS: dict[str, tuple[int, tuple[int, ...]]] = {"13": (580, (7, 5)), "12":
 MPS = Path("/tmp/nvidia-mps/control")  # noqa: S108 (the default of NVIDIA's daemon)
 
 
+def workers_here(request: RunRequest) -> int:
+    """Return how many workers of a job need GPUs for themselves on one machine."""
+    scenario = scenario_of(request)
+    return scenario.ranks(request)[0] if scenario.spread and not request.joining.inventory else 1
+
+
 def check_gpus(request: RunRequest, image: Image, cards: Sequence[Card]) -> None:
     """Raise RequestError where a job cannot compute on these GPUs."""
     cuda, wanted, several = image.cuda, request.gpus.devices or 1, option("devices")
-    scenario = scenario_of(request)
-    workers = scenario.ranks(request)[0] if scenario.spread and not request.joining.inventory else 1
+    workers, scenario = workers_here(request), scenario_of(request)
+    share = len(cards) // (scenario.instances(request) if scenario.neighbours else 1) or len(cards)
     engine = request.targets.engine
     older = f"build the image for an older CUDA: {build_command('cuda')} 12.6, or update the driver"
     rows: list[tuple[bool, str, str]] = [
@@ -117,12 +124,16 @@ def check_gpus(request: RunRequest, image: Image, cards: Sequence[Card]) -> None
             f"use {option('device')} cpu; bench doctor shows the GPUs, and CUDA_VISIBLE_DEVICES may hide them",
         ),
         (
-            len(cards) < workers,
-            f"{option('workers')} {workers}: each needs a GPU, and the job has {len(cards)}",
-            f"name more with {option('gpus')}, or give fewer {option('workers')}",
+            workers > 1 and len(cards) < workers * wanted,
+            f"{option('workers')} {workers}: each needs {count(wanted, 'GPU')}, and the job has {len(cards)}",
+            f"name more with {option('gpus')}, or give fewer {option('workers')} or {several}",
         ),
         (wanted > 1 and request.gpus.parallel == "none", f"{several} {wanted} needs {option('parallel')}", "add it"),
-        (len(cards) < wanted, f"{several} {wanted}: the job has {len(cards)} GPUs", f"name more with {option('gpus')}"),
+        (
+            share < wanted,
+            f"{several} {wanted}: an instance has {count(share, 'GPU')}",
+            f"name more with {option('gpus')}",
+        ),
         (
             cuda == "",
             f"{option('device')} cuda: the torch of image {image.digest[:12]} is built for CPUs",

@@ -79,8 +79,7 @@ class PlannedScenario(Traits, ABC):
             raise RequestError(
                 f"{option('parallel')} does not go with {option('scenario')} {self.name}, whose instances have one "
                 "device each",
-                remedy=f"leave out {option('parallel')} and {option('devices')}; "
-                f"{option('scenario')} distributed takes a GPU for each of its {option('workers')}",
+                remedy=f"leave out {option('parallel')} and {option('devices')}",
             )
 
     def ranks(self, request: RunRequest) -> tuple[int, int]:

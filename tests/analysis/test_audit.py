@@ -328,6 +328,21 @@ def test_the_ranks_of_a_distributed_job_make_the_whole(tmp_path: Path) -> None:
     assert kinds(run, severity="named") == {"traffic"}
 
 
+@pytest.mark.parametrize(("factor", "contradicts"), [(2, False), (1, True)])
+def test_the_devices_of_each_worker_count(factor: int, contradicts: bool, tmp_path: Path) -> None:
+    run = copied("distributed-overlay", tmp_path)
+
+    def several(record: Json) -> None:
+        for part in (record["job"]["devices"], record["details"]):
+            part.update(device="cuda", devices=2, parallel="parameter-cpu")
+        for part in (record, *record["ranks"][1:]):
+            part["throughput_per_s"] *= factor
+
+    path = edited(run, DISTRIBUTED, several)
+    kinds_there = {one.kind for one in audit(load([run])).findings if one.where == path}
+    assert ("ranks" in kinds_there) == contradicts, kinds_there
+
+
 def test_an_aggressor_must_enclose_its_victim_and_only_grow(tmp_path: Path) -> None:
     run = copied("shared", tmp_path)
     trial = "shared-alexnet-container-beside-cpu-b001"

@@ -64,6 +64,7 @@ def test_a_gpu_is_named_by_index_uuid_or_instance(cards: list[Card], word: str, 
     (card,) = chosen(cards, [word])
     assert (card.index, card.fault) == (index, None)
     assert str(card.uuid).startswith(UUIDS[index])
+    assert str(card.whole_uuid)[:12] == ("GPU-000000a3" if ":" in index else "None")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance, TurnTaker
 from suite.job.distributed import DistributedJob, check_memory, divided, instances_of
 from suite.job.envelope import GIB, Envelope
-from suite.job.job import Alternating
+from suite.job.job import Alternating, Devices
 from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.plan import Trial
@@ -81,6 +81,25 @@ def test_the_throughput_is_the_sum_of_the_workers_and_every_rank_is_recorded(
     assert measured.ranks[1].compute_s == 4.0
     assert measured.weights_sha256 == f"{4:064}", "the steps and the weights are the first worker's"
     assert measured.drawn_sha256 == digest_of_ranks([f"{4:064}", f"{8:064}"]), "each worker draws by itself"
+
+
+def test_the_devices_of_all_workers_count_and_a_server_has_none_of_them(
+    planned: Trial, observer: Any, scripted: Scripted
+) -> None:
+    """The founding paper's two GPUs for each of two workers."""
+    several = planned.with_job(devices=Devices(device="cuda", devices=2, parallel="parameter-cpu"))
+    nodes = [scripted(*SERVER), scripted(*worker(4.0)), scripted(*worker(8.0))]
+    measured = Distributed().measure(several, instances(nodes), observer, nullcontext())
+    assert several.job.global_batch == 2 * 2 * 2, "batch, devices, workers"
+    assert [rank.throughput_per_s for rank in measured.ranks] == [None, 2 * 2 * 3 / 4.0, 2 * 2 * 3 / 8.0]
+    assert measured.throughput_per_s == 2 * 2 * 3 / 4.0 + 2 * 2 * 3 / 8.0
+    told = [json.loads(node.started[0][1]) for node in nodes]
+    assert [(each["device"], each["devices"], each["parallel"]) for each in told] == [
+        ("cpu", 1, "none"),
+        ("cuda", 2, "parameter-cpu"),
+        ("cuda", 2, "parameter-cpu"),
+    ]
+    assert {name: measured.details[name] for name in Devices.model_fields} == several.job.devices.model_dump()
 
 
 def test_a_split_gan_is_proven_by_the_weights_of_both_ranks(trial: Trial, observer: Any, scripted: Scripted) -> None:

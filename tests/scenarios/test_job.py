@@ -4,12 +4,14 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from provisioning.gpus import Card
 from scenarios.events import Transcript
 from scenarios.job import digest_of_ranks, merged_environment, run_job, specification, worker_argv
 from suite.errors import MeasurementError
@@ -497,13 +499,23 @@ def test_a_worker_that_kept_something_else_has_failed(
         (["GPU-a"], [], "the worker computes on no GPU instead of GPU-a"),
         (["GPU-a"], None, None),
         (["MIG-a"], ["GPU-whole"], None),
+        (["MIG-a"], ["GPU-a"], None),
+        (["MIG-b", "MIG-a"], ["GPU-MIG-b", "MIG-a"], None),
+        (["MIG-a", "MIG-b"], ["GPU-whole", "GPU-whole"], None),
+        (["MIG-a"], [None], None),
+        (["MIG-a"], ["GPU-b"], "the worker computes on GPU-b instead of MIG-a"),
+        (["MIG-a", "MIG-b"], ["GPU-b", "GPU-a"], "the worker computes on GPU-b, GPU-a instead of MIG-a, MIG-b"),
+        (["MIG-a"], ["GPU-whole", "GPU-whole"], "the worker computes on GPU-whole, GPU-whole instead of MIG-a"),
         (["GPU-a"], [None], None),
     ],
 )
 def test_a_job_computes_on_the_gpus_that_were_chosen_or_fails(
     chosen: list[str], reported: list[str | None] | None, ends: str | None
 ) -> None:
-    facts = {"gpus": [{"name": "RTX", "uuid": uuid, "pci_address": f"0000:{n}"} for n, uuid in enumerate(chosen)]}
+    """torch shows an instance by MIG under its own UUID, or that of the whole GPU, whose kind it does not know."""
+    cards = [Card(str(n), "RTX", uuid=uuid, pci_address=f"0000:{n}") for n, uuid in enumerate(chosen)]
+    whole = [replace(card, whole_uuid="GPU-whole" if str(card.uuid).startswith("MIG") else None) for card in cards]
+    facts = {"gpus": [card.fact for card in whole]}
     seen = [{"name": "RTX", "uuid": uuid, "pci_address": f"0000:{n}"} for n, uuid in enumerate(reported or [])]
     said = {"gpus": seen if reported is not None else None}
     if ends:
@@ -512,7 +524,7 @@ def test_a_job_computes_on_the_gpus_that_were_chosen_or_fails(
         assert caught.value.kind == "device"
         return
     found = merged_environment({}, said, facts).gpus
-    assert [gpu.uuid for gpu in found or []] == (chosen if reported is None else reported)
+    assert [gpu.uuid for gpu in found or []] == chosen
 
 
 def test_the_variables_of_a_node_reach_its_worker(trial: Trial, scripted: Scripted) -> None:

@@ -127,6 +127,7 @@ def test_settings_are_told_by_names_for_people() -> None:
         ({"distributed": None}, 2),
         ({"distributed": None, "devices": Devices(device="cuda", devices=4, parallel="ddp")}, 8),
         ({"distributed": LAB}, 4),
+        ({"distributed": LAB, "devices": Devices(device="cuda", devices=2, parallel="parameter-cpu")}, 8),
         ({"distributed": LAB.model_copy(update={"strategy": "split"})}, 2),
         ({"distributed": LAB, "sizes": None}, None),
     ],

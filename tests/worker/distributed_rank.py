@@ -16,7 +16,7 @@ import torch
 
 from worker.distributed import parameters
 from worker.distributed.group import RankGroup, Report, joined
-from worker.distributed.rank import opened_trainer
+from worker.distributed.rank import opened_replicas, opened_trainer
 from worker.distributed.serve import serve
 from worker.protocol import JobError
 from worker.spec import Membership
@@ -98,13 +98,18 @@ WORKLOAD = Workload(name="tiny", sizes={})
 
 
 def work(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]:
-    number = group.membership.rank - group.membership.servers
+    number, workers = group.membership.rank - group.membership.servers, group.membership.workers
     # Workers begin from different weights: it is the first one's that all of them must train.
     model = large_model() if order.get("large") else tiny_model(5 + number)
-    batches = part_of(number, group.membership.workers)
+    devices, numerics = [Device("cpu")] * order.get("devices", 1), Numerics(**order.get("numerics", {}))
+    batches = [part_of(number * len(devices) + part, workers * len(devices)) for part in range(len(devices))]
     losses = []
     parameters.CHUNK_BYTES = 8 << 20 if order.get("large") else 1024
-    with opened_trainer(group, WORKLOAD, model, Device("cpu"), batches, Numerics(), Shape(8, 3)) as trainer:
+    with (
+        opened_replicas(group, WORKLOAD, model, devices, batches, numerics)
+        if "devices" in order
+        else opened_trainer(group, WORKLOAD, model, devices[0], batches[0], numerics, Shape(8, 3))
+    ) as trainer:
         samples = Samples.allocate(order["steps"], trainer.phases)
         for step in range(order["steps"]):
             fault(order, step)

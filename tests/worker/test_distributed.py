@@ -160,17 +160,20 @@ def alone() -> tuple[list[torch.Tensor], list[float]]:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "workers", "servers"),
+    ("strategy", "workers", "servers", "order"),
     [
-        *(("parameter-server", 2, 1), ("parameter-server", 3, 2)),
-        *(("all-reduce", 1, 0), ("all-reduce", 2, 0), ("all-reduce", 3, 0)),
+        *(("parameter-server", 2, 1, {}), ("parameter-server", 3, 2, {})),
+        *(("all-reduce", 1, 0, {}), ("all-reduce", 2, 0, {}), ("all-reduce", 3, 0, {})),
+        # The founding paper's: two devices for each of two workers. The devices of a CPU are the same one every time.
+        ("parameter-server", 2, 1, {"devices": 2}),
+        ("parameter-server", 2, 2, {"devices": 3, "numerics": {"channels_last": True}}),
     ],
 )
 def test_a_synchronous_strategy_ends_with_the_weights_of_one_process(
-    strategy: str, workers: int, servers: int, start: Start
+    strategy: str, workers: int, servers: int, order: dict[str, Any], start: Start
 ) -> None:
     """To 1e-5 relative in float32. The model has no batch normalisation, whose statistics are of the local batches."""
-    job = start(strategy, workers, servers, **PATIENT)
+    job = start(strategy, workers, servers, dict.fromkeys(range(servers + workers), order), **PATIENT)
     said = job.results()
     wanted, losses = alone()
     for rank in range(servers, servers + workers):
@@ -184,8 +187,9 @@ def test_a_synchronous_strategy_ends_with_the_weights_of_one_process(
     assert mean == pytest.approx(losses, rel=1e-5)
 
 
-def test_what_is_sent_is_counted_at_both_ends_and_times_are_a_steps_own(start: Start) -> None:
-    said = start("parameter-server", 2, 2, **PATIENT).results()
+@pytest.mark.parametrize("order", [{}, {"devices": 2}])
+def test_what_is_sent_is_counted_at_both_ends_and_times_are_a_steps_own(order: dict[str, Any], start: Start) -> None:
+    said = start("parameter-server", 2, 2, dict.fromkeys(range(4), order), **PATIENT).results()
     elements = sum(-(-parameter.numel() // 16) * 16 for parameter in tiny_model().parameters())
     # Every step both ways; before the first, one worker sends its parameters and the others receive them.
     assert said[2]["bytes_sent"] == (STEPS + 1) * elements * 4
@@ -255,6 +259,52 @@ def test_each_worker_trains_with_images_and_noise_of_its_own_and_with_equal_weig
     assert one["weights_sha256"] == other["weights_sha256"]
     for name in ("images", "noise"):
         assert not set(one["losses"][name]) & set(other["losses"][name]), name
+
+
+SHOWN = """
+import sys
+from worker.workloads.workload import Workload
+
+class Shown(Workload):
+    def draw(self, batch, shape, generator):
+        print("draws from", generator.initial_seed(), file=sys.stderr)
+        return super().draw(batch, shape, generator)
+
+    def build(self, shape):
+        from torch import nn
+        return nn.Sequential(nn.Flatten(), nn.Linear(3 * shape.px**2, 1000))
+
+TOKENS = Shown(name="shown", unit="images", sizes={})
+"""
+"""A user's workload that shows from which seed each device draws its images."""
+
+
+@pytest.mark.parametrize(
+    "strategy", ["parameter-server", pytest.param("parameter-server-async", marks=pytest.mark.thorough)]
+)
+def test_two_workers_of_two_devices_each_train_as_programs(strategy: str, spec: dict[str, Any]) -> None:
+    """The founding paper's ranks, as ``bench run`` starts them: the server computes nothing and has one device."""
+    place = {"strategy": strategy, "workers": 2, "servers": 1, "master": "127.0.0.1", "port": free_port()}
+    orders = [
+        {**spec, **own_workload(SHOWN), "distributed": {**place, "rank": rank, "interface": "lo", **PATIENT}}
+        for rank in range(3)
+    ]
+    for order in orders[1:]:
+        order |= {"devices": 2, "parallel": "parameter-cpu", "threads": 2}
+    with ThreadPoolExecutor(3) as ranks:
+        said = [*ranks.map(worker, map(json.dumps, orders))]
+    assert [status for status, *_ in said] == [0, 0, 0], said
+    seeds = [line for *_, errors in said for line in errors.splitlines() if line.startswith("draws from")]
+    assert len(set(seeds)) == len(seeds) == 4, "each of the four devices draws images for itself"
+    steps = [next(event for event in events if event["event"] == "steps") for _, events, _ in said[1:]]
+    assert all(seconds > 0 for each in steps for seconds in each["steps"]["communicate_s"])
+    assert (steps[0]["weights_sha256"] == steps[1]["weights_sha256"]) or strategy == "parameter-server-async"
+    sent, received = (
+        [events[-1]["exchanged"][way] for _, events, _ in said] for way in ("bytes_sent", "bytes_received")
+    )
+    # Once for all devices of a worker, in each step and, from the first worker, before them.
+    vector_bytes = 4 * sum(-(-elements // 16) * 16 for elements in (3 * 64**2 * 1000, 1000))
+    assert (sent[1], sent[2], received[0]) == (4 * vector_bytes, 3 * vector_bytes, 7 * vector_bytes)
 
 
 def whole_training(name: str) -> tuple[dict[str, torch.Tensor], dict[str, list[float]]]:

@@ -28,6 +28,8 @@ DATA = {
     "loader_workers": 1,
     "decoder": "auto",
 }
+PLACE = {"strategy": "all-reduce", "rank": 0, "workers": 2, "servers": 0, "master": "", "port": 1, "interface": "lo"}
+SEVERAL = {"devices": 2, "threads": 2, "distributed": PLACE}
 ORDER = ["started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done"]
 
 
@@ -205,6 +207,8 @@ def test_a_failure_in_torch_reaches_the_record_with_its_traceback(trial: Trial, 
         ({"recipe": []}, "recipe is []; it can be reference, tuned"),
         ({"devices": 2}, "several need 'parameter-cpu' or 'ddp'"),
         ({"devices": 2, "parallel": "ddp"}, "one for each of its 2 processes"),
+        ({**SEVERAL, "parallel": "ddp"}, "parallel is 'ddp' in a distributed job; there it is 'parameter-cpu'"),
+        ({**SEVERAL, "parallel": "parameter-cpu"}, "there it is 'parameter-cpu', with parameter servers"),
         ({"colour": "red"}, "unknown field `colour`; known are workload, batch, warmup_steps"),
         ({"data": "/mnt/data"}, "data is '/mnt/data': expected `object | null`"),
         (

@@ -68,6 +68,7 @@ class Parameters:
     On the CPU what is received lands in the very memory that the model computes with. That is safe within a step: a
     server sends a chunk only after it has its gradients, and when a parameter's gradient is there the backward pass has
     used the parameter for the last time. On CUDA the vectors have pinned copies in host memory, which is what is sent.
+    Vectors on the CPU are pinned if the parameters are, which several devices then copy from.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -76,10 +77,11 @@ class Parameters:
         if wrong := {each.dtype for each in self._parameters} - {torch.float32}:
             raise JobError(f"parameters are sent as float32, and the model has {wrong}", kind="request")
         self._starts, self.elements = starts_of([each.numel() for each in self._parameters])
-        device = self._parameters[0].device
-        self.is_cuda = device.type == "cuda"
-        self.values = torch.zeros(self.elements, device=device)
-        self.gradients = torch.zeros(self.elements, device=device)
+        first = self._parameters[0]
+        self.is_cuda = first.is_cuda
+        self.values, self.gradients = (
+            torch.zeros(self.elements, device=first.device, pin_memory=first.is_pinned()) for _ in range(2)
+        )
         self.host_values = self._host(self.values)
         self.host_gradients = self._host(self.gradients)
         self._views = [self._move(*pair) for pair in zip(self._parameters, self._starts, strict=True)]
@@ -97,6 +99,11 @@ class Parameters:
             hook = partial(self._made, number)
             parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
+    def keep_gradients(self) -> None:
+        """Make ``grad`` a view of the vector, for gradients that no backward pass of this model makes."""
+        for parameter, view in zip(self._parameters, self._views, strict=True):
+            parameter.grad = view
+
     def expect(self) -> None:
         """Prepare for a step: no gradient is there yet."""
         for number, chunks in enumerate(self._chunks_of):
@@ -104,9 +111,10 @@ class Parameters:
                 self._pending[chunk].add(number)
 
     def complete(self) -> None:
-        """Zero the gradients that the backward pass has not made: an optimizer would leave such parameters alone."""
+        """Zero the gradients that nothing has made: an optimizer would leave such parameters alone."""
         for number in sorted(set().union(*self._pending)):
-            self._views[number].zero_()
+            if self._parameters[number].grad is None:
+                self._views[number].zero_()
             self._tick(number)
 
     def fetch(self, chunk: Chunk) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -27,12 +27,13 @@ from worker.spec import DISCRIMINATOR_RANK, SPLIT, Membership, Spec
 from worker.training.build import build_network, opened_batches
 from worker.training.device import Device, Numerics, numerics_of, timing_event
 from worker.training.measure import measure, take_turns
+from worker.training.parameter_cpu import ParameterCpu
 from worker.training.step import COMMUNICATE, Training
 from worker.training.trainer import OneDevice, Single
 from worker.workloads.workload import LEARNING_RATE, Shape, Workload
 
 
-def run_rank(spec: Spec, membership: Membership, device: Device, events: Events) -> None:
+def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], events: Events) -> None:
     """Emit everything from ``built`` to ``done``. Raises JobError, of kind ``network`` when another rank is lost."""
 
     def report(error: JobError) -> None:
@@ -48,15 +49,21 @@ def run_rank(spec: Spec, membership: Membership, device: Device, events: Events)
         return
     with contextlib.ExitStack() as stack:
         # Each worker draws from a seed of its own the order of the data, noise and dropout: with one for all, more
-        # workers would train with no more images. The generator of a split GAN has its images from the other rank.
-        own_seed = spec.seed + SEED_STRIDE * (membership.rank - membership.servers)
+        # workers would train with no more images. Its devices have the seeds up to that of the next worker. The
+        # generator of a split GAN has its images from the other rank.
+        own_seed = spec.seed + SEED_STRIDE * spec.devices * (membership.rank - membership.servers)
         read = msgspec.structs.replace(spec, seed=own_seed, data=None if membership.generates else spec.data)
         batches = stack.enter_context(opened_batches(read))
         numerics = numerics_of(spec.recipe, spec.device)
         network = build_network(workload, spec.shape, spec.seed)
         torch.manual_seed(own_seed)
         group = stack.enter_context(joined(membership, spec.device, report=report))
-        with opened_trainer(group, workload, network, device, batches[0], numerics, spec.shape) as trainer:
+        opened = (
+            opened_trainer(group, workload, network, devices[0], batches[0], numerics, spec.shape)
+            if spec.parallel == "none"
+            else opened_replicas(group, workload, network, devices, batches, numerics)
+        )
+        with opened as trainer:
             events.emit("built")
             before = interface_bytes(membership.interface)
             if spec.turns:
@@ -64,7 +71,7 @@ def run_rank(spec: Spec, membership: Membership, device: Device, events: Events)
             else:
                 measure(spec, trainer, events)
             after = interface_bytes(membership.interface)
-            drawn = [drawn_sha256([batches[0].taken_sha256()], network, device.torch)]
+            drawn = [drawn_sha256([each.taken_sha256() for each in batches], network, devices[0].torch)]
         uses = [use for each in batches if (use := each.close())]
     data_use = asdict(together(uses)) if uses else None
     exchanged = trainer.exchanged() | {name: after[name] - before[name] for name in after if name in before}
@@ -95,6 +102,27 @@ class ParameterServerWorker(Worker):
     def train(self, batch: Batch) -> float:
         self.exchange.begin()
         self.passes(batch)
+        self.exchange.finish()
+        return self.exchange.busy_s
+
+
+@dataclass(eq=False)
+class ReplicasWorker(ParameterCpu):
+    """A worker with several devices: the servers get the mean of their gradients, and update in its place."""
+
+    group: RankGroup
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        vector = Parameters(self.network)
+        self.exchange = Exchange(self.group, vector, parameters.CHUNK_BYTES)
+        vector.keep_gradients()
+
+    def exchanged(self) -> dict[str, int]:
+        return self.exchange.exchanged()
+
+    def update(self) -> float:
+        self.exchange.begin()
         self.exchange.finish()
         return self.exchange.busy_s
 
@@ -233,6 +261,21 @@ class LastGradient:
         self._made_s = time.monotonic()
         if self._events:
             self._events[0].record()
+
+
+@contextmanager
+def opened_replicas(
+    group: RankGroup,
+    workload: Workload,
+    network: torch.nn.Module,
+    devices: Sequence[Device],
+    batches: Sequence[Batches],
+    numerics: Numerics,
+) -> Iterator[ReplicasWorker]:
+    """Open the trainer of a worker with several devices, as ``opened_trainer`` does that of one."""
+    trainer = ReplicasWorker(workload, network, devices, batches, numerics, group)
+    yield trainer
+    trainer.exchange.close()
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def run(spec: Spec, events: Events) -> None:
             # Here and not above: nobody else has a use for what it imports.
             from worker.distributed.rank import run_rank
 
-            run_rank(spec, spec.distributed, devices[0], events)
+            run_rank(spec, spec.distributed, devices, events)
             return
         data = None
         if spec.data and spec.model_file:

@@ -64,16 +64,21 @@ class ParameterCpu:
         computed_s = time.monotonic()
         self._gather_gradients()
         gathered_s = time.monotonic()
-        self._optimizer.step()
+        exchanged_s = self.update()
         end_s = time.monotonic()
         samples.put(
             index,
             end_s - begin_s,
             got_s - begin_s,
             copied_s - got_s if "copy" in self.phases else 0.0,
-            (sent_s - copied_s) + (gathered_s - computed_s),
+            (sent_s - copied_s) + (gathered_s - computed_s) + exchanged_s,
         )
         samples.put_losses(index, {"loss": torch.stack([loss.cpu() for loss in self._losses]).mean()})
+
+    def update(self) -> float:
+        """Update the parameters by their gradients. Returns how many seconds it only communicated."""
+        self._optimizer.step()
+        return 0.0
 
     @torch.no_grad()
     def _send_parameters(self) -> None:
