@@ -12,10 +12,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
+from analysis.figures.reference import figure_number
 from commands.sweep.command import SweepOutput
 from commands.sweep.plan import PlannedOutput
+from commands.sweep.resolve import resolve
 from commands.sweep.status import StatusOutput
 from provisioning.gpus import Card
+from suite.job.job import Devices
 from suite.request.request import RunRequest
 from suite.sweep.cells import cells_of, request_of
 from suite.sweep.file import load_sweep
@@ -23,6 +26,18 @@ from tests.suite.sweep.conftest import PLAN, REPOSITORY
 from tests.suite.sweeping_machine import checks, furnish, measure_nothing
 
 Bench = Callable[..., Result]
+METRICS = ("throughput", "elapsed")
+CARDS = [Card(str(number), driver="580", uuid=f"GPU-{number}") for number in range(4)]
+TABLE_1 = (
+    "models",
+    "batch per device",
+    "data format",
+    "optimizer",
+    "variables, single",
+    "variables, distributed",
+    "steps",
+)
+"""The rows of the founding paper's Table 1."""
 PLANS = sorted((REPOSITORY / "plans").glob("*.toml"))
 
 
@@ -67,22 +82,53 @@ def test_a_cell_is_the_options_of_the_same_bench_run(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
-def test_the_plans_that_are_there_can_be_run(
-    bench: Bench, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def _four_gpus(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with much memory, a data set, and four GPUs, as NVML shows them."""
+    del bench  # whose machine it is
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, *_: (given, None))
-    cards = [Card(str(number), driver="580", uuid=f"GPU-{number}") for number in range(2)]
-    monkeypatch.setattr("commands.run.resolve.examined", lambda: (cards, None, None))
+    monkeypatch.setattr("commands.run.resolve.examined", lambda: (CARDS, None, None))
     monkeypatch.setattr("provisioning.doctor.examine", lambda: [check for check in checks() if check.name != "nvml"])
+
+
+@pytest.mark.usefixtures("_four_gpus")
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_the_plans_that_are_there_can_be_run(bench: Bench, path: Path, tmp_path: Path) -> None:
     told = json.loads(bench("sweep", "plan", str(path), "--json").stdout)
     assert told["name"] == path.stem
     refused = [cell for cell in told["cells"] if cell["refused"]]
     assert refused == []
     assert told["paper_figures"] == {"paper": list(range(2, 11))}.get(path.stem, [])
     assert not (tmp_path / "results").exists(), "nothing is written"
+
+
+@pytest.mark.usefixtures("_four_gpus")
+def test_the_papers_plan_for_gpus_names_every_row_and_figure_and_measures_them() -> None:
+    """The figures lack virtual machines alone; the sizes, devices and instances are those of Table 1."""
+    path = REPOSITORY / "plans/paper-gpu.toml"
+    text = path.read_text()
+    figures = re.findall(r"^#   ([\d, ]+) ", text, re.MULTILINE)
+    named = {int(number) for line in figures for number in re.findall(r"\d+", line)}
+    assert (named, {row for row in TABLE_1 if f"\n#   {row} " in text}) == ({*range(2, 11)}, {*TABLE_1})
+    jobs = [cell.ready.plan.job for cell in resolve(load_sweep(path), lambda _: None) if cell.ready]
+    bars = {(number, job.model) for job in jobs for metric in METRICS if (number := figure_number(job, metric))}
+    batches = {"inception_v3": 32, "resnet50": 32, "alexnet": 512, "alexnet-small": 32}
+    assert bars == {(number, model) for number in named for model in [*batches][: None if number == 10 else 3]}
+    for job in jobs:
+        sizes, joined, gpus = job.sizes, job.distributed, {"distributed": 4}.get(job.scenario, 2)
+        assert sizes
+        assert (sizes.batch, sizes.warmup_steps, sizes.steps) == (batches[job.model], 10, 100)
+        assert str(job.layers.gpus).split(",") == [str(card.uuid) for card in CARDS[:gpus]]
+        used = Devices(device="cuda") if job.sharing else Devices(device="cuda", devices=2, parallel="parameter-cpu")
+        assert job.devices == used
+        assert (joined is None) == (job.scenario != "distributed")
+        if joined:
+            assert joined.lab
+            assert (joined.strategy, joined.workers, joined.servers) == ("parameter-server", 2, 1)
+            assert (joined.lab.nodes, joined.lab.rate) == (3, "1gbit")
+            assert job.global_batch == 2 * 2 * sizes.batch
 
 
 def test_a_plan_that_comes_with_the_suite_goes_by_its_bare_name(bench: Bench, tmp_path: Path) -> None:

@@ -282,12 +282,14 @@ class GpuOptions(OptionGroup):
 
     device: Literal["cpu", "cuda"] = about("cpu", "Device that computes.", synonyms={"gpu": "cuda"})
     devices: Count | None = about(
-        None, f"GPUs per job, with {option('device')} cuda. Default: 1.", idle_without=_ON_GPUS
+        None,
+        f"GPUs per job, or per worker of a distributed job, with {option('device')} cuda. Default: 1.",
+        idle_without=_ON_GPUS,
     )
     parallel: Literal["none", "parameter-cpu", "ddp"] = about(
         "none",
-        "Parallelism over several devices. parameter-cpu: parameters on the CPU, as in Table 1 of the paper. ddp: "
-        "DistributedDataParallel.",
+        "Parallelism over several devices. parameter-cpu: parameters on the CPU, as in Table 1 of the paper, also for "
+        "each worker of parameter servers. ddp: DistributedDataParallel.",
         idle_without=_ON_GPUS,
     )
     gpus: Text | None = about(
