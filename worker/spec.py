@@ -363,7 +363,7 @@ def parse_spec(text: str) -> Spec:
 
 def check(spec: Spec) -> None:
     """Raise SpecError unless the parts of a training fit together, and its workload and data kind can be loaded."""
-    if conflict := next(chain(_device_conflicts(spec), _step_conflicts(spec), _epoch_conflicts(spec)), None):
+    if conflict := next(chain.from_iterable(conflicts(spec) for conflicts in _CONFLICTS), None):
         raise SpecError(conflict)
     workload = spec.load_workload()
     if (spec.generate or spec.keep_model) and (spec.turns or not workload.makes_images):
@@ -379,8 +379,6 @@ def _device_conflicts(spec: Spec) -> Iterator[str]:
     one_instance = ("injury", "model_file", "epochs", "generate") if spec.distributed else ()
     for name in filter(partial(getattr, spec), one_device):
         yield f"{name} is given with parallel {spec.parallel!r}; only a job of one device has it"
-    if several and spec.distributed and (spec.parallel == "ddp" or not spec.distributed.servers):
-        yield f"parallel is {spec.parallel!r} in a distributed job; there it is 'parameter-cpu', with parameter servers"
     for name in filter(partial(getattr, spec), one_instance):
         yield f"{name} is given in a distributed job; only a job on one instance has it"
     if not several and spec.devices != 1:
@@ -389,6 +387,12 @@ def _device_conflicts(spec: Spec) -> Iterator[str]:
         yield f"threads is {spec.threads}; ddp needs one for each of its {spec.devices} processes"
     if spec.parallel == "ddp" and spec.turns:
         yield "turns is given; the processes of ddp take none"
+
+
+def _joined_conflicts(spec: Spec) -> Iterator[str]:
+    membership = spec.distributed if spec.parallel != "none" else None
+    if membership and (spec.parallel == "ddp" or membership.strategy in SERVERLESS):
+        yield f"parallel is {spec.parallel!r} in a distributed job; there it is 'parameter-cpu', with parameter servers"
 
 
 def _step_conflicts(spec: Spec) -> Iterator[str]:
@@ -413,6 +417,9 @@ def _epoch_conflicts(spec: Spec) -> Iterator[str]:
         yield f"steps is {spec.steps} and warmup_steps {spec.warmup_steps}; they must be {epochs} epochs"
     if epochs and (spec.turns or not (spec.data or spec.checkpoint)):
         yield "epochs is given; only a job that reads a data set or writes checkpoints, and takes no turns, has them"
+
+
+_CONFLICTS = (_device_conflicts, _joined_conflicts, _step_conflicts, _epoch_conflicts)
 
 
 def _explained(message: str, given: Any, into: type) -> str:  # noqa: ANN401 (any JSON)

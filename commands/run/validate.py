@@ -105,11 +105,16 @@ def workers_here(request: RunRequest) -> int:
     return scenario.ranks(request)[0] if scenario.spread and not request.joining.inventory else 1
 
 
+def _share_of(request: RunRequest, gpus: int) -> int:
+    """Return how many GPUs each of the instances that share the machine has; too few are shared by all."""
+    scenario = scenario_of(request)
+    return gpus // (scenario.instances(request) if scenario.neighbours else 1) or gpus
+
+
 def check_gpus(request: RunRequest, image: Image, cards: Sequence[Card]) -> None:
     """Raise RequestError where a job cannot compute on these GPUs."""
     cuda, wanted, several = image.cuda, request.gpus.devices or 1, option("devices")
-    workers, scenario = workers_here(request), scenario_of(request)
-    share = len(cards) // (scenario.instances(request) if scenario.neighbours else 1) or len(cards)
+    workers, share = workers_here(request), _share_of(request, len(cards))
     engine = request.targets.engine
     older = f"build the image for an older CUDA: {build_command('cuda')} 12.6, or update the driver"
     rows: list[tuple[bool, str, str]] = [

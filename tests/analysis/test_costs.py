@@ -59,12 +59,17 @@ def test_start_up_is_told_apart_from_the_rate_of_the_measured_steps(tmp_path: Pa
     assert (vm.disk_read_inside_bytes, vm.disk_read_all_in_bytes) == (3 * MIB, 0)
 
 
-def test_all_in_costs_of_a_distributed_job_are_those_of_the_images_of_all_ranks(tmp_path: Path, save: Any) -> None:
-    job = DistributedJob(strategy="all-reduce", workers=2, servers=0, network="host", lab=LabSpec(nodes=2))
+@pytest.mark.parametrize("devices", [1, 2])
+def test_all_in_costs_of_a_distributed_job_are_those_of_the_images_of_all_ranks(
+    devices: int, tmp_path: Path, save: Any
+) -> None:
+    job = DistributedJob(strategy="parameter-server", workers=2, servers=1, network="host", lab=LabSpec(nodes=3))
+    given = {"devices": devices, "parallel": "parameter-cpu"} if devices > 1 else {}
+    work = {"sizes": WORK, "scenario": "distributed", "distributed": job, **given, "details": {"devices": devices}}
     for block in range(3):
-        save(block=block, sizes=WORK, scenario="distributed", distributed=job, resources=used(1.0, 2.5))
+        save(block=block, **work, resources=used(1.0, 2.5))
     (base,) = compare(load([tmp_path / "run"])).costs
-    # 2.5 CPU seconds of everything for 100 images; 1 of the worker that trained on 50 of them.
+    # 2.5 CPU seconds of everything for 100 images on each device; 1 of the worker that trained on half of them.
     assert (base.cpu_all_in_s, base.cpu_inside_s, base.all_in_to_inside) == pytest.approx((2.5, 1.0, 1.25))
 
 
