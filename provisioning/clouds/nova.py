@@ -8,6 +8,10 @@ from typing import Any
 from provisioning.clouds.base import TAG, Cloud, CloudOptions, Making, failure, library, resolved, until_gone
 from suite.request.option import about
 
+LIMITED = {"cpu": "its CPU time", "disk": "its disk", "vif": "its network"}
+"""What the extra specs ``quota:KIND_...`` of a flavor limit, by kind."""
+NO_LIMITS = ("quota:cpu_period", "quota:cpu_shares", "quota:cpu_shares_level", "quota:cpu_shares_share")
+"""The period of a quota that stands by itself, and weights, which dedicated CPUs have no use for."""
 SMALL_PAGES = ("small", "any", "4", "4kb", "4kib")
 
 
@@ -78,12 +82,17 @@ def _words(server: Any) -> str:
 
 def _unfair(specs: Mapping[str, str]) -> Iterator[str]:
     """Yield what extra specs of a flavor, and properties of an image, leave to chance."""
-    if (policy := specs.get("hw:cpu_policy", "shared")) != "dedicated":
+    usual = "dedicated" if "resources:PCPU" in specs else "shared"
+    if (policy := specs.get("hw:cpu_policy", usual)) != "dedicated":
         yield f"hw:cpu_policy is {policy} and not dedicated: other machines may use its CPUs"
     if (pages := str(specs.get("hw:mem_page_size", "small"))).lower() in SMALL_PAGES:
         yield f"no huge pages: hw:mem_page_size is {pages}"
     if (nodes := str(specs.get("hw:numa_nodes", "1"))) != "1":
         yield f"hw:numa_nodes is {nodes}: its CPUs and memory are on several NUMA nodes"
+    for name, value in specs.items():
+        limited = LIMITED.get(name.removeprefix("quota:").partition("_")[0]) if name.startswith("quota:") else None
+        if limited and name not in NO_LIMITS:
+            yield f"{name} is {value}: the cloud limits {limited}"
 
 
 NOVA = Nova()

@@ -206,6 +206,16 @@ def test_no_secret_is_in_files_output_or_arguments(cloud: OpenStack, tmp_path: P
         ({**FAIR, "hw:cpu_policy": "mixed"}, ["hw:cpu_policy is mixed"]),
         ({**FAIR, "hw:mem_page_size": "any"}, ["no huge pages: hw:mem_page_size is any"]),
         ({**FAIR, "hw:numa_nodes": "2"}, ["hw:numa_nodes is 2"]),
+        ({"resources:PCPU": "4", "hw:mem_page_size": "1GB"}, []),
+        ({"resources:VCPU": "4", "hw:mem_page_size": "1GB"}, ["hw:cpu_policy is shared"]),
+        (
+            {**FAIR, "quota:cpu_quota": "10000", "quota:cpu_period": "20000", "quota:cpu_shares": "512"},
+            ["quota:cpu_quota is 10000: the cloud limits its CPU time"],
+        ),
+        (
+            {**FAIR, "quota:disk_total_iops_sec": "500", "quota:vif_inbound_average": "1000"},
+            ["quota:disk_total_iops_sec is 500: the cloud limits its disk", "quota:vif_inbound_average is 1000"],
+        ),
         (FAIR, []),
     ],
 )
