@@ -53,7 +53,7 @@ def booted(monkeypatch: pytest.MonkeyPatch) -> Any:
 def place(name: str, boot: str = "") -> Any:
     """A machine that ssh reaches, or this one, which has its own boot."""
     local = not boot
-    return SimpleNamespace(name=name, local=local, run=lambda _: Completed(0, f"{boot or boot_id()}\n", ""))
+    return SimpleNamespace(name=name, local=local, run=lambda *_, **__: Completed(0, f"{boot or boot_id()}\n", ""))
 
 
 def test_only_the_machine_that_is_the_node_is_compared_with_its_pods(

@@ -101,7 +101,7 @@ class Server(Cluster):
             raise ApiError(f"{path} not found", 404)
         return self.objects.pop(path) if method == "DELETE" else self.objects[path]
 
-    def log_lines(self, pod: str, within_s: float) -> Iterator[str]:  # noqa: ARG002
+    def log_lines(self, pod: str, container: str, within_s: float) -> Iterator[str]:  # noqa: ARG002
         yield from self.log
 
     def _take(self, path: str, body: Object) -> None:

@@ -90,12 +90,14 @@ def parts_of(cluster: Cluster, name: str) -> Iterator[PipelinePart]:
 def _trained(cluster: Cluster, pod: str) -> TrainedModel | None:
     """Return the training that the last line of a pod's log reports; None if it does not."""
     try:
-        last = cluster.get(cluster.path("pods", pod, part="log"), tailLines=1)
+        last = cluster.get(cluster.path("pods", pod, part="log"), container=CONTAINERS["Job"], tailLines=1)
         return TrainedModel.model_validate(last.get("trained"))
     except (MeasurementError, ValueError):
         return None
 
 
+CONTAINERS = {"Job": "train", "Deployment": "serve"}
+"""The containers of their pods, as ``manifests`` names them."""
 _CLAIMS: dict[str, State] = {"Bound": "ready", "Lost": "failed"}
 """The states of claims by their phases; all others wait."""
 
@@ -247,7 +249,7 @@ def _failure(cluster: Cluster, followed: FollowedPart, fault: MeasurementError) 
     output: deque[str] = deque(maxlen=SAID_LINES)
     if followed.pod:
         try:
-            output.extend(cluster.log_lines(followed.pod, SAID_WITHIN_S))
+            output.extend(cluster.log_lines(followed.pod, CONTAINERS[followed.part.kind], SAID_WITHIN_S))
         except MeasurementError:  # a container that was never started has no log
             output.clear()
     fault = _reported(output) or fault

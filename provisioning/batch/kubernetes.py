@@ -25,6 +25,7 @@ from suite.errors import BenchError, MeasurementError, RequestError
 from suite.results.files import appending
 from suite.sweep.file_transfer import ENDED, FILE
 
+CONTAINER = "bench"
 SWEEP, BLOCK = "virtbench.dev/sweep", "virtbench.dev/block"
 """The labels by which Jobs and their pods are found."""
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -115,7 +116,7 @@ def bench_template(options: KubernetesOptions, labels: Mapping[str, str], given:
     records = {"persistentVolumeClaim": {"claimName": options.claim}} if options.claim else {"emptyDir": {}}
     variables = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in owned.FIELDS.items()]
     return pod_template(
-        {"name": "bench", "image": options.image, "command": list(command), "env": variables},
+        {"name": CONTAINER, "image": options.image, "command": list(command), "env": variables},
         # No CPU is requested: whole CPUs belong to the measured pods, and bench waits while they run.
         {"memory": options.memory},
         [
@@ -238,7 +239,7 @@ class JobProcess:
         output = self._output.setdefault(pod, [])
         old = len(output)
         try:
-            for number, line in enumerate(self._cluster.log_lines(pod, SILENT_S)):
+            for number, line in enumerate(self._cluster.log_lines(pod, CONTAINER, SILENT_S)):
                 if number < old:
                     continue
                 output.append("" if line.startswith(FILE) else line)

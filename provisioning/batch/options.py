@@ -13,6 +13,10 @@ Word = Annotated[str, StringConstraints(pattern=r"^[^\s\x00-\x1f\x7f-][^\s\x00-\
 
 What is in a name is up to the cluster; it cannot be taken for an option, or for a line of a script.
 """
+ContextName = Annotated[str, StringConstraints(pattern=r"^[^\s\x00-\x1f\x7f-][^\x00-\x1f\x7f]*$", max_length=500)]
+"""The name of a context, which clouds make of addresses and paths: ``arn:aws:eks:...:cluster/demo``."""
+Quantity = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?$")]
+"""An amount of memory, as Kubernetes writes it."""
 ObjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)]
 """The name of an object of Kubernetes."""
 FURTHER = frozenset(
@@ -89,7 +93,7 @@ class KubernetesOptions(_Options):
 
     image: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._:/@-]*$", max_length=500)]
     """The image of the suite, by its name in the cluster: ``registry.example.org/virtbench-suite@sha256:...``."""
-    context: Word | None = None
+    context: ContextName | None = None
     """The context of the kubeconfig. Default: the current one."""
     namespace: ObjectName | None = None
     """Default: that of the context."""
@@ -99,7 +103,7 @@ class KubernetesOptions(_Options):
     """The nodes to use, by their label ``kubernetes.io/hostname``. Default: any."""
     at_once: Annotated[int, Field(gt=0)] = 1
     """The most blocks to run at the same time, each on a different node."""
-    memory: Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[KMG]i$")] = "1Gi"
+    memory: Quantity = "1Gi"
     """The memory of the pod that runs bench; what is measured has its own."""
     claim: ObjectName | None = None
     """A volume claim on which records lie until they are received. Without one they come through the pod's log."""

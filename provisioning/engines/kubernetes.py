@@ -17,7 +17,7 @@ from provisioning.isa import reports_hypervisor
 from provisioning.kubernetes import owned
 from provisioning.kubernetes.cluster import Cluster, Object, kubeconfig, not_installed
 from provisioning.kubernetes.execution import PodNode, await_end, cpus_inside, first_process, kernel_inside
-from provisioning.kubernetes.node import CONTAINERD, ClusterNode, import_image, local_name, others_on
+from provisioning.kubernetes.node import CONTAINERD, MACHINE_ID, ClusterNode, import_image, local_name, others_on
 from provisioning.kubernetes.opening import SERVICE_RIGHTS, Opening, changed, open_service
 from provisioning.kubernetes.pod import CLAIMED, USER, Placement, manifest
 from provisioning.kubernetes.refusals import refused_as_request
@@ -139,7 +139,8 @@ class KubernetesEngine(ContainerEngine):
 
     def check_machine(self, node: Node) -> None:
         expected = self._node
-        if not (expected.here if node.local else node.run(["cat", str(BOOT_ID)]).stdout.strip() == expected.boot_id):
+        ids = (node.run(["cat", "--", str(path)], check=False).stdout for path in (BOOT_ID, MACHINE_ID))
+        if not (expected.here if node.local else expected.is_machine(*ids)):
             name = "this machine" if node.local else f"{node.name} of the inventory"
             raise RequestError(
                 f"{name} is not the node {expected.name} of the cluster: nothing on it can be compared with its pods",

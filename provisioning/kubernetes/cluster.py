@@ -7,15 +7,18 @@ are not used: they drop fields that a server of another version has, or refuse i
 import importlib
 import json
 import os
+import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from provisioning.kubernetes.refusals import AwayError, refusal
+from provisioning.kubernetes.refusals import SIGN_IN, AwayError, refusal
 from suite.errors import MeasurementError, RequestError, missing_extra, option
 from suite.untrusted.secrets import keep_secret, without_secrets
 
@@ -30,6 +33,7 @@ RETRIED_EVERY_S = 1.0
 AWAY_AT_MOST_S = 120.0
 """How long following or removing something waits for a server that is away."""
 AUTHENTICATION = ["BearerToken"]
+_OF_PODS = re.compile(r"/log$|/proxy/")
 _PLURALS = {"NetworkPolicy": "networkpolicies", "Ingress": "ingresses"}
 
 
@@ -43,6 +47,12 @@ def client_library(module: str = "kubernetes") -> Any:  # noqa: ANN401 (an optio
 
 def not_installed() -> RequestError:
     return missing_extra("the Python client of Kubernetes", "kubernetes")
+
+
+def quantity(value: object) -> Decimal:
+    """Return the number of a quantity such as ``2``, ``1500m``, ``3G`` or ``4Gi``. Raises ValueError for another."""
+    parsed: Decimal = client_library("kubernetes.utils.quantity").parse_quantity(str(value))
+    return parsed
 
 
 def kubeconfig() -> str:
@@ -74,8 +84,8 @@ class Cluster:
         The kubeconfig has the defaults of ``context`` and ``namespace``.
         """
         library, path = client_library(), config or kubeconfig()
-        contexts, current = _contexts(path)
-        name = context or current
+        content = _merged(path)
+        contexts, name = _by_name(content, "context"), context or content.get("current-context")
         if name not in contexts:
             message = f"no context {name!r} in {path}" if name else f"{path} has no current context"
             use = f"use {option('context')} with one of: {', '.join(contexts)}"
@@ -88,12 +98,21 @@ class Cluster:
                 f"the credentials of the context {name} do not work: {_last_line(error)}",
                 remedy=f"kubectl --context {name} get pods fails in the same way; sign in to the cluster again",
             ) from error
+        plugin = _by_name(content, "user").get(contexts[name].get("user"), {}).get("exec")
+        if plugin and not (configuration.api_key or configuration.cert_file or configuration.username):
+            # The library logs that, and goes on without credentials.
+            raise _without_credentials(name, plugin)
         # Callers that can wait retry by themselves; for all others no answer is an error.
         configuration.retries = False
         if not configuration.verify_ssl:
             # The kubeconfig turns it off; the library would warn again with every request.
             client_library("urllib3").disable_warnings()
-        return cls(path, name, namespace or contexts[name] or "default", library.client.ApiClient(configuration))
+        return cls(
+            path,
+            name,
+            namespace or contexts[name].get("namespace") or "default",
+            library.client.ApiClient(configuration),
+        )
 
     def path(self, plural: str, name: str = "", group: str = "v1", part: str = "") -> str:
         """Return the path of a resource of the namespace: ``path("jobs", "train", "batch/v1")``."""
@@ -118,8 +137,7 @@ class Cluster:
         while True:
             try:
                 with self._response(method, path, body, within_s, query) as response:
-                    text = response.data.decode(errors="replace")
-                    return json.loads(text) if text.startswith("{") else {"text": text}
+                    return self._parsed(path, response.data.decode(errors="replace"))
             except AwayError:
                 if time.monotonic() > deadline:
                     raise
@@ -158,14 +176,15 @@ class Cluster:
         parameters = {"watch": "true", "timeoutSeconds": max(1, round(within_s)), **query}
         with self._response("GET", path, None, within_s + REQUEST_WITHIN_S, parameters) as response:
             for line in _lines(response):
-                event = json.loads(line)
+                event = self._parsed(path, line)
                 if event["type"] == "ERROR":
                     raise refusal("GET", path, event["object"].get("code", 0), json.dumps(event["object"]))
                 yield event["type"], event["object"]
 
-    def log_lines(self, pod: str, within_s: float) -> Iterator[str]:
-        """Yield what a pod has written to its log, and what it still writes."""
-        with self._response("GET", self.path("pods", pod, part="log"), None, within_s, {"follow": "true"}) as response:
+    def log_lines(self, pod: str, container: str, within_s: float) -> Iterator[str]:
+        """Yield what a container of a pod has written to its log, and what it still writes."""
+        query = {"container": container, "follow": "true"}
+        with self._response("GET", self.path("pods", pod, part="log"), None, within_s, query) as response:
             yield from _lines(response)
 
     def websocket(self, path: str, query: Sequence[tuple[str, str]]) -> Any:  # noqa: ANN401 (as ``client_library``)
@@ -205,7 +224,26 @@ class Cluster:
                     )
 
     def version(self, within_s: float = ANSWERS_WITHIN_S) -> str:
-        return str(self.request("GET", "/version", within_s=within_s)["gitVersion"])
+        answer = self.request("GET", "/version", within_s=within_s)
+        if "gitVersion" not in answer:
+            raise self._other_server("/version", json.dumps(answer))
+        return str(answer["gitVersion"])
+
+    def _parsed(self, path: str, text: str) -> Object:
+        """Return the object in an answer; what pods print, or answer through the proxy, may be any other ``text``."""
+        with suppress(ValueError):
+            if isinstance(answer := json.loads(text), dict):
+                return answer
+        if _OF_PODS.search(path):
+            return {"text": text}
+        raise self._other_server(path, text)
+
+    def _other_server(self, path: str, text: str) -> MeasurementError:
+        return MeasurementError(
+            f"what answers {path} is not the server of a cluster: {' '.join(without_secrets(text).split())[:120]}",
+            kind="kubernetes",
+            remedy=f"check the address of the context {self.context} in {self.kubeconfig}; a proxy may want a sign-in",
+        )
 
     def _serialized(self, method: str, path: str, body: Object | None, query: object) -> Any:  # noqa: ANN401
         headers = {"Accept": "application/json", **({"Content-Type": "application/json"} if body else {})}
@@ -216,7 +254,7 @@ class Cluster:
             raise MeasurementError(
                 f"the credentials of the context {self.context} do not work: {_last_line(error)}",
                 kind="kubernetes",
-                remedy="sign in to the cluster again",
+                remedy=SIGN_IN,
             ) from error
         authorization = str(serialized[2].get("authorization", ""))
         keep_secret(authorization, authorization.partition(" ")[2])
@@ -235,8 +273,8 @@ class Cluster:
             raise AwayError(self.context, str(error)) from error
 
 
-def _contexts(path: str) -> tuple[dict[str, str | None], str | None]:
-    """Return the namespace of each context of a kubeconfig by name, and the name of the current one."""
+def _merged(path: str) -> Object:
+    """Return what a kubeconfig, or several together, hold. Raises RequestError for one that cannot be read."""
     loader = client_library("kubernetes.config.kube_config")
     try:
         config = loader.KubeConfigMerger(path).config
@@ -244,9 +282,27 @@ def _contexts(path: str) -> tuple[dict[str, str | None], str | None]:
         raise RequestError(f"{path}: {_last_line(error)}", remedy="see kubectl config view") from error
     if config is None:
         raise RequestError(f"there is no kubeconfig at {path}", remedy="set KUBECONFIG to the file that kubectl uses")
-    contexts: list[Any] = [getattr(item, "value", item) for item in config.value.get("contexts") or []]
-    names = {item["name"]: item["context"].get("namespace") for item in contexts}
-    return names, config.value.get("current-context")
+    merged: Object = config.value
+    return merged
+
+
+def _by_name(content: Object, kind: str) -> dict[str | None, Object]:
+    """Return the contexts, or the users, of a kubeconfig by name."""
+    items = (getattr(item, "value", item) for item in content.get(f"{kind}s") or ())
+    return {item["name"]: item.get(kind) or {} for item in items}
+
+
+def _without_credentials(context: str, plugin: Object) -> RequestError:
+    """Return the error for a plugin of a kubeconfig, such as a cloud's, that has given no credentials."""
+    command = str(plugin.get("command"))
+    if "/" in command or shutil.which(command):
+        why, remedy = "has given none: its error is above", f"kubectl --context {context} get pods shows why; {SIGN_IN}"
+    else:
+        why, remedy = (
+            "is not installed",
+            str(plugin.get("installHint") or f"install {command}, which the cloud provides"),
+        )
+    return RequestError(f"the credentials of the context {context} come from {command}, which {why}", remedy=remedy)
 
 
 def _lines(response: Any) -> Iterator[str]:  # noqa: ANN401 (as ``client_library``)

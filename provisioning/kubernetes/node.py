@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioning.engines.base import image_reference
-from provisioning.kubernetes.cluster import Cluster, Object
+from provisioning.kubernetes.cluster import Cluster, Object, quantity
 from provisioning.kubernetes.owned import own_node
 from provisioning.kubernetes.pod import HOSTNAME_LABEL
 from provisioning.kubernetes.refusals import ApiError
@@ -13,6 +13,7 @@ from suite.errors import RequestError, nearest, option
 from suite.interfaces import Node
 from suite.process_identity import boot_id
 
+MACHINE_ID = Path("/etc/machine-id")
 CONTAINERD = "/run/containerd/containerd.sock"
 IMPORTED_WITHIN_S = 1800.0
 
@@ -27,18 +28,19 @@ class ClusterNode:
 
     @classmethod
     def find(cls, cluster: Cluster, name: str | None) -> "ClusterNode":
-        """Return the node of this name; by default that of this pod, this machine, or the only one.
+        """Return the node of this name; by default that of this pod, this machine, or the only one that takes pods.
 
         Raises RequestError if there is none.
         """
         nodes = {node["metadata"]["name"]: node for node in cluster.get("/api/v1/nodes")["items"]}
-        this_machine = [key for key, node in nodes.items() if cls(node, {}).boot_id == boot_id()]
+        taking = [key for key, node in nodes.items() if cls(node, {}).takes_pods]
+        this_machine = [key for key in taking if cls(nodes[key], {}).is_this_machine]
         name = name or own_node()
-        chosen = name or next(iter(this_machine or nodes), "")
-        if name is None and not (this_machine or len(nodes) == 1):
-            names = ", ".join(sorted(nodes))
+        chosen = name or next(iter(this_machine or taking), "")
+        if name is None and not (this_machine or len(taking) == 1):
             raise RequestError(
-                f"no node of {cluster.context} is this machine", remedy=f"choose a {option('node')} of: {names}"
+                f"no node of {cluster.context} that takes any pod is this machine",
+                remedy=f"choose a {option('node')} of: {', '.join(sorted(taking or nodes))}",
             )
         if chosen not in nodes:
             raise RequestError(
@@ -63,16 +65,33 @@ class ClusterNode:
     def boot_id(self) -> str:
         return str(self.live["status"]["nodeInfo"]["bootID"])
 
+    def is_machine(self, boot: str, machine_id: str) -> bool:
+        """Return whether it is the machine with these contents of ``BOOT_ID`` and ``MACHINE_ID``.
+
+        Nodes that are containers of one machine, as those of kind and LXD, share the first alone.
+        """
+        own = str(self.live["status"]["nodeInfo"].get("machineID", ""))
+        return self.boot_id == boot.strip() and own in ("", machine_id.strip())
+
+    @property
+    def is_this_machine(self) -> bool:
+        return self.is_machine(boot_id(), MACHINE_ID.read_text() if MACHINE_ID.is_file() else "")
+
     @property
     def here(self) -> bool:
-        """Whether it is this machine: its kernel was booted here, and bench does not run in a pod of it."""
-        return self.boot_id == boot_id() and not own_node()
+        """Whether it is this machine, and bench does not run in a pod of it."""
+        return self.is_this_machine and not own_node()
+
+    @property
+    def takes_pods(self) -> bool:
+        """Whether nothing keeps pods without tolerations away, as from a control plane."""
+        taints = self.live.get("spec", {}).get("taints") or ()
+        return all(taint.get("effect") == "PreferNoSchedule" for taint in taints)
 
     @property
     def whole_cpus(self) -> int:
         """The whole CPUs that its pods can have together."""
-        text = str(self.live["status"]["allocatable"]["cpu"])
-        return int(text[:-1]) // 1000 if text.endswith("m") else int(text)
+        return int(quantity(self.live["status"]["allocatable"]["cpu"]))
 
     def facts(self) -> dict[str, Any]:
         """Return the fields of ``records.environment.Pod`` that are the node's."""
@@ -118,8 +137,8 @@ def import_image(host: Node, address: str, digest: str, archive: Path) -> None:
     if listed.returncode:
         raise RequestError(
             f"containerd does not answer at {address}: {listed.stderr.strip()[-200:]}",
-            remedy=f"name its socket with {option('containerd')}, or a registry that has the image with "
-            f"{option('registry')}",
+            remedy=f"run as root, if its socket is another than {option('containerd')} name that, or name a registry "
+            f"that has the image with {option('registry')}",
         )
     if name in listed.stdout.split():
         return

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 
 from provisioning import ledger
 from provisioning.kubernetes import owned
-from provisioning.kubernetes.cluster import OWNER, Cluster, Object, labels
+from provisioning.kubernetes.cluster import OWNER, Cluster, Object, labels, quantity
 from provisioning.kubernetes.refusals import cause_of, fault
 from provisioning.kubernetes.states import PodState
 from suite.errors import MeasurementError, option
 from suite.interfaces import Stopwatch
-from suite.job.envelope import MIB
 
 OPENED_WITHIN_S = 180.0
 SCHEDULED_WITHIN_S = 60.0
@@ -120,15 +119,12 @@ def changes(sent: object, live: object, path: str = "") -> Iterator[str]:
 
 def _same(sent: object, live: object) -> bool:
     # What is off by default may be left out of the answer: ``hostNetwork: false``.
-    return sent == live or (not sent and live is None) or _bytes(sent) == _bytes(live) != None  # noqa: E711
-
-
-def _bytes(value: object) -> int | None:
-    """Return a quantity of memory in bytes: the server writes ``1073741824`` as ``1Gi``."""
-    units = {"Ki": 1 << 10, "Mi": MIB, "Gi": 1 << 30, "Ti": 1 << 40}
-    text = str(value)
-    number, unit = (text[:-2], units[text[-2:]]) if text[-2:] in units else (text, 1)
-    return int(number) * unit if number.isdigit() else None
+    if sent == live or (not sent and live is None):
+        return True
+    try:  # the server writes a quantity in its own way: ``1073741824`` as ``1Gi``
+        return quantity(sent) == quantity(live)
+    except ValueError:
+        return False
 
 
 def changed(sent: Object, live: Object) -> list[str]:

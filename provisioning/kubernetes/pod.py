@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from provisioning.engines.base import SLEEPER, TMPFS, ContainerSpec
 from provisioning.kubernetes.cluster import Object, labels
 from provisioning.kubernetes.owned import owners
+from provisioning.kubernetes.states import DEFAULT_CONTAINER
 from suite.job.envelope import MIB
 
 CONTAINER = "job"
@@ -18,12 +19,14 @@ LIVES_AT_MOST_S = 24 * 3600
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (inside the pod)
 CLAIMED = "20Gi"
-ANNOTATIONS = {
-    # Another container in the pod, or an eviction for a better place, would be measured, too.
+ALONE = {
+    # Another container in the pod, or an eviction for a better place, would be measured, too; a Job's pod with a
+    # sidecar never ends.
     "sidecar.istio.io/inject": "false",
     "linkerd.io/inject": "disabled",
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
 }
+"""The annotations of pods that run to their end."""
 POD_FAILURES = {
     # A pod that the cluster takes away is made again; every other failure is final, or counts as a retry.
     "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
@@ -81,7 +84,7 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
         {"cpu": str(spec.cpu_count), "memory": str(spec.memory_bytes)},
         volumes,
         labels(spec.name),
-        ANNOTATIONS,
+        ALONE,
         nodeSelector={HOSTNAME_LABEL: placement.node},
         activeDeadlineSeconds=LIVES_AT_MOST_S,
         terminationGracePeriodSeconds=0,
@@ -126,7 +129,10 @@ def pod_template(
     """
     mounts = [{"name": item.name, "mountPath": item.path, "readOnly": item.read_only} for item in volumes]
     return {
-        "metadata": {"labels": dict(labels), "annotations": dict(annotations or {})},
+        "metadata": {
+            "labels": dict(labels),
+            "annotations": {DEFAULT_CONTAINER: container["name"], **(annotations or {})},
+        },
         "spec": {
             "restartPolicy": "Never",
             "automountServiceAccountToken": "serviceAccountName" in settings,
@@ -154,5 +160,7 @@ def job_manifest(
     name: str, labels: Mapping[str, str], template: Object, *, retries: int = 0, **settings: object
 ) -> Object:
     """Return the Job that runs a pod of the template to its end. ``settings`` are further fields of the Job."""
+    template = {**template, "metadata": {**template["metadata"]}}
+    template["metadata"]["annotations"] = {**ALONE, **template["metadata"]["annotations"]}
     spec = {"backoffLimit": retries, "template": template, **settings}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "labels": dict(labels)}, "spec": spec}

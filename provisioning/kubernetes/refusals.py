@@ -20,6 +20,7 @@ class _Cause(NamedTuple):
     remedy: str
 
 
+SIGN_IN = "sign in to the cluster again"
 _CAUSES = (
     _Cause(
         r'(?i)runtimeclass\S* "[^"]*" not found|no runtime for "[^"]*" is configured',
@@ -35,7 +36,21 @@ _CAUSES = (
     ),
     _Cause("exceeded quota", "quota", "", "free some of it, raise the quota, or ask for less"),
     _Cause(
-        "admission webhook|violates PodSecurity|unable to validate against any|LimitRange|limit range",
+        "failed quota: .*must specify",
+        "admission",
+        "the namespace's quota counts what no pod of the suite asks for",
+        f"give the namespace a LimitRange with a default of it, or choose another {option('namespace')}",
+    ),
+    _Cause(
+        r"(maximum|minimum) \S+ usage per |max limit to request ratio per |LimitRange|limit range",
+        "admission",
+        "a LimitRange of the namespace refuses it",
+        f"ask for what it allows, by kubectl describe limitrange, with {option('cpus')} and {option('memory')}, "
+        f"or choose another {option('namespace')}",
+    ),
+    _Cause(
+        # What a user may not do is no matter of admission, and reads: ``is forbidden: User "u" cannot get ...``.
+        r'admission webhook|violates PodSecurity|unable to validate against any|"[^"]*" is forbidden: (?!User )',
         "admission",
         "admission refused it",
         f"choose a {option('namespace')} that allows it",
@@ -100,9 +115,7 @@ def refusal(method: str, path: str, status: int, text: str) -> ApiError:
     message = answer.get("message") if isinstance(answer, dict) else None
     reason = str(message or text.strip() or "no reason given")[:1000]
     if status == 401:
-        return ApiError(
-            f"the server does not accept the credentials: {reason}", status, remedy="sign in to the cluster again"
-        )
+        return ApiError(f"the server does not accept the credentials: {reason}", status, remedy=SIGN_IN)
     if cause := cause_of(reason):
         message, remedy = cause.marked
         return ApiError(message, status, kind=cause.kind, remedy=remedy)
@@ -110,7 +123,10 @@ def refusal(method: str, path: str, status: int, text: str) -> ApiError:
         return ApiError(f"the server rejects it: {reason}", status, kind="invalid", remedy="change what it names")
     if status == 403:
         # The server's own words name the verb, the resource and the namespace.
-        return ApiError(reason, status, remedy="give the user the role in docs/guide/kubernetes.md")
+        unknown = 'User "system:anonymous"' in reason
+        return ApiError(
+            reason, status, remedy=SIGN_IN if unknown else "give the user the role in docs/guide/kubernetes.md"
+        )
     return ApiError(f"{method} {path}: {reason} (status {status})", status)
 
 

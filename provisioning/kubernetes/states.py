@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
 from provisioning.kubernetes.cluster import Cluster, Object
@@ -9,6 +10,8 @@ from provisioning.kubernetes.owned import NOT_FOUND
 from provisioning.kubernetes.refusals import ApiError, cause_of, fault
 from suite.errors import BenchError, MeasurementError
 
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+"""The annotation with the name of the container that a pod was made for."""
 PATIENCE_S = 90.0
 """How long to wait for the server when a pod is lost: the server may be away, and the pod fine."""
 _NEVER_STARTS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
@@ -95,9 +98,10 @@ def condition(live: Object, *names: str, status: str | None = "True") -> Object 
 
 
 def container_status(pod: Object) -> Mapping[str, Any]:
-    """Return the status of the pod's only container; empty before there is one."""
-    status: Mapping[str, Any] = next(iter(pod.get("status", {}).get("containerStatuses") or ()), {})
-    return status
+    """Return the status of the suite's container, whatever sidecars a pod has; empty before there is one."""
+    statuses: list[Mapping[str, Any]] = pod.get("status", {}).get("containerStatuses") or [{}]
+    name = pod.get("metadata", {}).get("annotations", {}).get(DEFAULT_CONTAINER)
+    return next((status for status in statuses if status.get("name") == name), statuses[0])
 
 
 def _progress(pod: Object, *, begun: bool) -> tuple[Literal["waiting", "running", "ended"], str]:
@@ -163,7 +167,14 @@ def events_of(cluster: Cluster, name: str) -> list[Object]:
         events: list[Object] = cluster.get(cluster.path("events"), fieldSelector=f"involvedObject.name={name}")["items"]
     except MeasurementError:
         return []
-    return sorted(events, key=lambda event: event.get("lastTimestamp") or "")
+    return sorted(events, key=_happened_at)
+
+
+def _happened_at(event: Object) -> datetime:
+    """Return when an event was last seen: reporters of the newer API leave ``lastTimestamp`` out."""
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), *map(event.get, ("eventTime", "lastTimestamp", "firstTimestamp")))
+    return max((datetime.fromisoformat(time) for time in times if time), default=datetime.min.replace(tzinfo=UTC))
 
 
 def last_event(events: Sequence[Object]) -> str:

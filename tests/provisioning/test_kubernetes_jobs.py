@@ -13,6 +13,7 @@ from provisioning.batch.options import KubernetesOptions
 from provisioning.batch.pool import Executor
 from provisioning.kubernetes import owned
 from provisioning.kubernetes.cluster import MANAGED
+from provisioning.kubernetes.pod import ALONE
 from provisioning.kubernetes.refusals import ApiError, AwayError
 from suite.errors import BenchError, RequestError
 from suite.sweep.file_transfer import ENDED, GIVEN, TransferError, encode, packed, unpacked
@@ -44,6 +45,35 @@ def test_the_pod_of_a_block_has_no_rights_on_its_node_and_asks_for_no_cpu() -> N
     assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     assert not any("hostPath" in volume for volume in pod["volumes"])
     assert "cpu" not in container["resources"]["requests"]
+
+
+def test_sidecars_are_kept_out_of_the_pod_of_a_block_as_out_of_measured_ones() -> None:
+    annotations = job()["spec"]["template"]["metadata"]["annotations"]
+    assert set(ALONE.items()) < set(annotations.items())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "taken"),
+    [
+        ("context", "arn:aws:eks:us-west-1:123456789012:cluster/demo", True),
+        ("context", "default/api-demo-example-org:6443/kube:admin", True),
+        ("context", "gke_demo_europe-west3_demo", True),
+        ("context", "kind cluster@home", True),
+        ("context", "-x", False),
+        ("context", "two\nlines", False),
+        ("memory", "1.5Gi", True),
+        ("memory", "800M", True),
+        ("memory", "1Ti", True),
+        ("memory", "0", False),
+        ("memory", "1GiB", False),
+    ],
+)
+def test_a_plan_takes_the_names_and_quantities_of_clusters(key: str, value: str, *, taken: bool) -> None:
+    if taken:
+        assert getattr(KubernetesOptions.model_validate({"image": "bench", key: value}), key) == value
+        return
+    with pytest.raises(ValueError, match=key):
+        KubernetesOptions.model_validate({"image": "bench", key: value})
 
 
 def test_a_plan_alone_makes_the_pod_of_a_block_privileged_and_leaves_it_no_token() -> None:
@@ -137,7 +167,8 @@ class FakeCluster:
         found: list[dict[str, Any]] = self.request("GET", kind)["items"]
         return found
 
-    def log_lines(self, pod: str, within_s: float) -> Iterator[str]:
+    def log_lines(self, pod: str, container: str, within_s: float) -> Iterator[str]:
+        assert container == pod_of(job())["containers"][0]["name"], "a pod with a sidecar has no log without a name"
         del pod, within_s
         yield from self.log[: self.breaks_after]
         if self.breaks_after < len(self.log):

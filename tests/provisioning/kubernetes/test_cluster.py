@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,7 @@ def test_without_the_client_it_is_said_how_to_install_it(monkeypatch: pytest.Mon
     [
         (401, "Unauthorized", "kubernetes", "sign in"),
         (403, 'pods is forbidden: User "u" cannot create resource "pods"', "kubernetes", "role"),
+        (403, 'nodes is forbidden: User "system:anonymous" cannot list resource "nodes"', "kubernetes", "sign in"),
         (403, "pods is forbidden: exceeded quota: compute, requested: cpu=2", "quota", "raise the quota"),
         (403, 'pods "x" is forbidden: violates PodSecurity "restricted"', "admission", "namespace"),
         (400, 'admission webhook "policy" denied the request: no', "admission", "namespace"),
@@ -113,6 +115,59 @@ def test_a_right_is_asked_for_in_the_group_of_its_resource(cluster: Cluster, mon
         {"namespace": "lab", "verb": "get", "group": "batch", "resource": "jobs", "subresource": ""},
         {"namespace": "lab", "verb": "list", "group": "", "resource": "pods", "subresource": "log"},
     ]
+
+
+PAGE = "<!DOCTYPE html><title>Sign in</title>"
+
+
+@pytest.mark.parametrize("answer", [PAGE, "Welcome to nginx", '{"cut', "[1]", {"version": "3.2"}])
+def test_another_server_at_the_address_of_the_kubeconfig_is_named(
+    server: Server, cluster: Cluster, answer: Any
+) -> None:
+    server.answers["GET /version"] = 200, answer
+    with pytest.raises(MeasurementError, match="what answers /version is not the server of a cluster") as caught:
+        cluster.version()
+    assert "the context here in" in str(caught.value.remedy)
+
+
+def test_a_page_in_place_of_a_list_or_of_its_changes_is_named_and_what_pods_print_is_free(
+    server: Server, cluster: Cluster
+) -> None:
+    server.answers |= {f"GET {PODS}": (200, PAGE), f"GET {PODS}/p/log": (200, PAGE)}
+    with pytest.raises(MeasurementError, match="Sign in"):
+        cluster.listed("v1/pods", {})
+    with pytest.raises(MeasurementError, match="Sign in"):
+        list(cluster.events(PODS, 1.0))
+    assert cluster.get(f"{PODS}/p/log") == {"text": PAGE}
+
+
+def test_the_log_of_a_pod_with_a_sidecar_is_that_of_the_container_that_is_named(
+    server: Server, cluster: Cluster
+) -> None:
+    server.answers[f"GET {PODS}/p/log"] = 200, "a line\n"
+    assert list(cluster.log_lines("p", "bench", 1.0)) == ["a line"]
+    assert "container=bench" in server.asked[-1]
+
+
+@pytest.mark.parametrize(
+    ("command", "hint", "said", "remedy"),
+    [
+        ("gke-auth-plugin-that-is-not-installed", "install the plugin", "is not installed", "install the plugin"),
+        ("aws-iam-authenticator-not-there", None, "is not installed", "install aws-iam-authenticator-not-there"),
+        ("false", None, "has given none", "sign in"),
+    ],
+)
+def test_a_plugin_that_gives_no_credentials_is_named_before_anything_is_asked(
+    server: Server, tmp_path: Path, command: str, hint: str | None, said: str, remedy: str
+) -> None:
+    config = json.loads(Path(server.kubeconfig(tmp_path / "config", current="here")).read_text())
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": command, "installHint": hint}
+    config["users"] = [{"name": "u", "user": {"exec": plugin}}]
+    (tmp_path / "config").write_text(json.dumps(config))
+    with pytest.raises(RequestError, match=f"the context here come from {command}, which {said}") as caught:
+        Cluster.connect(config=str(tmp_path / "config"))
+    assert remedy in str(caught.value.remedy)
+    assert server.asked == []
 
 
 def test_a_server_that_is_away_is_waited_for_only_where_there_is_patience(

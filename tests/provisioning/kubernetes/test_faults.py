@@ -92,6 +92,11 @@ FORBIDDEN = 'pods "p" is forbidden: '
         (403, f'{FORBIDDEN}pod rejected: RuntimeClass "kata" not found', "runtime-class", "runtime class", "--run"),
         (404, 'namespaces "lab" not found', "namespace", "the namespace is missing", "kubectl create namespace"),
         (403, f"{FORBIDDEN}exceeded quota: compute", "quota", "exceeded quota", "raise the quota"),
+        (403, f"{FORBIDDEN}failed quota: q: must specify limits.ephemeral-storage", "admission", "counts", "default"),
+        (403, f"{FORBIDDEN}maximum cpu usage per Container is 16, but request is 17.", "admission", "Limit", "--cpus"),
+        (403, f"{FORBIDDEN}minimum memory usage per Pod is 4Gi, but request is 2Gi", "admission", "Limit", "--memory"),
+        (403, f"{FORBIDDEN}cpu max limit to request ratio per Container is 10", "admission", "Limit", "--cpus"),
+        (403, f"{FORBIDDEN}no PriorityClass with name x was found", "admission", "admission refused it", "--namespace"),
         (403, f'{FORBIDDEN}violates PodSecurity "restricted"', "admission", "admission refused it", "--namespace"),
         (422, 'Pod "p" is invalid: spec.runtimeClassName', "invalid", "the server rejects it", "change"),
     ],
@@ -113,7 +118,11 @@ def test_what_is_refused_for_the_request_is_a_wrong_request(
 
 @pytest.mark.parametrize(
     ("status", "message"),
-    [(500, "etcd is away"), (403, 'pods is forbidden: User "u" cannot create resource "pods"')],
+    [
+        (500, "etcd is away"),
+        (403, 'pods is forbidden: User "u" cannot create resource "pods"'),
+        (403, 'pods "p" is forbidden: User "u" cannot get resource "pods"'),
+    ],
 )
 def test_what_another_day_may_allow_stays_a_failed_measurement(
     status: int, message: str, server: Server, cluster: Cluster

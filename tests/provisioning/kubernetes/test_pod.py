@@ -2,6 +2,8 @@
 
 import copy
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,12 +12,14 @@ from provisioning.engines.base import ContainerSpec, get_engine
 from provisioning.engines.kubernetes import KUBERNETES
 from provisioning.kubernetes.cluster import OWNER
 from provisioning.kubernetes.execution import exit_status
-from provisioning.kubernetes.opening import changes, refuse_unfair
-from provisioning.kubernetes.pod import Placement, manifest
-from provisioning.kubernetes.states import JobState, PodState
-from suite.errors import MeasurementError
+from provisioning.kubernetes.node import ClusterNode
+from provisioning.kubernetes.opening import changed, changes, refuse_unfair
+from provisioning.kubernetes.pod import Placement, manifest, pod_template
+from provisioning.kubernetes.states import JobState, PodState, events_of, last_event
+from suite.errors import MeasurementError, RequestError
 from suite.job.ablations import properties_of
-from suite.job.envelope import GIB
+from suite.job.envelope import GIB, parse_bytes
+from suite.process_identity import boot_id
 
 SPEC = ContainerSpec("virtbench-0123456789ab", "f" * 64, "/tree", "2-3", 2 * GIB)
 PLACE = Placement("n1", "localhost/virtbench:ffffffffffff")
@@ -145,6 +149,62 @@ def test_the_servers_defaults_are_no_changes() -> None:
     assert refuse_unfair(sent, live(sent)) == []
 
 
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [("4G", "4294967296"), ("3000M", "3145728k"), ("2000000000", "2G"), ("1500000K", "1536M"), ("2G", "2Gi")],
+)
+def test_a_quantity_is_the_same_in_any_spelling_of_the_server(given: str, written: str) -> None:
+    sent = manifest(replace(SPEC, memory_bytes=parse_bytes(given)), PLACE)
+    found = copy.deepcopy(sent)
+    for cpu, differences in (("2", 0), ("2000m", 0), ("2001m", 2)):
+        resources = {kind: {"cpu": cpu, "memory": written} for kind in ("requests", "limits")}
+        found["spec"]["containers"][0]["resources"] = resources
+        assert len(changed(sent, found)) == differences, cpu
+
+
+@pytest.mark.parametrize(("written", "whole"), [("15890m", 15), ("1k", 1000), ("4", 4), ("0.5k", 500)])
+def test_the_cpus_of_a_node_are_a_quantity(written: str, whole: int) -> None:
+    assert ClusterNode({"status": {"allocatable": {"cpu": written}}}, {}).whole_cpus == whole
+
+
+TAINTED = {"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]}
+PREFERRED = {"taints": [{"key": "busy", "effect": "PreferNoSchedule"}]}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "chosen"),
+    [
+        ({"cp": ("here", "x", TAINTED), "w": ("here", "own", {})}, "w"),
+        ({"a": ("here", "x", {}), "b": ("here", "own", PREFERRED)}, "b"),
+        ({"cp": ("here", "x", TAINTED), "w": ("here", "y", {})}, "w"),
+        ({"old": ("here", "", {}), "b": ("there", "own", {})}, "old"),
+        ({"a": ("here", "x", {}), "b": ("here", "y", {})}, None),
+        ({"cp": ("here", "own", TAINTED), "a": ("there", "x", {}), "b": ("there", "y", {})}, None),
+    ],
+)
+def test_the_default_node_takes_pods_and_is_this_machine_by_its_boot_and_its_id(
+    nodes: dict[str, tuple[str, str, Any]], chosen: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "machine-id").write_text("own\n")
+    monkeypatch.setattr("provisioning.kubernetes.node.MACHINE_ID", tmp_path / "machine-id")
+    items = [
+        {
+            "metadata": {"name": name},
+            "spec": spec,
+            "status": {"nodeInfo": {"bootID": boot_id() if boot == "here" else boot, "machineID": machine}},
+        }
+        for name, (boot, machine, spec) in nodes.items()
+    ]
+    cluster: Any = SimpleNamespace(context="kind", get=lambda path: {"items": items} if path[-5:] == "nodes" else {})
+    if chosen:
+        assert ClusterNode.find(cluster, None).name == chosen
+        return
+    with pytest.raises(RequestError, match="no node of kind that takes any pod is this machine") as caught:
+        ClusterNode.find(cluster, None)
+    assert "choose a --node of: a, b" in str(caught.value.remedy)
+    assert ClusterNode.find(cluster, "a").here is False, "a container of this machine is no place to import an image"
+
+
 def test_a_harmless_change_is_shown() -> None:
     sent = manifest(SPEC, PLACE)
     found = live(sent)
@@ -194,6 +254,29 @@ def test_a_pod_that_will_not_run_says_why(pod: dict[str, Any], kind: str, said: 
     found = PodState.of(pod).failure
     assert found is not None
     assert (found.kind, said in found.message) == (kind, True)
+
+
+def test_the_newest_event_explains_whichever_time_its_reporter_gives() -> None:
+    items = [
+        {"reason": "Preempted", "message": "by p", "eventTime": "2024-04-16T04:30:40.408032Z", "lastTimestamp": None},
+        {"reason": "Again", "message": "", "series": {"lastObservedTime": "2024-04-16T04:31:00.5Z"}, "eventTime": None},
+        {"reason": "Killing", "message": "", "eventTime": "2024-04-16T04:30:39Z", "lastTimestamp": None},
+        {"reason": "Started", "message": "", "lastTimestamp": "2024-04-16T04:30:40Z"},
+        {"reason": "Undated", "message": "", "lastTimestamp": None},
+    ]
+    cluster: Any = SimpleNamespace(path=lambda *_: "/", get=lambda *_, **__: {"items": items})
+    names = [event["reason"] for event in events_of(cluster, "p")]
+    assert names == ["Undated", "Killing", "Started", "Preempted", "Again"]
+    assert last_event(events_of(cluster, "p")) == "Again: "
+
+
+def test_the_state_of_a_pod_is_that_of_the_suites_container_and_not_of_a_sidecar() -> None:
+    pod = pod_template({"name": "train"}, {}, [], {})
+    sidecar = {"name": "istio-proxy", "state": {"running": {}}}
+    own = {"name": "train", "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
+    failure = PodState.of(pod | {"status": {"phase": "Running", "containerStatuses": [sidecar, own]}}).failure
+    assert failure is not None
+    assert failure.kind == "killed"
 
 
 def test_a_pod_that_waits_for_its_container_has_not_failed() -> None:
