@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -24,12 +24,11 @@ from provisioning.paths import home, state
 from provisioning.processes import PACKAGES, installing
 from suite.errors import BenchError, of_system
 from suite.registries import ENGINES, MACHINES, every_registry
-from suite.registry import Registry
 from suite.targets import BASELINE, TARGETS, VMS
 
 Kind = Literal["host", "tool", "image", "accelerator", "provider", "engine", "gpu", "extension", "target"]
 HOME_REMEDY = "set VIRTBENCH_HOME to a directory that can be written to"
-EXTENSION_REMEDY = "repair or uninstall the package that adds it"
+EXTENSION_REMEDY = "repair or uninstall the package that adds it; report it if the suite does"
 TOOLS = {
     "taskset": "pinning",
     "bwrap": "bare metal in the image's tree",
@@ -130,8 +129,11 @@ def examine_as_far_as_possible() -> list[Check]:
     return examine()
 
 
-def examine() -> list[Check]:
-    """Return every check of this machine. Takes seconds: the longest is a guest that does not boot under KVM."""
+def examine(named: Collection[str | None] | None = None) -> list[Check]:
+    """Return every check of this machine. Takes seconds: the longest is a guest that does not boot under KVM.
+
+    ``named`` are the engines that requests name: others that none takes by default, and GPUs, are not asked then.
+    """
     failures = {registry.what: registry.failures() for registry in every_registry()}
     extensions = [
         _check("extension", f"{kind} {name}", "tried", reason, EXTENSION_REMEDY)
@@ -140,12 +142,13 @@ def examine() -> list[Check]:
     ]
     providers = [get_provider(name) for name in MACHINES if name not in failures[MACHINES.what]]
     engines = [get_engine(name) for name in ENGINES if name not in failures[ENGINES.what]]
+    engines = [engine for engine in engines if named is None or engine.by_default or engine.name in named]
     with local_node(tuple(sorted(os.sched_getaffinity(0))), None) as node:
         image, image_check = _image()
         checks = [*_host(node), *_tools(providers), image_check, *_accelerators()]
-        checks += [_tried("provider", member.name, partial(_version, MACHINES, member, node)) for member in providers]
-        checks += [_tried("engine", member.name, partial(_version, ENGINES, member, node)) for member in engines]
-        checks += [*(_check("gpu", *gpu) for gpu in gpu_checks()), *extensions]
+        checks += [_tried("provider", member.name, partial(_version, member, node)) for member in providers]
+        checks += [_tried("engine", member.name, partial(_engine_version, member, node)) for member in engines]
+        checks += [*(_gpus() if named is None else ()), *extensions]
         return [*checks, *(_target(name, checks, node, image) for name in TARGETS)]
 
 
@@ -163,14 +166,22 @@ def _check(kind: Kind, name: str, evidence: str, reason: str | None = None, reme
     return Check(kind=kind, name=name, usable=usable, evidence=evidence, reason=reason, remedy=remedy)
 
 
-def _version(registry: Registry, member: MachineProvider | ContainerEngine, node: LocalNode) -> str:
-    """Return the member's version. An error in another package becomes a BenchError: every run asks the doctor."""
+def _version(member: MachineProvider | ContainerEngine, node: LocalNode) -> str:
+    return f"version {member.version(node)}"
+
+
+def _engine_version(engine: ContainerEngine, node: LocalNode) -> str:
+    version = _version(engine, node)
+    if not engine.is_cluster:  # the node of its pods is chosen by a request
+        engine.check_machine(node)
+    return version
+
+
+def _gpus() -> list[Check]:
     try:
-        return f"version {member.version(node)}"
-    except Exception as error:
-        if isinstance(error, BenchError) or member.name in registry.own:
-            raise
-        raise BenchError(f"{type(error).__name__}: {error}", remedy=EXTENSION_REMEDY) from error
+        return [_check("gpu", *gpu) for gpu in gpu_checks()]
+    except Exception as error:  # noqa: BLE001 (as ``_tried``)
+        return [_check("gpu", "nvml", "asked", *_unforeseen(error))]
 
 
 def _host(node: LocalNode) -> Iterator[Check]:
@@ -236,6 +247,13 @@ def _tried(kind: Kind, name: str, attempt: Callable[[], str]) -> Check:
         return _check(kind, name, attempt())
     except BenchError as error:
         return _check(kind, name, "tried", error.message, error.remedy)
+    except Exception as error:  # noqa: BLE001 (every run asks: a fault of one member must not end those of others)
+        return _check(kind, name, "tried", *_unforeseen(error))
+
+
+def _unforeseen(error: Exception) -> tuple[str, str]:
+    """Return the reason and the remedy for an error that is none of the suite's."""
+    return f"{type(error).__name__}: {error}", EXTENSION_REMEDY
 
 
 def _target(name: str, checks: Sequence[Check], node: LocalNode, image: Image | None) -> Check:

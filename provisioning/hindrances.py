@@ -99,6 +99,8 @@ def _hindrances_of_engine(properties: Properties, choices: Choices) -> Iterator[
                 for node in nodes:
                     engine.check_machine(node)
                     switched.version(node)
+                    if not properties.provider:
+                        choices.engine_of(properties).check_machine(node)
         except BenchError as error:
             yield error.with_remedy
 

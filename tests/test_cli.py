@@ -100,10 +100,9 @@ class Machine:
         self.targets = FakeTargets(self.events)
         self.scenario = FakeScenario(self.events)
 
-    def examine(self) -> list[Check]:
+    def examine(self, _named: object = None) -> list[Check]:
         kinds = {name: "target" if name in TARGETS else "engine" for name in self.usable}
-        checks = [check(kinds[name], name, usable=usable) for name, usable in self.usable.items()]
-        return [*checks, check("gpu", "nvml", usable=False)]
+        return [check(kinds[name], name, usable=usable) for name, usable in self.usable.items()]
 
 
 @pytest.fixture
@@ -119,6 +118,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
     monkeypatch.setattr(Image, "check", lambda _: None)
     monkeypatch.setattr("provisioning.doctor.examine", made.examine)
+    monkeypatch.setattr("commands.run.resolve.examined", lambda *_: ([], "nvml is not there", None))
     monkeypatch.setattr("commands.machine.examine_as_far_as_possible", made.examine)
     monkeypatch.setattr("provisioning.images.image.current", lambda _variant: image)
     monkeypatch.setattr("provisioning.machines.accelerator.choose", lambda _requested: ("tcg", "asked for"))
@@ -626,7 +626,7 @@ def test_what_could_not_be_removed_after_ctrl_c_is_named_with_what_removes_it(
 def test_want_of_memory_in_bench_itself_is_a_message(
     bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full() -> None:
+    def full(*_: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr(machine, "examine", full)

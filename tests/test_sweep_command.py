@@ -23,7 +23,7 @@ from suite.request.request import RunRequest
 from suite.sweep.cells import cells_of, request_of
 from suite.sweep.file import load_sweep
 from tests.suite.sweep.conftest import PLAN, REPOSITORY
-from tests.suite.sweeping_machine import checks, furnish, measure_nothing
+from tests.suite.sweeping_machine import furnish, measure_nothing
 
 Bench = Callable[..., Result]
 METRICS = ("throughput", "elapsed")
@@ -90,7 +90,6 @@ def _four_gpus(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, *_: (given, None))
     monkeypatch.setattr("commands.run.resolve.examined", lambda: (CARDS, None, None))
-    monkeypatch.setattr("provisioning.doctor.examine", lambda: [check for check in checks() if check.name != "nvml"])
 
 
 @pytest.mark.usefixtures("_four_gpus")

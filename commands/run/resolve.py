@@ -92,8 +92,8 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
         return Resolved(request, scenario, models, targets, choices, data, dataset, opener, machines)
     if checks is None:
         note("checking this machine")
-        checks = doctor.examine()
-    _refuse_cuda(request, checks)
+        checks = doctor.examine({request.targets.engine})
+    _refuse_cuda(request)
     checks = doctor.with_image(checks, image := _image_of(request))
     targets = carried(request, checks, note, image)
     choices = choices_of(request, checks, targets, note)
@@ -235,11 +235,10 @@ def _refuse_adopted(image: Image, engine: str | None = None, targets: Sequence[s
         raise RequestError(f"{where}: image {image.digest[:12]} is this machine's own tree", remedy=remedy)
 
 
-def _refuse_cuda(request: RunRequest, checks: Sequence[Check]) -> None:
-    missing = next((check for check in checks if check.name == "nvml" and not check.usable), None)
-    if missing and request.gpus.device == "cuda":
+def _refuse_cuda(request: RunRequest) -> None:
+    if request.gpus.device == "cuda" and (missing := examined()[1]):
         raise RequestError(
-            f"{option('device')} cuda: {missing.reason}",
+            f"{option('device')} cuda: {missing}",
             remedy=f"install NVIDIA's driver, or use {option('device')} cpu",
         )
 

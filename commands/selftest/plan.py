@@ -44,7 +44,7 @@ class Prepared:
 def prepared(chosen: Mapping[str, object], blocks: int, names: Sequence[str], note: Note) -> Prepared:
     """Plan the runs of the injuries. Raises RequestError if none of them can be done."""
     note("checking this machine")
-    checks = doctor.examine()
+    checks = doctor.examine({str(chosen.get("engine"))})
     runs: dict[str, Ready] = {}
     absent: list[Absent] = []
     errors: list[RequestError] = []

@@ -54,15 +54,25 @@ def resolve(sweep: Sweep, note: Note) -> list[Planned]:
     """
     cells = cells_of(sweep)
     note(f"{count(len(cells), 'cell')}; checking this machine")
-    checks = doctor.examine()
-    say = once(note)
-    return [_planned(sweep, cell, checks, say) for cell in cells]
+    requests = [_requested(sweep, cell) for cell in cells]
+    named = {asked.targets.engine for asked in requests if isinstance(asked, RunRequest)}
+    checks, say = doctor.examine(named), once(note)
+    return [_planned(sweep, cell, asked, checks, say) for cell, asked in zip(cells, requests, strict=True)]
 
 
-def _planned(sweep: Sweep, cell: Cell, checks: Sequence[Check], note: Note) -> Planned:
-    request = None
+def _requested(sweep: Sweep, cell: Cell) -> RunRequest | RequestError:
     try:
-        request = request_of(sweep, cell)
+        return request_of(sweep, cell)
+    except RequestError as error:
+        return error
+
+
+def _planned(
+    sweep: Sweep, cell: Cell, request: RunRequest | RequestError, checks: Sequence[Check], note: Note
+) -> Planned:
+    if isinstance(request, RequestError):
+        return Planned(cell, refusal=request.spelled(key_of))
+    try:
         prepared = ready(request, note, checks)
     except RequestError as error:
         return Planned(cell, request, refusal=error.spelled(key_of))

@@ -22,9 +22,15 @@ class CommandLineEngine(ContainerEngine):
     """The template that prints the version of the engine behind the command line."""
     layers_field: str
     """The template that prints the directory of the containers' layers."""
+    machine_field: str
+    """The template that prints the name, the kernel and the memory of the machine that has the containers."""
     remedy: str
     """The remedy if the engine does not work."""
+    denied: str
+    """The remedy if it does not serve this user."""
     removal_options: tuple[str, ...] = ()
+    own_namespaces: tuple[str, ...] = ()
+    """The options that give a container namespaces and a group, where the engine's configuration may not."""
     bind_options: str = ""
     """More options of every bind mount; docker's command line knows none."""
     # For a container that is gone docker answers 0, and podman from 4.0 on 1 with a message that says so.
@@ -45,7 +51,8 @@ class CommandLineEngine(ContainerEngine):
         answer = node.run([*self.program, "version", "--format", self.version_field], check=False, timeout_s=60.0)
         if answer.returncode:
             last = (answer.stderr.strip().splitlines() or ["no answer"])[-1]
-            raise BenchError(f"{self.name} does not work on {node.name}: {last[:200]}", remedy=self.remedy)
+            remedy = self.denied if "permission denied" in answer.stderr.lower() else self.remedy
+            raise BenchError(f"{self.name} does not work on {node.name}: {last[:200]}", remedy=remedy)
         version = answer.stdout.strip()
         if not self.runtime:
             return version
@@ -60,6 +67,22 @@ class CommandLineEngine(ContainerEngine):
     def runtime_version(self, node: Node) -> str:
         """Return what ``runtime`` reports of itself. Raises BenchError or KeyError if it is missing."""
         raise NotImplementedError
+
+    def check_machine(self, node: Node) -> None:
+        """Raise RequestError if the service behind the command line, as a context may name it, is on another machine.
+
+        No engine reports a boot ID. A service whose name differs, as seen from a container with its socket, cannot be
+        used either: its process IDs and paths are not those of this node.
+        """
+        answer = node.run([*self.program, "info", "--format", self.machine_field], check=False, timeout_s=60.0)
+        total = next(line for line in node.run(["cat", "/proc/meminfo"]).stdout.splitlines() if "MemTotal" in line)
+        kernel = node.run(["uname", "--nodename", "--kernel-release"]).stdout.split()
+        if answer.returncode == 0 and answer.stdout.split() != [*kernel, str(int(total.split()[1]) * 1024)]:
+            raise RequestError(
+                f"the containers of {self.name} run on another machine than {node.name}: {answer.stdout.strip()[:200]}",
+                remedy="use the service of the machine itself: docker context use default, or podman system connection "
+                "default; and unset DOCKER_HOST, DOCKER_CONTEXT and CONTAINER_HOST",
+            )
 
     def layers_at(self, node: Node) -> str:
         return node.run([*self.program, "info", "--format", self.layers_field]).stdout.strip()
@@ -87,7 +110,7 @@ class CommandLineEngine(ContainerEngine):
         least += [] if spec.seccomp else ["--security-opt", "seccomp=unconfined"]
         return [
             *(*self.program, "run", "--detach", "--name", spec.name, "--hostname", spec.name, "--pull", "never"),
-            *(*_limits(spec), *least, *tmpfs, *self._mounts(spec)),
+            *(*self.own_namespaces, *_limits(spec), *least, *tmpfs, *self._mounts(spec)),
             *(word for device in spec.edits.devices for word in ("--device", device.path)),
             *(*self.root_options(spec), *SLEEPER),
         ]

@@ -92,6 +92,8 @@ class Docker(CommandLineEngine):
     version_field = "{{.Server.Version}}"
     layers_field = "{{.DockerRootDir}}"
     remedy = "start the daemon (systemctl start docker), or choose --engine podman or runc"
+    denied = "add the user to the group docker and sign in again, or use root"
+    machine_field = "{{.Name}} {{.KernelVersion}} {{.MemTotal}}"
     guest_store = GuestStore(STORE, docker_store)
 
     def root_options(self, spec: ContainerSpec) -> Sequence[str]:

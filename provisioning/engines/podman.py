@@ -16,9 +16,14 @@ class Podman(CommandLineEngine):
     version_field = "{{.Client.Version}}"
     layers_field = "{{.Store.GraphRoot}}"
     remedy = "install podman (and, without root, uidmap and slirp4netns), or choose --engine docker or runc"
+    denied = "use podman without a service (unset CONTAINER_HOST), or as a user who may use its socket"
+    machine_field = "{{.Host.Hostname}} {{.Host.Kernel}} {{.Host.MemTotal}}"
     # Process 1 of the container sleeps and ignores SIGTERM: podman would wait ten seconds for it.
     removal_options = ("--time", "0")
     bind_options = ",nosuid,nodev"
+
+    # A containers.conf may share any of them with the host, as that of podman's own image does.
+    own_namespaces = ("--uts=private", "--ipc=private", "--pid=private", "--cgroupns=private", "--cgroups=enabled")
 
     def root_options(self, spec: ContainerSpec) -> Sequence[str]:
         # ":O" puts a throw-away overlay on the tree, as an image of podman's own store would have.

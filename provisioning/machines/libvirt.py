@@ -62,6 +62,8 @@ class Libvirt(qemu.Qemu):
         if answer.returncode or len(numbers) < 2:
             words = (answer.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
             remedy = f"start it (package libvirt-daemon-system; systemctl start libvirtd), or set {URI_VARIABLE}"
+            if re.search("permission denied|authentication (unavailable|failed)", words.lower()):
+                remedy = "add the user to the group libvirt and sign in again, or use root"
             raise BenchError(f"libvirt does not answer on {node.name} at {uri()}: {words}", remedy=remedy)
         return f"{numbers[-1]}, libvirt {numbers[1]}"
 

@@ -145,6 +145,7 @@ def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
         try:
             for node in reached:
                 get_engine(name).version(node)
+                get_engine(name).check_machine(node)
         except BenchError as error:
             if wanted:
                 raise RequestError(

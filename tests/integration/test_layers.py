@@ -374,6 +374,25 @@ def test_a_group_of_another_machine_is_removed_by_a_command_with_all_that_is_in_
         assert member.wait(5.0) == -signal.SIGKILL
 
 
+@pytest.mark.parametrize("shared", ["", 'utsns = "host"'])
+def test_podman_gives_a_container_its_namespaces_and_limits_whatever_its_configuration_shares(
+    shared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The containers.conf of podman's own image, in which it cannot start a container of the suite by itself."""
+    require_root()
+    require("engine", "podman")
+    names = ("netns", "userns", "ipcns", "cgroupns", "pidns")
+    lines = [shared, *(f'{name} = "host"' for name in names), 'cgroups = "disabled"']
+    (tmp_path / "containers.conf").write_text("\n".join(["[containers]", *lines, ""]))
+    monkeypatch.setenv("CONTAINERS_CONF", str(tmp_path / "containers.conf"))
+    image = require_image()
+    layer = ContainerLayer(get_engine("podman"), image.digest, ENVELOPE.memory_bytes)
+    namespaces = ["readlink", *(f"/proc/self/ns/{name}" for name in ("uts", "ipc", "pid", "cgroup", "net"))]
+    with local_node(ENVELOPE.cpus, str(image.tree)) as host, layer.opened(host) as node:
+        assert set(node.run(namespaces).stdout.split()).isdisjoint(host.run(namespaces).stdout.split())
+        assert _memory_bytes(node) == ENVELOPE.memory_bytes
+
+
 def test_the_groups_of_a_container_that_podman_forgets_are_removed_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,11 +9,10 @@ import pytest
 from provisioning import doctor
 from provisioning.doctor import Check, diagnose, with_image
 from provisioning.engines.base import get_engine
-from provisioning.engines.podman import PODMAN
 from provisioning.images.image import Image, current
 from provisioning.machines.base import get_provider
 from provisioning.nodes import LocalNode
-from suite.errors import BenchError, RequestError
+from suite.errors import RequestError
 from suite.registries import ENGINES, MACHINES
 from suite.targets import TARGETS
 
@@ -22,17 +21,43 @@ def _broken(node: LocalNode) -> str:
     raise AttributeError(f"no daemon on {node.name}")
 
 
-def test_an_engine_of_another_package_that_breaks_is_told_and_stops_no_run(node: LocalNode) -> None:
+def test_a_member_that_breaks_is_a_check_with_its_reason_and_ends_no_run(node: LocalNode) -> None:
     toy: Any = SimpleNamespace(name="toy", version=_broken)
-    with pytest.raises(BenchError, match="AttributeError: no daemon on localhost") as caught:
-        doctor._version(ENGINES, toy, node)
-    assert caught.value.remedy == doctor.EXTENSION_REMEDY
+    check = doctor._tried("engine", "toy", lambda: doctor._version(toy, node))
+    assert (check.usable, check.reason) == (False, "AttributeError: no daemon on localhost")
+    assert check.remedy == doctor.EXTENSION_REMEDY
 
 
-def test_an_error_in_the_suites_own_engine_is_not_hidden(node: LocalNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(PODMAN), "version", lambda _, node: _broken(node))
-    with pytest.raises(AttributeError):
-        doctor._version(ENGINES, PODMAN, node)
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A machine whose parts all break where they are asked; the list holds those that were."""
+    seen: list[str] = []
+
+    def broken(name: str) -> Any:
+        seen.append(name)
+        raise KeyError(name)
+
+    for name in ENGINES:
+        monkeypatch.setattr(type(get_engine(name)), "version", lambda self, _: broken(self.name))
+    monkeypatch.setattr(doctor, "gpu_checks", lambda: broken("nvml"))
+    monkeypatch.setattr(doctor.accelerator, "probe_kvm", lambda: SimpleNamespace(usable=True, evidence="", took_s=0))
+    return seen
+
+
+def test_whatever_breaks_is_a_check_of_its_own_and_all_else_is_examined(asked: list[str]) -> None:
+    checks = {(check.kind, check.name): check for check in doctor.examine()}
+    assert set(asked) == {*ENGINES, "nvml"}
+    for kind, name in (*(("engine", name) for name in ENGINES), ("gpu", "nvml")):
+        assert checks[kind, name].reason == f"KeyError: '{name}'"  # type: ignore[index]
+    assert {name for kind, name in checks if kind == "target"} == set(TARGETS)
+
+
+@pytest.mark.parametrize("named", [None, "kubernetes", "gvisor", "podman"])
+def test_a_run_asks_the_engines_that_it_may_take_and_no_gpu(named: str | None, asked: list[str]) -> None:
+    doctor.examine({named})
+    usual = {name for name in ENGINES if get_engine(name).by_default}
+    assert set(asked) == usual | ({named} if named else set())
+    assert "kubernetes" not in usual
 
 
 def test_the_doctor_answers_where_the_suites_folder_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:

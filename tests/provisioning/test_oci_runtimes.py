@@ -9,7 +9,7 @@ import pytest
 from provisioning.engines.docker import DOCKER
 from provisioning.engines.podman import PODMAN
 from provisioning.layers.container import GVISOR_BUILD, own_kernel
-from suite.errors import RequestError
+from suite.errors import BenchError, RequestError
 from suite.interfaces import Completed
 from tests.provisioning.test_arguments import CONTAINER, RUN_ARGV, values
 
@@ -49,6 +49,50 @@ def test_podman_is_asked_for_the_runtime(fake_node: FakeNodes) -> None:
     assert values(crun.run_argv(CONTAINER), "--runtime") == ["crun"]
     with pytest.raises(RequestError, match="no OCI runtime crun that works"):
         crun.version(fake_node({("podman", "version"): answered("4.3.1"), asks: Completed(125, "", "not found")}))
+
+
+DENIED = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock: Get ..."
+DOWN = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+MACHINES = {"docker": DOCKER, "podman": PODMAN}
+
+
+@pytest.mark.parametrize(("said", "remedy"), [(DENIED, "add the user to the group docker"), (DOWN, "start the daemon")])
+def test_a_docker_that_does_not_serve_this_user_is_not_to_be_started(
+    said: str, remedy: str, fake_node: FakeNodes
+) -> None:
+    with pytest.raises(BenchError, match="docker does not work on fake") as caught:
+        DOCKER.version(fake_node({("docker", "version"): Completed(1, "", f"{said}\n")}))
+    assert remedy in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize(
+    ("reported", "elsewhere"),
+    [
+        (answered("h1 6.1.0-18-amd64 8589934592"), False),
+        (answered("h2 6.1.0-18-amd64 8589934592"), True),
+        (answered("h1 6.10.14-linuxkit 8589934592"), True),
+        (answered("h1 6.1.0-18-amd64 8589938688"), True),
+        (answered("/var/lib/docker"), True),
+        (Completed(125, "", "Error: template: info:1:2: can't evaluate field KernelVersion"), False),
+    ],
+)
+def test_an_engine_whose_service_is_on_another_machine_is_refused(
+    name: str, reported: Completed, elsewhere: bool, fake_node: FakeNodes
+) -> None:
+    node = fake_node(
+        {
+            (name, "info"): reported,
+            ("uname",): answered("h1 6.1.0-18-amd64"),
+            ("cat", "/proc/meminfo"): answered("MemTotal:        8388608 kB\nMemFree: 1 kB"),
+        }
+    )
+    if not elsewhere:
+        MACHINES[name].check_machine(node)
+        return
+    with pytest.raises(RequestError, match=f"the containers of {name} run on another machine than fake") as caught:
+        MACHINES[name].check_machine(node)
+    assert "DOCKER_HOST" in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize("engine", RUN_ARGV)
