@@ -142,13 +142,16 @@ def examine(named: Collection[str | None] | None = None) -> list[Check]:
     ]
     providers = [get_provider(name) for name in MACHINES if name not in failures[MACHINES.what]]
     engines = [get_engine(name) for name in ENGINES if name not in failures[ENGINES.what]]
-    engines = [engine for engine in engines if named is None or engine.by_default or engine.name in named]
     with local_node(tuple(sorted(os.sched_getaffinity(0))), None) as node:
         image, image_check = _image()
         checks = [*_host(node), *_tools(providers), image_check, *_accelerators()]
         checks += [_tried("provider", member.name, partial(_version, member, node)) for member in providers]
-        checks += [_tried("engine", member.name, partial(_engine_version, member, node)) for member in engines]
-        checks += [*(_gpus() if named is None else ()), *extensions]
+        checks += [
+            _tried("engine", engine.name, partial(_engine_version, engine, node))
+            for engine in engines
+            if _may_be_taken(engine, named)
+        ]
+        checks += [*_gpus(named), *extensions]
         return [*checks, *(_target(name, checks, node, image) for name in TARGETS)]
 
 
@@ -177,7 +180,13 @@ def _engine_version(engine: ContainerEngine, node: LocalNode) -> str:
     return version
 
 
-def _gpus() -> list[Check]:
+def _may_be_taken(engine: ContainerEngine, named: Collection[str | None] | None) -> bool:
+    return named is None or engine.by_default or engine.name in named
+
+
+def _gpus(named: Collection[str | None] | None) -> list[Check]:
+    if named is not None:
+        return []
     try:
         return [_check("gpu", *gpu) for gpu in gpu_checks()]
     except Exception as error:  # noqa: BLE001 (as ``_tried``)

@@ -94,15 +94,22 @@ def _hindrances_of_engine(properties: Properties, choices: Choices) -> Iterator[
         yield "it is the OCI runtime of the run already"
     elif properties.engine or properties.oci_runtime or properties.provider:
         try:
-            switched = choices.provider_of(properties) if properties.provider else choices.engine_of(properties)
             with _machines(choices) as nodes:
                 for node in nodes:
                     engine.check_machine(node)
-                    switched.version(node)
-                    if not properties.provider:
-                        choices.engine_of(properties).check_machine(node)
+                    _check_switched(properties, choices, node)
         except BenchError as error:
             yield error.with_remedy
+
+
+def _check_switched(properties: Properties, choices: Choices, node: Node) -> None:
+    """Raise BenchError unless the provider or the engine that takes over works on the node, and runs there."""
+    if properties.provider:
+        choices.provider_of(properties).version(node)
+        return
+    engine = choices.engine_of(properties)
+    engine.version(node)
+    engine.check_machine(node)
 
 
 @contextmanager

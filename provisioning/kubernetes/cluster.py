@@ -85,11 +85,7 @@ class Cluster:
         """
         library, path = client_library(), config or kubeconfig()
         content = _merged(path)
-        contexts, name = _by_name(content, "context"), context or content.get("current-context")
-        if name not in contexts:
-            message = f"no context {name!r} in {path}" if name else f"{path} has no current context"
-            use = f"use {option('context')} with one of: {', '.join(contexts)}"
-            raise RequestError(message, remedy=use if contexts else "kubectl config view")
+        name, chosen = _chosen(content, context, path)
         configuration = library.client.Configuration()
         try:
             library.config.load_kube_config(path, name, configuration)
@@ -98,20 +94,15 @@ class Cluster:
                 f"the credentials of the context {name} do not work: {_last_line(error)}",
                 remedy=f"kubectl --context {name} get pods fails in the same way; sign in to the cluster again",
             ) from error
-        plugin = _by_name(content, "user").get(contexts[name].get("user"), {}).get("exec")
-        if plugin and not (configuration.api_key or configuration.cert_file or configuration.username):
-            # The library logs that, and goes on without credentials.
-            raise _without_credentials(name, plugin)
+        if not (configuration.api_key or configuration.cert_file or configuration.username):
+            _refuse_plugin(name, _by_name(content, "user").get(str(chosen.get("user")), {}).get("exec"))
         # Callers that can wait retry by themselves; for all others no answer is an error.
         configuration.retries = False
         if not configuration.verify_ssl:
             # The kubeconfig turns it off; the library would warn again with every request.
             client_library("urllib3").disable_warnings()
         return cls(
-            path,
-            name,
-            namespace or contexts[name].get("namespace") or "default",
-            library.client.ApiClient(configuration),
+            path, name, namespace or chosen.get("namespace") or "default", library.client.ApiClient(configuration)
         )
 
     def path(self, plural: str, name: str = "", group: str = "v1", part: str = "") -> str:
@@ -286,14 +277,29 @@ def _merged(path: str) -> Object:
     return merged
 
 
-def _by_name(content: Object, kind: str) -> dict[str | None, Object]:
+def _by_name(content: Object, kind: str) -> dict[str, Object]:
     """Return the contexts, or the users, of a kubeconfig by name."""
     items = (getattr(item, "value", item) for item in content.get(f"{kind}s") or ())
     return {item["name"]: item.get(kind) or {} for item in items}
 
 
-def _without_credentials(context: str, plugin: Object) -> RequestError:
-    """Return the error for a plugin of a kubeconfig, such as a cloud's, that has given no credentials."""
+def _chosen(content: Object, context: str | None, path: str) -> tuple[str, Object]:
+    """Return the name of the context, by default of the current one, and the context. Raises RequestError."""
+    contexts, name = _by_name(content, "context"), str(context or content.get("current-context") or "")
+    if name not in contexts:
+        message = f"no context {name!r} in {path}" if name else f"{path} has no current context"
+        use = f"use {option('context')} with one of: {', '.join(contexts)}"
+        raise RequestError(message, remedy=use if contexts else "kubectl config view")
+    return name, contexts[name]
+
+
+def _refuse_plugin(context: str, plugin: Object | None) -> None:
+    """Raise RequestError for a plugin of a kubeconfig, such as a cloud's, which gave no credentials.
+
+    The library logs why, and goes on without.
+    """
+    if not plugin:
+        return
     command = str(plugin.get("command"))
     if "/" in command or shutil.which(command):
         why, remedy = "has given none: its error is above", f"kubectl --context {context} get pods shows why; {SIGN_IN}"
@@ -302,7 +308,7 @@ def _without_credentials(context: str, plugin: Object) -> RequestError:
             "is not installed",
             str(plugin.get("installHint") or f"install {command}, which the cloud provides"),
         )
-    return RequestError(f"the credentials of the context {context} come from {command}, which {why}", remedy=remedy)
+    raise RequestError(f"the credentials of the context {context} come from {command}, which {why}", remedy=remedy)
 
 
 def _lines(response: Any) -> Iterator[str]:  # noqa: ANN401 (as ``client_library``)

@@ -1,5 +1,6 @@
 """The node of a cluster that pods run on: which machine it is, how its kubelet treats them, how it gets the image."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,15 +34,7 @@ class ClusterNode:
         Raises RequestError if there is none.
         """
         nodes = {node["metadata"]["name"]: node for node in cluster.get("/api/v1/nodes")["items"]}
-        taking = [key for key, node in nodes.items() if cls(node, {}).takes_pods]
-        this_machine = [key for key in taking if cls(nodes[key], {}).is_this_machine]
-        name = name or own_node()
-        chosen = name or next(iter(this_machine or taking), "")
-        if name is None and not (this_machine or len(taking) == 1):
-            raise RequestError(
-                f"no node of {cluster.context} that takes any pod is this machine",
-                remedy=f"choose a {option('node')} of: {', '.join(sorted(taking or nodes))}",
-            )
+        chosen = name or own_node() or _default(cluster, [cls(node, {}) for node in nodes.values()])
         if chosen not in nodes:
             raise RequestError(
                 f"{option('node')} {chosen}: the cluster has no such node", remedy=nearest(chosen, list(nodes))
@@ -109,6 +102,17 @@ class ClusterNode:
             "cpu_quota": kubelet.get("cpuCFSQuota"),
             "cgroup_driver": kubelet.get("cgroupDriver"),
         }
+
+
+def _default(cluster: Cluster, nodes: Sequence[ClusterNode]) -> str:
+    taking = [node for node in nodes if node.takes_pods]
+    candidates = [node for node in taking if node.is_this_machine] or taking
+    if len(candidates) != 1:
+        raise RequestError(
+            f"no node of {cluster.context} that takes any pod is this machine",
+            remedy=f"choose a {option('node')} of: {', '.join(sorted(node.name for node in taking or nodes))}",
+        )
+    return candidates[0].name
 
 
 def others_on(cluster: Cluster, node: str, pod: str) -> list[str] | None:

@@ -52,6 +52,11 @@ class Access:
         mode = {"ControlMaster": "no", "ProxyCommand": "false"} if shared else {"ControlMaster": "yes"}
         return ssh_argv(self.way, remote, **mode, ControlPath=self.socket, ControlPersist="no")
 
+    @property
+    def by_hand(self) -> str:
+        """The command with which a user connects as the suite does."""
+        return shlex.join(["ssh", *self.way])
+
     def query(self) -> list[str]:
         """Return the command that asks ssh how it would connect, without connecting."""
         return ["ssh", "-G", *self.way]
@@ -121,7 +126,7 @@ class RemoteAgent:
             raise MeasurementError(
                 f"{name}: cleanup failed: {'; '.join(failures)[:500]}",
                 kind="cleanup",
-                remedy=f"see why, and remove it there: {shlex.join(['ssh', *self._access.way])}",
+                remedy=f"see why, and remove it there: {self._access.by_hand}",
             )
 
     def abandon(self) -> None:
@@ -152,7 +157,7 @@ class RemoteAgent:
             f"no connection to {planned.name} ({planned.host}): {last[:300]}",
             kind="connection",
             output_tail=output,
-            remedy=remedy.format(ssh=shlex.join(["ssh", *self._access.way])),
+            remedy=remedy.format(ssh=self._access.by_hand),
         )
 
 

@@ -158,7 +158,7 @@ def _greeted(
         raise RequestError(
             f"{planned.name} ({planned.host}) is entered as user {greeting['uid']}: control groups and containers "
             "under them need root there",
-            remedy=f"write root@ before the host, or User root in the ssh_config: ssh {planned.host} id -u",
+            remedy=f"write root@ before the host, or User root in the ssh_config: {access.by_hand} id -u",
         )
     facts = {"machine": planned.name, "accelerator": "none", "host_cpus": list(cpus)}
     memory_bytes = int(greeting["memory_bytes"])

@@ -40,7 +40,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ENGINES:
         monkeypatch.setattr(type(get_engine(name)), "version", lambda self, _: broken(self.name))
     monkeypatch.setattr(doctor, "gpu_checks", lambda: broken("nvml"))
-    monkeypatch.setattr(doctor.accelerator, "probe_kvm", lambda: SimpleNamespace(usable=True, evidence="", took_s=0))
+    monkeypatch.setattr(
+        "provisioning.machines.accelerator.probe_kvm", lambda: SimpleNamespace(usable=True, evidence="", took_s=0)
+    )
     return seen
 
 
