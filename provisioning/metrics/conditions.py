@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import TypeVar
@@ -49,14 +50,15 @@ class EnvelopeHost:
             steal_s=steal_s,
             own_s=own_s,
             throttled_s=tuple(seconds for group in self.groups for seconds in group.throttled_s()),
-            thermal=tuple(self._thermal(cpu) for cpu in self.cpus),
+            thermal=tuple(self._thermal(cpu) for cpu in self._counted),
             swapped_bytes=self._swapped_bytes(),
             mhz=self._mhz(),
         )
 
     def conditions(self, before: HostReading, after: HostReading, serving_cpu_s: float | None) -> Conditions:
         """Return what happened between two readings. The caller adds ``load_1min`` and ``sampler_cpu_s``."""
-        heats = [b - a for a, b in zip(before.thermal, after.thermal, strict=True) if a is not None and b is not None]
+        heats = [_minus(b, a) for a, b in zip(before.thermal, after.thermal, strict=True)]
+        hot = [heat for heat in heats if heat is not None]
         throttled = [b - a for a, b in zip(before.throttled_s, after.throttled_s, strict=False)]
         busy_s = _minus(after.busy_s, before.busy_s)
         ours_s = None if serving_cpu_s is None else serving_cpu_s + after.own_s - before.own_s
@@ -66,13 +68,29 @@ class EnvelopeHost:
             steal_s=_minus(after.steal_s, before.steal_s),
             other_cpu_s=_minus(busy_s, ours_s),
             throttled_s=max(throttled, default=None),
-            thermal_throttles=max(heats, default=None),
+            thermal_throttles=max(hot, default=None) if len(hot) == len(heats) else None,
             swapped_bytes=_minus(after.swapped_bytes, before.swapped_bytes),
             governor=self._governor(),
             frequency_mhz=None if mhz[0] is None or mhz[1] is None else (mhz[0], mhz[1]),
             siblings_shared=self._siblings_shared(),
             numa_nodes=self._numa_nodes(),
+            absent=self._absent,
         )
+
+    @cached_property
+    def _absent(self) -> str | None:
+        """Return why nothing is counted by CPU: a file of /proc or /sys that is not the kernel's own.
+
+        That of a system container (lxcfs) numbers the CPUs anew, unlike affinities, and counts the container alone.
+        """
+        files = ((PROC, "stat"), (PROC, "cpuinfo"), (SYS, "devices/system/cpu"), (SYS, "devices/system/cpu/online"))
+        paths = ((top, top / name) for top, name in files if (top / name).exists())
+        foreign = (path for top, path in paths if path.stat().st_dev != top.stat().st_dev)
+        return next((f"{path} is not the kernel's: its CPUs may be numbered otherwise" for path in foreign), None)
+
+    @cached_property
+    def _counted(self) -> Sequence[int]:
+        return () if self._absent else self.cpus
 
     def _cpu_s(self) -> tuple[float | None, float | None]:
         """Return the busy and the stolen seconds.
@@ -81,9 +99,9 @@ class EnvelopeHost:
         """
         ticks_per_s = os.sysconf("SC_CLK_TCK")
         lines = [line.split() for line in read(PROC / "stat").splitlines()]
-        names = {f"cpu{cpu}" for cpu in self.cpus}
+        names = {f"cpu{cpu}" for cpu in self._counted}
         rows = [[int(word) for word in words[1:]] for words in lines if words and words[0] in names]
-        if len(rows) != len(names) or any(len(row) < 8 for row in rows):
+        if not rows or len(rows) != len(names) or any(len(row) < 8 for row in rows):
             return None, None
         busy = sum(row[0] + row[1] + row[2] + row[5] + row[6] for row in rows)
         return busy / ticks_per_s, sum(row[7] for row in rows) / ticks_per_s
@@ -101,29 +119,29 @@ class EnvelopeHost:
 
     def _governor(self) -> str | None:
         """Return the governor of all the CPUs; several are joined by ``+``."""
-        names = {read(self._cpu(cpu) / "cpufreq/scaling_governor") for cpu in self.cpus} - {""}
-        return "+".join(sorted(names)) or None
+        names = {read(self._cpu(cpu) / "cpufreq/scaling_governor") for cpu in self._counted}
+        return None if "" in names else "+".join(sorted(names)) or None
 
     def _mhz(self) -> float | None:
-        khz = [read(self._cpu(cpu) / "cpufreq/scaling_cur_freq") for cpu in self.cpus]
-        known = all(text.isdigit() for text in khz)
+        khz = [read(self._cpu(cpu) / "cpufreq/scaling_cur_freq") for cpu in self._counted]
+        known = khz and all(text.isdigit() for text in khz)
         return fmean(int(text) / 1000 for text in khz) if known else self._mhz_of_cpuinfo()
 
     def _mhz_of_cpuinfo(self) -> float | None:
         lines = [line.partition(":") for line in read(PROC / "cpuinfo").splitlines()]
         numbers = [int(value) for key, _, value in lines if key.strip() == "processor"]
         mhz = [float(value) for key, _, value in lines if key.strip() == "cpu MHz"]
-        ours = [rate for number, rate in zip(numbers, mhz, strict=False) if number in self.cpus]
-        return fmean(ours) if ours else None
+        ours = [rate for number, rate in zip(numbers, mhz, strict=False) if number in self._counted]
+        return fmean(ours) if ours and len(ours) == len(self._counted) else None
 
     def _siblings_shared(self) -> bool | None:
-        texts = [read(self._cpu(cpu) / "topology/thread_siblings_list") for cpu in self.cpus]
-        if not all(texts):
+        texts = [read(self._cpu(cpu) / "topology/thread_siblings_list") for cpu in self._counted]
+        if not texts or not all(texts):
             return None
         return not {cpu for text in texts for cpu in parse_cpu_list(text)} <= set(self.cpus)
 
     def _numa_nodes(self) -> list[int] | None:
-        nodes = {path.name.removeprefix("node") for cpu in self.cpus for path in self._cpu(cpu).glob("node[0-9]*")}
+        nodes = {path.name.removeprefix("node") for cpu in self._counted for path in self._cpu(cpu).glob("node[0-9]*")}
         nodes |= {read(SYS / f"bus/pci/devices/{address}/numa_node") for address in self.gpus} - {"", "-1"}
         return sorted(int(node) for node in nodes) or None
 
@@ -143,9 +161,11 @@ Energy = tuple[int, int]
 def read_energy() -> dict[str, Energy]:
     """Return the counters of this host's packages and memory, by name (``package-0``, ``dram-0``); empty without any.
 
-    It is RAPL, by the kernel's powercap (Intel and AMD). Only root may read it.
+    It is RAPL, by the kernel's powercap (Intel and AMD). Only root may read it. The names are of separate meters: the
+    zones of several dies can show one counter of their package, and the first of them then stands for all.
     """
-    counters = {}
+    meters: dict[str, Energy] = {}
+    zones: dict[str, Path] = {}
     for zone in sorted(POWERCAP.glob("intel-rapl:*")):
         name = read(zone / "name")
         if name == "dram":
@@ -154,8 +174,17 @@ def read_energy() -> dict[str, Energy]:
             name += package.removeprefix("package")
         uj, range_uj = read(zone / "energy_uj"), read(zone / "max_energy_range_uj")
         if name.startswith(("package", "dram")) and uj.isdigit() and range_uj.isdigit():
-            counters[name] = int(uj), int(range_uj)
-    return counters
+            counter = int(uj), int(range_uj)
+            dies = [die for die in meters if die.partition("-die-")[0] == name.partition("-die-")[0]]
+            if not any(_between(counter, meters[die], read(zones[die] / "energy_uj")) for die in dies):
+                meters[name], zones[name] = counter, zone
+    return meters
+
+
+def _between(counter: Energy, earlier: Energy, later_uj: str) -> bool:
+    """Return whether a counter lies between two readings of another, before and after it, as only the same one does."""
+    (uj, range_uj), begin_uj = counter, earlier[0]
+    return later_uj.isdigit() and (uj - begin_uj) % range_uj <= (int(later_uj) - begin_uj) % range_uj
 
 
 def joules(before: Mapping[str, Energy], after: Mapping[str, Energy]) -> dict[str, float]:

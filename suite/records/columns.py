@@ -391,6 +391,7 @@ FURTHER = (
 """Fields that are read, and are no columns of a table."""
 
 EXEMPT = {
+    "conditions.absent": "explains why others are null",
     "conditions.frequency_mhz": "two moments beside the job",
     "conditions.load_1min": "conditions.other_cpu_s is counted over the whole job",
     "conditions.sampler_cpu_s": "the cost of measuring, which is the same on every target",

@@ -184,6 +184,7 @@ _ELSEWHERE = (
     *(replace(field, path=f"aggressors.aggression.{field.path}") for field in _AGGRESSION),
     Field("conditions.frequency_mhz", "ignored", "two moments; throttling covers the whole job"),
     Field("conditions.load_1min", "ignored", "other_cpu_s covers the whole job"),
+    Field("conditions.absent", "ignored", "explains a null"),
     Field("conditions.sampler_cpu_s", "ignored", "work of the suite, on every target"),
     *_many("measured", "a warning shows it", *(f"resources.gpus.{name}" for name in _GPU_DISTURBED)),
     Field("resources.*", "ignored", "explanation only"),

@@ -40,6 +40,8 @@ class Conditions(Part):
     """The load average right before the launch."""
     sampler_cpu_s: Seconds | None = None
     """The CPU time that reading these counters, and those of the resources, has cost."""
+    absent: str | None = None
+    """The reason why nothing that is counted by CPU could be read."""
 
 
 class Usage(Part):

@@ -125,6 +125,37 @@ def test_a_host_that_hides_everything_gives_nulls_and_no_zeros(tmp_path: Path, m
     assert {name for name, value in seen.model_dump().items() if value is not None} == {"interval_s"}
 
 
+def test_counters_that_are_not_the_kernels_are_absent_with_the_reason(
+    host: EnvelopeHost, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """As lxcfs shows them in a system container: CPUs 0 and 2 of the kernel are 0 and 1 there."""
+    (tmp_path / "proc/stat").unlink()
+    (tmp_path / "proc/stat").symlink_to("/proc/stat")  # on another file system, as what is mounted over one file
+    seen = host.conditions(host.read(1.0, 0.0), host.read(2.0, 0.0), 0.0)
+    absent = ("steal_s", "other_cpu_s", "frequency_mhz", "thermal_throttles", "governor", "siblings_shared")
+    assert [getattr(seen, name) for name in absent] == [None] * len(absent)
+    assert seen.swapped_bytes == 0
+    assert (seen.absent or "").startswith(f"{tmp_path}/proc/stat is not the kernel's")
+
+
+@pytest.mark.parametrize(
+    ("file", "fact"),
+    [
+        ("thermal_throttle", "thermal_throttles"),
+        ("cpufreq/scaling_governor", "governor"),
+        ("cpufreq", "frequency_mhz"),
+        ("topology", "siblings_shared"),
+    ],
+)
+def test_what_only_some_of_the_cores_have_is_not_taken_for_all(host: EnvelopeHost, file: str, fact: str) -> None:
+    assert getattr(host.conditions(host.read(1.0, 0.0), host.read(2.0, 0.0), 0.0), fact) is not None
+    path = conditions.SYS / "devices/system/cpu/cpu2" / file
+    path.rename(path.with_name("gone"))
+    make(conditions.PROC, {"cpuinfo": "processor\t: 0\ncpu MHz\t\t: 1000.5\n"})
+    fresh = EnvelopeHost(host.cpus)
+    assert getattr(fresh.conditions(fresh.read(1.0, 0.0), fresh.read(2.0, 0.0), 0.0), fact) is None
+
+
 def test_the_most_that_a_quota_held_back_is_told(host: EnvelopeHost, tmp_path: Path) -> None:
     make(tmp_path, {"cpu/a/cpu.stat": "throttled_time 1000000000\n", "cpu/b/cpu.stat": "throttled_time 0\n"})
     groups = [ControlGroup(ControlGroup.named(name).paths, tmp_path) for name in ("a", "b")]

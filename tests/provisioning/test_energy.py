@@ -1,5 +1,6 @@
 """Energy by RAPL, on trees as the kernel has them, and GPUs by a stand-in for NVML."""
 
+import itertools
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -9,9 +10,11 @@ from typing import Any
 import psutil
 import pytest
 
+from provisioning.cgroup.counters import read
 from provisioning.metrics import conditions, gpu_usage
 from provisioning.metrics.conditions import joules, read_energy
 from provisioning.metrics.gpu_usage import GpuSampler
+from suite.records.columns import JOULES
 from suite.records.usage import GpuSamples, GpuSpan
 from tests.stand_ins.nvml_state import Nvml
 
@@ -38,6 +41,40 @@ def test_energy_is_told_by_package_and_by_the_memory_of_each(tmp_path: Path) -> 
     zone(tmp_path, "intel-rapl:1:1", "dram", 3_000_000)
     spent = joules(before, read_energy())
     assert spent == {"package-0": 5.5, "package-1": 0.0, "dram-0": 0.0, "dram-1": 2.0}, "cores are in their package"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "spent"),
+    [
+        ((10_359_908_363, 10_359_908_363), (12_019_908_363, 12_019_908_363), {"package-0-die-0": 1660.0}),
+        ((65_532_000_000, 65_532_000_000), (1_000_000, 1_000_000), {"package-0-die-0": 1.610987}),
+        ((1_000_000, 900_000), (3_000_000, 1_900_000), {"package-0-die-0": 2.0, "package-0-die-1": 1.0}),
+    ],
+    ids=["one counter", "one that began again", "two counters"],
+)
+def test_dies_that_show_one_counter_are_counted_once(
+    before: tuple[int, int], after: tuple[int, int], spent: dict[str, float], tmp_path: Path
+) -> None:
+    """As AMD's packages of several dies have it: each zone shows the counter of the whole package."""
+    readings = []
+    for counters in (before, after):
+        for die, uj in enumerate(counters):
+            zone(tmp_path, f"intel-rapl:{die}", f"package-0-die-{die}", uj, range_uj=65_532_610_987)
+        readings.append(read_energy())
+    assert joules(*readings) == pytest.approx(spent)
+    assert JOULES.derive is not None and JOULES.derive(joules(*readings)) == pytest.approx(sum(spent.values()))
+
+
+def test_one_counter_that_moves_between_its_readings_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in enumerate(("package-0-die-0", "package-0-die-1", "package-1-die-0")):
+        zone(tmp_path, f"intel-rapl:{number}", name, 0, range_uj=1000)
+    moving = itertools.count(990)
+    monkeypatch.setattr(
+        conditions, "read", lambda file: str(next(moving) % 1000) if file.name == "energy_uj" else read(file)
+    )
+    assert list(read_energy()) == ["package-0-die-0", "package-1-die-0"], "other packages are other meters"
 
 
 def test_a_counter_that_began_again_is_carried_over(tmp_path: Path) -> None:
