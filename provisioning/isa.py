@@ -23,9 +23,9 @@ _NEEDS = {"avx2": {"avx2", "fma"}, "avx512": {"avx512f", "avx512bw", "avx512dq",
 
 
 def capability(cpuinfo: str) -> CpuCapability:
-    """Return the highest level of a machine, from its /proc/cpuinfo; ``default`` if it has none of them."""
-    match = re.search(r"^flags\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
-    flags = set(match[1].split()) if match else set()
+    """Return the highest level that all CPUs of a /proc/cpuinfo have; ``default`` if they have none of them."""
+    every = [set(line.split()) for line in re.findall(r"^flags\s*:\s*(.*)$", cpuinfo, re.MULTILINE)]
+    flags = set.intersection(*every) if every else set[str]()
     return next((level for level in reversed(CPU_CAPABILITIES) if flags >= _NEEDS.get(level, set())), "default")
 
 

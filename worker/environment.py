@@ -37,8 +37,11 @@ def number(path: str, name: str) -> int | None:
 def collect() -> dict[str, object]:
     """Return fields of ``records.Environment``."""
     status = _colon_pairs(read("proc/self/status"))
-    cpu = _colon_pairs((read("proc/cpuinfo") or "").split("\n\n")[0])
-    flags = cpu.get("flags", cpu.get("Features", "")).split()
+    cpus = [_colon_pairs(text) for text in (read("proc/cpuinfo") or "").split("\n\n")]
+    models = dict.fromkeys(cpu["model name"] for cpu in cpus if "model name" in cpu)
+    # Unlike cores have what all of them have.
+    listed = [{*words.split()} for cpu in cpus if (words := cpu.get("flags", cpu.get("Features")))]
+    flags = sorted(set.intersection(*listed)) if listed else []
     memory_bytes, kernel_memory_bytes = memory()
     # Its name alone: what stands behind it may be a password.
     first_process = (read("proc/1/cmdline") or "").partition("\0")[0].strip()
@@ -56,8 +59,8 @@ def collect() -> dict[str, object]:
         "seccomp": _SECCOMP.get(status.get("Seccomp", "")),
         "no_new_privileges": status["NoNewPrivs"] == "1" if "NoNewPrivs" in status else None,
         "effective_capabilities": status.get("CapEff"),
-        "cpu_model": cpu.get("model name"),
-        "cpu_flags": sorted(flags) or None,
+        "cpu_model": " + ".join(models) or None,
+        "cpu_flags": flags or None,
         "hypervisor": _hypervisor(flags),
         "mitigations": {path.name: text for path in vulnerabilities if (text := read(path)) is not None} or None,
         "transparent_hugepages": hugepages[1] if hugepages else None,
@@ -111,13 +114,13 @@ def memory() -> tuple[int | None, int | None]:
 
 
 def _physical_bytes() -> int | None:
-    """Return how much memory the firmware gave to the kernel; None where /proc/iomem hides it (no root)."""
-    total = 0
-    for line in (read("proc/iomem") or "").splitlines():
-        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) : System RAM", line):
-            first, last = int(found[1], 16), int(found[2], 16)
-            total += last - first + 1 if last else 0
-    return total or None
+    """Return how much memory the firmware gave to the kernel; None where /proc/iomem hides it (no root), or a part.
+
+    Memory that was added later (dax, CXL, virtio-mem) is nested in its device: ``System RAM (kmem)``.
+    """
+    lines = re.findall(r"^ *([0-9a-f]+)-([0-9a-f]+) : System RAM\b", read("proc/iomem") or "", re.MULTILINE)
+    total = sum(int(last, 16) - int(first, 16) + 1 for first, last in lines if int(last, 16))
+    return total if total >= (number("proc/meminfo", "MemTotal") or 0) * 1024 else None
 
 
 def cgroup_version() -> int | None:

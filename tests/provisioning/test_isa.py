@@ -30,6 +30,7 @@ def image() -> Image:
         (AVX2.replace(" fma", ""), "default"),
         (AVX512, "avx512"),
         (AVX512.replace(" avx512vl", ""), "avx2"),
+        (f"{AVX512}\n\n{AVX2}", "avx2"),
     ],
 )
 def test_a_level_is_told_by_all_the_flags_that_it_needs(cpuinfo: str, level: str) -> None:

@@ -102,6 +102,43 @@ def test_a_limit_far_above_the_machine_is_not_what_was_given(seen: Collect) -> N
     assert (found["memory_bytes"], found["kernel_memory_bytes"]) == (2 * GIB, None)
 
 
+KMEM = """00001000-0009fbff : System RAM
+00100000-bffd9fff : System RAM
+100000000-13fffffff : System RAM
+140000000-33fffffff : Persistent Memory
+  140000000-1481fffff : namespace0.0
+  150000000-33fffffff : dax0.0
+    150000000-33fffffff : System RAM (kmem)
+"""
+KMEM_BYTES = (0x9FBFF - 0xFFF) + (0xBFFD9FFF - 0xFFFFF) + GIB + (0x33FFFFFFF - 0x14FFFFFFF)
+
+
+KMEM_TOTAL = 12_100_000 * 1024
+
+
+@pytest.mark.parametrize(
+    ("iomem", "memory_bytes", "kernel_bytes"),
+    [
+        (KMEM, KMEM_BYTES, KMEM_BYTES - KMEM_TOTAL),
+        (KMEM.replace("dax0.0", "virtio0").replace("kmem", "virtio_mem"), KMEM_BYTES, KMEM_BYTES - KMEM_TOTAL),
+        (IOMEM, KMEM_TOTAL, None),
+    ],
+    ids=["dax", "virtio-mem", "a list that lacks a part"],
+)
+def test_memory_that_was_added_later_is_counted(
+    iomem: str, memory_bytes: int, kernel_bytes: int | None, seen: Collect
+) -> None:
+    found = seen(
+        {
+            "proc/iomem": iomem,
+            "proc/meminfo": f"MemTotal:       {KMEM_TOTAL // 1024} kB\n",
+            "proc/self/cgroup": "0::/\n",
+            "proc/self/mountinfo": V2.format(root="/"),
+        }
+    )
+    assert (found["memory_bytes"], found["kernel_memory_bytes"]) == (memory_bytes, kernel_bytes)
+
+
 def test_a_version_1_limit_is_read_with_those_above_it(seen: Collect) -> None:
     found = seen(
         {
@@ -176,10 +213,16 @@ def test_process_1_is_told_by_its_command_line(seen: Collect) -> None:
 
 
 def test_a_hypervisor_is_named_by_the_firmware_it_gives(seen: Collect) -> None:
-    cpuinfo = "processor : 0\nmodel name : A CPU\nflags : sse hypervisor avx2\n\nprocessor : 1\nmodel name : B\n"
+    cpuinfo = "processor : 0\nmodel name : A CPU\nflags : sse hypervisor avx2\n"
     found = seen({"proc/cpuinfo": cpuinfo, "sys/class/dmi/id/sys_vendor": "QEMU\n"})
     assert (found["hypervisor"], found["cpu_model"]) == ("QEMU", "A CPU")
     assert found["cpu_flags"] == ["avx2", "hypervisor", "sse"]
+
+
+def test_unlike_cores_have_what_all_of_them_have(seen: Collect) -> None:
+    cores = "processor : 0\nmodel name : P\nflags : avx2 avx512f\n\nprocessor : 1\nmodel name : E\nflags : avx2\n\n"
+    found = seen({"proc/cpuinfo": f"{cores}{cores}Hardware : a board\n"})
+    assert (found["cpu_model"], found["cpu_flags"]) == ("P + E", ["avx2"])
 
 
 def test_without_the_cpu_flag_the_firmwares_maker_is_no_hypervisor(seen: Collect) -> None:

@@ -3,6 +3,7 @@
 torch is imported in the functions: the host reads the declarations, and has none.
 """
 
+import os
 import time
 from pathlib import Path
 
@@ -100,11 +101,11 @@ def copies(array_bytes: int, repeats: int) -> dict[str, Reading]:
 
 
 def last_level_cache() -> str | None:
-    """Return the cache's size in the kernel's words, such as ``36608K``: an array must be larger.
+    """Return the size of the cache of the job's first CPU, as the kernel writes it: ``36608K``. Arrays must be larger.
 
     None where the place hides it.
     """
-    caches = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"))
+    caches = sorted(Path(f"/sys/devices/system/cpu/cpu{min(os.sched_getaffinity(0))}/cache").glob("index*"))
     return max(((read(index / "level") or "", read(index / "size")) for index in caches), default=("", None))[1]
 
 
