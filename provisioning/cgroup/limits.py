@@ -58,8 +58,9 @@ def create(
     governing = version(node)
     controllers = [CONTROLLERS[governing], *([DISK_CONTROLLERS[governing]] if limited_disks else [])]
     group = f"{','.join(controllers)}:/{name}"
-    cpus = format_cpu_list(envelope.cpus) if pinned else _online(node, "cpu")
-    settings = [("cpuset.cpus", cpus), ("cpuset.mems", _online(node, "node"))]
+    cpus = format_cpu_list(envelope.cpus) if pinned else _listed(node, "cpu/online")
+    # Not all nodes that are online: those without memory are refused on version 1.
+    settings = [("cpuset.cpus", cpus), ("cpuset.mems", _listed(node, "node/has_memory"))]
     settings += [("pids.max", str(most_processes(len(envelope.cpus))))]
     second = governing == 2
     if not pinned or properties.cpu_share < 1:
@@ -99,9 +100,9 @@ def disks_can_be_limited() -> bool:
     return (ROOT / DISK_CONTROLLERS[1]).is_dir()
 
 
-def _online(node: Node, kind: str) -> str:
-    """Return the CPUs or the memory nodes that the node has, as the kernel writes them."""
-    return node.run(["cat", f"/sys/devices/system/{kind}/online"], check=False).stdout.strip() or "0"
+def _listed(node: Node, kind: str) -> str:
+    """Return the CPUs or the memory nodes of this kind that the node has, as the kernel writes them."""
+    return node.run(["cat", f"/sys/devices/system/{kind}"], check=False).stdout.strip() or "0"
 
 
 def disks_under(paths: Iterable[str | None]) -> tuple[BlockDevice, ...]:

@@ -20,6 +20,8 @@ MEMORY = {"memory_read_bytes": "cas_count_read", "memory_written_bytes": "cas_co
 """The counters of the memory controllers of Intel's servers; perf gives them in MiB."""
 WITHIN_S = 30.0
 MIB = 1 << 20
+_MOST_SHOWN = 400
+"""The characters of perf's message: wrappers of distributions name the package that is missing at its end."""
 
 
 def perf_argv(events: Sequence[str], command: Sequence[str]) -> list[str]:
@@ -36,18 +38,18 @@ def events_of() -> list[str]:
 def counts(text: str, event: str, cpus: Collection[int] | None = None) -> float | None:
     """Return the sum of an event over the CPUs, or over all, from the lines of ``perf stat -x, -A``.
 
-    None where one of them was not counted, or there is none: ``<not supported>``, ``<not counted>``.
+    None where one of them was not counted, or there is none: ``<not supported>``, ``<not counted>``. An event that only
+    one kind of unlike cores has leaves the CPUs of the other out.
     """
-    values = []
+    values: dict[int, list[str]] = {}
     for line in text.splitlines():
         cpu, value, _, name, *_ = [*line.split(","), "", "", ""]
         # On CPUs of unlike cores an event has the name of the cores, too: cpu_core/LLC-loads/.
-        if not cpu.startswith("CPU") or event not in name.split("/"):
-            continue
-        if cpus is None or int(cpu.removeprefix("CPU")) in cpus:
-            values.append(value)
-    numbers = [float(value) for value in values if value.replace(".", "", 1).isdigit()]
-    return sum(numbers) if numbers and len(numbers) == len(values) else None
+        if cpu.startswith("CPU") and event in name.split("/"):
+            values.setdefault(int(cpu.removeprefix("CPU")), []).append(value)
+    wanted = [value for cpu in (values if cpus is None else cpus) for value in values.get(cpu, [""])]
+    numbers = [float(value) for value in wanted if value.replace(".", "", 1).isdigit()]
+    return sum(numbers) if numbers and len(numbers) == len(wanted) else None
 
 
 @cache
@@ -68,7 +70,7 @@ def absent() -> str | None:
     except subprocess.TimeoutExpired:
         return f"perf did not end within {WITHIN_S:g} s"
     if tried.returncode:
-        return f"perf may not count: {' '.join(tried.stderr.split())[:120]}"
+        return f"perf may not count: {' '.join(tried.stderr.split())[:_MOST_SHOWN]}"
     return None if counts(tried.stderr, MISSES) is not None else "perf: <not supported>, there is no such counter"
 
 

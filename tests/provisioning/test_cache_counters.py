@@ -74,6 +74,12 @@ def test_events_of_unlike_cores_and_notes_between_the_lines_are_understood() -> 
     assert counts(text, "LLC-load-misses") is None
 
 
+def test_an_event_of_one_kind_of_cores_is_not_taken_for_that_of_all() -> None:
+    text = "CPU0,7,,cpu_core/LLC-loads/,1,100.00,,\nCPU1,5,,cpu_core/LLC-loads/,1,100.00,,\n"
+    assert counts(text, "LLC-loads", [0, 1]) == 12
+    assert counts(text, "LLC-loads", [1, 8]) is None, "CPU 8 is one of the other kind, which has no such event"
+
+
 def test_memory_is_asked_for_where_the_kernel_has_its_controllers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,9 +93,23 @@ def test_memory_is_asked_for_where_the_kernel_has_its_controllers(
     assert events_of()[2:] == ["uncore_imc/cas_count_read/", "uncore_imc/cas_count_write/"]
 
 
+# What Ubuntu's and Debian's wrappers answer where the package of the running kernel is missing.
+WRAPPER = """WARNING: perf not found for kernel 5.15.0-1019
+
+  You may need to install the following packages for this specific kernel:
+    linux-tools-5.15.0-1019-aws
+    linux-cloud-tools-5.15.0-1019-aws
+
+  You may also want to install one of the following packages to keep up to date:
+    linux-tools-aws
+    linux-cloud-tools-aws
+"""
+
+
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
+        (f"cat >&2 <<'END'\n{WRAPPER}END\nexit 2", " ".join(WRAPPER.split())),
         (None, "perf is not installed"),
         ("echo 'Error:\nAccess to performance monitoring is limited.' >&2; exit 255", "Access to performance"),
         (f"cat >&2 <<'END'\n{NOT_SUPPORTED}END", "<not supported>"),

@@ -19,7 +19,9 @@ LIMIT = 32 << 20
 
 def settings(fake_node: Callable[..., Any], kind: str, **options: Any) -> tuple[str, Mapping[str, str]]:
     """The controllers, and what each file is set to."""
-    node = fake_node({("stat",): Completed(0, f"{kind}\n", ""), ("cat",): Completed(0, "0-3\n", "")})
+    system = {"cpu/online": "0-3", "node/online": "0-1", "node/has_memory": "0"}  # node 1 has CPUs alone
+    files = {("cat", f"/sys/devices/system/{name}"): Completed(0, f"{text}\n", "") for name, text in system.items()}
+    node = fake_node({("stat",): Completed(0, f"{kind}\n", ""), **files})
     words = cgroups.create(node, "job", ENVELOPE, **options)
     controllers = words[-1].partition(":")[0]
     assert ["cgcreate", "-g", words[-1]] in node.ran
@@ -39,7 +41,7 @@ def test_memory_is_limited_unless_that_is_switched_off(
 ) -> None:
     _, usual = settings(fake_node, kind)
     _, lifted = settings(fake_node, kind, properties=Properties(memory_limited=False))
-    always = {"cpuset.cpus": "0-1", "cpuset.mems": "0-3", "pids.max": "1152"}
+    always = {"cpuset.cpus": "0-1", "cpuset.mems": "0", "pids.max": "1152"}
     assert usual == {**always, **memory}
     assert lifted == always
 
