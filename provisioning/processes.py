@@ -19,7 +19,9 @@ from typing import IO
 import psutil
 
 from provisioning.bounded_output import BoundedProcess, PipeTail
-from suite.errors import CommandError, RequestError
+from suite.errors import BenchError, CommandError, RequestError, option
+from suite.registries import ENGINES
+from suite.untrusted.terminal import clean
 
 TOKEN = "VIRTBENCH_TOKEN"  # noqa: S105 (a marker, no secret)
 GONE_WITHIN_S = 20.0
@@ -109,6 +111,21 @@ PACKAGES = {program: package for package, programs in _OF_PACKAGES.items() for p
 
 def packages_of(*programs: str) -> dict[str, str]:
     return {program: PACKAGES[program] for program in programs}
+
+
+def check_answer(program: str, answer: str, place: str) -> None:
+    """Raise BenchError for another program under this name: how it answers ``--version`` begins with its own name.
+
+    podman-docker, alternatives of distributions and people put others there. An empty answer is judged by the caller.
+    """
+    own_name, _, _ = answer.lstrip().partition(" ")
+    if own_name and own_name.lower() != program.rpartition("/")[2]:
+        shown = clean(answer.strip().splitlines()[0][:80])
+        others = f", or use {option('engine')} {own_name}" if own_name in ENGINES.own else ""
+        raise BenchError(
+            f"{program} on {place} is another program, which answers: {shown}",
+            remedy=f"put {program} itself first on PATH{others}",
+        )
 
 
 def installing(program: str) -> str:

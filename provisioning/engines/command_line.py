@@ -5,10 +5,14 @@ from copy import copy
 from typing import Self
 
 from provisioning.engines.base import BOUND, SLEEPER, TMPFS, ContainerEngine, ContainerSpec, end_starting
+from provisioning.nodes import is_guest
+from provisioning.processes import check_answer
 from suite.errors import BenchError, CommandError, RequestError
 from suite.interfaces import Node
 
 STARTED_WITHIN_S = 300.0
+RUNTIMES = ("crun", "runc", "runsc")
+"""OCI runtimes that answer by their names; configurations give others any name."""
 COPIED_WITHIN_S = 6 * 3600.0
 READ_ONLY = ",readonly,bind-nonrecursive"
 """Without what is mounted below: docker before 25 and podman leave that writable."""
@@ -54,15 +58,20 @@ class CommandLineEngine(ContainerEngine):
             remedy = self.denied if "permission denied" in answer.stderr.lower() else self.remedy
             raise BenchError(f"{self.name} does not work on {node.name}: {last[:200]}", remedy=remedy)
         version = answer.stdout.strip()
+        if not is_guest(node):  # whose programs are the image's
+            check_answer(self.program[0], node.run([self.program[0], "--version"], check=False).stdout, node.name)
         if not self.runtime:
             return version
         try:
-            return f"{version}, {self.runtime_version(node).splitlines()[0]}"
+            runtime = self.runtime_version(node).splitlines()[0]
         except (BenchError, KeyError) as error:
             raise RequestError(
                 f"the {self.name} of {node.name} has no OCI runtime {self.runtime} that works",
                 remedy="install it, and name it in daemon.json for docker, or in containers.conf for podman",
             ) from error
+        if self.runtime in RUNTIMES:
+            check_answer(self.runtime, runtime, node.name)
+        return f"{version}, {runtime}"
 
     def runtime_version(self, node: Node) -> str:
         """Return what ``runtime`` reports of itself. Raises BenchError or KeyError if it is missing."""

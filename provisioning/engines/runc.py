@@ -9,6 +9,7 @@ from provisioning.engines.command_line import COPIED_WITHIN_S
 from provisioning.gpus import DeviceNode
 from provisioning.nodes import write_file
 from provisioning.paths import state
+from provisioning.processes import check_answer
 from suite.errors import BenchError, MeasurementError, option
 from suite.interfaces import Node
 
@@ -49,6 +50,7 @@ class Runc(ContainerEngine):
         answer = node.run([self.program, "--version"], check=False)
         if answer.returncode:
             raise BenchError(f"{self.program} does not work on {node.name}", remedy=f"install {self.program}")
+        check_answer(self.program, answer.stdout, node.name)
         if node.local and node.run(["id", "-u"]).stdout.strip() != "0":
             raise BenchError(
                 f"{self.program} needs root",

@@ -4,12 +4,14 @@ import os
 import secrets
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning import ledger
 from provisioning.nodes import LocalNode
-from suite.errors import CommandError, RequestError
+from provisioning.processes import check_answer
+from suite.errors import BenchError, CommandError, RequestError
 
 MADE = ("var/log", "var/lib/containers", "var/lib/docker", "etc/docker", "mnt/data")
 """The directories that a target mounts something over, besides those that every Linux has."""
@@ -32,7 +34,12 @@ class Builder:
     """Whether ``build`` can mount directories of this host for the steps."""
 
     def works(self, node: LocalNode) -> bool:
-        return bool(shutil.which(self.program)) and not node.run([self.program, self.probe], check=False).returncode
+        if not shutil.which(self.program) or node.run([self.program, self.probe], check=False).returncode:
+            return False
+        with suppress(BenchError):  # another program, whose images have other names
+            check_answer(self.program, node.run([self.program, "--version"]).stdout, node.name)
+            return True
+        return False
 
     def build(
         self,

@@ -65,6 +65,7 @@ class Libvirt(qemu.Qemu):
             if re.search("permission denied|authentication (unavailable|failed)", words.lower()):
                 remedy = "add the user to the group libvirt and sign in again, or use root"
             raise BenchError(f"libvirt does not answer on {node.name} at {uri()}: {words}", remedy=remedy)
+        processes.check_answer("virsh", node.run(["virsh", "--version=long"], check=False).stdout, node.name)
         return f"{numbers[-1]}, libvirt {numbers[1]}"
 
     def choose_accelerator(self, requested: str) -> tuple[Accelerator, str]:

@@ -11,6 +11,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from provisioning.processes import check_answer, run_apart
+from suite.errors import BenchError, CommandError
 from suite.records.usage import CacheUse
 
 PERF = "perf"
@@ -56,19 +58,14 @@ def counts(text: str, event: str, cpus: Collection[int] | None = None) -> float 
 def absent() -> str | None:
     """Return why this host counts no cache misses; None if it does. It is tried once."""
     try:
-        tried = subprocess.run(
-            perf_argv(events_of(), ["true"]),
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=WITHIN_S,
-            env=_environment(),
-            start_new_session=True,
-        )
+        check_answer(PERF, run_apart([PERF, "--version"], WITHIN_S).stdout, "this machine")
+        tried = run_apart(perf_argv(events_of(), ["true"]), WITHIN_S)
     except FileNotFoundError:
         return "perf is not installed (package linux-perf)"
-    except subprocess.TimeoutExpired:
+    except CommandError:
         return f"perf did not end within {WITHIN_S:g} s"
+    except BenchError as error:
+        return error.message
     if tried.returncode:
         return f"perf may not count: {' '.join(tried.stderr.split())[:_MOST_SHOWN]}"
     return None if counts(tried.stderr, MISSES) is not None else "perf: <not supported>, there is no such counter"

@@ -125,9 +125,7 @@ def test_a_host_that_hides_everything_gives_nulls_and_no_zeros(tmp_path: Path, m
     assert {name for name, value in seen.model_dump().items() if value is not None} == {"interval_s"}
 
 
-def test_counters_that_are_not_the_kernels_are_absent_with_the_reason(
-    host: EnvelopeHost, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_counters_that_are_not_the_kernels_are_absent_with_the_reason(host: EnvelopeHost, tmp_path: Path) -> None:
     """As lxcfs shows them in a system container: CPUs 0 and 2 of the kernel are 0 and 1 there."""
     (tmp_path / "proc/stat").unlink()
     (tmp_path / "proc/stat").symlink_to("/proc/stat")  # on another file system, as what is mounted over one file

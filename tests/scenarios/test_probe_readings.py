@@ -1,6 +1,7 @@
 """fio's, iperf3's and perf's words become metrics, and every way in which they fail becomes one clear reason."""
 
 import json
+import re
 import shutil
 import statistics
 import subprocess
@@ -16,6 +17,7 @@ from worker.probes.disk import readings
 from worker.probes.network import parse_session
 from worker.probes.probe import ProbeError, median, quantile
 from worker.probes.syscalls import parse_perf
+from worker.probes.tools import version_of
 
 JOBS = """
 [global]
@@ -166,6 +168,27 @@ def test_perf_is_read_to_its_last_digit() -> None:
         "# Executed 1000 getppid() calls\n     Total time: 0.000 [sec]\n\n       0.132150 usecs/op\n  7567158 ops/sec\n"
     )
     assert parse_perf(said) == 0.13215
+
+
+def test_what_a_wrapper_answers_in_place_of_perf_is_whole() -> None:
+    wrapper = "WARNING: perf not found for kernel 5.15.0-1019\n\n  You may need to install:\n    linux-tools-aws\n"
+    with pytest.raises(ProbeError, match=r"WARNING: perf not found for kernel 5\.15\.0-1019 .* linux-tools-aws$"):
+        parse_perf("", wrapper)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [("nerdctl version 3.41", "fio 3.0 or newer is needed; here it says 'nerdctl version 3.41'"), ("fio-3.33", None)],
+)
+def test_a_tool_is_the_one_of_its_name(answer: str, message: str | None, tmp_path: Path) -> None:
+    program = tmp_path / "fio"
+    program.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    program.chmod(0o755)
+    if message is None:
+        assert version_of(str(program), (3, 0)) == "3.33"
+        return
+    with pytest.raises(ProbeError, match=re.escape(message)):
+        version_of(str(program), (3, 0))
 
 
 @pytest.mark.parametrize("said", ["", "Unknown collection: 'syscall'", "0.000000 usecs/op"])

@@ -81,8 +81,8 @@ def perf_bench(collection: str, name: str, loops: int) -> float:
 def parse_perf(written: str, said: str = "") -> float:
     found = re.search(r"([\d.]+) usecs/op", written)
     if not found or not float(found[1]) > 0:
-        words = (said or written).strip().splitlines()[-1:] or ["it says nothing"]
-        raise ProbeError(f"perf bench gives no time: {words[0][:200]}", remedy=tools.MISSING)
+        words = " ".join((said or written).split())[:400] or "it says nothing"
+        raise ProbeError(f"perf bench gives no time: {words}", remedy=tools.MISSING)
     return float(found[1])
 
 

@@ -23,8 +23,10 @@ def version_of(program: str, least: tuple[int, int]) -> str:
     """Return the version that the program prints. Raises ProbeError when it is too old, or prints none."""
     said = run([program, "--version"]).stdout
     found = re.search(r"(\d+)\.(\d+)\S*", said)
-    if not found or (int(found[1]), int(found[2])) < least:
-        name, words = program.rpartition("/")[2], said.strip().splitlines()[:1] or ["nothing"]
+    name = program.rpartition("/")[2]
+    other = not said.startswith(name.rstrip("0123456789"))  # a distribution's wrapper, or another program
+    if other or not found or (int(found[1]), int(found[2])) < least:
+        words = said.strip().splitlines()[:1] or ["nothing"]
         wanted = ".".join(map(str, least))
         raise ProbeError(f"{name} {wanted} or newer is needed; here it says {words[0][:80]!r}", remedy=MISSING)
     return found[0]
