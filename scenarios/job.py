@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from scenarios.events import EventLog, Transcript, TurnsTranscript
 from scenarios.failure import failure_of_exit, with_process
 from scenarios.members import plugin_of, turns_of
-from scenarios.reading import CachedData, arrange_page_cache, asked, data_of, data_use
+from scenarios.reading import CachedData, arrange_page_cache, asked, data_of, data_use, mounted_at
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Measurement, Node, Observer, Process
 from suite.job.profiles import Sizes
@@ -216,7 +216,9 @@ def prepare(
 def attest(trial: Trial, node: Node, spec: Strict, log: Log, *words: str) -> AttestedJob[Log]:
     """Attest the node, and return the job for it: the worker's command with these words, and what it will read."""
     argv = worker_argv(node, trial)
-    attested = asked(node, [*argv, "--attest"], trial.trial_timeout_s)
+    attested = dict(asked(node, [*argv, "--attest"], trial.trial_timeout_s))
+    if node.data:
+        attested["filesystem"], _ = mounted_at(node, node.data)
     return AttestedJob(trial, node, [*argv, *words], spec, attested, log)
 
 

@@ -17,7 +17,7 @@ from provisioning.machines import qemu_command as qemu
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import Guest, GuestSpec, MachineProvider
 from provisioning.nodes import local_node
-from provisioning.processes import installing, packages_of
+from provisioning.processes import check_answer, installing, packages_of
 from suite.errors import BenchError, MeasurementError, ending, option, signal_of
 from suite.interfaces import Node, Process
 from suite.job.job import CpuCapability
@@ -94,7 +94,9 @@ class Qemu(MachineProvider):
         answer = node.run([accelerator.PROGRAM, "--version"], check=False)
         if answer.returncode:
             raise BenchError(f"QEMU does not work on {node.name}", remedy=installing(accelerator.PROGRAM))
-        return answer.stdout.partition("\n")[0].partition("version ")[2]
+        name, _, version = answer.stdout.partition("\n")[0].partition(" emulator version ")
+        check_answer("qemu", name, node.name)
+        return version
 
     def choose_accelerator(self, requested: str) -> tuple[Accelerator, str]:
         return accelerator.choose(requested)
@@ -115,7 +117,8 @@ class Qemu(MachineProvider):
         if not properties.direct_io:
             with local_node((), None) as node:
                 if not qemu.takes_direct_io(node, str(image.file("disk.img"))):
-                    return "the file system of the images allows no other", "leave it out, or change the other option"
+                    why = "direct I/O to the file system of the images reaches no disk"
+                    return why, "leave it out, or change the other option"
         return None
 
     def command(self, spec: qemu.QemuSpec) -> Sequence[str]:
@@ -253,7 +256,9 @@ def _run_files(node: Node, directory: Path, spec: GuestSpec) -> bytes:
 def _guest(
     spec: GuestSpec, started: qemu.QemuSpec, access: ssh.SshAccess, disk_limits: Mapping[str, int | None]
 ) -> Guest:
-    direct, bus = started.disks[0].direct, " over MMIO" if started.microvm else ""
+    # Those that are discarded hold the store of images, and take no part in a job.
+    direct = all(disk.direct or disk.discard_writes for disk in started.disks)
+    bus = " over MMIO" if started.microvm else ""
     substitutes = ["accelerator:tcg"] if spec.accelerator == "tcg" else []
     if spec.properties.direct_io and not direct:
         substitutes.append("disk:host-page-cache")

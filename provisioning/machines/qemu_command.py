@@ -11,7 +11,7 @@ from provisioning.machines import qmp, virtiofs
 from provisioning.machines.accelerator import PROGRAM, Accelerator
 from suite.interfaces import Node
 from suite.job.envelope import format_cpu_list, most_processes
-from suite.job.properties import DISK_LIMITS, DiskLimit
+from suite.job.properties import DISK_LIMITS, DISK_STAND_INS, DiskLimit
 
 QMP_WITHIN_S = 60.0
 WRITTEN_WITHIN_S = 600.0
@@ -147,6 +147,10 @@ def forget(node: Node, path: str) -> None:
 
 
 def takes_direct_io(node: Node, path: str) -> bool:
-    """Return whether the node's file system under the file allows O_DIRECT."""
+    """Return whether direct I/O to the file or device of the node reaches a disk; see ``DISK_STAND_INS``."""
+    if node.run(["test", "-b", path], check=False).returncode:
+        kind = node.run(["stat", "--file-system", "--format=%T", "--", path], check=False).stdout.strip()
+        if kind in DISK_STAND_INS:
+            return False
     words = ["of=/dev/null", "bs=4096", "count=1", "iflag=direct", "status=none"]
     return node.run(["dd", f"if={path}", *words], check=False).returncode == 0

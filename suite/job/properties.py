@@ -7,6 +7,10 @@ from typing import NamedTuple
 DISK_LIMITS = {"bps": "disk_limit_bytes_per_s", "iops": "disk_limit_iops"}
 """The limits of disks: the field of the properties and of an environment, by the unit's name in kernel and engines."""
 
+DISK_STAND_INS = {"tmpfs": "disk:memory", "ramfs": "disk:memory", "zfs": "disk:zfs"}
+"""The substitutes that file systems are for a disk: they accept direct I/O, and memory answers it. ZFS does so before
+2.3, and its cache is not the page cache that can be emptied."""
+
 
 class DiskLimit(NamedTuple):
     """The limit of one direction, ``read`` or ``write``, of each disk. ``unit`` is a key of ``DISK_LIMITS``."""

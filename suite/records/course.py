@@ -15,7 +15,7 @@ from suite.interfaces import Account, Instance, Measurement
 from suite.interruption import interrupted
 from suite.job.distributed import SHARED_CPUS, cpus_are_shared
 from suite.job.envelope import Envelope
-from suite.job.properties import DISK_LIMITS
+from suite.job.properties import DISK_LIMITS, DISK_STAND_INS
 from suite.part import first_problem
 from suite.plan import Trial
 from suite.records.environment import Environment, Environments
@@ -111,7 +111,7 @@ class Course:
                 "started_at": self.started_at,
                 "outcome": outcome,
                 "global_batch": self.trial.job.global_batch,
-                "substitutes": list(dict.fromkeys((*self.substitutes, *(measured.substitutes if measured else ())))),
+                "substitutes": list(dict.fromkeys((*self.substitutes, *_substitutes(self.trial, measured)))),
                 "environment": Environments(
                     host=self.host, target=self.measurement.environment if self.measurement else None
                 ),
@@ -138,6 +138,17 @@ def _of_turns(alternation: Alternation, gpus: list[GpuUsage] | None) -> Resource
     seconds = [burst.cpu_s for burst in alternation.bursts if burst.cpu_s is not None]
     complete = len(seconds) == len(alternation.bursts)
     return Resources(serving=Usage(cpu_s=math.fsum(seconds)) if complete else None, gpus=gpus)
+
+
+def _substitutes(trial: Trial, measured: Measurement | None) -> Iterator[str]:
+    """Yield the substitutes that show when the job runs. A warm data set is read from memory anyway."""
+    if not measured:
+        return
+    yield from measured.substitutes
+    places = [measured.environment, *(each.environment for each in (*measured.ranks, *measured.aggressors))]
+    for place in places if trial.job.page_cache != "warm" else ():
+        if place and place.filesystem in DISK_STAND_INS:
+            yield DISK_STAND_INS[place.filesystem]
 
 
 def _differences(trial: Trial, measured: Measurement) -> list[str]:

@@ -84,6 +84,7 @@ INSIDE = (
     _constant("accelerator", "accelerator", "belongs to the virtual machine"),
     _constant("hypervisor", "hypervisor", "belongs to the virtual machine"),
     _constant("disk", "disk", "belongs to the virtual machine"),
+    _constant("filesystem", "file system of the data volume", "depends on the target's layers"),
     _constant("container_engine.name", "engine", "belongs to the container"),
     _constant("container_engine.version", "engine version", "belongs to the container"),
     _constant("container_engine.network", "container network", "belongs to the container"),

@@ -95,6 +95,8 @@ class Environment(Part):
     accelerator: Literal["none", "kvm", "tcg"] | None = None
     hypervisor: str | None = None
     disk: str | None = None
+    filesystem: str | None = None
+    """The type of the data volume's file system; null without one."""
     disk_limit_bytes_per_s: int | None = None
     """The limit of each disk in each direction, as the control group or QEMU has it; null if there is no one limit."""
     disk_limit_iops: int | None = None

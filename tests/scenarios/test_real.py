@@ -118,9 +118,25 @@ def test_the_record_says_what_was_read_and_in_which_state(planned: Trial, observ
 
 @pytest.mark.parametrize("data", ["/nowhere", "/mnt/database", "/mnt/data2/sub"])
 def test_the_file_system_is_that_of_the_innermost_mount(data: str, planned: Trial, observer: Any, reading: Any) -> None:
-    use = Real().measure(planned, [Instance(reading(data=data))], observer, nullcontext()).data_use
+    warm, node = planned.with_job(page_cache="warm"), reading(data=data, page_cache_share=1)
+    measured = Real().measure(warm, [Instance(node)], observer, nullcontext())
+    use = measured.data_use
     assert use is not None
+    assert measured.environment.filesystem == use.filesystem
     assert use.filesystem == {"/nowhere": "ext4", "/mnt/database": "tmpfs", "/mnt/data2/sub": "overlay"}[data]
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_what_stays_in_memory_is_not_taken_for_cold(behind: bool, planned: Trial, observer: Any, reading: Any) -> None:
+    """On tmpfs nothing can be evicted; of ZFS the page cache holds nothing, and its own cache all."""
+    node = reading(page_cache_share=0.0)
+    if behind:
+        node.backing = reading(data="/mnt/database")
+    else:
+        node.data = "/mnt/database"
+    error = failure(planned, node, observer)
+    assert (error.kind, error.message.split(",")[0]) == ("page-cache", "the data set of here lies on tmpfs")
+    assert "--cache warm" in (error.remedy or "")
 
 
 @pytest.mark.parametrize("state", ["cold", "warm"])

@@ -59,6 +59,25 @@ def test_substitutes_that_only_the_job_could_see_are_recorded_once(
     assert go()[0].substitutes == ["accelerator:tcg", "open-files:4096"]
 
 
+@pytest.mark.parametrize(
+    ("filesystem", "page_cache", "named"),
+    [
+        ("tmpfs", None, ["disk:memory"]),
+        ("zfs", "cold", ["disk:zfs"]),
+        ("tmpfs", "warm", []),
+        ("ext4", None, []),
+        (None, None, []),
+    ],
+)
+def test_a_disk_that_is_memory_is_named(
+    filesystem: str | None, page_cache: Any, named: list[str], go: Go, scenario: FakeScenario
+) -> None:
+    scenario.seen = {"filesystem": filesystem}
+    record = go(make_plan(page_cache=page_cache))[0]
+    assert record.environment.target is not None
+    assert (record.environment.target.filesystem, record.substitutes) == (filesystem, named)
+
+
 def test_every_trial_becomes_a_record_with_what_was_measured(go: Go, store: Run, targets: FakeTargets) -> None:
     targets.substitutes = ("accelerator:tcg",)
     records = go()
