@@ -128,7 +128,10 @@ def attest(reached: Machine, boots: dict[str, str]) -> None:
         raise RequestError(contradiction, remedy=remedy)
     other = boots.setdefault(reached.run(["cat", str(BOOT_ID)]).stdout.strip(), reached.name)
     if other != reached.name:
-        raise RequestError(f"{other} and {reached.name} have the same boot ID", remedy="list one machine at one node")
+        raise RequestError(
+            f"{other} and {reached.name} have the same boot ID",
+            remedy="list one machine, or one system container of it, at one node",
+        )
 
 
 def _check_programs(reached: Machine, packages: Mapping[str, str]) -> None:
