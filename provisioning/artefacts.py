@@ -1,5 +1,6 @@
 """Artefacts that the benches of one home share: made by one at a time, whole or not at all, checked before use."""
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,11 @@ def making(name: str, note: Callable[[str], object]) -> Iterator[None]:
     """
     path = state("locks") / f"{re.sub(r'[^A-Za-z0-9.-]', '_', name)}.lock"
     with files.locked(path, lambda: note(f"another bench is making {name}: waiting until it has ended")):
-        yield
+        mask = os.umask(0o022)  # jobs read what is made, whatever the mask of this session
+        try:
+            yield
+        finally:
+            os.umask(mask)
 
 
 @contextmanager

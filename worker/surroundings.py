@@ -16,6 +16,7 @@ LIMITS = {
     "processes": (resource.RLIMIT_NPROC, 16384),
     "locked-memory": (resource.RLIMIT_MEMLOCK, 8 << 20),
     "core-files": (resource.RLIMIT_CORE, 0),
+    "stack": (resource.RLIMIT_STACK, 8 << 20),
 }
 """Soft and hard alike. Most machines grant them to everybody: since Linux 5.16 they may lock 8 MiB."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (the target's)
@@ -24,7 +25,8 @@ COPIED_BYTES, MOST_ENTRIES = 64 << 20, 10_000
 
 
 def level(shared_memory_bytes: int) -> Iterator[tuple[str, str]]:
-    """Set the limits. Yields what this target lacks with its substitute, such as ``open-files`` and ``4096``."""
+    """Set limits and file mode mask. Yields what this target lacks with its substitute: ``open-files``, ``4096``."""
+    os.umask(0o022)  # bare metal has that of the user's session
     for name, (kind, limit) in LIMITS.items():
         try:
             resource.setrlimit(kind, (limit, limit))

@@ -164,7 +164,7 @@ def _context(node: LocalNode, variant: Variant, cuda: str, note: Note) -> Path:
         else:
             shutil.copyfile(source, target)
     shutil.copytree(RECIPE / "guest", context / "guest")
-    # The same permissions under every umask: they are part of the digest.
+    # The same permissions whatever those of the checkout are: they are part of the digest.
     for path in context.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
     return context

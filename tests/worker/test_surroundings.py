@@ -1,5 +1,6 @@
 """The surroundings of a command: what is copied for it, what is linked, and the limits in place of those it lacks."""
 
+import os
 import resource
 import socket
 from pathlib import Path
@@ -74,7 +75,12 @@ def test_a_limit_that_cannot_be_had_is_named_with_the_most_there_is(monkeypatch:
     monkeypatch.setattr(resource, "setrlimit", refuse)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
     monkeypatch.setattr(socket, "gethostname", lambda: "no-such-name.invalid")
-    lacks = dict(level(SHARED_BYTES))
+    mask = os.umask(0o077)  # as some sessions have it
+    try:
+        lacks = dict(level(SHARED_BYTES))
+    finally:
+        left = os.umask(mask)
+    assert left == 0o022
     assert (lacks["open-files"], lacks["host-name"]) == ("4096", "unresolved")
     assert granted[resource.RLIMIT_NOFILE] == (4096, 4096)
     assert granted[resource.RLIMIT_MEMLOCK] == (8 << 20, 8 << 20)
