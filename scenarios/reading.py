@@ -67,22 +67,22 @@ def arrange_page_cache(
         return None
     observer.phase("page cache", trial.job.page_cache)
     dataset, state, backing = trial.job.dataset, trial.job.page_cache, node.backing
-    filesystem, device = mounted_at(node, _directory(node))
+    for place in filter(None, (node, backing) if state == "cold" else ()):
+        _check_disk(place)
     below = None
-    if state == "cold":
-        _check_disk(node, filesystem)
     if state == "cold" and backing:
-        _check_disk(backing, mounted_at(backing, _directory(backing))[0])
         below = _arranged(trial, dataset, state, backing, launch_of(backing, trial))
     share = _arranged(trial, dataset, state, node, launch_of(node, trial))
+    filesystem, device = mounted_at(node, _directory(node))
     if share is None and backing and filesystem != SHARED:
         # One kernel, one cache: who may not see it from inside is told from below.
         share = below if state == "cold" else _arranged(trial, dataset, state, backing, launch_of(backing, trial))
     return CachedData(share, filesystem, device, dataset.listing_sha256)
 
 
-def _check_disk(node: Node, filesystem: str | None) -> None:
+def _check_disk(node: Node) -> None:
     """Raise MeasurementError for a file system whose files stay in memory, whatever the page cache holds of them."""
+    filesystem, _ = mounted_at(node, _directory(node))
     if filesystem in DISK_STAND_INS:
         raise MeasurementError(
             f"the data set of {node.name} lies on {filesystem}, from whose memory it cannot be evicted",

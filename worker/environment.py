@@ -37,11 +37,7 @@ def number(path: str, name: str) -> int | None:
 def collect() -> dict[str, object]:
     """Return fields of ``records.Environment``."""
     status = _colon_pairs(read("proc/self/status"))
-    cpus = [_colon_pairs(text) for text in (read("proc/cpuinfo") or "").split("\n\n")]
-    models = dict.fromkeys(cpu["model name"] for cpu in cpus if "model name" in cpu)
-    # Unlike cores have what all of them have.
-    listed = [{*words.split()} for cpu in cpus if (words := cpu.get("flags", cpu.get("Features")))]
-    flags = sorted(set.intersection(*listed)) if listed else []
+    cpu_model, flags = _processors()
     memory_bytes, kernel_memory_bytes = memory()
     # Its name alone: what stands behind it may be a password.
     first_process = (read("proc/1/cmdline") or "").partition("\0")[0].strip()
@@ -59,7 +55,7 @@ def collect() -> dict[str, object]:
         "seccomp": _SECCOMP.get(status.get("Seccomp", "")),
         "no_new_privileges": status["NoNewPrivs"] == "1" if "NoNewPrivs" in status else None,
         "effective_capabilities": status.get("CapEff"),
-        "cpu_model": " + ".join(models) or None,
+        "cpu_model": cpu_model,
         "cpu_flags": flags or None,
         "hypervisor": _hypervisor(flags),
         "mitigations": {path.name: text for path in vulnerabilities if (text := read(path)) is not None} or None,
@@ -85,6 +81,14 @@ def _colon_pairs(text: str | None) -> dict[str, str]:
     """Return the pairs of lines such as ``key: value``, as /proc/cpuinfo has them."""
     pairs = (line.partition(":") for line in (text or "").splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _processors() -> tuple[str | None, list[str]]:
+    """Return the models of all CPUs, and the flags that all have: those of unlike cores differ."""
+    cpuinfo = read("proc/cpuinfo") or ""
+    models = dict.fromkeys(re.findall(r"^model name[ \t]*: *(.*)$", cpuinfo, re.MULTILINE))
+    listed = [set(words.split()) for words in re.findall(r"^(?:flags|Features)[ \t]*:(.*)$", cpuinfo, re.MULTILINE)]
+    return " + ".join(models) or None, sorted(set.intersection(*listed)) if listed else []
 
 
 def _hypervisor(flags: list[str]) -> str | None:

@@ -11,8 +11,6 @@ from suite.errors import BenchError, CommandError, RequestError
 from suite.interfaces import Node
 
 STARTED_WITHIN_S = 300.0
-RUNTIMES = ("crun", "runc", "runsc")
-"""OCI runtimes that answer by their names; configurations give others any name."""
 COPIED_WITHIN_S = 6 * 3600.0
 READ_ONLY = ",readonly,bind-nonrecursive"
 """Without what is mounted below: docker before 25 and podman leave that writable."""
@@ -69,7 +67,7 @@ class CommandLineEngine(ContainerEngine):
                 f"the {self.name} of {node.name} has no OCI runtime {self.runtime} that works",
                 remedy="install it, and name it in daemon.json for docker, or in containers.conf for podman",
             ) from error
-        if self.runtime in RUNTIMES:
+        if self.runtime in ("crun", "runc", "runsc"):  # configurations give others any name
             check_answer(self.runtime, runtime, node.name)
         return f"{version}, {runtime}"
 

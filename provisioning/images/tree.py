@@ -34,11 +34,9 @@ class Builder:
     """Whether ``build`` can mount directories of this host for the steps."""
 
     def works(self, node: LocalNode) -> bool:
-        if not shutil.which(self.program) or node.run([self.program, self.probe], check=False).returncode:
-            return False
-        with suppress(BenchError):  # another program, whose images have other names
-            check_answer(self.program, node.run([self.program, "--version"]).stdout, node.name)
-            return True
+        with suppress(BenchError):  # not installed, or another program, whose images have other names
+            check_answer(self.program, node.run([self.program, "--version"], check=False).stdout, node.name)
+            return not node.run([self.program, self.probe], check=False).returncode
         return False
 
     def build(

@@ -256,7 +256,6 @@ def _run_files(node: Node, directory: Path, spec: GuestSpec) -> bytes:
 def _guest(
     spec: GuestSpec, started: qemu.QemuSpec, access: ssh.SshAccess, disk_limits: Mapping[str, int | None]
 ) -> Guest:
-    # Those that are discarded hold the store of images, and take no part in a job.
     direct = all(disk.direct or disk.discard_writes for disk in started.disks)
     bus = " over MMIO" if started.microvm else ""
     substitutes = ["accelerator:tcg"] if spec.accelerator == "tcg" else []

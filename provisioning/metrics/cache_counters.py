@@ -22,8 +22,6 @@ MEMORY = {"memory_read_bytes": "cas_count_read", "memory_written_bytes": "cas_co
 """The counters of the memory controllers of Intel's servers; perf gives them in MiB."""
 WITHIN_S = 30.0
 MIB = 1 << 20
-_MOST_SHOWN = 400
-"""The characters of perf's message: wrappers of distributions name the package that is missing at its end."""
 
 
 def perf_argv(events: Sequence[str], command: Sequence[str]) -> list[str]:
@@ -66,8 +64,8 @@ def absent() -> str | None:
         return f"perf did not end within {WITHIN_S:g} s"
     except BenchError as error:
         return error.message
-    if tried.returncode:
-        return f"perf may not count: {' '.join(tried.stderr.split())[:_MOST_SHOWN]}"
+    if tried.returncode:  # a distribution's wrapper names the package that is missing at the end
+        return f"perf may not count: {' '.join(tried.stderr.split())[:400]}"
     return None if counts(tried.stderr, MISSES) is not None else "perf: <not supported>, there is no such counter"
 
 

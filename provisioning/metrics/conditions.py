@@ -43,7 +43,7 @@ class EnvelopeHost:
     """The PCI addresses of the job's GPUs."""
 
     def read(self, at_s: float, own_s: float) -> HostReading:
-        busy_s, steal_s = self._cpu_s()
+        busy_s, steal_s = (None, None) if self._absent else self._cpu_s()
         return HostReading(
             at_s=at_s,
             busy_s=busy_s,
@@ -101,7 +101,7 @@ class EnvelopeHost:
         lines = [line.split() for line in read(PROC / "stat").splitlines()]
         names = {f"cpu{cpu}" for cpu in self._counted}
         rows = [[int(word) for word in words[1:]] for words in lines if words and words[0] in names]
-        if not rows or len(rows) != len(names) or any(len(row) < 8 for row in rows):
+        if len(rows) != len(names) or any(len(row) < 8 for row in rows):
             return None, None
         busy = sum(row[0] + row[1] + row[2] + row[5] + row[6] for row in rows)
         return busy / ticks_per_s, sum(row[7] for row in rows) / ticks_per_s
@@ -164,8 +164,7 @@ def read_energy() -> dict[str, Energy]:
     It is RAPL, by the kernel's powercap (Intel and AMD). Only root may read it. The names are of separate meters: the
     zones of several dies can show one counter of their package, and the first of them then stands for all.
     """
-    meters: dict[str, Energy] = {}
-    zones: dict[str, Path] = {}
+    meters, zones = dict[str, Energy](), dict[str, Path]()
     for zone in sorted(POWERCAP.glob("intel-rapl:*")):
         name = read(zone / "name")
         if name == "dram":

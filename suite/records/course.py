@@ -96,6 +96,7 @@ class Course:
     def _recorded(self, run_id: str) -> TrialRecord:
         outcome = Outcome(status="ok") if self.failure is None else failed(self.failure)
         measured = None if self.failure else self.measurement
+        substitutes = (*self.substitutes, *(_substitutes(self.trial, measured) if measured else ()))
         takes_turns = self.trial.job.turns is not None
         fields = {name: getattr(self.trial, name) for name in _OF_TRIAL}
         if not takes_turns:  # the times of a job that takes turns hold its waiting
@@ -111,7 +112,7 @@ class Course:
                 "started_at": self.started_at,
                 "outcome": outcome,
                 "global_batch": self.trial.job.global_batch,
-                "substitutes": list(dict.fromkeys((*self.substitutes, *_substitutes(self.trial, measured)))),
+                "substitutes": list(dict.fromkeys(substitutes)),
                 "environment": Environments(
                     host=self.host, target=self.measurement.environment if self.measurement else None
                 ),
@@ -140,12 +141,11 @@ def _of_turns(alternation: Alternation, gpus: list[GpuUsage] | None) -> Resource
     return Resources(serving=Usage(cpu_s=math.fsum(seconds)) if complete else None, gpus=gpus)
 
 
-def _substitutes(trial: Trial, measured: Measurement | None) -> Iterator[str]:
+def _substitutes(trial: Trial, measured: Measurement) -> Iterator[str]:
     """Yield the substitutes that show when the job runs. A warm data set is read from memory anyway."""
-    if not measured:
-        return
     yield from measured.substitutes
-    places = [measured.environment, *(each.environment for each in (*measured.ranks, *measured.aggressors))]
+    places = [measured.environment, *(rank.environment for rank in measured.ranks)]
+    places += [instance.environment for instance in measured.aggressors]
     for place in places if trial.job.page_cache != "warm" else ():
         if place and place.filesystem in DISK_STAND_INS:
             yield DISK_STAND_INS[place.filesystem]
