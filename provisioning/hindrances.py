@@ -29,6 +29,11 @@ def _refuse_with_scenario(name: str, properties: Properties, choices: Choices, s
         raise RequestError(
             f"{option('ablate')} {name} is about where a data set lies", remedy=f"use {option('scenario')} real"
         )
+    if properties.channels_last and not scenario.trains:
+        raise RequestError(
+            f"{option('ablate')} {name} is about the images of a training",
+            remedy=f"use {option('scenario')} synthetic, or leave it out",
+        )
     if properties.host_network and scenario.joined and not choices.container_engine.is_cluster:
         raise RequestError(
             f"{option('ablate')} {name}: {option('network')} says how the instances are joined",
@@ -50,7 +55,7 @@ def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterato
     if properties.bound_tree and engine.rootfs == "directory":
         yield f"{engine.name} runs the tree in place already"
     yield from _hindrances_of_machines(properties, choices)
-    if properties.huge_pages and recipe == "tuned":
+    if (properties.huge_pages or properties.channels_last) and recipe == "tuned":
         yield "the tuned recipe has them already"
     limits = ("pinned", "memory_limited", "confined", "cpu_share", *DISK_LIMITS.values())
     limited = any(getattr(properties, name) != getattr(AS_IT_IS, name) for name in limits)

@@ -108,6 +108,7 @@ def specification(
         **workload_of(trial).model_dump(),
         threads=trial.job.envelope.threads,
         recipe=trial.job.recipe,
+        channels_last=trial.properties.channels_last,
         seed=trial.seed,
         **trial.job.devices.model_dump(),
         data=data,

@@ -149,6 +149,7 @@ ABLATIONS = Registry(
         "node-port": "suite.job.ablations:NODE_PORT",
         "rootfs": "suite.job.ablations:ROOTFS",
         "huge-pages": "suite.job.ablations:HUGE_PAGES",
+        "channels-last": "suite.job.ablations:CHANNELS_LAST",
         "pinning": "suite.job.ablations:PINNING",
         "isa": "suite.job.ablations:ISA",
         "memory-limit": "suite.job.ablations:MEMORY_LIMIT",

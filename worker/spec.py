@@ -198,6 +198,8 @@ class Spec(Shaped, frozen=True):
     device: Literal["cpu", "cuda"]
     devices: _Positive
     parallel: Literal["none", "parameter-cpu", "ddp"]
+    channels_last: bool = False
+    """Whether images and weights have their channels last under any recipe."""
     data: Data | None = None
     """None where data are drawn."""
     distributed: Membership | None = None

@@ -30,7 +30,7 @@ _BY_PLACE: dict[str, dict[str, Field]] = {
 }
 _ROUNDING = (
     *("torch", "torch_cpu_capability", "threads", "cpu_model", "cpu_flags", "accelerator", "gpus.name"),
-    *("torchvision", "libc", "data_use.decoder"),
+    *("torchvision", "libc", "memory_format", "data_use.decoder"),
 )
 """The facts that decide in which order, and with which instructions, numbers are summed. A virtual machine is among
 them: its caches are its own, and libraries choose the blocks of their sums by these."""

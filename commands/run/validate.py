@@ -15,8 +15,9 @@ from suite.interfaces import TurnScenario
 from suite.job import ablations
 from suite.job.envelope import GIB
 from suite.job.job import CpuCapability, Job
+from suite.job.sharing import architecture
 from suite.plan import Plan, lower, together
-from suite.registries import ABLATIONS
+from suite.registries import ABLATIONS, WORKLOADS
 from suite.request.repetitions import DECIDED
 from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario, scenario_of
@@ -265,6 +266,8 @@ def ablations_of(
             ablations.check((name,), targets)
             refuse_ablation(name, choices, request.measurement.recipe, scenario)
             properties = ablations.properties_of(name)
+            if properties.channels_last:
+                _refuse_without_images(name, request.measurement.model)
             if properties.engine and scenario.joined:
                 get_engine(properties.engine).check_network(request.joining.network, in_lab=not choices.inventory)
             if properties.provider and scenario.joined and not choices.inventory:
@@ -277,3 +280,13 @@ def ablations_of(
                 raise
             note(f"left out: {error.message}")
     return tuple(kept)
+
+
+def _refuse_without_images(name: str, models: Sequence[str]) -> None:
+    """Raise RequestError if none of the workloads, which may be files of the user's own, trains on images."""
+    known = [model for model in models if architecture(model) in WORKLOADS]
+    if known == list(models) != [] and not any(WORKLOADS.get(architecture(model)).has_images for model in known):
+        raise RequestError(
+            f"{option('ablate')} {name}: {', '.join(models)} has no images",
+            remedy=f"use another {option('model')}, or leave it out",
+        )

@@ -42,7 +42,7 @@ KINDS = ("v1/pods",)
 TOLD_WITHIN_S = 10.0
 ASKED_WITHIN_S = 2.0
 """How long a server has to answer that no run has named."""
-SWITCHES = {"engine", "seccomp", "host_network", "huge_pages", "lower_isa", "service"}
+SWITCHES = {"engine", "seccomp", "host_network", "huge_pages", "lower_isa", "channels_last", "service"}
 """The properties that a pod can be given, or that are not the pod's."""
 
 

@@ -86,6 +86,13 @@ HUGE_PAGES = Ablation(
     lambda usual: replace(usual, huge_pages=True),
     differs=("allocator", "transparent_hugepages"),
 )
+CHANNELS_LAST = Ablation(
+    "images and weights in memory with their channels last (NHWC)",
+    "channels last",
+    _ALL,
+    lambda usual: replace(usual, channels_last=True),
+    differs=("memory_format",),
+)
 PINNING = Ablation(
     "CPUs by count (a quota, unpinned vCPUs) instead of by number",
     "pinning off",

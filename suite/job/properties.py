@@ -35,6 +35,8 @@ class Properties:
     """The most requests per second that read from each disk, and as many again that write to it."""
     huge_pages: bool = False
     """Whether the job's memory is in transparent huge pages."""
+    channels_last: bool = False
+    """Whether images and weights lie in memory with their channels last: NHWC, in the recipe's own format of numbers."""
     lower_isa: bool = False
     """Whether the vector instructions are capped one level lower than in the target as it is."""
     provider: str | None = None

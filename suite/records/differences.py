@@ -61,6 +61,7 @@ INSIDE = (
     _refused("disk_limit_iops", "limit of disk requests", "part of the envelope"),
     _refused("torch", "torch", "another version has other kernels"),
     _refused("torch_cpu_capability", "CPU capability", "another instruction set; named with --isa native"),
+    _refused("memory_format", "memory format", "another layout has other kernels"),
     _refused("gpus.name", "GPUs", "another device"),
     _refused("gpus.memory_bytes", "GPU memory", "another device; 2 % may differ: drivers keep other parts of it"),
     _refused("gpus.capability", "GPU capability", "another device"),

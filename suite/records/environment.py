@@ -123,6 +123,8 @@ class Environment(Part):
     cudnn: str | None = None
     tf32: list[str] | None = None
     """The operations that may round to TF32 on a GPU: ``matmul``, ``convolution``. The recipe decides."""
+    memory_format: Literal["channels-last"] | None = None
+    """Where an ablation has the channels of images last; null where the recipe decides."""
     gpus: list[Gpu] | None = None
 
 

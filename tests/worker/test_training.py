@@ -159,6 +159,23 @@ def test_tuned_data_and_weights_are_channels_last(parsed: Spec) -> None:
         assert torch.nn.functional.linear(torch.ones(2, 2), torch.ones(2, 2)).dtype is torch.bfloat16
 
 
+@pytest.mark.parametrize("parallel", ["none", "parameter-cpu"])
+def test_channels_last_trains_to_the_same_weights_in_another_layout(parallel: Any, parsed: Spec) -> None:
+    weights = []
+    for switched in (False, True):
+        spec = replace(parsed, parallel=parallel, channels_last=switched)
+        with opened_batches(spec) as batches:
+            trainer = build_trainer(spec, [CPU], batches)
+            train(trainer, 3)
+            layouts = [batches[0].next()[0], *(weight for weight in trainer.network.parameters() if weight.dim() == 4)]
+        last = [tensor.is_contiguous(memory_format=torch.channels_last) for tensor in layouts]
+        assert all(last) if switched else not any(last)
+        weights.append(list(trainer.network.parameters()))
+    for usual, other in zip(*weights, strict=True):
+        torch.testing.assert_close(usual, other, rtol=1e-3, atol=1e-4)
+        assert usual.dtype is other.dtype is torch.float32
+
+
 @pytest.mark.parametrize("recipe", ["reference", "tuned"])
 @pytest.mark.parametrize(("parallel", "devices"), [("none", 1), ("parameter-cpu", 2)])
 def test_every_way_of_training_changes_the_loss(recipe: Any, parallel: Any, devices: int, parsed: Spec) -> None:

@@ -54,7 +54,7 @@ def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], even
         own_seed = spec.seed + SEED_STRIDE * spec.devices * (membership.rank - membership.servers)
         read = msgspec.structs.replace(spec, seed=own_seed, data=None if membership.generates else spec.data)
         batches = stack.enter_context(opened_batches(read))
-        numerics = numerics_of(spec.recipe, spec.device)
+        numerics = numerics_of(spec.recipe, spec.device, channels_last=spec.channels_last)
         network = build_network(workload, spec.shape, spec.seed)
         torch.manual_seed(own_seed)
         group = stack.enter_context(joined(membership, spec.device, report=report))

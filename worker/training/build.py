@@ -31,7 +31,7 @@ def opened_batches(spec: Spec, rank: int = 0, epoch: int = 0) -> Iterator[list[B
     Open them before the network is built: the loader's processes are copies of this one. The first is that of an epoch.
     """
     parts = [rank] if spec.parallel == "ddp" else list(range(spec.devices))
-    numerics = numerics_of(spec.recipe, spec.device)
+    numerics = numerics_of(spec.recipe, spec.device, channels_last=spec.channels_last)
     batches: list[Batches] = []
     try:
         if spec.data:
@@ -52,7 +52,7 @@ def opened_batches(spec: Spec, rank: int = 0, epoch: int = 0) -> Iterator[list[B
 
 def build_trainer(spec: Spec, devices: list[Device], batches: Sequence[Batches], rank: int = 0) -> Trainer:
     """Return the trainer of this process; for ``ddp`` that of one rank, inside an initialised process group."""
-    numerics = numerics_of(spec.recipe, spec.device)
+    numerics = numerics_of(spec.recipe, spec.device, channels_last=spec.channels_last)
     workload = spec.load_workload()
     network = build_network(workload, spec.shape, spec.seed)
     if spec.parallel == "parameter-cpu":

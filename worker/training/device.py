@@ -191,10 +191,10 @@ class Numerics:
         return torch.autocast(device.torch.type, dtype=torch.bfloat16)
 
 
-def numerics_of(recipe: str, device: str) -> Numerics:
+def numerics_of(recipe: str, device: str, *, channels_last: bool = False) -> Numerics:
     """Return the numerics of a recipe. On the CPU torch.compile gains nothing, and its first step takes minutes."""
     if recipe == "reference":
-        return Numerics()
+        return Numerics(channels_last=channels_last)
     on_cuda = device == "cuda"
     return Numerics(bfloat16=True, channels_last=True, tf32=on_cuda, compiled=on_cuda, overlapped=on_cuda, sparing=True)
 

@@ -34,6 +34,7 @@ def run(spec: Spec, events: Events) -> None:
     devices = open_devices(spec.device, spec.devices)
     with watching_loaders(), ddp.opened(spec, events) if spec.parallel == "ddp" else nullcontext() as group:
         seen = {**environment.collect(), **torch_facts(spec.device), "torchvision": version}
+        seen |= {"memory_format": "channels-last"} if spec.channels_last else {}
         events.emit("environment", environment=seen | ({"threads": group.threads} if group else {}))
         if spec.distributed:
             # Here and not above: nobody else has a use for what it imports.

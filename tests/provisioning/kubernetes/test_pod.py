@@ -124,7 +124,7 @@ def test_ablations_and_options_change_what_they_name_alone() -> None:
 
 
 def test_what_a_pod_cannot_be_given_is_refused_and_what_it_can_is_not() -> None:
-    for name in ("seccomp", "network", "isa", "huge-pages"):
+    for name in ("seccomp", "network", "isa", "huge-pages", "channels-last"):
         assert KUBERNETES.hindrance(properties_of(name)) is None
     for name in ("rootfs", "memory-limit", "disk-limit", "disk-iops", "data-layer", "pinning"):
         assert KUBERNETES.hindrance(properties_of(name))
