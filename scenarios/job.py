@@ -20,6 +20,7 @@ from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Measurement, Node, Observer, Process
 from suite.job.profiles import Sizes
 from suite.plan import Trial
+from suite.records.columns import counted_steps
 from suite.records.environment import Environment, Gpu
 from suite.records.record import DataUse, Generated, KeptModel, MetricValue, Steps
 from suite.registries import WORKLOADS
@@ -275,9 +276,11 @@ def with_models(job: AttestedJob[Transcript], measured: Measurement) -> Measurem
 def measurement(job: AttestedJob[Transcript], elapsed_s: float, steps: Steps, span_s: float) -> Measurement:
     """Return these steps, which took ``span_s``, with what else the worker said. Raises as ``measurement_of`` does."""
     transcript, devices, workload = job.log, job.trial.job.devices, job.log.workload
-    if len(steps.elapsed_s) != workload.steps or span_s <= 0:
+    counted, timed = counted_steps(steps), steps.elapsed_s is not None
+    if counted != workload.steps or span_s <= 0 or timed is (devices.sync == "span"):
         raise MeasurementError(
-            f"the worker measured {len(steps.elapsed_s)} steps in {span_s} s; {workload.steps} were asked for",
+            f"the worker measured {counted} steps in {span_s} s{'' if timed else ', each without its time'}; "
+            f"{workload.steps} were asked for",
             kind="protocol",
         )
     weights = transcript.events["steps"].fields.get("weights_sha256")
@@ -295,9 +298,9 @@ def measurement(job: AttestedJob[Transcript], elapsed_s: float, steps: Steps, sp
         drawn_sha256=digest_of_ranks(transcript.events["done"].fields.get("drawn")),
         unfinished_s=unfinished_s if isinstance(unfinished_s, float) else None,
         details={
-            **devices.model_dump(),
+            **devices.model_dump(exclude_none=True),
             "measured_usage": transcript.events["steps"].fields.get("usage"),
-            **({"injected": injected} if (injected := transcript.said("done", "injected")) else {}),
+            **{name: said for name in ("injected", "settled") if (said := transcript.said("done", name))},
         },
     )
 

@@ -12,6 +12,7 @@ from scenarios.failure import failure_of_exit
 from scenarios.job import AttestedJob, data_use_of, measurement, order, recordable
 from suite.errors import MeasurementError
 from suite.interfaces import Measurement, Process, Turn
+from suite.records.columns import counted_steps
 from suite.records.record import Steps, Timeline
 from suite.records.usage import Usage
 from worker.protocol import BURST
@@ -149,7 +150,7 @@ class TrainingTurns(WorkerTurns[StepsBurst]):
 
     def steps_of(self, burst: StepsBurst) -> int:
         """See ``WorkerTurns``."""
-        return len(burst.steps.elapsed_s)
+        return counted_steps(burst.steps)
 
     def measurement(self, elapsed_s: float, span_s: float) -> Measurement:
         """See ``WorkerTurns``."""

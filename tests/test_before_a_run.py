@@ -106,6 +106,17 @@ def test_a_dry_run_says_when_an_open_ended_run_ends(bench: Bench) -> None:
         (("--memory", "4"), "--memory: '4' is 4 bytes"),
         (("--until", "decided", "--profile", "smoke"), "no verdict can come of it"),
         (("--gpus", "0"), "--gpus would change nothing without --device cuda"),
+        (("--sync", "span"), "--sync would change nothing without --device cuda"),
+        (("--sync", "span", "--scenario", "probe"), "--sync does not apply to --scenario probe"),
+        (
+            ("--sync", "span", "--device", "cuda", "--parallel", "ddp"),
+            "--sync span and --parallel ddp exclude each other",
+        ),
+        (
+            ("--sync", "span", "--device", "cuda", "--design", "both"),
+            "--sync span and --design both exclude each other",
+        ),
+        (("--sync", "span", "--device", "cuda", "--scenario", "shared"), "--sync span and --scenario shared exclude"),
         (("--target", "vm", "--engine", "podman"), "--engine would change nothing without --target container"),
         (("--target", "container", "--accel", "tcg"), "--accel would change nothing: no target has a virtual machine"),
         (("--scenario", "distributed", "--loader-workers", "2"), "--loader-workers would change nothing"),

@@ -200,6 +200,8 @@ class Spec(Shaped, frozen=True):
     parallel: Literal["none", "parameter-cpu", "ddp"]
     channels_last: bool = False
     """Whether images and weights have their channels last under any recipe."""
+    sync: Literal["span"] | None = None
+    """Where the host waits for the GPU: at the ends of the measured span; None for after each step."""
     data: Data | None = None
     """None where data are drawn."""
     distributed: Membership | None = None
@@ -212,6 +214,10 @@ class Spec(Shaped, frozen=True):
     """None for a job that takes its steps one after the other."""
     epochs: _Positive | None = None
     """The whole epochs that ``steps`` are, each of which ends with the checkpoint if data are drawn; else None."""
+    settle_s: Annotated[float, Meta(gt=0)] | None = None
+    """The least seconds of a training before this one, which is forgotten, until its steps are level; None for none."""
+    least_s: Annotated[float, Meta(gt=0)] | None = None
+    """The least seconds that the measured steps take; None for any."""
     checkpoint: Checkpointing | None = None
     """None for a job without checkpoints."""
     model_file: str | None = None
@@ -368,6 +374,8 @@ def check(spec: Spec) -> None:
     if conflict := next(chain.from_iterable(conflicts(spec) for conflicts in _CONFLICTS), None):
         raise SpecError(conflict)
     workload = spec.load_workload()
+    if spec.sync and (names := [metric.name for metric in workload.metrics if metric.per == "job"]):
+        raise SpecError(f"sync is {spec.sync!r}; {spec.workload} makes {names[0]} from the times of its steps")
     if (spec.generate or spec.keep_model) and (spec.turns or not workload.makes_images):
         told = f"generate is {spec.generate}, keep_model {spec.keep_model}"
         raise SpecError(f"{told}; {spec.workload} makes no images, or takes turns")
@@ -387,6 +395,11 @@ def _device_conflicts(spec: Spec) -> Iterator[str]:
         yield f"devices is {spec.devices} with parallel 'none'; several need 'parameter-cpu' or 'ddp'"
     if spec.parallel == "ddp" and spec.threads < spec.devices:
         yield f"threads is {spec.threads}; ddp needs one for each of its {spec.devices} processes"
+    several |= bool(spec.distributed or spec.turns or spec.epochs)
+    if (spec.settle_s or spec.least_s) and (spec.parallel == "ddp" or spec.distributed or spec.turns):
+        yield f"settle_s is {spec.settle_s}; only one process that takes its steps in one piece settles before them"
+    if spec.sync and (several or spec.device == "cpu"):
+        yield "sync is 'span'; only one GPU that takes its steps in one piece leaves them without times"
     if spec.parallel == "ddp" and spec.turns:
         yield "turns is given; the processes of ddp take none"
 

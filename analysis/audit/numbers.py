@@ -53,7 +53,8 @@ _COUNTED = (
 _ARM = ("hostname", "scenario", "model", "design", "target", "ablation", "aggressor")
 _EVIDENCE = {
     "throughput_per_s": "throughput",
-    "steps_s": "steps",
+    "counted_steps": "steps",
+    "steps_s": "times of steps",
     "whole_timeline": "whole timeline",
     "interval_s": "conditions of the host",
     "worker_cpu_s": "CPU time of its worker",
@@ -193,7 +194,8 @@ def _needed(job: Job) -> Iterator[str]:
     }
     yield from (column for column, part in parts.items() if part)
     if job.sizes and not job.serving:
-        yield from ("throughput_per_s", "steps_s", "whole_timeline", *(("data_use",) if job.dataset else ()))
+        yield from ("throughput_per_s", "counted_steps", "whole_timeline", *(("data_use",) if job.dataset else ()))
+        yield from () if job.devices.sync else ("steps_s",)
         if job.layers.engine != "kubernetes" and not (job.machines or (job.distributed and job.distributed.machines)):
             yield from ("interval_s", "worker_cpu_s")
 

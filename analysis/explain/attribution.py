@@ -76,7 +76,7 @@ class Parts:
                 COMPUTE: {name: math.fsum(column) for name, column in steps.phases.items()} if steps else {},
             },
             total_s=total_s,
-            steps_s=steps.elapsed_s if steps else (),
+            steps_s=(steps and steps.elapsed_s) or (),
         )
 
     def unexplained_s(self, parts: Sequence[str]) -> float:

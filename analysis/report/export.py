@@ -69,6 +69,8 @@ def _steps_of(path: str) -> Any:  # noqa: ANN401 (decoded)
     record = read_record(path)
     if isinstance(record, AnalysisWarning):
         return record
+    if record.steps and record.steps.elapsed_s is None:
+        return skipped_record(path, "its steps have no times (--sync span)", "measure by --sync step to have them")
     if record.steps and counted_steps(record.steps) != len(record.steps.elapsed_s):
         return skipped_record(path, "its columns of steps are not equally long", "see what else: bench audit")
     return record.steps

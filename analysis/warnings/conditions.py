@@ -135,6 +135,12 @@ DISTURBANCES = (
         *(lambda t: t["unfinished_s"], UNFINISHED_S, lambda s, how: f"{how} {s:.2g} s", UNFINISHED_S),
     ),
     Disturbance(
+        "steps-untimed",
+        "the host waited for the GPU at the ends of the measured span alone: tails and phases of steps are absent",
+        "measure by --sync step to have them, in a run apart: its throughput includes the waits",
+        *(lambda t: t["losses"].notna() & t["step_p99_s"].isna(), 0, lambda *_: "--sync span"),
+    ),
+    Disturbance(
         "clock-drift",
         "the target's clock and the host's went at different rates",
         "trust elapsed times, which the host's clock takes; step times of this target, and its turns, are off by this",

@@ -105,7 +105,11 @@ def _place(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--epochs", type=click.IntRange(1), help="Epochs of each data set, in place of the profile's steps.")
 @click.option("--deadline", default="24h", show_default=True, help="Time that each training may take: 90m, 24h.")
 @click.option(
-    "--profile", default="quick", show_default=True, type=click.Choice(list(PROFILES)), help="Sizes and steps."
+    "--profile",
+    default="quick",
+    show_default=True,
+    type=click.Choice([name for name, profile in PROFILES.items() if not profile.settle_s]),
+    help="Sizes and steps.",
 )
 @click.option(
     "--seed", default=0, show_default=True, type=click.IntRange(0, (1 << 32) - 1), help="Random seed of the weights."

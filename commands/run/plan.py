@@ -255,7 +255,12 @@ def _job(common: _Common, model: str, turns: Alternating | None) -> Job:
         unit=scenario.unit(request, model),
         envelope=common.envelope,
         machines=resolved.machines.own if resolved.machines else (),
-        devices=Devices(device=gpus.device, devices=gpus.devices or 1, parallel=gpus.parallel),
+        devices=Devices(
+            device=gpus.device,
+            devices=gpus.devices or 1,
+            parallel=gpus.parallel,
+            sync="span" if gpus.sync == "span" else None,
+        ),
         isa=request.targets.isa,
         cpu_capability=common.capability,
         dataset=resolved.dataset,

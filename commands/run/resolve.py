@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from commands.run.inventory import InventoryMachines, machines_of, machines_of_targets
-from commands.run.validate import check_gpus, workers_here
+from commands.run.validate import check_gpus, check_profile, workers_here
 from provisioning import data_device, doctor
 from provisioning.doctor import Check
 from provisioning.engines.base import default_engine, get_engine
@@ -65,6 +65,7 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
 
     ``checks`` are what ``doctor.examine`` found on this machine, where that is known already.
     """
+    check_profile(request)
     request = of_members_that_load(request, note)
     scenario = scenario_of(request)
     request = with_baseline(request, scenario, note)

@@ -14,7 +14,8 @@ from suite.errors import RequestError, option, spelled
 from suite.interfaces import TurnScenario
 from suite.job import ablations
 from suite.job.envelope import GIB
-from suite.job.job import CpuCapability, Job
+from suite.job.job import SEQUENTIAL, CpuCapability, Job
+from suite.job.profiles import PROFILES
 from suite.job.sharing import architecture
 from suite.plan import Plan, lower, together
 from suite.registries import ABLATIONS, WORKLOADS
@@ -42,6 +43,23 @@ def refuse_ignored(request: RunRequest) -> None:
                     f"{option(name)} would change nothing: no target has a virtual machine that the suite boots",
                     remedy="leave it out",
                 )
+
+
+def check_profile(request: RunRequest) -> None:
+    """Raise RequestError for a profile of GPUs with anything but a training on one instance with GPUs."""
+    profile, asked, traits = PROFILES[request.measurement.profile], request.measurement, traits_of(request.scenario)
+    alone = traits.trains and not (traits.joined or traits.neighbours)
+    needs = {
+        f"{option('device')} cuda": request.gpus.device == "cuda",
+        f"{option('scenario')} synthetic or real": alone,
+        f"{option('design')} {SEQUENTIAL}": asked.design == SEQUENTIAL,
+        f"{option('parallel')} none or parameter-cpu": request.gpus.parallel != "ddp",
+    }
+    if profile.settle_s and (lacking := next((words for words, holds in needs.items() if not holds), None)):
+        raise RequestError(
+            f"{option('profile')} {profile.name} needs {lacking}",
+            remedy=f"give {lacking}, or use {option('profile')} {profile.of}",
+        )
 
 
 def check_ratios(request: RunRequest, scenario: PlannedScenario, targets: tuple[str, ...]) -> None:

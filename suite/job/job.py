@@ -35,6 +35,8 @@ class Devices(Part):
     device: Literal["cpu", "cuda"] = "cpu"
     devices: Annotated[int, Field(gt=0)] = 1
     parallel: Literal["none", "parameter-cpu", "ddp"] = "none"
+    sync: Literal["span"] | None = None
+    """Where the host waits for the GPU: at the ends of the measured span alone. None for after each step."""
 
 
 class Loading(Part):

@@ -37,6 +37,11 @@ class Sizes(Part):
     steps: Annotated[int, Field(gt=0, le=MOST_STEPS)]
     epochs: _Counted | None = None
     """The whole epochs that the steps are, of drawn data each up to a checkpoint; None for a number of steps."""
+    settle_s: Annotated[float, Field(gt=0)] | None = None
+    """The least seconds of a training before this one, on drawn data and forgotten, which lasts until its steps are
+    level. It is none of the warm-up steps: all targets take the same steps. None for none."""
+    least_s: Annotated[float, Field(gt=0)] | None = None
+    """The least seconds that the measured steps take; a shorter trial fails. None for any time."""
 
 
 class Profile(Part):
@@ -50,24 +55,31 @@ class Profile(Part):
     trial_timeout_s: Positive
     decides: bool = True
     """Whether its trials are long enough for a verdict."""
+    of: str = ""
+    """The profile whose sizes of workloads it has; empty for its own."""
+    settle_s: float | None = None
+    least_s: float | None = None
+    """See ``Sizes``; both are for one instance with GPUs."""
 
     def sizes_of(self, workload: str) -> Sizes:
         """Return the sizes of a workload. Raises RequestError for an unknown one, or one that has none here."""
-        declared = WORKLOADS.get(workload)
-        if self.name not in declared.sizes:
+        declared, name = WORKLOADS.get(workload), self.of or self.name
+        if name not in declared.sizes:
             raise RequestError(
                 f"the workload {workload} has no sizes for the profile {self.name}",
                 remedy=f"use {option('profile')} {' or '.join(declared.sizes)}",
             )
-        size = declared.sizes[self.name]
+        size = declared.sizes[name]
         batch, extent = (size, None) if isinstance(size, int) else size
         return Sizes(
             batch=batch,
             **{declared.extent: extent},
             channels=declared.channels,
-            depth=declared.depth.get(self.name),
+            depth=declared.depth.get(name),
             warmup_steps=self.warmup_steps,
             steps=self.steps,
+            settle_s=self.settle_s,
+            least_s=self.least_s,
         )
 
 
@@ -81,6 +93,18 @@ PROFILES = {
             steps=100,
             memory_bytes=8 * GIB,
             trial_timeout_s=6 * 3600,
+        ),
+        Profile(
+            name="gpu",
+            summary="the sizes of paper, on a GPU that first trains until 5 s have passed and its steps are level; "
+            "1000 measured steps, which must take 20 s",
+            warmup_steps=10,
+            steps=1000,
+            memory_bytes=16 * GIB,
+            trial_timeout_s=6 * 3600,
+            of="paper",
+            settle_s=5.0,
+            least_s=20.0,
         ),
         Profile(
             name="quick",

@@ -36,7 +36,7 @@ class Properties:
     huge_pages: bool = False
     """Whether the job's memory is in transparent huge pages."""
     channels_last: bool = False
-    """Whether images and weights lie in memory with their channels last: NHWC, in the recipe's own format of numbers."""
+    """Whether images and weights lie in memory with their channels last: NHWC, in the recipe's own numbers."""
     lower_isa: bool = False
     """Whether the vector instructions are capped one level lower than in the target as it is."""
     provider: str | None = None

@@ -114,14 +114,16 @@ def _tail(seconds: list[float]) -> float | None:
 
 
 def _phases(steps: Any) -> list[list[float]]:  # noqa: ANN401 (decoded by the table below)
+    """Return the columns of phases; none of steps that were not timed singly."""
     phases = (steps.data_s, steps.copy_s, steps.compute_s, steps.communicate_s)
     return [seconds for seconds in phases if seconds is not None]
 
 
 def counted_steps(steps: Any) -> int:  # noqa: ANN401
-    """Return the number of steps; if not all columns are as long, the length of another one than ``elapsed_s``."""
-    columns = (*_phases(steps), *steps.phases.values(), *steps.losses.values())
-    return next(iter({len(column) for column in columns} - {len(steps.elapsed_s)}), len(steps.elapsed_s))
+    """Return the number of steps; if not all columns are as long, the length of another one than the first."""
+    times = () if steps.elapsed_s is None else (steps.elapsed_s,)
+    counts = [len(column) for column in (*times, *_phases(steps), *steps.phases.values(), *steps.losses.values())]
+    return next((count for count in counts if count != counts[0]), counts[0] if counts else 0)
 
 
 def _latest(losses: Mapping[str, list[float]]) -> dict[str, float] | None:
@@ -280,8 +282,8 @@ TABLE = (
     Column("throughput_per_s", "throughput_per_s", POSITIVE, _METRIC),
     Column("elapsed_s", "elapsed_s", SECONDS, _METRIC),
     Column("open_s", "open_s", SECONDS, _METRIC),
-    Column("step_p99_s", "steps.elapsed_s", P99, _STEPS, REQUIRED_INSIDE),
-    Column("step_tail", "steps.elapsed_s", TAIL, default=REQUIRED_INSIDE),
+    Column("step_p99_s", "steps.elapsed_s", P99, _STEPS),
+    Column("step_tail", "steps.elapsed_s", TAIL),
     Column("clock_ratio", "clock_ratio", POSITIVE, _CLOCKS),
     Column("unfinished_s", "unfinished_s", SECONDS, _WARNED),
     Column("substitutes", "substitutes", SUBSTITUTES, _measured("shown wherever the numbers are"), []),
@@ -349,11 +351,11 @@ AUDIT = (
     Column("opening_s", "opening", PARTS_S, _checked("its parts sum to open_s")),
     Column("recorded_batch", "global_batch", COUNT, _checked("it is that of the job")),
     Column("counted_steps", "steps", FieldType(None, "count", counted_steps)),
-    Column("steps_s", "steps.elapsed_s", SUM, default=REQUIRED_INSIDE),
-    Column("phases_s", "steps", FieldType(None, "number", lambda steps: sum(map(sum, _phases(steps))))),
+    Column("steps_s", "steps.elapsed_s", SUM),
+    Column("phases_s", "steps", FieldType(None, "number", lambda steps: sum(map(sum, _phases(steps))) or None)),
     Column("copied_s", "steps.copy_s", SUM, _STEPS),
-    Column("waited_s", "steps.data_s", SUM, _STEPS, REQUIRED_INSIDE),
-    Column("computed_s", "steps.compute_s", SUM, _STEPS, REQUIRED_INSIDE),
+    Column("waited_s", "steps.data_s", SUM, _STEPS),
+    Column("computed_s", "steps.compute_s", SUM, _STEPS),
     Column("communicated_s", "steps.communicate_s", SUM, _STEPS),
     Column("parts_s", "steps.phases", PHASES, _STEPS, {}),
     Column("measured_s", "timeline.measured_s", SECONDS, _SPANS),

@@ -33,13 +33,14 @@ class Steps(Part):
     """The measured steps, one column per phase, each of length ``steps``; a phase that a job does not have is null.
 
     ``elapsed_s`` is the whole step; the phases are parts of it: waiting for data, copying host to device, computing
-    (forward, backward and update), communicating with other ranks or with the parameter device.
+    (forward, backward and update), communicating with other ranks or with the parameter device. If the host waited for
+    the GPU at the ends of the span alone (``job.devices.sync``), steps have losses and no times: all of these are null.
     """
 
-    elapsed_s: list[Seconds]
-    data_s: list[Seconds]
+    elapsed_s: list[Seconds] | None = None
+    data_s: list[Seconds] | None = None
     copy_s: list[Seconds] | None = None
-    compute_s: list[Seconds]
+    compute_s: list[Seconds] | None = None
     communicate_s: list[Seconds] | None = None
     phases: dict[str, list[Seconds]] = {}
     """The seconds of the phases of computing that the workload names; together at most ``compute_s``."""
@@ -48,7 +49,10 @@ class Steps(Part):
 
     @model_validator(mode="after")
     def _equal_lengths(self) -> Self:
-        columns = (self.elapsed_s, self.data_s, self.copy_s, self.compute_s, self.communicate_s)
+        times = (self.elapsed_s, self.data_s, self.compute_s)
+        if None in times and any((*times, self.copy_s, self.communicate_s, self.phases)):
+            raise ValueError("steps have elapsed_s, data_s and compute_s, or no times at all")
+        columns = (*times, self.copy_s, self.communicate_s)
         named = (*self.phases.values(), *self.losses.values())
         lengths = {len(column) for column in (*columns, *named) if column is not None}
         if len(lengths) != 1 or 0 in lengths:

@@ -292,6 +292,20 @@ class GpuOptions(OptionGroup):
         "each worker of parameter servers. ddp: DistributedDataParallel.",
         idle_without=_ON_GPUS,
     )
+    sync: Literal["step", "span"] = about(
+        "step",
+        "When the host waits for the GPU. step: after each step, whose time and phases are then known. span: only at "
+        "the ends of the measured span, as most training does; single steps then have no times.",
+        of="trains",
+        idle_without=_ON_GPUS,
+        excludes=(
+            given("parallel", "parameter-cpu", "ddp", why="their devices wait for each other in each step"),
+            given("scenario", "distributed", "shared", why="it reports the times of steps"),
+            given("epochs", why="each epoch has its own time"),
+            given("checkpoint", "on", "fsync", why="each checkpoint waits for its steps"),
+            *_IN_TURNS,
+        ),
+    )
     gpus: Text | None = about(
         None,
         "GPUs by index (0,1), by UUID (GPU-8932f937), or instances by MIG (0:1, MIG-c6d4f1ef). Default: those of "

@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 from pathlib import Path
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from analysis.audit.audit import audit
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison, Estimate
 from analysis.load.records import load
@@ -19,6 +21,7 @@ from analysis.report.tables import results_table
 from analysis.statistics.ratios import Verdict, judge, locate
 from analysis.statistics.tails import Tail, qualified, ratio_of_means, slow_trials, tail_of
 from suite.records.record import Steps
+from tests.analysis.conftest import timeline
 
 TIMES = st.lists(st.floats(-0.3, 0.3), min_size=3, max_size=20).filter(lambda values: np.ptp(values) > 1e-3)
 
@@ -196,6 +199,24 @@ def test_the_tail_of_the_steps_is_a_metric_of_every_training_with_a_ratio(tmp_pa
     assert "step-tail x" in [head.text for head in results_table(group).columns]
     assert "step-tail x" not in [head.text for head in results_table(group, full=False).columns]
     assert "step-tail x" in as_markdown(comparison)
+
+
+def test_steps_without_times_have_no_tail_and_the_report_gives_the_reason(tmp_path: Path, save: Any) -> None:
+    sides = {"bare-metal": 10.0, "vm": 9.0}
+    for block, (target, speed) in itertools.product(range(3), sides.items()):
+        untimed = {"steps": Steps(losses={"loss": [3.0, 2.0, 1.0]}), "timeline": timeline(6 / speed, 20.0)}
+        save(block=block, target=target, throughput_per_s=speed, device="cuda", sync="span", **untimed)
+    records = load([tmp_path / "run"])
+    assert not {found.kind for found in audit(records).refused} & {"evidence", "steps", "throughput"}
+    comparison = compare(records)
+    assert of_vm(comparison, "throughput").ratio == pytest.approx(0.9)
+    (group,) = comparison.groups
+    assert "step-tail" not in {name for target in group.targets for name in target.estimates}
+    told = [warning for warning in comparison.warnings if warning.kind == "steps-untimed"]
+    assert {warning.where for warning in told} == {f"{target} in 3 of 3 trials (--sync span)" for target in sides}
+    save("timed", steps=Steps(losses={"loss": [3.0, 2.0, 1.0]}), timeline=timeline(0.6, 20.0))
+    lacking = [found.what for found in audit(load([tmp_path / "timed"])).refused if found.kind == "evidence"]
+    assert lacking == ["it is ok and has no times of steps"], "the host waited after each step"
 
 
 def test_the_steps_of_a_record_that_was_written_otherwise_have_the_same_tail(tmp_path: Path, save: Any) -> None:

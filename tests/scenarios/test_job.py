@@ -19,7 +19,7 @@ from suite.interfaces import Completed, Measurement, Node, Observer
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import Devices
 from suite.plan import Trial
-from suite.records.record import Generated, KeptModel, MetricValue
+from suite.records.record import Generated, KeptModel, MetricValue, Steps
 from suite.records.usage import Usage
 from worker.spec import parse_spec
 
@@ -89,6 +89,20 @@ def test_throughput_is_images_over_the_measured_span_of_all_devices(
     assert measured.steps.copy_s is None
     assert measured.details["measured_usage"] == {"minor_faults": 5}
     assert measured.details["parallel"] == "parameter-cpu"
+
+
+def test_steps_without_times_are_those_of_a_job_that_waits_at_the_ends_of_its_span(
+    trial: Trial, observer: Any, scripted: Scripted
+) -> None:
+    span = trial.with_job(devices=Devices(device="cuda", sync="span"))
+    untimed = [*STORY[:8], event("steps", 109.6, steps={}, losses={"loss": [3.0, 2.0, 1.0]}), STORY[9]]
+    measured = run_job(span, scripted(*untimed), observer, nullcontext())
+    assert measured.steps == Steps(losses={"loss": [3.0, 2.0, 1.0]})
+    assert measured.throughput_per_s == 2 * 3 / 4.0
+    assert measured.details["sync"] == "span"
+    assert specification(span).sync == "span"
+    assert "without its time" in str(failure(trial, scripted(*untimed), observer))
+    assert failure(span, scripted(*STORY), observer).kind == "protocol"
 
 
 def test_the_host_counts_from_the_launch_to_the_end_and_no_longer(

@@ -60,7 +60,7 @@ def test_a_job_trains_in_bursts_and_measures_them_alone(
         "the host has timed them, too, on CPUs others use"
     )
     assert measured.steps is not None
-    assert len(measured.steps.elapsed_s) == 4
+    assert len(measured.steps.elapsed_s or ()) == 4
     span_s = sum(turn.span_s for turn in turns)
     assert measured.throughput_per_s == pytest.approx(4 / span_s)
     assert measured.timeline is not None

@@ -19,6 +19,12 @@ def test_the_paper_profile_is_table_1_of_the_paper() -> None:
     }
 
 
+def test_the_gpu_profile_has_the_sizes_of_paper_and_is_long_enough_for_clocks_to_settle() -> None:
+    for name in WORKLOADS:
+        gpu, paper = (PROFILES[profile].sizes_of(name) for profile in ("gpu", "paper"))
+        assert gpu == paper.model_copy(update={"steps": 1000, "settle_s": 5.0, "least_s": 20.0})
+
+
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=list(PROFILES))
 def test_every_profile_says_what_it_is_for_and_has_every_model(profile: Profile) -> None:
     assert PROFILES[profile.name] is profile
@@ -38,7 +44,7 @@ def test_profiles_grow_from_smoke_to_paper() -> None:
 def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
     with pytest.raises(RequestError, match="--profile 'papier' is unknown") as caught:
         RunRequest.of({"profile": "papier"})
-    assert str(caught.value.remedy).endswith("choose among paper, quick, smoke")
+    assert str(caught.value.remedy).endswith("choose among gpu, paper, quick, smoke")
 
 
 def test_a_workload_without_sizes_for_a_profile_is_refused_with_those_it_has() -> None:

@@ -1,14 +1,25 @@
 """Parts that run on GPUs alone, with events that are played: their clock goes on by a second at each record."""
 
 import itertools
+import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
+from worker.protocol import Events
+from worker.spec import parse_spec
 from worker.training import device as devices
+from worker.training import step
+from worker.training.build import build_network, opened_batches
 from worker.training.device import Device, numerics_of, torch_facts
+from worker.training.measure import measure
+from worker.training.trainer import Single
+
+SMALL_GAN = {"workload": "worker.workloads.adversarial:GAN", "batch": 4, "image_px": 28, "warmup_steps": 2, "steps": 3}
 
 
 class PlayedEvent:
@@ -33,7 +44,8 @@ class PlayedEvent:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Device:
     """A device that copies and computes on the CPU, and is timed as a GPU is."""
     monkeypatch.setattr(PlayedEvent, "clock", itertools.count(), raising=False)
-    monkeypatch.setattr(devices, "timing_event", PlayedEvent)
+    for module in (devices, step):
+        monkeypatch.setattr(module, "timing_event", PlayedEvent)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)
     played = Device("cuda:0")
     played.torch = torch.device("cpu")
@@ -46,6 +58,34 @@ def test_a_step_without_a_copy_has_a_copy_phase_of_none(gpu: Device) -> None:
     gpu.copy(batch, wait=True)
     assert gpu.copy_s() == 1
     assert gpu.copy_s() == 0, "that was the step before"
+
+
+@pytest.mark.parametrize(("sync", "waits"), [(None, 2 + 1 + 3), ("span", 1 + 1)])
+def test_the_host_waits_after_each_step_or_at_the_ends_of_the_span_alone(
+    gpu: Device, sync: Any, waits: int, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[object] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    gpu.timed = not sync
+    job = replace(parse_spec(json.dumps(spec | SMALL_GAN)), sync=sync)
+    with opened_batches(job) as (batches,):
+        workload = job.load_workload()
+        network = build_network(workload, job.shape, job.seed)
+        trainer = Single(workload, network, gpu, batches, numerics_of("reference", "cpu"))
+        reading, writing = os.pipe()
+        measure(job, trainer, Events(writing))
+    os.close(writing)
+    with os.fdopen(reading) as lines:
+        said = [json.loads(line) for line in lines]
+    assert len(waited) == waits
+    steps, losses = said[-1]["steps"], said[-1]["losses"]
+    assert {len(column) for column in losses.values()} == {3}
+    if sync:
+        assert steps == {}
+        assert trainer.phases == trainer.parts == ()
+    else:
+        assert set(steps["phases"]) == set(workload.phases) != set()
+        assert len(steps["elapsed_s"]) == len(steps["copy_s"]) == 3
 
 
 @pytest.fixture

@@ -71,6 +71,7 @@ def test_a_job_whose_host_has_gone_ends(in_turns: dict[str, Any], orders: str) -
         ({"steps": 5}, "steps is 5; 3 rounds of 2 steps are 6"),
         ({"turns": {"rounds": 0, "burst_steps": 2}}, "turns.rounds is 0: expected `int` >= 1"),
         ({"parallel": "ddp", "devices": 2, "threads": 2}, "the processes of ddp take none"),
+        ({"sync": "span", "device": "cuda"}, "only one GPU that takes its steps in one piece"),
     ],
 )
 def test_turns_that_cannot_be_taken_are_refused(in_turns: dict[str, Any], change: dict[str, Any], why: str) -> None:

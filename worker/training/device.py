@@ -19,9 +19,11 @@ _declared: list[torch.library.Library] = []  # a declaration ends with the objec
 class Device:
     """The CPU, where nothing is copied and nothing waited for, or one CUDA device."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, timed: bool = True) -> None:
         self.torch = torch.device(name)
         self.is_cuda = self.torch.type == "cuda"
+        self.timed = timed
+        """Whether the host waits for the end of each step, to time it and its phases."""
         if self.is_cuda:
             # Made on the device at their first record: a rank of ddp must not take memory of the others' devices.
             self._begin, self._end = timing_event(), timing_event()
@@ -43,6 +45,11 @@ class Device:
         copied, self._copied = self._copied, False
         return float(self._begin.elapsed_time(self._end)) / 1e3 if copied else 0.0
 
+    def end_step(self) -> None:
+        """Wait for the end of a step, if steps are timed."""
+        if self.timed:
+            self.synchronize()
+
     def synchronize(self) -> None:
         """Wait until the device has done all it was given."""
         if self.is_cuda:
@@ -54,7 +61,7 @@ def timing_event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def open_devices(kind: str, count: int) -> list[Device]:
+def open_devices(kind: str, count: int, *, timed: bool = True) -> list[Device]:
     """Return ``count`` devices; the CPU is the same one every time. Raises JobError when there are fewer."""
     if kind == "cpu":
         return [Device("cpu") for _ in range(count)]
@@ -63,7 +70,7 @@ def open_devices(kind: str, count: int) -> list[Device]:
         build = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
         message = f"{count} CUDA devices asked for, {there} can be used here{build or reason_of_none(there)}"
         raise JobError(message, kind="device", remedy=_remedy(message))
-    return [Device(f"cuda:{number}") for number in range(count)]
+    return [Device(f"cuda:{number}", timed=timed) for number in range(count)]
 
 
 def reason_of_none(there: int) -> str:

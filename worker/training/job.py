@@ -21,6 +21,7 @@ from worker.training.build import build_trainer, opened_batches
 from worker.training.device import Device, numerics_of, open_devices, torch_facts, torchvision_version
 from worker.training.injury import Injector
 from worker.training.measure import measure, take_turns
+from worker.training.settle import settle
 from worker.training.trainer import Single
 
 
@@ -31,7 +32,7 @@ def run(spec: Spec, events: Events) -> None:
     torch.set_num_interop_threads(1)
     torch.set_num_threads(spec.threads)
     numerics_of(spec.recipe, spec.device).apply()
-    devices = open_devices(spec.device, spec.devices)
+    devices = open_devices(spec.device, spec.devices, timed=not spec.sync)
     with watching_loaders(), ddp.opened(spec, events) if spec.parallel == "ddp" else nullcontext() as group:
         seen = {**environment.collect(), **torch_facts(spec.device), "torchvision": version}
         seen |= {"memory_format": "channels-last"} if spec.channels_last else {}
@@ -58,6 +59,7 @@ def run(spec: Spec, events: Events) -> None:
 
 def _train(spec: Spec, data: object, devices: list[Device], events: Events) -> tuple[list[LoaderUse], dict[str, Any]]:
     """Train on this instance. Returns what its loaders have read, and the other fields of ``done``."""
+    settled = settle(spec, spec.settle_s, devices, events) if spec.settle_s else None
     with ExitStack() as stack:
         checkpoints = stack.enter_context(checkpoint.opened(spec.checkpoint, spec))
         batches = stack.enter_context(opened_batches(spec, epoch=checkpoints.epochs if checkpoints else 0))
@@ -67,7 +69,8 @@ def _train(spec: Spec, data: object, devices: list[Device], events: Events) -> t
             injector.attach(trainer.network)
         if checkpoints and isinstance(trainer, Single):
             checkpoints.attach(trainer)
-        events.emit("built")
+        if not settled:
+            events.emit("built")
         facts: dict[str, Any] = {}
         if spec.turns:
             take_turns(spec, spec.turns, trainer, events, sys.stdin)
@@ -77,7 +80,8 @@ def _train(spec: Spec, data: object, devices: list[Device], events: Events) -> t
         # The loaders end here, so that what they have used is in the usage of the whole, and none computes any more.
         uses = [use for each in batches if (use := each.close())]
         trained = _use_trained(spec, trainer.network, events, {**facts, "data": data})
-        return uses, {"injected": injector.report() if injector else None, "trained": trained, "drawn": drawn}
+        injected = injector.report() if injector else None
+        return uses, {"injected": injected, "settled": settled, "trained": trained, "drawn": drawn}
 
 
 def _use_trained(spec: Spec, network: torch.nn.Module, events: Events, facts: Mapping[str, Any]) -> object:

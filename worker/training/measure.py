@@ -39,6 +39,8 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
         begin_s = time.monotonic()
         for index in range(first, first + of_epoch):
             _take_step(trainer, samples, index, events, own)
+        if spec.sync:
+            trainer.synchronize()
         end_s = time.monotonic()
         if spec.epochs:
             epochs_s.append(end_s - begin_s)
@@ -49,6 +51,7 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     events.emit("measured", t=end_s)
     unfinished_s = come_to_rest(lambda: bool(live_children() - children))
     training_s = math.fsum(epochs_s) or end_s - begun_s
+    _check_length(spec, training_s)
     if keeper:
         keeper.keep_last(training_s)
     events.step = "after the last step"
@@ -57,7 +60,8 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     if not spec.model_file:  # nobody analyses its single steps, and those of 50 epochs would fill the log of a pod
         events.emit(
             "steps",
-            steps=samples.columns(taken),
+            # What the host took to order a step is not what the step took.
+            steps={} if spec.sync else samples.columns(taken),
             losses=losses,
             weights_sha256=weights_sha256(trainer.network),
             unfinished_s=unfinished_s,
@@ -69,6 +73,15 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     if keeper:
         keeper.emit(events)
     return {"epoch_s": epochs_s, "training_s": training_s, "steps": spec.steps, "losses": losses}
+
+
+def _check_length(spec: Spec, training_s: float) -> None:
+    """Raise JobError for measured steps that took less time than they must."""
+    if spec.least_s and training_s < spec.least_s:
+        longer = 1.1 * spec.least_s / training_s
+        name, count = ("--epochs", spec.epochs) if spec.epochs else ("--steps", spec.steps)
+        message = f"{spec.steps} steps took {training_s:.3g} s, and the profile measures {spec.least_s:g} s or more"
+        raise JobError(message, kind="short", remedy=f"give {name} {math.ceil(count * longer)} or more")
 
 
 def _take_step(trainer: Trainer, samples: Samples, index: int, events: Events, own: "OwnMetrics") -> None:

@@ -98,7 +98,9 @@ class PhaseClock:
     def __call__(self, name: str) -> Iterator[None]:
         """Count the time until this is left as the phase's, and not as that of a phase around it."""
         outer, self._inner = self._inner, name
-        if self._device.is_cuda:
+        if not self._device.timed:
+            yield
+        elif self._device.is_cuda:
             begin, end = timing_event(), timing_event()
             stream = torch.cuda.current_stream(self._device.torch)
             begin.record(stream)

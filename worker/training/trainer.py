@@ -43,7 +43,7 @@ class OneDevice:
     numerics: Numerics
 
     def __post_init__(self) -> None:
-        self.phases: tuple[str, ...] = ("copy",) if self.device.is_cuda else ()
+        self.phases: tuple[str, ...] = ("copy",) if self.device.is_cuda and self.device.timed else ()
         self.parts: tuple[str, ...] = ()
         self._losses: Losses = {}
 
@@ -53,7 +53,7 @@ class OneDevice:
         data_s = time.monotonic() - begin_s
         communicate_s = self.train(batch)
         elapsed_s = time.monotonic() - begin_s
-        samples.put(index, elapsed_s, data_s, self.device.copy_s() if self.device.is_cuda else 0.0, communicate_s)
+        samples.put(index, elapsed_s, data_s, self.device.copy_s() if "copy" in self.phases else 0.0, communicate_s)
         samples.put_losses(index, self._losses)
 
     def train(self, batch: Batch) -> float:
@@ -88,7 +88,7 @@ class Single(OneDevice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.parts = self.workload.phases
+        self.parts = self.workload.phases if self.device.timed else ()
         optimizers = self.workload.optimizers(self.network)
         self.training = Training(self.network, optimizers, self.device, self.numerics)
         self._parts_s: dict[str, float] = {}
@@ -102,7 +102,7 @@ class Single(OneDevice):
         images, labels = self.placed(batch)
         losses = self.workload.step(self.training, images, labels)
         # A step has ended when its result is there, as a session's run in tf_cnn_benchmarks.
-        self.device.synchronize()
+        self.device.end_step()
         self._losses = {name: loss.detach() for name, loss in losses.items()}
         self._parts_s = self.training.phase.seconds()
         return self._parts_s.pop(COMMUNICATE, 0.0)
