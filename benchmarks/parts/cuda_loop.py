@@ -1,12 +1,14 @@
-"""Prints the images per second of ResNet-50 on a device: a loop by hand, or the suite's worker.
+"""Prints the last loss and the images per second of a model on a device: a loop by hand, or the suite's worker.
 
-Run by ``benchmarks/gpu_day.py``; arguments: side, device, batch, image_px, warmup_steps, steps. Sides: ``free`` (the
-host runs ahead of the GPU, as ordinary training does), ``synchronised`` (the host waits after each step, as the suite
-does) and ``suite``. All copy each batch from pinned memory, in fp32 without TF32.
+Run by ``benchmarks/gpu_day.py``; arguments: side, model (resnet50, dcgan), device, batch, image_px, warmup_steps,
+steps. Sides: ``free`` (the host runs ahead of the GPU, as ordinary training does), ``synchronised`` (the host waits
+after each step, as the suite does), ``tf32`` (the same with TF32) and ``suite``, whose loss is not read. All copy each
+batch from pinned memory, and but for one in fp32 without TF32.
 """
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -15,27 +17,30 @@ import torch
 sys.path[:0] = [str(parent) for parent in Path(__file__).parents[1:3]]
 
 from parts.bare_loop import import_torchvision  # noqa: E402
+from parts.dcgan_loop import LATENT, discriminator, draw, generator  # noqa: E402
 
 SEED, CLASSES = 3, 1000
+Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def main() -> None:
-    side, device, *numbers = sys.argv[1:]
+    side, model, device, *numbers = sys.argv[1:]
     batch, image_px, warmup_steps, steps = map(int, numbers)
     if side == "suite":
-        seconds = suite_s(device, batch, image_px, warmup_steps, steps)
+        seconds, loss = suite_s(model, device, batch, image_px, warmup_steps, steps), float("nan")
     else:
-        seconds = by_hand_s(device, batch, image_px, warmup_steps, steps, waits=side == "synchronised")
-    print(batch * steps / seconds)
+        seconds, loss = by_hand(side, model, device, batch, image_px, (warmup_steps, steps))
+    print(loss, batch * steps / seconds)
 
 
-def by_hand_s(device: str, batch: int, image_px: int, warmup_steps: int, steps: int, *, waits: bool) -> float:
+def by_hand(
+    side: str, model: str, device: str, batch: int, image_px: int, steps: tuple[int, int]
+) -> tuple[float, float]:
+    """Return the seconds of the measured steps, and the loss of the last."""
     torch.manual_seed(SEED)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    model = import_torchvision().models.resnet50(weights=None, num_classes=CLASSES).train().to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    criterion = torch.nn.CrossEntropyLoss()
-    images, labels = torch.rand(batch, 3, image_px, image_px), torch.randint(CLASSES, (batch,))
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = side == "tf32"
+    step = {"resnet50": resnet50, "dcgan": dcgan}[model](device)
+    images, labels = torch.rand(batch, 3, image_px, image_px) * 2 - 1, torch.randint(CLASSES, (batch,))
     if device == "cuda":
         images, labels = images.pin_memory(), labels.pin_memory()
 
@@ -43,28 +48,61 @@ def by_hand_s(device: str, batch: int, image_px: int, warmup_steps: int, steps: 
         if device == "cuda":
             torch.cuda.synchronize()
 
-    for step in range(warmup_steps + steps):
-        if step == warmup_steps:
+    for number in range(sum(steps)):
+        if number == steps[0]:
             wait()
             begin_s = time.monotonic()
-        here, wanted = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-        optimizer.zero_grad()
-        criterion(model(here), wanted).backward()
-        optimizer.step()
-        if waits:
+        loss = step(images.to(device, non_blocking=True), labels.to(device, non_blocking=True))
+        if side != "free":
             wait()
     wait()
-    return time.monotonic() - begin_s
+    return time.monotonic() - begin_s, float(loss)
 
 
-def suite_s(device: str, batch: int, image_px: int, warmup_steps: int, steps: int) -> float:
+def resnet50(device: str) -> Step:
+    model = import_torchvision().models.resnet50(weights=None, num_classes=CLASSES).train().to(device)
+    optimizer, criterion = torch.optim.SGD(model.parameters(), lr=0.01), torch.nn.CrossEntropyLoss()
+
+    def step(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = criterion(model(images), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def dcgan(device: str) -> Step:
+    """Return the step of PyTorch's example, as in ``dcgan_loop.py``."""
+    makes, judges = (network.apply(draw).to(device) for network in (generator(), discriminator()))
+    criterion = torch.nn.BCELoss()
+    by_judge, by_maker = (torch.optim.Adam(n.parameters(), lr=2e-4, betas=(0.5, 0.999)) for n in (judges, makes))
+
+    def step(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        judges.zero_grad()
+        real, fake = torch.ones(len(labels), device=device), torch.zeros(len(labels), device=device)
+        criterion(judges(images).view(-1), real).backward()
+        made = makes(torch.randn(len(labels), LATENT, 1, 1, device=device))
+        criterion(judges(made.detach()).view(-1), fake).backward()
+        by_judge.step()
+        makes.zero_grad()
+        loss: torch.Tensor = criterion(judges(made).view(-1), real)
+        loss.backward()  # type: ignore[no-untyped-call]
+        by_maker.step()
+        return loss.detach()
+
+    return step
+
+
+def suite_s(model: str, device: str, batch: int, image_px: int, warmup_steps: int, steps: int) -> float:
     from suite.registries import WORKLOADS
     from worker.spec import Spec
     from worker.training.build import build_trainer, opened_batches
     from worker.training.device import numerics_of, open_devices
     from worker.training.step import Samples
 
-    place = {"workload": WORKLOADS.place("resnet50"), "device": device, "devices": 1, "parallel": "none"}
+    place = {"workload": WORKLOADS.place(model), "device": device, "devices": 1, "parallel": "none"}
     sizes = {"batch": batch, "image_px": image_px, "channels": 3, "warmup_steps": warmup_steps, "steps": steps}
     threads = torch.get_num_threads()
     spec = Spec(**place, **sizes, threads=threads, recipe="reference", seed=SEED)  # type: ignore[arg-type]

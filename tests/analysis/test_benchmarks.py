@@ -2,8 +2,9 @@
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,8 +26,30 @@ def benchmark(name: str) -> ModuleType:
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_copy_phase_of_the_gpu_day_is_a_rate_over_that_of_the_probe() -> None:
+    day = benchmark("gpu_day")
+    moved_bytes = 2 * 3 * 10**2 * 4
+    training = {"job": {"sizes": {"batch": 2, "image_px": 10}}, "steps": {"copy_s": [9.0, moved_bytes / 20e9, 0.0]}}
+    probe = {"metrics": {"host-to-device-pinned": {"value": 25.0}}}
+    assert day.copied([training], 4, [probe]) == pytest.approx(20 / 25)
+    assert day.copied([], 4, [probe]) is None, "what was not measured is no rate"
+    assert day.copied([{**training, "steps": None}], 4, [probe]) is None
+
+
+@pytest.mark.parametrize(("rehearse", "expected"), [(False, {"a": True, "b": False, "c": False}), (True, {"c": False})])
+def test_a_gpu_day_judges_all_that_has_bounds_and_a_rehearsal_counts_alone(
+    rehearse: bool, expected: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day = benchmark("gpu_day")
+    monkeypatch.setattr(day, "BOUNDS", {"a": (0.9, 1.1), "b": (0.9, 1.1), "c": (0.0, 0.0), "d": (0.0, 0.0)})
+    facts = {"a": 1.0, "b": None, "c": 1, "d": day.REHEARSED, "e": 5.0}
+    state = SimpleNamespace(options=SimpleNamespace(rehearse=rehearse), facts={"A": facts})
+    assert day.judged(state, "A") == expected
 
 
 def test_the_bare_script_gets_the_job_of_the_suites_trial() -> None:

@@ -44,7 +44,7 @@ def test_profiles_grow_from_smoke_to_paper() -> None:
 def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
     with pytest.raises(RequestError, match="--profile 'papier' is unknown") as caught:
         RunRequest.of({"profile": "papier"})
-    assert str(caught.value.remedy).endswith("choose among gpu, paper, quick, smoke")
+    assert str(caught.value.remedy).endswith("choose among paper, gpu, quick, smoke")
 
 
 def test_a_workload_without_sizes_for_a_profile_is_refused_with_those_it_has() -> None:
