@@ -16,7 +16,6 @@ from suite.job import ablations
 from suite.job.envelope import GIB
 from suite.job.job import SEQUENTIAL, CpuCapability, Job
 from suite.job.profiles import PROFILES
-from suite.job.sharing import architecture
 from suite.plan import Plan, lower, together
 from suite.registries import ABLATIONS, WORKLOADS
 from suite.request.repetitions import DECIDED
@@ -47,12 +46,11 @@ def refuse_ignored(request: RunRequest) -> None:
 
 def check_profile(request: RunRequest) -> None:
     """Raise RequestError for a profile of GPUs with anything but a training on one instance with GPUs."""
-    profile, asked, traits = PROFILES[request.measurement.profile], request.measurement, traits_of(request.scenario)
-    alone = traits.trains and not (traits.joined or traits.neighbours)
+    profile, traits = PROFILES[request.measurement.profile], traits_of(request.scenario)
     needs = {
         f"{option('device')} cuda": request.gpus.device == "cuda",
-        f"{option('scenario')} synthetic or real": alone,
-        f"{option('design')} {SEQUENTIAL}": asked.design == SEQUENTIAL,
+        f"{option('scenario')} synthetic or real": traits.trains and not (traits.joined or traits.neighbours),
+        f"{option('design')} {SEQUENTIAL}": request.measurement.design == SEQUENTIAL,
         f"{option('parallel')} none or parameter-cpu": request.gpus.parallel != "ddp",
     }
     if profile.settle_s and (lacking := next((words for words, holds in needs.items() if not holds), None)):
@@ -302,8 +300,7 @@ def ablations_of(
 
 def _refuse_without_images(name: str, models: Sequence[str]) -> None:
     """Raise RequestError if none of the workloads, which may be files of the user's own, trains on images."""
-    known = [model for model in models if architecture(model) in WORKLOADS]
-    if known == list(models) != [] and not any(WORKLOADS.get(architecture(model)).has_images for model in known):
+    if models and all(model in WORKLOADS and not WORKLOADS.get(model).has_images for model in models):
         raise RequestError(
             f"{option('ablate')} {name}: {', '.join(models)} has no images",
             remedy=f"use another {option('model')}, or leave it out",
