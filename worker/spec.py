@@ -395,11 +395,6 @@ def _device_conflicts(spec: Spec) -> Iterator[str]:
         yield f"devices is {spec.devices} with parallel 'none'; several need 'parameter-cpu' or 'ddp'"
     if spec.parallel == "ddp" and spec.threads < spec.devices:
         yield f"threads is {spec.threads}; ddp needs one for each of its {spec.devices} processes"
-    several |= bool(spec.distributed or spec.turns or spec.epochs)
-    if (spec.settle_s or spec.least_s) and (spec.parallel == "ddp" or spec.distributed or spec.turns):
-        yield f"settle_s is {spec.settle_s}; only one process that takes its steps in one piece settles before them"
-    if spec.sync and (several or spec.device == "cpu"):
-        yield "sync is 'span'; only one GPU that takes its steps in one piece leaves them without times"
     if spec.parallel == "ddp" and spec.turns:
         yield "turns is given; the processes of ddp take none"
 
@@ -408,6 +403,14 @@ def _joined_conflicts(spec: Spec) -> Iterator[str]:
     membership = spec.distributed if spec.parallel != "none" else None
     if membership and (spec.parallel == "ddp" or membership.strategy in SERVERLESS):
         yield f"parallel is {spec.parallel!r} in a distributed job; there it is 'parameter-cpu', with parameter servers"
+
+
+def _timing_conflicts(spec: Spec) -> Iterator[str]:
+    pieces = bool(spec.distributed or spec.turns)
+    if (spec.settle_s or spec.least_s) and (pieces or spec.parallel == "ddp"):
+        yield f"settle_s is {spec.settle_s}; only one process that takes its steps in one piece settles before them"
+    if spec.sync and (pieces or spec.epochs or spec.parallel != "none" or spec.device == "cpu"):
+        yield "sync is 'span'; only one GPU that takes its steps in one piece leaves them without times"
 
 
 def _step_conflicts(spec: Spec) -> Iterator[str]:
@@ -434,7 +437,7 @@ def _epoch_conflicts(spec: Spec) -> Iterator[str]:
         yield "epochs is given; only a job that reads a data set or writes checkpoints, and takes no turns, has them"
 
 
-_CONFLICTS = (_device_conflicts, _joined_conflicts, _step_conflicts, _epoch_conflicts)
+_CONFLICTS = (_device_conflicts, _timing_conflicts, _joined_conflicts, _step_conflicts, _epoch_conflicts)
 
 
 def _explained(message: str, given: Any, into: type) -> str:  # noqa: ANN401 (any JSON)
