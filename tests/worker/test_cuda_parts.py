@@ -60,7 +60,7 @@ def test_a_step_without_a_copy_has_a_copy_phase_of_none(gpu: Device) -> None:
     assert gpu.copy_s() == 0, "that was the step before"
 
 
-@pytest.mark.parametrize(("sync", "waits"), [(None, 2 + 1 + 3), ("span", 1 + 1)])
+@pytest.mark.parametrize(("sync", "waits"), [(None, 2 + 1 + 3 + 1), ("span", 1 + 1)])
 def test_the_host_waits_after_each_step_or_at_the_ends_of_the_span_alone(
     gpu: Device, sync: Any, waits: int, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

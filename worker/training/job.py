@@ -59,7 +59,7 @@ def run(spec: Spec, events: Events) -> None:
 
 def _train(spec: Spec, data: object, devices: list[Device], events: Events) -> tuple[list[LoaderUse], dict[str, Any]]:
     """Train on this instance. Returns what its loaders have read, and the other fields of ``done``."""
-    settled = settle(spec, spec.settle_s, devices, events) if spec.settle_s else None
+    settled = _settled(spec, devices, events)
     with ExitStack() as stack:
         checkpoints = stack.enter_context(checkpoint.opened(spec.checkpoint, spec))
         batches = stack.enter_context(opened_batches(spec, epoch=checkpoints.epochs if checkpoints else 0))
@@ -69,8 +69,7 @@ def _train(spec: Spec, data: object, devices: list[Device], events: Events) -> t
             injector.attach(trainer.network)
         if checkpoints and isinstance(trainer, Single):
             checkpoints.attach(trainer)
-        if not settled:
-            events.emit("built")
+        _emit_built(events, settled)
         facts: dict[str, Any] = {}
         if spec.turns:
             take_turns(spec, spec.turns, trainer, events, sys.stdin)
@@ -82,6 +81,16 @@ def _train(spec: Spec, data: object, devices: list[Device], events: Events) -> t
         trained = _use_trained(spec, trainer.network, events, {**facts, "data": data})
         injected = injector.report() if injector else None
         return uses, {"injected": injected, "settled": settled, "trained": trained, "drawn": drawn}
+
+
+def _settled(spec: Spec, devices: list[Device], events: Events) -> dict[str, float] | None:
+    return settle(spec, spec.settle_s, devices, events) if spec.settle_s else None
+
+
+def _emit_built(events: Events, settled: Mapping[str, float] | None) -> None:
+    """Emit ``built``, unless the training that settled the devices was built before."""
+    if not settled:
+        events.emit("built")
 
 
 def _use_trained(spec: Spec, network: torch.nn.Module, events: Events, facts: Mapping[str, Any]) -> object:

@@ -39,8 +39,7 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
         begin_s = time.monotonic()
         for index in range(first, first + of_epoch):
             _take_step(trainer, samples, index, events, own)
-        if spec.sync:
-            trainer.synchronize()
+        trainer.synchronize()  # after the last step, if not after each
         end_s = time.monotonic()
         if spec.epochs:
             epochs_s.append(end_s - begin_s)
@@ -60,8 +59,7 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     if not spec.model_file:  # nobody analyses its single steps, and those of 50 epochs would fill the log of a pod
         events.emit(
             "steps",
-            # What the host took to order a step is not what the step took.
-            steps={} if spec.sync else samples.columns(taken),
+            steps=_columns(spec, samples, taken),
             losses=losses,
             weights_sha256=weights_sha256(trainer.network),
             unfinished_s=unfinished_s,
@@ -73,6 +71,11 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     if keeper:
         keeper.emit(events)
     return {"epoch_s": epochs_s, "training_s": training_s, "steps": spec.steps, "losses": losses}
+
+
+def _columns(spec: Spec, samples: Samples, taken: slice) -> dict[str, Any]:
+    """Return the times of the steps; none where the host has ordered steps and not waited for them."""
+    return {} if spec.sync else samples.columns(taken)
 
 
 def _check_length(spec: Spec, training_s: float) -> None:
