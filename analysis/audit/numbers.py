@@ -10,6 +10,7 @@ import pandas as pd
 from analysis.audit.findings import AGAIN, Finding, Kind
 from analysis.load.records import Text
 from suite.job.ablations import known_properties
+from suite.job.envelope import MEMORY_NOT_LIMITED
 from suite.job.job import Job
 from suite.records.columns import TABLE
 from suite.records.record import EPOCH_METRICS, EXACT, GENERATING_METRICS, SHORTEST_SPAN_FOR_CLOCKS_S
@@ -138,7 +139,7 @@ def limits(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
     properties = {name: known_properties(name) for name in trials["ablation"].dropna().unique()}
     limit = trials["memory_bytes"] * machines
     unlimited = [name for name, switched in properties.items() if not (switched and switched.memory_limited)]
-    limited = ~trials["ablation"].isin(unlimited)
+    limited = ~trials["ablation"].isin(unlimited) & ~trials["substitutes"].str.contains(MEMORY_NOT_LIMITED)
     for column in ("worker_peak_memory_bytes", "serving_peak_memory_bytes"):
         over = trials[limited & (trials[column] > limit * (1 + LIMIT_SHARE) + MAPPED_BYTES * instances)]
         yield from _mismatches(MEMORY, over, column, f"of {column}", "its limit is", limit)

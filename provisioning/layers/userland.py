@@ -18,7 +18,7 @@ from provisioning.paths import ROOMS
 from provisioning.volumes import MOUNT
 from suite.errors import CommandError, RequestError
 from suite.interfaces import Node
-from suite.job.envelope import Envelope, format_cpu_list
+from suite.job.envelope import MEMORY_NOT_LIMITED, Envelope, format_cpu_list
 from suite.job.properties import AS_IT_IS, Properties
 
 TEMPORARY, SHARED_MEMORY = "/tmp", "/dev/shm"  # noqa: S108 (inside, not here)
@@ -211,7 +211,7 @@ def own_environment(node: Node, cpus: Sequence[int], edits: Edits = NO_EDITS) ->
         python=(sys.executable, str(ROOMS)),
         facts=edits.facts,
         variables=edits.variables,
-        substitutes=("userland:own-environment", "memory:not-limited"),
+        substitutes=("userland:own-environment", MEMORY_NOT_LIMITED),
     )
 
 

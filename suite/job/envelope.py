@@ -10,6 +10,8 @@ from suite.part import Part
 
 MIB, GIB = 1 << 20, 1 << 30
 MOST_CPUS = 8192  # what a Linux kernel can be built for
+MEMORY_NOT_LIMITED = "memory:not-limited"
+"""The substitute of a target that may use more memory than its envelope has: without root nothing limits it."""
 
 
 class Envelope(Part):

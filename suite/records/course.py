@@ -14,7 +14,7 @@ from suite.errors import BenchError, MeasurementError
 from suite.interfaces import Account, Instance, Measurement
 from suite.interruption import interrupted
 from suite.job.distributed import SHARED_CPUS, cpus_are_shared
-from suite.job.envelope import Envelope
+from suite.job.envelope import MEMORY_NOT_LIMITED, Envelope
 from suite.job.properties import DISK_LIMITS, DISK_STAND_INS
 from suite.part import first_problem
 from suite.plan import Trial
@@ -83,7 +83,7 @@ class Course:
 
     def check(self) -> None:
         """Raise MeasurementError if the target, as it was measured, differs from the plan."""
-        if self.measurement and (differences := _differences(self.trial, self.measurement)):
+        if self.measurement and (differences := _differences(self.trial, self.measurement, self.substitutes)):
             raise MeasurementError("the target differs from the plan: " + "; ".join(differences), kind="envelope")
 
     def record(self, run_id: str) -> TrialRecord:
@@ -151,14 +151,14 @@ def _substitutes(trial: Trial, measured: Measurement) -> Iterator[str]:
             yield DISK_STAND_INS[place.filesystem]
 
 
-def _differences(trial: Trial, measured: Measurement) -> list[str]:
+def _differences(trial: Trial, measured: Measurement, substitutes: Sequence[str] = ()) -> list[str]:
     """Return the differences of every instance from its own envelope."""
     if not trial.instances:
-        return envelope_differences(trial, trial.envelope, measured.environment)
+        return envelope_differences(trial, trial.envelope, measured.environment, substitutes)
     return [
         f"{name}: {difference}"
         for planned, (name, inside) in zip(trial.instances, _environments(trial, measured), strict=True)
-        for difference in envelope_differences(trial, planned.envelope, inside)
+        for difference in envelope_differences(trial, planned.envelope, inside, substitutes)
     ]
 
 
@@ -174,24 +174,20 @@ def _environments(trial: Trial, measured: Measurement) -> Iterator[tuple[str, En
         yield f"aggressor {number}", instance.environment.model_copy(update=idle)
 
 
-def envelope_differences(trial: Trial, plan: Envelope, inside: Environment) -> list[str]:
+def envelope_differences(
+    trial: Trial, plan: Envelope, inside: Environment, substitutes: Sequence[str] = ()
+) -> list[str]:
     """Return the differences of an instance, as seen from inside, from its envelope. A fact that is absent differs.
 
-    Memory may differ by 2 %: control groups round to pages and a guest's firmware keeps a little.
+    Memory may differ by 2 %: control groups round to pages and a guest's firmware keeps a little. There may be more
+    where a substitute says that it is not limited.
     """
     properties = trial.properties
     cpus = -1 if inside.cpus is None else len(inside.cpus)
-    more_bytes = math.nan if inside.memory_bytes is None else inside.memory_bytes - plan.memory_bytes
-    tolerated_bytes = MEMORY_TOLERANCE * plan.memory_bytes
     departures = inside.userland_differences or []
     pinned = cpus == len(plan.cpus), inside.host_cpus is None or tuple(inside.host_cpus) == plan.cpus
     # CPUs that are not pinned are given as a quota: all of the machine's are seen.
     right_cpus, right_host_cpus = pinned if properties.pinned else (cpus >= len(plan.cpus), True)
-    memory = (
-        (abs(more_bytes) <= tolerated_bytes, f"{inside.memory_bytes} bytes of memory instead of {plan.memory_bytes}")
-        if properties.memory_limited
-        else (more_bytes > tolerated_bytes, f"memory is limited to {inside.memory_bytes} bytes, which it should not be")
-    )
     disks = [(name, getattr(inside, name), getattr(properties, name)) for name in DISK_LIMITS.values()]
     machine = trial.job.machine_of(trial.target)
     mistaken = machine.contradiction(hypervisor=inside.hypervisor is not None) if machine else ""
@@ -200,11 +196,23 @@ def envelope_differences(trial: Trial, plan: Envelope, inside: Environment) -> l
         (right_cpus, f"CPUs {inside.cpus} instead of {len(plan.cpus)}"),
         (right_host_cpus, f"pinned to host CPUs {inside.host_cpus} instead of {list(plan.cpus)}"),
         (inside.threads == plan.threads, f"{inside.threads} threads instead of {plan.threads}"),
-        memory,
+        _memory(
+            plan, inside.memory_bytes, limited=properties.memory_limited, unlimited=MEMORY_NOT_LIMITED in substitutes
+        ),
         *((seen == limit, f"{name} {seen} instead of {limit}") for name, seen, limit in disks),
         (not departures, f"userland departs from its manifest: {', '.join(departures[:3])}"),
     )
     return [text for right, text in checks if not right]
+
+
+def _memory(plan: Envelope, seen_bytes: int | None, *, limited: bool, unlimited: bool) -> tuple[bool, str]:
+    """Return whether the memory is right, and how it is not; ``unlimited`` may be the plan's, too, or more."""
+    more_bytes = math.nan if seen_bytes is None else seen_bytes - plan.memory_bytes
+    tolerated_bytes = MEMORY_TOLERANCE * plan.memory_bytes
+    if not limited:
+        return more_bytes > tolerated_bytes, f"memory is limited to {seen_bytes} bytes, which it should not be"
+    most_bytes = math.inf if unlimited else tolerated_bytes
+    return -tolerated_bytes <= more_bytes <= most_bytes, f"{seen_bytes} bytes of memory instead of {plan.memory_bytes}"
 
 
 def failed(error: Exception) -> Outcome:

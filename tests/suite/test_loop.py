@@ -326,6 +326,22 @@ def test_a_limit_that_was_switched_must_be_seen_switched(
     assert envelope_differences(trial, trial.job.envelope, Environment.model_validate({**GIVEN, **seen})) == differences
 
 
+@pytest.mark.parametrize(
+    ("memory_bytes", "differences"),
+    [
+        (100 * ENVELOPE.memory_bytes, []),
+        (2_000_000_000, ["2000000000 bytes of memory instead of 2147483648"]),
+        (None, ["None bytes of memory instead of 2147483648"]),
+    ],
+)
+def test_memory_that_a_substitute_leaves_unlimited_may_be_more_and_not_less(
+    memory_bytes: int | None, differences: list[str]
+) -> None:
+    trial = next(make_plan().trials())
+    inside = Environment.model_validate({**GIVEN, "memory_bytes": memory_bytes})
+    assert envelope_differences(trial, trial.job.envelope, inside, ("memory:not-limited",)) == differences
+
+
 def test_models_are_kept_before_the_record_that_names_them(
     go: Go, store: Run, scenario: FakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
