@@ -6,13 +6,14 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 PACKAGES := qemu-system-x86 podman runc mmdebstrap bubblewrap cgroup-tools e2fsprogs openssh-client cpio \
             util-linux iproute2 python3-venv
 # Tests start docker and cron daemons and a Kubernetes of their own, run the probes' programs here too, and look at the
-# report in a browser (elsewhere than on Debian it and gVisor are no packages of apt's; then their tests are skipped).
+# report in a browser (elsewhere than on Debian it, gVisor and Charliecloud are no packages of apt's; then their tests are
+# skipped).
 TEST_PACKAGES := $(PACKAGES) fio iperf3 nftables cron openssh-server munge slurmctld slurmd slurm-client strace \
                  containernetworking-plugins iptables openssl dpkg-dev gcc libc6-dev \
                  libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients \
                  python3-libvirt genisoimage isolinux syslinux-common \
                  $(if $(shell command -v containerd),,containerd) $(if $(shell command -v dockerd),,docker.io) \
-                 $(shell . /etc/os-release; if [ "$$ID" = debian ]; then echo chromium runsc; fi)
+                 $(shell . /etc/os-release; if [ "$$ID" = debian ]; then echo charliecloud chromium runsc; fi)
 # A Nova from nothing, with what it stands on.
 OPENSTACK_PACKAGES := mariadb-server rabbitmq-server keystone glance-api placement-api neutron-server \
                       neutron-linuxbridge-agent nova-api nova-conductor nova-scheduler nova-compute uwsgi-plugin-python3

@@ -95,6 +95,7 @@ def program_argv(module: ModuleType, *words: str) -> list[str]:
 _OF_PACKAGES = {
     "bubblewrap": ("bwrap",),
     "cgroup-tools": ("cgcreate", "cgexec", "cgset"),
+    "charliecloud": ("ch-run",),
     "docker.io": ("docker",),
     "e2fsprogs": ("mke2fs", "tune2fs"),
     "iproute2": ("bridge", "ip", "tc"),
@@ -103,7 +104,7 @@ _OF_PACKAGES = {
     "procps": ("sysctl",),
     "qemu-system-x86": ("qemu-system-x86_64",),
     "util-linux": ("nsenter", "setpriv", "taskset", "unshare"),
-    **{name: (name,) for name in ("cpio", "mmdebstrap", "podman", "runc", "runsc", "tar")},
+    **{name: (name,) for name in ("apptainer", "cpio", "mmdebstrap", "podman", "runc", "runsc", "tar")},
 }
 PACKAGES = {program: package for package, programs in _OF_PACKAGES.items() for program in programs}
 """The packages, as Debian calls them, of the programs that the suite starts."""

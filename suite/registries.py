@@ -29,6 +29,8 @@ ENGINES = Registry(
         "podman": "provisioning.engines.podman:PODMAN",
         "runc": "provisioning.engines.runc:RUNC",
         "gvisor": "provisioning.engines.gvisor:GVISOR",
+        "charliecloud": "provisioning.engines.charliecloud:CHARLIECLOUD",
+        "apptainer": "provisioning.engines.apptainer:APPTAINER",
         "kubernetes": "provisioning.engines.kubernetes:KUBERNETES",
     },
 )
@@ -143,6 +145,8 @@ ABLATIONS = Registry(
         "podman": "suite.job.ablations:PODMAN",
         "runc": "suite.job.ablations:RUNC",
         "gvisor": "suite.job.ablations:GVISOR",
+        "charliecloud": "suite.job.ablations:CHARLIECLOUD",
+        "apptainer": "suite.job.ablations:APPTAINER",
         "oci-runtime": "suite.job.ablations:run_by",
         "network": "suite.job.ablations:NETWORK",
         "cluster-ip": "suite.job.ablations:CLUSTER_IP",

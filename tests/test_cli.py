@@ -41,7 +41,7 @@ from suite.plan import Trial
 from suite.records.environment import Environment, Environments
 from suite.records.record import Steps
 from suite.records.usage import Conditions, Resources, Usage
-from suite.registries import PROBES, WORKLOADS, every_registry
+from suite.registries import ENGINES, PROBES, WORKLOADS, every_registry
 from suite.request.request import OPTIONS, RunRequest
 from suite.results.store import Run, plan_differences, request_stop
 from suite.targets import TARGETS
@@ -164,7 +164,7 @@ def test_completion_offers_commands_options_and_choices() -> None:
 
     assert offered("re") == ["report", "results"]
     assert offered("run", "--aggressor") == ["--aggressor", "--aggressors", "--aggressor-batch"]
-    assert offered("run", "--engine", "") == ["docker", "podman", "runc", "gvisor", "kubernetes"]
+    assert offered("run", "--engine", "") == [*ENGINES]
     assert offered("run", "--model", "a") == ["alexnet", "alexnet-small", "all"]
     assert offered("run", "--scenario", "synthetic", "--model", "alexnet-") == []
 

@@ -19,6 +19,9 @@ from suite.job.job import CpuCapability
 from suite.registries import SCENARIOS
 from suite.request.request import RunRequest
 
+LATE = ("gvisor", "charliecloud", "apptainer")
+"""Engines whose containers can join no network that is made after their start."""
+
 
 def request(**options: Any) -> RunRequest:
     return RunRequest.of({"scenario": "distributed", "memory": "2G", "profile": "smoke", **options})
@@ -87,7 +90,10 @@ def test_a_switch_of_the_network_is_refused_where_the_network_is_an_option() -> 
 
 @pytest.mark.parametrize(
     ("network", "other", "said"),
-    [("host", "docker", "docker cannot start"), ("host", "gvisor", "gVisor"), ("overlay", "gvisor", "gVisor")],
+    [
+        ("host", "docker", "docker cannot start"),
+        *((network, name, f"--network {network}: {name}") for network in ("host", "overlay") for name in LATE),
+    ],
 )
 def test_another_engine_must_join_the_network_of_the_lab_too(
     monkeypatch: pytest.MonkeyPatch, network: str, other: str, said: str

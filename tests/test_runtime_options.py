@@ -13,12 +13,13 @@ from suite.targets import TARGETS
 CHECKS = [Check(kind="target", name=name, usable=True, evidence="fake") for name in TARGETS]
 
 
-def test_an_engine_that_guests_lack_runs_containers_here_alone() -> None:
-    request = RunRequest.of({"engine": "gvisor"})
+@pytest.mark.parametrize("engine", ["gvisor", "charliecloud", "apptainer"])
+def test_an_engine_that_guests_lack_runs_containers_here_alone(engine: str) -> None:
+    request = RunRequest.of({"engine": engine})
     notes: list[str] = []
     assert carried(request, CHECKS, notes.append) == ("bare-metal", "container", "vm")
-    assert "container-vm is left out: the image of the guests has no gvisor" in notes[0]
-    with pytest.raises(RequestError, match="cannot carry container-vm: the image of the guests has no gvisor"):
+    assert f"container-vm is left out: the image of the guests has no {engine}" in notes[0]
+    with pytest.raises(RequestError, match=f"cannot carry container-vm: the image of the guests has no {engine}"):
         carried(request.changed(target=("container", "container-vm")), CHECKS, print)
 
 
@@ -28,7 +29,7 @@ def test_an_oci_runtime_of_this_machine_is_not_in_the_image_of_guests() -> None:
         carried(request, CHECKS, print)
 
 
-@pytest.mark.parametrize("engine", ["runc", "gvisor", "kubernetes"])
+@pytest.mark.parametrize("engine", ["runc", "gvisor", "charliecloud", "kubernetes"])
 def test_an_engine_that_is_told_no_runtime_refuses_one(engine: str) -> None:
     with pytest.raises(RequestError, match=f"{engine} takes no OCI runtime, such as kata") as caught:
         get_engine(engine).run_by("kata")

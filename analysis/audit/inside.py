@@ -17,6 +17,8 @@ from suite.targets import CONTAINERS, VMS, OwnMachine
 
 INSIDE = Kind("inside", "refused", AGAIN)
 _HOST, _POD = "host", "kubernetes"
+_SHARED = "shared"
+"""The network of engines that leave a container in its machine's: no job can name another."""
 _UNNAMED = "unnamed"
 """A hypervisor that shows as a flag of the CPU alone; see ``worker.environment``."""
 Facts = Mapping[str, Any]
@@ -94,6 +96,8 @@ def _runtime(facts: Facts, job: Job, properties: Properties) -> Iterator[str]:
 
 def _network(network: object, job: Job, properties: Properties) -> Iterator[str]:
     due = "host" if properties.host_network else job.distributed.network if job.distributed else "none"
+    if (network, due) == (_SHARED, "none"):
+        return
     # Bridges and overlays are made of networks that engines name as they like.
     kinds = ("host",) if due != "none" else ("host", "none")
     if any((network == kind) != (due == kind) for kind in kinds):

@@ -5,7 +5,7 @@ other.
 """
 # ruff: noqa: ARG002 (defaults need few of the arguments)
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +15,9 @@ from provisioning.cgroup.limits import BlockDevice
 from provisioning.engines import clients
 from provisioning.gpus import NO_EDITS, Edits
 from provisioning.images.image import Image
+from provisioning.paths import state
 from provisioning.processes import program_argv, run_apart
-from suite.errors import CommandError, MeasurementError, RequestError, option
+from suite.errors import BenchError, CommandError, MeasurementError, RequestError, option
 from suite.interfaces import COMMAND_WITHIN_S, Node
 from suite.job.envelope import most_processes, parse_cpu_list, tmpfs_bytes
 from suite.job.properties import DiskLimit, Properties
@@ -27,6 +28,7 @@ SLEEPER = ("/opt/virtbench/guest/sleeper",)
 BOUND = ("/usr", "/opt")
 """The directories of the tree from which a job reads programs and libraries."""
 TMPFS = ("/tmp", "/run", "/var/tmp")  # noqa: S108 (inside the container)
+PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ class ContainerEngine(Protocol):
     """The disk that a guest needs in which the engine is to run; None if the image's tree is enough."""
     runtime: str | None = None
     """The OCI runtime that runs its containers in place of its usual one."""
+    late_networks: str | None = None
+    """Why a container cannot join a network that is made after its start; None if it can."""
     says_gone: tuple[str, ...] = ()
     """Messages, in lower case, with which ``removal`` may fail for a container that is gone."""
 
@@ -178,6 +182,18 @@ class ContainerEngine(Protocol):
         Raises BenchError, with a remedy, if it could not run a container on the node.
         """
 
+    def answer(self, node: Node, argv: Sequence[str], remedy: str, denied: str = "") -> str:
+        """Return what the engine's program prints. Raises BenchError if it does not work on the node.
+
+        ``denied`` is the remedy where permission is missing, if it is another.
+        """
+        ended = node.run(argv, check=False, timeout_s=60.0)
+        if ended.returncode:
+            last = (ended.stderr.strip().splitlines() or ["no answer"])[-1]
+            remedy = denied if denied and "permission denied" in ended.stderr.lower() else remedy
+            raise BenchError(f"{self.name} does not work on {node.name}: {last[:200]}", remedy=remedy)
+        return (ended.stdout or ended.stderr).strip()
+
     def load(self, host: Node, digest: str, archive: Path) -> None:
         """Load the image into the engine's store, once, from the packed ``archive`` on this machine.
 
@@ -190,7 +206,8 @@ class ContainerEngine(Protocol):
         return
 
     def layers_at(self, node: Node) -> str:
-        """Return the directory, on the node, that holds the containers' own layers."""
+        """Return the directory, on the node, that holds the containers' own layers: by default one of the suite's."""
+        return str(state("scratch"))
 
     def host_network(self, namespace: str | None) -> str:
         """Return the value of ``ContainerSpec.network`` that gives a container the network of its node.
@@ -201,7 +218,11 @@ class ContainerEngine(Protocol):
 
     def check_network(self, network: str, *, in_lab: bool) -> None:
         """Raise RequestError if containers cannot be joined by this network, in a lab or on machines."""
-        return
+        if self.late_networks and (in_lab or network != "host"):
+            raise RequestError(
+                f"{option('network')} {network}: {self.name} {self.late_networks}",
+                remedy=f"use {option('engine')} podman or runc",
+            )
 
     def platform(self, node: Node) -> str | None:
         """Return what answers the containers' system calls in place of the node's kernel; None if nothing does."""
@@ -242,7 +263,8 @@ class ContainerEngine(Protocol):
         raise MeasurementError(f"{self.name} has no services to put before port {port} of {node.name}", kind="plan")
 
     def main_pid(self, node: Node, name: str) -> int | None:
-        """Return the process id, on the node, of the container's first process; None if it is on another machine."""
+        """Return the process id, on the node, of the container's first process; None if it has none there."""
+        return None
 
     def entry(self, name: str) -> tuple[str, str]:
         """Return the kind and the text of the container's entry in the ledger of this machine."""
@@ -268,6 +290,11 @@ class ContainerEngine(Protocol):
             ended = run(argv)
             if ended.returncode and not any(words in ended.stderr.lower() for words in self.says_gone):
                 raise CommandError(argv, ended.returncode, ended.stderr)
+
+
+def is_root(node: Node) -> bool:
+    """Return whether commands on the node run as root."""
+    return node.run(["id", "-u"]).stdout.strip() == "0"
 
 
 def end_starting(name: str) -> list[str]:

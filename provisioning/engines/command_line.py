@@ -50,12 +50,8 @@ class CommandLineEngine(ContainerEngine):
         return engine
 
     def version(self, node: Node) -> str:
-        answer = node.run([*self.program, "version", "--format", self.version_field], check=False, timeout_s=60.0)
-        if answer.returncode:
-            last = (answer.stderr.strip().splitlines() or ["no answer"])[-1]
-            remedy = self.denied if "permission denied" in answer.stderr.lower() else self.remedy
-            raise BenchError(f"{self.name} does not work on {node.name}: {last[:200]}", remedy=remedy)
-        version = answer.stdout.strip()
+        asking = [*self.program, "version", "--format", self.version_field]
+        version = self.answer(node, asking, self.remedy, self.denied)
         if not is_guest(node):  # whose programs are the image's
             check_answer(self.program[0], node.run([self.program[0], "--version"], check=False).stdout, node.name)
         if not self.runtime:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from provisioning.engines.base import ContainerSpec
 from provisioning.engines.runc import RUN, Runc
-from suite.errors import BenchError, CommandError, RequestError, option
+from suite.errors import BenchError, CommandError, option
 from suite.interfaces import Node
 from suite.job.properties import AS_IT_IS, DISK_LIMITS, Properties
 from suite.request.option import OptionGroup, about
@@ -45,6 +45,7 @@ class Gvisor(Runc):
     in_guests = False
     takes_gpus = False
     options = GvisorOptions
+    late_networks = "takes devices over only when it starts, and these come later"
 
     def configured(self, given: Mapping[str, str]) -> "Gvisor":
         return replace(self, chosen=given.get("gvisor_platform"))
@@ -78,13 +79,6 @@ class Gvisor(Runc):
     def hindrance(self, properties: Properties) -> str | None:
         switched = (NOT_SWITCHED[name] for name in NOT_SWITCHED if getattr(properties, name) != getattr(AS_IT_IS, name))
         return next((f"gVisor cannot switch {name}" for name in switched), None)
-
-    def check_network(self, network: str, *, in_lab: bool) -> None:
-        if in_lab or network != "host":
-            raise RequestError(
-                f"{option('network')} {network}: gVisor takes devices over only when it starts, and these come later",
-                remedy=f"use {option('engine')} podman or runc",
-            )
 
     def seccomp_sha256(self, node: Node, tree: str) -> str | None:
         """Return None: the sentry's own filter stands before the kernel."""

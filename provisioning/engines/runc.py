@@ -4,12 +4,12 @@ import json
 from typing import Any
 
 from provisioning.cgroup.limits import PERIOD_US, remove_argv
-from provisioning.engines.base import SLEEPER, TMPFS, ContainerEngine, ContainerSpec, end_starting
+from provisioning.engines.base import PATH, SLEEPER, TMPFS, ContainerEngine, ContainerSpec, end_starting, is_root
 from provisioning.engines.command_line import COPIED_WITHIN_S
 from provisioning.gpus import DeviceNode
 from provisioning.nodes import write_file
 from provisioning.paths import state
-from provisioning.processes import check_answer
+from provisioning.processes import check_answer, installing
 from suite.errors import BenchError, MeasurementError, option
 from suite.interfaces import Node
 
@@ -24,7 +24,6 @@ MASKED = (
 READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 UNITS = {"bps": "Bps", "iops": "IOPS"}
 """The units of disk limits as a bundle writes them."""
-PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 READY_S = 60.0
 PROFILE = "usr/share/containers/seccomp.json"
 """Docker's seccomp profile in the tree: that of ``containers/common``, which Debian's packages of engines share."""
@@ -47,20 +46,14 @@ class Runc(ContainerEngine):
         return self.command("run")
 
     def version(self, node: Node) -> str:
-        answer = node.run([self.program, "--version"], check=False)
-        if answer.returncode:
-            raise BenchError(f"{self.program} does not work on {node.name}", remedy=f"install {self.program}")
-        check_answer(self.program, answer.stdout, node.name)
-        if node.local and node.run(["id", "-u"]).stdout.strip() != "0":
+        answer = self.answer(node, [self.program, "--version"], installing(self.program))
+        check_answer(self.program, answer, node.name)
+        if node.local and not is_root(node):
             raise BenchError(
                 f"{self.program} needs root",
                 remedy=f"use {option('engine')} podman, which has a rootless mode, or sudo",
             )
-        return answer.stdout.split()[2]
-
-    def layers_at(self, node: Node) -> str:  # noqa: ARG002 (other engines are asked)
-        """Return a directory of the suite's own: runc keeps no layers."""
-        return str(state("scratch"))
+        return answer.split()[2]
 
     def host_network(self, namespace: str | None) -> str:
         return namespace or "/proc/1/ns/net"

@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioning.engines.runc import PATH
+from provisioning.engines.base import PATH
 from provisioning.images import trial_imports
 from provisioning.layers.userland import FIRST_USER, OPEN_TO_ALL
 from provisioning.nodes import IMAGE_PYTHON

@@ -47,6 +47,7 @@ def _by(engine: str, name: str = "") -> Ablation:
 
 
 DOCKER, PODMAN, RUNC, GVISOR = _by("docker"), _by("podman"), _by("runc"), _by("gvisor", "gVisor")
+CHARLIECLOUD, APPTAINER = _by("charliecloud", "Charliecloud"), _by("apptainer", "Apptainer")
 
 
 def run_by(runtime: str) -> Ablation:

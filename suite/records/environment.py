@@ -14,6 +14,7 @@ class Engine(Part):
     version: str
     """With that of ``runtime``."""
     network: str
+    """``none``, ``host``, a bridge's, or ``shared``: with an engine that leaves every container in its machine's."""
     rootfs: str
     """How the image's tree is mounted: ``directory`` (read-only, in place) or ``overlay``."""
     runtime: str | None = None

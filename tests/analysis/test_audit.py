@@ -146,6 +146,21 @@ def test_a_record_that_contradicts_itself_or_its_plan_is_refused(podman: Path, e
     assert {one.where for one in found.refused} == {path}
 
 
+def in_the_network_of_its_machine(record: Json) -> None:
+    inside(record)["container_engine"].update(network="shared")
+
+
+def over_a_limit_that_nothing_sets(record: Json) -> None:
+    times("resources.worker.peak_memory_bytes", 100)(record)
+    record["substitutes"] = ["memory:not-limited"]
+
+
+@pytest.mark.parametrize("edit", [in_the_network_of_its_machine, over_a_limit_that_nothing_sets])
+def test_what_engines_without_root_cannot_give_contradicts_nothing(podman: Path, edit: Edit) -> None:
+    edited(podman, PODMAN, edit)
+    assert not audit(load([podman])).refused
+
+
 def all_times(factor: float, *names: str) -> Edit:
     def edit(record: Json) -> None:
         for name in names:

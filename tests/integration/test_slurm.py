@@ -14,6 +14,7 @@ from suite.records.record import TrialRecord
 from tests.integration.machine import require, require_image, require_root
 from tests.integration.remote_sweep import FAST, REPOSITORY, RemoteSweep, fake_bench
 from tests.integration.slurm_cluster import Slurm, slurm_cluster, wait_for
+from tests.integration.unprivileged import user_without_root
 
 pytestmark = pytest.mark.integration
 
@@ -171,3 +172,51 @@ def test_without_a_common_directory_records_come_back_from_a_job_that_is_lost_to
     records = sweep.records()
     assert set(records) == sweep.planned()
     assert all(records[name] == record for name, record in kept.items())
+
+
+WITHOUT_ROOT = """
+name = "without-root"
+targets = ["bare-metal", "container"]
+blocks = 2
+warmup_blocks = 0
+[matrix]
+model = ["gan"]
+[options]
+profile = "smoke"
+engine = "charliecloud"
+"""
+
+
+def test_a_user_without_root_compares_bare_metal_with_a_container_of_charliecloud(slurm: Slurm) -> None:
+    require("engine", "charliecloud")
+    slurm.wait_until_idle()
+    with user_without_root() as user:
+        plan, out = user.place / "plan.toml", user.place / "out"
+        plan.write_text(WITHOUT_ROOT + engine(bench=user.bench))
+        ran = user.run([user.bench, "sweep", "run", str(plan), "--out", str(out)], slurm.env, 600)
+        logs = "\n".join(path.read_text() for path in (out / "logs").glob("*.log"))
+        assert ran.returncode == 0, f"{ran.stderr}{logs}"
+        records = [TrialRecord.model_validate_json(path.read_bytes()) for path in out.glob("*/trials/*.json")]
+        by_target = {name: [each for each in records if each.target == name] for name in ("bare-metal", "container")}
+        assert [len(found) for found in by_target.values()] == [2, 2]
+        for record in records:
+            inside = record.environment.target
+            assert record.outcome.status == "ok"
+            assert "memory:not-limited" in record.substitutes
+            assert inside is not None
+            assert (inside.cpus, inside.effective_capabilities) == (list(record.job.envelope.cpus), "0" * 16)
+        for record in by_target["container"]:
+            inside = record.environment.target
+            assert inside is not None
+            assert inside.container_engine is not None
+            assert (inside.container_engine.name, inside.container_engine.network) == ("charliecloud", "shared")
+            assert inside.userland_sha256 == require_image().digest
+            assert (inside.userland_differences, inside.no_new_privileges) == ([], True)
+        compared = user.run([user.bench, "compare", str(out)], {}, 300)
+        assert compared.returncode == 0, compared.stderr
+        assert "charliecloud" in compared.stdout
+        assert "memory:not-limited" in compared.stdout
+        audited = user.run([user.bench, "audit", str(out)], {}, 300)
+        assert audited.returncode == 0, audited.stdout + audited.stderr
+        assert list((user.place / "home/ledger").iterdir()) == []
+        print(compared.stdout)

@@ -1,0 +1,49 @@
+"""Charliecloud: ``ch-run`` mounts the image's tree in user and mount namespaces. All others are the machine's."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from provisioning.engines.base import PATH, ContainerSpec
+from provisioning.engines.unprivileged import Places, UnprivilegedEngine
+from provisioning.layers.userland import NO_PRIVILEGES
+from suite.errors import BenchError
+from suite.interfaces import Node
+
+# It refuses to start, even to print its version, without a name of the user.
+NAMED = ("env", "--unset=TMPDIR", "USER=virtbench")
+
+
+class Charliecloud(UnprivilegedEngine):
+    name = "charliecloud"
+    program = "ch-run"
+    network = "shared"
+    replaced = ("etc/machine-id",)
+    lacks: ClassVar[Mapping[str, str]] = {
+        **UnprivilegedEngine.lacks,
+        "host_network": "has the network of the machine already",
+    }
+
+    def version_argv(self) -> list[str]:
+        return [*NAMED, *super().version_argv()]
+
+    def version(self, node: Node) -> str:
+        version = super().version(node)
+        if node.run(["unshare", "--map-root-user", "true"], check=False).returncode:
+            raise BenchError(
+                f"{self.name} needs user namespaces, which {node.name} does not give",
+                remedy="ask for sysctl user.max_user_namespaces above 0 (Ubuntu: an AppArmor profile for ch-run)",
+            )
+        return version
+
+    def container_argv(self, spec: ContainerSpec, places: Places) -> list[str]:  # noqa: ARG002 (others need it)
+        words = list(NAMED)
+        if places.user is not None:
+            words = ["setpriv", f"--reuid={places.user}", f"--regid={places.user}", *NO_PRIVILEGES, "--", *words]
+        # Root has mounted a /tmp of the right size. Other binds are all writable: what may only be read, root has so.
+        options = ["--private-tmp"] if places.user is None else []
+        options += [f"--bind={source}:{target}" for source, target, _ in places.binds]
+        clean = ["--unset-env=*", f"--set-env={PATH}"]
+        return [*words, self.program, "--no-passwd", *clean, *options, "--cd=/", places.tree, "--"]
+
+
+CHARLIECLOUD = Charliecloud()

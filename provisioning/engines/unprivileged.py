@@ -1,0 +1,149 @@
+"""What engines of clusters share: a program that needs neither root nor a daemon, and starts a container per command.
+
+It sets no limits. With root the container is in a control group of the suite's and runs as a user without a name;
+without root the limits are those of the scheduler or of systemd.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, ClassVar
+
+from provisioning.cgroup import limits as cgroups
+from provisioning.cgroup.counters import ControlGroup
+from provisioning.engines.base import ContainerEngine, ContainerSpec, is_root
+from provisioning.layers.userland import FIRST_USER, OPEN_TO_ALL, SHARED_MEMORY, TEMPORARY, USERS, taskset
+from provisioning.nodes import HostProcesses, WrappedNode, limit_facts
+from provisioning.processes import installing
+from suite.errors import RequestError
+from suite.interfaces import Node
+from suite.job.envelope import MEMORY_NOT_LIMITED, Envelope, parse_cpu_list
+from suite.job.properties import AS_IT_IS, DISK_LIMITS, Properties
+
+PLACE = "/mnt"
+"""Where root shows the tree and the data: a user without a name cannot reach them in the suite's folders."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """What the program mounts, by the paths of a node, and the user that it becomes: None without root."""
+
+    tree: str
+    binds: Sequence[tuple[str, str, bool]]
+    """The source and the place in the container of each, and whether it may be written."""
+    user: int | None = None
+
+
+class UnprivilegedEngine(ContainerEngine):
+    program: str
+    """The name of its program."""
+    rootfs = "directory"
+    commands_are_children = True
+    by_default = False
+    in_guests = False
+    takes_gpus = False
+    late_networks = "gives its containers no network that is made later"
+    replaced: tuple[str, ...] = ()
+    """Files of an image that the program covers by the machine's, which would be another userland: bound once more."""
+    lacks: ClassVar[Mapping[str, str]] = {"seccomp": "has no system call filter", "data_in_layer": "keeps no layers"}
+    """Why a property cannot be switched, by its name."""
+
+    def container_argv(self, spec: ContainerSpec, places: Places) -> list[str]:
+        """Return the words before a command that run it in a container."""
+        raise NotImplementedError
+
+    def version_argv(self) -> list[str]:
+        return [self.program, "--version"]
+
+    def version(self, node: Node) -> str:
+        return self.answer(node, self.version_argv(), installing(self.program)).split()[-1]
+
+    def hindrance(self, properties: Properties) -> str | None:
+        switched = (name for name in self.lacks if getattr(properties, name) != getattr(AS_IT_IS, name))
+        return next((f"{self.name} {self.lacks[name]}" for name in switched), None)
+
+    def host_network(self, namespace: str | None) -> str:
+        self.check_network("host", in_lab=namespace is not None)
+        return "host"
+
+    def begin(self, node: Node, spec: ContainerSpec) -> None:
+        """Do nothing: ``entered`` makes what all commands share, and each is a container."""
+
+    def exec_argv(self, spec: ContainerSpec) -> list[str]:  # noqa: ARG002 (other engines are asked)
+        """Return nothing: the node that ``entered`` returns is in the container."""
+        return []
+
+    def entered(self, node: Node, spec: ContainerSpec) -> Node:
+        pinned = [] if spec.by_count else taskset(parse_cpu_list(spec.cpus))
+        host_processes, substitutes = None, tuple[str, ...]()
+        of_image = node.run(["find", *(f"{spec.tree}/{path}" for path in self.replaced), "-type", "f"], check=False)
+        files = of_image.stdout.splitlines()
+        if is_root(node):
+            user = FIRST_USER + secrets.randbelow(USERS)
+            words = [*_limited(node, spec), *pinned, *_shown(node, spec, user, files)]
+            place, tree, data = PLACE, f"{PLACE}/tree", f"{PLACE}/data"
+            host_processes = HostProcesses(ControlGroup.named(spec.name))
+        else:
+            user, words = None, ["setpriv", "--pdeathsig", "KILL", *pinned]
+            place, tree, data = _copied(node, files), spec.tree, spec.data[0] if spec.data else ""
+            substitutes = (MEMORY_NOT_LIMITED,)
+        binds = [(f"{place}/{PurePath(file).name}", file.removeprefix(spec.tree), False) for file in files]
+        binds += [(data, *spec.data[1:])] if spec.data else []
+        words += self.container_argv(spec, Places(tree, binds, user))
+        inside = WrappedNode(
+            parent=node,
+            wrap=lambda argv: [*words, *argv],
+            name=f"{node.name}/{self.name}",
+            userland="/",
+            cpus=node.cpus,
+            local=node.local,
+            substitutes=substitutes,
+            facts=limit_facts(host_processes, spec.limited_disks),
+            host_processes=host_processes,
+        )
+        with node.opening.running("container"):
+            inside.run(["true"])
+        return inside
+
+    def removal(self, name: str) -> list[list[str]]:
+        return [cgroups.remove_argv(name)]
+
+
+def _limited(node: Node, spec: ContainerSpec) -> Sequence[str]:
+    """Make the control group of the container and return the words that start a command in it."""
+    cpus = parse_cpu_list(spec.cpus)
+    envelope = Envelope(cpus=cpus, memory_bytes=spec.memory_bytes, threads=len(cpus))
+    disks: dict[str, Any] = {DISK_LIMITS[unit]: limit for _, unit, limit in spec.disk_limits}
+    properties = Properties(
+        pinned=not spec.by_count, cpu_share=spec.cpu_share, memory_limited=spec.memory_limited, **disks
+    )
+    return cgroups.create(node, spec.name, envelope, properties, spec.limited_disks)
+
+
+def _copied(node: Node, files: Sequence[str]) -> str:
+    """Copy files of the tree, which the program covers there, to the private directory of an open node of this machine.
+
+    Raises RequestError on other machines, where no user but root has such a place.
+    """
+    if not node.local:
+        raise RequestError(f"containers on {node.name} need root there", remedy="log in as root, or run bench there")
+    place = node.run(["pwd"]).stdout.strip()
+    node.run(["cp", "--preserve=mode", "--target-directory", place, "--", *files], check=bool(files))
+    return place
+
+
+def _shown(node: Node, spec: ContainerSpec, user: int, files: Sequence[str]) -> list[str]:
+    """Return the words that show tree, data and ``files`` at ``PLACE``, and file systems in memory by size."""
+    binds = ["--perms", "0755", "--dir", f"{PLACE}/tree", "--ro-bind", spec.tree, f"{PLACE}/tree"]
+    binds += [word for file in files for word in ("--ro-bind", file, f"{PLACE}/{PurePath(file).name}")]
+    if spec.data:
+        source, _, writable = spec.data
+        binds += ["--bind" if writable else "--ro-bind", source, f"{PLACE}/data"]
+        if writable:
+            node.run(["chown", f"{user}:{user}", "--", source])
+    in_memory = [
+        w for path in (SHARED_MEMORY, TEMPORARY) for w in ("--size", str(spec.tmpfs_bytes), *OPEN_TO_ALL, path)
+    ]
+    seen = ["--dev-bind", "/", "/", *in_memory, "--perms", "0755", "--tmpfs", PLACE, *binds]
+    return ["bwrap", "--die-with-parent", *seen, "--"]

@@ -1,0 +1,172 @@
+"""Engines that need neither root nor a daemon: their arguments, what they refuse, and a container by a stand-in."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.engines import unprivileged
+from provisioning.engines.apptainer import APPTAINER
+from provisioning.engines.base import ContainerEngine, default_engine, get_engine
+from provisioning.engines.charliecloud import CHARLIECLOUD
+from provisioning.layers.container import ContainerLayer
+from provisioning.nodes import LocalNode
+from suite.errors import BenchError, RequestError
+from suite.interfaces import Completed, open_stack
+from suite.job.ablations import properties_of
+from suite.job.envelope import GIB
+from suite.registries import ABLATIONS, ENGINES
+from tests.extensions.conftest import REPOSITORY
+from tests.provisioning.test_arguments import CONTAINER, values
+
+FakeNodes = Callable[..., Any]
+ENGINES_WITHOUT_ROOT = (CHARLIECLOUD, APPTAINER)
+DATA = replace(CONTAINER, data=("/d,a", "/mnt/data", False))
+FOUND = {("find",): Completed(0, "/i/tree/etc/covered\n", "")}
+USER, ROOT = (
+    {("id",): Completed(0, f"{number}\n", ""), ("pwd",): Completed(0, "/r", ""), **FOUND} for number in (1000, 0)
+)
+
+
+def words(engine: ContainerEngine, node: Any, spec: Any = CONTAINER) -> list[str]:
+    """The words of the first command in a container, as they are run on the node."""
+    engine.begin(node, spec)
+    engine.entered(node, spec)
+    argv: list[str] = node.ran[-1]
+    assert argv[-1] == "true"
+    return argv[:-1]
+
+
+def test_charliecloud_without_root_enters_the_tree_on_the_cpus_of_the_envelope(fake_node: FakeNodes) -> None:
+    assert words(CHARLIECLOUD, fake_node(USER, local=True), DATA) == [
+        *("setpriv", "--pdeathsig", "KILL", "taskset", "--cpu-list", "0-1"),
+        *("env", "--unset=TMPDIR", "USER=virtbench", "ch-run", "--no-passwd", "--unset-env=*"),
+        "--set-env=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        *("--private-tmp", "--bind=/r/covered:/etc/covered", "--bind=/d,a:/mnt/data"),
+        *("--cd=/", "/i/tree", "--"),
+    ]
+
+
+def test_apptainer_without_root_executes_in_the_tree_as_a_sandbox(fake_node: FakeNodes) -> None:
+    argv = words(APPTAINER, fake_node(USER, local=True), DATA)
+    assert argv[:8] == ["setpriv", "--pdeathsig", "KILL", "taskset", "--cpu-list", "0-1", "apptainer", "exec"]
+    assert {"--containall", "--no-home", "--no-privs", "--net"} < set(argv)
+    assert values(argv, "--network") == ["none"]
+    assert values(argv, "--mount") == [
+        'type=bind,"source=/dev/shm",destination=/dev/shm',
+        'type=bind,"source=/tmp",destination=/tmp',
+        'type=bind,"source=/r/covered",destination=/etc/covered,ro',
+        'type=bind,"source=/d,a",destination=/mnt/data,ro',
+    ]
+    assert argv[-1] == "/i/tree"
+    assert "--net" not in words(APPTAINER, fake_node(USER, local=True), replace(DATA, network="host"))
+
+
+@pytest.mark.parametrize("engine", ENGINES_WITHOUT_ROOT)
+def test_root_gives_a_control_group_sized_memory_and_a_user_without_privileges(
+    fake_node: FakeNodes, engine: ContainerEngine
+) -> None:
+    node = fake_node(ROOT, local=True)
+    argv = words(engine, node, replace(DATA, data=("/d", "/mnt/data", True)))
+    group = argv[argv.index("-g") + 1]
+    assert group.endswith(f":/{CONTAINER.name}")
+    settings = [ran[2] for ran in node.ran if ran[0] == "cgset"]
+    assert {"cpuset.cpus=0-1", f"memory.limit_in_bytes={2 * GIB}"} < set(settings)
+    assert values(argv, "--cpu-list") == ["0-1"]
+    assert values(argv, "--size") == [str(GIB)] * 2
+    assert argv[(at := argv.index("--ro-bind")) : at + 3] == ["--ro-bind", "/i/tree", "/mnt/tree"]
+    assert argv[at + 3 : at + 6] == ["--ro-bind", "/i/tree/etc/covered", "/mnt/covered"]
+    assert values(argv, "--bind") == ["/d"]
+    (changed,) = (ran for ran in node.ran if ran[0] == "chown")
+    user = changed[1].partition(":")[0]
+    assert int(user) >= 0x7000_0000
+    assert f"--reuid={user}" in argv or f"uid:{user}" in argv
+    assert "/i/tree" not in argv[at + 3 :], "the user reaches it by the place that root shows it at"
+    assert engine.removal(CONTAINER.name)[0][-1] == CONTAINER.name
+
+
+def test_another_machine_is_entered_by_root_alone(fake_node: FakeNodes) -> None:
+    with pytest.raises(RequestError, match="containers on fake need root there"):
+        CHARLIECLOUD.entered(fake_node(USER), CONTAINER)
+    assert words(CHARLIECLOUD, fake_node(ROOT))[0] == "cgexec"
+
+
+@pytest.mark.parametrize("engine", ENGINES_WITHOUT_ROOT)
+def test_what_is_not_limited_without_root_is_a_substitute(fake_node: FakeNodes, engine: ContainerEngine) -> None:
+    assert engine.entered(fake_node(USER, local=True), CONTAINER).substitutes == ("memory:not-limited",)
+    assert engine.entered(fake_node(ROOT, local=True), CONTAINER).substitutes == ()
+
+
+@pytest.mark.parametrize(
+    ("engine", "refused"),
+    [(CHARLIECLOUD, {"seccomp", "data-layer", "network"}), (APPTAINER, {"seccomp", "data-layer"})],
+)
+def test_only_what_the_program_has_can_be_switched(engine: ContainerEngine, refused: set[str]) -> None:
+    own = [name for name in ABLATIONS.own if name != "oci-runtime"]
+    assert {name for name in own if engine.hindrance(properties_of(name))} == refused
+
+
+@pytest.mark.parametrize("engine", ENGINES_WITHOUT_ROOT)
+def test_instances_are_joined_by_the_network_of_their_machines_alone(engine: ContainerEngine) -> None:
+    engine.check_network("host", in_lab=False)
+    assert engine.host_network(None) == "host"
+    for network, in_lab in (("host", True), ("overlay", True), ("bridge", False)):
+        with pytest.raises(RequestError, match=f"--network {network}: {engine.name} gives its containers"):
+            engine.check_network(network, in_lab=in_lab)
+    with pytest.raises(RequestError, match="--network host"):
+        engine.host_network("/run/netns/n1")
+
+
+@pytest.mark.parametrize(("name", "package"), [("charliecloud", "charliecloud"), ("apptainer", "apptainer")])
+def test_a_program_that_is_missing_names_its_package(
+    node: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str
+) -> None:
+    (tmp_path / "env").symlink_to("/usr/bin/env")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BenchError, match=r"does not work on localhost|is not installed") as caught:
+        get_engine(name).version(node)
+    assert f"package {package};" in str(caught.value.remedy)
+
+
+def test_charliecloud_needs_user_namespaces(fake_node: FakeNodes) -> None:
+    runs = {("env",): Completed(0, "", "0.31\n")}
+    assert CHARLIECLOUD.version(fake_node(runs)) == "0.31"
+    with pytest.raises(BenchError, match="charliecloud needs user namespaces, which fake does not give"):
+        CHARLIECLOUD.version(fake_node({**runs, ("unshare",): Completed(1, "", "Operation not permitted")}))
+
+
+def test_they_are_used_only_by_name_and_without_gpus() -> None:
+    assert default_engine(["charliecloud", "apptainer"]) == "runc"
+    assert default_engine([*ENGINES]) == "docker"
+    assert not any(engine.takes_gpus or engine.in_guests for engine in ENGINES_WITHOUT_ROOT)
+
+
+def test_a_stand_in_for_apptainer_runs_the_commands_of_a_container(
+    node: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, tree, data = tmp_path / "apptainer", tmp_path / "tree", tmp_path / "a,b"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {REPOSITORY}/tests/stand_ins/apptainer.py "$@"\n')
+    program.chmod(0o755)
+    (tree / "usr").mkdir(parents=True)
+    (tree / "etc").mkdir()
+    (tree / "etc/passwd").touch()
+    data.mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(unprivileged, "is_root", lambda _: False)
+    node.userland, node.data = str(tree), str(data)
+    with open_stack(node, [ContainerLayer(APPTAINER, "0123456789abcdef", GIB)]) as inside:
+        reported = inside.facts["container_engine"]
+        assert isinstance(reported, dict)
+        assert (reported["name"], reported["version"], reported["network"]) == ("apptainer", "1.4.0", "none")
+        assert inside.run(["nproc"]).stdout.strip() == str(len(node.cpus))
+        assert set(inside.run(["env"]).stdout.split()) == {f"PATH={os.environ['PATH']}", f"APPTAINER_CONTAINER={tree}"}
+        assert inside.run(["sh", "-c", "exit 7"], check=False).returncode == 7
+        assert inside.substitutes == ("memory:not-limited",)
+    assert node.opening.parts["container"] > 0
+    node.userland = str(data)
+    with pytest.raises(BenchError), open_stack(node, [ContainerLayer(APPTAINER, "0123456789abcdef", GIB)]):
+        pass
