@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from provisioning.engines.base import PATH, ContainerSpec
-from provisioning.engines.unprivileged import Places, UnprivilegedEngine
-from provisioning.layers.userland import NO_PRIVILEGES
+from provisioning.engines.unprivileged import Binds, UnprivilegedEngine
+from provisioning.layers.userland import becoming
 from suite.errors import BenchError
 from suite.interfaces import Node
 
@@ -35,15 +35,12 @@ class Charliecloud(UnprivilegedEngine):
             )
         return version
 
-    def container_argv(self, spec: ContainerSpec, places: Places) -> list[str]:  # noqa: ARG002 (others need it)
-        words = list(NAMED)
-        if places.user is not None:
-            words = ["setpriv", f"--reuid={places.user}", f"--regid={places.user}", *NO_PRIVILEGES, "--", *words]
-        # Root has mounted a /tmp of the right size. Other binds are all writable: what may only be read, root has so.
-        options = ["--private-tmp"] if places.user is None else []
-        options += [f"--bind={source}:{target}" for source, target, _ in places.binds]
-        clean = ["--unset-env=*", f"--set-env={PATH}"]
-        return [*words, self.program, "--no-passwd", *clean, *options, "--cd=/", places.tree, "--"]
+    def container_argv(self, spec: ContainerSpec, tree: str, binds: Binds, user: int | None) -> list[str]:  # noqa: ARG002
+        # Root has mounted a /tmp of the right size. Binds are writable here: what may only be read, root has so.
+        begin = ["--private-tmp"] if user is None else []
+        begin += [f"--bind={source}:{target}" for source, target, _ in binds]
+        clean = ["--no-passwd", "--unset-env=*", f"--set-env={PATH}", *begin, "--cd=/"]
+        return [*becoming(user), *NAMED, self.program, *clean, tree, "--"]
 
 
 CHARLIECLOUD = Charliecloud()

@@ -6,7 +6,6 @@ without root the limits are those of the scheduler or of systemd.
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, ClassVar
 
@@ -25,14 +24,8 @@ PLACE = "/mnt"
 """Where root shows the tree and the data: a user without a name cannot reach them in the suite's folders."""
 
 
-@dataclass(frozen=True)
-class Places:
-    """What the program mounts, by the paths of a node, and the user that it becomes: None without root."""
-
-    tree: str
-    binds: Sequence[tuple[str, str, bool]]
-    """The source and the place in the container of each, and whether it may be written."""
-    user: int | None = None
+Binds = Sequence[tuple[str, str, bool]]
+"""The source of each, its place in the container, and whether it may be written."""
 
 
 class UnprivilegedEngine(ContainerEngine):
@@ -49,8 +42,8 @@ class UnprivilegedEngine(ContainerEngine):
     lacks: ClassVar[Mapping[str, str]] = {"seccomp": "has no system call filter", "data_in_layer": "keeps no layers"}
     """Why a property cannot be switched, by its name."""
 
-    def container_argv(self, spec: ContainerSpec, places: Places) -> list[str]:
-        """Return the words before a command that run it in a container."""
+    def container_argv(self, spec: ContainerSpec, tree: str, binds: Binds, user: int | None) -> list[str]:
+        """Return the words before a command that run it in a container, as ``user``: None without root."""
         raise NotImplementedError
 
     def version_argv(self) -> list[str]:
@@ -90,7 +83,7 @@ class UnprivilegedEngine(ContainerEngine):
             substitutes = (MEMORY_NOT_LIMITED,)
         binds = [(f"{place}/{PurePath(file).name}", file.removeprefix(spec.tree), False) for file in files]
         binds += [(data, *spec.data[1:])] if spec.data else []
-        words += self.container_argv(spec, Places(tree, binds, user))
+        words += self.container_argv(spec, tree, binds, user)
         inside = WrappedNode(
             parent=node,
             wrap=lambda argv: [*words, *argv],

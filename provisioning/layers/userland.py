@@ -51,15 +51,19 @@ def chroot_argv(
         mounts += ["--bind" if writable else "--ro-bind", directory, MOUNT]
     size = ["--size", str(tmpfs_bytes)] if tmpfs_bytes else []
     in_memory = [word for path in (SHARED_MEMORY, TEMPORARY) for word in (*size, *OPEN_TO_ALL, path)]
-    places, becoming = ["--dev-bind", "/dev", "/dev", *in_memory], list[str]()
+    places = ["--dev-bind", "/dev", "/dev", *in_memory]
     if user is not None:
         places = ["--dev", "/dev", *in_memory, *_devices(edits)]
-        becoming = ["/usr/bin/setpriv", f"--reuid={user}", f"--regid={user}", *NO_PRIVILEGES, "--"]
     return [
         # What runs inside has a clean environment, without the token by which it would be found: it dies with us.
         *("bwrap", "--die-with-parent", *root, "--proc", "/proc", "--ro-bind", "/sys", "/sys"),
-        *("--tmpfs", "/run", *places, *mounts, "--chdir", "/", "--", *becoming),
+        *("--tmpfs", "/run", *places, *mounts, "--chdir", "/", "--", *becoming(user)),
     ]
+
+
+def becoming(user: int | None) -> list[str]:
+    """Return the words that run a command as a user without privileges; none if it is to stay who it is."""
+    return ["/usr/bin/setpriv", f"--reuid={user}", f"--regid={user}", *NO_PRIVILEGES, "--"] if user is not None else []
 
 
 def _devices(edits: Edits) -> Iterator[str]:

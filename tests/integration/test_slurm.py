@@ -177,7 +177,7 @@ def test_without_a_common_directory_records_come_back_from_a_job_that_is_lost_to
 WITHOUT_ROOT = """
 name = "without-root"
 targets = ["bare-metal", "container"]
-blocks = 2
+blocks = 1
 warmup_blocks = 0
 [matrix]
 model = ["gan"]
@@ -198,7 +198,7 @@ def test_a_user_without_root_compares_bare_metal_with_a_container_of_charlieclou
         assert ran.returncode == 0, f"{ran.stderr}{logs}"
         records = [TrialRecord.model_validate_json(path.read_bytes()) for path in out.glob("*/trials/*.json")]
         by_target = {name: [each for each in records if each.target == name] for name in ("bare-metal", "container")}
-        assert [len(found) for found in by_target.values()] == [2, 2]
+        assert [len(found) for found in by_target.values()] == [1, 1]
         for record in records:
             inside = record.environment.target
             assert record.outcome.status == "ok"
@@ -214,9 +214,9 @@ def test_a_user_without_root_compares_bare_metal_with_a_container_of_charlieclou
             assert (inside.userland_differences, inside.no_new_privileges) == ([], True)
         compared = user.run([user.bench, "compare", str(out)], {}, 300)
         assert compared.returncode == 0, compared.stderr
-        assert "charliecloud" in compared.stdout
-        assert "memory:not-limited" in compared.stdout
+        answer = " ".join(compared.stdout.split())
+        assert "A charliecloud container (memory:not-limited) gives gan a throughput of" in answer
+        assert "no ratio is formed: userland" in answer, "without root bare metal has the suite's own environment"
         audited = user.run([user.bench, "audit", str(out)], {}, 300)
         assert audited.returncode == 0, audited.stdout + audited.stderr
-        assert list((user.place / "home/ledger").iterdir()) == []
-        print(compared.stdout)
+        assert list((user.place / "home/ledger").glob("*.json")) == []
