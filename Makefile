@@ -31,7 +31,7 @@ NO_TESTS := 5
 # Runs a command and keeps its output in a log; prints it if the command fails.
 QUIETLY := quietly() { "$$@" > $(VENV)/setup.log 2>&1 || { cat $(VENV)/setup.log >&2; return 1; }; }; mkdir -p $(VENV); quietly
 
-.PHONY: quickstart setup setup-test test test-all test-openstack lint format schema help
+.PHONY: quickstart setup setup-test test test-all test-openstack test-machine lint format schema help
 
 help:
 	@echo "make quickstart   install what is missing, build the image, measure all targets (smoke), show table and plots"
@@ -39,6 +39,7 @@ help:
 	@echo "make test         install what the tests need and run them (TESTS=tests/suite for a part)"
 	@echo "make test-all     these and the long ones: kills, emulated guests, Slurm, SSH pools, Kubernetes, every workload"
 	@echo "make test-openstack  virtual machines from a Nova that it starts (380 packages of Debian's more)"
+	@echo "make test-machine what users have: Debian 12 and 13 with systemd, in emulated machines (root, 35 GB, hours)"
 	@echo "make lint         ruff, ruff format, mypy"
 
 # The lightest network: with an emulated CPU others take minutes. The comparison begins with the answer. If a trial failed
@@ -115,6 +116,10 @@ test-openstack: test-image
 	    $(SUDO) install -m 755 /dev/stdin $(POLICY); }; \
 	$(MAKE) --no-print-directory packages NEEDED="$(OPENSTACK_PACKAGES)"
 	$(SUDO) unshare --net --mount env VIRTBENCH_OPENSTACK=1 $(PYTEST) -s -m thorough tests/openstack
+
+# KEEP=DIR keeps the disks for the next time.
+test-machine: test-image
+	$(VENV)/bin/python -m tests.machine $(if $(KEEP),--keep $(KEEP))
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .

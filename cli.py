@@ -41,6 +41,8 @@ COMMANDS = {
     "schema": "commands.output:schema",
 }
 SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+SYSTEM_PROGRAMS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+"""The directories of mke2fs and others, which Debian's login leaves out of the PATH of users other than root."""
 INTERRUPTED = 130
 _OBJECTS = 100_000
 """The new objects after which the interpreter looks for garbage."""
@@ -149,6 +151,8 @@ def main() -> None:
       bench run --target all --profile smoke         measure
       bench compare                                  tables and plots of the latest run
     """
+    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    os.environ["PATH"] = os.pathsep.join(dict.fromkeys([*path, *SYSTEM_PROGRAMS]))
     _end_in_order_on_signals()
 
 

@@ -62,6 +62,8 @@ class ContainerSpec:
     bound_tree: bool = False
     """Whether the tree's programs and libraries are bound in place of what the engine's overlay shows of them."""
     by_count: bool = False
+    by_affinity: bool = False
+    """Whether commands stay on the CPUs by their affinity: the engine's user may set no control group's CPUs."""
     cpu_share: float = 1.0
     """The share of the CPUs' time that the container may use."""
     limited_disks: tuple[BlockDevice, ...] = ()
@@ -227,6 +229,10 @@ class ContainerEngine(Protocol):
     def platform(self, node: Node) -> str | None:
         """Return what answers the containers' system calls in place of the node's kernel; None if nothing does."""
         return None
+
+    def pins_by_affinity(self, node: Node) -> bool:
+        """Return whether the engine's user may not set the CPUs of control groups on the node."""
+        return False
 
     def seccomp_sha256(self, node: Node, tree: str) -> str | None:
         """Return the digest of the seccomp profile that the suite gives; None for an engine with its own profile."""

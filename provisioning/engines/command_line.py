@@ -119,7 +119,8 @@ class CommandLineEngine(ContainerEngine):
         ]
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
-        return [*self.program, "exec", "--interactive", spec.name]
+        pinning = ["taskset", "--cpu-list", spec.cpus] if spec.by_affinity else []
+        return [*self.program, "exec", "--interactive", spec.name, *pinning]
 
     def main_pid(self, node: Node, name: str) -> int:
         return int(node.run([*self.program, "inspect", "--format", "{{.State.Pid}}", "--", name]).stdout)
@@ -143,7 +144,7 @@ class CommandLineEngine(ContainerEngine):
 
 def _limits(spec: ContainerSpec) -> list[str]:
     """Return the options of the envelope."""
-    limits = [] if spec.by_count else ["--cpuset-cpus", spec.cpus]
+    limits = [] if spec.by_count or spec.by_affinity else ["--cpuset-cpus", spec.cpus]
     if spec.by_count or spec.cpu_share < 1:
         limits += ["--cpus", f"{spec.cpu_count * spec.cpu_share:g}"]
     limits += ["--pids-limit", str(spec.most_processes)]

@@ -41,6 +41,12 @@ class Podman(CommandLineEngine):
         words = ["--runtime", str(self.runtime), "info", "--format", "{{.Host.OCIRuntime.Version}}"]
         return node.run([*self.program, *words]).stdout
 
+    def pins_by_affinity(self, node: Node) -> bool:
+        """Return whether it is rootless without the controller ``cpuset``, which systemd does not delegate by itself."""
+        about = "{{.Host.Security.Rootless}} {{.Host.CgroupControllers}}"
+        rootless, _, controllers = node.run([*self.program, "info", "--format", about]).stdout.partition(" ")
+        return rootless == "true" and "cpuset" not in controllers
+
     def host_network(self, namespace: str | None) -> str:
         return f"ns:{namespace}" if namespace else "host"
 

@@ -115,6 +115,7 @@ class ContainerLayer:
         properties = self.properties
         limits = properties.disk_limits if node.local else ()
         layer = (node.data, MOUNT, self.layer) if node.data and self.layer else None
+        by_count = not properties.pinned and not is_guest(node)
         return ContainerSpec(
             name=f"virtbench-{secrets.token_hex(6)}",
             image=self.image,
@@ -129,7 +130,8 @@ class ContainerLayer:
             seccomp=properties.seccomp,
             network=self.engine.host_network(None) if properties.host_network else self.network,
             bound_tree=properties.bound_tree,
-            by_count=not properties.pinned and not is_guest(node),
+            by_count=by_count,
+            by_affinity=not by_count and not is_guest(node) and self.engine.pins_by_affinity(node),
             cpu_share=properties.cpu_share,
             limited_disks=disks_under((tree, node.data)) if limits else (),
             disk_limits=limits,
@@ -147,6 +149,8 @@ def _substitutes(node: Node, spec: ContainerSpec, engine: ContainerEngine, about
         yield "disk:other-device"
     if spec.data and spec.data[2] and about.kernel == "sentry":  # it ignores O_DIRECT
         yield "disk:page-cache"
+    if spec.by_affinity:
+        yield "cpus:by-affinity"
     if about.platform == "ptrace":
         yield "platform:ptrace"
 

@@ -21,6 +21,7 @@ PACKAGES = (
 FURTHER = {"bookworm": (), "trixie": ("docker-cli",)}
 """The packages of a suite alone; its keys are the suites."""
 ENVIRONMENT, IMAGES, USER = "opt/environment", "var/lib/virtbench/images", "ada"
+BENCH = f"{ENVIRONMENT}/bin/bench"
 FILES = {
     "etc/fstab": "/dev/vda / ext4 defaults 0 1\n"
     f"/dev/vdb /{IMAGES}/{{name}} ext4 defaults 0 2\n"
@@ -28,7 +29,7 @@ FILES = {
     "etc/hostname": "machine\n",
     "etc/hosts": "127.0.0.1 localhost machine\n",
     "etc/systemd/network/all.network": "[Match]\nName=eth0\n[Network]\nDHCP=ipv4\n",
-    "usr/local/bin/bench": f'#!/bin/sh\nexec /{ENVIRONMENT}/bin/python /opt/virtbench/cli.py "$@"\n',
+    BENCH: f'#!/bin/sh\nexec /{ENVIRONMENT}/bin/python /opt/virtbench/cli.py "$@"\n',
     "etc/slurm/slurm.conf": """\
 ClusterName=machine
 SlurmctldHost=machine
@@ -81,7 +82,8 @@ def of_system(suite: str, image: Image, target: Path) -> None:
         path = tree / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.replace("{name}", image.directory.name))
-    (tree / "usr/local/bin/bench").chmod(0o755)
+    (tree / BENCH).chmod(0o755)
+    (tree / "usr/local/bin/bench").symlink_to(f"/{BENCH}")
     (tree / IMAGES / image.directory.name).mkdir(parents=True)
     _libraries(tree, inside)
     _keys(tree, stem)

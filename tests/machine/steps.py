@@ -38,8 +38,9 @@ for record in records:
 END
 """
 TAKEN = f"""
-image=$(ls /{IMAGES}); own=/home/{USER}/.local/share/virtbench/images/$image
-mkdir -p $own; cp -a /{IMAGES}/$image/. $own/; chown -R {USER}: /home/{USER}/.local; chmod 700 $own/..
+image=/{IMAGES}/$(ls /{IMAGES}); own=/home/{USER}/.local/share/virtbench/images/$(basename $image)
+mkdir -p $own; cp -a -n $image/tree $image/image.json $own/; chown -R {USER}: /home/{USER}/.local
+chmod 755 /{IMAGES}; ln -s $image/*.img $image/*.tar $own/
 """
 KILLED = f"""
 setsid {WORK} killed --target bare-metal --target container --engine podman > killed.log 2>&1 & bench=$!
@@ -81,7 +82,7 @@ set -- results/fired-scheduled/*/*
 SLURM = PLAN.format(name="queued", engine="runc", engine_table='[engine]\nkind = "slurm"\npoll_s = 2') + """
 mkdir -p /var/lib/slurm/state /var/lib/slurm/spool; systemctl start munge slurmctld slurmd
 for second in $(seq 60); do sinfo -h -o %T | grep -q idle && break; sleep 2; done; sinfo
-timeout 1500 bench sweep run plans/queued.toml || { tail -50 results/queued/logs/*; tail -20 /var/log/slurm*/*.log; exit 1; }
+timeout 1500 bench sweep run plans/queued.toml || { tail -50 results/queued/logs/*; exit 1; }
 set -- results/queued/*/
 """
 

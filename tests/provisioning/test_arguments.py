@@ -20,6 +20,7 @@ from provisioning.engines.podman import PODMAN
 from provisioning.engines.runc import RUNC, bundle_config
 from provisioning.gpus import DeviceNode, Edits
 from provisioning.lab.tap import Tap
+from provisioning.layers.container import ContainerLayer
 from provisioning.layers.userland import NO_PRIVILEGES, chroot_argv, taskset
 from provisioning.machines import virtiofs
 from provisioning.machines.accelerator import PROGRAM
@@ -30,6 +31,7 @@ from suite.interfaces import Completed
 from suite.job.envelope import GIB, Envelope, most_processes, tmpfs_bytes
 from suite.job.properties import Properties
 from tests.extensions.conftest import REPOSITORY
+from tests.provisioning.conftest import FakeNode
 
 VM = QemuSpec(
     name="vm-1",
@@ -272,6 +274,26 @@ def test_a_command_reaches_the_container_by_its_name(name: str) -> None:
     assert argv[0] == name
     assert "exec" in argv
     assert argv[-1] == "virtbench-1"
+
+
+@pytest.mark.parametrize(
+    ("told", "pins"),
+    [
+        ("true [cpu memory pids]", True),  # what systemd 252 and 257 delegate to a user
+        ("true [cpuset cpu io memory pids]", False),
+        ("false [cpuset cpu io memory hugetlb pids rdma misc]", False),
+        ("false []", False),
+    ],
+)
+def test_rootless_podman_pins_by_affinity_where_no_cpus_are_delegated_to_the_user(told: str, pins: bool) -> None:
+    node = FakeNode({("podman", "info"): Completed(0, f"{told}\n", "")})
+    assert PODMAN.pins_by_affinity(node) is pins
+    spec = replace(CONTAINER, by_affinity=pins)
+    assert values(PODMAN.run_argv(spec), "--cpuset-cpus") == ([] if pins else ["0-1"])
+    assert (PODMAN.exec_argv(spec)[-3:] == ["taskset", "--cpu-list", "0-1"]) is pins
+    layer = ContainerLayer(PODMAN, "0" * 64, GIB)
+    here = layer.specification(node, "/tree")
+    assert here.by_affinity is False, "a guest's podman is root's"
 
 
 # ---- runc
