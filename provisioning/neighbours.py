@@ -25,7 +25,9 @@ Busy = Literal["share", "wait"]
 """Measure although another bench measures on the same CPUs, or wait until it has ended."""
 NAME = "virtbench-cpu"
 """The name of a lock: an abstract socket (unix(7)) ends with its process, and all users of a machine see it."""
-LOOK_S = 0.5
+LOOK_S, LOOKS = 0.5, 120
+"""How often a lock is looked at, and the looks between two enquiries who holds it: these can take a look at every
+process, which would disturb what is waited for."""
 MOST_LOAD = 0.05
 """The share of the CPUs that other work may take before it is told."""
 MOST_NAMED = 3
@@ -45,7 +47,11 @@ def alone_on(cpus: Sequence[int], note: Callable[[str], None], busy: Busy | None
             if conflict != waited_for:
                 note(f"waiting: {conflict}{_time_left(holders)}")
             waited_for = conflict
-            time.sleep(LOOK_S)
+            held = [cpu for names in holders.values() for cpu in names]
+            for _ in range(LOOKS):
+                time.sleep(LOOK_S)
+                if all(map(_free, held)):
+                    break
             holders = _hold(stack, cpus)
         if not busy and (conflict := _conflict(holders)):
             raise RequestError(
@@ -93,6 +99,15 @@ def _held(stack: ExitStack, cpu: int) -> _Holder | None:
     except OSError:
         return _holder(address)
     return None
+
+
+def _free(cpu: int) -> bool:
+    with socket.socket(socket.AF_UNIX) as lock:
+        try:
+            lock.bind(f"\0{NAME}-{cpu}")
+        except OSError:
+            return False
+    return True
 
 
 def _holder(address: str) -> _Holder:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -305,6 +306,21 @@ def test_a_lock_whose_queue_is_full_is_held_all_the_same(
 
     with ALONE_ON([0], note, "wait"):
         assert re.fullmatch(r"waiting: process .* measures on CPUs 0, for about [0-9]+ s more", told[0])
+
+
+def test_waiting_asks_once_who_measures_and_then_only_looks_whether_it_still_does(
+    other_bench: "subprocess.Popen[str]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked again, a bench with a full queue would be looked for among all processes of the machine, twice a second."""
+    asked: list[str] = []
+    holder = neighbours._holder
+    monkeypatch.setattr(neighbours, "LOOK_S", 0.01)
+    monkeypatch.setattr(neighbours, "_holder", lambda address: asked.append(address) or holder(address))
+    ending = threading.Timer(0.3, other_bench.kill)
+    ending.start()
+    with ALONE_ON([0], lambda _: None, "wait"):
+        ending.join()
+    assert len(asked) == 1
 
 
 def test_a_run_holds_its_cpus_and_lets_them_go(bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ class Podman(CommandLineEngine):
         return node.run([*self.program, *words]).stdout
 
     def pins_by_affinity(self, node: Node) -> bool:
-        """Return whether it is rootless without the controller ``cpuset``, which systemd does not delegate by itself."""
+        """Return whether it is rootless without the controller ``cpuset``, which systemd does not delegate."""
         about = "{{.Host.Security.Rootless}} {{.Host.CgroupControllers}}"
         rootless, _, controllers = node.run([*self.program, "info", "--format", about]).stdout.partition(" ")
         return rootless == "true" and "cpuset" not in controllers

@@ -1,4 +1,4 @@
-"""The lane's command line: ``python -m tests.machine [--suite bookworm|trixie]``. Needs root, and 30 GB in the directory.
+"""The lane's command line: ``python -m tests.machine [--suite bookworm|trixie]``. Needs root and 35 GB of disk.
 
 The machine is emulated: nothing here measures, and steps take minutes.
 """
@@ -29,12 +29,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.machine", description=__doc__)
     parser.add_argument("--suite", choices=disks.FURTHER, action="append", help="Debian's release; default: all")
     parser.add_argument("--keep", type=Path, help="directory in which the disks are kept for the next time")
-    parser.add_argument("--only", default="", help="regular expression of the steps to try; those before user steps too")
+    parser.add_argument("--only", default="", help="regular expression of the steps to try")
     words = parser.parse_args()
     steps = [step for step in STEPS if step.name == "prepare" or re.search(words.only, step.name)]
     try:
         image = current()
-        with tempfile.TemporaryDirectory(prefix="virtbench-machine-", dir="/var/tmp") as place:  # noqa: S108 (large)
+        with tempfile.TemporaryDirectory(prefix="virtbench-machine-", dir="/var/tmp") as place:
             keep = words.keep or Path(place)
             failed = [suite for suite in words.suite or disks.FURTHER if not try_all(suite, image, keep, steps)]
     except (BenchError, RuntimeError, subprocess.CalledProcessError) as error:

@@ -1,6 +1,5 @@
 """The disks of the machine, each made once per directory: Debian with the suite's libraries, and the built image."""
 
-import glob
 import os
 import shutil
 import subprocess
@@ -13,9 +12,29 @@ from provisioning.images.image import Image
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = (
-    *("systemd", "systemd-sysv", "dbus", "dbus-user-session", "libpam-systemd", "udev", "openssh-server", "python3-venv"),
+    *(
+        "systemd",
+        "systemd-sysv",
+        "dbus",
+        "dbus-user-session",
+        "libpam-systemd",
+        "udev",
+        "openssh-server",
+        "python3-venv",
+    ),
     *("podman", "docker.io", "runc", "crun", "bubblewrap", "cgroup-tools", "uidmap", "slirp4netns", "fuse-overlayfs"),
-    *("cpio", "e2fsprogs", "iproute2", "iptables", "procps", "cron", "apparmor", "fio", "qemu-system-x86", "mmdebstrap"),
+    *(
+        "cpio",
+        "e2fsprogs",
+        "iproute2",
+        "iptables",
+        "procps",
+        "cron",
+        "apparmor",
+        "fio",
+        "qemu-system-x86",
+        "mmdebstrap",
+    ),
     *("munge", "slurmctld", "slurmd", "slurm-client", "linux-image-cloud-amd64", "ca-certificates"),
 )
 FURTHER = {"bookworm": (), "trixie": ("docker-cli",)}
@@ -69,7 +88,7 @@ def of_image(image: Image, target: Path) -> None:
 
 
 def of_system(suite: str, image: Image, target: Path) -> None:
-    """Make the system's disk; beside it its kernel, its initrd, the keys of its SSH and the versions of its packages."""
+    """Make the system's disk; next to it its kernel, its initrd and the keys of its SSH."""
     tree, stem = target.with_suffix(".tree"), target.with_suffix("")
     shutil.rmtree(tree, ignore_errors=True)
     packages = ",".join((*PACKAGES, *FURTHER[suite]))
@@ -88,7 +107,7 @@ def of_system(suite: str, image: Image, target: Path) -> None:
     _libraries(tree, inside)
     _keys(tree, stem)
     for name in ("vmlinuz", "initrd.img"):
-        shutil.copy(max(glob.glob(f"{tree}/boot/{name}-*")), f"{stem}.{name}")
+        shutil.copy(max(tree.glob(f"boot/{name}-*")), f"{stem}.{name}")
     run("mke2fs", "-q", "-F", "-t", "ext4", "-d", str(tree), str(target), "12G")
     shutil.rmtree(tree)
 

@@ -24,7 +24,10 @@ class Guest:
 
     def ssh(self, user: str, argv: Sequence[str]) -> list[str]:
         """Return the command that runs another one in the machine, in a session of the user as login makes it."""
-        files = {"IdentityFile": self.system.with_suffix(".key"), "UserKnownHostsFile": self.system.with_suffix(".known")}
+        files = {
+            "IdentityFile": self.system.with_suffix(".key"),
+            "UserKnownHostsFile": self.system.with_suffix(".known"),
+        }
         settings = {"BatchMode": "yes", "LogLevel": "ERROR", "HostKeyAlias": "machine", "ConnectTimeout": "60"}
         alive = {"ServerAliveInterval": "60", "ServerAliveCountMax": "20"}
         words = option_words({**{name: str(path) for name, path in files.items()}, **settings, **alive})
@@ -33,9 +36,10 @@ class Guest:
     def run(self, user: str, script: str, within_s: float) -> "subprocess.CompletedProcess[str]":
         """Run a script of the shell; raises TimeoutExpired."""
         argv = self.ssh(user, ["bash", "-eu", "-o", "pipefail", "-s"])
-        # One stream for both outputs, in their order.
-        merged = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.run(argv, check=False, input=script, text=True, timeout=within_s, **merged)  # type: ignore[call-overload,no-any-return]
+        both = subprocess.STDOUT
+        return subprocess.run(
+            argv, check=False, input=script, text=True, timeout=within_s, stdout=subprocess.PIPE, stderr=both
+        )
 
     def put_checkout(self) -> None:
         """Copy the files of this checkout that git lists or would add, as they are now."""
@@ -57,7 +61,7 @@ def _as_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 @contextmanager
 def booted(disks: Sequence[Path], place: Path) -> Iterator[Guest]:
-    """Boot the machine from the first disk and wait for SSH; at the end QEMU is killed, and what was written is gone."""
+    """Boot from the first disk and wait for SSH; at the end QEMU is killed, and what was written is gone."""
     port = free_port()
     drives = []
     for disk in disks:
@@ -76,7 +80,8 @@ def booted(disks: Sequence[Path], place: Path) -> Iterator[Guest]:
         deadline = time.monotonic() + BOOTED_WITHIN_S
         while subprocess.run(guest.ssh("root", ["true"]), check=False, capture_output=True, timeout=120).returncode:
             if qemu.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the machine does not answer: {(place / 'console.log').read_text()[-2000:]}")
+                console = place / "console.log"
+                raise RuntimeError(f"it does not answer: {console.read_text()[-2000:] if console.exists() else argv}")
             time.sleep(2)
         yield guest
     finally:
