@@ -8,7 +8,6 @@ from provisioning.engines.base import PATH, SLEEPER, TMPFS, ContainerEngine, Con
 from provisioning.engines.command_line import COPIED_WITHIN_S
 from provisioning.gpus import DeviceNode
 from provisioning.nodes import write_file
-from provisioning.paths import state
 from provisioning.processes import check_answer, installing
 from suite.errors import BenchError, MeasurementError, option
 from suite.interfaces import Node
