@@ -47,11 +47,7 @@ def alone_on(cpus: Sequence[int], note: Callable[[str], None], busy: Busy | None
             if conflict != waited_for:
                 note(f"waiting: {conflict}{_time_left(holders)}")
             waited_for = conflict
-            held = [cpu for names in holders.values() for cpu in names]
-            for _ in range(LOOKS):
-                time.sleep(LOOK_S)
-                if all(map(_free, held)):
-                    break
+            _wait_for(cpu for held in holders.values() for cpu in held)
             holders = _hold(stack, cpus)
         if not busy and (conflict := _conflict(holders)):
             raise RequestError(
@@ -101,7 +97,16 @@ def _held(stack: ExitStack, cpu: int) -> _Holder | None:
     return None
 
 
-def _free(cpu: int) -> bool:
+def _wait_for(cpus: Iterable[int]) -> None:
+    """Wait until the CPUs are free, or it is time to ask again who holds them."""
+    held = [*cpus]
+    for _ in range(LOOKS):
+        time.sleep(LOOK_S)
+        if all(map(_is_free, held)):
+            return
+
+
+def _is_free(cpu: int) -> bool:
     with socket.socket(socket.AF_UNIX) as lock:
         try:
             lock.bind(f"\0{NAME}-{cpu}")

@@ -314,8 +314,13 @@ def test_waiting_asks_once_who_measures_and_then_only_looks_whether_it_still_doe
     """Asked again, a bench with a full queue would be looked for among all processes of the machine, twice a second."""
     asked: list[str] = []
     holder = neighbours._holder
+
+    def asking(address: str) -> Any:
+        asked.append(address)
+        return holder(address)
+
     monkeypatch.setattr(neighbours, "LOOK_S", 0.01)
-    monkeypatch.setattr(neighbours, "_holder", lambda address: asked.append(address) or holder(address))
+    monkeypatch.setattr(neighbours, "_holder", asking)
     ending = threading.Timer(0.3, other_bench.kill)
     ending.start()
     with ALONE_ON([0], lambda _: None, "wait"):
