@@ -52,7 +52,7 @@ FILES = {
     "etc/slurm/slurm.conf": """\
 ClusterName=machine
 SlurmctldHost=machine
-SlurmUser=root
+SlurmUser=slurm
 StateSaveLocation=/var/lib/slurm/state
 SlurmdSpoolDir=/var/lib/slurm/spool
 ProctrackType=proctrack/cgroup

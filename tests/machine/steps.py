@@ -92,7 +92,8 @@ set -- results/fired-scheduled/*/*
 SLURM = (
     PLAN.format(name="queued", engine="runc", engine_table='[engine]\nkind = "slurm"\npoll_s = 2')
     + """
-mkdir -p /var/lib/slurm/state /var/lib/slurm/spool; systemctl start munge slurmctld slurmd
+mkdir -p /var/lib/slurm/state /var/lib/slurm/spool; chown slurm: /var/lib/slurm/state
+systemctl start munge slurmctld slurmd
 for second in $(seq 60); do sinfo -h -o %T | grep -q idle && break; sleep 2; done; sinfo
 timeout 1500 bench sweep run plans/queued.toml || { tail -50 results/queued/logs/*; exit 1; }
 set -- results/queued/*/
