@@ -45,12 +45,11 @@ from parts.neighbour import neighbour
 REPOSITORY = Path(__file__).parents[1]
 sys.path.insert(0, str(REPOSITORY))  # as a script, this file is not part of the installed suite
 
-from analysis.compare.effects import RATIO, ratios_of  # noqa: E402
-from analysis.compare.noise import replicas  # noqa: E402
+from analysis.compare.contrasts import AGAIN, RATIO, all_ratios, form  # noqa: E402
 from analysis.compare.pairing import pair, plain, to_baseline, with_variants  # noqa: E402
 from analysis.load.metrics import METRICS  # noqa: E402
 from analysis.load.records import load  # noqa: E402
-from analysis.statistics.ratios import MARGIN, Location, Samples, judge, locate  # noqa: E402
+from analysis.statistics.ratios import Location, Samples, judge, locate  # noqa: E402
 from commands.run.prepare import Ready, observing, ready  # noqa: E402
 from commands.selftest.command import measure  # noqa: E402
 from provisioning.metrics.accounting import HostMeter  # noqa: E402
@@ -60,6 +59,7 @@ from suite.interfaces import Turn, TurnTaker  # noqa: E402
 from suite.job.ablations import properties_of  # noqa: E402
 from suite.plan import Trial, balanced  # noqa: E402
 from suite.records.headers import headers  # noqa: E402
+from suite.request.repetitions import MARGIN  # noqa: E402
 from suite.request.request import RunRequest  # noqa: E402
 from suite.results.store import Run  # noqa: E402
 from suite.targets import BASELINE, TARGETS  # noqa: E402
@@ -173,7 +173,8 @@ def designs(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     pairs = to_baseline(plain(measured(options.out)), [THROUGHPUT.column])
     for design, rows in pairs.groupby("design", observed=True):
         block_s = seconds_of_block(options.out, str(design))
-        for (_, _, target), found in ratios_of(rows[rows["target"] != BASELINE], THROUGHPUT).items():
+        ratios = all_ratios(rows[rows["target"] != BASELINE], [THROUGHPUT])[THROUGHPUT.column]
+        for (_, _, target, *_), found in ratios.items():
             logs = found[RATIO].to_numpy()
             needed = blocks_within(logs, WITHIN)
             yield {
@@ -191,7 +192,7 @@ def designs(options: argparse.Namespace) -> Iterator[dict[str, object]]:
 def identical(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Yield what the alternating design says of two identical targets."""
     run(options, "alternating", [BASELINE])
-    (ratios,) = replicas(measured(options.out), [THROUGHPUT])[THROUGHPUT.column].values()
+    (ratios,) = form(AGAIN, measured(options.out), [THROUGHPUT]).ratios[THROUGHPUT.column].values()
     logs = ratios[RATIO].to_numpy()
     place = located(logs)
     (verdict,) = judge([place], MARGIN, more_is_faster=True)
@@ -227,7 +228,7 @@ def injured(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     elapsed_s = time.monotonic() - begun_s
     ok = measured(options.out)
     pairs = pair(ok[ok["ablation"] == QUOTA], plain(ok), [THROUGHPUT.column])
-    (found,) = ratios_of(pairs, THROUGHPUT).values()
+    (found,) = all_ratios(pairs, [THROUGHPUT])[THROUGHPUT.column].values()
     yield {
         "injury": QUOTA,
         "blocks": len(found),

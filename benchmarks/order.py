@@ -21,8 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.statistics.order import DEPENDENCE_LEVEL, dependence
-from analysis.statistics.ratios import MARGIN, judge, locate
+from analysis.statistics.ratios import judge, locate
 from suite.plan import balanced
+from suite.request.repetitions import MARGIN
 
 NOISE, DRIFT, SLOWER = 0.005, 0.007, math.log(1.03)
 ARMS, BLOCKS, CORRELATIONS = (2, 3, 4, 5), (5, 6, 7, 10, 20), (0.0, 0.3, 0.5, 0.7, 0.9)

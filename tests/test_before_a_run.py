@@ -154,8 +154,8 @@ def test_engines_are_compared_in_the_same_blocks(bench: Bench, monkeypatch: pyte
     dry = bench("run", *words, "--dry-run")
     assert "targets: container (podman)\n  container also: by runc\n" in dry.stdout, dry.stderr
     assert bench("run", *words).exit_code == 0
-    rows = json.loads(bench("compare", "out", "--json", "--force").stdout)["ablations"]
-    row = next(row for row in rows if row["metric"] == "throughput")
+    rows = json.loads(bench("compare", "out", "--json", "--force").stdout)["rows"]
+    row = next(row for row in rows if (row["kind"], row["metric"]) == ("ablation", "throughput"))
     assert (row["target"], row["ablation"], row["ratio"]) == ("container", "runc", pytest.approx(1.0))
 
 

@@ -89,7 +89,7 @@ def test_each_distinct_model_is_measured_and_the_comparison_has_it(
     bench("run", "--samples", "40", "--reach", "1000")
     assert read_quality(run.directory).features["own"].judges == {"gan": judge}, "the same threads, torch and data"
     (group,) = compare(load([run.directory])).groups
-    estimates = {summary.target: summary.estimates for summary in group.targets}
+    estimates = {arm.target: measured for arm, measured in group.of_kind("target").items()}
     last = found.models[kept[-1].weights_sha256]
     assert estimates["container"]["own-frechet"].value == pytest.approx(last["own-frechet"])
     assert estimates["container"]["own-frechet"].ratio == pytest.approx(1)
@@ -313,7 +313,7 @@ def test_numbers_by_a_file_of_weights_join_those_of_the_own_classifier(
     assert (own.weights_sha256, own.reach) == (None, 60)
     assert inception.weights_sha256 == hashlib.sha256(b"random").hexdigest()
     (group,) = compare(load([tmp_path / "run"])).groups
-    estimates = group.targets[1].estimates
+    estimates = group.of_target(group.targets[1].target)
     values = {name: estimates[name].value for name in estimates if name in QUALITY_METRICS}
     assert values == pytest.approx(
         {

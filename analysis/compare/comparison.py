@@ -6,33 +6,36 @@ in the gate and in a history.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
-from analysis.compare.costs import ALL_IN, costs, with_costs
-from analysis.compare.effects import (
-    GroupKey,
-    ablation_effects,
-    all_ratios,
-    effects_of,
-    interactions,
+from analysis.compare.contrasts import (
+    ABLATION,
+    AGAIN,
+    AGGRESSOR,
+    ISOLATION,
+    LAYERS,
+    MODELS,
+    TARGET,
+    beside,
+    combined,
+    contrasts,
+    form,
     judged,
-    overall,
+    layers,
+    notes_of,
 )
-from analysis.compare.groups import circumstances, groups, same_work
-from analysis.compare.interference import interference, isolation
-from analysis.compare.noise import burst_variation, differing, noise_floors, replicas
-from analysis.compare.pairing import plain, to_baseline, with_variants
+from analysis.compare.costs import ALL_IN, costs, with_costs
+from analysis.compare.groups import circumstances, groups, measured, same_work
+from analysis.compare.noise import burst_variation, differing, noise_floors
+from analysis.compare.pairing import plain, with_variants
 from analysis.compare.quality import quality
-from analysis.compare.results import AblationEffect, Comparison, Cost, Group, Overall
+from analysis.compare.results import Comparison, Contrast, GroupKey
 from analysis.compare.scaling import scaling, trials_with_workers
 from analysis.compare.standing import with_standing
-from analysis.compare.validity import usable
-from analysis.load.metrics import with_trait
 from analysis.load.plans import looked_after
 from analysis.load.records import Records
-from analysis.statistics.ratios import MARGIN
 from analysis.warnings.conditions import changed, disturbances, disturbed, with_changes
 from analysis.warnings.findings import (
     failures,
@@ -40,10 +43,10 @@ from analysis.warnings.findings import (
     missing_trials,
     mixtures,
     orders,
-    refusals,
     unnormalised,
 )
 from analysis.warnings.training import diverged, learning
+from suite.request.repetitions import MARGIN
 from suite.targets import BASELINE
 
 
@@ -55,73 +58,73 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     """
     trials, metrics = with_costs(with_changes(with_variants(records.trials))), records.metrics
     finished = trials[trials["ok"]]
-    ok = plain(finished)
-    formed = usable(to_baseline(ok, [*(metric.column for metric in metrics), ALL_IN]), force=force)
-    targets = formed.pairs[formed.pairs["target"] != BASELINE]
-    ratios = all_ratios(targets, metrics)
-    looked = looked_after(records.directories)
-    effects = judged(ratios, metrics, margin, looked)
+    ok, looked = plain(finished), looked_after(records.directories)
+    targets = form(TARGET, ok, metrics, force=force, also=[ALL_IN])
+    again = form(AGAIN, ok, metrics).ratios
+    switched, disturbed_by = (form(kind, finished, metrics, force=force) for kind in (ABLATION, AGGRESSOR))
     # Opening is left out: one layer comes after the other, and their times add.
     layered = [metric for metric in metrics if metric.name != "opening"]
-    layers = {metric.column: interactions(ratios[metric.column]) for metric in layered}
-    second = replicas(ok, metrics)
-    ablations, ablations_refused = ablation_effects(finished, metrics, margin, force=force)
-    shared = interference(finished, margin, force=force)
-    parts: dict[str, dict[GroupKey, Any]] = {
-        "noise_floors": noise_floors(ok, second, metrics),
-        "interactions": effects_of(layers, layered, margin),
-        "aa": effects_of(second, metrics, margin, looked),
-        "ablations": _by_group(ablations),
-        "costs": _by_group(costs(ok, formed.pairs)),
-        "circumstances": circumstances(trials, disturbed(ok), decided=looked is not None),
+    (of_models, models), (of_pairs, pairs) = combined(MODELS, targets.ratios), combined(ISOLATION, disturbed_by.ratios)
+    floors = dict(noise_floors(finished, again, metrics))
+    around = circumstances(trials, disturbed(ok), decided=looked is not None)
+    summaries = groups(plain(trials), targets.pairs, metrics)
+    over_base = [*measured(summaries, targets, ok, judged(targets.ratios, metrics, margin, looked), floors)]
+    isolation = contrasts(ISOLATION, of_pairs, metrics, margin, members=pairs, notes=disturbed_by.notes)
+    several = trials_with_workers(ok, records.evidence)
+    every = (
+        *over_base,
+        *contrasts(AGAIN, again, metrics, margin, looked=looked),
+        *contrasts(LAYERS, layers(targets.ratios), layered, margin),
+        *contrasts(ABLATION, switched.ratios, metrics, margin, notes=switched.notes),
+        *contrasts(AGGRESSOR, disturbed_by.ratios, metrics, margin, notes=disturbed_by.notes, floors=floors),
+        *beside(finished),
+        *sorted(isolation, key=lambda contrast: (contrast.job, -(contrast.ratio or 0.0))),
+        *contrasts(
+            MODELS,
+            of_models,
+            metrics,
+            margin,
+            looked=looked,
+            members=models,
+            notes=notes_of(over_base),
+        ),
+        *scaling(several),
+        *quality(several, metrics, margin),
+    )
+    contrasted = with_standing(every, around)
+    parts: dict[str, Mapping[GroupKey, Any]] = {
+        "contrasts": _by_group(contrasted),
+        "costs": costs(ok, targets.pairs),
+        "circumstances": around,
         "turns": burst_variation(ok, records.evidence),
         "same_work": same_work(finished),
     }
     complete = tuple(
         replace(group, **{name: part[group.key] for name, part in parts.items() if group.key in part})
-        for group in groups(plain(trials), formed.pairs, metrics, effects)
+        for group in summaries
     )
-    # Jobs that share the machine are compared with themselves alone, and on bare metal they may have all CPUs.
-    of_ratios = (*refusals(formed.refused[with_trait(formed.refused, "normalised")]), *ablations_refused)
     of_records = (*records.warnings, *missing_trials(records, trials), *hosts_differ(trials), *failures(trials))
     of_states = (*diverged(trials), *mixtures(plain(trials)), *changed(finished))
     of_trust = (
-        *orders(complete, targets),
+        *orders(complete, targets.pairs[targets.pairs["target"] != BASELINE]),
         *unnormalised([group for group in complete if group.job.traits.normalised]),
-        *differing(second, [metric for metric in metrics if not metric.supporting]),
+        *differing(again, [metric for metric in metrics if not metric.supporting]),
         *disturbances(finished),
         *learning(finished),
     )
-    several = trials_with_workers(ok, records.evidence)
-    return with_standing(
-        Comparison(
-            runs=tuple(sorted(trials["run_id"].unique())),
-            groups=complete,
-            warnings=(*of_records, *of_states, *of_ratios, *shared.warnings, *of_trust),
-            overall=tuple(replace(one, notes=_notes(one, complete)) for one in overall(ratios, margin, looked)),
-            interference=shared.found,
-            isolation=isolation(shared, margin),
-            scaling=scaling(several),
-            quality=quality(several, metrics, margin),
-            margin=margin,
-            warmup_trials=records.warmup_trials,
-            trials=ok,
-        )
+    return Comparison(
+        runs=tuple(sorted(trials["run_id"].unique())),
+        groups=complete,
+        contrasts=contrasted,
+        warnings=(*of_records, *of_states, *targets.refused, *switched.refused, *disturbed_by.refused, *of_trust),
+        margin=margin,
+        warmup_trials=records.warmup_trials,
+        trials=ok,
     )
 
 
-_Part = TypeVar("_Part", AblationEffect, Cost)
-
-
-def _by_group(results: Iterable[_Part]) -> dict[GroupKey, tuple[_Part, ...]]:
-    by_group: dict[GroupKey, tuple[_Part, ...]] = defaultdict(tuple)
-    for result in results:
-        by_group[result.job, result.model] += (result,)
-    return by_group
-
-
-def _notes(over_models: Overall, groups: Iterable[Group]) -> tuple[str, ...]:
-    """Return the notes of the target in all groups of the job."""
-    summaries = [summary for group in groups if group.job == over_models.job for summary in group.targets]
-    of_target = (summary for summary in summaries if summary.target == over_models.target)
-    return tuple(dict.fromkeys(note for summary in of_target for note in summary.notes))
+def _by_group(contrasts: Iterable[Contrast]) -> dict[GroupKey, tuple[Contrast, ...]]:
+    by_group: dict[GroupKey, list[Contrast]] = defaultdict(list)
+    for contrast in contrasts:
+        by_group[contrast.job, contrast.model].append(contrast)
+    return {key: tuple(of_group) for key, of_group in by_group.items()}

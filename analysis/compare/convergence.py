@@ -15,17 +15,16 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from analysis.compare.effects import RATIO
-from analysis.compare.noise import replicas
+from analysis.compare.contrasts import AGAIN, RATIO, form
 from analysis.compare.pairing import plain, to_baseline, with_variants
 from analysis.compare.validity import usable
 from analysis.load.metrics import METRICS, Metric, metrics_of
 from analysis.load.records import Records
 from analysis.statistics.power import blocks_needed
-from analysis.statistics.ratios import MARGIN, Location, Samples, detectable_share, detection_level, exp, locate
+from analysis.statistics.ratios import Location, Samples, detectable_share, detection_level, exp, locate
 from analysis.statistics.sequential import LEAST_BLOCKS, Decision, should_stop, should_stop_deciding
 from suite.plan import Detection
-from suite.request.repetitions import Repetitions
+from suite.request.repetitions import MARGIN, Repetitions
 from suite.targets import BASELINE
 from suite.units import count
 
@@ -105,9 +104,9 @@ def _against_itself(ok: pd.DataFrame, metrics: Sequence[Metric], index: pd.Multi
     return {
         metric.column: {
             _name(model, f"{BASELINE}-again", metric, job.variant): list(values[RATIO].reindex(index))
-            for (job, model), values in second.items()
+            for (job, model, *_), values in second.items()
         }
-        for metric, second in zip(metrics, replicas(ok, metrics).values(), strict=True)
+        for metric, second in zip(metrics, form(AGAIN, ok, metrics).ratios.values(), strict=True)
     }
 
 

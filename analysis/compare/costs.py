@@ -1,5 +1,6 @@
 """The costs of a target on the host: everything that serves it (all-in), and the job inside it alone."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -7,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare.effects import RATIO, Key, effect, ratios_of
+from analysis.compare.contrasts import RATIO, Ratios, all_ratios, effect
 from analysis.compare.pairing import ROW, job_of, papers_order
-from analysis.compare.results import Cost
+from analysis.compare.results import Arm, Cost, GroupKey
 from analysis.load.metrics import Metric, with_trait
 from analysis.statistics.ratios import locate
 from suite.targets import BASELINE
@@ -53,18 +54,18 @@ def with_costs(trials: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[Cost]:
-    """Return the costs of each target, from trials as they are and their usable pairs with bare metal.
+def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> dict[GroupKey, tuple[Cost, ...]]:
+    """Return the costs of each target by job and model, from trials as they are and their usable pairs with bare metal.
 
     Both have the columns that ``with_costs`` adds. Empty if nothing is known.
     """
     columns = [*_MEANS.values(), *_PEAKS.values(), *_BYTES.values()]
     if ok[columns].isna().all(axis=None):
-        return []
+        return {}
     targets = pairs[pairs["target"] != BASELINE]
-    normalised = ratios_of(targets, _TO_BASELINE)
-    for probe in targets.loc[with_trait(targets, "probes"), "model"].unique():
-        normalised |= ratios_of(targets, replace(_TO_BASELINE, model=str(probe), of_probe=True))
+    probes = targets.loc[with_trait(targets, "probes"), "model"].unique()
+    of_probes = (replace(_TO_BASELINE, model=str(probe), of_probe=True) for probe in probes)
+    normalised = all_ratios(targets, [_TO_BASELINE, *of_probes])[ALL_IN]
     rows = ok.groupby(ROW)
     positive = ok[list(_MEANS.values())].where(lambda values: values > 0)
     logs = pd.DataFrame(np.log(positive)).groupby([ok[key] for key in ROW])
@@ -73,23 +74,23 @@ def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[Cost]:
     table["substitutes"], table["changed"] = rows["substitutes"].unique(), rows["changed"].unique()
     table["unit"] = rows["unit"].first()
     known = table.dropna(how="all", subset=columns).reset_index().to_dict("records")
-    return sorted(
-        (_cost(row, normalised) for row in known), key=lambda cost: papers_order(cost.job, cost.model, cost.target)
-    )
+    by_group: dict[GroupKey, tuple[Cost, ...]] = defaultdict(tuple)
+    for arm, cost in sorted((_cost(row, normalised) for row in known), key=lambda one: papers_order(*one[0][:3])):
+        by_group[arm.job, arm.model] += (cost,)
+    return by_group
 
 
-def _cost(row: Mapping[Any, Any], normalised: Mapping[Key, pd.DataFrame]) -> Cost:
-    job = job_of(row)
-    key = job, str(row["model"]), str(row["target"])
-    place = locate(normalised[key][RATIO].to_numpy()) if key in normalised else None
+def _cost(row: Mapping[Any, Any], normalised: Ratios) -> tuple[Arm, Cost]:
+    arm = Arm(job_of(row), str(row["model"]), str(row["target"]))
+    place = locate(normalised[arm][RATIO].to_numpy()) if arm in normalised else None
     lines = (line for text in (*row["substitutes"], *row["changed"]) for line in text.splitlines())
     values: dict[str, Any] = {
         name: None if pd.isna(row[column]) else float(row[column])
         for name, column in (_MEANS | _PEAKS | _BYTES).items()
     }
-    return Cost(
-        *key,
-        unit="trial" if job.traits.probes else f"1,000 {row['unit']}",
+    return arm, Cost(
+        target=arm.target,
+        unit="trial" if arm.job.traits.probes else f"1,000 {row['unit']}",
         normalised=effect(place) if place else None,
         notes=tuple(dict.fromkeys(lines)),
         **values,

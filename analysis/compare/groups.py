@@ -2,21 +2,24 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 import pandas as pd
 
-from analysis.compare.effects import GroupKey, Key
+from analysis.compare.contrasts import TARGET, Formed
 from analysis.compare.images import same_image
 from analysis.compare.pairing import BLOCK, GROUP, ROW, baseline, by_block, grouped, job_of, substitutes_of
 from analysis.compare.results import (
+    Arm,
     Circumstances,
+    ComparedJob,
+    Contrast,
     Disturbed,
     Effect,
-    Estimate,
     Group,
+    GroupKey,
     SameWork,
     TargetSummary,
     known_first,
@@ -24,7 +27,7 @@ from analysis.compare.results import (
 from analysis.compare.validity import agreements, all_named, compact, rounding
 from analysis.load.computed import AGREEMENTS, Agreement
 from analysis.load.metrics import Metric, in_units, metrics_of
-from analysis.statistics.ratios import Location, locate
+from analysis.statistics.ratios import NoiseFloor, locate
 from suite.registries import WORKLOADS
 from suite.targets import BASELINE, TARGETS
 from suite.trial_names import arm_name
@@ -34,34 +37,63 @@ _SIDES = ["computed", "facts", "generated_weights", "generated_pixels", "path"]
 _SWITCHED = ["ablation", "aggressor"]
 
 
-def groups(
-    trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric], effects: Mapping[str, Mapping[Key, Effect]]
-) -> list[Group]:
-    """Return the targets of each job and model, in the order of the paper.
+def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric]) -> list[Group]:
+    """Return the targets of each job and model, in the order of the paper, as yet without what was measured.
 
-    ``trials`` are those of the targets as they are, failed ones too; ``pairs`` are the usable pairs with bare metal;
-    ``effects`` are by the metric's column.
+    ``trials`` are those of the targets as they are, failed ones too; ``pairs`` are the usable pairs with bare metal.
     """
     targets: dict[GroupKey, list[TargetSummary]] = defaultdict(list)
     units: dict[GroupKey, object] = {}
     with_base = dict(grouped(pairs))
     for key, rows in grouped(trials):
         job, model, target = key
-        measured = {one: effects[one.column].get(key) for one in metrics_of(metrics, job.scenario, model)}
-        targets[job, model].append(_summary(target, rows, with_base.get(key, pairs[:0]), measured))
+        targets[job, model].append(_summary(target, rows, with_base.get(key, pairs[:0])))
         units[job, model] = rows["unit"].iloc[0]
     names = WORKLOADS.names()
     # Trainings are the question; the probes after them explain.
     order = sorted(targets, key=lambda key: (key[0].traits.probes, key[0], known_first(names, key[1])))
     return [
         Group(
-            job,
-            model,
-            tuple(sorted(targets[job, model], key=lambda summary: known_first(TARGETS, summary.target))),
+            job=job,
+            model=model,
+            targets=tuple(sorted(targets[job, model], key=lambda summary: known_first(TARGETS, summary.target))),
             metrics=in_units(metrics_of(metrics, job.scenario, model), units[job, model]),
         )
         for job, model in order
     ]
+
+
+def measured(
+    groups: Iterable[Group],
+    formed: Formed,
+    ok: pd.DataFrame,
+    effects: Mapping[str, Mapping[Arm, Effect]],
+    floors: Mapping[tuple[Arm, str], NoiseFloor],
+) -> Iterator[Contrast]:
+    """Yield every metric of every target over bare metal, also where nothing was measured.
+
+    ``ok`` are the trials that are ok, of targets as they are; ``effects`` are by the metric's column.
+    """
+    of_target, with_base = dict(grouped(ok)), dict(grouped(formed.pairs))
+    for group, summary in ((one, summary) for one in groups for summary in one.targets):
+        arm = Arm(*group.key, summary.target)
+        trials, pairs = of_target.get(arm[:3], ok[:0]), with_base.get(arm[:3], formed.pairs[:0])
+        for metric in group.metrics:
+            logs = metric.logs(trials)
+            place, effect = locate(by_block(trials, logs)), effects[metric.column].get(arm)
+            if place and summary.target == BASELINE and (blocks := int(pairs[metric.column].count())):
+                effect = Effect(ratio=1.0, blocks=blocks)
+            yield Contrast(
+                kind=TARGET.name,
+                arm=arm,
+                metric=metric,
+                value=math.exp(place.centre) if place else None,
+                trials=int(logs.count()),
+                failed=summary.failed,
+                noise=floors.get((arm._replace(target=BASELINE), metric.name)),
+                notes=summary.notes,
+                **vars(effect if place and effect else Effect()),
+            )
 
 
 def mean_losses(trials: "pd.Series[Any]") -> dict[str, float]:
@@ -73,32 +105,15 @@ def mean_losses(trials: "pd.Series[Any]") -> dict[str, float]:
     return {name: fmean(values) for name, values in columns.items()}
 
 
-def estimate(typical: Location, trials: int, found: Effect | None) -> Estimate:
-    """Return the estimate of a metric from its place in so many trials, and from its ratio if there is one."""
-    ratio = vars(found) if found else {"ratio": None, "blocks": 0}
-    return Estimate(math.exp(typical.centre), trials, **ratio)
-
-
-def _summary(
-    target: str, trials: pd.DataFrame, pairs: pd.DataFrame, effects: Mapping[Metric, Effect | None]
-) -> TargetSummary:
-    """Return what was measured on a target, from all its trials and their pairs with bare metal."""
-    ok = trials[trials["ok"]]
-    estimates = {}
-    for metric, effect in effects.items():
-        logs = metric.logs(ok)
-        if typical := locate(by_block(ok, logs)):
-            own_blocks = int(pairs[metric.column].count()) if target == BASELINE else 0
-            found = Effect(1.0, own_blocks, None, None) if own_blocks else effect
-            estimates[metric.name] = estimate(typical, int(logs.count()), found)
-    named = all_named(pairs["named"])
+def _summary(target: str, trials: pd.DataFrame, pairs: pd.DataFrame) -> TargetSummary:
+    """Return the facts of a target, from all its trials and their pairs with bare metal."""
+    ok, named = trials[trials["ok"]], all_named(pairs["named"])
     return TargetSummary(
         target=target,
         ok=len(ok),
         failed=len(trials) - len(ok),
         substitutes=substitutes_of(trials),
         marks=(*filter(None, (*trials["changed"].unique(), *pairs["marks"].unique())), *compact(named)),
-        estimates=estimates,
         differences=tuple(difference.text for difference in named),
         losses=mean_losses(ok["losses"]),
     )
@@ -155,7 +170,7 @@ def same_work(ok: pd.DataFrame) -> dict[GroupKey, tuple[SameWork, ...]]:
     columns = dict.fromkeys((*ROW, "replica", *_SWITCHED, *BLOCK, *_SIDES, "rounds_freely"))
     trials = ok.loc[~ok.index.isin(first.index), list(columns)]
     pairs = trials.merge(first[[*BLOCK, *_SIDES]], on=BLOCK, suffixes=("", "_base"))
-    arms: dict[Key, list[tuple[Agreement, str, Mapping[Any, Any]]]] = defaultdict(list)
+    arms: dict[tuple[ComparedJob, str, str], list[tuple[Agreement, str, Mapping[Any, Any]]]] = defaultdict(list)
     for row, agreed in zip(pairs.to_dict("records"), agreements(pairs), strict=True):
         if agreed:
             ablation, aggressor = (row[name] if isinstance(row[name], str) else None for name in _SWITCHED)

@@ -1,16 +1,15 @@
 """The noise of a group: what bare metal shows against itself, and how bursts of the alternating design vary."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 import numpy as np
 import pandas as pd
 
-from analysis.compare.effects import RATIO, GroupKey, all_ratios
-from analysis.compare.pairing import GROUP, baseline, grouped, pair
-from analysis.compare.results import BurstVariation
-from analysis.compare.validity import usable
+from analysis.compare.contrasts import RATIO, SHARED_METRICS, ByColumn, victims
+from analysis.compare.pairing import GROUP, ROW, baseline, grouped
+from analysis.compare.results import Arm, BurstVariation, GroupKey
 from analysis.load.bursts import step_variance, switching
 from analysis.load.metrics import Metric
 from analysis.statistics.alternating import Components, Costs, Design, SwitchingCost, choose, components
@@ -19,45 +18,46 @@ from analysis.warnings.types import AnalysisWarning, Touched
 from suite.records.record import Alternation
 from suite.targets import BASELINE
 
-Replicas = Mapping[str, Mapping[GroupKey, pd.DataFrame]]
-"""By the metric's column, log(second / first bare-metal trial) of the blocks that hold both."""
 Turns = tuple[Alternation, Alternation]
 """The turns of a target and of bare metal in one block."""
 
 
-def replicas(ok: pd.DataFrame, metrics: Sequence[Metric]) -> Replicas:
-    """Return the ratios of the second trial of bare metal to the first."""
-    base = baseline(ok)
-    again = base[base["replica"] == 1]
-    if again.empty:
-        return {metric.column: {} for metric in metrics}
-    pairs = usable(pair(again, base[base["replica"] == 0], [metric.column for metric in metrics])).pairs
-    ratios = all_ratios(pairs, metrics)
-    return {column: {key[:2]: rows for key, rows in of_metric.items()} for column, of_metric in ratios.items()}
-
-
 def noise_floors(
-    ok: pd.DataFrame, ratios: Replicas, metrics: Sequence[Metric]
-) -> dict[GroupKey, dict[str, NoiseFloor]]:
-    """Return the noise floors by the metric's name, from trials that are ok and from their ``replicas``."""
-    floors: dict[GroupKey, dict[str, NoiseFloor]] = {}
+    ok: pd.DataFrame, again: ByColumn, metrics: Sequence[Metric]
+) -> Iterator[tuple[tuple[Arm, str], NoiseFloor]]:
+    """Yield the noise floor of bare metal by each metric's name, then those of victims alone.
+
+    ``ok`` are the trials that are ok, ``again`` the ratios of the second bare-metal trials of their blocks.
+    """
     for (job, model), rows in grouped(baseline(ok), GROUP):
-        first = rows[rows["replica"] == 0]
+        arm = Arm(job, model, BASELINE)
         for metric in metrics:
             if metric.of(job.scenario, model):
-                twice = ratios[metric.column].get((job, model))
-                blocks = [first["run_id"].astype(str), first["block"]]
-                means: pd.Series[float] = metric.logs(first).groupby(blocks).mean()
-                runs: list[np.ndarray] = [run.dropna().to_numpy() for _, run in means.groupby("run_id")]
-                if floor := noise_floor(() if twice is None else list(twice[RATIO]), runs):
-                    floors.setdefault((job, model), {})[metric.name] = floor
-    return floors
+                twice = again[metric.column].get(arm)
+                if floor := _floor(rows, metric, () if twice is None else list(twice[RATIO])):
+                    yield (arm, metric.name), floor
+    trials = victims(ok)
+    for key, rows in grouped(trials[trials["aggressor"] == ""], [*ROW, "ablation"]):
+        for metric in SHARED_METRICS:
+            if floor := _floor(rows, metric):
+                yield (Arm(*key), metric.name), floor
 
 
-def differing(ratios: Replicas, metrics: Sequence[Metric]) -> Iterator[AnalysisWarning]:
+def _floor(rows: pd.DataFrame, metric: Metric, twice: Sequence[float] | None = None) -> NoiseFloor | None:
+    """Return the noise floor of one arm; ``twice``: the ratios of its second trials, if others may form them."""
+    blocks = [rows["run_id"].astype(str), rows["block"], rows["replica"]]
+    table = metric.logs(rows).groupby(blocks).mean().unstack()
+    first = table[0] if 0 in table else pd.Series(dtype=float)
+    if twice is None:
+        twice = list((table[1] - first).dropna()) if 1 in table else ()
+    runs: list[np.ndarray] = [run.dropna().to_numpy() for _, run in first.groupby(level=0)] if len(first) else []
+    return noise_floor(twice, runs)
+
+
+def differing(ratios: ByColumn, metrics: Sequence[Metric]) -> Iterator[AnalysisWarning]:
     """Yield the groups whose two bare-metal trials differ: their interval excludes 1, whatever the margin."""
     for metric in metrics:
-        for (job, model), values in ratios[metric.column].items():
+        for (job, model, *_), values in ratios[metric.column].items():
             place = locate(values[RATIO].to_numpy())
             if place and place.interval and not place.interval[0] <= 0 <= place.interval[1]:
                 low, high = np.exp(place.interval)

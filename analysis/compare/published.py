@@ -13,16 +13,17 @@ from typing import NamedTuple
 import pandas as pd
 
 from analysis.compare import results
-from analysis.compare.effects import effect
+from analysis.compare.contrasts import effect
 from analysis.compare.matching import place_of
 from analysis.compare.pairing import GROUP, by_block, grouped
-from analysis.compare.results import ClaimEvidence, ClaimVerdict, Effect, Estimate, JudgedClaim, PublishedClaim
+from analysis.compare.results import ClaimEvidence, ClaimVerdict, Effect, JudgedClaim, Measured, PublishedClaim
 from analysis.compare.standing import withheld
 from analysis.load.metrics import Metric
 from analysis.statistics.ratios import judge, locate
 from analysis.statistics.two_samples import difference
 from suite.job.job import settings_in
 
+_SAME: Mapping[str, str] = {"weights": "the same, bit for bit"}
 _BY_WORK: Mapping[str, ClaimVerdict] = {"weights": "confirmed", "other": "contradicted"}
 
 
@@ -54,7 +55,7 @@ class _Arm(NamedTuple):
 
     group: results.Group
     facts: Mapping[str, str]
-    effects: Mapping[str, Effect | Estimate]
+    effects: Measured
     trials: pd.DataFrame
 
     @property
@@ -87,12 +88,10 @@ class _Arm(NamedTuple):
 def _arms(group: results.Group, trials: pd.DataFrame) -> Iterator[_Arm]:
     facts = {**settings_in(str(trials["settings"].iloc[0])), **vars(group.job), "model": group.model}
     facts["hosts"] = ", ".join(group.circumstances.hosts)
-    for plain in group.targets:
-        own = trials[trials["target"] == plain.target]
-        yield _Arm(group, {**facts, "target": plain.target, "ablation": ""}, plain.estimates, own)
-    for switched in group.ablations:
-        named = {**facts, "target": switched.target, "ablation": switched.ablation}
-        yield _Arm(group, named, switched.effects, trials[:0])
+    for kind in ("target", "ablation"):
+        for arm, measured in group.of_kind(kind).items():
+            own = trials[(trials["target"] == arm.target) & (not arm.ablation)]
+            yield _Arm(group, {**facts, "target": arm.target, "ablation": arm.ablation}, measured, own)
 
 
 def _inside(claim: PublishedClaim, arms: Sequence[_Arm]) -> Iterator[ClaimEvidence]:
@@ -104,7 +103,12 @@ def _inside(claim: PublishedClaim, arms: Sequence[_Arm]) -> Iterator[ClaimEviden
             yield _evidence(claim, arm.name, result)
         for work in arm.group.same_work if claim.metric == "weights" else ():
             if work.arm == arm.facts["target"]:
-                yield ClaimEvidence(arm.name, _BY_WORK.get(work.kind, "undecided"), None, work.text or work.kind)
+                yield ClaimEvidence(
+                    arm.name,
+                    _BY_WORK.get(work.kind, "undecided"),
+                    None,
+                    work.text or _SAME.get(work.kind, f"unknown: {work.kind} alone agree"),
+                )
 
 
 def _across(claim: PublishedClaim, arms: Sequence[_Arm], margin: float) -> Iterator[ClaimEvidence]:
@@ -125,12 +129,12 @@ def _pairs(claim: PublishedClaim, arms: Sequence[_Arm]) -> list[tuple[_Arm, _Arm
     return [(bases[arm.common(claim)], arm) for arm in selected]
 
 
-def _evidence(claim: PublishedClaim, what: str, result: Effect | Estimate) -> ClaimEvidence:
+def _evidence(claim: PublishedClaim, what: str, result: Effect) -> ClaimEvidence:
     reasons = result.verdict.withheld if result.verdict else ()
     return ClaimEvidence(what, _decided(claim, result), result, ", ".join(why.partition(" (")[0] for why in reasons))
 
 
-def _decided(claim: PublishedClaim, result: Effect | Estimate) -> ClaimVerdict:
+def _decided(claim: PublishedClaim, result: Effect) -> ClaimVerdict:
     """Return the verdict of a ratio on a claim: of its interval for a range, else of its own verdict."""
     verdict = result.verdict.name if result.verdict else None
     if not claim.between or verdict is None or result.interval is None:

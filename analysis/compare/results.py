@@ -1,19 +1,21 @@
 """The result of a comparison as plain typed data. ``compare`` makes it; tables and figures render it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
 from analysis.load.computed import Kind
 from analysis.load.metrics import METRICS, Metric
 from analysis.statistics.alternating import Components, Design, SwitchingCost
-from analysis.statistics.ratios import MARGIN, NoiseFloor, Verdict
+from analysis.statistics.ratios import NoiseFloor, Verdict
 from analysis.statistics.tails import SlowTrials
 from analysis.warnings.types import AnalysisWarning
 from suite.records.record import EPOCH, FIRST_EPOCH, SCALED_EPOCH
+from suite.request.repetitions import MARGIN
 from suite.request.traits import Traits, traits_of
+from suite.targets import BASELINE
 
 
 @dataclass(frozen=True)
@@ -27,39 +29,20 @@ class Expected:
     interval: tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """One metric of one target, of ``trials`` trials. ``value`` is the trimmed geometric mean over their blocks.
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """A ratio, block by block, with interval and verdict.
 
-    ``ratio`` is value over bare metal's: the trimmed geometric mean of the ratios inside ``blocks`` blocks (see
-    ``statistics``; nothing is trimmed below 5); None, with 0 blocks, where no block allows it. Over 1 is more images
-    per second, or more time. ``interval`` is its 95 % t interval, which one block does not have; bare metal has neither
-    interval nor verdict. ``ratio`` is what a typical trial costs, ``expected`` what a long queue pays.
+    It is the trimmed geometric mean of the ratios inside ``blocks`` blocks (see ``statistics``; nothing is trimmed
+    below 5); None, with 0 blocks, where no block allows it. Over 1 is more images per second, or more time.
+    ``interval`` is its 95 % t interval (that of the value where there is no ratio), which one block does not have.
+    ``ratio`` is what a typical trial costs, ``expected`` what a long queue pays, which a ratio of ratios does not have.
     """
 
-    value: float
-    trials: int
-    ratio: float | None
-    blocks: int
+    ratio: float | None = None
+    blocks: int = 0
     interval: tuple[float, float] | None = None
     verdict: Verdict | None = None
-    expected: Expected | None = None
-    slow: SlowTrials | None = None
-    by_block: tuple[float, ...] = field(default=(), repr=False)
-    dependent: float | None = None
-
-
-@dataclass(frozen=True)
-class Effect:
-    """A ratio, block by block, with interval and verdict like those of an ``Estimate``.
-
-    A ratio of ratios has neither an expected one nor slow trials.
-    """
-
-    ratio: float
-    blocks: int
-    interval: tuple[float, float] | None
-    verdict: Verdict | None
     expected: Expected | None = None
     slow: SlowTrials | None = None
     by_block: tuple[float, ...] = field(default=(), repr=False)
@@ -70,7 +53,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class TargetSummary:
-    """The measurements on one target; ``estimates`` by the metric's name, absent where nothing was measured."""
+    """The trials of one target; what they measured are contrasts."""
 
     target: str
     ok: int
@@ -80,7 +63,6 @@ class TargetSummary:
     marks: tuple[str, ...]
     """What changed between the trials, and how they differ from those of bare metal besides the target, such as
     ``AVX2 against AVX512``."""
-    estimates: dict[str, Estimate]
     differences: tuple[str, ...] = ()
     """The differences that their one mark only counts: ``kernel 6.1 against 6.18``."""
     losses: Mapping[str, float] = field(default_factory=dict)
@@ -117,6 +99,98 @@ class ComparedJob:
             # A probe trains nothing: it has neither data nor a recipe that would tell jobs apart.
             words = {name: text for name, text in words.items() if name not in ("data", "recipe")}
         return ", ".join(words.values())
+
+
+class Division(NamedTuple):
+    """One way to divide a distributed job's work."""
+
+    workers: int
+    batch: int
+    """The batch of one device of a rank."""
+    global_batch: int
+    strategy: str
+    images_seen: int | None
+    """The images that were trained with, generated ones and warm-up included: steps times the global batch."""
+    losses: tuple[tuple[str, float], ...]
+    """The mean of each loss over the last steps."""
+
+
+class Arm(NamedTuple):
+    """What was measured where; the model is empty for all models of a job together."""
+
+    job: ComparedJob
+    model: str
+    target: str
+    ablation: str = ""
+    aggressor: str = ""
+    division: Division | None = None
+    """Of jobs with several workers; the job is then that of the first way, with the smallest number of them."""
+
+
+GroupKey = tuple[ComparedJob, str]
+"""A job and a model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast(Effect):
+    """One metric of one arm, over what its kind divides by; see ``compare.contrasts``.
+
+    Bare metal, over itself, has neither interval nor verdict.
+    """
+
+    kind: str
+    arm: Arm
+    metric: Metric
+    value: float | None = None
+    """The trimmed geometric mean over the blocks of the arm's own trials; None where it is unknown, or only a ratio."""
+    trials: int = 0
+    failed: int = 0
+    noise: NoiseFloor | None = None
+    """The noise floor of the base's trials; None where they are too few."""
+    members: tuple[str, ...] = ()
+    """The models, or the victims beside aggressors, over which it is the mean."""
+    notes: tuple[str, ...] = ()
+    """Substitutes, and marks without which the number must not be read."""
+
+    @property
+    def job(self) -> ComparedJob:
+        return self.arm.job
+
+    @property
+    def model(self) -> str:
+        return self.arm.model
+
+    @property
+    def target(self) -> str:
+        return self.arm.target
+
+    @property
+    def measured(self) -> bool:
+        return self.value is not None or self.ratio is not None
+
+
+Measured = Mapping[str, Contrast]
+"""The contrasts of one arm by the metric's name."""
+
+
+def by_arm(contrasts: Iterable[Contrast]) -> dict[Arm, Measured]:
+    """Return what was measured, by the arms."""
+    arms: dict[Arm, dict[str, Contrast]] = {}
+    for one in contrasts:
+        if one.measured:
+            arms.setdefault(one.arm, {})[one.metric.name] = one
+    return {**arms}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Contrasts to select from."""
+
+    contrasts: tuple[Contrast, ...] = ()
+
+    def of_kind(self, kind: str) -> dict[Arm, Measured]:
+        """Return what was measured of a kind, by the arms."""
+        return by_arm(one for one in self.contrasts if one.kind == kind)
 
 
 @dataclass(frozen=True)
@@ -206,21 +280,14 @@ class SameWork:
     """None where no images were generated."""
 
 
-@dataclass(frozen=True)
-class Group:
+@dataclass(frozen=True, kw_only=True)
+class Group(Selection):
     """The targets of one job and model: alike in everything else."""
 
     job: ComparedJob
     model: str
     targets: tuple[TargetSummary, ...]
-    noise_floors: Mapping[str, NoiseFloor] = field(default_factory=dict)
-    """The noise floors by the metric's name; absent where bare metal has too few trials."""
-    interactions: Mapping[str, Effect] = field(default_factory=dict)
-    """Container-vm's ratio over the product of container's and vm's, by the metric's name. At 1, the layers add up."""
     metrics: tuple[Metric, ...] = METRICS
-    aa: Mapping[str, Effect] = field(default_factory=dict)
-    """The second bare-metal trial of the blocks over the first, by the metric's name. Empty without A/A."""
-    ablations: "tuple[AblationEffect, ...]" = ()
     costs: "tuple[Cost, ...]" = ()
     """The cost of each target on the host, where something is known."""
     circumstances: Circumstances = field(default_factory=Circumstances)
@@ -236,7 +303,22 @@ class Group:
     @property
     def measured(self) -> frozenset[str]:
         """The names of the metrics that any target has."""
-        return frozenset(name for summary in self.targets for name in summary.estimates)
+        return frozenset(name for measured in self.of_kind("target").values() for name in measured)
+
+    def over_base(self, target: str, metric: Metric) -> Contrast:
+        """Return a metric of a target over bare metal, also where it was not measured."""
+        arm = Arm(*self.key, target)
+        over_base = (contrast for contrast in self.contrasts if contrast.kind == "target")
+        return next(contrast for contrast in over_base if (contrast.arm, contrast.metric) == (arm, metric))
+
+    def noise(self, metric: Metric) -> NoiseFloor | None:
+        """Return the noise floor of bare metal."""
+        base = self.of_target(BASELINE).get(metric.name)
+        return base.noise if base else None
+
+    def of_target(self, target: str) -> Measured:
+        """Return what was measured on a target, over bare metal."""
+        return self.of_kind("target").get(Arm(*self.key, target), {})
 
     @property
     def deciding(self) -> list[Metric]:
@@ -253,58 +335,6 @@ class Group:
 
 
 @dataclass(frozen=True)
-class AblationEffect:
-    """A target with an ablation, over the same target of the same block without."""
-
-    job: ComparedJob
-    model: str
-    target: str
-    ablation: str
-    effects: Mapping[str, Effect]
-    """The effects by the metric's name."""
-    notes: tuple[str, ...] = ()
-    """Substitutes of the trials with the ablation, and how else they differ where the comparison was forced."""
-
-
-@dataclass(frozen=True)
-class Interference:
-    """A victim beside an aggressor, over the same victim alone on the same target in the same blocks."""
-
-    job: ComparedJob
-    model: str
-    target: str
-    ablation: str
-    """The ablation of both; empty where there is none."""
-    aggressor: str
-    effects: Mapping[str, Effect]
-    """The effects by the metric's name: throughput, elapsed, step-p99 (the 99th percentile of a trial's steps),
-    cpu-time and llc-misses. A CPU time that grows less than elapsed means waiting for CPUs; one that grows with it
-    means slower computing."""
-    noise_floors: Mapping[str, NoiseFloor] = field(default_factory=dict)
-    """The noise of the victim alone against itself, by the metric's name."""
-    kept: Effect | None = None
-    """The aggressor's own speed beside the victim, over that of the same aggressor before the victim was launched."""
-    steal_shares: tuple[float | None, float | None] = (None, None)
-    """The shares of the envelope's CPU time that a hypervisor below this machine took: alone, and beside."""
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Isolation:
-    """The share of its throughput that a victim keeps on a target. The first of a job isolates best.
-
-    ``effect`` is the geometric mean of the throughput ratios over the ``cells`` (a victim and an aggressor) that every
-    target has.
-    """
-
-    job: ComparedJob
-    target: str
-    cells: int
-    effect: Effect
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Cost:
     """The cost of one target on the host, per trial; that of the measured steps alone is per ``unit``.
 
@@ -313,8 +343,6 @@ class Cost:
     bytes arithmetic ones; memory is the highest peak. What is not known is None.
     """
 
-    job: ComparedJob
-    model: str
     target: str
     unit: str
     cpu_steps_s: float | None
@@ -335,22 +363,6 @@ class Cost:
     energy_j: float | None
     """The energy of the whole host."""
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Overall:
-    """One target over all models of a job: the geometric mean of their ratios, in the blocks that hold every model.
-
-    The models of a block are averaged first, so the block stays the sample and what its models share is kept.
-    """
-
-    job: ComparedJob
-    target: str
-    models: tuple[str, ...]
-    effects: Mapping[str, Effect]
-    """The effects by the metric's name."""
-    notes: tuple[str, ...] = ()
-    """Substitutes and marks of any of its trials; they are shown wherever the numbers are."""
 
 
 ClaimVerdict = Literal["confirmed", "contradicted", "undecided", "not testable"]
@@ -379,7 +391,7 @@ class ClaimEvidence:
 
     what: str
     verdict: ClaimVerdict
-    effect: Effect | Estimate | None
+    effect: Effect | None
     text: str
 
 
@@ -392,70 +404,13 @@ class JudgedClaim:
     evidence: tuple[ClaimEvidence, ...]
 
 
-@dataclass(frozen=True)
-class Uncertain:
-    """A value with its 95 % interval, which takes two blocks or more."""
-
-    value: float
-    interval: tuple[float, float] | None = None
-
-    def mapped(self, function: Callable[..., float], *more: float) -> "Uncertain":
-        """Return a monotone function of the value and of the ends of its interval."""
-        ends = sorted(function(end, *more) for end in self.interval or ())
-        return Uncertain(function(self.value, *more), (ends[0], ends[1]) if ends else None)
-
-
-@dataclass(frozen=True)
-class Division:
-    """One way to divide a distributed job's work on one target, beside a first one."""
-
-    job: ComparedJob
-    """The job that divided it in the first way, which has the smallest number of workers."""
-    model: str
-    target: str
-    workers: int
-    batch: int
-    """The batch of one device of a rank."""
-    global_batch: int
-    losses: Mapping[str, float]
-    notes: tuple[str, ...]
-    """Substitutes, and why there is no efficiency or the trials decide nothing."""
-
-
-@dataclass(frozen=True)
-class Scaling(Division):
-    """A number of workers, beside the smallest one of jobs that agree in everything else."""
-
-    kind: Literal["strong", "weak"]
-    blocks: int
-    values: Mapping[str, Uncertain]
-    """What ``compare.scaling.NAMES`` names, as far as it is known."""
-
-
-@dataclass(frozen=True)
-class Quality(Division):
-    """The images that jobs learned to make."""
-
-    strategy: str
-    images_seen: int
-    """The images that were trained with, generated ones and warm-up included: steps times the global batch."""
-    estimates: dict[str, Estimate]
-    """By the metric's name. The ratios are to the first way, which has none."""
-
-
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Selection):
     """The result of ``compare``: pure data, ready for any renderer."""
 
     runs: tuple[str, ...]
     groups: tuple[Group, ...]
     warnings: tuple[AnalysisWarning, ...]
-    overall: tuple[Overall, ...] = ()
-    """Empty for a single model."""
-    interference: tuple[Interference, ...] = ()
-    isolation: tuple[Isolation, ...] = ()
-    scaling: tuple[Scaling, ...] = ()
-    quality: tuple[Quality, ...] = ()
     claims: tuple[JudgedClaim, ...] = ()
     """The published claims; empty unless they were judged."""
     margin: float = MARGIN
@@ -469,7 +424,7 @@ class Comparison:
         trials = self.trials
         for name, value in vars(job).items() if len(trials) else ():
             trials = trials[trials[name] == value]
-        lists = ("groups", "overall", "interference", "isolation", "scaling", "quality")
+        lists = ("groups", "contrasts")
         of_job: dict[str, Any] = {
             name: tuple(result for result in getattr(self, name) if result.job == job) for name in lists
         }
@@ -483,10 +438,6 @@ class Comparison:
     @property
     def jobs(self) -> tuple[ComparedJob, ...]:
         return tuple(dict.fromkeys(group.job for group in self.groups))
-
-    @property
-    def ablations(self) -> tuple[AblationEffect, ...]:
-        return tuple(effect for group in self.groups for effect in group.ablations)
 
     @property
     def costs(self) -> tuple[Cost, ...]:

@@ -6,17 +6,19 @@ processor. Jobs share no block, so their blocks are independent samples; see ``s
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import truediv
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
+from analysis.compare.contrasts import STRONG, WEAK, ContrastKind, order
 from analysis.compare.groups import mean_losses
-from analysis.compare.pairing import ROW, by_block, job_of, papers_order, substitutes_of
-from analysis.compare.results import Scaling, Uncertain
+from analysis.compare.pairing import ROW, by_block, job_of, substitutes_of
+from analysis.compare.results import Arm, Contrast, Division
 from analysis.compare.standing import Sides, withheld
-from analysis.load.metrics import METRICS, with_trait
+from analysis.load.metrics import METRICS, Metric, with_trait
 from analysis.statistics.ratios import Location, exp, locate
 from analysis.statistics.two_samples import difference
 from analysis.warnings.conditions import disturbed
@@ -24,11 +26,15 @@ from suite.job.distributed import SHARED_CPUS
 from suite.job.job import BETWEEN, Job, settings
 from suite.records.record import Rank
 
-NAMES = ("throughput", "speed-up", "efficiency", "serial share", "fitted serial share", "communicating")
-"""The names of ``Scaling.values``. Strong scaling alone has a serial share, and the largest of three numbers or more
+_SHARES = ("efficiency", "serial share", "fitted serial share", "communicating")
+SCALED = {
+    METRICS[0].name: METRICS[0],
+    "speed-up": Metric("speed-up", METRICS[0].column, "x", "more"),
+    **{name: Metric(name, "", "") for name in _SHARES},
+}
+"""What scaling is described by. Strong scaling alone has a serial share, and the largest of three numbers or more
 that of the fit to all. Communicating is the share of the workers' time in which they wait for other ranks."""
-Kind = Literal["strong", "weak"]
-_BATCHES: Mapping[Kind, str] = {"strong": "global_batch", "weak": "batch"}
+_BATCHES: Mapping[ContrastKind, str] = {STRONG: "global_batch", WEAK: "batch"}
 """The column of the batch that each kind of scaling keeps."""
 SAME = (
     *(name for name in ROW if name != "variant"),
@@ -86,21 +92,28 @@ def _facts_of(job: Job) -> dict[str, object]:
     }
 
 
-def scaling(trials: pd.DataFrame) -> tuple[Scaling, ...]:
-    """Return every number of workers of the jobs that have several, in the order of the paper.
+@dataclass(frozen=True)
+class Uncertain:
+    """A value with its 95 % interval, which takes two blocks or more."""
+
+    value: float
+    interval: tuple[float, float] | None = None
+
+    def mapped(self, function: Callable[..., float], *more: float) -> "Uncertain":
+        """Return a monotone function of the value and of the ends of its interval."""
+        ends = sorted(function(end, *more) for end in self.interval or ())
+        return Uncertain(function(self.value, *more), (ends[0], ends[1]) if ends else None)
+
+
+def scaling(trials: pd.DataFrame) -> Iterator[Contrast]:
+    """Yield every number of workers of the jobs that have several, in the order of the paper.
 
     ``trials`` are those of ``trials_with_workers``.
     """
-    if trials.empty:
-        return ()
-    rows = (
-        row
-        for _, own in trials.groupby([*SAME, "share"], dropna=False, observed=True)
-        for kind, batch in _BATCHES.items()
-        for _, alike in own.groupby(batch)
-        for row in _scaling(kind, alike)
-    )
-    return tuple(sorted(rows, key=lambda row: (row.kind, *papers_order(row.job, row.model, row.target))))
+    for kind, batch in _BATCHES.items() if len(trials) else ():
+        jobs = trials.groupby([*SAME, "share", batch], dropna=False, observed=True)
+        found = [one for _, alike in jobs for one in _scaling(kind, alike)]
+        yield from sorted(found, key=lambda one: order(one.arm))
 
 
 def _key_of_share(job: Job, without: Sequence[str] = ()) -> str:
@@ -127,7 +140,7 @@ def _communicating(ranks: Sequence[Rank] | None) -> float | None:
     return math.fsum(rank.communicate_s or 0.0 for rank in workers) / spent_s if spent_s else None
 
 
-def _scaling(kind: Kind, alike: pd.DataFrame) -> Iterator[Scaling]:
+def _scaling(kind: ContrastKind, alike: pd.DataFrame) -> Iterator[Contrast]:
     """Yield the numbers of workers of jobs that agree in a batch; none if there is one number."""
     logs = METRICS[0].logs(alike)
     rows = {int(own["workers"].iloc[0]): own for _, own in alike.groupby("workers")}
@@ -144,27 +157,25 @@ def _scaling(kind: Kind, alike: pd.DataFrame) -> Iterator[Scaling]:
             if not shared:
                 speed_ups[n / smallest] = values["speed-up"]
                 values["efficiency"] = values["speed-up"].mapped(truediv, n / smallest)
-                values |= _serial_shares(speed_ups, last=n == max(places)) if kind == "strong" else ()
+                values |= _serial_shares(speed_ups, last=n == max(places)) if kind is STRONG else ()
         sides = _sides(alike, smallest, n)
         decided = withheld(str(rows[n]["profile"].iloc[0]), min(places[smallest].n, place.n), sides)
-        yield Scaling(
-            **division(rows[smallest], rows[n], *reasons, *decided),
-            kind=kind,
-            blocks=place.n,
-            values=values | ({"communicating": _measured(waited)} if waited else {}),
-        )
+        values |= {"communicating": _measured(waited)} if waited else {}
+        arm, notes = division(rows[smallest], rows[n])
+        for name, one in values.items():
+            number = {"ratio" if name == "speed-up" else "value": one.value}
+            more: dict[str, Any] = {**number, "interval": one.interval, "notes": (*notes, *reasons, *decided)}
+            yield Contrast(kind=kind.name, arm=arm, metric=SCALED[name], blocks=place.n, **more)
 
 
-def division(first: pd.DataFrame, own: pd.DataFrame, *notes: str) -> dict[str, Any]:
-    """Return the fields of ``Division``, of these trials beside those of the first way."""
-    row = own.iloc[0]
-    return {
-        "job": job_of(first.iloc[0]),
-        "notes": (*substitutes_of(own), *notes),
-        "losses": mean_losses(own["losses"]),
-        **{name: str(row[name]) for name in ("model", "target")},
-        **{name: int(row[name]) for name in ("workers", "batch", "global_batch")},
-    }
+def division(first: pd.DataFrame, own: pd.DataFrame) -> tuple[Arm, tuple[str, ...]]:
+    """Return the arm of these trials beside those of the first way, and their substitutes."""
+    row, seen = own.iloc[0], own["images_seen"].iloc[0]
+    workers, batch, global_batch = (int(row[name]) for name in ("workers", "batch", "global_batch"))
+    losses = tuple(mean_losses(own["losses"]).items())
+    way = Division(workers, batch, global_batch, str(row["strategy"]), None if pd.isna(seen) else int(seen), losses)
+    arm = Arm(job_of(first.iloc[0]), str(row["model"]), str(row["target"]), division=way)
+    return arm, substitutes_of(own)
 
 
 def _sides(alike: pd.DataFrame, *numbers: int) -> Sides:

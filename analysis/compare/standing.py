@@ -9,15 +9,15 @@ comparisons, explanations and the gate ask it, and what it withholds has no name
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
-from analysis.compare.results import ComparedJob, Comparison, Disturbed, Effect, Estimate, Group
+from analysis.compare.contrasts import KINDS
+from analysis.compare.pairing import papers_order
+from analysis.compare.results import Circumstances, Contrast, Disturbed, GroupKey
 from analysis.statistics.power import TRIM
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.job.profiles import PROFILES
 from suite.targets import BASELINE
 
-_Judged = TypeVar("_Judged", Effect, Estimate)
 Sides = Mapping[str, Sequence[Disturbed]]
 """What has disturbed the trials of each side of a ratio, by ``on vm`` or ``of the new run``."""
 
@@ -27,71 +27,47 @@ def withheld(profile: str, blocks: int, sides: Sides) -> tuple[str, ...]:
     return (*_of_run(profile, blocks), *spoiled(sides))
 
 
-def sides_of(group: Group, *targets: str) -> Sides:
+def sides_of(around: Circumstances, *targets: str) -> Sides:
     """Return the sides of a target's ratio to bare metal, or of a ratio of several targets' ratios."""
-    return {f"on {side}": group.circumstances.disturbed.get(side, ()) for side in dict.fromkeys((*targets, BASELINE))}
+    return {f"on {side}": around.disturbed.get(side, ()) for side in dict.fromkeys((*targets, BASELINE))}
 
 
-def with_standing(comparison: Comparison) -> Comparison:
-    """Return the comparison with the reasons in place of every verdict that its trials do not carry."""
-    over_models: dict[tuple[ComparedJob, str], dict[str, None]] = defaultdict(dict)
-    alone: dict[tuple[ComparedJob, str], dict[str, None]] = defaultdict(dict)
-    for group in comparison.groups:
-        for summary in group.targets:
-            over_models[group.job, summary.target] |= dict.fromkeys(spoiled(sides_of(group, summary.target)))
-        # Beside an aggressor that has the same CPUs, it is the other work.
-        for target, found in group.circumstances.disturbed.items():
-            alone[group.job, target] |= dict.fromkeys(spoiled({f"on {target} alone": found}))
-    return replace(
-        comparison,
-        groups=tuple(map(_group, comparison.groups)),
-        overall=tuple(
-            replace(one, effects=_effects(one.effects, one.job, over_models[one.job, one.target]))
-            for one in comparison.overall
-        ),
-        interference=tuple(
-            replace(
-                one,
-                effects=_effects(one.effects, one.job, alone[one.job, one.target]),
-                kept=one.kept and _judged(one.kept, one.job),
-            )
-            for one in comparison.interference
-        ),
-        isolation=tuple(
-            replace(one, effect=_judged(one.effect, one.job, alone[one.job, one.target]))
-            for one in comparison.isolation
-        ),
-        # What disturbs a training does not change what it learns.
-        quality=tuple(replace(one, estimates=_effects(one.estimates, one.job)) for one in comparison.quality),
+def with_standing(
+    contrasts: Iterable[Contrast], circumstances: Mapping[GroupKey, Circumstances]
+) -> tuple[Contrast, ...]:
+    """Return contrasts with the reasons in place of every verdict that their trials do not carry."""
+    return tuple(
+        replace(contrast, verdict=replace(contrast.verdict, name=None, withheld=reasons))
+        if contrast.verdict and (reasons := tuple(_reasons(contrast, circumstances)))
+        else contrast
+        for contrast in contrasts
     )
 
 
-def _group(group: Group) -> Group:
-    job = group.job
-    reasons = {side: spoiled(sides_of(group, side)) for side in (BASELINE, *(one.target for one in group.targets))}
-    return replace(
-        group,
-        targets=tuple(
-            replace(one, estimates=_effects(one.estimates, job, reasons[one.target])) for one in group.targets
-        ),
-        interactions=_effects(group.interactions, job, spoiled(sides_of(group, *reasons))),
-        aa=_effects(group.aa, job, reasons[BASELINE]),
-        ablations=tuple(
-            replace(one, effects=_effects(one.effects, job, reasons.get(one.target, ()))) for one in group.ablations
-        ),
-    )
+def _reasons(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> Iterator[str]:
+    yield from _of_run(contrast.job.profile, contrast.blocks)
+    if contrast.dependent is not None:
+        yield f"blocks resemble the one before (p = {contrast.dependent:.1g})"
+    yield from dict.fromkeys(reason for sides in _sides(contrast, circumstances) for reason in spoiled(sides))
 
 
-def _effects(found: Mapping[str, _Judged], job: ComparedJob, reasons: Iterable[str] = ()) -> dict[str, _Judged]:
-    return {name: _judged(effect, job, reasons) for name, effect in found.items()}
-
-
-def _judged(found: _Judged, job: ComparedJob, reasons: Iterable[str] = ()) -> _Judged:
-    of_order: tuple[str, ...] = (
-        () if found.dependent is None else (f"blocks resemble the one before (p = {found.dependent:.1g})",)
-    )
-    why = (*_of_run(job.profile, found.blocks), *of_order, *reasons)
-    return replace(found, verdict=replace(found.verdict, name=None, withheld=why)) if found.verdict and why else found
+def _sides(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
+    """Return what has disturbed the trials of each ratio that a contrast is made of, as its kind counts it."""
+    job, target = contrast.job, contrast.target
+    match KINDS[contrast.kind].disturbed_by:
+        case "target":
+            return [sides_of(circumstances[job, contrast.model], target)]
+        case "layers":
+            around = circumstances[job, contrast.model]
+            return [sides_of(around, *around.disturbed)]
+        case "models":
+            models = sorted(contrast.members, key=lambda model: papers_order(job, model, target))
+            return [sides_of(circumstances[job, model], target) for model in models]
+        case "alone":
+            # Beside an aggressor that has the same CPUs, it is the other work.
+            of_job = (around.disturbed.get(target, ()) for (of, _), around in circumstances.items() if of == job)
+            return [{f"on {target} alone": disturbed} for disturbed in of_job]
+    return []  # what disturbs a training does not change what it learns
 
 
 def _of_run(name: str, blocks: int) -> Iterator[str]:

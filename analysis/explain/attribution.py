@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare.effects import Key
 from analysis.compare.pairing import grouped, papers_order, plain, to_baseline, with_variants
-from analysis.compare.results import AblationEffect, Comparison
+from analysis.compare.results import ComparedJob, Comparison
 from analysis.compare.standing import sides_of, withheld
 from analysis.compare.validity import usable
 from analysis.explain.explanation import COMPUTE, OPENING, UNEXPLAINED, Explained, Explanation, TimeDifference
@@ -99,8 +98,8 @@ def _seconds(record: Any) -> dict[str, float]:  # noqa: ANN401
 def explain(records: Records, comparison: Comparison, *, force: bool = False) -> Explained:
     """Explain every job, model and target that shares a block with a comparable bare-metal trial.
 
-    ``comparison`` is that of the same records: each explanation holds its ablations, and why its trials decide nothing
-    if they do not. ``force`` as in ``compare``.
+    ``comparison`` is that of the same records: where its trials decide nothing, each explanation holds why. ``force``
+    as in ``compare``.
     """
     trials = plain(with_changes(with_variants(records.trials)))
     ok = trials[trials["ok"] & ~with_trait(trials, "probes")]
@@ -111,10 +110,9 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
         sides = read.sides(blocks, target)
         if len(sides[0]):
             group = groups[job, model]
-            reasons = withheld(job.profile, len(sides[0]), sides_of(group, target))
-            ablations = tuple(one for one in group.ablations if one.target in (target, BASELINE))
+            reasons = withheld(job.profile, len(sides[0]), sides_of(group.circumstances, target))
             notes = dict.fromkeys((*read.notes(blocks, target), *filter(None, blocks["marks"])))
-            explanations.append(_explanation((job, model, target), sides, tuple(notes), reasons, ablations))
+            explanations.append(_explanation((job, model, target), sides, tuple(notes), reasons))
     explanations.sort(key=lambda one: papers_order(one.job, one.model, one.target))
     predicted = predictions(explanations, comparison, trials, records, force=force)
     shares = communicating_shares(explanations, trials, records)
@@ -122,7 +120,7 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
         replace(one, prediction=found, communicating=share)
         for one, found, share in zip(explanations, predicted, shares, strict=True)
     )
-    return Explained(tuple(complete), tuple(read.warnings))
+    return Explained(explanations=tuple(complete), warnings=tuple(read.warnings), contrasts=comparison.contrasts)
 
 
 Sides = tuple[Sequence[Parts], Sequence[Parts]]
@@ -166,16 +164,15 @@ class _PartsOfTrials:
 
 
 def _explanation(
-    key: Key,
+    key: tuple[ComparedJob, str, str],
     sides: Sides,
     notes: tuple[str, ...],
     reasons: tuple[str, ...],
-    ablations: tuple[AblationEffect, ...],
 ) -> Explanation:
     base, own = (step_times([trial.steps_s for trial in side if trial.steps_s]) for side in sides)
     whole = difference("whole", *([trial.total_s for trial in side] for side in sides))
     parts = tuple(_parts(sides))
-    return Explanation(*key, len(sides[0]), whole, parts, base, own, notes, ablations, withheld=reasons)
+    return Explanation(*key, len(sides[0]), whole, parts, base, own, notes, withheld=reasons)
 
 
 def _parts(sides: Sides) -> Iterator[TimeDifference]:

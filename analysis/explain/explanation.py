@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from analysis.compare.results import AblationEffect, ComparedJob, Effect
+from analysis.compare.results import ComparedJob, Effect, Selection
 from analysis.statistics.ratios import StepTimes
 from analysis.warnings.types import AnalysisWarning
 
@@ -82,8 +82,6 @@ class Explanation:
     target_steps: StepTimes | None
     notes: tuple[str, ...]
     """Substitutes and marks, as in a comparison."""
-    ablations: tuple[AblationEffect, ...] = ()
-    """The ablations of this target, and of bare metal, in the same blocks."""
     prediction: Prediction | None = None
     """Present if probes of the same host, envelope and layers are among the records."""
     communicating: CommunicatingShare | None = None
@@ -99,9 +97,12 @@ class Explanation:
         return part.difference_s / self.whole.difference_s
 
 
-@dataclass(frozen=True)
-class Explained:
-    """The result of ``explain``; the warnings name records whose parts could not be read."""
+@dataclass(frozen=True, kw_only=True)
+class Explained(Selection):
+    """The result of ``explain``, with the comparison's contrasts.
+
+    The warnings name records whose parts could not be read.
+    """
 
     explanations: tuple[Explanation, ...]
     warnings: tuple[AnalysisWarning, ...]

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from analysis.compare.effects import RATIO, effect, ratios_of
+from analysis.compare.contrasts import RATIO, all_ratios, effect
 from analysis.compare.pairing import ROW, to_baseline
 from analysis.compare.results import Comparison, Effect
 from analysis.compare.validity import usable
@@ -146,9 +146,8 @@ def _predicted_share(
 
 def _withheld(comparison: Comparison, target: str) -> bool:
     """Return whether trials of the probes on a target decide nothing."""
-    probed = [group for group in comparison.groups if group.job.traits.probes]
-    estimates = (one.estimates.values() for group in probed for one in group.targets if one.target == target)
-    return any(one.verdict and one.verdict.withheld for of_probe in estimates for one in of_probe)
+    own = (one for one in comparison.contrasts if one.kind == "target" and one.target == target)
+    return any(one.verdict and one.verdict.withheld for one in own if one.job.traits.probes)
 
 
 def _places(
@@ -168,8 +167,9 @@ def _ratios(probes: pd.DataFrame, metrics: Sequence[Metric], target: str, force:
     pairs = usable(to_baseline(probes, [metric.column for metric in metrics]), force=force).pairs
     pairs = pairs[(pairs["target"] == target) & (target != BASELINE)]
     found = {}
+    every = all_ratios(pairs, metrics)
     for metric in metrics:
-        ratios = max(ratios_of(pairs, metric).values(), key=len, default=None)
+        ratios = max(every[metric.column].values(), key=len, default=None)
         place = None if ratios is None else locate(ratios[RATIO].to_numpy())
         if place:
             found[metric.column] = (metric, effect(place))
@@ -212,7 +212,7 @@ def _predicted(part: TimeDifference, ratios: Found, off_disk: Set[str], *, decid
     ends = None if ratio.interval is None else sorted(cost_s(end) for end in ratio.interval)
     interval = None if ends is None else (ends[0], ends[1])
     apart = _apart(interval, part.interval, decides=decides)
-    return Predicted(part.name, metric.column, ratio, cost_s(ratio.ratio), interval, apart)
+    return Predicted(part.name, metric.column, ratio, cost_s(ratio.ratio or 1.0), interval, apart)
 
 
 def _apart(predicted: tuple[float, float] | None, measured: tuple[float, float] | None, *, decides: bool) -> bool:

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 
-from analysis.compare.results import Comparison, Group, TargetSummary
+from analysis.compare.results import Comparison, Group
 from analysis.figures.drawing import (
     WIDTH,
     Drawing,
@@ -71,15 +71,9 @@ def time_per_epoch(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
         return
     names = [f"{group.model}\n{'' if metric.name == EPOCH else metric.name}".strip() for group, metric in timed]
     bars = pd.DataFrame(
-        _bar(name, summary, metric)
-        for name, (group, metric) in zip(names, timed, strict=True)
-        for summary in group.targets
+        bar for name, (group, metric) in zip(names, timed, strict=True) for bar in _bars(name, group, metric)
     ).assign(published=_NAN)
-    floors = {
-        name: floor
-        for name, (group, metric) in zip(names, timed, strict=True)
-        if (floor := group.noise_floors.get(metric.name))
-    }
+    floors = {name: floor for name, (group, metric) in zip(names, timed, strict=True) if (floor := group.noise(metric))}
     title = f"Time per epoch, {comparison.jobs[0].data} data"
     with style():
         yield Drawing("time-per-epoch", title, _chart(bars, [group for group, _ in timed], floors, title, "s"))
@@ -88,21 +82,21 @@ def time_per_epoch(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
 def probe_bars(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
     """Yield one drawing per probe: its metrics along the axis."""
     for group in comparison.groups:
-        if group.job.traits.probes and any(summary.estimates for summary in group.targets):
+        if group.job.traits.probes and group.measured:
             title = f"The probe {group.model}: every metric on every target"
             yield Drawing(group.model, title, probe_chart(group))
 
 
 def metric_chart(groups: Sequence[Group], metric: Metric, title: str, reference: Reference) -> Figure:
     """Draw one metric of a job."""
-    bars = pd.DataFrame(_bar(group.model, summary, metric) for group in groups for summary in group.targets)
+    bars = pd.DataFrame(bar for group in groups for bar in _bars(group.model, group, metric))
     job = groups[0].job
     keys = [
         (job.scenario, kind_of(job.data), str(model), str(target), metric.name)
         for model, target in zip(bars["place"], bars["target"], strict=True)
     ]
     bars["published"] = [reference.get(key, _NAN) if key[3] != BASELINE else _NAN for key in keys]
-    floors = {group.model: floor for group in groups if (floor := group.noise_floors.get(metric.name))}
+    floors = {group.model: floor for group in groups if (floor := group.noise(metric))}
     with style():
         return _chart(bars, groups, floors, title, metric.unit or metric.name)
 
@@ -114,20 +108,27 @@ def probe_chart(group: Group) -> Figure:
         # Broken at its hyphens, so that neighbours do not run into each other.
         name = "\n".join(textwrap.wrap(metric.name.replace("-", "- "), 22)).replace("- ", "-")
         names[metric.name] = f"{name}\n{metric.unit}, {metric.better} is better"
-    bars = pd.DataFrame(
-        _bar(names[metric.name], summary, metric) for metric in group.metrics for summary in group.targets
-    ).assign(published=_NAN)
-    floors = {names[name]: floor for name, floor in group.noise_floors.items() if name in names}
+    bars = pd.DataFrame(bar for metric in group.metrics for bar in _bars(names[metric.name], group, metric)).assign(
+        published=_NAN
+    )
+    floors = {names[metric.name]: floor for metric in group.metrics if (floor := group.noise(metric))}
     with style():
         return _chart(bars, [group], floors, f"Probe: {group.model}", "the measured value")
 
 
-def _bar(group: str, summary: TargetSummary, metric: Metric) -> dict[str, object]:
-    estimate = summary.estimates.get(metric.name)
-    low, high = estimate.interval if estimate and estimate.interval else (_NAN, _NAN)
-    ratio = _NAN if estimate is None or estimate.ratio is None else estimate.ratio
-    value = estimate.value if estimate else _NAN
-    return {"place": group, "target": summary.target, "value": value, "ratio": ratio, "low": low, "high": high}
+def _bars(place: str, group: Group, metric: Metric) -> Iterator[dict[str, object]]:
+    for summary in group.targets:
+        one = group.of_target(summary.target).get(metric.name)
+        low, high = one.interval if one and one.interval else (_NAN, _NAN)
+        value, ratio = (one.value, one.ratio) if one else (None, None)
+        yield {
+            "place": place,
+            "target": summary.target,
+            "value": _NAN if value is None else value,
+            "ratio": _NAN if ratio is None else ratio,
+            "low": low,
+            "high": high,
+        }
 
 
 def _chart(

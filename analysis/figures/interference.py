@@ -1,7 +1,7 @@
 """Victims beside aggressors: the paper's figure 10, and the heat map of all of them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,8 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from analysis.compare.interference import SHARED_METRICS
-from analysis.compare.results import Comparison, Effect, Interference, known_first
+from analysis.compare.contrasts import SHARED_METRICS
+from analysis.compare.results import Arm, Comparison, Contrast, Measured, known_first
 from analysis.figures.drawing import (
     WIDTH,
     Drawing,
@@ -27,6 +27,7 @@ from analysis.figures.drawing import (
 )
 from analysis.figures.reference import SOURCE, Reference, expected_loss, figure_number
 from analysis.load.metrics import Metric
+from analysis.report.formatting import notes_of
 from suite.job.sharing import aggressor_names, victim_names
 from suite.targets import TARGETS
 
@@ -38,10 +39,10 @@ _MOST_SAID = 0.6
 
 def loss_bars(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
     """Yield the paper's figure 10: what each victim loses beside AlexNet, by throughput and by elapsed time."""
-    rows = [row for row in _as_they_are(comparison) if row.aggressor == _PAPERS_AGGRESSOR]
+    rows = {arm: measured for arm, measured in _as_they_are(comparison).items() if arm.aggressor == _PAPERS_AGGRESSOR}
     for metric in SHARED_METRICS[:2]:
-        if any(metric.name in row.effects for row in rows):
-            figure = figure_number(rows[0].job, metric.name)
+        if any(metric.name in measured for measured in rows.values()):
+            figure = figure_number(comparison.jobs[0], metric.name)
             what = f"{metric.name} beside AlexNet, shared scenario"
             title = f"Figure {figure}: {what}" if figure else f"{what[0].upper()}{what[1:]}"
             yield Drawing(metric.name, title, _losses(rows, metric, title), figure)
@@ -50,22 +51,25 @@ def loss_bars(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
 def heat_map(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
     """Yield the per cent of throughput lost: victims down, aggressors across, a panel for each target on one scale."""
     rows = _as_they_are(comparison)
-    if any("throughput" in row.effects for row in rows):
+    if any("throughput" in measured for measured in rows.values()):
         title = "Interference: throughput that victims lose beside aggressors"
         yield Drawing("interference", title, _map(rows, title))
 
 
-def _as_they_are(comparison: Comparison) -> list[Interference]:
-    return [row for row in comparison.interference if not row.ablation]
+Rows = Mapping[Arm, Measured]
 
 
-def _losses(rows: Sequence[Interference], metric: Metric, title: str) -> Figure:
+def _as_they_are(comparison: Comparison) -> Rows:
+    return {arm: measured for arm, measured in comparison.of_kind("aggressor").items() if not arm.ablation}
+
+
+def _losses(rows: Rows, metric: Metric, title: str) -> Figure:
     """Draw bars by target, the ranges that the paper's text gives as outlines."""
     victims, targets = _order(rows)
     bars = pd.DataFrame(
-        {"victim": row.model, "target": row.target, **_lost(row.effects[metric.name], metric)}
-        for row in rows
-        if metric.name in row.effects
+        {"victim": arm.model, "target": arm.target, **_lost(measured[metric.name])}
+        for arm, measured in rows.items()
+        if metric.name in measured
     )
     bars["x"] = middles(bars, "victim", victims, targets)
     with style():
@@ -83,7 +87,7 @@ def _losses(rows: Sequence[Interference], metric: Metric, title: str) -> Figure:
                 axes.add_patch(Rectangle(*box, **_OUTLINE, linewidth=1.6, zorder=4))
                 axes.autoscale_view()
         axes.margins(y=0.12)  # room for what is written above the bars
-        job = rows[0].job
+        job = next(iter(rows)).job
         label(axes, title, str(job), f"{metric.name} lost, %", normalised=False)
         axes.axhline(0, color="0.2", linewidth=1)
         outline = Rectangle((0, 0), 1, 1, **_OUTLINE, label=f"{SOURCE},\nby its text")
@@ -92,13 +96,13 @@ def _losses(rows: Sequence[Interference], metric: Metric, title: str) -> Figure:
     return chart
 
 
-def _map(rows: Sequence[Interference], title: str) -> Figure:
+def _map(rows: Rows, title: str) -> Figure:
     victims, targets = _order(rows)
-    aggressors = sorted({row.aggressor for row in rows}, key=lambda name: known_first(aggressor_names(), name))
+    aggressors = sorted({arm.aggressor for arm in rows}, key=lambda name: known_first(aggressor_names(), name))
     cells = {
-        (row.target, row.model, row.aggressor): _lost(row.effects["throughput"], SHARED_METRICS[0])["lost"]
-        for row in rows
-        if "throughput" in row.effects
+        (arm.target, arm.model, arm.aggressor): _lost(measured["throughput"])["lost"]
+        for arm, measured in rows.items()
+        if "throughput" in measured
     }
     top = max(10.0, *cells.values())
     with style():
@@ -126,24 +130,26 @@ def _map(rows: Sequence[Interference], title: str) -> Figure:
                 linewidths=1,
             )
             axes.set_title("\n".join((target, *_notes(rows, target))), fontsize=10)
-        chart.suptitle(f"{title}\n{rows[0].job}", fontsize=10, x=0.01, ha="left")
+        chart.suptitle(f"{title}\n{next(iter(rows)).job}", fontsize=10, x=0.01, ha="left")
     return chart
 
 
-def _order(rows: Sequence[Interference]) -> tuple[list[str], list[str]]:
-    victims = sorted({row.model for row in rows}, key=lambda name: known_first(victim_names(), name))
-    return victims, sorted({row.target for row in rows}, key=lambda name: known_first(TARGETS, name))
+def _order(rows: Rows) -> tuple[list[str], list[str]]:
+    victims = sorted({arm.model for arm in rows}, key=lambda name: known_first(victim_names(), name))
+    return victims, sorted({arm.target for arm in rows}, key=lambda name: known_first(TARGETS, name))
 
 
-def _lost(effect: Effect, metric: Metric) -> dict[str, float]:
+def _lost(contrast: Contrast) -> dict[str, float]:
     """Return the per cent of the performance that is gone, of images per second or of the speed that a time means."""
 
     def lost(ratio: float) -> float:
-        return 100 * (1 - (ratio if metric.more_is_faster else 1 / ratio))
+        return 100 * (1 - (ratio if contrast.metric.more_is_faster else 1 / ratio))
 
-    low, high = sorted(map(lost, effect.interval or (math.nan, math.nan)))
-    return {"lost": lost(effect.ratio), "low": low, "high": high}
+    low, high = sorted(map(lost, contrast.interval or (math.nan, math.nan)))
+    return {"lost": lost(contrast.ratio or math.nan), "low": low, "high": high}
 
 
-def _notes(rows: Sequence[Interference], target: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(note for row in rows if row.target == target for note in row.notes))
+def _notes(rows: Rows, target: str) -> tuple[str, ...]:
+    return tuple(
+        dict.fromkeys(note for arm, measured in rows.items() if arm.target == target for note in notes_of(measured))
+    )

@@ -31,10 +31,9 @@ def every_trial(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
     """
     metric, groups = METRICS[0], comparison.groups
     base = {
-        group.model: summary.estimates[metric.name].value
+        group.model: measured[metric.name].value
         for group in groups
-        for summary in group.targets
-        if summary.target == BASELINE and metric.name in summary.estimates
+        if metric.name in (measured := group.of_target(BASELINE))
     }
     if not base or comparison.trials.empty or comparison.jobs[0].traits.probes:
         return
@@ -83,7 +82,7 @@ def _panels(group: Group) -> Panels:
     panels: dict[str, dict[int, Metric]] = {}
     for metric in group.metrics:
         name = _LATENCY.fullmatch(metric.name)
-        if name and any(metric.name in summary.estimates for summary in group.targets):
+        if name and metric.name in group.measured:
             way = f"{name['rate']} requests/s, answered or not" if name["rate"] else _CLOSED
             panels.setdefault(way, {})[int(name["percent"])] = metric
     return panels
@@ -112,11 +111,12 @@ def _lines(axes: Axes, group: Group, metrics: Mapping[int, Metric]) -> None:
     look: dict[str, Any] = {"marker": "o", "markersize": 5, "linewidth": 1.5}
     names = {place: metrics[percent].name for place, percent in enumerate(percents)}
     for summary in group.targets:
-        points = {place: summary.estimates[name] for place, name in names.items() if name in summary.estimates}
+        measured = group.of_target(summary.target)
+        points = {place: measured[name] for place, name in names.items() if name in measured}
         colour = colours[summary.target]
-        axes.plot(list(points), [estimate.value for estimate in points.values()], color=colour, **look)
+        axes.plot(list(points), [one.value or float("nan") for one in points.values()], color=colour, **look)
         for place, one in points.items():
-            if one.ratio and one.interval and sensible(one.interval):
+            if one.value and one.ratio and one.interval and sensible(one.interval):
                 low, high = (one.value / one.ratio * end for end in one.interval)
                 axes.vlines(place, low, high, color=colour, linewidth=1)
     axes.set_xticks(range(len(percents)), [f"p{each}" for each in percents])

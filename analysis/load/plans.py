@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from analysis.statistics.ratios import MARGIN
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.errors import RequestError
 from suite.plan import Plan
+from suite.request.repetitions import MARGIN
 from suite.results.runs import SWEEP, is_run
 from suite.results.store import stored_plan
 from suite.sweep.below import accepted_sweep

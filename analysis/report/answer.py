@@ -8,7 +8,15 @@ from itertools import product
 from pathlib import Path
 from typing import TypeAlias
 
-from analysis.compare.results import Circumstances, ComparedJob, Comparison, Group, SameImage, SameWork, TargetSummary
+from analysis.compare.results import (
+    Circumstances,
+    ComparedJob,
+    Comparison,
+    Group,
+    SameImage,
+    SameWork,
+    TargetSummary,
+)
 from analysis.load.computed import AGREEMENTS, Kind
 from analysis.load.metrics import METRICS
 from analysis.load.plans import plan_of
@@ -23,7 +31,6 @@ from suite.units import count, number
 
 MOST_SENTENCES = 3
 """More comparisons than these are answered by one sentence, which counts them and names the one that costs most."""
-_THROUGHPUT = METRICS[0].name, METRICS[0].more_is_faster
 _OTHER = "generated other images"
 _Arm: TypeAlias = tuple[str, str, SameWork]
 """The name of an arm, its model, and what it computed."""
@@ -47,12 +54,12 @@ def switched(comparison: Comparison) -> Iterator[str]:
     """Yield the sentence on the ablations that make their targets slower or faster; none without such a verdict."""
     clauses: dict[str, list[str]] = {}
     for group in comparison.groups:
-        for one, metric in product(group.ablations, group.deciding):
-            effect = one.effects.get(metric.name)
-            if effect and effect.verdict and effect.verdict.name in ("slower", "faster"):
+        for (arm, found), metric in product(group.of_kind("ablation").items(), group.deciding):
+            one = found.get(metric.name)
+            if one and one.ratio and one.verdict and one.verdict.name in ("slower", "faster"):
                 what = f"{group.model} {metric.name}" if metric.of_probe else group.model
-                slower = direction(slower_by(effect.ratio, more_is_faster=metric.more_is_faster))
-                clauses.setdefault(f"{one.target}, {label_of(one.ablation)}", []).append(f"{what} {slower}")
+                slower = direction(slower_by(one.ratio, more_is_faster=metric.more_is_faster))
+                clauses.setdefault(f"{arm.target}, {label_of(arm.ablation)}", []).append(f"{what} {slower}")
     if clauses:
         more = {name: len(own) - MOST_SENTENCES for name, own in clauses.items()}
         named = (
@@ -88,7 +95,7 @@ def _least(found: Sequence[Claim]) -> str:
 def _extension(one: Claim) -> tuple[float, float, float]:
     """Return the blocks that a claim has, those that it lacks, and the seconds of one."""
     lacking = math.inf if one.lacking_blocks is None else one.lacking_blocks
-    return one.found.blocks if one.found else 0, lacking, one.around.block_s or 0.0
+    return one.found.blocks, lacking, one.around.block_s or 0.0
 
 
 def _can_take_turns(comparison: Comparison, found: Sequence[Claim]) -> bool:
@@ -173,9 +180,10 @@ def _arms(alike: Sequence[_Arm], found: Sequence[_Arm]) -> str:
 def claims(comparison: Comparison) -> list[Claim]:
     """Return every comparison with bare metal, of victims beside aggressors with the same target alone."""
     found = [claim for group in comparison.groups for claim in claims_of(group, comparison.margin)]
-    for one in comparison.isolation:
-        what, around = "victims beside aggressors", _around(comparison, one.job)
-        found.append(Claim(one.job, what, one.target, *_THROUGHPUT, one.effect, comparison.margin, around, one.notes))
+    for one in comparison.contrasts:
+        if one.kind == "isolation":
+            around = _around(comparison, one.job)
+            found.append(Claim(one, "victims beside aggressors", comparison.margin, around, one.notes))
     return found
 
 
@@ -188,27 +196,16 @@ def claims_of(group: Group, margin: float) -> Iterator[Claim]:
         return
     for summary in group.targets:
         for metric in group.deciding if summary.target != BASELINE else ():
-            yield Claim(
-                group.job,
-                group.model,
-                summary.target,
-                metric.name,
-                metric.more_is_faster,
-                summary.estimates.get(metric.name),
-                margin,
-                group.circumstances,
-                _notes(summary),
-                summary.failed,
-                metric.unit,
-            )
+            one = group.over_base(summary.target, metric)
+            yield Claim(one, group.model, margin, group.circumstances, _notes(summary))
 
 
 def overall_claims(comparison: Comparison) -> Iterator[Claim]:
     """Yield a claim for each target over all models."""
-    for one in comparison.overall:
-        if effect := one.effects.get(METRICS[0].name):
-            what, around = f"the {len(one.models)} models together", _around(comparison, one.job)
-            yield Claim(one.job, what, one.target, *_THROUGHPUT, effect, comparison.margin, around, one.notes)
+    for one in comparison.contrasts:
+        if one.kind == "models" and one.metric == METRICS[0]:
+            what, around = f"the {len(one.members)} models together", _around(comparison, one.job)
+            yield Claim(one, what, comparison.margin, around, one.notes)
 
 
 def _around(comparison: Comparison, job: ComparedJob) -> Circumstances:
@@ -251,7 +248,7 @@ def _context(found: Sequence[Claim]) -> str:
     hosts = dict.fromkeys(host for one in found for host in one.around.hosts)
     engines = dict.fromkeys(one.around.engine for one in found if one.around.engine)
     metrics = {one.metric for one in found}
-    blocks = sorted({one.found.blocks for one in found if one.found})
+    blocks = sorted({one.found.blocks for one in found if one.found.measured})
     spread = count(blocks[-1], "block") if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]} blocks" if blocks else ""
     of = f" of {metrics.pop()}" if len(metrics) == 1 else ""
     context = filter(None, (", ".join(engines), spread, f"margin {percent(found[0].margin)}"))

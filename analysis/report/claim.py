@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from analysis.compare.results import Circumstances, ComparedJob, Disturbed, Effect, Estimate
+from analysis.compare.results import Circumstances, ComparedJob, Contrast, Disturbed
 from analysis.report.formatting import (
     TOO_NOISY,
     duration,
@@ -45,36 +45,46 @@ _EMULATED = "accelerator:tcg"
 class Claim:
     """One metric of one target against bare metal, with everything that its sentence says."""
 
-    job: ComparedJob
+    found: Contrast
     what: str
     """The model or the probe, or what stands for several."""
-    target: str
-    metric: str
-    more_is_faster: bool
-    found: Estimate | Effect | None
     margin: float
     around: Circumstances
     notes: tuple[str, ...] = ()
     """Substitutes, and marks without which the number must not be read."""
-    failed: int = 0
-    unit: str = ""
+
+    @property
+    def job(self) -> ComparedJob:
+        return self.found.job
+
+    @property
+    def target(self) -> str:
+        return self.found.target
+
+    @property
+    def metric(self) -> str:
+        return self.found.metric.name
+
+    @property
+    def more_is_faster(self) -> bool:
+        return self.found.metric.more_is_faster
 
     @property
     def withheld(self) -> tuple[str, ...]:
         """Return why there is no verdict, where there is a number."""
-        return self.found.verdict.withheld if self.found and self.found.verdict else ()
+        return self.found.verdict.withheld if self.found.verdict else ()
 
     @property
     def slower(self) -> float | None:
         """Return the share by which the target is slower; negative where it is faster, None without a ratio."""
-        if self.found is None or self.found.ratio is None:
+        if self.found.ratio is None:
             return None
         return slower_by(self.found.ratio, more_is_faster=self.more_is_faster)
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """Return the 95 % interval of ``slower``, the lower end first."""
-        if self.found is None or self.found.interval is None:
+        if self.found.interval is None:
             return None
         low, high = sorted(slower_by(end, more_is_faster=self.more_is_faster) for end in self.found.interval)
         return low, high
@@ -82,7 +92,7 @@ class Claim:
     @property
     def outcome(self) -> str:
         """Return which of ``OUTCOMES`` it is."""
-        if self.slower is None or self.found is None or self.found.verdict is None:
+        if self.found.ratio is None or self.found.verdict is None:
             return "no number"
         return _OUTCOMES[self.found.verdict.name]
 
@@ -92,11 +102,13 @@ class Claim:
         return f"{self._said()}{self._disturbed()}."
 
     def _said(self) -> str:
-        if self.found is None:
-            failed = f" ({count(self.failed, 'failed trial')})" if self.failed else ""
+        if not self.found.measured:
+            failed = f" ({count(self.found.failed, 'failed trial')})" if self.found.failed else ""
             return f"{self.subject} gave no finished trial of {self.what}{failed}{self._where()}"
         if self.slower is None:
-            value = f" of {number(self.found.value)} {self.unit}".rstrip() if isinstance(self.found, Estimate) else ""
+            value = (
+                "" if self.found.value is None else f" of {number(self.found.value)} {self.found.metric.unit}".rstrip()
+            )
             unknown = f"but nothing comparable on {BASELINE} says at what cost"
             return f"{self.subject} gives {self.what} a {self.metric}{value}{self._where()}, {unknown}"
         if self.withheld:
@@ -114,7 +126,7 @@ class Claim:
 
     def _said_of_tail(self, pays: str) -> str:
         typical = f"A typical trial of {self.what} on {lower(self.subject)} is within {self._margin()} of {BASELINE}"
-        queue = f"a long queue of jobs {pays}: {parting(self.found, self._after_stopping) if self.found else ''}"
+        queue = f"a long queue of jobs {pays}: {parting(self.found, self._after_stopping)}"
         return f"{typical}{self._place()}, but {queue}"
 
     def _said_of_cost(self, side: str) -> str:
@@ -129,7 +141,7 @@ class Claim:
     @property
     def bound(self) -> SlowTrials | None:
         """Return the slow trials of a target that is equivalent, which states a bound on them; None for others."""
-        return self.found.slow if self.found and self.outcome == _OUTCOMES["equivalent"] else None
+        return self.found.slow if self.outcome == _OUTCOMES["equivalent"] else None
 
     @property
     def _after_stopping(self) -> str:
@@ -165,8 +177,7 @@ class Claim:
         return f"{text} the {self.metric} of {self.what}"
 
     def _place(self) -> str:
-        blocks = self.found.blocks if self.found else 0
-        return f"{self._where()}, {count(blocks, 'block')}"
+        return f"{self._where()}, {count(self.found.blocks, 'block')}"
 
     def _where(self) -> str:
         return on_hosts(self.around.hosts)
@@ -175,13 +186,13 @@ class Claim:
         return f"the margin of {percent(self.margin)}"
 
     def _ratio(self) -> str:
-        if self.found is None or self.found.ratio is None:
+        if self.found.ratio is None:
             return "no ratio"
         interval = self.found.interval
         return f"ratio {f'{ends(interval)}{self._after_stopping}' if interval else times(self.found.ratio)}"
 
     def _between(self) -> str:
-        if self.interval is None or self.found is None or self.found.interval is None:
+        if self.interval is None or self.found.interval is None:
             return f"{direction(self.slower or 0.0)}, with no interval"
         if not sensible(self.found.interval):
             return TOO_NOISY
@@ -191,12 +202,12 @@ class Claim:
     @property
     def more_blocks(self) -> int | None:
         """Return how many more blocks would probably decide it; None where that is not known, or out of reach."""
-        return reachable(self.found.verdict.more_blocks) if self.found and self.found.verdict else None
+        return reachable(self.found.verdict.more_blocks) if self.found.verdict else None
 
     @property
     def lacking_blocks(self) -> int | None:
         """Return how many more blocks a verdict takes, where they are not disturbed; None for more than in reach."""
-        blocks = self.found.blocks if self.found else 0
+        blocks = self.found.blocks
         disturbed = [one for side in (self.target, BASELINE) for one in self.around.disturbed.get(side, ())]
         # So many that trimming leaves out those that are disturbed now.
         needed = [blocks * math.ceil(one.spoiled / (TRIM * one.of)) for one in disturbed]
@@ -220,7 +231,7 @@ class Claim:
         sides = [one for side in (self.target, BASELINE) for one in self.around.disturbed.get(side, ())]
         by_finding = {one.finding: [other for other in sides if other.finding == one.finding] for one in sides}
         parts = [
-            _within_bounds(disturbed, trims=trimmed(self.found.blocks if self.found else 0) > 0)
+            _within_bounds(disturbed, trims=trimmed(self.found.blocks) > 0)
             for finding, disturbed in by_finding.items()
             if not any(why.startswith(finding) for why in self.withheld)
         ]

@@ -67,7 +67,7 @@ def document(
     why = {(one.job, one.model, one.target): reason(one) for one in (explained.explanations if explained else ())}
     reasons = {one.sentence: why.get((one.job, one.what, one.target), "") for one in claims(comparison)}
     yield from (replace(line, text=line.text + reasons.get(line.text, "")) for line in answer_lines(comparison, run))
-    overall = (one.job for one in comparison.overall)
+    overall = (arm.job for arm in comparison.of_kind("models"))
     for job in dict.fromkeys((*comparison.jobs, *jobs_with_aggressors(comparison), *overall)):
         yield from _job(comparison, job, reasons, costs=costs, explained=explained, figures=figures)
     yield from _published(comparison.claims)
@@ -115,7 +115,7 @@ def more_options(comparison: Comparison, level: Level, *, costs: bool) -> str:
     left_out = {"--verbose": level == "overview", "--costs": bool(comparison.costs) and not costs, "--explain": trained}
     hints = ", ".join(
         option
-        for option, known in (*left_out.items(), ("--scaling", comparison.scaling or comparison.quality))
+        for option, known in (*left_out.items(), ("--scaling", any(one.arm.division for one in comparison.contrasts)))
         if known
     )
     return f"; more: {hints}" if hints else ""
@@ -151,7 +151,7 @@ def _job(
 ) -> Iterator[Element]:
     yield Heading(str(job), rank=2)
     of_job = comparison.of(job)
-    explanations = [one for one in explained.explanations if one.job == job] if explained else []
+    explanations = tuple(one for one in explained.explanations if one.job == job) if explained else ()
     if explained:
         yield _answers(of_job, reasons, {*answer(comparison)})
     for group in of_job.groups:
@@ -166,9 +166,9 @@ def _job(
     if drawn := tuple(figures(job) if figures else ()):
         yield Heading("Figures")
         yield from drawn
-    if explanations:
+    if explained and explanations:
         yield Heading("Where the time goes")
-        yield from explanation_parts(explanations, bars=True)
+        yield from explanation_parts(replace(explained, explanations=explanations), bars=True)
 
 
 def _answers(of_job: Comparison, reasons: Mapping[str, str], above: Collection[str]) -> Notes:
@@ -189,8 +189,8 @@ def _tables(group: Group, *, costs: bool) -> Iterator[Element]:
     """Yield what was asked for besides the metrics of every training."""
     if table := own_table(group):
         yield table
-    if group.ablations:
-        yield ablation_table(group)
+    if switched := group.of_kind("ablation"):
+        yield ablation_table(group, switched)
     if costs and group.costs:
         yield cost_table(group)
         yield Notes(tuple(cost_lines(group)))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from analysis.compare.results import Effect, Estimate
+from analysis.compare.results import Contrast, Effect
 from analysis.report.formatting import one_line, ratio, verdict
 from analysis.statistics.ratios import Verdict
 from analysis.warnings.types import Notice
@@ -71,7 +71,7 @@ class Bar:
     kind: str
 
 
-Cell = Estimate | Effect | Styled | Bar | tuple[str, ...] | str | None
+Cell = Effect | Styled | Bar | tuple[str, ...] | str | None
 """A number of the comparison, a text, or texts that belong together (inside and all-in); None if not measured."""
 
 
@@ -128,8 +128,8 @@ def with_explained_columns(document: Document) -> Iterator[Element]:
 def line(cell: Cell) -> str:
     """Return a cell in one line: ``12.3 0.972x (0.951 to 0.989), slower``; a dash if nothing was measured."""
     match cell:
-        case Estimate():
-            return f"{number(cell.value)} {ratio(cell)}".rstrip()
+        case Contrast(value=float(value)):
+            return f"{number(value)} {ratio(cell)}".rstrip()
         case Effect():
             return ratio(cell)
         case Styled():

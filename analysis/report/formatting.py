@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from analysis.compare.results import AblationEffect, BurstVariation, ComparedJob, Comparison, Effect, Estimate, Group
+from analysis.compare.results import Arm, BurstVariation, ComparedJob, Comparison, Effect, Group, Measured
 from analysis.load.metrics import METRICS, Metric
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import SIGNIFICANCE, Verdict, VerdictName
@@ -86,7 +86,7 @@ def verdict(found: Verdict) -> str:
     return found.name if more is None else f"{found.name}, +{more}"
 
 
-def ratio(found: Effect | Estimate) -> str:
+def ratio(found: Effect) -> str:
     """Return ``0.972x (0.951 to 0.989), slower`` as far as it is known; empty without a ratio."""
     if found.ratio is None:
         return ""
@@ -114,7 +114,7 @@ def excluding(bounds: Iterable[SlowTrials | None]) -> str:
     return f"; excluded: {excluded(max(known, key=lambda bound: bound.excluded))}" if known else ""
 
 
-def parted(found: Effect | Estimate) -> bool:
+def parted(found: Effect) -> bool:
     """Return whether the typical cost does not say all: the expected one departs from it, or there are slow trials."""
     if found.ratio is None or not found.expected or not found.slow or not found.verdict:
         return False
@@ -123,7 +123,7 @@ def parted(found: Effect | Estimate) -> bool:
     return departs or found.verdict.name in ("tail", "typical-only")
 
 
-def parting(found: Effect | Estimate, after: str = "") -> str:
+def parting(found: Effect, after: str = "") -> str:
     """Return ``typical 0.999x, expected 0.971x (0.945 to 0.990): 4 of 40 trials were over 10 % slower, …``.
 
     Only of what has ``parted``; empty otherwise. ``after``: what is added to the interval.
@@ -144,7 +144,7 @@ def group_lines(group: Group) -> Iterator[str]:
         yield "the victim alone, with idle instances beside it: what it does beside aggressors is compared with this"
     floors: dict[str, list[str]] = {}
     for metric in shown(group.metrics):
-        if known := group.noise_floors.get(metric.name):
+        if known := group.noise(metric):
             source = _SOURCES[known.method].format(count(known.blocks, "block"))
             floors.setdefault(source, []).append(f"{metric.name} {floor(known.share)}")
     for source, parts in floors.items():
@@ -153,8 +153,8 @@ def group_lines(group: Group) -> Iterator[str]:
         yield f"differences that these blocks could have seen (power {POWER:.0%}): {', '.join(seen)}"
     if line := aa_line(group):
         yield line
-    if group.interactions:
-        yield f"container-vm against container times vm: {effects(group.interactions, group.metrics)}"
+    for found in group.of_kind("layers").values():
+        yield f"container-vm against container times vm: {effects(found, group.metrics)}"
     yield from tail_lines(group)
     yield from map(turns_line, group.turns)
     if any(one.switching and one.switching.shown for one in group.turns):
@@ -164,7 +164,8 @@ def group_lines(group: Group) -> Iterator[str]:
 def aa_line(group: Group) -> str:
     """Return what bare metal shows against itself; empty without A/A."""
     name = BASELINE.replace("-", " ")
-    return f"{name} against itself (A/A): {effects(group.aa, group.metrics)}" if group.aa else ""
+    again = group.of_kind("again").values()
+    return "".join(f"{name} against itself (A/A): {effects(found, group.metrics)}" for found in again)
 
 
 def turns_line(found: BurstVariation) -> str:
@@ -190,11 +191,13 @@ def tail_lines(group: Group) -> Iterator[str]:
     """Yield where typical and expected costs part, and what every ``equivalent`` excludes."""
     bounds: dict[str, list[str]] = {}
     for summary in group.targets:
-        found = [(one, summary.estimates[one.name]) for one in shown(group.metrics) if one.name in summary.estimates]
-        yield from (f"{summary.target}, {one.name}: {parting(estimate)}" for one, estimate in found if parted(estimate))
-        for one, estimate in found:
-            if estimate.slow and estimate.verdict and estimate.verdict.name == "equivalent":
-                bounds.setdefault(excluded(estimate.slow), []).append(f"{summary.target} {one.name}")
+        found = [contrast for contrast in group.of_target(summary.target).values() if not contrast.metric.supporting]
+        yield from (
+            f"{contrast.target}, {contrast.metric.name}: {parting(contrast)}" for contrast in found if parted(contrast)
+        )
+        for contrast in found:
+            if contrast.slow and contrast.verdict and contrast.verdict.name == "equivalent":
+                bounds.setdefault(excluded(contrast.slow), []).append(f"{contrast.target} {contrast.metric.name}")
     yield from (f"excluded at 95 %: {bound}: {', '.join(names)}" for bound, names in bounds.items())
 
 
@@ -207,11 +210,11 @@ def _detectable(group: Group) -> Iterator[str]:
     """Yield ``throughput 3.1 % (vm, 34 blocks)`` for each metric: the target of which the least can be seen."""
     for metric in shown(group.metrics):
         found = [
-            (estimate.verdict.detectable, summary.target, estimate.blocks)
-            for summary in group.targets
-            if (estimate := summary.estimates.get(metric.name))
-            and estimate.verdict
-            and estimate.verdict.detectable is not None
+            (contrast.verdict.detectable, contrast.target, contrast.blocks)
+            for contrast in group.contrasts
+            if (contrast.kind, contrast.metric) == ("target", metric)
+            and contrast.verdict
+            and contrast.verdict.detectable is not None
         ]
         if found:
             share, target, blocks = max(found)
@@ -225,16 +228,26 @@ def difference_lines(group: Group) -> Iterator[str]:
             yield f"{summary.target} besides: {'; '.join(summary.differences)}"
 
 
-def ablation_line(found: AblationEffect) -> str:
+def ablation_line(arm: Arm, measured: Measured) -> str:
     """Return ``switched in the same blocks: container, seccomp off: throughput 1.012x (0.998 to 1.026), undecided``."""
-    notes = f" ({', '.join(found.notes)})" if found.notes else ""
-    what = f"{found.target}, {label_of(found.ablation)}{notes}"
-    return f"switched in the same blocks: {what}: {effects(found.effects)}"
+    return f"switched in the same blocks: {arm.target}, {label_of(arm.ablation)}{_noted(measured)}: {effects(measured)}"
 
 
-def effects(found: Mapping[str, Effect], metrics: Sequence[Metric] = METRICS) -> str:
+def notes_of(measured: Measured) -> tuple[str, ...]:
+    """Return the notes of an arm, which all of its metrics share."""
+    return next((one.notes for one in measured.values()), ())
+
+
+def _noted(measured: Measured) -> str:
+    notes = notes_of(measured)
+    return f" ({', '.join(notes)})" if notes else ""
+
+
+def effects(measured: Measured, metrics: Sequence[Metric] = METRICS) -> str:
     """Return ``throughput 0.961x (0.950 to 0.970), slower; elapsed …``."""
-    return "; ".join(f"{metric.name} {ratio(found[metric.name])}" for metric in shown(metrics) if metric.name in found)
+    return "; ".join(
+        f"{metric.name} {ratio(measured[metric.name])}" for metric in shown(metrics) if metric.name in measured
+    )
 
 
 def warmup_line(comparison: Comparison) -> str:
@@ -245,10 +258,9 @@ def warmup_line(comparison: Comparison) -> str:
 
 def overall_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str]:
     """Yield the ratios of each target of a job over all models."""
-    for found in comparison.overall:
-        if found.job == job:
-            notes = f" ({', '.join(found.notes)})" if found.notes else ""
-            yield f"{found.target}{notes}: {effects(found.effects)}"
+    for arm, found in comparison.of_kind("models").items():
+        if arm.job == job:
+            yield f"{arm.target}{_noted(found)}: {effects(found)}"
 
 
 EXPECTED_GUIDE = "expected: ratio of the mean times, slow trials and all, which a long queue of jobs pays"
@@ -256,7 +268,7 @@ EXPECTED_GUIDE = "expected: ratio of the mean times, slow trials and all, which 
 
 def reading_guide(comparison: Comparison) -> str:
     """Return what the ratios, intervals and verdicts of a comparison mean; empty if it has no ratio."""
-    estimates = [e for group in comparison.groups for summary in group.targets for e in summary.estimates.values()]
+    estimates = [one for one in comparison.contrasts if one.kind == "target" and one.measured]
     if all(estimate.ratio is None for estimate in estimates):
         return ""
     text = "x: times bare metal, geometric mean of the ratios inside blocks"

@@ -24,7 +24,7 @@ from analysis.report.certificate import certificate_document
 from analysis.report.document import document
 from analysis.report.elements import Bar, Figure, Heading, Line, Notes, Styled, Table, line, with_explained_columns
 from analysis.report.provenance import provenance
-from analysis.statistics.ratios import MARGIN
+from suite.request.repetitions import MARGIN
 from suite.results.store import write_output
 from suite.selftest.certificate import Certificate
 from suite.targets import BASELINE

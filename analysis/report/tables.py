@@ -5,22 +5,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import product
 
-from analysis.compare.interference import SHARED_METRICS
+from analysis.compare.contrasts import SHARED_METRICS
 from analysis.compare.results import (
+    Arm,
     ComparedJob,
     Comparison,
+    Contrast,
     Cost,
     Effect,
-    Estimate,
     Group,
-    Interference,
+    Measured,
     TargetSummary,
     known_first,
 )
 from analysis.figures import reference
 from analysis.load.metrics import METRICS, Metric
 from analysis.report.elements import Cell, Head, Line, Table, styled, warnings
-from analysis.report.formatting import TOO_NOISY, floor, one_line, ratio, sensible, shown, times
+from analysis.report.formatting import TOO_NOISY, floor, notes_of, one_line, ratio, sensible, shown, times
 from analysis.warnings.types import AnalysisWarning, Touched, notices
 from suite.job.ablations import label_of
 from suite.records.columns import LATELY
@@ -32,7 +33,7 @@ _MOST_METRICS = 3
 EXPECTED = "expected"
 """The head of the column of expected throughputs."""
 _UNITS = (("GiB", 30), ("MiB", 20), ("KiB", 10))
-_THROUGHPUT, *_TIMES = (metric for metric in METRICS if not metric.supporting)
+_THROUGHPUT, *_OTHERS = (metric for metric in METRICS if not metric.supporting)
 
 
 def overview_table(groups: Sequence[Group], footnotes: "Footnotes") -> Table:
@@ -45,15 +46,24 @@ def overview_table(groups: Sequence[Group], footnotes: "Footnotes") -> Table:
     rows, short = [], []
     for group in groups:
         for summary in group.targets:
-            throughput = summary.estimates.get(_THROUGHPUT.name)
-            spent = [summary.estimates.get(metric.name) for metric in _TIMES]
-            value, *cells = _overview_cells(group, summary, throughput)
+            measured = group.of_target(summary.target)
+            throughput, *spent = (measured.get(metric.name) for metric in (_THROUGHPUT, *_OTHERS))
+            value, *cells = _overview_cells(throughput)
             value = f"{value} {_unit(group)}" if len(units) > 1 and throughput else value
             head = _overview_head(groups, group, summary, footnotes)
             short.append((head, (value, *cells)))
-            rows.append((head, (value, *cells, *(f"{number(time.value)} s" if time else "-" for time in spent))))
+            rows.append(
+                (
+                    head,
+                    (
+                        value,
+                        *cells,
+                        *(f"{number(cell.value or 0.0)} {cell.metric.unit}" if cell else "-" for cell in spent),
+                    ),
+                )
+            )
     names = (units.pop() if len(units) == 1 else _THROUGHPUT.name, "ratio", "95 % interval", "verdict")
-    columns = (*map(Head, names), *(Head(metric.name) for metric in _TIMES))
+    columns = (*map(Head, names), *(Head(metric.name) for metric in _OTHERS))
     narrower = Table("", "", columns[: len(names)], tuple(short), compact=True)
     return Table("", "", columns, tuple(rows), compact=True, narrower=narrower)
 
@@ -79,14 +89,13 @@ def _overview_head(groups: Sequence[Group], group: Group, summary: TargetSummary
     return Head(text, tuple(filter(None, (*summary.substitutes, footnotes.at(group, summary)))))
 
 
-def _overview_cells(group: Group, summary: TargetSummary, throughput: Estimate | None) -> tuple[Cell, ...]:
+def _overview_cells(throughput: Contrast | None) -> tuple[Cell, ...]:
     """Return value, ratio, interval and verdict; of bare metal its value and the noise floor."""
     if throughput is None:
         return "-", "", "", ""
-    value = number(throughput.value)
-    if summary.target == BASELINE:
-        noise = group.noise_floors.get(_THROUGHPUT.name)
-        text = floor(noise.share) if noise else ""
+    value = number(throughput.value or 0.0)
+    if throughput.target == BASELINE:
+        text = floor(throughput.noise.share) if throughput.noise else ""
         return value, "", f"noise {text}" if text.endswith("%") else text, ""
     interval = _ends(throughput.interval) if throughput.interval else ""
     if throughput.ratio is None or throughput.verdict is None:
@@ -150,7 +159,7 @@ def results_table(group: Group, *, full: bool = True) -> Table:
     metrics = [metric for metric in group.metrics if metric.model is None or metric.of_probe]
     wide = len(shown(metrics)) <= _MOST_METRICS
     cells = _estimates(group, metrics if full else shown(metrics))
-    expected = [_expected(summary.estimates.get("throughput")) for summary in group.targets]
+    expected = [_expected(group.of_target(summary.target).get("throughput")) for summary in group.targets]
     if full and wide and any(expected):
         first, *others = cells.items()
         cells = dict([first, (EXPECTED, expected), *others])
@@ -166,10 +175,10 @@ def _by_target(group: Group, cells: Mapping[str, Sequence[Cell]], caption: str =
     return Table("target", "metric", tuple(map(Head, cells)), rows, caption)
 
 
-def _expected(found: Estimate | None) -> Cell:
+def _expected(found: Contrast | None) -> Cell:
     if not found or not found.expected:
         return None
-    return Effect(found.expected.ratio, found.blocks, found.expected.interval, None)
+    return Effect(ratio=found.expected.ratio, blocks=found.blocks, interval=found.expected.interval)
 
 
 def own_table(group: Group) -> Table | None:
@@ -194,18 +203,19 @@ def _losses(group: Group) -> dict[str, list[Cell]]:
 
 def _estimates(group: Group, metrics: Iterable[Metric]) -> dict[str, list[Cell]]:
     """Return the estimates of each metric, one for each target."""
-    return {title(metric): [summary.estimates.get(metric.name) for summary in group.targets] for metric in metrics}
+    targets = [group.of_target(summary.target) for summary in group.targets]
+    return {title(metric): [measured.get(metric.name) for measured in targets] for metric in metrics}
 
 
-def ablation_table(group: Group) -> Table:
+def ablation_table(group: Group, switched: Mapping[Arm, Measured]) -> Table:
     """Return targets with an ablation below each other and metrics beside each other."""
     metrics = shown(group.metrics)
     rows = tuple(
         (
-            Head(f"{one.target}, {label_of(one.ablation)}", one.notes),
-            tuple(one.effects.get(metric.name) for metric in metrics),
+            Head(f"{arm.target}, {label_of(arm.ablation)}", notes_of(found)),
+            tuple(found.get(metric.name) for metric in metrics),
         )
-        for one in group.ablations
+        for arm, found in switched.items()
     )
     caption = "switched in the same blocks, over the same target as it is"
     table = Table("switched", "metric", tuple(Head(metric.name) for metric in metrics), rows, caption)
@@ -301,47 +311,58 @@ TITLE = "beside an aggressor, over the same victim alone"
 
 def jobs_with_aggressors(comparison: Comparison) -> list[ComparedJob]:
     """Return the jobs in which something ran beside a victim."""
-    return list(dict.fromkeys(one.job for one in comparison.interference))
+    return list(dict.fromkeys(arm.job for arm in comparison.of_kind("aggressor")))
 
 
 def interference_table(comparison: Comparison, job: ComparedJob) -> Table:
     """Return the metrics of victims beside aggressors below each other, targets beside each other."""
-    found = comparison.of(job).interference
+    of_job = comparison.of(job)
+    victims = of_job.of_kind("aggressor")
     notes: dict[str, dict[str, None]] = defaultdict(dict)
-    for one in found:
-        notes[one.target] |= dict.fromkeys(one.notes)
+    for arm, measured in victims.items():
+        notes[arm.target] |= dict.fromkeys(notes_of(measured))
     targets = sorted(notes, key=lambda name: known_first(TARGETS, name))
     rows: dict[str, dict[str, Cell]] = defaultdict(dict)
-    for facts, one in product((_beside, _alone), found):
-        for name, cell in facts(one, f"{one.model}, {label_of(one.ablation)}," if one.ablation else one.model):
-            rows[name][one.target] = cell
+    for facts, (arm, measured) in product((_beside, _alone), victims.items()):
+        for name, cell in facts(of_job, arm, measured):
+            rows[name][arm.target] = cell
     heads = tuple(Head(name, tuple(notes[name])) for name in targets)
     known = {row: tuple(cells.get(name) for name in targets) for row, cells in rows.items() if any(cells.values())}
     return Table("victim", "target", heads, tuple((Head(row), cells) for row, cells in known.items()))
 
 
-def _beside(one: Interference, victim: str) -> Iterator[tuple[str, Cell]]:
+def _victim(arm: Arm) -> str:
+    return f"{arm.model}, {label_of(arm.ablation)}," if arm.ablation else arm.model
+
+
+def _beside(of_job: Comparison, arm: Arm, measured: Measured) -> Iterator[tuple[str, Cell]]:
     """Yield each row of a victim beside an aggressor: the metrics over those alone, and what both had to share."""
-    beside = f"{victim} beside {one.aggressor}:"
+    beside = f"{_victim(arm)} beside {arm.aggressor}:"
     for metric in SHARED_METRICS:
-        yield f"{beside} {metric.name}", one.effects.get(metric.name)
-    yield f"{beside} the aggressor's speed over that before", one.kept
-    shares = [f"{number(share * 100)} %" for share in one.steal_shares if share is not None]
-    yield f"{beside} steal alone / beside", tuple(shares) if len(shares) == len(one.steal_shares) else None
+        yield f"{beside} {metric.name}", measured.get(metric.name)
+    yield f"{beside} the aggressor's speed over that before", _first(of_job.of_kind("kept").get(arm))
+    steal = of_job.of_kind("steal")
+    shares = [_first(steal.get(side)) for side in (arm._replace(aggressor=""), arm)]
+    texts = tuple(f"{number(share.value * 100)} %" for share in shares if share and share.value is not None)
+    yield f"{beside} steal alone / beside", texts if len(texts) == len(shares) else None
 
 
-def _alone(one: Interference, victim: str) -> Iterator[tuple[str, Cell]]:
+def _first(measured: Measured | None) -> Contrast | None:
+    return next(iter(measured.values()), None) if measured else None
+
+
+def _alone(_: Comparison, arm: Arm, measured: Measured) -> Iterator[tuple[str, Cell]]:
     for metric in SHARED_METRICS:
-        known = one.noise_floors.get(metric.name)
-        yield f"{victim} alone: noise floor of {metric.name}", floor(known.share) if known else None
+        known = measured[metric.name].noise if metric.name in measured else None
+        yield f"{_victim(arm)} alone: noise floor of {metric.name}", floor(known.share) if known else None
 
 
 def interference_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str]:
     """Yield the ranking of the targets, and what the paper says."""
-    own = comparison.of(job)
-    if own.isolation:
-        ranked = (f"{Head(one.target, one.notes)} {ratio(one.effect)}" for one in own.isolation)
-        pairs = f"mean over {own.isolation[0].cells} victim-aggressor pairs"
-        yield f"isolation, best first ({pairs}): {', '.join(ranked)}"
-    if own.interference and job.profile == reference.PAPER:
+    of_job = comparison.of(job)
+    if ranked := [contrast for contrast in of_job.contrasts if contrast.kind == "isolation"]:
+        texts = (f"{Head(contrast.target, contrast.notes)} {ratio(contrast)}" for contrast in ranked)
+        pairs = f"mean over {len(ranked[0].members)} victim-aggressor pairs"
+        yield f"isolation, best first ({pairs}): {', '.join(texts)}"
+    if job in jobs_with_aggressors(of_job) and job.profile == reference.PAPER:
         yield f"{reference.CITATION}, figure 10 (beside AlexNet at batch 512): {reference.FIGURE_10}"

@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from analysis.compare.results import Effect, Estimate
+from analysis.compare.results import Contrast, Effect
 from analysis.report.elements import Cell, Document, Head, Heading, Line, Notes, Styled, Table, line, styled
 from analysis.report.formatting import ends, one_line, times
 from suite.units import number
@@ -164,10 +164,11 @@ def _cell(cell: Cell) -> Text:
     """Return below each other the value and, if there are, the ratio, its interval and the verdict."""
     if isinstance(cell, Styled):
         return Text(cell.text, style=_colour(cell.style))
-    if not isinstance(cell, (Estimate, Effect)):
+    if not isinstance(cell, Effect):
         return Text("\n".join(cell) if isinstance(cell, tuple) else line(cell))
     ratio = "" if cell.ratio is None else f"{times(cell.ratio)}x"
-    text = Text(f"{number(cell.value)} {ratio:>6}".rstrip() if isinstance(cell, Estimate) else ratio)
+    value = cell.value if isinstance(cell, Contrast) else None
+    text = Text(ratio if value is None else f"{number(value)} {ratio:>6}".rstrip())
     if cell.interval:
         text.append(f"\n{ends(cell.interval)}", style="dim")
         if cell.verdict:

@@ -1,6 +1,6 @@
 """Explanations as elements of a document: the parts of a difference in time, and what the probes predict."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
 from analysis.explain.explanation import UNEXPLAINED, Explained, Explanation, Predicted, TimeDifference
@@ -45,20 +45,23 @@ _LEGEND = (
 def explanation_document(explained: Explained) -> Iterator[Element]:
     """Yield explanations, then the warnings."""
     if explained.explanations:
-        yield from explanation_parts(explained.explanations)
+        yield from explanation_parts(explained)
     else:
         yield Line(NOTHING, "strong")
     yield from warnings(notices(explained.warnings, {one.job for one in explained.explanations}))
 
 
-def explanation_parts(explanations: Sequence[Explanation], *, bars: bool = False) -> Iterator[Element]:
+def explanation_parts(explained: Explained, *, bars: bool = False) -> Iterator[Element]:
     """Yield the parts of each difference, with what the probes predict; ``bars`` adds a waterfall for the page."""
-    for one in explanations:
+    for one in explained.explanations:
         blocks = count(one.blocks, "block")
         yield Heading(f"{one.model} on {one.target}", f"{one.job}, {blocks}", one.notes)
         yield _table(one, bars=bars)
         no_share = (f"no part is a share of the difference: {', '.join(one.withheld)}",) if one.withheld else ()
-        yield Notes((*no_share, *step_lines(one), *map(ablation_line, one.ablations)))
+        targets = [(one.job, one.model, target) for target in (one.target, BASELINE)]
+        switched = explained.of_kind("ablation").items()
+        ablations = (ablation_line(arm, found) for arm, found in switched if arm[:3] in targets)
+        yield Notes((*no_share, *step_lines(one), *ablations))
         yield from map(Line, prediction_lines(one))
     yield Line(_LEGEND, "dim")
 

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.compare.effects import ablation_effects
+from analysis.compare.contrasts import ABLATION, contrasts, form
 from analysis.compare.pairing import with_variants
-from analysis.compare.results import Effect
+from analysis.compare.results import Effect, by_arm
 from analysis.explain.attribution import Parts, difference
 from analysis.load.metrics import METRICS, Metric
 from analysis.load.records import Records, load
-from analysis.statistics.ratios import MARGIN, locate
+from analysis.statistics.ratios import locate
 from analysis.warnings.conditions import with_changes
 from suite.records.record import TrialRecord
+from suite.request.repetitions import MARGIN
 from suite.results.store import Run
 from suite.selftest.certificate import Certificate, InjuryFinding
 from suite.selftest.injuries import MEMORY, PHASES, Injury, Truth, get_injury
@@ -50,8 +51,9 @@ def judge(run: Path, margin: float = MARGIN) -> Judged:
     store = Run(run)
     plan = store.plan()
     trials = with_changes(with_variants(load([run]).trials))
-    effects, _ = ablation_effects(trials[trials["ok"].astype(bool)], METRICS_OF_INJURIES, margin)
-    by_injury = {(one.target, one.ablation): one.effects for one in effects}
+    ratios = form(ABLATION, trials[trials["ok"].astype(bool)], METRICS_OF_INJURIES).ratios
+    arms = by_arm(contrasts(ABLATION, ratios, METRICS_OF_INJURIES, margin))
+    by_injury = {(arm.target, arm.ablation): found for arm, found in arms.items()}
     records = [record for record in store.records() if not record.warm_up]
     findings = [
         _finding(name, target, records, by_injury.get((target, name), {}), margin)

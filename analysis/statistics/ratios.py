@@ -23,10 +23,10 @@ import numpy.typing as npt
 from scipy import special
 
 from analysis.statistics.power import POWER, TRIM, blocks_needed, degrees_of_freedom, detectable, trimmed
+from suite.request.repetitions import MARGIN
 
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
-MARGIN = 0.02
 
 Samples = Sequence[float] | npt.NDArray[np.float64]
 VerdictName = Literal["equivalent", "slower", "faster", "undecided", "tail", "typical-only"]

@@ -112,7 +112,7 @@ def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
         targets = {
             summary.target: None
             for summary in group.targets
-            if summary.target != BASELINE and any(estimate.ratio is None for estimate in summary.estimates.values())
+            if summary.target != BASELINE and any(one.ratio is None for one in group.of_target(summary.target).values())
         }
         if targets:
             models, all_targets = bare.setdefault((group.job, _why_bare(group)), ({}, {}))
@@ -206,16 +206,17 @@ def missing_trials(records: Records, trials: pd.DataFrame) -> Iterator[AnalysisW
 def orders(groups: Sequence[Group], pairs: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield the ratios whose blocks depend on each other, and those that the places of trials in blocks have moved."""
     normalised = [group for group in groups if group.job.traits.normalised]
-    for group, summary in ((one, summary) for one in normalised for summary in one.targets):
-        for name, estimate in summary.estimates.items():
-            if estimate.dependent is not None and name in [metric.name for metric in group.deciding]:
-                yield AnalysisWarning(
-                    "dependent-blocks",
-                    f"{group.job}, {group.model}: the {name} of {summary.target}: blocks resemble the one before (rank "
-                    f"von Neumann test, p = {estimate.dependent:.1g}), so that its interval is too narrow",
-                    "look for what lasts longer than a block, such as neighbours or heat; measure blocks further apart",
-                    touches=(Touched(group.job, summary.target, group.model),),
-                )
+    contrasts = (contrast for group in normalised for contrast in group.contrasts if contrast.metric in group.deciding)
+    for contrast in contrasts:
+        job, model, target, *_ = contrast.arm
+        if contrast.kind == "target" and contrast.dependent is not None:
+            yield AnalysisWarning(
+                "dependent-blocks",
+                f"{job}, {model}: the {contrast.metric.name} of {target}: blocks resemble the one before "
+                f"(rank von Neumann test, p = {contrast.dependent:.1g}), so that its interval is too narrow",
+                "look for what lasts longer than a block, such as neighbours or heat; measure blocks further apart",
+                touches=(Touched(job, target, model),),
+            )
     yield from _moved({group.key: group for group in normalised}, pairs)
 
 

@@ -9,8 +9,9 @@ from parts.simulations import blocks_until
 from parts.validity_rules import RULES, hyperfine
 from parts.validity_samples import FAMILIES, TRUTH, Family, Logs
 
-from analysis.statistics.ratios import MARGIN, SIGNIFICANCE, VerdictName, judge, locate
+from analysis.statistics.ratios import SIGNIFICANCE, VerdictName, judge, locate
 from analysis.statistics.tails import qualified, tail_of
+from suite.request.repetitions import MARGIN
 
 SIZES = (5, 10, 20, 40)
 MOST_BLOCKS = 120

@@ -16,11 +16,11 @@ from analysis.explain.explanation import Explained
 from analysis.figures.reference import normalised
 from analysis.load.plans import extendable, margin_of
 from analysis.load.records import Records, load
-from analysis.report.answer import answer
+from analysis.report.answer import answer, claims
 from analysis.report.document import Level, answer_lines, document, more_options
 from analysis.report.formatting import warning_lines
 from analysis.report.markdown import as_markdown
-from analysis.report.rows import as_csv, comparison_output, warning_outputs
+from analysis.report.rows import Row, as_csv, comparison_output, warning_outputs
 from analysis.report.scaling import scaling_document
 from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document
@@ -31,6 +31,7 @@ from commands.output import print_json
 from commands.run.options import choice, shares
 from provisioning.paths import home
 from suite.errors import RequestError
+from suite.request.repetitions import MARGIN
 from suite.results.store import RESULTS, latest_run
 from suite.selftest.certificate import FILE, Certificate, read_certificate
 from suite.units import count
@@ -39,7 +40,7 @@ from suite.untrusted.console import PlainConsole
 _MARGIN = click.option(
     "--margin",
     callback=shares,
-    help="Overheads below it are equivalent. Default: the margin of the plan, else 2%.",
+    help=f"Overheads below it are equivalent. Default: the margin of the plan, else {MARGIN:.0%}.",
 )
 _FORCE = click.option(
     "--force", is_flag=True, help="Keep records that the audit refuses, form all ratios, and mark them."
@@ -133,7 +134,9 @@ def _compared(records: Records, options: Mapping[str, Any]) -> Comparison:
 
 def _show(comparison: Comparison, records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> None:
     if options["scaling"]:
-        PlainConsole().print(Terminal([*answer_lines(comparison), *scaling_document(comparison)]))
+        # That a target is compared with no other is no answer to how jobs scale.
+        lines = answer_lines(comparison) if claims(comparison) else ()
+        PlainConsole().print(Terminal([*lines, *scaling_document(comparison)]))
         return
     shown = document(comparison, _level(options), costs=options["costs"], run=extendable(chosen))
     PlainConsole().print(Terminal(shown))
@@ -165,7 +168,8 @@ def _certificate_of(records: Records) -> Certificate | None:
 def _show_explanation(comparison: Comparison, explained: Explained, form: str | None) -> None:
     if form == "json":
         warnings = warning_outputs(explained.warnings)
-        ExplanationOutput(explanations=explained.explanations, warnings=warnings).tell()
+        ablations = tuple(Row.model_validate(one) for one in explained.contrasts if one.kind == "ablation")
+        ExplanationOutput(explanations=explained.explanations, ablations=ablations, warnings=warnings).tell()
         return
     PlainConsole().print(Terminal([*answer_lines(comparison), *explanation_document(explained)]))
 

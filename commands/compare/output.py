@@ -4,7 +4,7 @@ from analysis.compare.matching import Missing
 from analysis.compare.regression import Change, Outcome, Regression
 from analysis.explain.explanation import Explanation
 from analysis.report.gate import answer
-from analysis.report.rows import WarningOutput
+from analysis.report.rows import Row, WarningOutput
 from analysis.statistics.ratios import CONFIDENCE
 from commands.output import Output
 
@@ -32,4 +32,6 @@ class ExplanationOutput(Output):
     """The parts of every overhead."""
 
     explanations: tuple[Explanation, ...]
+    ablations: tuple[Row, ...]
+    """What the ablations of these targets, and of bare metal, change in the same blocks."""
     warnings: tuple[WarningOutput, ...]

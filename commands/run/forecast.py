@@ -14,7 +14,7 @@ from provisioning.volumes import disk_of, packed_bytes
 from suite.job.ablations import arms, label_of
 from suite.job.envelope import GIB, format_cpu_list
 from suite.plan import Plan
-from suite.request.repetitions import MOST_BLOCKS, RepetitionOptions
+from suite.request.repetitions import MARGIN, MOST_BLOCKS, RepetitionOptions
 from suite.results.store import RESULTS, Run
 from suite.sweep.estimate import SOURCES, Durations, Guess, durations_below
 from suite.targets import VMS
@@ -172,7 +172,7 @@ def _end(found: Forecast, asked: RepetitionOptions) -> str:
     if not asked.open_ended:
         return f"after {count(found.blocks, 'block')}"
     if asked.decides:
-        what = f"when every comparison is decided at a margin of {asked.margin or 'the usual 2%'}"
+        what = f"when every comparison is decided at a margin of {asked.margin or f'the usual {MARGIN:.0%}'}"
     elif asked.until:
         what = f"when every interval is within {asked.until}"
     else:

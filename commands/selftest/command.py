@@ -12,7 +12,6 @@ import click
 from analysis.report.certificate import certificate_document
 from analysis.report.terminal import Terminal
 from analysis.selftest.judging import judge
-from analysis.statistics.ratios import MARGIN
 from commands.run.options import positive
 from commands.run.prepare import Ready, host_environment, observing
 from commands.selftest.plan import Prepared, prepared
@@ -24,6 +23,7 @@ from suite.errors import RequestError, nearest
 from suite.interfaces import Observer
 from suite.loop import Loop
 from suite.registries import ENGINES, INJURIES
+from suite.request.repetitions import MARGIN
 from suite.results.store import RESULTS, Run, new_run_directory, write_output
 from suite.selftest.certificate import FILE, Certificate, CertifiedMachine
 from suite.selftest.injuries import UNINJURED

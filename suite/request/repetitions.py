@@ -10,6 +10,9 @@ from suite.errors import RequestError, option
 from suite.request.option import Count, NotNegative, OptionGroup, Seed, Text, about, given
 from suite.units import parse_duration_s, parse_share
 
+MARGIN = 0.02
+"""The share by which a target may differ from bare metal and still be equivalent, unless a request gives another."""
+
 MOST_BLOCKS = 100
 """The most blocks of a run with ``until`` or ``detect``, unless ``max_blocks`` says otherwise."""
 DECIDED = "decided"
@@ -62,7 +65,8 @@ class Repetitions(OptionGroup):
     margin: Text | None = about(
         None,
         "Difference from bare metal that does not matter. A target is equivalent within it, slower or faster "
-        "beyond it. bench compare and bench report take it from the plan. Default: 2%.",
+        "beyond it. bench compare and bench report take it from the plan. "
+        f"Default: {MARGIN:.0%}.",
         parse=parse_share,
         meaning=False,
         common=True,

@@ -1,16 +1,19 @@
 """Runs made of records as the loop leaves them, with numbers that a test chooses."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from analysis.compare.comparison import compare
+from analysis.compare.results import Arm, ComparedJob, Comparison, Contrast, Group, Measured, Selection, TargetSummary
 from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explained
+from analysis.load.metrics import METRICS, Metric
 from analysis.load.records import Records
+from analysis.warnings.types import AnalysisWarning
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
@@ -122,3 +125,38 @@ def save(tmp_path: Path) -> Save:
         return made
 
     return _save
+
+
+def only(selection: Selection, kind: str) -> Measured:
+    """Return what was measured of a kind, of which there is one arm."""
+    (measured,) = selection.of_kind(kind).values()
+    return measured
+
+
+def a_group(
+    job: ComparedJob,
+    model: str,
+    *targets: TargetSummary,
+    of: Mapping[str, Mapping[str, Any]],
+    metrics: Sequence[Metric] = METRICS,
+) -> Group:
+    """Return a group; ``of`` holds what each target measured, by the metric's name."""
+    contrasts = (
+        Contrast(
+            kind="target",
+            arm=Arm(job, model, one.target),
+            metric=metric,
+            failed=one.failed,
+            notes=one.notes,
+            **of.get(one.target, {}).get(metric.name, {}),
+        )
+        for one in targets
+        for metric in metrics
+    )
+    return Group(job=job, model=model, targets=targets, metrics=tuple(metrics), contrasts=tuple(contrasts))
+
+
+def a_comparison(*groups: Group, more: Sequence[Contrast] = (), warnings: Sequence[AnalysisWarning] = ()) -> Comparison:
+    """Return a comparison of these groups, with ``more`` contrasts that are of no group."""
+    contrasts = (*(one for group in groups for one in group.contrasts), *more)
+    return Comparison(runs=("run",), groups=groups, contrasts=contrasts, warnings=tuple(warnings))

@@ -19,7 +19,7 @@ from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import as_json
 from suite.errors import RequestError
-from tests.analysis.conftest import WITHIN_2, explained_by
+from tests.analysis.conftest import WITHIN_2, explained_by, only
 
 
 def noisy(rng: np.random.Generator, speed: float) -> dict[str, float]:
@@ -79,25 +79,22 @@ def test_a_switch_is_held_against_its_own_target_and_never_mixed_into_it(tmp_pat
     comparison = compare(load([tmp_path / "run"]))
     (group,) = comparison.groups
     assert [(summary.target, summary.ok) for summary in group.targets] == [("bare-metal", 8), ("container", 8)]
-    assert group.targets[1].estimates["throughput"].ratio == pytest.approx(0.9, rel=0.01)
+    assert group.of_target("container")["throughput"].ratio == pytest.approx(0.9, rel=0.01)
     (said,) = (line for line in answer(comparison) if line.startswith("Switched"))
     assert re.fullmatch(r"Switched in the same blocks: container, seccomp off: resnet50 5\.\d+ % faster\.", said)
-    (one,) = comparison.ablations
-    assert (one.target, one.ablation, set(one.effects)) == (
-        "container",
-        "seccomp",
-        {"throughput", "elapsed", "opening", "step-tail"},
-    )
-    found = one.effects["throughput"]
+    ((arm, switched),) = comparison.of_kind("ablation").items()
+    assert (arm.target, arm.ablation) == ("container", "seccomp")
+    assert set(switched) == {"throughput", "elapsed", "opening", "step-tail"}
+    found = switched["throughput"]
     assert found.ratio == pytest.approx(9.5 / 9, rel=0.01)
     assert found.blocks == 8
     assert found.verdict
-    assert (found.verdict.name, one.effects["elapsed"].verdict and one.effects["elapsed"].verdict.name) == (
+    assert (found.verdict.name, switched["elapsed"].verdict and switched["elapsed"].verdict.name) == (
         "faster",
         "faster",
     )
     assert "| container, seccomp off | 1.05" in as_markdown(comparison)
-    (row, *_) = json.loads(as_json(comparison))["ablations"]
+    (row, *_) = (row for row in json.loads(as_json(comparison))["rows"] if row["kind"] == "ablation")
     assert (row["target"], row["ablation"], row["metric"], row["verdict"]) == (
         *("container", "seccomp", "throughput", "faster"),
     )
@@ -129,14 +126,14 @@ def test_only_what_was_switched_may_differ(tmp_path: Path, save: Any) -> None:
         save(block=block, ablation="huge-pages", capability="default")
     records = load([tmp_path / "run"])
     refused, forced = compare(records), compare(records, force=True)
-    assert [one.ablation for one in refused.ablations] == ["isa"]
+    assert [arm.ablation for arm in refused.of_kind("ablation")] == ["isa"]
     (found,) = refused.warnings
     assert found.kind == "incomparable"
     assert found.message.endswith(
         "bare-metal, huge pages on is not comparable with the same target as it is, so no ratio is formed: "
         "CPU capability default against AVX2"
     )
-    assert {one.ablation: one.notes for one in forced.ablations} == {
+    assert {one.arm.ablation: one.notes for one in forced.contrasts if one.kind == "ablation"} == {
         "huge-pages": ("forced: CPU capability default against AVX2",),
         "isa": (),
     }
@@ -148,7 +145,7 @@ def test_a_switch_of_a_newer_suite_and_one_without_its_target_are_no_error(tmp_p
     save(target="vm", ablation="disk-cache", substitutes=["accelerator:tcg"])
     save(target="container", ablation="seccomp", failed="no profile")
     comparison = compare(load([tmp_path / "run"]))
-    assert [(one.target, one.ablation) for one in comparison.ablations] == [("bare-metal", "turbo")]
+    assert [(arm.target, arm.ablation) for arm in comparison.of_kind("ablation")] == [("bare-metal", "turbo")]
     (found,) = comparison.warnings
     assert found.kind == "failed-trials"
     assert "1 of 1 trials on container, seccomp off failed" in found.message
@@ -162,18 +159,19 @@ def test_bare_metal_against_itself_has_a_ratio_an_interval_and_a_verdict(tmp_pat
         save(block=block, replica=1, **noisy(rng, drift))
     comparison = compare(load([tmp_path / "run"]))
     (group,) = comparison.groups
-    found = group.aa["throughput"]
+    found = only(group, "again")["throughput"]
     assert found.ratio == pytest.approx(1, abs=0.003)
     assert found.blocks == 20
     assert found.verdict
     assert found.verdict.name == "equivalent"
     assert "bare metal against itself (A/A): throughput 1.00" in as_markdown(comparison)
-    rows = json.loads(as_json(comparison))["aa"]
+    rows = [row for row in json.loads(as_json(comparison))["rows"] if row["kind"] == "again"]
     assert [(row["metric"], row["verdict"]) for row in rows[:2]] == [
         ("throughput", "equivalent"),
         ("elapsed", "equivalent"),
     ]
-    assert group.noise_floors["throughput"].method == "a/a"
+    assert (noise := group.of_target("bare-metal")["throughput"].noise)
+    assert noise.method == "a/a"
     assert "against itself (A/A)" in write_report(load([tmp_path / "run"]), tmp_path / "r.html").read_text()
 
 
@@ -181,12 +179,13 @@ def test_one_block_of_a_a_is_undecided_and_a_second_trial_that_failed_gives_none
     save()
     save(replica=1, throughput_per_s=11.0)
     (group,) = compare(load([tmp_path / "run"])).groups
-    assert group.aa["throughput"].verdict
-    assert group.aa["throughput"].verdict.withheld == ("a verdict takes 5 blocks",)
-    assert group.aa["throughput"].interval is None
+    again = only(group, "again")["throughput"]
+    assert again.verdict
+    assert again.verdict.withheld == ("a verdict takes 5 blocks",)
+    assert again.interval is None
     save("other")
     save("other", replica=1, failed="no")
-    assert compare(load([tmp_path / "other"])).groups[0].aa == {}
+    assert compare(load([tmp_path / "other"])).of_kind("again") == {}
 
 
 def test_two_bare_metal_trials_that_differ_are_called_so_and_warned_of(tmp_path: Path, save: Any) -> None:
@@ -194,7 +193,7 @@ def test_two_bare_metal_trials_that_differ_are_called_so_and_warned_of(tmp_path:
         save(block=block)
         save(block=block, replica=1, throughput_per_s=8.0 + 0.01 * block)
     comparison = compare(load([tmp_path / "run"]))
-    verdict = comparison.groups[0].aa["throughput"].verdict
+    verdict = only(comparison, "again")["throughput"].verdict
     assert verdict
     assert verdict.name == "slower"
     assert [found.kind for found in comparison.warnings] == ["a-a-differs"]

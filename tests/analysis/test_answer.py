@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from analysis.compare.comparison import compare
-from analysis.compare.effects import RATIO, judged
-from analysis.compare.results import Comparison
+from analysis.compare.contrasts import RATIO, judged
+from analysis.compare.results import Arm, Comparison
 from analysis.load.metrics import METRICS
 from analysis.load.plans import extendable
 from analysis.load.records import load
@@ -162,7 +162,7 @@ def test_trials_disturbed_beyond_the_bound_withhold_the_verdict_if_trimming_does
 def test_what_is_not_trimmed_is_not_called_left_out(tmp_path: Path, save: Any) -> None:
     busy = Conditions(interval_s=20, other_cpu_s=0.11 * 2 * 20)
     found = next(iter(claims(run(save, tmp_path, 0.8, blocks=4, conditions=busy))))
-    unlisted = replace(found, found=replace(found.found, verdict=Verdict("slower", 0.01, None)))  # type: ignore[type-var]
+    unlisted = replace(found, found=replace(found.found, verdict=Verdict("slower", 0.01, None)))
     assert "over 10 % of the CPU time in 8" in unlisted.sentence
     assert "trimming" not in unlisted.sentence
 
@@ -204,11 +204,10 @@ def test_of_many_comparisons_only_what_is_equivalent_counts_as_within_the_margin
 ) -> None:
     comparison = run(save, tmp_path, 0.999, targets=("container", "vm"), models=("resnet50", "alexnet"))
     (first, *others) = comparison.groups
-    estimates = {
-        metric: replace(found, verdict=Verdict(name, 0.01)) for metric, found in first.targets[1].estimates.items()
-    }
-    targets = (first.targets[0], replace(first.targets[1], estimates=estimates), *first.targets[2:])
-    told = sentence(replace(comparison, groups=(replace(first, targets=targets), *others)))
+    contrasts = tuple(
+        replace(one, verdict=Verdict(name, 0.01)) if one.target == "container" else one for one in first.contrasts
+    )
+    told = sentence(replace(comparison, groups=(replace(first, contrasts=contrasts), *others)))
     assert outcome in told
     assert f"{3 if name != 'equivalent' else 4} within the margin;" in told
 
@@ -237,7 +236,7 @@ def test_blocks_that_resemble_the_one_before_withhold_the_verdict_from_ten_on(tm
     assert {(one.target, one.model) for one in warning.touches} == {("container", "resnet50")}
     quiet = run(save, tmp_path, 0.8)
     assert not [one for one in quiet.warnings if one.kind == "dependent-blocks"]
-    assert quiet.groups[0].targets[1].estimates["throughput"].verdict
+    assert quiet.groups[0].of_target("container")["throughput"].verdict
 
 
 def test_order_is_tested_at_one_level_over_all_ratios_of_a_comparison() -> None:
@@ -245,7 +244,9 @@ def test_order_is_tested_at_one_level_over_all_ratios_of_a_comparison() -> None:
     job: Any = "job"
     alarms = 0
     for _ in range(40):
-        ratios = {(job, "model", str(target)): pd.DataFrame({RATIO: rng.normal(0, 0.004, 12)}) for target in range(60)}
+        ratios = {
+            Arm(job, "model", str(target)): pd.DataFrame({RATIO: rng.normal(0, 0.004, 12)}) for target in range(60)
+        }
         effects = judged({METRICS[0].column: ratios}, METRICS[:1], 0.02)[METRICS[0].column]
         alarms += any(effect.dependent is not None for effect in effects.values())
     assert alarms <= 3
@@ -299,12 +300,12 @@ def test_numbers_beyond_sense_are_not_printed(tmp_path: Path, save: Any) -> None
     found = sentence(run(save, tmp_path, 1.0, blocks=2, noise=2))
     assert "(ratio too noisy to say)" in found
     comparison = run(save, tmp_path, 0.9802, noise=0.1, blocks=10)
-    estimate = comparison.groups[0].targets[1].estimates["throughput"]
+    (group,) = comparison.groups
+    estimate = group.of_target("container")["throughput"]
     far = replace(estimate, verdict=Verdict("undecided", 0.5, 4471))
     assert "4471" not in ratio(far)
-    target = replace(comparison.groups[0].targets[1], estimates={"throughput": far})
-    group = replace(comparison.groups[0], targets=(comparison.groups[0].targets[0], target))
-    told = sentence(replace(comparison, groups=(group,)))
+    contrasts = tuple(far if one == estimate else one for one in group.contrasts)
+    told = sentence(replace(comparison, groups=(replace(group, contrasts=contrasts),)))
     assert told.endswith("; to decide at the margin of 2 % takes more blocks than can be measured here.")
 
 

@@ -14,6 +14,7 @@ import cli
 from analysis.audit.audit import audit, audited
 from analysis.audit.findings import grouped
 from analysis.compare.comparison import compare
+from analysis.compare.results import Contrast
 from analysis.load.records import load
 from analysis.report.rows import as_json
 from suite.errors import RequestError
@@ -252,18 +253,18 @@ def test_parts_of_an_opening_that_one_record_lacks_are_named(tmp_path: Path) -> 
 
 
 def test_a_refused_record_takes_part_in_nothing_unless_it_is_forced_and_then_has_a_mark(podman: Path) -> None:
-    def container(records: Any) -> Any:
-        return next(one for one in compare(records).groups[0].targets if one.target == "container")
+    def container(records: Any) -> Contrast:
+        return compare(records).groups[0].of_target("container")["throughput"]
 
     before = container(load([podman]))
     edited(podman, PODMAN, times("throughput_per_s", 100))
     left = audited(load([podman]))
     assert [warning.kind for warning in left.warnings] == ["audit-throughput"]
     assert "is left out" in left.warnings[0].message
-    assert container(left).estimates["throughput"].blocks == before.estimates["throughput"].blocks - 1
+    assert container(left).blocks == before.blocks - 1
     forced = container(audited(load([podman]), force=True))
-    assert forced.estimates["throughput"].blocks == before.estimates["throughput"].blocks
-    assert "forced: audit throughput" not in before.marks
+    assert forced.blocks == before.blocks
+    assert "forced: audit throughput" not in before.notes
 
 
 def test_a_forced_record_is_marked(podman: Path) -> None:

@@ -64,7 +64,7 @@ def printed(comparison: Comparison, *, verbose: bool = False) -> str:
 
 
 def marks(comparison: Comparison) -> dict[str, list[str]]:
-    return {row["target"]: row["marks"] for row in json.loads(as_json(comparison))["rows"]}
+    return {row["target"]: row["notes"] for row in json.loads(as_json(comparison))["rows"]}
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_every_form_says_the_change_beside_the_number(two: Comparison, tmp_path:
     runs = [tmp_path / "old", tmp_path / "new"]
     page = write_report(load(runs), tmp_path / "report.html").read_text()
     rows = list(csv.DictReader(io.StringIO(as_csv(two))))
-    assert {row["marks"] for row in rows if row["target"] == "container"} == {MARK}
+    assert {row["notes"] for row in rows if row["target"] == "container"} == {MARK}
     assert f"container ({MARK})" in as_markdown(two)
     assert f'<small class="note">{MARK.replace(">", "&gt;")}</small>' in page
     assert f"[1] {MARK}" in printed(two)
@@ -180,9 +180,8 @@ def test_an_ablation_and_an_aggressor_are_arms_of_their_own(tmp_path: Path, save
         "container beside cpu",
     }
     assert not any(MARK in row for row in marks(found).values())
-    assert [one.notes for one in found.ablations] == [(MARK,)]
-    assert [one.notes for one in found.interference] == [(MARK,)]
-    assert found.isolation[0].notes == (MARK,)
+    notes = {one.kind: one.notes for one in found.contrasts if one.metric.name == "throughput"}
+    assert [notes[kind] for kind in ("ablation", "aggressor", "isolation")] == [(MARK,)] * 3
 
 
 def test_a_change_inside_a_run_is_told_once_though_the_audit_finds_it_too(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.compare.comparison import compare
-from analysis.compare.results import Comparison, TargetSummary
+from analysis.compare.results import Comparison, Measured, TargetSummary
 from analysis.compare.validity import fact_differences
 from analysis.load.computed import computed
 from analysis.load.records import COLUMNS, FLOATS, Records, Text, load
@@ -20,6 +20,7 @@ from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.job.sharing import Sharing
 from suite.records.columns import TABLE
+from tests.analysis.conftest import only
 
 
 def compared(*directories: Path) -> Comparison:
@@ -32,12 +33,18 @@ def summaries(comparison: Comparison) -> dict[str, TargetSummary]:
     return {summary.target: summary for summary in group.targets}
 
 
+def measured(comparison: Comparison) -> dict[str, Measured]:
+    """Return what the targets of the only group measured."""
+    (group,) = comparison.groups
+    return {one.target: group.of_target(one.target) for one in group.targets}
+
+
 def test_a_ratio_is_the_geometric_mean_of_the_ratios_inside_blocks(tmp_path: Path, save: Any) -> None:
     # The second block ran on a host that had become ten times slower: inside blocks that does not show.
     for block, speed in enumerate((10.0, 1.0)):
         save(block=block, throughput_per_s=speed)
         save(block=block, target="vm", throughput_per_s=speed * (0.8, 0.9)[block])
-    vm = summaries(compared(tmp_path / "run"))["vm"].estimates["throughput"]
+    vm = measured(compared(tmp_path / "run"))["vm"]["throughput"]
     assert vm.ratio == pytest.approx(math.sqrt(0.8 * 0.9))
     assert vm.value == pytest.approx(math.sqrt(8 * 0.9))
     assert (vm.trials, vm.blocks) == (2, 2)
@@ -46,14 +53,14 @@ def test_a_ratio_is_the_geometric_mean_of_the_ratios_inside_blocks(tmp_path: Pat
 def test_bare_metal_is_one_and_every_metric_has_its_ratio(tmp_path: Path, save: Any) -> None:
     save()
     save(target="container", throughput_per_s=9.0, elapsed_s=25.0, open_s=1.0)
-    found = summaries(compared(tmp_path / "run"))
-    assert {name: estimate.ratio for name, estimate in found["bare-metal"].estimates.items()} == {
+    found = measured(compared(tmp_path / "run"))
+    assert {name: estimate.ratio for name, estimate in found["bare-metal"].items()} == {
         "throughput": 1.0,
         "elapsed": 1.0,
         "opening": 1.0,
         "step-tail": 1.0,
     }
-    ratios = {name: estimate.ratio for name, estimate in found["container"].estimates.items()}
+    ratios = {name: estimate.ratio for name, estimate in found["container"].items()}
     assert ratios == pytest.approx({"throughput": 0.9, "elapsed": 1.25, "opening": 2.0, "step-tail": 1.0})
 
 
@@ -63,16 +70,16 @@ def test_blocks_of_the_same_number_in_two_runs_are_two_blocks(tmp_path: Path, sa
         save(run, target="vm", throughput_per_s=speed)
     comparison = compared(tmp_path / "a", tmp_path / "b")
     assert comparison.runs == ("a", "b")
-    assert summaries(comparison)["vm"].estimates["throughput"].blocks == 2
+    assert measured(comparison)["vm"]["throughput"].blocks == 2
 
 
 def test_two_bare_metal_trials_of_a_block_share_its_baseline(tmp_path: Path, save: Any) -> None:
     save(throughput_per_s=8.0)
     save(throughput_per_s=12.5, replica=1, trial_id="again")
     save(target="vm", throughput_per_s=5.0)
-    found = summaries(compared(tmp_path / "run"))
-    assert found["bare-metal"].ok == 2
-    assert found["vm"].estimates["throughput"].ratio == pytest.approx(0.5)
+    comparison = compared(tmp_path / "run")
+    assert summaries(comparison)["bare-metal"].ok == 2
+    assert measured(comparison)["vm"]["throughput"].ratio == pytest.approx(0.5)
 
 
 def test_targets_and_models_stand_in_the_order_of_the_paper(tmp_path: Path, save: Any) -> None:
@@ -94,7 +101,7 @@ def test_a_failed_trial_is_counted_and_named_and_is_in_no_mean(tmp_path: Path, s
     comparison = compared(tmp_path / "run")
     vm = summaries(comparison)["vm"]
     assert (vm.ok, vm.failed) == (1, 1)
-    assert vm.estimates["opening"].value == pytest.approx(0.5)
+    assert measured(comparison)["vm"]["opening"].value == pytest.approx(0.5)
     (found,) = comparison.warnings
     assert found.kind == "failed-trials"
     assert "1 of 2 trials on vm failed (command: the guest never became ready)" in found.message
@@ -103,7 +110,7 @@ def test_a_failed_trial_is_counted_and_named_and_is_in_no_mean(tmp_path: Path, s
 def test_a_target_whose_every_trial_failed_has_no_numbers(tmp_path: Path, save: Any) -> None:
     save()
     save(target="vm", failed="no")
-    assert summaries(compared(tmp_path / "run"))["vm"].estimates == {}
+    assert measured(compared(tmp_path / "run"))["vm"] == {}
 
 
 def test_a_run_in_which_everything_failed_compares_to_nothing(tmp_path: Path, save: Any) -> None:
@@ -117,7 +124,7 @@ def test_without_bare_metal_the_values_stand_and_the_warning_says_what_to_run(tm
     save(target="vm")
     save(target="container")
     comparison = compared(tmp_path / "run")
-    estimate = summaries(comparison)["vm"].estimates["throughput"]
+    estimate = measured(comparison)["vm"]["throughput"]
     assert estimate.value == pytest.approx(10.0)
     assert (estimate.ratio, estimate.blocks) == (None, 0)
     (found,) = comparison.warnings
@@ -142,7 +149,7 @@ def test_another_userland_is_not_normalised_and_is_named(tmp_path: Path, save: A
     save(userland=None)
     save(target="vm")
     comparison = compared(tmp_path / "run")
-    assert summaries(comparison)["vm"].estimates["throughput"].ratio is None
+    assert measured(comparison)["vm"]["throughput"].ratio is None
     assert [found.kind for found in comparison.warnings] == ["incomparable", "not-normalised"]
 
 
@@ -154,7 +161,7 @@ def test_substitutes_and_a_declared_difference_of_cpu_capability_stand_beside_th
     comparison = compared(tmp_path / "run")
     found = summaries(comparison)
     assert found["vm"].notes == ("accelerator:tcg", "AVX2 against AVX512")
-    assert found["vm"].estimates["throughput"].ratio == 1.0
+    assert measured(comparison)["vm"]["throughput"].ratio == 1.0
     assert found["bare-metal"].notes == ()
     assert comparison.warnings == ()
 
@@ -183,10 +190,9 @@ def test_a_record_that_differs_in_more_than_the_target_is_refused_and_named(
     (found,) = [warning for warning in refused.warnings if warning.kind == "incomparable"]
     assert found.message.endswith(f"no ratio is formed: {difference}")
     ratios = {
-        (summary.target, *summary.marks): summary.estimates["throughput"].ratio
+        (arm.target, *found["throughput"].notes): found["throughput"].ratio
         for comparison in (refused, forced)
-        for group in comparison.groups
-        for summary in group.targets
+        for arm, found in comparison.of_kind("target").items()
     }
     assert ratios["container",] == 1.0
     assert ratios["vm",] is None
@@ -217,7 +223,7 @@ def test_ratios_have_intervals_and_verdicts(tmp_path: Path, save: Any) -> None:
     sweep(save, 6, container=1.0, vm=0.9)
     comparison = compared(tmp_path / "run")
     for group in comparison.groups:
-        found = {summary.target: summary.estimates["throughput"] for summary in group.targets}
+        found = {arm.target: own["throughput"] for arm, own in group.of_kind("target").items()}
         for target, truth, verdict in (("container", 1.0, "equivalent"), ("vm", 0.9, "slower")):
             estimate = found[target]
             assert estimate.interval
@@ -225,13 +231,14 @@ def test_ratios_have_intervals_and_verdicts(tmp_path: Path, save: Any) -> None:
             assert estimate.verdict
             assert estimate.verdict.name == verdict
         assert (found["bare-metal"].interval, found["bare-metal"].verdict) == (None, None)
-        assert group.noise_floors["throughput"].method == "across-blocks"
-        assert 0 < group.noise_floors["throughput"].share < 0.02
+        assert (noise := found["vm"].noise)
+        assert noise.method == "across-blocks"
+        assert 0 < noise.share < 0.02
 
 
 def test_the_margin_decides_what_is_equivalent(tmp_path: Path, save: Any) -> None:
     sweep(save, 6, vm=0.9)
-    estimate = compare(load([tmp_path / "run"]), margin=0.2).groups[0].targets[1].estimates["throughput"]
+    estimate = compare(load([tmp_path / "run"]), margin=0.2).groups[0].of_target("vm")["throughput"]
     assert estimate.verdict
     assert estimate.verdict.name == "equivalent"
 
@@ -239,17 +246,19 @@ def test_the_margin_decides_what_is_equivalent(tmp_path: Path, save: Any) -> Non
 def test_one_block_has_a_ratio_and_neither_interval_nor_verdict(tmp_path: Path, save: Any) -> None:
     sweep(save, 1, vm=0.5)
     (group, _) = compared(tmp_path / "run").groups
-    estimate = group.targets[1].estimates["throughput"]
+    estimate = group.of_target("vm")["throughput"]
     assert estimate.ratio == pytest.approx(0.5, rel=0.02)
     assert estimate.interval is None
     assert estimate.verdict
     assert (estimate.verdict.name, estimate.verdict.withheld) == (None, ("a verdict takes 5 blocks",))
-    assert group.noise_floors == {}
+    assert estimate.noise is None
 
 
 def test_the_layers_of_a_container_in_a_vm_add_up_or_cost_more(tmp_path: Path, save: Any) -> None:
     sweep(save, 6, container=0.98, vm=0.9, container_vm=0.98 * 0.9 * 0.8)
-    effect = compared(tmp_path / "run").groups[0].interactions["throughput"]
+    (effect, _) = (
+        one for one in compared(tmp_path / "run").contrasts if (one.kind, one.metric.name) == ("layers", "throughput")
+    )
     assert effect.ratio == pytest.approx(0.8, rel=0.02)
     assert effect.verdict
     assert effect.verdict.name == "slower"
@@ -263,10 +272,10 @@ def test_the_overall_ratio_is_the_geometric_mean_over_the_models_of_complete_blo
             save(block=block, model=model, target="vm", throughput_per_s=10 * factor, substitutes=stands_in)
     save(block=2)
     save(block=2, target="vm", throughput_per_s=0.001)
-    (overall,) = compared(tmp_path / "run").overall
-    assert overall.models == ("alexnet", "resnet50")
-    assert overall.effects["throughput"].ratio == pytest.approx(0.6)
-    assert overall.effects["throughput"].blocks == 2
+    overall = only(compared(tmp_path / "run"), "models")["throughput"]
+    assert overall.members == ("alexnet", "resnet50")
+    assert overall.ratio == pytest.approx(0.6)
+    assert overall.blocks == 2
     assert overall.notes == ("accelerator:tcg",)
 
 
@@ -274,7 +283,7 @@ def test_a_target_that_lacks_a_model_in_every_block_has_no_overall_ratio(tmp_pat
     for block, model in enumerate(("resnet50", "alexnet")):
         save(block=block, model=model)
         save(block=block, model=model, target="vm")
-    assert compared(tmp_path / "run").overall == ()
+    assert compared(tmp_path / "run").of_kind("models") == {}
 
 
 def test_two_bare_metal_trials_of_a_block_give_the_noise_floor_and_a_warning_when_they_differ(
@@ -284,7 +293,8 @@ def test_two_bare_metal_trials_of_a_block_give_the_noise_floor_and_a_warning_whe
         save(block=block)
         save(block=block, replica=1, trial_id=f"again{block}", throughput_per_s=8.0 + 0.01 * block)
     comparison = compared(tmp_path / "run")
-    assert comparison.groups[0].noise_floors["throughput"].method == "a/a"
+    assert (noise := measured(comparison)["bare-metal"]["throughput"].noise)
+    assert noise.method == "a/a"
     (found,) = comparison.warnings
     assert found.kind == "a-a-differs"
     assert "times the throughput of the first" in found.message
@@ -350,7 +360,7 @@ def test_distributed_jobs_of_other_clusters_are_kept_apart(
         save(run, target="container", throughput_per_s=10 * factor, **job)
     groups = compared(tmp_path / "a", tmp_path / "b").groups
     assert {group.job.variant for group in groups} == variants
-    ratios = [group.targets[1].estimates["throughput"].ratio for group in groups]
+    ratios = [group.of_target("container")["throughput"].ratio for group in groups]
     assert sorted(ratio for ratio in ratios if ratio) == pytest.approx([0.5, 1.0])
 
 
@@ -423,7 +433,7 @@ def test_a_constant_factor_is_found_whatever_the_drift_between_blocks(factor: fl
     )
     parts = {"path": "", "facts": Text(""), "forced": "", "computed": computed(0, {}, None)}
     trials = pd.DataFrame([common | parts | row for row in rows])
-    vm = summaries(compare(Records(trials, (), ())))["vm"].estimates["throughput"]
+    vm = measured(compare(Records(trials, (), ())))["vm"]["throughput"]
     assert vm.ratio == pytest.approx(factor)
     assert vm.blocks == len(drift)
 

@@ -123,10 +123,10 @@ def test_the_costs_stand_in_every_form_with_a_dash_where_nothing_is_known(
     assert "| container | - | - | 1.00 | - | - | - | 500 MiB / 700 MiB | 3.00 MiB / 0 B | 0 B / - | - |" in as_markdown(
         comparison
     )
-    rows = json.loads(as_json(comparison))["costs"]
+    rows = json.loads(as_json(comparison))["groups"][0]["costs"]
     assert [row["target"] for row in rows] == ["bare-metal", "container", "vm"]
-    assert rows[2]["normalised"].pop("ratio") == pytest.approx(2)
-    assert rows[2]["normalised"] == {"blocks": 1, "ratio_low": None, "ratio_high": None}
+    normalised = rows[2]["normalised"]
+    assert (normalised["ratio"], normalised["blocks"], normalised["interval"]) == (pytest.approx(2), 1, None)
     assert (rows[1]["cpu_all_in_s"], rows[1]["normalised"], rows[2]["notes"]) == (None, None, ["accelerator:tcg"])
 
 

@@ -163,7 +163,7 @@ def told(run: Path) -> object:
     if left_out or findings:
         return left_out, findings
     comparison = json.loads(as_json(compare(records)))
-    rows = [(row["marks"], row.get("differences")) for row in comparison["rows"]]
+    rows = [(row["marks"], row["differences"]) for group in comparison["groups"] for row in group["targets"]]
     return comparison["warnings"], rows, comparison["same_work"]
 
 

@@ -50,7 +50,7 @@ def test_it_has_the_answer_every_row_with_its_verdict_and_where_it_was_measured(
 
 def test_the_dots_are_the_blocks_of_which_the_ratio_is_the_mean(tmp_path: Path, save: Any) -> None:
     comparison = run(save, tmp_path, 0.8, blocks=4, noise=0.1)
-    estimate = comparison.groups[0].targets[1].estimates["throughput"]
+    estimate = comparison.groups[0].of_target("container")["throughput"]
     dots = [line.get_xdata() for line in drawn(comparison).axes[0].lines if line.get_marker() == "."]
     shown = [float(value) for line in dots for value in np.asarray(line)]
     assert len(shown) == 4

@@ -32,7 +32,7 @@ def test_equal_hosts_are_pooled_without_a_word(tmp_path: Path, save: Any) -> Non
     found = compare(load([tmp_path / "run"]))
     assert "hosts-differ" not in [one.kind for one in found.warnings]
     (group,) = found.groups
-    assert [summary.estimates["throughput"].blocks for summary in group.targets if summary.target == "container"] == [2]
+    assert group.of_target("container")["throughput"].blocks == 2
 
 
 def test_no_ratio_is_formed_of_trials_of_two_hosts_also_when_they_are_equal(tmp_path: Path, save: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from analysis.compare.comparison import compare
-from analysis.compare.results import Comparison, Interference
+from analysis.compare.results import Comparison, Contrast, Measured
 from analysis.figures.plots import draw
 from analysis.figures.reference import expected_loss
 from analysis.load.records import load
@@ -89,14 +89,18 @@ def sweep(save: Save, blocks: int = 8, **changes: Any) -> None:
                 victim(save, target, aggressor, speed * drift * one * LEFT[target, aggressor], block, **changes)
 
 
-def found(comparison: Comparison) -> dict[tuple[str, str], Interference]:
-    return {(one.target, one.aggressor): one for one in comparison.interference}
+def found(comparison: Comparison) -> dict[tuple[str, str], Measured]:
+    return {(arm.target, arm.aggressor): measured for arm, measured in comparison.of_kind("aggressor").items()}
+
+
+def ranked(comparison: Comparison) -> list[Contrast]:
+    return [one for one in comparison.contrasts if one.kind == "isolation"]
 
 
 def test_a_victim_is_held_against_the_same_target_alone_in_the_same_block(tmp_path: Path, save: Save) -> None:
     sweep(save)
     comparison = compare(load([tmp_path / "run"]))
-    effects = {key: one.effects for key, one in found(comparison).items()}
+    effects = found(comparison)
     assert set(effects) == set(LEFT)
     for key, share in LEFT.items():
         assert effects[key]["throughput"].ratio == pytest.approx(share, rel=0.01)
@@ -116,15 +120,15 @@ def test_what_is_beside_an_aggressor_is_in_no_number_of_the_targets(tmp_path: Pa
     sweep(save)
     (group,) = compare(load([tmp_path / "run"])).groups
     assert [summary.ok for summary in group.targets] == [8, 8]
-    assert group.targets[1].estimates["throughput"].ratio == pytest.approx(0.5, rel=0.01)
+    assert group.of_target("vm")["throughput"].ratio == pytest.approx(0.5, rel=0.01)
 
 
 def test_the_target_whose_victims_keep_most_is_ranked_first(tmp_path: Path, save: Save) -> None:
     sweep(save)
-    first, second = compare(load([tmp_path / "run"])).isolation
+    first, second = ranked(compare(load([tmp_path / "run"])))
     assert (first.target, second.target) == ("vm", "bare-metal")
-    assert first.effect.ratio == pytest.approx(math.sqrt(0.8 * 0.95), rel=0.01)
-    assert (first.cells, first.effect.blocks) == (2, 8)
+    assert first.ratio == pytest.approx(math.sqrt(0.8 * 0.95), rel=0.01)
+    assert (len(first.members), first.blocks) == (2, 8)
 
 
 def test_targets_are_ranked_by_what_all_of_them_were_measured_beside(tmp_path: Path, save: Save) -> None:
@@ -133,7 +137,7 @@ def test_targets_are_ranked_by_what_all_of_them_were_measured_beside(tmp_path: P
         victim(save, "bare-metal", "cpu", 0.1, block)
     comparison = compare(load([tmp_path / "run"]))
     assert ("bare-metal", "cpu") in found(comparison)
-    assert {one.cells for one in comparison.isolation} == {2}
+    assert {len(one.members) for one in ranked(comparison)} == {2}
 
 
 def test_what_disturbs_a_victim_alone_withholds_the_verdicts_of_its_target(tmp_path: Path, save: Save) -> None:
@@ -142,8 +146,8 @@ def test_what_disturbs_a_victim_alone_withholds_the_verdicts_of_its_target(tmp_p
             victim(save, target, None, 10.0, block, other_cpu_s=alone_s)
             victim(save, target, "alexnet", 6.0 + block % 2 * 0.01, block, other_cpu_s=9.0)
     comparison = compare(load([tmp_path / "run"]))
-    judged = {target: one.effects["throughput"].verdict for (target, _), one in found(comparison).items()}
-    judged |= {f"{one.target}, ranked": one.effect.verdict for one in comparison.isolation}
+    judged = {target: one["throughput"].verdict for (target, _), one in found(comparison).items()}
+    judged |= {f"{one.target}, ranked": one.verdict for one in ranked(comparison)}
     assert {name: verdict and verdict.name for name, verdict in judged.items()} == {
         "bare-metal": None,
         "vm": "slower",
@@ -158,20 +162,23 @@ def test_what_disturbs_a_victim_alone_withholds_the_verdicts_of_its_target(tmp_p
 
 def test_the_aggressors_own_loss_and_what_was_stolen_stand_beside(tmp_path: Path, save: Save) -> None:
     sweep(save)
-    one = found(compare(load([tmp_path / "run"])))["vm", "disk"]
-    assert one.kept
-    assert one.kept.ratio == pytest.approx(0.5)
-    assert one.steal_shares == pytest.approx((0.01, 0.02))
+    comparison = compare(load([tmp_path / "run"]))
+    of_vm = {(one.kind, one.arm.aggressor): one for one in comparison.contrasts if one.target == "vm"}
+    assert of_vm["kept", "disk"].ratio == pytest.approx(0.5)
+    shares = [of_vm["steal", side].value for side in ("", "disk")]
+    assert shares == pytest.approx([0.01, 0.02])
 
 
 def test_the_noise_floor_is_of_the_same_target_alone_twice(tmp_path: Path, save: Save) -> None:
     sweep(save)
-    before = found(compare(load([tmp_path / "run"])))["vm", "disk"].noise_floors["throughput"]
+    before = found(compare(load([tmp_path / "run"])))["vm", "disk"]["throughput"].noise
+    assert before
     assert before.method == "across-blocks"
     for block, path in enumerate(sorted((tmp_path / "run" / "trials").glob("vm-None-*.json"))):
         speed = json.loads(path.read_bytes())["throughput_per_s"]
         victim(save, "vm", None, speed * (1.01 if block % 2 else 0.99), block, replica=1)
-    after = found(compare(load([tmp_path / "run"])))["vm", "disk"].noise_floors["throughput"]
+    after = found(compare(load([tmp_path / "run"])))["vm", "disk"]["throughput"].noise
+    assert after
     assert after.method == "a/a"
     assert after.share < before.share
 
@@ -186,12 +193,10 @@ def test_an_ablation_has_an_interference_of_its_own(tmp_path: Path, save: Save) 
                 json.dumps({**record, "trial_id": name, "ablation": "pinning"}, indent=1)
             )
     comparison = compare(load([tmp_path / "run"]))
-    assert {(one.target, one.ablation, one.aggressor) for one in comparison.interference if one.ablation} == {
-        ("vm", "pinning", "alexnet")
-    }
-    (switched,) = comparison.ablations
-    assert switched.effects["throughput"].ratio == pytest.approx(1.0)
-    assert {one.cells for one in comparison.isolation} == {2}
+    assert {arm[2:5] for arm in comparison.of_kind("aggressor") if arm.ablation} == {("vm", "pinning", "alexnet")}
+    (switched,) = comparison.of_kind("ablation").values()
+    assert switched["throughput"].ratio == pytest.approx(1.0)
+    assert {len(one.members) for one in ranked(comparison)} == {2}
 
 
 def test_a_failed_trial_is_told_with_its_aggressor_and_enters_nothing(tmp_path: Path, save: Save) -> None:
@@ -203,13 +208,14 @@ def test_a_failed_trial_is_told_with_its_aggressor_and_enters_nothing(tmp_path: 
     assert [
         "trials on vm, beside disk failed" in one.message for one in comparison.warnings if one.kind == "failed-trials"
     ] == [True]
-    assert found(comparison)["vm", "disk"].effects["throughput"].blocks == 2
+    assert found(comparison)["vm", "disk"]["throughput"].blocks == 2
 
 
 def test_without_aggressors_nothing_is_said_of_them(tmp_path: Path, save: Save) -> None:
     save()
     comparison = compare(load([tmp_path / "run"]))
-    assert (comparison.interference, comparison.isolation, jobs_with_aggressors(comparison)) == ((), (), [])
+    assert not {one.kind for one in comparison.contrasts} & {"aggressor", "isolation", "kept", "steal"}
+    assert jobs_with_aggressors(comparison) == []
 
 
 def test_instances_of_unlike_size_are_no_warning_where_each_is_held_against_itself(tmp_path: Path, save: Save) -> None:
@@ -253,10 +259,10 @@ def test_the_matrix_the_ranking_and_the_papers_words_stand_in_every_form(tmp_pat
         assert "isolation, best first" in form
         assert "bare metal degrades most and the VM least" in form
     told = json.loads(as_json(comparison))
-    assert {(row["target"], row["aggressor"], row["metric"]) for row in told["interference"]} >= {
+    assert {(row["target"], row["aggressor"], row["metric"]) for row in told["rows"] if row["kind"] == "aggressor"} >= {
         ("vm", "disk", "step-p99")
     }
-    assert [row["target"] for row in told["isolation"]] == ["vm", "bare-metal"]
+    assert [row["target"] for row in told["rows"] if row["kind"] == "isolation"] == ["vm", "bare-metal"]
 
 
 def test_figure_10_and_the_heat_map_are_drawn(tmp_path: Path, save: Save) -> None:

@@ -43,6 +43,6 @@ def test_a_latency_has_the_interval_of_its_ratio_to_bare_metal(save: Save, tmp_p
     comparison = compare(load([tmp_path / "run"]))
     (drawing,) = latency_lines(comparison, {})
     (bar,) = drawing.chart.axes[0].collections
-    ratio = comparison.groups[0].targets[1].estimates["latency-p50"]
+    ratio = comparison.groups[0].of_target("container")["latency-p50"]
     (line,) = bar.get_paths()
     assert list(np.asarray(line.vertices)[:, 1]) == pytest.approx([2.0 * end for end in ratio.interval or ()])

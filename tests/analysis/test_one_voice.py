@@ -8,6 +8,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +38,6 @@ from suite.results.store import Run
 from tests.analysis.conftest import record
 from tests.analysis.test_stored_runs import NAMES, RUNS, TOGETHER
 
-LISTS = ("rows", "overall", "interactions", "aa", "ablations", "interference", "isolation")
 VERDICTS = "no verdict|slower|faster|equivalent|undecided|tail|typical-only"
 SHOWN = re.compile(rf"([\d.e+-]+)x \(?([\d.e+-]+ to [\d.e+-]+?|too noisy to say)\)?,? ({VERDICTS})")
 """A ratio with its interval and its verdict, in a cell or in a line."""
@@ -96,12 +96,16 @@ def terminal(parts: Document, width: int = 140) -> str:
 def verdicts(told: Mapping[str, Any]) -> Shown:
     """Return the verdicts in JSON, of which each has its reason if it is withheld."""
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for row in (row for name in LISTS for row in told[name]):
-        assert (row["verdict"] is None) == bool(row["withheld"]) or row["ratio_low"] is None
-        if row["ratio_low"] is not None:
-            interval = row["ratio_low"], row["ratio_high"]
+    for row in told["rows"]:
+        assert (row["verdict"] is None) == bool(row["withheld"]) or None in (row["low"], row["ratio"])
+        if None not in (row["low"], row["ratio"]):
+            interval = row["low"], row["high"]
             found[times(row["ratio"]), ends(interval)].add(row["verdict"] or "no verdict")
     return found
+
+
+def over_base(told: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [row for row in told["rows"] if row["kind"] == "target"]
 
 
 def shown(text: str) -> Iterator[tuple[tuple[str, str], str]]:
@@ -132,8 +136,8 @@ def test_tables_markdown_and_page_give_the_verdicts_of_the_json(
 
 def own_lines(told: Mapping[str, Any]) -> set[tuple[str, str]]:
     """Return what only lines and narrow tables leave out: metrics that support the others."""
-    supporting = [row for name in LISTS for row in told[name] if row["ratio_low"] is not None and name != "rows"]
-    return {(times(row["ratio"]), ends((row["ratio_low"], row["ratio_high"]))) for row in supporting}
+    supporting = [row for row in told["rows"] if row["low"] is not None and row["kind"] != "target" and row["ratio"]]
+    return {(times(row["ratio"]), ends((row["low"], row["high"]))) for row in supporting}
 
 
 def test_csv_gives_the_verdicts_of_the_json(surfaces: Surfaces) -> None:
@@ -152,12 +156,12 @@ def test_the_answer_claims_nothing_that_is_withheld(surfaces: Surfaces) -> None:
 
 
 def test_explanations_have_the_verdicts_and_no_share_of_what_is_withheld(surfaces: Surfaces) -> None:
-    _, comparison, explained, told = surfaces
-    reasons = {(row["variant"], row["model"], row["target"]): row["withheld"] for row in told["rows"] if row["blocks"]}
+    _, _, explained, told = surfaces
+    blocks = [row for row in over_base(told) if row["blocks"]]
+    reasons = {(row["variant"], row["model"], row["target"]): row["withheld"] for row in blocks}
     for one in explained.explanations:
         assert list(one.withheld) == reasons[one.job.variant, one.model, one.target]
-        assert all(ablation in comparison.ablations for ablation in one.ablations)
-        text = terminal(explanation_document(Explained((one,), ())))
+        text = terminal(explanation_document(replace(explained, explanations=(one,), warnings=())))
         assert all(pair[1] in verdicts(told)[pair[0]] for pair in shown(text))
         interval = one.whole.interval
         judged = not one.withheld and interval is not None and not interval[0] <= 0 <= interval[1]
@@ -173,7 +177,7 @@ def test_the_gate_cannot_tell_of_trials_that_carry_no_verdict(surfaces: Surfaces
         return
     found = regress(records, records, 0.05)
     carries = {
-        (row["model"], row["target"], row["metric"]): not row["withheld"] for row in told["rows"] if row["value"]
+        (row["model"], row["target"], row["metric"]): not row["withheld"] for row in over_base(told) if row["value"]
     }
     for change in json.loads(gate_output(found).model_dump_json())["changes"]:
         key = change["model"], change["target"], change["metric"]
@@ -188,5 +192,5 @@ def test_the_gate_cannot_tell_of_trials_that_carry_no_verdict(surfaces: Surfaces
 
 def test_the_run_that_decides_has_both_verdicts_and_withheld_ones(tmp_path: Path) -> None:
     told = json.loads(as_json(compare(load([decided(tmp_path)]))))
-    found = {row["target"]: row["verdict"] for row in told["rows"] if row["metric"] == "throughput"}
+    found = {row["target"]: row["verdict"] for row in over_base(told) if row["metric"] == "throughput"}
     assert (found["container"], found["vm"]) == ("slower", None)

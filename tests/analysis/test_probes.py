@@ -52,18 +52,19 @@ def test_each_probe_is_a_group_with_metrics_of_its_own(tmp_path: Path, save: Any
     assert list(found) == ["resnet50", "disk", "memory"]
     assert [metric.name for metric in found["memory"].metrics] == ["triad"]
     assert [metric.name for metric in found["resnet50"].metrics] == ["throughput", "elapsed", "opening", "step-tail"]
-    vm = found["disk"].targets[1]
-    assert vm.notes == ("accelerator:tcg",)
-    verdicts = {name: one.verdict.name for name, one in vm.estimates.items() if one.verdict}
+    vm = found["disk"].of_target("vm")
+    assert found["disk"].targets[1].notes == ("accelerator:tcg",)
+    verdicts = {name: one.verdict.name for name, one in vm.items() if one.verdict}
     assert verdicts == {
         "seq-read-throughput": "slower",
         "seq-write-throughput": "equivalent",
         "random-read-iops": "slower",
         "random-read-latency-p99": "slower",
     }
-    assert vm.estimates["random-read-latency-p99"].ratio == pytest.approx(1 / 0.8, rel=0.01)
-    assert found["disk"].noise_floors["random-read-iops"].method == "across-blocks"
-    assert comparison.overall == ()
+    assert vm["random-read-latency-p99"].ratio == pytest.approx(1 / 0.8, rel=0.01)
+    assert (noise := vm["random-read-iops"].noise)
+    assert noise.method == "across-blocks"
+    assert comparison.of_kind("models") == {}
     assert comparison.warnings == ()
 
 
@@ -109,7 +110,7 @@ def test_a_metric_in_another_unit_is_left_out_and_named(tmp_path: Path, save: An
     save(**probe("memory", triad=(20.0, "GB/s", "more")))
     save(target="vm", **probe("memory", triad=(20_000.0, "MB/s", "more")))
     comparison = compare(load([tmp_path / "run"]))
-    assert comparison.groups[0].targets[1].estimates == {}
+    assert comparison.groups[0].of_target("vm") == {}
     assert comparison.warnings[0].kind == "metric-redefined"
 
 
@@ -120,9 +121,9 @@ def test_a_probe_whose_every_trial_failed_and_one_that_gained_a_metric_are_no_er
     assert "failed" in as_markdown(compare(load([tmp_path / "failed"])))
     save(**probe("memory", triad=(20.0, "GB/s", "more")))
     save(target="vm", **probe("memory", triad=(10.0, "GB/s", "more"), copy=(5.0, "GB/s", "more")))
-    vm = compare(load([tmp_path / "run"])).groups[0].targets[1]
-    assert vm.estimates["triad"].ratio == pytest.approx(0.5)
-    assert vm.estimates["copy"].ratio is None
+    vm = compare(load([tmp_path / "run"])).groups[0].of_target("vm")
+    assert vm["triad"].ratio == pytest.approx(0.5)
+    assert vm["copy"].ratio is None
 
 
 def test_the_same_name_in_two_probes_is_two_metrics(tmp_path: Path, save: Any) -> None:
@@ -130,8 +131,8 @@ def test_the_same_name_in_two_probes_is_two_metrics(tmp_path: Path, save: Any) -
         save(target=target, **probe("memory", rate=(20.0 * factor, "GB/s", "more")))
         save(target=target, **probe("network", rate=(9.0, "Gbit/s", "more")))
     memory, network = compare(load([tmp_path / "run"])).groups
-    assert memory.targets[1].estimates["rate"].ratio == pytest.approx(0.5)
-    assert network.targets[1].estimates["rate"].ratio == pytest.approx(1.0)
+    assert memory.of_target("vm")["rate"].ratio == pytest.approx(0.5)
+    assert network.of_target("vm")["rate"].ratio == pytest.approx(1.0)
     assert network.metrics[0].unit == "Gbit/s"
 
 

@@ -166,7 +166,9 @@ def test_two_jobs_decide_no_more_than_their_trials_do(
 def test_equal_weights_are_an_equality(save: Save, judge: Judge, weights: str, verdict: str) -> None:
     save(**work())
     save(target="vm", **work(weights=weights))
-    assert judge(kind="equality", metric="weights", where={"target": ["vm"]}).verdict == verdict
+    judged = judge(kind="equality", metric="weights", where={"target": ["vm"]})
+    assert judged.verdict == verdict
+    assert (judged.evidence[0].text == "the same, bit for bit") == (verdict == "confirmed"), "not: weights weights"
 
 
 @pytest.fixture

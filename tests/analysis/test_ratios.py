@@ -2,7 +2,7 @@
 
 import math
 
-from analysis.compare.effects import effect
+from analysis.compare.contrasts import effect
 from analysis.statistics.ratios import exp, locate
 
 

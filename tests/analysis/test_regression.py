@@ -168,7 +168,7 @@ def test_a_cell_has_one_number_in_a_comparison_and_in_the_gate(tmp_path: Path, s
     change = the(runs(tmp_path), target="bare-metal")
     for run, value in (("old", change.old), ("new", change.new)):
         (group,) = compare(load([tmp_path / run])).groups
-        assert group.targets[0].estimates["throughput"].value == pytest.approx(value)
+        assert group.of_target("bare-metal")["throughput"].value == pytest.approx(value)
 
 
 def test_a_host_that_became_slower_as_a_whole_leaves_the_ratio_to_bare_metal(tmp_path: Path, save: Any) -> None:

@@ -128,7 +128,7 @@ def test_every_form_of_the_results_says_it_and_the_page_shows_the_grids(save: Sa
     shown = io.StringIO()
     Console(width=200, file=shown).print(Terminal(document(found)))
     assert sentence in shown.getvalue()
-    (row,) = json.loads(as_json(found))["same_work"]
+    (row,) = json.loads(as_json(found))["groups"][0]["same_work"]
     assert (row["image"]["most"], row["image"]["other_weights"]) == (3, 0)
     page = write_report(load([tmp_path / "run"]), tmp_path / "report.html").read_text()
     assert sentence in page

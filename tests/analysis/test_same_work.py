@@ -54,8 +54,8 @@ def of_arms(comparison: Comparison) -> dict[str, SameWork]:
 
 
 def ratio_of(comparison: Comparison, target: str) -> float | None:
-    (found,) = (one for group in comparison.groups for one in group.targets if one.target == target)
-    return found.estimates["throughput"].ratio
+    (found,) = (measured for arm, measured in comparison.of_kind("target").items() if arm.target == target)
+    return found["throughput"].ratio
 
 
 def scaled(times: float) -> dict[str, list[float]]:
@@ -165,7 +165,7 @@ def test_ablations_and_the_second_bare_metal_trial_are_held_against_the_first_to
         "container": "weights",
         "container+podman": "other",
     }
-    assert not found.groups[0].ablations, "the switched trial did other work than the one it would be compared with"
+    assert not found.of_kind("ablation"), "the switched trial did other work than the one it would be compared with"
 
 
 @pytest.mark.parametrize("replica", [0, 1])

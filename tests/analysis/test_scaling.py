@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from click.testing import CliRunner
 
 import cli
 from analysis.compare.comparison import compare
-from analysis.compare.results import Scaling
+from analysis.compare.results import Comparison
 from analysis.compare.scaling import amdahl, karp_flatt
 from analysis.figures.plots import draw
 from analysis.load.records import load
+from analysis.report.formatting import notes_of
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import as_json
@@ -72,14 +74,24 @@ def job(
         save(run, block=block, throughput_per_s=speed * math.exp(NOISE[block % len(NOISE)]), **values)
 
 
-def scalings(path: Path) -> list[Scaling]:
-    return (
-        [*compare(load([path])).scaling] if (path / "trials").exists() else [*compare(load([*path.iterdir()])).scaling]
-    )
+def rows_of(comparison: Comparison, *kinds: str) -> list[Any]:
+    """Return the kind, the fields of the arm and of its division, and what was measured."""
+    return [
+        SimpleNamespace(kind=kind, **arm._asdict(), **arm.division._asdict(), values=found, notes=notes_of(found))
+        for kind in kinds
+        for arm, found in comparison.of_kind(kind).items()
+        if arm.division
+    ]
 
 
-def values(rows: list[Scaling], name: str) -> list[Any]:
-    return [row.values[name].value if name in row.values else None for row in rows]
+def scalings(path: Path) -> list[Any]:
+    runs = [path] if (path / "trials").exists() else [*path.iterdir()]
+    return rows_of(compare(load(runs)), "strong", "weak")
+
+
+def values(rows: list[Any], name: str) -> list[float | None]:
+    found = [row.values.get(name) for row in rows]
+    return [one and (one.ratio if one.value is None else one.value) for one in found]
 
 
 def test_karp_and_flatt_give_the_serial_share_of_amdahls_law() -> None:
@@ -113,12 +125,12 @@ def test_one_global_batch_is_strong_scaling(tmp_path: Path, save: Any) -> None:
     assert values(rows, "serial share") == [None, pytest.approx(0.25), pytest.approx(1 / 3)]
     assert values(rows, "fitted serial share") == [None, None, pytest.approx(0.25 / 0.8125)]
     assert values(rows, "communicating") == [0.25] * 3
-    assert rows[1].losses == {"generator": 0.5}
+    assert rows[1].losses == (("generator", 0.5),)
     assert {row.job.variant for row in rows} == {rows[0].job.variant}
     for row in rows[1:]:
         for name in ("speed-up", "efficiency", "serial share"):
             low, high = row.values[name].interval or (0.0, 0.0)
-            assert low < row.values[name].value < high
+            assert low < (values([row], name)[0] or 0.0) < high
     # Welch: two samples of variance 2e-4 / 3, four blocks each, six degrees of freedom.
     half = 2.4469 * math.sqrt(2 * 2e-4 / 3 / 4)
     assert rows[1].values["speed-up"].interval == pytest.approx((1.6 * math.exp(-half), 1.6 * math.exp(half)), rel=1e-4)
@@ -219,8 +231,8 @@ def test_every_renderer_shows_it_and_a_figure_is_drawn(tmp_path: Path, save: Any
         job(save, workers, speed, batch=STRONG[workers])
     records = load([*tmp_path.iterdir()])
     comparison = compare(records)
-    row = json.loads(as_json(comparison))["scaling"][2]
-    assert (row["workers"], row["values"]["efficiency"]["value"]) == (4, pytest.approx(0.5))
+    told = [row for row in json.loads(as_json(comparison))["rows"] if row["metric"] == "efficiency"]
+    assert [(row["kind"], row["workers"], row["value"]) for row in told][1:] == [("strong", 4, pytest.approx(0.5))]
     table = as_markdown(comparison)
     assert "dcgan: strong scaling" in table
     assert f"| bare-metal, 2 workers ({FEW}) | 16 / 32 | 160 (158 to 162) | 1.60 (" in table
@@ -233,6 +245,7 @@ def test_every_renderer_shows_it_and_a_figure_is_drawn(tmp_path: Path, save: Any
     shown = CliRunner().invoke(cli.main, ["compare", *runs, "--scaling", "--force"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0, shown.output
     assert "80 % (7" in shown.output
+    assert "Nothing to compare" not in shown.output
     one = CliRunner().invoke(cli.main, ["compare", runs[0], "--scaling", "--force"])
     assert "Nothing scales" in one.output
 
@@ -254,23 +267,23 @@ def test_ways_to_divide_the_work_are_compared_by_their_images_at_an_equal_number
     learned(save, 2, 9.0, batch=32)
     learned(save, 2, 7.0, batch=32, strategy="split")
     comparison = compare(load([*tmp_path.iterdir()]), margin=0.05)
-    rows = comparison.quality
+    rows = rows_of(comparison, "division")
     assert [(row.workers, row.strategy, row.batch, row.global_batch, row.images_seen) for row in rows] == [
         (1, "all-reduce", 32, 32, 128),
         (2, "all-reduce", 16, 32, 128),
         (2, "all-reduce", 32, 64, 128),
         (2, "split", 32, 32, 128),
     ]
-    found = [row.estimates["own-frechet"] for row in rows]
+    found = [row.values["own-frechet"] for row in rows]
     assert [one.value for one in found] == pytest.approx([10, 10.1, 13, 7])
     assert [one.ratio for one in found] == [None, *map(pytest.approx, (1.01, 1.3, 0.7))]
     assert [one.verdict and one.verdict.name for one in found] == [None, "equivalent", "slower", "faster"]
-    assert {(row.losses["generator"], row.job) for row in rows} == {(0.5, rows[0].job)}
+    assert {(row.losses, row.job) for row in rows} == {((("generator", 0.5),), rows[0].job)}
     table = as_markdown(comparison)
     assert "| bare-metal, 2 workers, all-reduce | 32 / 64 | 128 / 2 | 13.0; 1.300x (1.2" in table
     assert ", worse |" in table
     assert ", better |" in table
-    last = json.loads(as_json(comparison))["quality"][-1]
+    last = json.loads(as_json(comparison))["rows"][-1]
     assert (last["strategy"], last["metric"], last["ratio"]) == ("split", "own-frechet", pytest.approx(0.7))
     shown = CliRunner().invoke(cli.main, ["compare", *map(str, tmp_path.iterdir()), "--scaling", "--force"])
     assert "dcgan: quality of the images" in shown.output
@@ -280,8 +293,8 @@ def test_too_few_seeds_decide_nothing_about_images(tmp_path: Path, save: Any) ->
     for workers in (1, 2):
         metrics = {"own-frechet": MetricValue(value=10.0 * workers, unit="", better="less")}
         job(save, workers, 100.0, batch=STRONG[workers], metrics=metrics)
-    _, second = compare(load([*tmp_path.iterdir()])).quality
-    assert (verdict := second.estimates["own-frechet"].verdict)
+    _, second = rows_of(compare(load([*tmp_path.iterdir()])), "division")
+    assert (verdict := second.values["own-frechet"].verdict)
     assert (verdict.name, verdict.withheld) == (None, (FEW,))
 
 
@@ -290,8 +303,8 @@ def test_a_model_that_two_runs_trained_from_one_seed_is_one_sample(tmp_path: Pat
         for block in range(6):
             metrics = {"own-frechet": MetricValue(value=10.0 * workers + block, unit="", better="less")}
             job(save, workers, 100.0, batch=STRONG[workers], metrics=metrics, blocks=(block,), seed=block % 4)
-    _, second = compare(load([*tmp_path.iterdir()])).quality
-    assert (verdict := second.estimates["own-frechet"].verdict)
+    _, second = rows_of(compare(load([*tmp_path.iterdir()])), "division")
+    assert (verdict := second.values["own-frechet"].verdict)
     assert (verdict.name, verdict.withheld) == (None, (FEW,)), "six trials are four seeds"
 
 
@@ -299,4 +312,4 @@ def test_times_are_no_quality_of_images(tmp_path: Path, save: Any) -> None:
     for workers in (1, 2):
         metrics = {"time-to-quality": MetricValue(value=10.0, unit="s", better="less")}
         job(save, workers, 100.0, batch=STRONG[workers], metrics=metrics)
-    assert compare(load([*tmp_path.iterdir()])).quality == ()
+    assert compare(load([*tmp_path.iterdir()])).of_kind("division") == {}

@@ -178,7 +178,7 @@ def test_the_verdict_of_a_run_that_looked_for_it_holds_at_the_level_of_its_looks
     plan = make_plan().model_copy(update={"request": request})
     (tmp_path / "run" / PLAN).write_text(plan.model_dump_json())
     found = compare(load([tmp_path / "run"]), margin=0.05)
-    judged = next(one for one in found.groups[0].targets if one.target == "vm").estimates["throughput"].verdict
+    judged = found.groups[0].of_target("vm")["throughput"].verdict
     assert judged
     assert judged.p
     assert 0.0089 < judged.p < 0.05

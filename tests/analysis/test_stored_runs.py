@@ -38,22 +38,19 @@ BEFORE, AFTER = "synthetic-podman", "synthetic-podman-later"
 """Two runs of one plan."""
 
 _JOB = ("scenario", "data", "profile", "recipe", "variant")
+_DIVISION = ("workers", "strategy", "batch", "global_batch", "images_seen")
 KEYS = {
-    "rows": (*_JOB, "model", "target", "metric"),
-    "overall": (*_JOB, "target", "metric"),
-    "interactions": (*_JOB, "model", "metric"),
-    "aa": (*_JOB, "model", "metric"),
-    "ablations": (*_JOB, "model", "target", "ablation", "metric"),
+    "rows": ("kind", *_JOB, "model", "target", "ablation", "aggressor", *_DIVISION, "metric"),
+    "targets": (*_JOB, "model", "target"),
     "costs": (*_JOB, "model", "target"),
-    "interference": (*_JOB, "model", "target", "ablation", "aggressor", "metric"),
-    "isolation": (*_JOB, "target"),
 }
+KINDS = ("target", "again", "layers", "ablation", "aggressor", "kept", "steal", "isolation", "models")
 """What tells the rows of each list of ``bench compare --json`` apart."""
 
 TEXTS = {"marks", "notes", "differences"}
 """Sentences for people, which may be put in other words."""
 
-NAMED_BY = (("name",), ("part",), ("target", "ablation"))
+NAMED_BY = (("name",), ("part",))
 """What tells apart the objects of a list inside a row."""
 
 
@@ -92,7 +89,11 @@ def by_key(rows: list[dict[str, Any]], names: tuple[str, ...]) -> dict[str, Any]
 
 def compared(name: str) -> dict[str, Any]:
     told = json.loads(bench("compare", *TOGETHER.get(name, (name,)), "--json"))
-    lists = {what: by_key(told[what], names) for what, names in KEYS.items()}
+    facts = {
+        what: [group["job"] | {"model": group["model"]} | one for group in told["groups"] for one in group[what]]
+        for what in ("targets", "costs")
+    }
+    lists = {what: by_key({**told, **facts}[what], names) for what, names in KEYS.items()}
     return {"runs": told["runs"], "margin": told["margin"], "warmup_trials": told["warmup_trials"], **lists}
 
 
@@ -217,9 +218,9 @@ def test_there_is_a_sample_run_of_every_scenario_target_and_engine() -> None:
     assert SWEEPS
 
 
-@pytest.mark.parametrize("what", KEYS)
-def test_every_list_of_a_comparison_has_rows_in_some_sample(what: str) -> None:
-    assert any(expected(name)["compare"][what] for name in NAMES)
+def test_every_kind_of_contrast_has_rows_in_some_sample() -> None:
+    rows = [key.split(" | ")[0] for name in NAMES for key in expected(name)["compare"]["rows"]]
+    assert {*rows} == {*KINDS}
 
 
 @pytest.mark.parametrize("name", [*NAMES, *TOGETHER])
@@ -248,8 +249,7 @@ def test_a_gate_as_json_is_what_its_schema_says_and_nothing_more() -> None:
 @pytest.mark.parametrize("name", [*NAMES, *TOGETHER])
 def test_a_verdict_is_null_in_json_and_empty_in_csv_exactly_where_it_is_withheld(name: str) -> None:
     told = json.loads(bench("compare", *TOGETHER.get(name, (name,)), "--json"))
-    rows = [row for what in KEYS if what != "costs" for row in told[what]]
-    judged = [row for row in (*rows, *told["answer"]["claims"]) if row["verdict"] or row["withheld"]]
+    judged = [row for row in (*told["rows"], *told["answer"]["claims"]) if row["verdict"] or row["withheld"]]
     assert [row for row in judged if (row["verdict"] is None) != bool(row["withheld"])] == []
     table = list(csv.DictReader(io.StringIO(bench("compare", *TOGETHER.get(name, (name,)), "--csv"))))
     assert [(row["verdict"], row["withheld"]) for row in table] == [

@@ -1,7 +1,9 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,42 +11,38 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from analysis.compare.comparison import compare
-from analysis.compare.results import (
-    ComparedJob,
-    Comparison,
-    Effect,
-    Estimate,
-    Group,
-    Interference,
-    Overall,
-    TargetSummary,
-)
+from analysis.compare.results import Arm, ComparedJob, Comparison, Contrast, TargetSummary
+from analysis.load.metrics import METRICS, Metric
 from analysis.load.records import load
 from analysis.report.document import document
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import KEYS, as_csv, as_json
+from analysis.report.tables import Footnotes, overview_table
 from analysis.report.terminal import Terminal
 from analysis.statistics.ratios import NoiseFloor, Verdict
 from analysis.warnings.types import AnalysisWarning
 from suite.registries import AGGRESSORS
 from suite.targets import TARGETS
 from suite.units import number
+from tests.analysis.conftest import a_comparison, a_group
 
 JOB = ComparedJob("synthetic", "synthetic", "smoke", "reference", "")
 
 
-def summary(target: str, ratio: float | None = 1.0, failed: int = 0, notes: tuple[str, ...] = ()) -> TargetSummary:
-    estimates = {
-        "throughput": Estimate(0.0123456, 3, ratio, 3 if ratio else 0),
-        "elapsed": Estimate(1234.5, 3, ratio, 3 if ratio else 0),
-    }
-    return TargetSummary(target, 3, failed, notes, ("AVX2 against AVX512",) if notes else (), estimates)
+BARE = TargetSummary("bare-metal", 3, 0, (), ())
+NESTED = TargetSummary("container-vm", 3, 2, ("accelerator:tcg",), ("AVX2 against AVX512",))
 
 
-COMPARISON = Comparison(
-    ("run",),
-    (Group(JOB, "resnet50", (summary("bare-metal"), summary("container-vm", 0.5, 2, ("accelerator:tcg",)))),),
-    (AnalysisWarning("not-normalised", "a | job: there is\n no bare-metal trial", "bench run --target bare-metal"),),
+def numbers(ratio: float | None = 1.0) -> dict[str, dict[str, Any]]:
+    own = {"trials": 3, "ratio": ratio, "blocks": 3 if ratio else 0}
+    return {"throughput": {"value": 0.0123456, **own}, "elapsed": {"value": 1234.5, **own}}
+
+
+COMPARISON = a_comparison(
+    a_group(JOB, "resnet50", BARE, NESTED, of={"bare-metal": numbers(), "container-vm": numbers(0.5)}),
+    warnings=[
+        AnalysisWarning("not-normalised", "a | job: there is\n no bare-metal trial", "bench run --target bare-metal")
+    ],
 )
 
 
@@ -53,6 +51,16 @@ def printed(comparison: Comparison, width: int, *, costs: bool = False) -> str:
     console.print(Terminal(document(comparison, "full", costs=costs)))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
+
+
+def test_the_overview_gives_every_metric_its_own_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Metric("peak-memory", "memory", "GB")
+    monkeypatch.setattr("analysis.report.tables._OTHERS", (METRICS[1], memory))
+    of = {"bare-metal": {**numbers(), "peak-memory": {"value": 0.84}}}
+    table = overview_table(
+        [group := a_group(JOB, "m", BARE, of=of, metrics=(*METRICS, memory))], Footnotes(a_comparison(group))
+    )
+    assert table.rows[0][1][-2:] == ("1234 s", "0.840 GB")
 
 
 @pytest.mark.parametrize("width", [30, 40, 71, 72, 80, 200])
@@ -71,19 +79,25 @@ def test_every_table_of_a_stored_run_fits_80_columns(run: str) -> None:
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
     heads = [line.split()[0] for line in text.splitlines() if line.startswith(("target ", "metric ", "victim "))]
-    assert heads.count("victim") == bool(comparison.interference)
+    assert heads.count("victim") == bool(comparison.of_kind("aggressor"))
     assert len(heads) == len(comparison.groups) + heads.count("victim"), "no table gave way to a list"
 
 
 def test_the_interference_of_every_target_and_the_papers_aggressors_fits_80_columns() -> None:
     shared = ComparedJob("shared", "synthetic", "smoke", "reference", "")
-    effects = {"throughput": Effect(0.766, 3, (0.286, 2.05), Verdict("undecided", 0.1, 30))}
+    ratio: dict[str, Any] = {"ratio": 0.766, "interval": (0.286, 2.05), "verdict": Verdict("undecided", 0.1, 30)}
     found = tuple(
-        Interference(shared, "inception_v3", target, "", aggressor, effects, notes=notes)
+        Contrast(
+            kind="aggressor",
+            arm=Arm(shared, "inception_v3", target, "", aggressor),
+            metric=METRICS[0],
+            notes=notes,
+            **ratio,
+        )
         for target, notes in zip(TARGETS, ((), (), ("accelerator:tcg",), ("accelerator:tcg",)), strict=True)
         for aggressor in ("inception_v3", "resnet50", "alexnet", *AGGRESSORS.own)
     )
-    text = printed(Comparison(("run",), (), (), interference=found), 80)
+    text = printed(a_comparison(more=found), 80)
     (head,) = (line for line in text.splitlines() if line.startswith("victim"))
     assert head.split()[1:] == ["bare-metal", "container", "accelerator:tcg", "accelerator:tcg"]
 
@@ -104,27 +118,40 @@ def test_warnings_and_their_advice_are_part_of_every_form_that_has_a_place_for_t
     assert "bench run --target bare-metal" in text
 
 
-def judged(interval: tuple[float, float] = (0.873, 0.894)) -> TargetSummary:
-    found = Estimate(0.0123456, 3, 0.8834, 8, interval, Verdict("undecided", 0.2, 123))
-    return TargetSummary(
-        "container-vm", 7, 1, ("accelerator:tcg",), (), dict.fromkeys(("throughput", "elapsed", "opening"), found)
+def full() -> Comparison:
+    noise = {"throughput": NoiseFloor(0.0123, "a/a", 8), "elapsed": NoiseFloor(0.0345, "across-blocks", 9)}
+    verdict = Verdict("undecided", 0.2, 123)
+    found = {"value": 0.0123456, "trials": 3, "ratio": 0.8834, "blocks": 8, "interval": (0.873, 0.894)}
+    judged = {
+        name: {**found, "verdict": verdict, "noise": noise.get(name)} for name in ("throughput", "elapsed", "opening")
+    }
+    base = {name: {**values, "noise": noise[name]} for name, values in numbers().items()}
+    group = a_group(
+        JOB, "resnet50", BARE, replace(NESTED, failed=1, marks=()), of={"bare-metal": base, "container-vm": judged}
     )
+    layers = Contrast(
+        kind="layers",
+        arm=Arm(JOB, "resnet50", "container-vm"),
+        metric=METRICS[0],
+        ratio=0.961,
+        blocks=8,
+        interval=(0.95, 0.97),
+        verdict=Verdict("slower", 0.01),
+    )
+    over_all = Contrast(
+        kind="models",
+        arm=Arm(JOB, "", "vm"),
+        metric=METRICS[1],
+        members=("alexnet", "resnet50"),
+        ratio=1.111,
+        blocks=6,
+        interval=(1.1, 1.12),
+        verdict=Verdict("slower", 0),
+    )
+    return a_comparison(replace(group, contrasts=(*group.contrasts, layers)), more=[over_all])
 
 
-FULL = Comparison(
-    ("run",),
-    (
-        Group(
-            JOB,
-            "resnet50",
-            (summary("bare-metal"), judged()),
-            {"throughput": NoiseFloor(0.0123, "a/a", 8), "elapsed": NoiseFloor(0.0345, "across-blocks", 9)},
-            {"throughput": Effect(0.961, 8, (0.95, 0.97), Verdict("slower", 0.01))},
-        ),
-    ),
-    (),
-    (Overall(JOB, "vm", ("alexnet", "resnet50"), {"elapsed": Effect(1.111, 6, (1.1, 1.12), Verdict("slower", 0))}),),
-)
+FULL = full()
 
 
 @pytest.mark.parametrize("width", [40, 72, 80, 100, 200])
@@ -141,18 +168,18 @@ def test_intervals_verdicts_and_the_noise_floor_are_in_markdown_and_for_machines
     for word in ("0.883x (0.873 to 0.894), undecided, +123", "noise floor (A/A in 8 blocks)", "1.111x", "0.961x"):
         assert word in text
     found = json.loads(as_json(FULL))
-    row = found["rows"][4]
-    assert (row["ratio_low"], row["ratio_high"]) == (0.873, 0.894)
+    row, over_all, interaction = found["rows"][4], found["rows"][-1], found["rows"][-2]
+    assert (row["low"], row["high"]) == (0.873, 0.894)
     assert (row["verdict"], row["p"], row["more_blocks"]) == ("undecided", 0.2, 123)
     assert (row["noise_floor"], row["noise_method"]) == (0.0123, "a/a")
-    assert found["overall"][0]["models"] == ["alexnet", "resnet50"]
-    assert found["interactions"][0]["verdict"] == "slower"
+    assert (over_all["kind"], over_all["members"]) == ("models", ["alexnet", "resnet50"])
+    assert (interaction["kind"], interaction["verdict"]) == ("layers", "slower")
     assert found["margin"] == 0.02
 
 
 def test_a_single_block_is_not_said_to_be_undecided_in_every_cell() -> None:
-    one = Estimate(1.0, 1, 0.9, 1, None, Verdict("undecided", None))
-    text = printed(Comparison((), (Group(JOB, "m", (TargetSummary("vm", 1, 0, (), (), {"elapsed": one}),)),), ()), 80)
+    one = {"value": 1.0, "trials": 1, "ratio": 0.9, "blocks": 1, "verdict": Verdict("undecided", None)}
+    text = printed(a_comparison(a_group(JOB, "m", TargetSummary("vm", 1, 0, (), ()), of={"vm": {"elapsed": one}})), 80)
     assert "0.900x" in text
     assert "undecided" not in text
 
@@ -160,16 +187,15 @@ def test_a_single_block_is_not_said_to_be_undecided_in_every_cell() -> None:
 def test_json_has_the_documented_keys_and_null_where_nothing_was_measured() -> None:
     found = json.loads(as_json(COMPARISON))
     assert list(found) == [
-        *("schema_version", "answer", "runs", "margin", "rows", "overall", "interactions"),
-        *("aa", "ablations", "costs", "turns", "same_work", "interference", "isolation", "scaling", "quality"),
+        *("schema_version", "answer", "runs", "margin", "rows", "groups"),
         *("published", "warmup_trials", "warnings"),
     ]
     assert len(found["rows"]) == 8
     assert all(tuple(row) == KEYS for row in found["rows"])
-    last = found["rows"][-2]
+    last, nested = found["rows"][-2], found["groups"][0]["targets"][1]
     assert (last["target"], last["metric"], last["unit"]) == ("container-vm", "opening", "s")
     assert (last["value"], last["ratio"], last["trials"], last["failed"]) == (None, None, 0, 2)
-    assert last["substitutes"] == ["accelerator:tcg"]
+    assert last["notes"] == [*nested["substitutes"], *nested["marks"]]
     assert found["warnings"][0]["kind"] == "not-normalised"
 
 
@@ -178,7 +204,7 @@ def test_csv_has_the_same_rows_with_empty_cells_where_nothing_was_measured() -> 
     assert tuple(lines[0]) == KEYS
     assert len(lines) == 8
     assert float(lines[0]["value"]) == 0.0123456
-    assert (lines[-2]["value"], lines[-2]["substitutes"]) == ("", "accelerator:tcg")
+    assert (lines[-2]["value"], lines[-2]["notes"]) == ("", "accelerator:tcg; AVX2 against AVX512")
 
 
 def test_markdown_keeps_its_columns_whatever_the_texts_hold() -> None:
@@ -194,14 +220,16 @@ def test_markdown_keeps_its_columns_whatever_the_texts_hold() -> None:
 
 
 def test_a_value_without_a_ratio_stands_alone() -> None:
-    text = printed(Comparison(("run",), (Group(JOB, "resnet50", (summary("vm", None),)),), ()), 80)
+    text = printed(
+        a_comparison(a_group(JOB, "resnet50", TargetSummary("vm", 3, 0, (), ()), of={"vm": numbers(None)})), 80
+    )
     assert "0.0123" in text
     assert "times bare metal" not in text
 
 
 def test_a_message_with_markup_is_printed_as_it_is() -> None:
     found = AnalysisWarning("not-normalised", "[red]job[/oops]: x", "y")
-    assert "[red]job[/oops]" in printed(Comparison(("run",), (), (found,)), 80)
+    assert "[red]job[/oops]" in printed(a_comparison(warnings=[found]), 80)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from scipy import stats
 
 from analysis.audit.audit import audit
 from analysis.compare.comparison import compare
-from analysis.compare.results import Comparison, Estimate
+from analysis.compare.results import Comparison, Contrast
 from analysis.load.records import load
 from analysis.report.answer import answer
 from analysis.report.markdown import as_markdown
@@ -147,8 +147,8 @@ def queue(path: Path, save: Any, slow: int) -> Comparison:
     return compare(load([path / "run"]))
 
 
-def of_vm(comparison: Comparison, metric: str = "throughput") -> Estimate:
-    return comparison.groups[0].targets[1].estimates[metric]
+def of_vm(comparison: Comparison, metric: str = "throughput") -> Contrast:
+    return comparison.groups[0].of_target("vm")[metric]
 
 
 def test_a_vm_of_which_every_tenth_trial_is_slower_says_what_a_queue_pays(tmp_path: Path, save: Any) -> None:

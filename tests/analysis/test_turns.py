@@ -108,8 +108,8 @@ def test_bursts_are_held_against_those_of_the_same_round(tmp_path: Path, save_tu
         shared = weather(rng)
         save_turns(shared, block=block)
         save_turns([each * 1.05 for each in shared], block=block, target="container", place=1)
-    (_, container) = only(compared(tmp_path)).targets
-    found = container.estimates["throughput"]
+    container = only(compared(tmp_path)).of_target("container")
+    found = container["throughput"]
     assert found.ratio == pytest.approx(1 / 1.05)
     assert found.interval == pytest.approx((1 / 1.05, 1 / 1.05)), "the weather of the rounds has gone"
 
@@ -117,15 +117,15 @@ def test_bursts_are_held_against_those_of_the_same_round(tmp_path: Path, save_tu
 def test_the_ratio_is_the_mean_over_the_rounds_and_not_that_of_the_sums(tmp_path: Path, save_turns: Save) -> None:
     save_turns([0.1, 0.1, 0.1, 1.0])
     save_turns([0.1, 0.1, 0.1, 2.0], target="container", place=1)
-    (_, container) = only(compared(tmp_path)).targets
-    assert container.estimates["throughput"].ratio == pytest.approx(0.5 ** (1 / 4))
+    container = only(compared(tmp_path)).of_target("container")
+    assert container["throughput"].ratio == pytest.approx(0.5 ** (1 / 4))
 
 
 def test_what_holds_the_waiting_is_absent(tmp_path: Path, save_turns: Save) -> None:
     save_turns([0.1] * ROUNDS)
     save_turns([0.1] * ROUNDS, target="container", place=1)
-    for summary in only(compared(tmp_path)).targets:
-        assert set(summary.estimates) == {"throughput", "step-tail"}
+    for measured in only(compared(tmp_path)).of_kind("target").values():
+        assert set(measured) == {"throughput", "step-tail"}
 
 
 def test_a_run_of_both_says_which_each_number_is_from(tmp_path: Path, save: Save, save_turns: Save) -> None:
@@ -140,9 +140,9 @@ def test_a_run_of_both_says_which_each_number_is_from(tmp_path: Path, save: Save
         "steps=3, design=sequential",
     ]
     for group in variants.values():
-        (_, container) = group.targets
-        assert container.estimates["throughput"].ratio == pytest.approx(0.5)
-        assert container.estimates["throughput"].blocks == 3
+        container = group.of_target("container")
+        assert container["throughput"].ratio == pytest.approx(0.5)
+        assert container["throughput"].blocks == 3
     widths = half_widths(load([tmp_path / "run"]))
     assert set(widths) == {"resnet50 on container", "resnet50 on container, alternating"}
 
@@ -178,7 +178,7 @@ def test_the_levels_of_variation_are_told(tmp_path: Path, save_turns: Save) -> N
     # Handing over costs nothing here, so bursts are of one step; starting a pair takes most of a block, so there are
     # more rounds, sqrt(89 s / 0.2 s x 0.009^2 / 0.018^2).
     assert line.endswith("as a pilot they suggest --rounds 10 --burst-steps 1")
-    told = json.loads(as_json(compared(tmp_path)))["turns"]
+    told = json.loads(as_json(compared(tmp_path)))["groups"][0]["turns"]
     assert [(one["target"], one["blocks"], one["best"]["rounds"]) for one in told] == [("container", 40, 10)]
     assert "container in turns" in as_markdown(compared(tmp_path))
 
@@ -197,7 +197,10 @@ def test_a_target_whose_waiting_costs_more_than_half_a_percent_gets_no_verdict(
         save_turns([0.1] * ROUNDS, block=block)
         save_turns([0.2] * ROUNDS, block=block, target="container", place=1, waiting_s=0.004)
         save_turns([0.2] * ROUNDS, block=block, target="vm", place=1, waiting_s=0.006)
-    verdicts = {one.target: one.estimates["throughput"].verdict for one in only(compared(tmp_path)).targets[1:]}
+    verdicts = {
+        arm.target: measured["throughput"].verdict
+        for arm, measured in only(compared(tmp_path)).of_kind("target").items()
+    }
     assert verdicts["container"] is not None
     assert verdicts["container"].withheld == ()
     assert verdicts["vm"] is not None
@@ -208,7 +211,7 @@ def clock_drift(path: Path) -> tuple[str, tuple[str, ...]]:
     """What the comparison says of the clock of a VM in turns: the warning, and why it has no verdict."""
     comparison = compared(path)
     warned = [each.where for each in comparison.warnings if each.kind == "clock-drift"]
-    verdict = next(one for one in only(comparison).targets if one.target == "vm").estimates["throughput"].verdict
+    verdict = only(comparison).of_target("vm")["throughput"].verdict
     assert verdict is not None
     return "; ".join(warned), verdict.withheld
 
@@ -272,8 +275,8 @@ def test_first_steps_are_left_out_if_and_only_if_switching_costs(
         slower = 1.0 if first > 1 else 1 / 0.8
         save_turns([each * slower for each in shared], block=block, first=first, target="container", place=1)
     group = only(compared(tmp_path))
-    (_, container) = group.targets
-    assert container.estimates["throughput"].ratio == pytest.approx(ratio, rel=0.01)
+    container = group.of_target("container")
+    assert container["throughput"].ratio == pytest.approx(ratio, rel=0.01)
     assert any("left out" in line for line in group_lines(group)) == (first > 1)
 
 
@@ -282,7 +285,7 @@ def test_the_second_bare_metal_is_held_against_the_first(tmp_path: Path, save_tu
         save_turns([0.1] * ROUNDS, block=block)
         save_turns([0.1] * ROUNDS, block=block, replica=1, place=1)
     group = only(compared(tmp_path))
-    assert group.aa["throughput"].ratio == pytest.approx(1.0)
+    assert next(iter(group.of_kind("again").values()))["throughput"].ratio == pytest.approx(1.0)
     assert [(one.target, one.blocks) for one in group.turns] == [("bare-metal again", 3)]
 
 

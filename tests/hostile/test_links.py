@@ -9,7 +9,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.compare.results import Comparison
 from analysis.figures.plots import draw
 from analysis.load.records import load
 from analysis.report.export import FORMATS, Format, write
@@ -38,6 +37,7 @@ from suite.sweep.directory import CellRun, SweepDirectory
 from suite.sweep.file_transfer import Outbox, encode, receive_file
 from suite.sweep.locks import holders, locked
 from suite.sweep.pool import POOL
+from tests.analysis.conftest import a_comparison
 from tests.analysis.test_plots import group
 from tests.suite.conftest import make_plan, make_record
 
@@ -79,7 +79,7 @@ def test_a_figure_is_not_drawn_into_what_another_user_put_there(run: Path, victi
     special(path := run / "plots/figure-2-synthetic-throughput.png", victim / "file")
     os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
     with pytest.raises(RequestError, match=r"throughput\.png: it is not a regular file, and belongs to another user"):
-        draw(Comparison(("run",), (group(),), ()), run / "plots")
+        draw(a_comparison(group()), run / "plots")
     assert not path.is_file() or path.is_symlink()
     assert untouched(victim)
 
@@ -87,13 +87,13 @@ def test_a_figure_is_not_drawn_into_what_another_user_put_there(run: Path, victi
 def test_figures_are_not_drawn_into_the_directory_that_a_link_leads_to(run: Path, victim: Path) -> None:
     (run / "plots").symlink_to(victim)
     with pytest.raises(RequestError, match="plots is a link or a file, no directory"):
-        draw(Comparison(("run",), (group(),), ()), run / "plots")
+        draw(a_comparison(group()), run / "plots")
     assert untouched(victim)
 
 
 def test_a_directory_for_figures_that_the_user_names_may_be_a_link(tmp_path: Path, victim: Path) -> None:
     (tmp_path / "mine").symlink_to(victim)
-    assert draw(Comparison(("run",), (group(),), ()), tmp_path / "mine")
+    assert draw(a_comparison(group()), tmp_path / "mine")
     assert len(list(victim.iterdir())) == 5
 
 

@@ -239,5 +239,5 @@ def test_an_edited_record_is_refused_with_the_difference_named(delayed: Path, tm
         assert len(told) == 1
         assert named in told[0]
         (group,) = comparison.groups
-        ratios = {summary.target: summary.estimates["throughput"].ratio for summary in group.targets}
+        ratios = {arm.target: measured["throughput"].ratio for arm, measured in group.of_kind("target").items()}
         assert ratios == {"bare-metal": 1.0, "container": None}

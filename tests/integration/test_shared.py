@@ -111,8 +111,9 @@ def test_the_records_prove_that_every_aggressor_enclosed_the_victim(tmp_path: Pa
         if aggressor in ("alexnet", "network"):
             assert (record.resources.beside.cpu_s or 0) > 0.1
     found = compare(load([tmp_path]))
-    assert [one.aggressor for one in found.interference] == list(aggressors)
-    assert {"throughput", "elapsed", "step-p99", "cpu-time"} <= set(found.interference[0].effects)
+    beside = found.of_kind("aggressor")
+    assert [arm.aggressor for arm in beside] == list(aggressors)
+    assert {"throughput", "elapsed", "step-p99", "cpu-time"} <= set(next(iter(beside.values())))
 
 
 @pytest.mark.parametrize("target", [pytest.param("bare-metal", marks=pytest.mark.thorough), "container"])

@@ -1,0 +1,364 @@
+"""Contrasts: the ratio of every arm to what its kind divides it by, formed by one function from one table of kinds.
+
+A kind is a row of ``KINDS``. It names the trials of its two sides, which are paired inside a block, and what they may
+differ in; or the kind whose ratios it combines. The verdicts of a kind are a family per job and metric: what else is
+asked of the records changes no answer.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from analysis.compare.pairing import ROW, baseline, grouped, pair, papers_order, plain, substitutes_of
+from analysis.compare.results import Arm, ComparedJob, Contrast, Effect, Expected, known_first
+from analysis.compare.validity import marks_of, usable
+from analysis.load.metrics import METRICS, Metric, metrics_of, with_trait
+from analysis.statistics.order import DEPENDENCE_LEVEL, dependence
+from analysis.statistics.ratios import SIGNIFICANCE, Location, NoiseFloor, Verdict, exp, holm, judge, locate
+from analysis.statistics.sequential import level_of
+from analysis.statistics.tails import Tail, qualified, tail_of
+from analysis.warnings.findings import refusals
+from analysis.warnings.types import AnalysisWarning
+from suite.job.ablations import facts_that_may_differ
+from suite.job.sharing import aggressor_names
+from suite.targets import BASELINE
+
+RATIO, BASE = "ratio", "base"
+Ratios = Mapping[Arm, pd.DataFrame]
+"""Log ratios, each with the run and the block as its index, in a column ``RATIO``; the logarithm of what they are
+relative to is in ``BASE``, which a ratio of ratios does not have."""
+ByColumn = Mapping[str, Ratios]
+"""Those of several metrics, by the metric's column."""
+Members = Mapping[Arm, tuple[Arm, ...]]
+"""What each ratio is the mean over."""
+Floors = Mapping[tuple[Arm, str], NoiseFloor]
+"""The noise floors of arms, by the metric's name."""
+SHARED_METRICS = (
+    *METRICS[:2],
+    Metric("step-p99", "step_p99_s", "s"),
+    Metric("cpu-time", "serving_cpu_s", "s"),
+    Metric("llc-misses", "llc_load_misses", ""),
+)
+"""The metrics of a victim. A CPU time that grows less than elapsed means waiting for CPUs; one that grows with it means
+slower computing."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Trials, and those of the same block (and of the same values of ``same``) that they are divided by."""
+
+    own: pd.DataFrame
+    base: pd.DataFrame
+    same: Sequence[str] = ()
+    ablation: str = ""
+    aggressor: str = ""
+    may_differ: Collection[str] = ()
+    """The facts that may differ, because they are what the ratio is to show."""
+
+
+@dataclass(frozen=True)
+class ContrastKind:
+    """One kind of contrast."""
+
+    name: str
+    sides: Callable[[pd.DataFrame], Iterator[Sides]] | None = None
+    """None for one that combines the ratios of others, or whose sides share no block."""
+    over: str = BASELINE
+    """What its trials are divided by, in words."""
+    metrics: tuple[Metric, ...] = ()
+    """Its own metrics; empty for all that were measured."""
+    disturbed_by: Literal["target", "layers", "models", "alone", ""] = "target"
+    """Whose disturbances withhold its verdicts; see ``standing``."""
+
+
+def _targets(ok: pd.DataFrame) -> Iterator[Sides]:
+    yield Sides(plain(ok), baseline(ok))
+
+
+def _again(ok: pd.DataFrame) -> Iterator[Sides]:
+    base = baseline(ok)
+    if (base["replica"] == 1).any():
+        yield Sides(base[base["replica"] == 1], base[base["replica"] == 0])
+
+
+def _ablations(ok: pd.DataFrame) -> Iterator[Sides]:
+    undisturbed = ok[ok["aggressor"].isna()]
+    for name in map(str, undisturbed["ablation"].dropna().unique()):
+        switched = undisturbed[undisturbed["ablation"] == name]
+        yield Sides(switched, plain(ok), ["target"], name, "", facts_that_may_differ(name))
+
+
+def _aggressors(ok: pd.DataFrame) -> Iterator[Sides]:
+    trials = victims(ok)
+    for (ablation, aggressor), beside in trials[trials["aggressor"] != ""].groupby(["ablation", "aggressor"]):
+        alone = trials[(trials["aggressor"] == "") & (trials["ablation"] == ablation)]
+        yield Sides(beside, alone, ["target"], str(ablation), str(aggressor))
+
+
+def victims(ok: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials of victims; empty names stand for no ablation and no aggressor. Empty if none was disturbed."""
+    trials = ok[~with_trait(ok, "normalised")]
+    trials = trials.assign(**{name: trials[name].fillna("") for name in ("ablation", "aggressor")})
+    return trials if (trials["aggressor"] != "").any() else trials[:0]
+
+
+TARGET, AGAIN = ContrastKind("target", _targets), ContrastKind("again", _again)
+ABLATION = ContrastKind("ablation", _ablations, "the same target as it is")
+AGGRESSOR = ContrastKind("aggressor", _aggressors, "the same target alone", SHARED_METRICS, "alone")
+LAYERS = ContrastKind("layers", over="container times vm", disturbed_by="layers")
+MODELS = ContrastKind("models", metrics=METRICS, disturbed_by="models")
+ISOLATION = ContrastKind("isolation", over="the same target alone", metrics=METRICS[:1], disturbed_by="alone")
+STRONG, WEAK = (
+    ContrastKind(name, over="the smallest number of workers", disturbed_by="") for name in ("strong", "weak")
+)
+DIVISION = ContrastKind("division", over="the first way to divide the work", disturbed_by="")
+_PAIRED, _COMBINED = (TARGET, AGAIN, ABLATION, AGGRESSOR), (LAYERS, MODELS, ISOLATION)
+KINDS = {kind.name: kind for kind in (*_PAIRED, *_COMBINED, STRONG, WEAK, DIVISION)}
+
+
+@dataclass(frozen=True)
+class Formed:
+    """The ratios of a kind, and what they are made of."""
+
+    ratios: ByColumn
+    notes: Mapping[Arm, tuple[str, ...]]
+    pairs: pd.DataFrame
+    refused: tuple[AnalysisWarning, ...]
+
+
+def form(
+    kind: ContrastKind, ok: pd.DataFrame, metrics: Sequence[Metric], *, force: bool = False, also: Sequence[str] = ()
+) -> Formed:
+    """Pair the two sides of a kind block by block, and form every ratio that validity allows.
+
+    ``ok`` are the trials that are ok, with ``variant``; the columns ``also`` are paired, too.
+    """
+    chosen = kind.metrics or metrics
+    ratios: dict[str, dict[Arm, pd.DataFrame]] = {metric.column: {} for metric in chosen}
+    notes: dict[Arm, tuple[str, ...]] = {}
+    refused: list[AnalysisWarning] = []
+    pairs = pd.DataFrame()
+    for sides in kind.sides(ok) if kind.sides else ():
+        columns = [*ratios, *also]
+        formed = usable(pair(sides.own, sides.base, columns, same=sides.same), force=force, switched=sides.may_differ)
+        bad, pairs = formed.refused, formed.pairs
+        # The pairs of bare metal with itself only count its blocks.
+        compared = pairs[pairs["target"] != BASELINE] if kind is TARGET else pairs
+        # Jobs that share the machine are compared with themselves alone, and on bare metal they may have all CPUs.
+        refused += refusals(bad if sides.same else bad[with_trait(bad, "normalised")], kind.over, sides.ablation)
+        for column, of_metric in all_ratios(compared, chosen, sides.ablation, sides.aggressor).items():
+            ratios[column] |= of_metric
+        notes |= _notes(sides, pairs)
+    return Formed(ratios, notes, pairs, tuple(refused))
+
+
+def all_ratios(
+    pairs: pd.DataFrame, metrics: Sequence[Metric], ablation: str = "", aggressor: str = ""
+) -> dict[str, dict[Arm, pd.DataFrame]]:
+    """Return the log ratios of every arm of the pairs, in the blocks in which each metric was measured."""
+    ratios: dict[str, dict[Arm, pd.DataFrame]] = {metric.column: {} for metric in metrics}
+    for (job, model, target), rows in grouped(pairs):
+        blocks = pd.MultiIndex.from_frame(rows[["run_id", "block"]])
+        for metric in metrics_of(metrics, job.scenario, model):
+            measured = rows[metric.column].notna().to_numpy()
+            if measured.any():
+                values = {RATIO: rows[metric.column].to_numpy(), BASE: rows[f"{metric.column}_base"].to_numpy()}
+                frame = pd.DataFrame(values, index=blocks)[measured]
+                ratios[metric.column][Arm(job, model, target, ablation, aggressor)] = frame
+    return ratios
+
+
+def _notes(sides: Sides, pairs: pd.DataFrame) -> dict[Arm, tuple[str, ...]]:
+    """Return the substitutes of the trials, what changed between them, and the marks of their pairs."""
+    texts: dict[Arm, dict[str, None]] = defaultdict(dict)
+    for (job, model, target), rows in grouped(sides.own):
+        of_trials = (*substitutes_of(rows), *rows["changed"].unique())
+        texts[Arm(job, model, target, sides.ablation, sides.aggressor)] |= dict.fromkeys(of_trials)
+    for (job, model, target), rows in grouped(pairs):
+        texts[Arm(job, model, target, sides.ablation, sides.aggressor)] |= dict.fromkeys(marks_of(rows))
+    return {arm: tuple(filter(None, notes)) for arm, notes in texts.items()}
+
+
+def contrasts(
+    kind: ContrastKind,
+    ratios: ByColumn,
+    metrics: Sequence[Metric],
+    margin: float,
+    *,
+    looked: int | None = None,
+    members: Members = MappingProxyType({}),
+    notes: Mapping[Arm, tuple[str, ...]] = MappingProxyType({}),
+    floors: Floors = MappingProxyType({}),
+) -> list[Contrast]:
+    """Return the contrast of every ratio with its verdict, in the order of the paper. ``looked``: see ``judged``.
+
+    Combined ratios have the notes of their ``members``, and all others their own and the noise floor of their base.
+    """
+    chosen = kind.metrics or metrics
+    effects = judged(ratios, chosen, margin, looked)
+    arms = dict.fromkeys(arm for of_metric in effects.values() for arm in of_metric)
+    return [
+        Contrast(
+            kind=kind.name,
+            arm=arm,
+            metric=metric,
+            noise=floors.get((arm._replace(aggressor=""), metric.name)),
+            members=tuple(
+                f"{part.model} beside {part.aggressor}".removesuffix(" beside ") for part in members.get(arm, ())
+            ),
+            notes=tuple(dict.fromkeys(note for part in members.get(arm, (arm,)) for note in notes.get(part, ()))),
+            **vars(effects[metric.column][arm]),
+        )
+        for arm in sorted(arms, key=order)
+        for metric in chosen
+        if arm in effects[metric.column]
+    ]
+
+
+def notes_of(contrasts: Iterable[Contrast]) -> dict[Arm, tuple[str, ...]]:
+    """Return the notes of arms, which all of their metrics share."""
+    return {contrast.arm: contrast.notes for contrast in contrasts}
+
+
+def order(arm: Arm) -> tuple[object, ...]:
+    """Return a sort key: by job, then models and targets in the order of the paper, ablation and aggressor."""
+    return (*papers_order(*arm[:3]), arm.ablation, known_first(aggressor_names(), arm.aggressor))
+
+
+def judged(
+    ratios: Mapping[str, Mapping[Arm, pd.DataFrame]],
+    metrics: Iterable[Metric],
+    margin: float,
+    looked: int | None = None,
+) -> dict[str, dict[Arm, Effect]]:
+    """Return the effect of each, by the metric's column as in ``ratios``.
+
+    Verdicts are corrected for all ratios of a metric and job, which are one family; dependence for all that are given.
+    ``looked``: the blocks after which the run began to look whether they decide; None if it did not.
+    """
+    effects = {metric.column: _judged(ratios[metric.column], metric, margin, looked) for metric in metrics}
+    levels = iter(holm([dependence(one.by_block) for of_metric in effects.values() for one in of_metric.values()]))
+    return {
+        column: {
+            key: replace(effect, dependent=level if (level := next(levels)) <= DEPENDENCE_LEVEL else None)
+            for key, effect in of_metric.items()
+        }
+        for column, of_metric in effects.items()
+    }
+
+
+def _judged(ratios: Mapping[Arm, pd.DataFrame], metric: Metric, margin: float, looked: int | None) -> dict[Arm, Effect]:
+    families: dict[ComparedJob, list[Arm]] = defaultdict(list)
+    for key in ratios:
+        families[key.job].append(key)
+    effects: dict[Arm, Effect] = {}
+    for keys in families.values():
+        places = [locate(ratios[key][RATIO].to_numpy()) for key in keys]
+        tails = [_tail(ratios[key], metric) for key in keys]
+        level = level_of(places, looked) if looked else SIGNIFICANCE
+        verdicts = judge(places, margin, more_is_faster=metric.more_is_faster, level=level)
+        verdicts = qualified(verdicts, places, tails, margin)
+        for key, place, verdict, tail in zip(keys, places, verdicts, tails, strict=True):
+            if place is not None:
+                ratios_by_block = tuple(map(exp, ratios[key][RATIO].dropna()))
+                effects[key] = replace(effect(place, verdict, tail), by_block=ratios_by_block)
+    return effects
+
+
+def _tail(ratios: pd.DataFrame, metric: Metric) -> Tail | None:
+    if BASE not in ratios:
+        return None
+    return tail_of(ratios[RATIO].to_numpy(), ratios[BASE].to_numpy(), more_is_faster=metric.more_is_faster)
+
+
+def effect(place: Location, verdict: Verdict | None = None, tail: Tail | None = None) -> Effect:
+    """Return the effect that a mean of log ratios stands for."""
+    found = Effect(
+        ratio=exp(place.centre), blocks=place.n, interval=place.interval and _exp(place.interval), verdict=verdict
+    )
+    if tail is None:
+        return found
+    expected = Expected(exp(tail.expected.centre), _exp(tail.expected.interval))
+    return replace(found, expected=expected, slow=tail.slow)
+
+
+def _exp(ends: tuple[float, float]) -> tuple[float, float]:
+    return exp(ends[0]), exp(ends[1])
+
+
+def layers(ratios: ByColumn) -> ByColumn:
+    """Return log(container-vm / (container x vm)) of each job and model, in the blocks that hold all four targets."""
+    return {column: dict(_layers(of_metric)) for column, of_metric in ratios.items()}
+
+
+def _layers(ratios: Ratios) -> Iterator[tuple[Arm, pd.DataFrame]]:
+    for arm, both in ratios.items():
+        container, vm = (ratios.get(arm._replace(target=target)) for target in ("container", "vm"))
+        if arm.target == "container-vm" and container is not None and vm is not None:
+            values = (both[[RATIO]] - container[[RATIO]] - vm[[RATIO]]).dropna()
+            if len(values):
+                yield arm, values
+
+
+def combined(kind: ContrastKind, ratios: ByColumn) -> tuple[ByColumn, Members]:
+    """Return the mean ratios of each job and target over its arms, which are as they are, and what these are.
+
+    ``MODELS`` is over all models, of several; ``ISOLATION`` over every victim beside an aggressor that all targets of
+    the job have. The arms of a block are averaged first, so the block stays the sample and what they share is kept;
+    blocks that lack an arm are left out, so that all weigh the same.
+    """
+    members = dict(_members(kind, (arm for metric in kind.metrics for arm in ratios[metric.column])))
+    # A mean over pairs of jobs is no time of a queue: it has no expected ratio.
+    columns = [RATIO] if kind is ISOLATION else [RATIO, BASE]
+    means: dict[str, dict[Arm, pd.DataFrame]] = {metric.column: {} for metric in kind.metrics}
+    for column, (whole, arms) in product(means, members.items()):
+        if all(arm in ratios[column] for arm in arms):
+            means[column][whole] = _mean_of([ratios[column][arm][columns] for arm in arms])
+    return means, members
+
+
+def _members(kind: ContrastKind, ratios: Iterable[Arm]) -> Iterator[tuple[Arm, tuple[Arm, ...]]]:
+    """Yield each job and target with the arms that its mean is over, in the order of their names."""
+    arms: dict[Arm, dict[tuple[str, str], Arm]] = defaultdict(dict)
+    of_job: dict[ComparedJob, list[set[tuple[str, str]]]] = defaultdict(list)
+    for arm in ratios:
+        if not arm.ablation:
+            arms[Arm(arm.job, "", arm.target)][arm.model, arm.aggressor] = arm
+    for whole, by_name in arms.items():
+        of_job[whole.job].append(set(by_name))
+    for whole, by_name in arms.items():
+        names = set.intersection(*of_job[whole.job]) if kind is ISOLATION else set(by_name)
+        if len(names) > (kind is MODELS):
+            yield whole, tuple(by_name[name] for name in sorted(names))
+
+
+def _mean_of(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the mean of frames of the same columns per block, of the blocks that all of them have."""
+    joined = pd.concat(frames, axis=1, join="inner").dropna()
+    return pd.DataFrame({name: joined.loc[:, joined.columns == name].mean(axis=1) for name in frames[0].columns})
+
+
+def beside(ok: pd.DataFrame) -> Iterator[Contrast]:
+    """Yield, of the trials of victims, the speed that aggressors keep over theirs before, and the shares of steal.
+
+    A share is that of the envelope's CPU time which a hypervisor below this machine took: alone, and beside.
+    """
+    trials = victims(ok)
+    shares = trials["steal_s"] / (trials["interval_s"] * trials["cpus"])
+    logs = np.log((trials["aggressor_beside_per_s"] / trials["aggressor_before_per_s"]).where(lambda kept: kept > 0))
+    for key, rows in grouped(trials, [*ROW, "ablation", "aggressor"]):
+        arm = Arm(*key)
+        if place := locate(logs[rows.index]):
+            yield Contrast(kind="kept", arm=arm, metric=KEPT, **vars(effect(place)))
+        if (share := float(shares[rows.index].mean())) == share:  # not NaN
+            yield Contrast(kind="steal", arm=arm, metric=STEAL, value=share, trials=int(shares[rows.index].count()))
+
+
+KEPT = Metric("aggressor-speed", "aggressor_beside_per_s", "", "more")
+STEAL = Metric("steal-share", "steal_s", "")
