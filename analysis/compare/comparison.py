@@ -8,6 +8,7 @@ in the gate and in a history.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from analysis.compare.contrasts import (
@@ -24,7 +25,6 @@ from analysis.compare.contrasts import (
     form,
     judged,
     layers,
-    notes_of,
 )
 from analysis.compare.costs import ALL_IN, costs, with_costs
 from analysis.compare.groups import circumstances, groups, measured, same_work
@@ -86,7 +86,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
             margin,
             looked=looked,
             members=models,
-            notes=notes_of(over_base),
+            notes=dict(map(attrgetter("arm", "notes"), over_base)),
         ),
         *scaling(several),
         *quality(several, metrics, margin),

@@ -221,11 +221,6 @@ def contrasts(
     ]
 
 
-def notes_of(contrasts: Iterable[Contrast]) -> dict[Arm, tuple[str, ...]]:
-    """Return the notes of arms, which all of their metrics share."""
-    return {contrast.arm: contrast.notes for contrast in contrasts}
-
-
 def order(arm: Arm) -> tuple[object, ...]:
     """Return a sort key: by job, then models and targets in the order of the paper, ablation and aggressor."""
     return (*papers_order(*arm[:3]), arm.ablation, known_first(aggressor_names(), arm.aggressor))

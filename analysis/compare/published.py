@@ -18,7 +18,6 @@ from analysis.compare.matching import place_of
 from analysis.compare.pairing import GROUP, by_block, grouped
 from analysis.compare.results import ClaimEvidence, ClaimVerdict, Effect, JudgedClaim, Measured, PublishedClaim
 from analysis.compare.standing import withheld
-from analysis.load.metrics import Metric
 from analysis.statistics.ratios import judge, locate
 from analysis.statistics.two_samples import difference
 from suite.job.job import settings_in
@@ -77,12 +76,9 @@ class _Arm(NamedTuple):
         """Return the facts in which both jobs of a claim agree."""
         return frozenset(fact for fact in self.facts.items() if fact[0] not in (*claim.over, "variant"))
 
-    def metric(self, name: str) -> Metric:
-        return next(metric for metric in self.group.metrics if metric.name == name)
-
     def logs(self, name: str) -> list[float]:
         """Return the logarithms of a metric by block."""
-        return by_block(self.trials, self.metric(name).logs(self.trials))
+        return by_block(self.trials, self.effects[name].metric.logs(self.trials))
 
 
 def _arms(group: results.Group, trials: pd.DataFrame) -> Iterator[_Arm]:
@@ -115,7 +111,7 @@ def _across(claim: PublishedClaim, arms: Sequence[_Arm], margin: float) -> Itera
     """Yield the ratio of two jobs on one target and host. They share no block: their trials are two samples."""
     pairs = _pairs(claim, [arm for arm in arms if claim.metric in arm.effects])
     shifts = [difference(*filter(None, (locate(arm.logs(claim.metric)) for arm in pair))) for pair in pairs]
-    faster = any(arm.metric(claim.metric).more_is_faster for _, arm in pairs)
+    faster = any(arm.effects[claim.metric].metric.more_is_faster for _, arm in pairs)
     for (base, arm), shift, verdict in zip(pairs, shifts, judge(shifts, margin, more_is_faster=faster), strict=True):
         if verdict and (why := withheld(arm.group.job.profile, shift.n, {**base.disturbed, **arm.disturbed})):
             verdict = replace(verdict, name=None, withheld=why)

@@ -14,10 +14,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from analysis.compare.contrasts import RATIO, all_ratios, effect
-from analysis.compare.pairing import ROW, to_baseline
+from analysis.compare.contrasts import RATIO, TARGET, effect, form
+from analysis.compare.pairing import ROW
 from analysis.compare.results import Comparison, Effect
-from analysis.compare.validity import usable
 from analysis.explain.explanation import (
     OPENING,
     UNEXPLAINED,
@@ -34,7 +33,6 @@ from suite.job.datasets import SYNTHETIC
 from suite.job.envelope import parse_bytes
 from suite.job.job import BETWEEN
 from suite.records.record import Rank
-from suite.targets import BASELINE
 
 _CPU = ("cpu/matrix-product-all-threads", "cpu/matrix-product-one-thread")
 _DISK = ("disk/sequential-read-throughput", "disk/random-read-depth1-iops")
@@ -164,12 +162,12 @@ def _places(
 
 def _ratios(probes: pd.DataFrame, metrics: Sequence[Metric], target: str, force: bool) -> Found:
     """Return what each metric lost on the target, by its column; of several jobs the one with most blocks counts."""
-    pairs = usable(to_baseline(probes, [metric.column for metric in metrics]), force=force).pairs
-    pairs = pairs[(pairs["target"] == target) & (target != BASELINE)]
+    every = form(TARGET, probes, metrics, force=force).ratios
     found = {}
-    every = all_ratios(pairs, metrics)
     for metric in metrics:
-        ratios = max(every[metric.column].values(), key=len, default=None)
+        ratios = max(
+            (rows for arm, rows in every[metric.column].items() if arm.target == target), key=len, default=None
+        )
         place = None if ratios is None else locate(ratios[RATIO].to_numpy())
         if place:
             found[metric.column] = (metric, effect(place))

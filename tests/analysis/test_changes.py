@@ -64,7 +64,7 @@ def printed(comparison: Comparison, *, verbose: bool = False) -> str:
 
 
 def marks(comparison: Comparison) -> dict[str, list[str]]:
-    return {row["target"]: row["notes"] for row in json.loads(as_json(comparison))["rows"]}
+    return {row["target"]: row["notes"] for row in json.loads(as_json(comparison))["rows"] if row["kind"] == "target"}
 
 
 @pytest.fixture
