@@ -154,7 +154,7 @@ def form(
         refused += refusals(bad if sides.same else bad[with_trait(bad, "normalised")], kind.over, sides.ablation)
         for column, of_metric in all_ratios(compared, chosen, sides.ablation, sides.aggressor).items():
             ratios[column] |= of_metric
-        notes |= _notes(sides, pairs)
+        notes |= _notes(sides, pairs) if sides.same else {}  # those of targets are in their summaries
     return Formed(ratios, notes, pairs, tuple(refused))
 
 
