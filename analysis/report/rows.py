@@ -84,7 +84,7 @@ class Row(JobColumns):
     high: float | None = _at("interval", 1, default=None)
     verdict: VerdictName | None = _at("verdict", "name", default=None)
     """``equivalent``, ``slower``, ``faster`` or ``undecided``; ``tail`` or ``typical-only`` if only the typical trial
-    is equivalent. Null where the trials decide nothing; ``withheld`` says why."""
+    is equivalent. Null where the trials decide nothing, and ``withheld`` says why, or where nothing is judged."""
     withheld: tuple[str, ...] = _at("verdict", "withheld", default=())
     """Why there is no verdict, whatever the tests say; empty where it stands."""
     p: float | None = _at("verdict", "p", default=None)

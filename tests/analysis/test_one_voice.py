@@ -96,7 +96,7 @@ def terminal(parts: Document, width: int = 140) -> str:
 def verdicts(told: Mapping[str, Any]) -> Shown:
     """Return the verdicts in JSON, of which each has its reason if it is withheld."""
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for row in told["rows"]:
+    for row in (row for row in told["rows"] if row["kind"] != "kept"):  # which nothing is judged by
         assert (row["verdict"] is None) == bool(row["withheld"]) or None in (row["low"], row["ratio"])
         if None not in (row["low"], row["ratio"]):
             interval = row["low"], row["high"]
