@@ -164,7 +164,8 @@ def told(run: Path) -> object:
         return left_out, findings
     comparison = json.loads(as_json(compare(records)))
     rows = [(row["marks"], row["differences"]) for group in comparison["groups"] for row in group["targets"]]
-    return comparison["warnings"], rows, comparison["same_work"]
+    same_work = [work for group in comparison["groups"] for work in group["same_work"]]
+    return comparison["warnings"], rows, same_work
 
 
 DESIGNS = {"sequential": [name for name in NAMES if name != "turns"], "alternating": ["turns"]}
