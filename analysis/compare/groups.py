@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.compare.contrasts import TARGET, Formed
 from analysis.compare.images import same_image
-from analysis.compare.pairing import BLOCK, GROUP, ROW, baseline, by_block, grouped, job_of, substitutes_of
+from analysis.compare.pairing import BLOCK, GROUP, ROW, baseline, by_block, grouped, job_of, plain, substitutes_of
 from analysis.compare.results import (
     Arm,
     Circumstances,
@@ -162,14 +162,23 @@ def _block_seconds(trials: pd.DataFrame) -> "pd.Series[float]":
 def same_work(ok: pd.DataFrame) -> dict[GroupKey, tuple[SameWork, ...]]:
     """Return how each arm agrees with the first bare-metal trial of its blocks in what it computed, by job and model.
 
-    Validity refuses or names the pairs that do not; this covers every arm: ablations, second trials, victims. ``ok``
-    are the trials that are ok, with ``variant``.
+    A victim, which may have fewer threads, is held against the trial of its target alone. Validity refuses or names
+    the pairs that do not agree; this covers every arm: ablations, second trials, victims. ``ok`` are the trials that
+    are ok, with ``variant``.
     """
     first = baseline(ok)
     first = first[first["replica"] == 0].drop_duplicates(BLOCK)
     columns = dict.fromkeys((*ROW, "replica", *_SWITCHED, *BLOCK, *_SIDES, "rounds_freely"))
     trials = ok.loc[~ok.index.isin(first.index), list(columns)]
-    pairs = trials.merge(first[[*BLOCK, *_SIDES]], on=BLOCK, suffixes=("", "_base"))
+    victims = trials[trials["aggressor"].notna()]
+    alone = ok[ok["aggressor"].isna() & ok["ablation"].isna() & (ok["replica"] == 0)]
+    alone = plain(ok[ok["replica"] == 0]).drop_duplicates([*BLOCK, "target"])
+    pairs = pd.concat(
+        [
+            trials.drop(victims.index).merge(first[[*BLOCK, *_SIDES]], on=BLOCK, suffixes=("", "_base")),
+            victims.merge(alone[[*BLOCK, "target", *_SIDES]], on=[*BLOCK, "target"], suffixes=("", "_base")),
+        ]
+    )
     arms: dict[tuple[ComparedJob, str, str], list[tuple[Agreement, str, Mapping[Any, Any]]]] = defaultdict(list)
     for row, agreed in zip(pairs.to_dict("records"), agreements(pairs), strict=True):
         if agreed:

@@ -125,7 +125,8 @@ def _beside_baseline(told: dict[str, list[_Arm]], found: Sequence[_Arm], *, same
         yield f"All targets {next(iter(told))}."
     elif told:
         clauses = (f"{_arms(own, found)} {text}" for text, own in reversed(told.items()))
-        yield f"Beside {BASELINE}, {'; '.join(clauses)}."
+        alone = ", or for victims the target alone" if any("-beside-" in work.arm for *_, work in found) else ""
+        yield f"Beside {BASELINE}{alone}, {'; '.join(clauses)}."
 
 
 def _generated(image: SameImage) -> str:

@@ -1,5 +1,6 @@
 """Victims beside aggressors: what is held against what, what is said of it, and how it is drawn."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -13,6 +14,7 @@ from analysis.compare.results import Comparison, Contrast, Measured
 from analysis.figures.plots import draw
 from analysis.figures.reference import expected_loss
 from analysis.load.records import load
+from analysis.report.answer import answer
 from analysis.report.elements import line
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
@@ -284,3 +286,15 @@ def test_the_papers_words_are_as_its_text_has_them() -> None:
     assert expected_loss("alexnet", "vm")[0] == 0.30
     assert expected_loss("alexnet-small", "vm") == expected_loss("alexnet-small", "container") == (0.0, 0.10)
     assert expected_loss("alexnet-small", "bare-metal") == expected_loss("resnet50", "vm") == (0.15, 0.20)
+
+
+def test_a_victim_is_held_against_its_own_target_alone(save: Save, tmp_path: Path) -> None:
+    digests = {None: "ab" * 32, "disk": "cd" * 32}  # bare metal alone has more threads, and so other sums
+    for block, target, aggressor in itertools.product(range(2), ("bare-metal", "vm"), digests):
+        own = digests[aggressor] if target == "bare-metal" else digests["disk"]
+        victim(save, target, aggressor, 10.0, block, weights_sha256=own)
+    found = compare(load([tmp_path / "run"]))
+    assert answer(found)[-1].startswith("Beside bare-metal, or for victims the target alone, ")
+    (group,) = found.groups
+    kinds = {work.arm: (work.kind, work.trials) for work in group.same_work}
+    assert kinds == {"bare-metal-beside-disk": ("other", 2), "vm": ("other", 2), "vm-beside-disk": ("weights", 2)}
