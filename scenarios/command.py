@@ -12,7 +12,7 @@ from scenarios.events import ProbeTranscript
 from scenarios.job import attest, metrics_of, recordable, throughput_of
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Instance, Measurement, Observer
-from suite.job.command import AUTO, SECONDS, UNIT, CommandJob, parse_command, parse_pattern
+from suite.job.command import AUTO, COMMAND, SECONDS, UNIT, CommandJob, parse_command, parse_pattern
 from suite.job.datasets import Dataset
 from suite.job.profiles import Profile
 from suite.plan import Trial
@@ -59,7 +59,7 @@ class CommandOptions(OptionGroup):
 class Command(PlannedScenario):
     """One command on one instance, as the child of a worker that attests the target and counts what the child uses."""
 
-    name = "command"
+    name = COMMAND
     options = CommandOptions
     inventory = True
     workloads = trains = False

@@ -87,7 +87,7 @@ def _check_disk(node: Node) -> None:
         raise MeasurementError(
             f"the data set of {node.name} lies on {filesystem}, from whose memory it cannot be evicted",
             kind="page-cache",
-            remedy="copy it to a disk with another file system, such as ext4, or use --cache warm",
+            remedy=f"copy it to a disk with another file system, such as ext4, or use {option('cache')} warm",
         )
 
 
@@ -123,7 +123,7 @@ def _arranged(trial: Trial, dataset: Dataset, state: str, node: Node, argv: Sequ
         raise MeasurementError(why, kind="page-cache", command=command, remedy=remedy)
     if state == "warm" and share < LEAST_WARM:
         why = f"after all of it was read, the page cache holds {share:.1%} of the data set, {LEAST_WARM:.0%} are needed"
-        remedy = "give the targets more with --memory, or use --cache cold"
+        remedy = f"give the targets more with {option('memory')}, or use {option('cache')} cold"
         raise MeasurementError(why, kind="page-cache", command=command, remedy=remedy)
     return float(share)
 

@@ -12,12 +12,11 @@ from analysis.audit.findings import AGAIN, Finding, Kind
 from analysis.load.records import Text
 from suite.job.ablations import known_properties
 from suite.job.job import Job
-from suite.job.properties import Properties
+from suite.job.properties import SHARED_NETWORK, Properties
 from suite.targets import CONTAINERS, VMS, OwnMachine
 
 INSIDE = Kind("inside", "refused", AGAIN)
 _HOST, _POD = "host", "kubernetes"
-_SHARED = "shared"
 """The network of engines that leave a container in its machine's: no job can name another."""
 _UNNAMED = "unnamed"
 """A hypervisor that shows as a flag of the CPU alone; see ``worker.environment``."""
@@ -96,7 +95,7 @@ def _runtime(facts: Facts, job: Job, properties: Properties) -> Iterator[str]:
 
 def _network(network: object, job: Job, properties: Properties) -> Iterator[str]:
     due = "host" if properties.host_network else job.distributed.network if job.distributed else "none"
-    if (network, due) == (_SHARED, "none"):
+    if (network, due) == (SHARED_NETWORK, "none"):
         return
     # Bridges and overlays are made of networks that engines name as they like.
     kinds = ("host",) if due != "none" else ("host", "none")

@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from scenarios.own_workload import file_of, sha256_of
 from suite.errors import RequestError, flag, option
-from suite.job.command import AUTO
+from suite.job.command import AUTO, COMMAND
 from suite.job.job import Job
 from suite.request.option import ALL, Option
 from suite.request.repetitions import EXTENDING
@@ -111,11 +111,11 @@ def _with_program(given: Mapping[str, object], words: Sequence[str]) -> dict[str
     """Return the options of scenario command for a program in this directory. Raises RequestError."""
     if not words:
         raise RequestError("no program behind --", remedy="give one: bench run -- python train.py")
-    if "command" in given or given.get("scenario", "command") != "command":
-        other = option("command") if "command" in given else f"{option('scenario')} {given['scenario']}"
+    if given.get(COMMAND) or given.get("scenario", COMMAND) != COMMAND:
+        other = option(COMMAND) if given.get(COMMAND) else f"{option('scenario')} {given['scenario']}"
         raise RequestError(f"a program behind -- and {other} exclude each other", remedy="give one of them")
-    usual = {"scenario": "command", "command_files": Path(), "throughput_pattern": AUTO}
-    return {**usual, **given, "command": shlex.join(words)}
+    usual = {"scenario": COMMAND, "command_files": Path(), "throughput_pattern": AUTO}
+    return {**usual, **given, COMMAND: shlex.join(words)}
 
 
 def _stored(run: Path, ctx: click.Context, given: Mapping[str, object]) -> RunRequest:

@@ -82,8 +82,8 @@ def _words(server: Any) -> str:
 
 def _unfair(specs: Mapping[str, str]) -> Iterator[str]:
     """Yield what extra specs of a flavor, and properties of an image, leave to chance."""
-    usual = "dedicated" if "resources:PCPU" in specs else "shared"
-    if (policy := specs.get("hw:cpu_policy", usual)) != "dedicated":
+    policy = specs.get("hw:cpu_policy", "" if "resources:PCPU" in specs else "shared")
+    if policy not in ("", "dedicated"):
         yield f"hw:cpu_policy is {policy} and not dedicated: other machines may use its CPUs"
     if (pages := str(specs.get("hw:mem_page_size", "small"))).lower() in SMALL_PAGES:
         yield f"no huge pages: hw:mem_page_size is {pages}"

@@ -8,6 +8,7 @@ from provisioning.engines.unprivileged import Binds, UnprivilegedEngine
 from provisioning.layers.userland import becoming
 from suite.errors import BenchError
 from suite.interfaces import Node
+from suite.job.properties import SHARED_NETWORK
 
 # It refuses to start, even to print its version, without a name of the user.
 NAMED = ("env", "--unset=TMPDIR", "USER=virtbench")
@@ -16,7 +17,7 @@ NAMED = ("env", "--unset=TMPDIR", "USER=virtbench")
 class Charliecloud(UnprivilegedEngine):
     name = "charliecloud"
     program = "ch-run"
-    network = "shared"
+    network = SHARED_NETWORK
     replaced = ("etc/machine-id",)
     lacks: ClassVar[Mapping[str, str]] = {
         **UnprivilegedEngine.lacks,

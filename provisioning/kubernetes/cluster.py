@@ -300,15 +300,15 @@ def _refuse_plugin(context: str, plugin: Object | None) -> None:
     """
     if not plugin:
         return
-    command = str(plugin.get("command"))
-    if "/" in command or shutil.which(command):
+    program = str(plugin.get("command"))
+    if "/" in program or shutil.which(program):
         why, remedy = "has given none: its error is above", f"kubectl --context {context} get pods shows why; {SIGN_IN}"
     else:
         why, remedy = (
             "is not installed",
-            str(plugin.get("installHint") or f"install {command}, which the cloud provides"),
+            str(plugin.get("installHint") or f"install {program}, which the cloud provides"),
         )
-    raise RequestError(f"the credentials of the context {context} come from {command}, which {why}", remedy=remedy)
+    raise RequestError(f"the credentials of the context {context} come from {program}, which {why}", remedy=remedy)
 
 
 def _lines(response: Any) -> Iterator[str]:  # noqa: ANN401 (as ``client_library``)

@@ -9,6 +9,8 @@ from pydantic import Field
 from suite.errors import RequestError
 from suite.part import Part
 
+COMMAND = "command"
+"""The scenario that runs a program, and its option of that name."""
 JSON = "json"
 """Stands in the place of a pattern where the command prints JSON objects, each on a line."""
 AUTO = "auto"

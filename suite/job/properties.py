@@ -11,6 +11,9 @@ DISK_STAND_INS = {"tmpfs": "disk:memory", "ramfs": "disk:memory", "zfs": "disk:z
 """The substitutes that file systems are for a disk: they accept direct I/O, and memory answers it. ZFS does so before
 2.3, and its cache is not the page cache that can be emptied."""
 
+SHARED_NETWORK = "shared"
+"""The network of a container that has the machine's, since its engine gives it no other."""
+
 
 class DiskLimit(NamedTuple):
     """The limit of one direction, ``read`` or ``write``, of each disk. ``unit`` is a key of ``DISK_LIMITS``."""

@@ -109,7 +109,7 @@ def test_a_record_whose_steps_are_nonsense_is_left_out_and_named(tmp_path: Path,
     made = save()
     path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
     found = json.loads(path.read_text())
-    found["steps"] = {"note": "a } in a text", "inner": {"deeper": {}}}
+    found["steps"] = {"note": "a } in a text", "inner": {"deeper": {}}, "elapsed_s": {}}
     path.write_text(json.dumps(found, indent=1))
     save(block=1)
     records = load([tmp_path / "run"])

@@ -189,7 +189,7 @@ def test_the_room_is_planned_for_the_disk_probe_alone() -> None:
     assert scratch_bytes(PROBES, ["memory", "disk"], "smoke") == {"disk": 192 * MIB}
     assert scratch_bytes(PROBES, PROBES.names(), "paper") == {"disk": 6144 * MIB}
     assert scratch_bytes(PROBES, ["disk"], "smoke", "[a]\nsize=10m\nnumjobs=2") == {"disk": 30 * MIB}
-    for profile in PROFILES:
+    for profile in (name for name, profile in PROFILES.items() if not profile.settle_s):
         assert scratch_bytes(PROBES, ["disk"], profile)
 
 

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from scenarios.serve import Serve
 from suite.errors import RequestError
 from suite.job.profiles import PROFILES, check_sizes
-from suite.job.serving import TOKEN_LOADS, Serving
+from suite.job.serving import LOADS, TOKEN_LOADS, Serving
 from suite.registries import WORKLOADS
 from suite.request.request import RunRequest
 from tests.worker.test_serving import listening, load
@@ -233,7 +233,7 @@ def test_a_language_model_is_served_with_its_own_load_and_shape() -> None:
     serving = Serve().part(asked, PROFILES["smoke"], "transformer")["serving"]
     assert isinstance(serving, Serving)
     assert serving.model_dump(exclude_none=True) == {**TOKEN_LOADS["smoke"].model_dump(), "tokens": 32, "depth": 2}
-    assert set(TOKEN_LOADS) == set(PROFILES)
+    assert set(TOKEN_LOADS) == set(LOADS)
     wrong = RunRequest.of({"scenario": "serve", "model": "transformer", "image_px": 32})
     with pytest.raises(RequestError, match="transformer has no images"):
         Serve().part(wrong, PROFILES["smoke"], "transformer")
