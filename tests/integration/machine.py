@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -66,11 +66,17 @@ def require_image() -> Image:
     return current()
 
 
+def words_of(process: psutil.Process) -> list[str]:
+    with suppress(psutil.Error):  # it has just ended
+        return process.cmdline() or [""]
+    return [""]
+
+
 def workers() -> list[psutil.Process]:
     """Return the workers of jobs: engines carry their words too, and unit tests have some with another interpreter."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or [""]
+    for process in psutil.process_iter():  # whose info the bench in another thread may replace
+        words = words_of(process)
         if words[0] == IMAGE_PYTHON[0] and "worker" in words and "--attest" not in words:
             found.append(process)
     return found

@@ -29,7 +29,7 @@ from suite.records.environment import Environment
 from suite.records.record import TrialRecord
 from suite.registries import AGGRESSORS
 from suite.results.store import Run
-from tests.integration.machine import ENVELOPE, require, require_image, require_root, workers
+from tests.integration.machine import ENVELOPE, require, require_image, require_root, words_of, workers
 from tests.integration.test_injuries import Silent
 from tests.integration.test_run import ours
 from tests.jobs import plan_of
@@ -84,7 +84,7 @@ def run_shared(
 
 def working(*, aggressor: bool) -> list[psutil.Process]:
     """Return the workers of the aggressors, or of the victims."""
-    return [process for process in workers() if ("--aggressor" in process.info["cmdline"]) == aggressor]
+    return [process for process in workers() if ("--aggressor" in words_of(process)) == aggressor]
 
 
 @pytest.mark.parametrize("target", [pytest.param("bare-metal", marks=pytest.mark.thorough), "container"])
