@@ -163,7 +163,7 @@ class Day:
 
     @contextlib.contextmanager
     def answering(self, pid: int) -> Iterator[None]:
-        """In a rehearsal let the stand-in count 100 W and show a process; a real GPU answers for itself."""
+        """Let the stand-in of a rehearsal count 100 W and show a process; a real GPU answers for itself."""
         if not self.options.rehearse:
             yield
             return

@@ -36,7 +36,7 @@ class DeviceNode:
 
 @dataclass(frozen=True)
 class Edits:
-    """What a target needs for its GPUs: devices, read-only mounts (source, target), and variables of the worker."""
+    """The parts of a target for its GPUs: devices, read-only mounts (source, target), and variables of the worker."""
 
     devices: tuple[DeviceNode, ...] = ()
     mounts: tuple[tuple[str, str], ...] = ()

@@ -87,7 +87,7 @@ def _conflict(holders: Mapping[_Holder, list[int]]) -> str:
 
 def _held(stack: ExitStack, cpu: int) -> _Holder | None:
     """Hold one CPU until the stack is closed; return who holds it already, None if nobody does."""
-    address = f"\0{NAME}-{cpu}"
+    address = _address(cpu)
     lock = stack.enter_context(socket.socket(socket.AF_UNIX))
     try:
         lock.bind(address)
@@ -95,6 +95,10 @@ def _held(stack: ExitStack, cpu: int) -> _Holder | None:
     except OSError:
         return _holder(address)
     return None
+
+
+def _address(cpu: int) -> str:
+    return f"\0{NAME}-{cpu}"
 
 
 def _wait_for(cpus: Iterable[int]) -> None:
@@ -109,7 +113,7 @@ def _wait_for(cpus: Iterable[int]) -> None:
 def _is_free(cpu: int) -> bool:
     with socket.socket(socket.AF_UNIX) as lock:
         try:
-            lock.bind(f"\0{NAME}-{cpu}")
+            lock.bind(_address(cpu))
         except OSError:
             return False
     return True

@@ -48,7 +48,7 @@ def run(request: CommandRequest, events: Events) -> None:
     if status:
         remedy = "give the targets more with --memory" if signal_of(status) == signal.SIGKILL else None
         raise JobError(f"the command {ending(status)}{reader.printed_last()}", kind="command", remedy=remedy)
-    throughput = reader.throughput()
+    throughput, rates = reader.throughput(), reader.chosen()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     # A child begins with the peak of the worker, whose memory it shares until it starts its program.
     is_own = used.ru_maxrss > (number("proc/self/status", "VmHWM") or 0)
@@ -69,8 +69,8 @@ def run(request: CommandRequest, events: Events) -> None:
     details = {
         "exit_status": status,
         "steps": reader.steps,
-        "throughputs": reader.chosen().numbers or None,
-        "throughputs_unread": reader.chosen().unread,
+        "throughputs": rates.numbers or None,
+        "throughputs_unread": rates.unread,
         "processes_left": left,
         "working_directory": asdict(copy),
         "notes": [*notes, *reader.notes()],

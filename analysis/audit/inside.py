@@ -17,7 +17,6 @@ from suite.targets import CONTAINERS, VMS, OwnMachine
 
 INSIDE = Kind("inside", "refused", AGAIN)
 _HOST, _POD = "host", "kubernetes"
-"""The network of engines that leave a container in its machine's: no job can name another."""
 _UNNAMED = "unnamed"
 """A hypervisor that shows as a flag of the CPU alone; see ``worker.environment``."""
 Facts = Mapping[str, Any]

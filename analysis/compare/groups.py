@@ -171,7 +171,6 @@ def same_work(ok: pd.DataFrame) -> dict[GroupKey, tuple[SameWork, ...]]:
     columns = dict.fromkeys((*ROW, "replica", *_SWITCHED, *BLOCK, *_SIDES, "rounds_freely"))
     trials = ok.loc[~ok.index.isin(first.index), list(columns)]
     victims = trials[trials["aggressor"].notna()]
-    alone = ok[ok["aggressor"].isna() & ok["ablation"].isna() & (ok["replica"] == 0)]
     alone = plain(ok[ok["replica"] == 0]).drop_duplicates([*BLOCK, "target"])
     pairs = pd.concat(
         [

@@ -116,7 +116,7 @@ class Division(NamedTuple):
 
 
 class Arm(NamedTuple):
-    """What was measured where; the model is empty for all models of a job together."""
+    """One job, model and target, as it is or changed; the model is empty for all models of a job together."""
 
     job: ComparedJob
     model: str

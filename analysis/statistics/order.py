@@ -1,4 +1,4 @@
-"""What the order of the blocks, and that of the trials in them, shows of a ratio.
+"""Tests of a ratio by the order of its blocks, and of the trials in them.
 
 - Dependence: the rank version of von Neumann's ratio, Bartels, J. Am. Statist. Assoc. 77 (1982) 40, with his beta
   distribution, which keeps its level from ten values on, whatever their noise. One-sided: only blocks that resemble the

@@ -1,10 +1,9 @@
-"""What engines of clusters share: a program that needs neither root nor a daemon, and starts a container per command.
+"""The base of the engines of clusters: a program without root or daemon that starts a container per command.
 
 It sets no limits. With root the container is in a control group of the suite's and runs as a user without a name;
 without root the limits are those of the scheduler or of systemd.
 """
 
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, ClassVar
@@ -12,7 +11,7 @@ from typing import Any, ClassVar
 from provisioning.cgroup import limits as cgroups
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.engines.base import ContainerEngine, ContainerSpec, is_root
-from provisioning.layers.userland import FIRST_USER, OPEN_TO_ALL, SHARED_MEMORY, TEMPORARY, USERS, taskset
+from provisioning.layers.userland import OPEN_TO_ALL, SHARED_MEMORY, TEMPORARY, taskset, unnamed_user
 from provisioning.nodes import HostProcesses, WrappedNode, limit_facts
 from provisioning.processes import installing
 from suite.errors import RequestError
@@ -73,7 +72,7 @@ class UnprivilegedEngine(ContainerEngine):
         of_image = node.run(["find", *(f"{spec.tree}/{path}" for path in self.replaced), "-type", "f"], check=False)
         files = of_image.stdout.splitlines()
         if is_root(node):
-            user = FIRST_USER + secrets.randbelow(USERS)
+            user = unnamed_user()
             words = [*_limited(node, spec), *pinned, *_shown(node, spec, user, files)]
             place, tree, data = PLACE, f"{PLACE}/tree", f"{PLACE}/data"
             host_processes = HostProcesses(ControlGroup.named(spec.name))

@@ -30,6 +30,11 @@ HELD_WITHIN_S = 30.0
 _LIBRARIES = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
 
 
+def unnamed_user() -> int:
+    """Return the number of a user that nobody has a name for, drawn anew."""
+    return FIRST_USER + secrets.randbelow(USERS)
+
+
 def chroot_argv(
     tree: str | Sequence[str],
     edits: Edits = NO_EDITS,
@@ -111,7 +116,7 @@ def own_python_argv(readable: Sequence[str], memory_bytes: int) -> list[str]:
     if os.geteuid() == 0:
         own = [*_LIBRARIES, sys.prefix, sys.base_prefix, *(path for path in sys.path if Path(path) != ROOMS)]
         seen = [*own, f"{ROOMS}/worker", f"{ROOMS}/suite", *readable]
-        bubble, *words = chroot_argv([path for path in seen if path], user=FIRST_USER + secrets.randbelow(USERS))
+        bubble, *words = chroot_argv([path for path in seen if path], user=unnamed_user())
         argv += [bubble, "--unshare-pid", "--unshare-ipc", "--unshare-net", *words]
     # Libraries may be in the user's home, which Python would look for elsewhere.
     modules = os.pathsep.join([str(ROOMS), *filter(None, sys.path)])
@@ -175,7 +180,7 @@ class UserlandLayer:
 
             inside = as_root = place(enter, None)
             if self.properties.confined:
-                user = FIRST_USER + secrets.randbelow(USERS)
+                user = unnamed_user()
                 if node.data and self.writable:
                     node.run(["chown", f"{user}:{user}", "--", node.data])
                 with node.opening.running("tree"):
