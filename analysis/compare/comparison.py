@@ -25,6 +25,7 @@ from analysis.compare.contrasts import (
     form,
     judged,
     layers,
+    sweeps_of,
 )
 from analysis.compare.costs import ALL_IN, costs, with_costs
 from analysis.compare.groups import circumstances, groups, measured, same_work
@@ -64,7 +65,9 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     switched, disturbed_by = (form(kind, finished, metrics, force=force) for kind in (ABLATION, AGGRESSOR))
     # Opening is left out: one layer comes after the other, and their times add.
     layered = [metric for metric in metrics if metric.name != "opening"]
-    (of_models, models), (of_pairs, pairs) = combined(MODELS, targets.ratios), combined(ISOLATION, disturbed_by.ratios)
+    sweeps = sweeps_of(trials)
+    of_models, models = combined(MODELS, targets.ratios, sweeps)
+    of_pairs, pairs = combined(ISOLATION, disturbed_by.ratios, sweeps)
     floors = dict(noise_floors(finished, again, metrics))
     around = circumstances(trials, disturbed(ok), decided=looked is not None)
     summaries = groups(plain(trials), targets.pairs, metrics)
@@ -118,6 +121,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         contrasts=contrasted,
         warnings=(*of_records, *of_states, *targets.refused, *switched.refused, *disturbed_by.refused, *of_trust),
         margin=margin,
+        ratios={TARGET.name: targets.ratios, ABLATION.name: switched.ratios, AGGRESSOR.name: disturbed_by.ratios},
         warmup_trials=records.warmup_trials,
         trials=ok,
     )

@@ -23,6 +23,7 @@ from analysis.statistics.order import DEPENDENCE_LEVEL, dependence
 from analysis.statistics.ratios import SIGNIFICANCE, Location, NoiseFloor, Verdict, exp, holm, judge, locate
 from analysis.statistics.sequential import level_of
 from analysis.statistics.tails import Tail, qualified, tail_of
+from analysis.statistics.two_samples import difference
 from analysis.warnings.findings import refusals
 from analysis.warnings.types import AnalysisWarning
 from suite.job.ablations import facts_that_may_differ
@@ -33,6 +34,8 @@ RATIO, BASE = "ratio", "base"
 Ratios = Mapping[Arm, pd.DataFrame]
 """Log ratios, each with the run and the block as its index, in a column ``RATIO``; the logarithm of what they are
 relative to is in ``BASE``, which a ratio of ratios does not have."""
+Sweeps = Mapping[str, str]
+"""The sweep of each run: its cells share their blocks, so what spans runs is indexed by the sweep and the block."""
 ByColumn = Mapping[str, Ratios]
 """Those of several metrics, by the metric's column."""
 Members = Mapping[Arm, tuple[Arm, ...]]
@@ -73,7 +76,7 @@ class ContrastKind:
     """What its trials are divided by, in words."""
     metrics: tuple[Metric, ...] = ()
     """Its own metrics; empty for all that were measured."""
-    disturbed_by: Literal["target", "layers", "models", "alone", ""] = "target"
+    disturbed_by: Literal["target", "layers", "models", "alone", "both", "both and base", ""] = "target"
     """Whose disturbances withhold its verdicts; see ``standing``."""
 
 
@@ -118,8 +121,11 @@ STRONG, WEAK = (
     ContrastKind(name, over="the smallest number of workers", disturbed_by="") for name in ("strong", "weak")
 )
 DIVISION = ContrastKind("division", over="the first way to divide the work", disturbed_by="")
+JOBS = ContrastKind("jobs", over="the same target in another job", disturbed_by="both")
+SLOWDOWNS = ContrastKind("slow-downs", over="the slow-down of another arm or metric", disturbed_by="both and base")
+"""A slow-down is a ratio of times, or the inverse of a ratio of rates."""
 _PAIRED, _COMBINED = (TARGET, AGAIN, ABLATION, AGGRESSOR), (LAYERS, MODELS, ISOLATION)
-KINDS = {kind.name: kind for kind in (*_PAIRED, *_COMBINED, STRONG, WEAK, DIVISION)}
+KINDS = {kind.name: kind for kind in (*_PAIRED, *_COMBINED, STRONG, WEAK, DIVISION, JOBS, SLOWDOWNS)}
 
 
 @dataclass(frozen=True)
@@ -301,12 +307,12 @@ def _layers(ratios: Ratios) -> Iterator[tuple[Arm, pd.DataFrame]]:
                 yield arm, values
 
 
-def combined(kind: ContrastKind, ratios: ByColumn) -> tuple[ByColumn, Members]:
+def combined(kind: ContrastKind, ratios: ByColumn, sweeps: Sweeps) -> tuple[ByColumn, Members]:
     """Return the mean ratios of each job and target over its arms, which are as they are, and what these are.
 
     ``MODELS`` is over all models, of several; ``ISOLATION`` over every victim beside an aggressor that all targets of
-    the job have. The arms of a block are averaged first, so the block stays the sample and what they share is kept;
-    blocks that lack an arm are left out, so that all weigh the same.
+    the job have. The arms of a block of the run, or of the sweep, are averaged first, so the block stays the sample and
+    what they share is kept; blocks that lack an arm are left out, so that all weigh the same.
     """
     members = dict(_members(kind, (arm for metric in kind.metrics for arm in ratios[metric.column])))
     # A mean over pairs of jobs is no time of a queue: it has no expected ratio.
@@ -314,7 +320,7 @@ def combined(kind: ContrastKind, ratios: ByColumn) -> tuple[ByColumn, Members]:
     means: dict[str, dict[Arm, pd.DataFrame]] = {metric.column: {} for metric in kind.metrics}
     for column, (whole, arms) in product(means, members.items()):
         if all(arm in ratios[column] for arm in arms):
-            means[column][whole] = _mean_of([ratios[column][arm][columns] for arm in arms])
+            means[column][whole] = _mean_of([by_sweep(ratios[column][arm][columns], sweeps) for arm in arms])
     return means, members
 
 
@@ -331,6 +337,60 @@ def _members(kind: ContrastKind, ratios: Iterable[Arm]) -> Iterator[tuple[Arm, t
         names = set.intersection(*of_job[whole.job]) if kind is ISOLATION else set(by_name)
         if len(names) > (kind is MODELS):
             yield whole, tuple(by_name[name] for name in sorted(names))
+
+
+def sweeps_of(trials: pd.DataFrame) -> Sweeps:
+    """Return the sweep of each run."""
+    return dict(trials[["run_id", "sweep"]].drop_duplicates("run_id").itertuples(index=False))
+
+
+def by_sweep(values: pd.DataFrame, sweeps: Sweeps) -> pd.DataFrame:
+    """Return values of runs and blocks by sweep and block; the mean where two cells measured the same."""
+    runs, blocks = (values.index.get_level_values(level) for level in range(2))
+    return values.groupby([runs.map(sweeps).to_numpy(), blocks.to_numpy()]).mean()
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a contrast between two arms: the logarithms of its values, or ratios, by run and block."""
+
+    arm: Arm
+    metric: Metric
+    logs: pd.DataFrame
+
+    @classmethod
+    def of_trials(cls, arm: Arm, metric: Metric, trials: pd.DataFrame) -> "Side":
+        """Return the values of trials of one arm."""
+        return cls(arm, metric, trials.assign(**{RATIO: metric.logs(trials)}).set_index(["run_id", "block"])[[RATIO]])
+
+    @classmethod
+    def of_ratios(cls, arm: Arm, metric: Metric, ratios: pd.DataFrame) -> "Side":
+        """Return how many times slower an arm is."""
+        return cls(arm, replace(metric, better="less"), ratios[[RATIO]] * (-1 if metric.more_is_faster else 1))
+
+
+def between(kind: str, pairs: Sequence[tuple[Side, Side]], sweeps: Sweeps, margin: float) -> list[Contrast]:
+    """Return the contrast of every side over another, ``(base, own)``; the verdicts of all are one family.
+
+    Sides that share blocks, of a run or of a sweep, are divided block by block, all others as two samples.
+    """
+    places = [_place([by_sweep(side.logs, sweeps) for side in pair]) for pair in pairs]
+    verdicts = judge(places, margin, more_is_faster=any(own.metric.more_is_faster for _, own in pairs))
+    return [
+        Contrast(kind=kind, arm=own.arm, base=base.arm, metric=own.metric, **vars(effect(place, verdict)))
+        for (base, own), place, verdict in zip(pairs, places, verdicts, strict=True)
+        if place
+    ]
+
+
+def _place(sides: Sequence[pd.DataFrame]) -> Location | None:
+    """Return the logarithm of the second side over the first."""
+    base, own = (side[RATIO].dropna() for side in sides)
+    both = (own - base).dropna()
+    if len(both):
+        return locate(both.to_numpy())
+    places = [place for side in (base, own) if (place := locate(side.to_numpy()))]
+    return difference(*places) if len(places) == len(sides) else None
 
 
 def _mean_of(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:

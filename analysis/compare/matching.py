@@ -13,6 +13,7 @@ from typing import Literal
 import pandas as pd
 
 from analysis.compare.pairing import JOB, ROW, papers_order, with_variants
+from analysis.compare.results import Arm
 from suite.host_compatibility import Host, differences
 from suite.job.envelope import GIB
 from suite.job.job import BETWEEN
@@ -139,6 +140,12 @@ def _order(key: Key) -> tuple[object, ...]:
 def name_of(key: Key) -> str:
     """Return ``resnet50 on vm (engine=podman, ablation seccomp)``."""
     return f"{key[_CELL - 1]} on {place_of(key[_CELL], key[_CELL - 2], *key[_CELL + 1 :])}"
+
+
+def named(arm: Arm) -> str:
+    """Return ``resnet50 beside disk on vm (engine=podman, seccomp)``."""
+    model = " beside ".join(filter(None, (arm.model, arm.aggressor)))
+    return f"{model} on {place_of(arm.target, arm.job.variant, arm.ablation)}"
 
 
 def place_of(target: str, *settings: str) -> str:

@@ -1,47 +1,62 @@
 """Published claims: the verdict of the records on what papers report. ``published.toml`` holds them, and their grammar.
 
-Verdicts come from the interval and the verdict of each selected ratio, never from its value; ``standing`` decides which
-of them count. Every selected ratio has to confirm a claim, and one is enough to contradict it.
+A claim selects contrasts of a kind, or sides between which one is formed. Verdicts come from the interval and the
+verdict of each contrast, never from its value; ``standing`` decides which of them count. Every one has to confirm a
+claim, and one is enough to contradict it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
+from itertools import product
+from typing import Any, NamedTuple
 
-import pandas as pd
-
-from analysis.compare import results
-from analysis.compare.contrasts import effect
-from analysis.compare.matching import place_of
-from analysis.compare.pairing import GROUP, by_block, grouped
-from analysis.compare.results import ClaimEvidence, ClaimVerdict, Effect, JudgedClaim, Measured, PublishedClaim
-from analysis.compare.standing import withheld
-from analysis.statistics.ratios import judge, locate
-from analysis.statistics.two_samples import difference
+from analysis.compare.contrasts import ABLATION, AGGRESSOR, JOBS, TARGET, Side, between, sweeps_of
+from analysis.compare.matching import named
+from analysis.compare.pairing import GROUP, grouped
+from analysis.compare.results import (
+    ClaimEvidence,
+    ClaimVerdict,
+    Comparison,
+    Contrast,
+    Effect,
+    Group,
+    JudgedClaim,
+    PublishedClaim,
+)
+from analysis.compare.standing import with_standing
 from suite.job.job import settings_in
 
 _SAME: Mapping[str, str] = {"weights": "the same, bit for bit"}
 _BY_WORK: Mapping[str, ClaimVerdict] = {"weights": "confirmed", "other": "contradicted"}
 
 
-def published_claims() -> list[PublishedClaim]:
-    """Return the claims of the shipped file, in its order."""
+@cache
+def _shipped() -> Mapping[str, Any]:
     import tomllib  # not at the top: few comparisons judge claims, and the answer waits for every import
 
-    text = (files("analysis.compare") / "published.toml").read_text(encoding="utf-8")
-    shipped = tomllib.loads(text)
-    return [PublishedClaim(**claim, cited=shipped["papers"][claim["paper"].split()[0]]) for claim in shipped["claim"]]
+    return tomllib.loads((files("analysis.compare") / "published.toml").read_text(encoding="utf-8"))
 
 
-def judge_claims(comparison: results.Comparison) -> results.Comparison:
+def published_claims(paper: str = "") -> list[PublishedClaim]:
+    """Return the claims of the shipped file, or of one paper by its key, in their order."""
+    shipped = ((claim, claim["paper"].split()[0]) for claim in _shipped()["claim"])
+    return [PublishedClaim(**claim, cited=citation(key)) for claim, key in shipped if paper in ("", key)]
+
+
+def citation(paper: str) -> str:
+    """Return the citation of a paper by its key."""
+    return str(_shipped()["papers"][paper])
+
+
+def judge_claims(comparison: Comparison) -> Comparison:
     """Return the comparison with every published claim, and what the records have on it."""
-    trials = dict(grouped(comparison.trials, GROUP)) if len(comparison.trials) else {}
-    arms = [arm for group in comparison.groups if group.key in trials for arm in _arms(group, trials[group.key])]
+    items = list(_items(comparison))
     claims = []
     for claim in published_claims():
-        evidence = tuple(_across(claim, arms, comparison.margin) if claim.over else _inside(claim, arms))
+        evidence = tuple((_across if claim.over else _inside)(claim, items, comparison)) if claim.where else ()
         verdicts = {item.verdict for item in evidence}
         agreed: ClaimVerdict = "confirmed" if verdicts == {"confirmed"} else "undecided"
         decided = "contradicted" if "contradicted" in verdicts else agreed
@@ -49,80 +64,89 @@ def judge_claims(comparison: results.Comparison) -> results.Comparison:
     return replace(comparison, claims=tuple(claims))
 
 
-class _Arm(NamedTuple):
-    """A target of a job, as it is or with an ablation: the facts that claims select by, its ratios and trials."""
+def selected(facts: Mapping[str, str], patterns: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether each of the facts that are named matches one of its patterns."""
+    return all(any(fnmatchcase(facts.get(name, ""), one) for one in patterns[name]) for name in patterns)
 
-    group: results.Group
+
+class _Item(NamedTuple):
+    """A contrast with the facts that claims select by."""
+
+    contrast: Contrast
     facts: Mapping[str, str]
-    effects: Measured
-    trials: pd.DataFrame
-
-    @property
-    def name(self) -> str:
-        settings = (self.group.job.variant, self.facts["ablation"])
-        return f"{self.group.model} on {place_of(self.facts['target'], *settings)}"
-
-    @property
-    def disturbed(self) -> Mapping[str, Sequence[results.Disturbed]]:
-        """Return what has disturbed its trials, as a side of a ratio."""
-        return {f"of {self.name}": self.group.circumstances.disturbed.get(self.facts["target"], ())}
-
-    def selected(self, patterns: Mapping[str, Sequence[str]]) -> bool:
-        """Return whether each of the facts that are named matches one of its patterns."""
-        wanted = {"ablation": [""], **patterns}
-        return all(any(fnmatchcase(self.facts.get(name, ""), one) for one in wanted[name]) for name in wanted)
 
     def common(self, claim: PublishedClaim) -> frozenset[tuple[str, str]]:
-        """Return the facts in which both jobs of a claim agree."""
-        return frozenset(fact for fact in self.facts.items() if fact[0] not in (*claim.over, "variant"))
+        """Return the facts in which both sides of a claim agree."""
+        free = ["variant", *claim.over, *(name for key in claim.over for name in _shipped()["follow"].get(key, ()))]
+        return frozenset(fact for fact in self.facts.items() if not any(fnmatchcase(fact[0], name) for name in free))
 
-    def logs(self, name: str) -> list[float]:
-        """Return the logarithms of a metric by block."""
-        return by_block(self.trials, self.effects[name].metric.logs(self.trials))
+    def has_side(self, claim: PublishedClaim) -> bool:
+        """Return whether it can be a side of a claim: a target's values, or a ratio with a verdict."""
+        return self.contrast.kind == TARGET.name if claim.kind == JOBS.name else self.contrast.verdict is not None
 
-
-def _arms(group: results.Group, trials: pd.DataFrame) -> Iterator[_Arm]:
-    facts = {**settings_in(str(trials["settings"].iloc[0])), **vars(group.job), "model": group.model}
-    facts["hosts"] = ", ".join(group.circumstances.hosts)
-    for kind in ("target", "ablation"):
-        for arm, measured in group.of_kind(kind).items():
-            own = trials[(trials["target"] == arm.target) & (not arm.ablation)]
-            yield _Arm(group, {**facts, "target": arm.target, "ablation": arm.ablation}, measured, own)
-
-
-def _inside(claim: PublishedClaim, arms: Sequence[_Arm]) -> Iterator[ClaimEvidence]:
-    """Yield what the comparison found inside the blocks, of each selected arm."""
-    for arm in arms if claim.where else ():
-        if not arm.selected(claim.where):
-            continue
-        if (result := arm.effects.get(claim.metric)) and result.verdict:
-            yield _evidence(claim, arm.name, result)
-        for work in arm.group.same_work if claim.metric == "weights" else ():
-            if work.arm == arm.facts["target"]:
-                yield ClaimEvidence(
-                    arm.name,
-                    _BY_WORK.get(work.kind, "undecided"),
-                    None,
-                    work.text or _SAME.get(work.kind, f"unknown: {work.kind} alone agree"),
-                )
+    def side(self, claim: PublishedClaim, comparison: Comparison) -> Side:
+        """Return the values of the trials, or their ratios, as one side of a claim."""
+        arm, metric = self.contrast.arm, self.contrast.metric
+        if claim.kind != JOBS.name:
+            return Side.of_ratios(arm, metric, comparison.ratios[self.contrast.kind][metric.column][arm])
+        trials = comparison.of(arm.job).trials
+        return Side.of_trials(arm, metric, trials[(trials["model"] == arm.model) & (trials["target"] == arm.target)])
 
 
-def _across(claim: PublishedClaim, arms: Sequence[_Arm], margin: float) -> Iterator[ClaimEvidence]:
-    """Yield the ratio of two jobs on one target and host. They share no block: their trials are two samples."""
-    pairs = _pairs(claim, [arm for arm in arms if claim.metric in arm.effects])
-    shifts = [difference(*filter(None, (locate(arm.logs(claim.metric)) for arm in pair))) for pair in pairs]
-    faster = any(arm.effects[claim.metric].metric.more_is_faster for _, arm in pairs)
-    for (base, arm), shift, verdict in zip(pairs, shifts, judge(shifts, margin, more_is_faster=faster), strict=True):
-        if verdict and (why := withheld(arm.group.job.profile, shift.n, {**base.disturbed, **arm.disturbed})):
-            verdict = replace(verdict, name=None, withheld=why)
-        yield _evidence(claim, f"{arm.name} over {base.name}", effect(shift, verdict))
+def _items(comparison: Comparison) -> Iterator[_Item]:
+    trials = dict(grouped(comparison.trials, GROUP)) if len(comparison.trials) else {}
+    for group in (group for group in comparison.groups if group.key in trials):
+        settings = settings_in(str(trials[group.key]["settings"].iloc[0]))
+        hosts = ", ".join(group.circumstances.hosts)
+        of_group = {**settings, **vars(group.job), "model": group.model, "hosts": hosts}
+        for one in group.contrasts:
+            if one.kind in (TARGET.name, ABLATION.name, AGGRESSOR.name) and one.measured:
+                own = {name: getattr(one.arm, name) for name in ("target", "ablation", "aggressor")}
+                yield _Item(one, {**of_group, **own, "metric": one.metric.name})
 
 
-def _pairs(claim: PublishedClaim, arms: Sequence[_Arm]) -> list[tuple[_Arm, _Arm]]:
-    """Return each selected arm, after the one that it is divided by."""
-    bases = {arm.common(claim): arm for arm in arms if arm.selected({**claim.where, **claim.over})}
-    selected = [arm for arm in arms if arm.selected(claim.where) and arm.common(claim) in bases]
-    return [(bases[arm.common(claim)], arm) for arm in selected]
+def _wanted(claim: PublishedClaim) -> Mapping[str, Sequence[str]]:
+    return {"ablation": [""], "aggressor": [""], "metric": [claim.metric], **claim.where}
+
+
+def _inside(claim: PublishedClaim, items: Sequence[_Item], comparison: Comparison) -> Iterator[ClaimEvidence]:
+    """Yield the contrasts of a claim's kind that the comparison holds, or how the weights of trials agree."""
+    if claim.metric == "weights":
+        yield from _weights(claim, items, comparison.groups)
+    for contrast, facts in items:
+        if contrast.kind == claim.kind and contrast.verdict and selected(facts, _wanted(claim)):
+            yield _evidence(claim, named(contrast.arm), contrast)
+
+
+def _weights(claim: PublishedClaim, items: Sequence[_Item], groups: Sequence[Group]) -> Iterator[ClaimEvidence]:
+    wanted = {name: patterns for name, patterns in _wanted(claim).items() if name != "metric"}
+    arms = dict.fromkeys(item.contrast.arm for item in items if selected(item.facts, wanted))
+    for group in groups:
+        for work in group.same_work:
+            for arm in arms:
+                if (arm[:2], arm.target) == (group.key, work.arm):
+                    text = work.text or _SAME.get(work.kind, f"unknown: {work.kind} alone agree")
+                    yield ClaimEvidence(named(arm), _BY_WORK.get(work.kind, "undecided"), None, text)
+
+
+def _across(claim: PublishedClaim, items: Sequence[_Item], comparison: Comparison) -> Iterator[ClaimEvidence]:
+    """Yield the contrasts between two sides of a claim, such as two jobs on one target, or two models over theirs."""
+    bases, own = (
+        [item for item in items if item.has_side(claim) and selected(item.facts, {**_wanted(claim), **over})]
+        for over in (claim.over, {})
+    )
+    pairs = [
+        (base.side(claim, comparison), one.side(claim, comparison))
+        for one, base in product(own, bases)
+        if base is not one and base.common(claim) == one.common(claim)
+    ]
+    if not pairs:
+        return
+    found = between(claim.kind, pairs, sweeps_of(comparison.trials), comparison.margin)
+    for contrast in with_standing(found, {group.key: group.circumstances for group in comparison.groups}):
+        base = contrast.base if contrast.base != contrast.arm else None
+        over = named(base) if base else f"its {claim.over['metric'][0]}"
+        yield _evidence(claim, f"{named(contrast.arm)} over {over}", contrast)
 
 
 def _evidence(claim: PublishedClaim, what: str, result: Effect) -> ClaimEvidence:
@@ -134,9 +158,8 @@ def _decided(claim: PublishedClaim, result: Effect) -> ClaimVerdict:
     """Return the verdict of a ratio on a claim: of its interval for a range, else of its own verdict."""
     verdict = result.verdict.name if result.verdict else None
     if not claim.between or verdict is None or result.interval is None:
-        wanted = "slower" if claim.kind == "order" else "equivalent"
-        others = {"equivalent", "slower", "faster"} - {wanted}
-        return "confirmed" if verdict == wanted else "contradicted" if verdict in others else "undecided"
+        others = {"equivalent", "slower", "faster"} - {claim.expected}
+        return "confirmed" if verdict == claim.expected else "contradicted" if verdict in others else "undecided"
     (low, high), (least, most) = result.interval, claim.between
     if least <= low and high <= most:
         return "confirmed"

@@ -141,6 +141,8 @@ class Contrast(Effect):
     kind: str
     arm: Arm
     metric: Metric
+    base: Arm | None = None
+    """The arm that it is over, where the kind leaves open which; None elsewhere."""
     value: float | None = None
     """The trimmed geometric mean over the blocks of the arm's own trials; None where it is unknown, or only a ratio."""
     trials: int = 0
@@ -374,8 +376,11 @@ class PublishedClaim:
 
     sentence: str
     paper: str
-    kind: Literal["ratio", "order", "equality", "not testable"]
     advice: str
+    kind: str = ""
+    """The kind of contrast that tests it; empty if nothing does."""
+    expected: Literal["slower", "equivalent", ""] = ""
+    """The verdict that confirms it; empty for a range."""
     published: str = ""
     cited: str = ""
     """The paper by its title, authors, year and DOI, as far as they are known."""
@@ -414,6 +419,10 @@ class Comparison(Selection):
     claims: tuple[JudgedClaim, ...] = ()
     """The published claims; empty unless they were judged."""
     margin: float = MARGIN
+    ratios: Mapping[str, Mapping[str, Mapping[Arm, pd.DataFrame]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """The log ratios of the kinds that pair trials, by kind and the metric's column; see ``contrasts.Ratios``."""
     warmup_trials: int = 0
     """The number of trials that are left out of everything because they belong to warm-up blocks."""
     trials: pd.DataFrame = field(default_factory=pd.DataFrame, compare=False, repr=False)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from analysis.compare.contrasts import KINDS
+from analysis.compare.matching import named
 from analysis.compare.pairing import papers_order
 from analysis.compare.results import Circumstances, Contrast, Disturbed, GroupKey
 from analysis.statistics.power import TRIM
@@ -67,6 +68,12 @@ def _sides(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) 
             # Beside an aggressor that has the same CPUs, it is the other work.
             of_job = (around.disturbed.get(target, ()) for (of, _), around in circumstances.items() if of == job)
             return [{f"on {target} alone": disturbed} for disturbed in of_job]
+        case "both" | "both and base" as sides:
+            arms = [arm for arm in (contrast.arm, contrast.base) if arm]
+            # A victim's ratio is over the same target alone.
+            arms += [arm._replace(target=BASELINE) for arm in arms if sides != "both" and not arm.aggressor]
+            found = ((arm, circumstances[arm.job, arm.model].disturbed.get(arm.target, ())) for arm in arms)
+            return [{f"of {named(arm)}": disturbed for arm, disturbed in found}]
     return []  # what disturbs a training does not change what it learns
 
 

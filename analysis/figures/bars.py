@@ -26,11 +26,13 @@ from analysis.figures.drawing import (
     legend,
     legend_below,
     middles,
+    printed_range,
+    ranges,
     scale,
     style,
     targets_of,
 )
-from analysis.figures.reference import SOURCE, Reference, figure_number, kind_of
+from analysis.figures.reference import PAPER, SOURCE, Reference, figure_number, kind_of
 from analysis.load.metrics import Metric
 from analysis.report.formatting import shown
 from analysis.statistics.ratios import NoiseFloor
@@ -96,6 +98,11 @@ def metric_chart(groups: Sequence[Group], metric: Metric, title: str, reference:
         for model, target in zip(bars["place"], bars["target"], strict=True)
     ]
     bars["published"] = [reference.get(key, _NAN) if key[3] != BASELINE else _NAN for key in keys]
+    # The text of the paper holds for its sizes, and counts for the bars of which its figures print no value.
+    said = reference and job.profile == PAPER
+    bars[["least", "most"]] = [
+        printed_range(job, *key[2:]) if said and key not in reference else (_NAN, _NAN) for key in keys
+    ]
     floors = {group.model: floor for group in groups if (floor := group.noise(metric))}
     with style():
         return _chart(bars, groups, floors, title, metric.unit or metric.name)
@@ -153,6 +160,8 @@ def _chart(
         entries.append(_floors(axes, floors, places))
     if len(published):
         entries.append(_markers(axes, published, len(targets)))
+    if normalised and "least" in bars:
+        entries.append(ranges(axes, bars, len(targets)))
     legend_below(chart, [entry for entry in entries if entry], len(targets))
     return chart
 

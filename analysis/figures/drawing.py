@@ -27,10 +27,11 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import Container
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
-from analysis.compare.results import Comparison, Group
-from analysis.figures.reference import Reference
+from analysis.compare.published import published_claims, selected
+from analysis.compare.results import ComparedJob, Comparison, Group
+from analysis.figures.reference import PAPERS_KEY, SOURCE, Reference, kind_of
 from suite.errors import RequestError
 from suite.job.profiles import PROFILES
 from suite.results.files import output, remove_temporaries
@@ -219,6 +220,36 @@ def intervals(axes: Axes, bars: pd.DataFrame, height: str) -> Container | None:
     errors = [bounded[height] - bounded["low"], bounded["high"] - bounded[height]]
     look: dict[str, Any] = {"fmt": "none", "ecolor": "0.1", "elinewidth": 1.2, "capsize": 3, "label": "95 % interval"}
     return axes.errorbar(bounded["x"], bounded[height], errors, **look)
+
+
+def printed_range(job: ComparedJob, model: str, target: str, metric: str, aggressor: str = "") -> tuple[float, float]:
+    """Return the range that the text of the paper gives a ratio, whose ends may be infinite; NaN where it has none."""
+    of_arm = {"model": model, "target": target, "aggressor": aggressor}
+    facts = {**vars(job), "data": kind_of(job.data), **of_arm}
+    for claim in published_claims(PAPERS_KEY):
+        where = {"aggressor": [""], **claim.where}
+        if claim.between and not claim.over and claim.metric == metric and selected(facts, where):
+            return claim.between[0], claim.between[1]
+    return math.nan, math.nan
+
+
+def ranges(axes: Axes, bars: pd.DataFrame, targets: int) -> Patch | None:
+    """Outline the published range of the bars that have one, ``least`` to ``most``; None where none has.
+
+    An end that is infinite lies beyond the frame: the outline is open there.
+    """
+    outlined, low, high = bars[bars["least"].notna()], *axes.get_ylim()
+    if outlined.empty:
+        return None
+    ends = [end for end in (*outlined["least"], *outlined["most"]) if math.isfinite(end)]
+    low, high = min(low, *ends), max(high, 1.1 * max(ends))
+    look: dict[str, Any] = {"fill": False, "linestyle": ":", "edgecolor": "black", "linewidth": 1.6}
+    width = WIDTH / targets
+    for bar in outlined.to_dict("records"):
+        bottom, top = max(bar["least"], low - high), min(bar["most"], 2 * high)
+        axes.add_patch(Rectangle((bar["x"] - width / 2, bottom), width, top - bottom, **look, zorder=4))
+    axes.set_ylim(low, high)
+    return Patch(**look, label=f"{SOURCE},\nby its text")
 
 
 def above(axes: Axes, text: str, x: float, top: float, **look: object) -> None:

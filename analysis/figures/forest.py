@@ -25,8 +25,9 @@ _INCHES = 8.0
 _ROW, _AROUND = 0.42, 1.1  # inches
 _TITLE_LETTERS, _FOOT_LETTERS, _VERDICT_LETTERS = 86, 120, 34
 """The letters of a line of the title and the foot, and of a verdict."""
-_FARTHEST, _ROOM = 4.0, 1.02
-"""The axis ends at this factor beyond the outermost dot: an interval that goes on has an arrow there."""
+_FARTHEST, _ROOM = 4.0, 0.04
+"""The axis ends at this factor beyond the outermost dot, where an interval that goes on has an arrow; and the share of
+the axis on each side that no mark reaches."""
 Interval = tuple[float, float]
 _MARKERS = {BASELINE: "s", "container": "o", "vm": "^", "container-vm": "D"}
 
@@ -131,7 +132,9 @@ def _limits(rows: Sequence[Contrast], bound: float) -> tuple[float, float]:
         *(dot for contrast in found for dot in contrast.by_block),
     ]
     ends = [*dots, *(end for contrast in rows for end in _span(contrast) or ())]
-    return max(min(dots) / _FARTHEST, min(ends)) / _ROOM, min(max(dots) * _FARTHEST, max(ends)) * _ROOM
+    low, high = max(min(dots) / _FARTHEST, min(ends)), min(max(dots) * _FARTHEST, max(ends))
+    room = (high / low) ** _ROOM
+    return low / room, high * room
 
 
 def _label(axes: Axes, rows: Sequence[Contrast], margin: float) -> None:

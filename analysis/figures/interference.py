@@ -2,18 +2,17 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib.artist import Artist
+from matplotlib.container import Container
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from analysis.compare.contrasts import SHARED_METRICS
 from analysis.compare.results import Arm, Comparison, Contrast, Measured, known_first
 from analysis.figures.drawing import (
-    WIDTH,
     Drawing,
     above,
     canvas,
@@ -23,22 +22,22 @@ from analysis.figures.drawing import (
     label,
     legend_below,
     middles,
+    printed_range,
+    ranges,
     style,
 )
-from analysis.figures.reference import SOURCE, Reference, expected_loss, figure_number
+from analysis.figures.reference import Reference, figure_number
 from analysis.load.metrics import Metric
 from analysis.report.formatting import notes_of
+from analysis.statistics.ratios import slower_by
 from suite.job.sharing import aggressor_names, victim_names
 from suite.targets import TARGETS
 
 _PAPERS_AGGRESSOR = "alexnet"
-_OUTLINE: dict[str, Any] = {"fill": False, "linestyle": ":", "edgecolor": "black"}
-_MOST_SAID = 0.6
-"""Where the paper says only that a loss exceeds a share, its mark ends here at least."""
 
 
 def loss_bars(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
-    """Yield the paper's figure 10: what each victim loses beside AlexNet, by throughput and by elapsed time."""
+    """Yield what each victim loses beside AlexNet: the paper's figure 10, the time added, and the throughput lost."""
     rows = {arm: measured for arm, measured in _as_they_are(comparison).items() if arm.aggressor == _PAPERS_AGGRESSOR}
     for metric in SHARED_METRICS[:2]:
         if any(metric.name in measured for measured in rows.values()):
@@ -64,10 +63,10 @@ def _as_they_are(comparison: Comparison) -> Rows:
 
 
 def _losses(rows: Rows, metric: Metric, title: str) -> Figure:
-    """Draw bars by target, the ranges that the paper's text gives as outlines."""
+    """Draw bars by target, and the ranges that the paper's text gives as outlines."""
     victims, targets = _order(rows)
     bars = pd.DataFrame(
-        {"victim": arm.model, "target": arm.target, **_lost(measured[metric.name])}
+        {"victim": arm.model, "target": arm.target, **_lost(measured[metric.name]), **_range(arm, metric)}
         for arm, measured in rows.items()
         if metric.name in measured
     )
@@ -76,24 +75,27 @@ def _losses(rows: Rows, metric: Metric, title: str) -> Figure:
         chart = canvas(max(6.4, 2.0 + 0.9 * len(victims) * len(targets)), 4.8)
         axes = chart.subplots()
         grouped(axes, bars, "victim", "lost", victims, targets)
-        intervals(axes, bars, "lost")
+        entries: list[Artist | Container | None] = [entry(target, _notes(rows, target)) for target in targets]
+        entries.append(intervals(axes, bars, "lost"))
         for bar in bars.to_dict("records"):
             above(axes, f"{bar['lost']:.0f} %", bar["x"], np.nanmax([bar["lost"], bar["high"], 0]))
-            if metric.more_is_faster:  # the paper's figure is of what a job achieves
-                low, high = expected_loss(str(bar["victim"]), str(bar["target"]))
-                shown = min(high, max(_MOST_SAID, bar["lost"] / 100))
-                width = WIDTH / len(targets)
-                box = ((bar["x"] - width / 2, 100 * low), width, 100 * (shown - low))
-                axes.add_patch(Rectangle(*box, **_OUTLINE, linewidth=1.6, zorder=4))
-                axes.autoscale_view()
         axes.margins(y=0.12)  # room for what is written above the bars
+        entries.append(ranges(axes, bars, len(targets)))
         job = next(iter(rows)).job
-        label(axes, title, str(job), f"{metric.name} lost, %", normalised=False)
+        label(axes, title, str(job), f"{metric.name} {_DIRECTION[metric.better]}, %", normalised=False)
         axes.axhline(0, color="0.2", linewidth=1)
-        outline = Rectangle((0, 0), 1, 1, **_OUTLINE, label=f"{SOURCE},\nby its text")
-        entries = [*(entry(target, _notes(rows, target)) for target in targets), outline]
-        legend_below(chart, entries, len(entries))
+        legend_below(chart, [one for one in entries if one], len(targets))
     return chart
+
+
+_DIRECTION = {"more": "lost", "less": "added"}
+
+
+def _range(arm: Arm, metric: Metric) -> dict[str, float]:
+    """Return the ends of the range that the paper's text gives, as ``lost`` counts."""
+    found = printed_range(arm.job, arm.model, arm.target, metric.name, arm.aggressor)
+    least, most = sorted(100 * slower_by(end, more_is_faster=metric.more_is_faster) for end in found)
+    return {"least": least, "most": most}
 
 
 def _map(rows: Rows, title: str) -> Figure:
@@ -140,10 +142,10 @@ def _order(rows: Rows) -> tuple[list[str], list[str]]:
 
 
 def _lost(contrast: Contrast) -> dict[str, float]:
-    """Return the per cent of the performance that is gone, of images per second or of the speed that a time means."""
+    """Return the per cent that a rate loses, or that a time adds, as the paper counts it."""
 
     def lost(ratio: float) -> float:
-        return 100 * (1 - (ratio if contrast.metric.more_is_faster else 1 / ratio))
+        return 100 * slower_by(ratio, more_is_faster=contrast.metric.more_is_faster)
 
     low, high = sorted(map(lost, contrast.interval or (math.nan, math.nan)))
     return {"lost": lost(contrast.ratio or math.nan), "low": low, "high": high}

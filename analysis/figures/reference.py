@@ -1,7 +1,7 @@
 """The published figures of Lin, Pai and Chou (CLOSER 2018, doi 10.5220/0006680603760383), to stand beside measurements.
 
-``closer2018_figures.csv`` holds the values printed above the bars of its Figures 5 to 9. The paper's single instance
-with real data is this suite's scenario ``real``.
+``closer2018_figures.csv`` holds the values printed above the bars of its Figures 5 to 9; the ranges that its text gives
+are those of its claims. The paper's single instance with real data is this suite's scenario ``real``.
 """
 
 import csv
@@ -13,7 +13,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from suite.job.job import Job
-from suite.job.sharing import PAPERS_VICTIMS, SMALL_ALEXNET
+from suite.job.sharing import PAPERS_VICTIMS
 from suite.plan import Plan
 from suite.targets import BASELINE, TARGETS
 
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from analysis.compare.results import ComparedJob
 
 SOURCE = "Lin, Pai and Chou 2018"
-CITATION = (
-    "Lin, Pai and Chou, Comparison Between Bare-metal, Container and VM using Tensorflow Image Classification "
-    "Benchmarks for Deep Learning Cloud Platform, CLOSER 2018, doi 10.5220/0006680603760383"
-)
+PAPERS_KEY = "closer2018"
+"""Its key among the published claims."""
 PAPER = "paper"
 """The profile in the sizes of the paper: only its figures have the paper's numbers."""
 _FILE = "closer2018_figures.csv"
@@ -44,7 +42,6 @@ _FIGURES = {
     ("distributed", "synthetic", "elapsed"): 7,
     ("distributed", "real", "throughput"): 8,
     ("distributed", "real", "elapsed"): 9,
-    ("shared", "synthetic", "throughput"): 10,
     ("shared", "synthetic", "elapsed"): 10,
 }
 """The number of the paper's figure, by scenario, kind of data and metric."""
@@ -84,17 +81,3 @@ def normalised() -> Reference:
         scenario = _SCENARIOS.get((line["scenario"], line["data"]), line["scenario"])
         values[scenario, line["data"], line["model"], line["target"], line["metric"]] = float(line["value"])
     return {key: value / values[(*key[:3], BASELINE, key[4])] for key, value in values.items()}
-
-
-FIGURE_10 = (
-    "bare metal degrades most and the VM least; AlexNet at batch 512 exceeds 30 %, at batch 32 it is below 10 % for "
-    "container and VM; the rest stay within 15 to 20 %"
-)
-"""The statement of the text on shared resources; the figure prints no values."""
-
-
-def expected_loss(victim: str, target: str) -> tuple[float, float]:
-    """Return the range of the share that a victim loses beside AlexNet at its large batch, by the paper's text."""
-    if victim == "alexnet":
-        return 0.30, 1.0
-    return (0.0, 0.10) if victim == SMALL_ALEXNET and target in ("container", "vm") else (0.15, 0.20)

@@ -8,9 +8,9 @@ from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.errors import RequestError
 from suite.plan import Plan
 from suite.request.repetitions import MARGIN
-from suite.results.runs import SWEEP, is_run
+from suite.results.runs import is_run
 from suite.results.store import stored_plan
-from suite.sweep.below import accepted_sweep
+from suite.sweep.below import accepted_sweep, sweep_around
 
 
 def plan_of(run: Path) -> Plan | None:
@@ -39,7 +39,7 @@ def looked_after(runs: Iterable[Path]) -> int | None:
 def extendable(directories: Sequence[Path]) -> Path | None:
     """Return the only run, which can be continued; None for several, a sweep, and a cell, which its sweep extends."""
     only = directories[0] if len(directories) == 1 else None
-    return only if only and is_run(only) and not (only.parent / SWEEP).is_file() else None
+    return only if only and is_run(only) and not sweep_around(only) else None
 
 
 def open_ended(run: Path) -> bool:

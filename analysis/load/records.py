@@ -27,7 +27,7 @@ from suite.results.files import open_small
 from suite.results.quality import FILE as QUALITY
 from suite.results.quality import RunQuality, read_quality
 from suite.results.store import MANIFEST
-from suite.sweep.below import runs_below
+from suite.sweep.below import runs_below, sweep_around
 
 RECORD = Projection((*TABLE, *AUDIT), FURTHER)
 COLUMNS = (*(one.name for one in TABLE), "computed", "facts")
@@ -59,8 +59,9 @@ class Records:
     """The trials of one or more runs that count: those of warm-up blocks are left out by that rule.
 
     ``trials`` has one row per trial; its columns are ``COLUMNS``, ``path``, the record's file, and in place of
-    ``metrics`` a column of each of the ``metrics``, and ``forced``, which the audit fills. Absent values are missing,
-    never zero. ``settings`` is the comparison key as text, ``substitutes`` holds one per line.
+    ``metrics`` a column of each of the ``metrics``, ``sweep``, the directory of the sweep whose cells share their
+    blocks, or the run's id for a run alone, and ``forced``, which the audit fills. Absent values are missing, never
+    zero. ``settings`` is the comparison key as text, ``substitutes`` holds one per line.
     """
 
     trials: pd.DataFrame
@@ -258,6 +259,9 @@ def _table(
         warnings.append(AnalysisWarning("copied-records", found, "name each run once"))
         trials = trials[~copies].reset_index(drop=True)
     trials = trials.assign(run_id=_run_ids(trials))
+    around = {str(directory): sweep_around(directory) for directory in directories}
+    runs = trials.drop_duplicates("run_id").set_index("run_id")["path"].map(lambda path: around[_run_of(path)])
+    trials["sweep"] = trials["run_id"].map(lambda run: str(runs[run] or run)).astype("category")
     warm_up = trials["warm_up"].astype(bool) & (not warm_ups)
     if warm_up.all():
         raise RequestError(
@@ -281,8 +285,12 @@ def _run_ids(trials: pd.DataFrame) -> pd.Series:
     twice = ids.isin(ids[trials.duplicated(["run_id", "trial_id"])])
     if not twice.any():
         return ids
-    directories = trials["path"].map(lambda path: str(Path(path).parents[1]))
-    return ids.astype(object).mask(twice, directories).astype("category")
+    return ids.astype(object).mask(twice, trials["path"].map(_run_of)).astype("category")
+
+
+def _run_of(path: str) -> str:
+    """Return the directory of the run that a record is of."""
+    return str(Path(path).parents[1])
 
 
 def _files(directory: Path) -> Iterator[str]:

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from analysis.compare.published import citation
 from analysis.compare.results import ComparedJob, Comparison, Group, JudgedClaim
 from analysis.explain.explanation import Explained
-from analysis.figures.reference import CITATION
+from analysis.figures.reference import PAPERS_KEY
 from analysis.report.answer import answer, claims, overall_claims
 from analysis.report.elements import Element, Figure, Heading, Line, Notes, warnings
 from analysis.report.formatting import (
@@ -84,7 +85,8 @@ def _legend(comparison: Comparison, *, figures: bool) -> Iterator[Element]:
         yield Line(f"{guide}. The noise floor is the smallest overhead that these blocks could have shown.", "dim")
         yield Line(f"{EXPECTED_GUIDE}.", "dim", column=EXPECTED)
         if figures:
-            yield Line(f"White diamonds in the figures are the values of {CITATION}, where it gives one.", "dim")
+            marks = "White diamonds and dotted boxes in the figures are the values and ranges of"
+            yield Line(f"{marks} {citation(PAPERS_KEY)}, where it gives one.", "dim")
     if warmup := warmup_line(comparison):
         yield Line(f"{warmup}.", "dim")
 

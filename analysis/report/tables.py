@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from itertools import product
 
 from analysis.compare.contrasts import SHARED_METRICS
+from analysis.compare.published import published_claims
 from analysis.compare.results import (
     Arm,
     ComparedJob,
@@ -365,4 +366,6 @@ def interference_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str
         pairs = f"mean over {len(ranked[0].members)} victim-aggressor pairs"
         yield f"isolation, best first ({pairs}): {', '.join(texts)}"
     if job in jobs_with_aggressors(of_job) and job.profile == reference.PAPER:
-        yield f"{reference.CITATION}, figure 10 (beside AlexNet at batch 512): {reference.FIGURE_10}"
+        claims = [claim for claim in published_claims(reference.PAPERS_KEY) if "aggressor" in claim.where]
+        sentences = (claim.sentence.removeprefix("Beside another job, ") for claim in claims)
+        yield f"{claims[0].cited}, figure 10 (beside AlexNet at batch 512): {'; '.join(sentences)}"

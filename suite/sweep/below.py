@@ -20,6 +20,11 @@ def accepted_sweep(directory: Path) -> "Accepted | None":
     return SweepDirectory(directory).accepted()
 
 
+def sweep_around(run: Path) -> Path | None:
+    """Return the directory of the sweep of which a run is a cell; None for a run alone."""
+    return run.parent if (run.parent / SWEEP).is_file() else None
+
+
 def runs_below(directory: Path) -> list[Path]:
     """Return the runs of a sweep's directory: its cells that were begun. For any other directory, return itself.
 

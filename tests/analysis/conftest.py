@@ -118,10 +118,13 @@ def explained_by(records: Records, *, force: bool = False) -> Explained:
 @pytest.fixture
 def save(tmp_path: Path) -> Save:
     """Saves a record of the run in ``tmp_path / run_id``."""
+    return save_in(tmp_path)
 
+
+def save_in(place: Path) -> Save:
     def _save(run_id: str = "run", **changes: Any) -> TrialRecord:
         made = record(run_id, **changes)
-        Run(tmp_path / run_id).save(made)
+        Run(place / run_id).save(made)
         return made
 
     return _save

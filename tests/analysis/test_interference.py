@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from analysis.compare.comparison import compare
-from analysis.compare.results import Comparison, Contrast, Measured
-from analysis.figures.plots import draw
-from analysis.figures.reference import expected_loss
+from analysis.compare.results import ComparedJob, Comparison, Contrast, Measured
+from analysis.figures.drawing import printed_range
+from analysis.figures.plots import draw, pictures
 from analysis.load.records import load
 from analysis.report.answer import answer
 from analysis.report.elements import line
@@ -255,11 +255,11 @@ def test_the_matrix_the_ranking_and_the_papers_words_stand_in_every_form(tmp_pat
     assert rows["resnet50 beside disk: llc-misses"][vm] == "-", "what was not counted is absent"
     text = list(interference_lines(comparison, job))
     assert text[0].startswith("isolation, best first (mean over 2 victim-aggressor pairs): vm 0.8")
-    assert "AlexNet at batch 512 exceeds 30 %" in text[-1]
+    assert "AlexNet takes over 30 % longer at batch 512" in text[-1]
     for form in (as_markdown(comparison), write_report(records, tmp_path / "page.html").read_text()):
         assert "resnet50 beside disk: step-p99" in form
         assert "isolation, best first" in form
-        assert "bare metal degrades most and the VM least" in form
+        assert "bare metal degrades most; a virtual machine degrades least" in form
     told = json.loads(as_json(comparison))
     assert {(row["target"], row["aggressor"], row["metric"]) for row in told["rows"] if row["kind"] == "aggressor"} >= {
         ("vm", "disk", "step-p99")
@@ -272,20 +272,48 @@ def test_figure_10_and_the_heat_map_are_drawn(tmp_path: Path, save: Save) -> Non
     sweep(save, model="alexnet-small", profile="paper")
     paths = draw(compare(load([tmp_path / "run"])), tmp_path / "plots")
     assert {path.name for path in paths if path.suffix == ".png"} == {
-        "figure-10-shared-throughput.png",
         "figure-10-shared-elapsed.png",
+        "shared-throughput.png",
         "shared-forest.png",
         "shared-interference.png",
         "shared-trials.png",
     }
-    svg = (tmp_path / "plots" / "figure-10-shared-throughput.svg").read_text()
-    assert "Lin, Pai and Chou 2018," in svg
+    for name, marked in (("figure-10-shared-elapsed", True), ("shared-throughput", False)):
+        svg = (tmp_path / "plots" / f"{name}.svg").read_text()
+        assert ("Lin, Pai and Chou 2018," in svg) == marked, "a legend has no mark that is not drawn"
 
 
-def test_the_papers_words_are_as_its_text_has_them() -> None:
-    assert expected_loss("alexnet", "vm")[0] == 0.30
-    assert expected_loss("alexnet-small", "vm") == expected_loss("alexnet-small", "container") == (0.0, 0.10)
-    assert expected_loss("alexnet-small", "bare-metal") == expected_loss("resnet50", "vm") == (0.15, 0.20)
+def test_figure_10_shows_the_time_that_is_added_as_the_paper_does(tmp_path: Path, save: Save) -> None:
+    for block, aggressor in itertools.product(range(5), (None, "alexnet")):
+        victim(
+            save, "bare-metal", aggressor, 10.0 / (1.69 if aggressor else 1), block, model="alexnet", profile="paper"
+        )
+    comparison = compare(load([tmp_path / "run"]))
+    (drawing,) = (one.drawing for one in pictures(comparison, comparison.jobs[0], {}) if one.drawing.number == 10)
+    (axes,) = drawing.chart.axes
+    assert [text.get_text() for text in axes.texts if "%" in text.get_text()] == ["69 %"]
+    (box,) = (patch for patch in axes.patches if patch.get_linestyle() == ":")
+    assert box.get_window_extent().y1 > axes.get_window_extent().y1, "over 30 % has no upper end"
+    assert axes.get_ylabel() == "elapsed added, %"
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "metric", "ends"),
+    [
+        ("alexnet", "vm", "elapsed", (1.3, math.inf)),
+        ("alexnet-small", "vm", "elapsed", (-math.inf, 1.1)),
+        ("alexnet-small", "container", "elapsed", (-math.inf, 1.1)),
+        ("resnet50", "vm", "elapsed", (-math.inf, 1.2)),
+        ("alexnet-small", "bare-metal", "elapsed", (math.nan, math.nan)),
+        ("alexnet", "vm", "throughput", (math.nan, math.nan)),
+    ],
+)
+def test_ranges_are_as_the_papers_text_has_them(
+    model: str, target: str, metric: str, ends: tuple[float, float]
+) -> None:
+    job = ComparedJob("shared", "synthetic", "paper", "reference", "")
+    assert printed_range(job, model, target, metric, "alexnet") == pytest.approx(ends, nan_ok=True)
+    assert all(map(math.isnan, printed_range(job, model, target, metric, "disk")))
 
 
 def test_a_victim_is_held_against_its_own_target_alone(save: Save, tmp_path: Path) -> None:
