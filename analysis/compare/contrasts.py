@@ -377,9 +377,14 @@ def between(kind: str, pairs: Sequence[tuple[Side, Side]], sweeps: Sweeps, margi
     places = [_place([by_sweep(side.logs, sweeps) for side in pair]) for pair in pairs]
     verdicts = judge(places, margin, more_is_faster=any(own.metric.more_is_faster for _, own in pairs))
     return [
-        Contrast(kind=kind, arm=own.arm, base=base.arm, metric=own.metric, **vars(effect(place, verdict)))
+        Contrast(
+            kind=kind,
+            arm=own.arm,
+            base=base.arm,
+            metric=own.metric,
+            **vars(effect(place, verdict) if place else Effect()),
+        )
         for (base, own), place, verdict in zip(pairs, places, verdicts, strict=True)
-        if place
     ]
 
 

@@ -136,16 +136,14 @@ def _across(claim: PublishedClaim, items: Sequence[_Item], comparison: Compariso
         for over in (claim.over, {})
     )
     pairs = [
-        (base.side(claim, comparison), one.side(claim, comparison))
-        for one, base in product(own, bases)
-        if base is not one and base.common(claim) == one.common(claim)
+        (base, one) for one, base in product(own, bases) if base is not one and base.common(claim) == one.common(claim)
     ]
-    if not pairs:
-        return
-    found = between(claim.kind, pairs, sweeps_of(comparison.trials), comparison.margin)
-    for contrast in with_standing(found, {group.key: group.circumstances for group in comparison.groups}):
-        base = contrast.base if contrast.base != contrast.arm else None
-        over = named(base) if base else f"its {claim.over['metric'][0]}"
+    sides = [(base.side(claim, comparison), one.side(claim, comparison)) for base, one in pairs]
+    found = between(claim.kind, sides, sweeps_of(comparison.trials) if pairs else {}, comparison.margin)
+    judged = with_standing(found, {group.key: group.circumstances for group in comparison.groups})
+    for contrast, (base, one) in zip(judged, pairs, strict=True):
+        differing = [name for name in claim.over if base.facts.get(name) != one.facts.get(name)]
+        over = ", ".join(f"{name}={base.facts.get(name) or 'none'}" for name in differing)
         yield _evidence(claim, f"{named(contrast.arm)} over {over}", contrast)
 
 

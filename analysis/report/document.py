@@ -95,10 +95,12 @@ def _published(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
     """Yield each published claim with its verdict, what was measured, and what would decide it."""
     if counts := Counter(row.verdict for row in judged):
         yield Heading("Published claims", ", ".join(f"{number} {name}" for name, number in counts.items()), rank=2)
+    cited: set[str] = set()  # each paper once
     for row in judged:
         printed = f"; printed: {row.claim.published}" if row.claim.published else ""
-        cited = f": {row.claim.cited}" if row.claim.cited else ""
-        yield Line(f"{row.claim.sentence} ({row.claim.paper}{cited}{printed})", label=row.verdict)
+        paper = f": {row.claim.cited}" if row.claim.cited not in {"", *cited} else ""
+        cited.add(row.claim.cited)
+        yield Line(f"{row.claim.sentence} ({row.claim.paper}{paper}{printed})", label=row.verdict)
         for item in row.evidence:
             measured = filter(None, (ratio(item.effect) if item.effect else "", item.text))
             yield Line(f"{item.what}: {row.claim.metric} {'; '.join(measured)}", "dim", indent=2)

@@ -46,7 +46,7 @@ _FORCE = click.option(
     "--force", is_flag=True, help="Keep records that the audit refuses, form all ratios, and mark them."
 )
 
-_CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of papers on generative models by the records.")
+_CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of papers by the records.")
 
 
 @click.command()

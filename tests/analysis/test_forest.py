@@ -1,6 +1,7 @@
 """The forest plot: it can be looked at alone, and pictures of sample runs stay as they were looked at."""
 
 import io
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from analysis.figures.forest import forest
 from analysis.figures.plots import pictures
 from analysis.load.records import load
 from analysis.report.answer import answer
+from tests.analysis.conftest import Save, measured
 from tests.analysis.test_answer import run
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -103,3 +105,25 @@ def test_pictures_of_sample_runs_look_as_those_that_were_looked_at(name: str) ->
     now, stored = (brightness(imread(source)) for source in (io.BytesIO(picture_of(name)), PICTURES / f"{name}.png"))
     assert float(np.sqrt(((now - stored) ** 2).mean())) < 0.04
     assert np.corrcoef(now.ravel(), stored.ravel())[0, 1] > 0.8
+
+
+@pytest.mark.parametrize("ratios", [(0.02, 1.0, 40.0), (0.97, 0.99, 1.01)])
+def test_no_mark_lies_on_the_frame(save: Save, tmp_path: Path, ratios: tuple[float, ...]) -> None:
+    for block, (target, ratio) in itertools.product(
+        range(5), zip(("container", "vm", "container-vm"), ratios, strict=True)
+    ):
+        save(block=block, target="bare-metal")
+        save(block=block, target=target, **measured(10.0 * ratio))
+    chart = drawn(compare(load([tmp_path / "run"])))
+    (axes,) = chart.axes
+    chart.canvas.draw()
+    frame = axes.get_window_extent()
+    marked = [
+        line for line in axes.lines if line.get_marker() in (".", "s", "o", "^", "D") and np.size(line.get_xdata())
+    ]
+    assert len(marked) >= 6
+    for line in marked:
+        radius = line.get_markersize() / 72 * chart.dpi / 2
+        places = axes.transData.transform([(x, 0) for x in np.asarray(line.get_xdata())])[:, 0]
+        assert min(places) - radius > frame.x0
+        assert max(places) + radius < frame.x1
