@@ -5,12 +5,12 @@ verdict of each contrast, never from its value; ``standing`` decides which of th
 claim, and one is enough to contradict it.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
-from itertools import product
 from typing import Any, NamedTuple
 
 from analysis.compare.contrasts import ABLATION, AGGRESSOR, JOBS, TARGET, Side, between, sweeps_of
@@ -80,6 +80,11 @@ class _Item(NamedTuple):
         free = ["variant", *claim.over, *(name for key in claim.over for name in _shipped()["follow"].get(key, ()))]
         return frozenset(fact for fact in self.facts.items() if not any(fnmatchcase(fact[0], name) for name in free))
 
+    def differing(self, other: "_Item", claim: PublishedClaim) -> str:
+        """Return the facts by which a claim tells this one from another."""
+        names = (name for name in claim.over if self.facts.get(name) != other.facts.get(name))
+        return ", ".join(f"{name}={self.facts.get(name) or 'none'}" for name in names)
+
     def has_side(self, claim: PublishedClaim) -> bool:
         """Return whether it can be a side of a claim: a target's values, or a ratio with a verdict."""
         return self.contrast.kind == TARGET.name if claim.kind == JOBS.name else self.contrast.verdict is not None
@@ -131,20 +136,22 @@ def _weights(claim: PublishedClaim, items: Sequence[_Item], groups: Sequence[Gro
 
 def _across(claim: PublishedClaim, items: Sequence[_Item], comparison: Comparison) -> Iterator[ClaimEvidence]:
     """Yield the contrasts between two sides of a claim, such as two jobs on one target, or two models over theirs."""
-    bases, own = (
-        [item for item in items if item.has_side(claim) and selected(item.facts, {**_wanted(claim), **over})]
-        for over in (claim.over, {})
-    )
-    pairs = [
-        (base, one) for one, base in product(own, bases) if base is not one and base.common(claim) == one.common(claim)
-    ]
+    pairs = _pairs(claim, [item for item in items if item.has_side(claim)])
     sides = [(base.side(claim, comparison), one.side(claim, comparison)) for base, one in pairs]
     found = between(claim.kind, sides, sweeps_of(comparison.trials) if pairs else {}, comparison.margin)
     judged = with_standing(found, {group.key: group.circumstances for group in comparison.groups})
     for contrast, (base, one) in zip(judged, pairs, strict=True):
-        differing = [name for name in claim.over if base.facts.get(name) != one.facts.get(name)]
-        over = ", ".join(f"{name}={base.facts.get(name) or 'none'}" for name in differing)
-        yield _evidence(claim, f"{named(contrast.arm)} over {over}", contrast)
+        yield _evidence(claim, f"{named(contrast.arm)} over {base.differing(one, claim)}", contrast)
+
+
+def _pairs(claim: PublishedClaim, items: Sequence[_Item]) -> list[tuple[_Item, _Item]]:
+    """Return each selected item, after one that it is divided by."""
+    wanted, bases = _wanted(claim), defaultdict[frozenset[tuple[str, str]], list[_Item]](list)
+    for item in items:
+        if selected(item.facts, {**wanted, **claim.over}):
+            bases[item.common(claim)].append(item)
+    own = (item for item in items if selected(item.facts, wanted))
+    return [(base, item) for item in own for base in bases[item.common(claim)] if base is not item]
 
 
 def _evidence(claim: PublishedClaim, what: str, result: Effect) -> ClaimEvidence:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from analysis.compare.contrasts import KINDS
 from analysis.compare.matching import named
 from analysis.compare.pairing import papers_order
-from analysis.compare.results import Circumstances, Contrast, Disturbed, GroupKey
+from analysis.compare.results import Arm, Circumstances, Contrast, Disturbed, GroupKey
 from analysis.statistics.power import TRIM
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.job.profiles import PROFILES
@@ -68,13 +68,19 @@ def _sides(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) 
             # Beside an aggressor that has the same CPUs, it is the other work.
             of_job = (around.disturbed.get(target, ()) for (of, _), around in circumstances.items() if of == job)
             return [{f"on {target} alone": disturbed} for disturbed in of_job]
-        case "both" | "both and base" as sides:
-            arms = [arm for arm in (contrast.arm, contrast.base) if arm]
-            # A victim's ratio is over the same target alone.
-            arms += [arm._replace(target=BASELINE) for arm in arms if sides != "both" and not arm.aggressor]
-            found = ((arm, circumstances[arm.job, arm.model].disturbed.get(arm.target, ())) for arm in arms)
-            return [{f"of {named(arm)}": disturbed for arm, disturbed in found}]
+        case "both" | "both and base":
+            return [
+                {f"of {named(arm)}": circumstances[arm[:2]].disturbed.get(arm.target, ()) for arm in _arms(contrast)}
+            ]
     return []  # what disturbs a training does not change what it learns
+
+
+def _arms(contrast: Contrast) -> Iterator[Arm]:
+    """Yield the arms whose trials, as they are, a contrast between two is made of."""
+    for arm in filter(None, (contrast.arm, contrast.base)):
+        yield arm._replace(ablation="", aggressor="")
+        if KINDS[contrast.kind].disturbed_by == "both and base" and not (arm.ablation or arm.aggressor):
+            yield arm._replace(target=BASELINE)
 
 
 def _of_run(name: str, blocks: int) -> Iterator[str]:

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 
-from analysis.compare.results import Comparison, Group
+from analysis.compare.results import ComparedJob, Comparison, Group
 from analysis.figures.drawing import (
     WIDTH,
     Drawing,
@@ -32,7 +32,7 @@ from analysis.figures.drawing import (
     style,
     targets_of,
 )
-from analysis.figures.reference import PAPER, SOURCE, Reference, figure_number, kind_of
+from analysis.figures.reference import PAPER, SOURCE, Key, Reference, figure_number, kind_of
 from analysis.load.metrics import Metric
 from analysis.report.formatting import shown
 from analysis.statistics.ratios import NoiseFloor
@@ -98,14 +98,16 @@ def metric_chart(groups: Sequence[Group], metric: Metric, title: str, reference:
         for model, target in zip(bars["place"], bars["target"], strict=True)
     ]
     bars["published"] = [reference.get(key, _NAN) if key[3] != BASELINE else _NAN for key in keys]
-    # The text of the paper holds for its sizes, and counts for the bars of which its figures print no value.
-    said = reference and job.profile == PAPER
-    bars[["least", "most"]] = [
-        printed_range(job, *key[2:]) if said and key not in reference else (_NAN, _NAN) for key in keys
-    ]
+    bars[["least", "most"]] = [_range(job, key, reference) for key in keys]
     floors = {group.model: floor for group in groups if (floor := group.noise(metric))}
     with style():
         return _chart(bars, groups, floors, title, metric.unit or metric.name)
+
+
+def _range(job: ComparedJob, key: Key, reference: Reference) -> tuple[float, float]:
+    """Return the range that the paper's text gives a bar of its sizes, if its figures print no value of it."""
+    said = reference and job.profile == PAPER and key not in reference
+    return printed_range(job, *key[2:]) if said else (_NAN, _NAN)
 
 
 def probe_chart(group: Group) -> Figure:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
@@ -21,7 +22,8 @@ from analysis.figures.reference import PAPERS_KEY, kind_of, normalised
 from analysis.load.records import load
 from analysis.report.answer import answer
 from suite.job.datasets import Dataset
-from suite.job.distributed import DistributedJob, LabSpec
+from suite.job.distributed import DistributedJob
+from suite.job.lab import LabSpec
 from suite.job.profiles import PROFILES
 from suite.job.sharing import Sharing, sizes_of
 from suite.records.environment import Environment
@@ -53,8 +55,9 @@ REAL_BASE = {"inception_v3": 54.0, "resnet50": 46.0, "alexnet": 282.0}
 """The throughput of bare metal in figures 6 and 8."""
 
 
-def ratio(scenario: str, data: str, model: str, target: str, metric: str) -> float:
-    key = (scenario, kind_of(data), model, target, metric)
+def ratio(job: Mapping[str, Any], target: str, metric: str) -> float:
+    scenario = job["scenario"]
+    key = (scenario, kind_of(job["data"]), job["model"], target, metric)
     return normalised().get(key) or ALONE.get((scenario, metric), (1.0,) * 4)[TARGETS.index(target)]
 
 
@@ -87,9 +90,8 @@ def forge(directory: Path, save: Save, *scenarios: str, blocks: int = 5) -> Path
             drift = math.exp(0.3 * math.sin(block))  # of the machine, which the cells of a block share
             for target in TARGETS:
                 noise = math.exp(1e-4 * math.sin(block * len(target + cell.cell_id)))
-                of_target = [job["scenario"], job["data"], job["model"], target]
-                speed = base * ratio(*of_target, "throughput") * drift * noise
-                elapsed_s = 200 * ratio(*of_target, "elapsed") / drift / noise
+                speed = base * ratio(job, target, "throughput") * drift * noise
+                elapsed_s = 200 * ratio(job, target, "elapsed") / drift / noise
                 for aggressor in (None, *(job["sharing"].aggressors if "sharing" in job else ())):
                     grown = 1 + ADDED[job["model"]][TARGETS.index(target)] if aggressor else 1.0
                     values: dict[str, Any] = {"throughput_per_s": speed / grown, "elapsed_s": elapsed_s * grown}
@@ -149,9 +151,8 @@ def test_a_shared_sweep_is_answered(tmp_path: Path, save: Save) -> None:
 
 
 def marks(axes: Axes) -> list[tuple[float, float]]:
-    return [
-        tuple(point) for drawn in axes.collections if isinstance(drawn, PathCollection) for point in drawn.get_offsets()
-    ]
+    points = (np.asarray(one.get_offsets()) for one in axes.collections if isinstance(one, PathCollection))
+    return [(float(x), float(y)) for drawn in points for x, y in drawn]
 
 
 def patches(axes: Axes, *, dotted: bool) -> list[Rectangle]:
