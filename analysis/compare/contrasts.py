@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from itertools import product
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -350,23 +350,12 @@ def by_sweep(values: pd.DataFrame, sweeps: Sweeps) -> pd.DataFrame:
     return values.groupby([runs.map(sweeps).to_numpy(), blocks.to_numpy()]).mean()
 
 
-@dataclass(frozen=True)
-class Side:
-    """One side of a contrast between two arms: the logarithms of its values, or ratios, by run and block."""
+class Side(NamedTuple):
+    """One side of a contrast between two arms: the logarithms of its values, or slow-downs, by run and block."""
 
     arm: Arm
     metric: Metric
     logs: pd.DataFrame
-
-    @classmethod
-    def of_trials(cls, arm: Arm, metric: Metric, trials: pd.DataFrame) -> "Side":
-        """Return the values of trials of one arm."""
-        return cls(arm, metric, trials.assign(**{RATIO: metric.logs(trials)}).set_index(["run_id", "block"])[[RATIO]])
-
-    @classmethod
-    def of_ratios(cls, arm: Arm, metric: Metric, ratios: pd.DataFrame) -> "Side":
-        """Return how many times slower an arm is."""
-        return cls(arm, replace(metric, better="less"), ratios[[RATIO]] * (-1 if metric.more_is_faster else 1))
 
 
 def between(kind: str, pairs: Sequence[tuple[Side, Side]], sweeps: Sweeps, margin: float) -> list[Contrast]:
@@ -375,16 +364,12 @@ def between(kind: str, pairs: Sequence[tuple[Side, Side]], sweeps: Sweeps, margi
     Sides that share blocks, of a run or of a sweep, are divided block by block, all others as two samples.
     """
     places = [_place([by_sweep(side.logs, sweeps) for side in pair]) for pair in pairs]
-    verdicts = judge(places, margin, more_is_faster=any(own.metric.more_is_faster for _, own in pairs))
+    faster = kind == JOBS.name and any(own.metric.more_is_faster for _, own in pairs)
+    verdicts = judge(places, margin, more_is_faster=faster)
+    effects = [effect(place, verdict) if place else Effect() for place, verdict in zip(places, verdicts, strict=True)]
     return [
-        Contrast(
-            kind=kind,
-            arm=own.arm,
-            base=base.arm,
-            metric=own.metric,
-            **vars(effect(place, verdict) if place else Effect()),
-        )
-        for (base, own), place, verdict in zip(pairs, places, verdicts, strict=True)
+        Contrast(kind=kind, arm=own.arm, base=base.arm, metric=own.metric, **vars(of_pair))
+        for (base, own), of_pair in zip(pairs, effects, strict=True)
     ]
 
 

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from analysis.compare.contrasts import ABLATION, AGGRESSOR, JOBS, TARGET, Side, between, sweeps_of
+from analysis.compare.contrasts import ABLATION, AGGRESSOR, JOBS, RATIO, TARGET, Side, between, sweeps_of
 from analysis.compare.matching import named
 from analysis.compare.pairing import GROUP, grouped
 from analysis.compare.results import (
@@ -93,9 +93,11 @@ class _Item(NamedTuple):
         """Return the values of the trials, or their ratios, as one side of a claim."""
         arm, metric = self.contrast.arm, self.contrast.metric
         if claim.kind != JOBS.name:
-            return Side.of_ratios(arm, metric, comparison.ratios[self.contrast.kind][metric.column][arm])
+            ratios = comparison.ratios[self.contrast.kind][metric.column][arm][[RATIO]]
+            return Side(arm, metric, -ratios if metric.more_is_faster else ratios)
         trials = comparison.of(arm.job).trials
-        return Side.of_trials(arm, metric, trials[(trials["model"] == arm.model) & (trials["target"] == arm.target)])
+        trials = trials[(trials["model"] == arm.model) & (trials["target"] == arm.target)]
+        return Side(arm, metric, trials.assign(**{RATIO: metric.logs}).set_index(["run_id", "block"])[[RATIO]])
 
 
 def _items(comparison: Comparison) -> Iterator[_Item]:

@@ -246,7 +246,7 @@ def ranges(axes: Axes, bars: pd.DataFrame, targets: int) -> Patch | None:
     look: dict[str, Any] = {"fill": False, "linestyle": ":", "edgecolor": "black", "linewidth": 1.6}
     width = WIDTH / targets
     for bar in outlined.to_dict("records"):
-        bottom, top = max(bar["least"], low - high), min(bar["most"], 2 * high)
+        bottom, top = max(bar["least"], low / 2 if low > 0 else low - high), min(bar["most"], 2 * high)
         axes.add_patch(Rectangle((bar["x"] - width / 2, bottom), width, top - bottom, **look, zorder=4))
     axes.set_ylim(low, high)
     return Patch(**look, label=f"{SOURCE},\nby its text")

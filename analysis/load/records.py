@@ -260,8 +260,9 @@ def _table(
         trials = trials[~copies].reset_index(drop=True)
     trials = trials.assign(run_id=_run_ids(trials))
     around = {str(directory): sweep_around(directory) for directory in directories}
-    runs = trials.drop_duplicates("run_id").set_index("run_id")["path"].map(lambda path: around[_run_of(path)])
-    trials["sweep"] = trials["run_id"].map(lambda run: str(runs[run] or run)).astype("category")
+    first = trials.drop_duplicates("run_id")
+    sweeps = {run: str(around[_run_of(path)] or run) for run, path in zip(first["run_id"], first["path"], strict=True)}
+    trials["sweep"] = trials["run_id"].map(sweeps).astype("category")
     warm_up = trials["warm_up"].astype(bool) & (not warm_ups)
     if warm_up.all():
         raise RequestError(

@@ -33,6 +33,13 @@ from tests.test_cli import Bench, Machine, bench, here, machine
 __all__ = ["bench", "here", "machine"]
 Judge = Callable[..., JudgedClaim]
 CONTAINER = {"where": {"target": ["container"]}}
+ELAPSED_OVER_THROUGHPUT: dict[str, Any] = {
+    "kind": "slow-downs",
+    "expected": "slower",
+    "metric": "elapsed",
+    "over": {"metric": ["throughput"]},
+    **CONTAINER,
+}
 CHANNELS: dict[str, Any] = {
     "kind": "jobs",
     "expected": "slower",
@@ -122,6 +129,23 @@ def test_too_few_blocks_and_disturbed_trials_decide_no_claim(save: Save, judge: 
             save(block=number, target=target, conditions=busy, **measured(speed))
     found = judge(kind="target", expected="slower", **CONTAINER)
     assert (found.verdict, found.evidence[0].text) == ("undecided", "the CPUs were busy with other work")
+    (evidence,) = judge(**ELAPSED_OVER_THROUGHPUT).evidence
+    assert (evidence.what, evidence.text) == (
+        "resnet50 on container over metric=throughput",
+        "the CPUs were busy with other work",
+    )
+
+
+@pytest.mark.parametrize(("grown", "verdict"), [(1.1, "confirmed"), (1.0, "contradicted"), (0.9, "contradicted")])
+def test_a_metric_is_compared_with_another_by_how_much_slower_they_are(
+    save: Save, judge: Judge, grown: float, verdict: str
+) -> None:
+    for number in range(6):
+        block(save, number, **{"bare-metal": 10.0})
+        noise = math.exp(0.001 * math.sin(number))
+        slower = measured(8.0 * noise) | {"elapsed_s": 100 / 8.0 * grown}
+        save(block=number, target="container", **slower)
+    assert judge(**ELAPSED_OVER_THROUGHPUT).verdict == verdict
 
 
 def test_one_ratio_that_contradicts_is_enough(save: Save, judge: Judge) -> None:
