@@ -368,7 +368,7 @@ def between(kind: str, pairs: Sequence[tuple[Side, Side]], sweeps: Sweeps, margi
     verdicts = judge(places, margin, more_is_faster=faster)
     effects = [effect(place, verdict) if place else Effect() for place, verdict in zip(places, verdicts, strict=True)]
     return [
-        Contrast(kind=kind, arm=own.arm, base=base.arm, metric=own.metric, **vars(of_pair))
+        Contrast(kind=kind, arm=own.arm, over=base.arm, metric=own.metric, **vars(of_pair))
         for (base, own), of_pair in zip(pairs, effects, strict=True)
     ]
 

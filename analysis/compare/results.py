@@ -141,7 +141,7 @@ class Contrast(Effect):
     kind: str
     arm: Arm
     metric: Metric
-    base: Arm | None = None
+    over: Arm | None = None
     """The arm that it is over, where the kind leaves open which; None elsewhere."""
     value: float | None = None
     """The trimmed geometric mean over the blocks of the arm's own trials; None where it is unknown, or only a ratio."""
