@@ -241,12 +241,13 @@ def ranges(axes: Axes, bars: pd.DataFrame, targets: int) -> Patch | None:
     outlined, low, high = bars[bars["least"].notna()], *axes.get_ylim()
     if outlined.empty:
         return None
-    ends = [end for end in (*outlined["least"], *outlined["most"]) if math.isfinite(end)]
+    ends = list(filter(math.isfinite, (*outlined["least"], *outlined["most"])))
     low, high = min(low, *ends), max(high, 1.1 * max(ends))
+    below, beyond = low / 2 if low > 0 else low - high, 2 * high
     look: dict[str, Any] = {"fill": False, "linestyle": ":", "edgecolor": "black", "linewidth": 1.6}
     width = WIDTH / targets
     for bar in outlined.to_dict("records"):
-        bottom, top = max(bar["least"], low / 2 if low > 0 else low - high), min(bar["most"], 2 * high)
+        bottom, top = max(bar["least"], below), min(bar["most"], beyond)
         axes.add_patch(Rectangle((bar["x"] - width / 2, bottom), width, top - bottom, **look, zorder=4))
     axes.set_ylim(low, high)
     return Patch(**look, label=f"{SOURCE},\nby its text")
