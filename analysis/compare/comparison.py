@@ -121,7 +121,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         contrasts=contrasted,
         warnings=(*of_records, *of_states, *targets.refused, *switched.refused, *disturbed_by.refused, *of_trust),
         margin=margin,
-        ratios={TARGET.name: targets.ratios, ABLATION.name: switched.ratios, AGGRESSOR.name: disturbed_by.ratios},
+        ratios={TARGET.name: targets.ratios, AGGRESSOR.name: disturbed_by.ratios},
         warmup_trials=records.warmup_trials,
         trials=ok,
     )

@@ -86,8 +86,9 @@ class _Item(NamedTuple):
         return ", ".join(f"{name}={self.facts.get(name) or 'none'}" for name in names)
 
     def has_side(self, claim: PublishedClaim) -> bool:
-        """Return whether it can be a side of a claim: a target's values, or a ratio with a verdict."""
-        return self.contrast.kind == TARGET.name if claim.kind == JOBS.name else self.contrast.verdict is not None
+        """Return whether it can be a side of a claim: a target's values, or the ratio of a target or a victim."""
+        kinds = (TARGET.name,) if claim.kind == JOBS.name else (TARGET.name, AGGRESSOR.name)
+        return self.contrast.kind in kinds and (claim.kind == JOBS.name or self.contrast.verdict is not None)
 
     def side(self, claim: PublishedClaim, comparison: Comparison) -> Side:
         """Return the values of the trials, or their ratios, as one side of a claim."""

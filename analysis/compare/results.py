@@ -422,7 +422,7 @@ class Comparison(Selection):
     ratios: Mapping[str, Mapping[str, Mapping[Arm, pd.DataFrame]]] = field(
         default_factory=dict, compare=False, repr=False
     )
-    """The log ratios of the kinds that pair trials, by kind and the metric's column; see ``contrasts.Ratios``."""
+    """The log ratios of targets and of victims, by kind and the metric's column; see ``contrasts.Ratios``."""
     warmup_trials: int = 0
     """The number of trials that are left out of everything because they belong to warm-up blocks."""
     trials: pd.DataFrame = field(default_factory=pd.DataFrame, compare=False, repr=False)

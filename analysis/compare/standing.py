@@ -78,8 +78,8 @@ def _sides(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) 
 def _arms(contrast: Contrast) -> Iterator[Arm]:
     """Yield the arms whose trials, as they are, a contrast between two is made of."""
     for arm in filter(None, (contrast.arm, contrast.over)):
-        yield arm._replace(ablation="", aggressor="")
-        if KINDS[contrast.kind].disturbed_by == "both and base" and not (arm.ablation or arm.aggressor):
+        yield arm._replace(aggressor="")
+        if KINDS[contrast.kind].disturbed_by == "both and base" and not arm.aggressor:
             yield arm._replace(target=BASELINE)
 
 
