@@ -12,6 +12,7 @@ from suite.untrusted.parse import cleaned
 OUTPUTS = {
     "audit": "commands.audit:AuditOutput",
     "compare": "analysis.report.rows:ComparisonOutput",
+    "compare --by": "commands.compare.output:ByOutput",
     "compare --fail-above": "commands.compare.output:GateOutput",
     "compare --explain": "commands.compare.output:ExplanationOutput",
     "data list": "commands.data:SetsOutput",

@@ -48,6 +48,7 @@ FIGURES = Registry(
         "trials": "analysis.figures.points:every_trial",
         "latency": "analysis.figures.points:latency_lines",
         "scaling": "analysis.figures.scaling:speed_up_lines",
+        "by": "analysis.figures.by:value_bars",
     },
 )
 

@@ -88,7 +88,7 @@ def _four_gpus(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     del bench  # whose machine it is
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, *_: (given, None))
+    monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, *_: (given.partition(":")[0], None))
     monkeypatch.setattr("commands.run.resolve.examined", lambda: (CARDS, None, None))
 
 
@@ -141,7 +141,7 @@ def test_a_plan_that_is_not_there_is_refused_with_those_that_are(bench: Bench, n
     refused = bench("sweep", "run", name)
     assert refused.exit_code == 2
     assert f"cannot read {Path(name)}: No such file" in refused.stderr
-    assert "a plan that comes with bench: channels, cluster, gan-service, nightly, paper, " in refused.stderr
+    assert "a plan that comes with bench: channels, cluster, gan-service, gan-sets, nightly, paper, " in refused.stderr
 
 
 def test_smoke_is_two_cells_on_two_targets() -> None:

@@ -76,7 +76,7 @@ class ContrastKind:
     """What its trials are divided by, in words."""
     metrics: tuple[Metric, ...] = ()
     """Its own metrics; empty for all that were measured."""
-    disturbed_by: Literal["target", "layers", "models", "alone", "both", "both and base", ""] = "target"
+    disturbed_by: Literal["target", "layers", "models", "alone", "both", "both and base", "cells", ""] = "target"
     """Whose disturbances withhold its verdicts; see ``standing``."""
 
 
@@ -124,8 +124,10 @@ DIVISION = ContrastKind("division", over="the first way to divide the work", dis
 JOBS = ContrastKind("jobs", over="the same target in another job", disturbed_by="both")
 SLOWDOWNS = ContrastKind("slow-downs", over="the slow-down of another arm or metric", disturbed_by="both and base")
 """A slow-down is a ratio of times, or the inverse of a ratio of rates."""
+BY = ContrastKind("by", over="the first value of the keys", disturbed_by="cells")
+MACHINE = ContrastKind("machine", over="the median of the other machines", disturbed_by="cells")
 _PAIRED, _COMBINED = (TARGET, AGAIN, ABLATION, AGGRESSOR), (LAYERS, MODELS, ISOLATION)
-KINDS = {kind.name: kind for kind in (*_PAIRED, *_COMBINED, STRONG, WEAK, DIVISION, JOBS, SLOWDOWNS)}
+KINDS = {kind.name: kind for kind in (*_PAIRED, *_COMBINED, STRONG, WEAK, DIVISION, JOBS, SLOWDOWNS, BY, MACHINE)}
 
 
 @dataclass(frozen=True)

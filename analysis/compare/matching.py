@@ -88,8 +88,10 @@ def matched(old: pd.DataFrame, new: pd.DataFrame) -> tuple[pd.DataFrame, pd.Data
 
 
 def prepared(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return trials with ``arm``, and without the digest of the image in ``settings``."""
-    return trials.assign(settings=trials["settings"].astype(str).map(_without_image), arm=list(_arms(trials)))
+    """Return trials with ``arm``, without the digest of the image in ``settings``, and of whichever pool of hosts."""
+    # Hosts are checked, or a key of the rows, wherever these are matched.
+    settings = trials["settings"].astype(str).map(_without_image)
+    return trials.assign(settings=settings, pool="", arm=list(_arms(trials)))
 
 
 def _without_image(settings: str) -> str:

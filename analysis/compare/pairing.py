@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from fnmatch import fnmatchcase
 from statistics import fmean
 from typing import Any
 
@@ -21,7 +22,13 @@ JOB = [field.name for field in fields(ComparedJob)]
 GROUP = [*JOB, "model"]
 ROW = [*GROUP, "target"]
 BLOCK = ["scenario", "model", "design", "run_id", "block"]
-_SETTINGS = ["settings", "host_cpu_model"]
+_OF_HOST = {"host_cpu_model": "host_cpu_model", "host": "pool"}
+"""The parts of a comparison key besides the settings of the job, and their columns."""
+FOLLOWING: Mapping[str, Sequence[str]] = {
+    "data": ("data_*", "page_cache", "decoder", "loader_workers", "crop", "image_px", "channels"),
+    "host": ("host_cpu_model",),
+}
+"""The settings that may follow from a key that was chosen; where they do, rows and pictures name the key alone."""
 
 
 def job_of(row: Mapping[Hashable, object] | pd.Series) -> ComparedJob:
@@ -46,7 +53,7 @@ def with_variants(trials: pd.DataFrame) -> pd.DataFrame:
     labels: dict[tuple[str, str], str] = {}
     for scenario in trials["scenario"].unique():
         in_scenario = trials["scenario"] == scenario
-        differing = dict.fromkeys(_differing(keys[in_scenario], trials["model"]))
+        differing = dict.fromkeys(_differing(keys[in_scenario], trials[in_scenario]))
         labels |= {(scenario, text): _label(text, differing) for text in keys[in_scenario].unique()}
     return trials.assign(variant=[labels[key] for key in zip(trials["scenario"], keys, strict=True)])
 
@@ -57,22 +64,42 @@ def _comparison_keys(trials: pd.DataFrame) -> "pd.Series[str]":
     It is that of bare metal in the trial's block where it is there, so that a trial that departs from its block stays
     in the group in which its ratio is refused and named.
     """
-    base = baseline(trials)[[*BLOCK, *_SETTINGS]].drop_duplicates(BLOCK)
+    columns = ["settings", *_OF_HOST.values()]
+    base = baseline(trials)[[*BLOCK, *columns]].drop_duplicates(BLOCK)
     joined = trials[BLOCK].merge(base, on=BLOCK, how="left", indicator=True).set_index(trials.index)
     alone = joined["_merge"] == "left_only"
-    key = {name: joined[name].astype(object).mask(alone, trials[name].astype(object)) for name in _SETTINGS}
-    return key["settings"] + f"{BETWEEN}host_cpu_model=" + key["host_cpu_model"].fillna("unknown").astype(str)
+    key = {name: joined[name].astype(object).mask(alone, trials[name].astype(object)) for name in columns}
+    text = key["settings"]
+    for name, column in _OF_HOST.items():
+        text = text + f"{BETWEEN}{name}=" + key[column].fillna("unknown").astype(str)
+    return text
 
 
-def _differing(keys: "pd.Series[str]", models: pd.Series) -> Iterator[str]:
-    """Yield the names of the settings that differ among the trials of a model, in the order of the keys."""
-    for _, texts in keys.groupby(models, observed=True):
-        jobs = [settings_in(text) for text in sorted(texts.unique())]
+def _differing(keys: "pd.Series[str]", trials: pd.DataFrame) -> Iterator[str]:
+    """Yield the settings that differ among the trials of a model and follow from no other, in the order of the keys."""
+    for _, texts in keys.groupby(trials["model"], observed=True):
+        data = trials.loc[texts.index, "data"].astype(str)
+        jobs = [
+            {**settings_in(text), "data": kind}
+            for text, kind in pd.DataFrame({"text": texts, "data": data}).drop_duplicates().sort_values("text").values
+        ]
         for name in dict.fromkeys(name for settings in jobs for name in settings):
             values = {settings.get(name) for settings in jobs}
             # Aggressors vary inside a run on purpose: only their own workloads distinguish runs.
-            if len(values - {None} if name.startswith(("workloads.", "sources.")) else values) > 1:
+            differs = len(values - {None} if name.startswith(("workloads.", "sources.")) else values) > 1
+            if differs and name != "data" and not any(decided_by([key], name, jobs) for key in may_decide(name)):
                 yield name
+
+
+def may_decide(name: str) -> list[str]:
+    """Return the keys that a setting may follow from."""
+    return [key for key, names in FOLLOWING.items() if any(fnmatchcase(name, pattern) for pattern in names)]
+
+
+def decided_by(keys: Sequence[str], name: str, jobs: Sequence[Mapping[str, str]]) -> bool:
+    """Return whether the value of a setting follows from those of ``keys`` in all these jobs."""
+    pairs = {(*(job.get(key) for key in keys), job.get(name)) for job in jobs}
+    return len(pairs) == len({pair[:-1] for pair in pairs})
 
 
 def _label(key: str, differing: Iterable[str]) -> str:

@@ -125,6 +125,8 @@ class Arm(NamedTuple):
     aggressor: str = ""
     division: Division | None = None
     """Of jobs with several workers; the job is then that of the first way, with the smallest number of them."""
+    cell: tuple[str, ...] = ()
+    """The values of the keys that are compared, as ``data=mnist``; job and model are empty wherever these differ."""
 
 
 GroupKey = tuple[ComparedJob, str]
@@ -147,6 +149,8 @@ class Contrast(Effect):
     """The trimmed geometric mean over the blocks of the arm's own trials; None where it is unknown, or only a ratio."""
     trials: int = 0
     failed: int = 0
+    base: tuple[str, ...] = ()
+    """The cell that ``arm.cell`` is compared with."""
     noise: NoiseFloor | None = None
     """The noise floor of the base's trials; None where they are too few."""
     members: tuple[str, ...] = ()

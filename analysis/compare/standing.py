@@ -72,6 +72,10 @@ def _sides(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) 
             return [
                 {f"of {named(arm)}": circumstances[arm[:2]].disturbed.get(arm.target, ()) for arm in _arms(contrast)}
             ]
+        case "cells":
+            around = circumstances[job, contrast.model]
+            cells = (", ".join((target, *values)) for values in (contrast.arm.cell, contrast.base))
+            return [{f"on {cell}": around.disturbed.get(cell, ()) for cell in cells}]
     return []  # what disturbs a training does not change what it learns
 
 

@@ -13,8 +13,9 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
-from analysis.compare.results import ComparedJob, Comparison, Group
+from analysis.compare.results import ComparedJob, Comparison, Contrast, Group
 from analysis.figures.drawing import (
     WIDTH,
     Drawing,
@@ -127,26 +128,38 @@ def probe_chart(group: Group) -> Figure:
 
 def _bars(place: str, group: Group, metric: Metric) -> Iterator[dict[str, object]]:
     for summary in group.targets:
-        one = group.of_target(summary.target).get(metric.name)
-        low, high = one.interval if one and one.interval else (_NAN, _NAN)
-        value, ratio = (one.value, one.ratio) if one else (None, None)
-        yield {
-            "place": place,
-            "target": summary.target,
-            "value": _NAN if value is None else value,
-            "ratio": _NAN if ratio is None else ratio,
-            "low": low,
-            "high": high,
-        }
+        yield bar(place, summary.target, group.of_target(summary.target).get(metric.name))
+
+
+def bar(place: str, target: str, row: Contrast | None) -> dict[str, object]:
+    """Return what is drawn of a contrast, if there is one."""
+    low, high = row.interval if row and row.interval else (_NAN, _NAN)
+    numbers = {"value": row and row.value, "ratio": row and row.ratio, "low": low, "high": high}
+    return {"place": place, "target": target, **{key: _NAN if one is None else one for key, one in numbers.items()}}
 
 
 def _chart(
     bars: pd.DataFrame, groups: Sequence[Group], floors: Mapping[str, NoiseFloor], title: str, unit: str
 ) -> Figure:
+    targets = [name for name in targets_of(groups) if name in set(bars["target"])]
+    return draw_bars(
+        bars, dict(zip(targets, legend(groups, targets), strict=True)), floors, title, str(groups[0].job), unit
+    )
+
+
+def draw_bars(
+    bars: pd.DataFrame,
+    legend: Mapping[str, Patch],
+    floors: Mapping[str, NoiseFloor],
+    title: str,
+    job: str,
+    unit: str,
+    over: str = BASELINE,
+) -> Figure:
+    """Draw bars by ``place`` and ``target``: of the ``ratio`` to ``over``, or of the ``value`` if none has one."""
     normalised = bool(bars["ratio"].notna().any())
     bars["height"] = bars["ratio"] if normalised else bars["value"]
-    places = list(bars["place"].unique())
-    targets = [name for name in targets_of(groups) if name in set(bars["target"])]
+    places, targets = list(bars["place"].unique()), list(legend)
     chart = canvas(max(6.4, 2.0 + 0.75 * len(places) * len(targets)), 4.8)
     axes = chart.subplots()
     grouped(axes, bars, "place", "height", places, targets)
@@ -155,9 +168,9 @@ def _chart(
     bars["top"] = bars[["height", "high"]].max(axis=1)
     scale(axes, pd.concat([bars["height"], bars["low"], bars["top"], published["published"]]))
     _write_values(axes, bars)
-    what = f"relative to {BASELINE}" if normalised else f"{unit}, not normalised"
-    label(axes, title, f"{groups[0].job}\nabove the bars: {unit}", what, normalised=normalised)
-    entries: list[Artist | Container | None] = [*legend(groups, targets), intervals(axes, bars, "ratio")]
+    what = f"relative to {over}" if normalised else f"{unit}, not normalised"
+    label(axes, title, f"{job}\nabove the bars: {unit}", what, normalised=normalised)
+    entries: list[Artist | Container | None] = [*legend.values(), intervals(axes, bars, "ratio")]
     if normalised:
         entries.append(_floors(axes, floors, places))
     if len(published):

@@ -40,7 +40,10 @@ def draw(comparison: Comparison, directory: Path, reference: Reference | None = 
     Raises RequestError if the directory cannot be written.
     """
     drawn = (picture for job in comparison.jobs for picture in pictures(comparison, job, reference or {}))
-    return write(((picture.stem, picture.drawing.chart) for picture in drawn), directory)
+    charts = ((picture.stem, picture.drawing.chart) for picture in drawn)
+    # Values of a key are jobs of their own, and one picture has all of them.
+    by_key: FigureKind = FIGURES.get("by")
+    return write((*charts, *((_for_files(one.name), one.chart) for one in by_key(comparison, {}))), directory)
 
 
 def pictures(comparison: Comparison, job: ComparedJob, reference: Reference) -> Iterator[Picture]:

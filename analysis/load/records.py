@@ -60,8 +60,9 @@ class Records:
 
     ``trials`` has one row per trial; its columns are ``COLUMNS``, ``path``, the record's file, and in place of
     ``metrics`` a column of each of the ``metrics``, ``sweep``, the directory of the sweep whose cells share their
-    blocks, or the run's id for a run alone, and ``forced``, which the audit fills. Absent values are missing, never
-    zero. ``settings`` is the comparison key as text, ``substitutes`` holds one per line.
+    blocks, or the run's id for a run alone, ``pool``, the hosts whose trials are samples of one thing (they share a run
+    or a sweep), and ``forced``, which the audit fills. Absent values are missing, never zero. ``settings`` is the
+    comparison key as text, ``substitutes`` holds one per line.
     """
 
     trials: pd.DataFrame
@@ -260,6 +261,7 @@ def _table(
         trials = trials[~copies].reset_index(drop=True)
     trials = trials.assign(run_id=_run_ids(trials))
     trials = trials.assign(sweep=_sweeps(trials))
+    trials = trials.assign(pool=_pools(trials))
     warm_up = trials["warm_up"].astype(bool) & (not warm_ups)
     if warm_up.all():
         raise RequestError(
@@ -296,6 +298,16 @@ def _sweeps(trials: pd.DataFrame) -> pd.Series:
 def _run_of(path: str) -> str:
     """Return the directory of the run that a record is of."""
     return str(Path(path).parents[1])
+
+
+def _pools(trials: pd.DataFrame) -> "pd.Series[str]":
+    """Return the names of the hosts that each trial's host shares a run or a sweep with, its own among them."""
+    hosts = trials["hostname"].astype(object).fillna("")
+    pools = {str(name): {str(name)} for name in hosts.unique()}
+    for _, names in hosts.groupby(trials["sweep"].astype(object)):
+        together = set[str]().union(*(pools[name] for name in names.unique()))
+        pools |= dict.fromkeys(together, together)
+    return hosts.map({name: ", ".join(sorted(filter(None, pool))) for name, pool in pools.items()})
 
 
 def _files(directory: Path) -> Iterator[str]:

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from analysis.compare.results import Arm, BurstVariation, ComparedJob, Comparison, Effect, Group, Measured
+from analysis.compare.results import Arm, BurstVariation, ComparedJob, Comparison, Contrast, Effect, Group, Measured
 from analysis.load.metrics import METRICS, Metric
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import SIGNIFICANCE, Verdict, VerdictName
 from analysis.statistics.tails import SlowTrials
 from analysis.warnings.types import notices
 from suite.job.ablations import label_of
+from suite.records.record import EPOCH_METRICS
 from suite.targets import BASELINE
 from suite.units import count, number
 
@@ -204,6 +205,12 @@ def tail_lines(group: Group) -> Iterator[str]:
 def shown(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
     """Return the metrics that lines and narrow tables have room for."""
     return tuple(metric for metric in metrics if not metric.supporting)
+
+
+def rows_by_key(comparison: Comparison) -> list[Contrast]:
+    """Return the contrasts between values of keys that tables and figures show: times per epoch, scaled ones too."""
+    rows = (row for row in comparison.contrasts if row.kind == "by")
+    return [row for row in rows if not row.metric.supporting or row.metric.name in EPOCH_METRICS]
 
 
 def _detectable(group: Group) -> Iterator[str]:

@@ -67,6 +67,10 @@ class Row(JobColumns):
     batch: int | None = _at("arm", "division", "batch", default=None)
     global_batch: int | None = _at("arm", "division", "global_batch", default=None)
     images_seen: int | None = _at("arm", "division", "images_seen", default=None)
+    values: tuple[str, ...] = _at("arm", "cell")
+    """The values of the keys of ``--by``, as ``data=mnist``; empty elsewhere."""
+    base: tuple[str, ...]
+    """The values that these are compared with."""
     metric: str = _at("metric", "name")
     """``throughput`` (images/s), ``elapsed`` (s), ``opening`` (s), ``step-tail`` (the 99th percentile of the steps over
     their median), or what the workload or the probe measures."""

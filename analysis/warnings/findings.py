@@ -159,7 +159,7 @@ def hosts_differ(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
         yield AnalysisWarning(
             "hosts-differ",
             f"the trials are of hosts that are not equal ({names}): {'; '.join(differing)}",
-            "a block is of one host, so its ratios hold there; for one answer, compare the hosts one at a time",
+            "a block is of one host, so its ratios hold there; to compare the hosts with each other, add --by host",
         )
 
 

@@ -2,12 +2,14 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from analysis.audit.audit import audited
+from analysis.compare.by import compare_by
 from analysis.compare.comparison import compare as compare_records
 from analysis.compare.published import judge_claims
 from analysis.compare.results import Comparison
@@ -17,16 +19,17 @@ from analysis.figures.reference import normalised
 from analysis.load.plans import extendable, margin_of
 from analysis.load.records import Records, load
 from analysis.report.answer import answer, claims
+from analysis.report.by import by_answer, by_document, slow_machines
 from analysis.report.document import Level, answer_lines, document, more_options
 from analysis.report.formatting import warning_lines
-from analysis.report.markdown import as_markdown
-from analysis.report.rows import Row, as_csv, comparison_output, warning_outputs
+from analysis.report.markdown import as_markdown, markdown
+from analysis.report.rows import Row, as_csv, comparison_output, rows, warning_outputs
 from analysis.report.scaling import scaling_document
 from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document
 from analysis.selftest.judging import speaks_for
 from commands.compare.gate import gate, show_change
-from commands.compare.output import ExplanationOutput
+from commands.compare.output import ByOutput, ExplanationOutput
 from commands.output import print_json
 from commands.run.options import choice, shares
 from provisioning.paths import home
@@ -59,6 +62,18 @@ _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of paper
 @click.option("--explain", is_flag=True, help="Split each overhead into phases, with intervals.")
 @click.option("--scaling", is_flag=True, help="Show speed-up by workers, and kept models at equal images seen.")
 @_CLAIMS
+@click.option(
+    "--by",
+    multiple=True,
+    metavar="KEY",
+    help="Compare the values of a setting, or of host, machine, context, inventory, place.",
+)
+@click.option(
+    "--base", multiple=True, metavar="VALUE", help="With --by: the value to compare with. Default: the first."
+)
+@click.option(
+    "--pool", callback=choice(("host",)), help="host: take equal hosts of several runs as one. Default: each is a row."
+)
 @click.option("--reference", is_flag=True, help="Mark the values of the paper (CLOSER 2018) in the figures.")
 @click.option("--fail-above", callback=shares, help="Fail if the second run is slower by more than this, such as 5%.")
 @click.option(
@@ -72,7 +87,8 @@ _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of paper
 def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN401 (one per option above)
     """Show tables and figures of runs, normalised to bare metal. Default: the latest run in results/.
 
-    Several runs are pooled. With two runs, differences of the second from the first are listed.
+    Several runs are pooled; those of several hosts need --pool host. With two runs, differences of the second from
+    the first are listed. With --by, the values of a key are compared with the first; two keys give a table.
 
     With --fail-above the second run is judged against the first. Exit codes: 0 not slower, 3 slower, 4 cannot tell,
     1 the second run lacks something that the first has, 2 the request was wrong.
@@ -84,15 +100,20 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
       bench compare results/monday results/tuesday --plots figures
       bench compare results/before results/after --fail-above 5%
       bench compare --explain
+      bench compare results/cellar results/rack --by host
       bench compare --markdown > table.md
     """
     _refuse_silenced(options)
     if options["fail_above"] is not None:
         sys.exit(gate(directories, options))
-    if options["across"]:
-        raise RequestError("--across needs --fail-above", remedy="give it, such as --fail-above 5%")
     chosen = list(directories) or [latest_run(RESULTS)]
     records = audited(load(chosen), force=options["force"])
+    if options["pool"]:
+        records = replace(records, trials=records.trials.assign(pool=""))
+    (_show_by if options["by"] else _show_targets)(records, chosen, options)
+
+
+def _show_targets(records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> None:
     comparison = _compared(records, options)
     if options["explain"]:
         _show_explanation(comparison, explain_records(records, comparison, force=options["force"]), options["form"])
@@ -108,6 +129,7 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
 
 _SILENCES = {
     "fail-above": {"plots", "explain", "costs", "scaling", "reference", "verbose", "claims", "csv", "markdown"},
+    "by": {"fail-above", "across", "explain", "costs", "scaling", "reference", "verbose", "claims"},
     "explain": {"costs", "scaling", "verbose", "claims", "csv", "markdown"},
     "scaling": {"costs", "verbose", "claims", "json", "csv", "markdown"},
     "json": {"costs", "verbose"},
@@ -115,15 +137,20 @@ _SILENCES = {
     "markdown": {"costs", "verbose"},
 }
 """The options that an output has no place for, or holds in any case."""
+_NEEDS = {"across": ("fail-above", "5%"), "base": ("by", "data")}
 
 
 def _refuse_silenced(options: Mapping[str, Any]) -> None:
     """Raise RequestError for an option that another one would silence."""
-    given = {name.replace("_", "-") for name, value in options.items() if value is not None and value is not False}
+    idle = (None, False, ())
+    given = {name.replace("_", "-") for name, value in options.items() if not any(value is one for one in idle)}
     given.add(str(options["form"]))
     for name, silenced in _SILENCES.items():
         if name in given and (silent := sorted(silenced & given)):
             raise RequestError(f"--{silent[0]} has no effect with --{name}", remedy="leave one of them out")
+    for name, (needed, example) in _NEEDS.items():
+        if name in given and needed not in given:
+            raise RequestError(f"--{name} needs --{needed}", remedy=f"give it, such as --{needed} {example}")
 
 
 def _compared(records: Records, options: Mapping[str, Any]) -> Comparison:
@@ -144,6 +171,26 @@ def _show(comparison: Comparison, records: Records, chosen: Sequence[Path], opti
         click.echo(certificate.line())
 
 
+def _show_by(records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> None:
+    margin = margin_of(records.directories, options["margin"])
+    comparison = compare_by(records, options["by"], options["base"], margin=margin)
+    match options["form"]:
+        case "json":
+            answers = (*by_answer(comparison), *slow_machines(comparison))
+            warned = warning_outputs(comparison.warnings)
+            ByOutput(
+                by=options["by"], margin=margin, answer=answers, rows=tuple(rows(comparison)), warnings=warned
+            ).tell()
+        case "csv":
+            click.echo(as_csv(comparison).rstrip("\n"))
+        case "markdown":
+            click.echo(markdown(by_document(comparison)).rstrip("\n"))
+        case _:
+            PlainConsole().print(Terminal(by_document(comparison)))
+    if options["plots"] or options["form"] is None:
+        _draw(comparison, options["plots"] or chosen[0] / "plots", options)
+
+
 def _draw(comparison: Comparison, place: Path, options: Mapping[str, Any]) -> None:
     # Matplotlib takes a second to import, which the answer, --json and --explain need not wait for. If it is there,
     # seaborn imports scipy.stats for density curves, which no figure has: half a second more.
@@ -154,7 +201,7 @@ def _draw(comparison: Comparison, place: Path, options: Mapping[str, Any]) -> No
     for name in unneeded:
         del sys.modules[name]
     drawn = draw(comparison, place, normalised() if options["reference"] else None)
-    part = options["explain"] or options["scaling"]
+    part = options["explain"] or options["scaling"] or options["by"]
     more = "" if part else more_options(comparison, _level(options), costs=options["costs"])
     click.echo(f"drawn: {place}: {count(len({path.stem for path in drawn}), 'figure')}{more}", err=True)
 

@@ -59,7 +59,7 @@ def judge(
     if hosts and not force:
         raise RequestError(
             f"the runs are of other hosts: {hosts}",
-            remedy="compare runs of one machine; --force compares them all the same",
+            remedy="bench compare BEFORE AFTER --by host compares hosts; --force judges them all the same",
         )
     found = regress(old, new, fail_above, open_ended=open_ended)
     if found.missing and (change := other_code(old.trials, new.trials)):
@@ -100,7 +100,9 @@ def show_change(records: Records, directories: Sequence[Path], *, force: bool) -
     sides = [_part(records, directory) for directory in directories]
     hosts = other_hosts(*(side.trials for side in sides))
     if hosts and not force:
-        click.echo(f"no change between the runs is shown, for they are of other hosts: {hosts}", err=True)
+        click.echo(
+            f"no change between the runs is shown, for they are of other hosts: {hosts}; add --by host", err=True
+        )
     elif all(len(side.trials) for side in sides):
         PlainConsole().print(Terminal(gate_document(regress(sides[0], sides[1]))))
 

@@ -35,3 +35,13 @@ class ExplanationOutput(Output):
     ablations: tuple[Row, ...]
     """What the ablations of these targets, and of bare metal, change in the same blocks."""
     warnings: tuple[WarningOutput, ...]
+
+
+class ByOutput(Output):
+    """The values of the keys ``by``, each compared with a base; ``answer`` are sentences."""
+
+    by: tuple[str, ...]
+    margin: float
+    answer: tuple[str, ...]
+    rows: tuple[Row, ...]
+    warnings: tuple[WarningOutput, ...]

@@ -431,7 +431,14 @@ def test_a_constant_factor_is_found_whatever_the_drift_between_blocks(factor: fl
     common = (
         dict.fromkeys(COLUMNS, "same") | {"ok": True, "ablation": None, "aggressor": None, "page_cache": None} | numbers
     )
-    parts = {"path": "", "sweep": "same", "facts": Text(""), "forced": "", "computed": computed(0, {}, None)}
+    parts = {
+        "path": "",
+        "sweep": "same",
+        "facts": Text(""),
+        "forced": "",
+        "pool": "",
+        "computed": computed(0, {}, None),
+    }
     trials = pd.DataFrame([common | parts | row for row in rows])
     vm = measured(compare(Records(trials, (), ())))["vm"]["throughput"]
     assert vm.ratio == pytest.approx(factor)

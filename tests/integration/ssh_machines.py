@@ -5,9 +5,10 @@ Their login shells print a line first.
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.integration.machine import SSHD, require_root, require_sshd
 from tests.integration.slurm_cluster import free_ports, wait_for
@@ -16,8 +17,13 @@ NAMES = ("one", "two")
 
 
 @contextmanager
-def ssh_machines(place: Path, variables: str = "LANG=C") -> Iterator[Path]:
-    """The inventory of both. ``place`` is removed at the end; ``variables`` are set for whoever enters a machine."""
+def ssh_machines(
+    place: Path, variables: str = "LANG=C", before: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> Iterator[Path]:
+    """The inventory of both. ``place`` is removed at the end; ``variables`` are set for whoever enters a machine.
+
+    ``before``: words before the command of a machine's sshd.
+    """
     require_root()
     require_sshd()
     for key in ("client_key", "host_key"):
@@ -37,7 +43,7 @@ def ssh_machines(place: Path, variables: str = "LANG=C") -> Iterator[Path]:
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, place, ignore_errors=True)
         for name, port in ports.items():
-            stack.enter_context(_sshd(place, name, port, variables))
+            stack.enter_context(_sshd(place, name, port, variables, before.get(name, ())))
         yield inventory
 
 
@@ -47,7 +53,7 @@ def _node(name: str, port: int) -> str:
 
 
 @contextmanager
-def _sshd(place: Path, name: str, port: int, variables: str) -> Iterator[None]:
+def _sshd(place: Path, name: str, port: int, variables: str, before: Sequence[str]) -> Iterator[None]:
     lines = {
         "ListenAddress": "127.0.0.1",
         "Port": port,
@@ -64,7 +70,7 @@ def _sshd(place: Path, name: str, port: int, variables: str) -> Iterator[None]:
     config.write_text("".join(f"{key} {value}\n" for key, value in lines.items()))
     with said.open("w") as log:
         daemon = subprocess.Popen(
-            [str(SSHD), "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            [*before, str(SSHD), "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
     try:
         wait_for("sshd", lambda: "Server listening" in said.read_text() or daemon.poll() is not None, said.read_text)

@@ -1,0 +1,306 @@
+"""Contrasts between cells: each value of a key over the first one, on every target. They are never overheads.
+
+A key is a setting of the job, or where it ran. Both sides agree in all settings but the keys and whatever follows from
+these, which is named at the ratio. Cells of one sweep are paired by (sweep, block); all others are independent samples:
+see ``statistics.two_samples``. Machines are also compared with the median of the others.
+"""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pandas as pd
+
+from analysis.compare.contrasts import BY, MACHINE, effect, order
+from analysis.compare.pairing import decided_by, may_decide, plain, substitutes_of
+from analysis.compare.results import (
+    Arm,
+    Circumstances,
+    ComparedJob,
+    Comparison,
+    Contrast,
+    Disturbed,
+    GroupKey,
+    known_first,
+)
+from analysis.compare.standing import with_standing
+from analysis.compare.validity import changes, shortened
+from analysis.load.metrics import Metric, in_units, metrics_of
+from analysis.load.plans import plan_of
+from analysis.load.records import Records
+from analysis.statistics.order import DEPENDENCE_LEVEL, dependence
+from analysis.statistics.ratios import Location, exp, holm, judge, locate
+from analysis.statistics.two_samples import difference
+from analysis.warnings.conditions import disturbed
+from suite.errors import RequestError, nearest
+from suite.job.job import IN_COLUMNS, settings_in
+from suite.job.profiles import PROFILES
+from suite.registries import WORKLOADS
+from suite.request.repetitions import MARGIN
+from suite.sweep.below import accepted_sweep
+
+PLACES = ("host", "machine", "context", "inventory", "place")
+"""The keys of where a trial ran. A place is the context, else the inventory, else the host."""
+_NONE, _POOL = "none", "pool"
+_COLUMNS = ("model", *(name for name in IN_COLUMNS if name != "model"))
+"""The settings in columns of the table, the model first: most others follow from it."""
+_OTHERS, _LEAST_MACHINES = "the median of the others", 3
+_MEDIAN_ERROR = math.sqrt(math.pi / 2)
+"""The standard error of the median of many normal values over that of their mean."""
+
+Settings = Mapping[str, str]
+Values = tuple[str, ...]
+"""One value for each key."""
+Formed = tuple[Contrast, Location | None]
+"""A contrast that is not judged, and its log ratio; None if it has none."""
+
+
+@dataclass(frozen=True)
+class CellTrials:
+    """The trials of one target that agree in all settings."""
+
+    values: Values
+    settings: Settings
+    trials: pd.DataFrame
+    metrics: Mapping[str, Metric]
+
+    @property
+    def disturbed(self) -> tuple[Disturbed, ...]:
+        return tuple(kind for kinds in disturbed(self.trials, ["target", "model"]).values() for kind in kinds)
+
+    def logs(self, name: str) -> "pd.Series[float]":
+        """Return the logarithms of a metric by sweep and block."""
+        frame = [self.trials["sweep"].astype(str), self.trials["block"]]
+        blocks: pd.Series[float] = self.metrics[name].logs(self.trials).groupby(frame).mean()
+        return blocks.dropna()
+
+
+def compare_by(records: Records, keys: Values, base: Values = (), *, margin: float = MARGIN) -> Comparison:
+    """Compare the values of ``keys``, each with ``base`` or the first, on every target and for every metric.
+
+    Raises RequestError for an unknown key, for one with a single value, and for a base that no record has.
+    """
+    trials = plain(records.trials[records.trials["ok"]]).sort_values("started_at", kind="stable")
+    jobs = _jobs(trials)
+    ranks = _ranks(jobs, keys, base)
+    formed: list[Formed] = []
+    around: dict[GroupKey, Circumstances] = defaultdict(Circumstances)
+    for arm, cells in _alike(trials, records.metrics, jobs, keys):
+        cells.sort(key=lambda cell: [rank.index(value) for rank, value in zip(ranks, cell.values, strict=True)])
+        if len(cells) > 1 and cells[0].values[: len(base)] == base:
+            before = around[arm.job, arm.model].disturbed
+            spoiled = {", ".join((arm.target, *_named(keys, cell))): cell.disturbed for cell in cells}
+            around[arm.job, arm.model] = Circumstances(disturbed={**before, **spoiled})
+            formed += _over_base(arm, keys, cells)
+            formed += _over_others(arm, keys, cells) if keys == ("machine",) else ()
+    if not formed:
+        raise RequestError(f"no two records agree in all but {' and '.join(keys)}", remedy=_offer(jobs))
+    # Trainings are the question; the probes after them explain.
+    judged = sorted(_judged(formed, margin), key=lambda row: (row.job.traits.probes, order(row.arm)))
+    return Comparison(
+        runs=tuple(sorted(records.trials["run_id"].unique())),
+        groups=(),
+        contrasts=with_standing(judged, around),
+        warnings=records.warnings,
+        margin=margin,
+        warmup_trials=records.warmup_trials,
+    )
+
+
+def _jobs(trials: pd.DataFrame) -> list[Settings]:
+    """Return the settings of each trial and its ``PLACES``, by name: one object for all trials that agree in them."""
+    host = trials["hostname"].astype(object).fillna(_NONE)
+    facts, runs = trials["facts"].astype(object), trials["path"].map(lambda path: Path(path).parents[1])
+    machine = facts.map({text: _machine(text.text) for text in facts.unique()}).fillna(host)
+    sites = {run: _site(run) for run in runs.unique()}
+    context, inventory = (runs.map({run: site.get(key) for run, site in sites.items()}) for key in PLACES[2:4])
+    places = (host, machine, context.fillna(_NONE), inventory.fillna(_NONE), context.fillna(inventory).fillna(host))
+    table = trials[[*_COLUMNS, _POOL, "settings"]].assign(**dict(zip(PLACES, places, strict=True))).astype(str)
+    rows = [*table.itertuples(index=False, name=None)]
+    jobs: dict[tuple[str, ...], Settings] = {}
+    for row in dict.fromkeys(rows):
+        named = dict(zip(table.columns, row, strict=True))
+        # An image is built again at will; its userland is one of the facts.
+        known = {**named, **settings_in(named["settings"])}
+        jobs[row] = {name: value for name, value in known.items() if name not in ("settings", "image")}
+    return [jobs[row] for row in rows]
+
+
+def _machine(facts: str) -> str | None:
+    """Return the node of the cluster, or the machine of the inventory, that a target was opened on."""
+    names = (line.partition("=")[2] for line in facts.splitlines() if line.startswith(("pod.node=", "machine=")))
+    return next((str(json.loads(name)) for name in names), None)
+
+
+def _site(run: Path) -> dict[str, str]:
+    """Return the context and the inventory of a run, by its plan or that of its sweep."""
+    plan, options = plan_of(run), dict[str, object]()
+    with suppress(RequestError):  # a damaged plan is a warning elsewhere
+        options |= accepted.sweep.engine.table if (accepted := accepted_sweep(run.parent)) else {}
+    options |= plan.request.given() if plan and plan.request else {}
+    return {key: str(options[key]) for key in PLACES[2:4] if options.get(key)}
+
+
+def _values(key: str, jobs: Sequence[Settings]) -> list[str]:
+    return list(dict.fromkeys(job.get(key, _NONE) for job in jobs))
+
+
+def _names(jobs: Sequence[Settings]) -> list[str]:
+    return list(dict.fromkeys(name for job in jobs for name in job))
+
+
+def _offer(jobs: Sequence[Settings]) -> str:
+    """Return ``keys with several values: data (mnist, cifar10), host (a, b)``."""
+    values = {name: _values(name, jobs) for name in _names(jobs) if name != _POOL}
+    texts = (f"{name} ({', '.join(map(shortened, of_name))})" for name, of_name in values.items() if len(of_name) > 1)
+    return f"keys with several values: {', '.join(texts) or _NONE}"
+
+
+def _ranks(jobs: Sequence[Settings], keys: Values, base: Values) -> list[list[str]]:
+    """Return the values of each key: the base, then models as in the suite, numbers by size, others as measured."""
+    if len(base) not in (0, len(keys)):
+        raise RequestError(f"{len(base)} values of --base for {len(keys)} of --by", remedy="give one for each, or none")
+    names, ranks = sorted({*_names(jobs)} - {_POOL}), []
+    for key, first in zip(keys, base or ("",) * len(keys), strict=True):
+        values = _values(key, jobs)
+        if key not in names:
+            raise RequestError(f"--by {key!r} is unknown", remedy=nearest(key, names))
+        if len(values) < 2:
+            raise RequestError(f"--by {key}: all records have {', '.join(values)}", remedy=_offer(jobs))
+        if first and first not in values:
+            raise RequestError(f"--base {first!r}: no record has this {key}", remedy=nearest(first, values))
+        with suppress(ValueError):
+            values.sort(key=float)
+        known = (first, *(WORKLOADS.names() if key == "model" else values))
+        ranks.append(sorted(values, key=partial(known_first, known)))
+    return ranks
+
+
+def _free(jobs: Sequence[Settings], keys: Values) -> list[str]:
+    """Return the settings that do not follow from the keys, nor from those before them."""
+    free: list[str] = []
+    for name in _names(jobs):
+        if name not in (*keys, *PLACES) and not decided_by([*keys, *free], name, jobs):
+            free.append(name)
+    return free
+
+
+def _alike(
+    trials: pd.DataFrame, metrics: Sequence[Metric], jobs: Sequence[Settings], keys: Values
+) -> Iterator[tuple[Arm, list[CellTrials]]]:
+    """Yield, for each target, the cells that agree in all that does not follow from the keys."""
+    free = _free([*{id(job): job for job in jobs}.values()], keys)
+    groups: dict[Values, dict[Values, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for number, (target, job) in enumerate(zip(trials["target"].astype(str), jobs, strict=True)):
+        values, alike = (tuple(job.get(name, _NONE) for name in names) for names in (keys, free))
+        groups[target, *alike][values].append(number)
+    for group, of_values in groups.items():
+        cells = []
+        for values, numbers in of_values.items():
+            rows, job = trials.iloc[numbers], jobs[numbers[0]]
+            measured = in_units(metrics_of(metrics, job["scenario"], job["model"]), rows["unit"].iloc[0])
+            cells.append(CellTrials(values, job, rows, {metric.name: metric for metric in measured}))
+        yield _arm(group[0], dict(zip(free, group[1:], strict=True)), [cell.settings for cell in cells]), cells
+
+
+def _arm(target: str, free: Settings, cells: Sequence[Settings]) -> Arm:
+    """Return what all cells have in common. Of several profiles one that decides nothing stands for all."""
+    columns = {name: _values(name, cells) for name in _COLUMNS}
+    model, *job = (values[0] if len(values) == 1 or name == "scenario" else "" for name, values in columns.items())
+    undecided = [name for name in columns["profile"] if name in PROFILES and not PROFILES[name].decides]
+    named = {**dict(zip(_COLUMNS[1:], job, strict=True)), "profile": (undecided or columns["profile"])[0]}
+    differing = [f"{'host' if name == _POOL else name}={free[name]}" for name in free if name not in _COLUMNS]
+    return Arm(ComparedJob(**named, variant=shortened(", ".join(differing))), model, target)
+
+
+def _named(keys: Values, cell: CellTrials) -> Values:
+    """Return ``("data=mnist",)``."""
+    return tuple(f"{key}={shortened(value)}" for key, value in zip(keys, cell.values, strict=True))
+
+
+def _over_base(arm: Arm, keys: Values, cells: Sequence[CellTrials]) -> Iterator[Formed]:
+    """Yield every metric of every cell over that of the first, which itself has neither interval nor verdict."""
+    base = cells[0]
+    for cell in cells:
+        notes = substitutes_of(cell.trials) + _differences(keys, base, cell)
+        own = arm._replace(cell=_named(keys, cell))
+        for name, metric in cell.metrics.items():
+            logs = cell.logs(name)
+            if place := locate(list(logs)):
+                known: dict[str, Any] = {"base": _named(keys, base), "trials": len(cell.trials), "notes": notes}
+                contrast = Contrast(kind=BY.name, arm=own, metric=metric, value=exp(place.centre), **known)
+                if cell is base:
+                    yield replace(contrast, ratio=1.0, blocks=place.n), None
+                elif name in base.metrics and metric.unit == base.metrics[name].unit:
+                    yield _ratio(contrast, logs, base.logs(name))
+                else:
+                    yield contrast, None
+
+
+def _ratio(contrast: Contrast, own: "pd.Series[float]", base: "pd.Series[float]") -> Formed:
+    """Pair the blocks that both sides share, if these are several; else compare two independent samples."""
+    pairs = (own - base).dropna()
+    if len(pairs) > 1:
+        return replace(contrast, by_block=tuple(map(exp, pairs))), locate(list(pairs))
+    first, second = locate(list(base)), locate(list(own))
+    return contrast, difference(first, second) if first and second else None
+
+
+def _over_others(arm: Arm, keys: Values, cells: Sequence[CellTrials]) -> Iterator[Formed]:
+    """Yield how each machine differs from the median of the others, by what decides and by every probe."""
+    for name, metric in cells[0].metrics.items():
+        if (metric.of_probe and not metric.supporting) or name == arm.job.traits.deciding[0]:
+            places = {_named(keys, cell): place for cell in cells if (place := locate(list(cell.logs(name))))}
+            for values, place in places.items() if len(places) >= _LEAST_MACHINES else ():
+                others = _median([other for of, other in places.items() if of != values])
+                own, value = arm._replace(cell=values), exp(place.centre)
+                contrast = Contrast(kind=MACHINE.name, arm=own, metric=metric, value=value, base=(_OTHERS,))
+                yield contrast, difference(others, place)
+
+
+def _median(places: Sequence[Location]) -> Location:
+    centre, n = median(place.centre for place in places), sum(place.n for place in places)
+    errors = [place.standard_error for place in places if place.standard_error is not None]
+    error = _MEDIAN_ERROR * math.hypot(*errors) / len(places) if len(errors) == len(places) else None
+    return Location(centre, error, n - len(places), n)
+
+
+def _differences(keys: Values, base: CellTrials, cell: CellTrials) -> tuple[str, ...]:
+    """Return what else differs between two cells: settings that follow from no key alone, and facts of both sides."""
+    sides = base.settings, cell.settings
+    names = [name for name in _names(sides) if name not in (*keys, *PLACES, _POOL)]
+    settings = [
+        f"{name} {shortened(' -> '.join(side.get(name, _NONE) for side in sides))}"
+        for name in names
+        if len(_values(name, sides)) > 1 and not {*keys} & {*may_decide(name)}
+    ]
+    facts = ([text.text for text in side.trials["facts"].astype(object).unique()] for side in (base, cell))
+    chosen = tuple(f" {' -> '.join(pair)}" for pair in zip(base.values, cell.values, strict=True))
+    return (*settings, *(text for text in changes(*facts) if not text.endswith(chosen)))
+
+
+def _judged(formed: Sequence[Formed], margin: float) -> Iterator[Contrast]:
+    """Yield the contrasts with their verdicts; those of a kind and metric are a family, and so are all probes."""
+    levels = holm([dependence(contrast.by_block) for contrast, _ in formed])
+    families: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, (contrast, _) in enumerate(formed):
+        probes = contrast.kind == MACHINE.name and contrast.metric.of_probe
+        families[contrast.kind, "" if probes else contrast.metric.name].append(number)
+    for numbers in families.values():
+        verdicts = judge([_gain(*formed[number]) for number in numbers], margin)
+        for number, verdict in zip(numbers, verdicts, strict=True):
+            (contrast, place), level = formed[number], levels[number]
+            known = {"by_block": contrast.by_block, "dependent": level if level <= DEPENDENCE_LEVEL else None}
+            yield replace(contrast, **{**vars(effect(place, verdict)), **known}) if place else contrast
+
+
+def _gain(contrast: Contrast, place: Location | None) -> Location | None:
+    """Return a log ratio with the sign by which more is faster, as it is for all of a family."""
+    return place and replace(place, centre=place.centre * (1 if contrast.metric.more_is_faster else -1))

@@ -1,0 +1,100 @@
+"""The values of keys as elements of a document: how each compares with the base, what else differs, slow machines."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from analysis.compare.results import Arm, Comparison, Contrast
+from analysis.report.elements import Element, Head, Heading, Line, Notes, Table, warnings
+from analysis.report.formatting import percent, ratio, rows_by_key
+from analysis.warnings.types import notices
+
+_MOST_ANSWERS, _BEYOND = 6, ("slower", "faster")
+
+
+def by_document(comparison: Comparison) -> Iterator[Element]:
+    """Yield the answer, the tables of every target with what else differs, and which machines are slow."""
+    yield from (Line(sentence, "strong") for sentence in by_answer(comparison))
+    probes = [row for row in rows_by_key(comparison) if row.job.traits.probes and row.verdict]
+    for arm, of_arm in groupby(rows_by_key(comparison), lambda row: row.arm._replace(cell=())):
+        rows = list(of_arm)
+        yield Heading(_what(arm), f"{arm.job}; over {_text(rows[0].base)}")
+        yield from _tables(rows)
+        explaining = [row for row in probes if row.target == arm.target and not arm.job.traits.probes]
+        yield Notes(tuple(_notes(rows, explaining)))
+    yield from (Line(sentence, "strong") for sentence in slow_machines(comparison))
+    yield from warnings(notices(comparison.warnings, ()))
+
+
+def by_answer(comparison: Comparison) -> list[str]:
+    """Return a sentence for each ratio of the metric that decides; none if these are many, for the tables hold them."""
+    rows = [row for row in rows_by_key(comparison) if row.verdict and row.metric.name == row.job.traits.deciding[0]]
+    texts = (f"{row.metric.name} of {_text(row.arm.cell)} over {_text(row.base)} {ratio(row)}" for row in rows)
+    return [f"{_what(row.arm)}: {text}." for row, text in zip(rows, texts, strict=True)] * (len(rows) <= _MOST_ANSWERS)
+
+
+def slow_machines(comparison: Comparison) -> Iterator[str]:
+    """Yield one sentence: which machines differ from the median of the others, and by which probe."""
+    rows = [row for row in comparison.contrasts if row.kind == "machine" and row.verdict]
+    # Trainings, which come first, decide; if there are none, the probes do.
+    decisive = [row for row in rows if row.metric.of_probe == rows[0].metric.of_probe]
+    if machines := len({row.arm.cell for row in decisive}):
+        slow = dict.fromkeys(row.arm.cell for row in decisive if _verdict(row) in _BEYOND)
+        names = "; ".join(f"{_text(values)} (by {_shown_by(values, rows)})" for values in slow)
+        bound = f"from the median of the others by more than {percent(comparison.margin)} (Holm)"
+        text = f"{names} of {machines} machines differ" if names else f"None of {machines} machines differs"
+        yield f"{text} {bound}{_undecided(decisive)}."
+
+
+def _shown_by(values: Sequence[str], rows: Sequence[Contrast]) -> str:
+    """Return the metrics and the probes by which a machine differs."""
+    differing = [row for row in rows if row.arm.cell == values and _verdict(row) in _BEYOND]
+    probes = (f"the probe {row.model}, " if row.metric.of_probe else "" for row in differing)
+    texts = (f"{row.metric.name} on {row.target} {ratio(row)}" for row in differing)
+    return "; ".join(map("".join, zip(probes, texts, strict=True)))
+
+
+def _undecided(decisive: Sequence[Contrast]) -> str:
+    """Return how many machines are neither equivalent nor beyond the margin, and why; empty if there are none."""
+    rows = [row for row in decisive if _verdict(row) not in (*_BEYOND, "equivalent")]
+    reasons = _text(_withheld(rows))
+    return f"; undecided: {len({row.arm.cell for row in rows})}{f' ({reasons})' * bool(reasons)}" * bool(rows)
+
+
+def _verdict(row: Contrast) -> str | None:
+    return row.verdict.name if row.verdict else None
+
+
+def _text(values: Sequence[str]) -> str:
+    return ", ".join(values)
+
+
+def _what(arm: Arm) -> str:
+    """Return ``gan on vm (engine=runc)``, as far as the cells agree in it."""
+    return " on ".join(filter(None, (arm.model, arm.target))) + f" ({arm.job.variant})" * bool(arm.job.variant)
+
+
+def _tables(rows: Sequence[Contrast]) -> Iterator[Table]:
+    """Yield values against metrics or, of several keys, the first against the others for each metric."""
+    several = len(rows[0].base) > 1
+    tables: dict[str, dict[str, dict[str, Contrast]]] = {}
+    for row in rows:
+        table = tables.setdefault(row.metric.name if several else "", {})
+        table.setdefault(row.arm.cell[0], {})[_text(row.arm.cell[1:]) or row.metric.name] = row
+    for name, table in tables.items():
+        columns = dict.fromkeys(column for cells in table.values() for column in cells)
+        body = tuple((Head(head), tuple(map(cells.get, columns))) for head, cells in table.items())
+        yield Table(name, "", tuple(map(Head, columns)), body, compact=True)
+
+
+def _notes(rows: Sequence[Contrast], probes: Sequence[Contrast]) -> Iterator[str]:
+    """Yield what else differs, why there is no verdict, and the ratios of the probes on both sides."""
+    for values in dict.fromkeys(row.arm.cell for row in rows):
+        of_cell, of_probes = ([row for row in some if row.arm.cell == values] for some in (rows, probes))
+        ratios = (f"{row.model} {row.metric.name} {ratio(row)}" for row in of_probes)
+        texts = {"besides": of_cell[0].notes, "no verdict": _withheld(of_cell), "probes": ratios}
+        joined = {name: "; ".join(part) for name, part in texts.items()}
+        yield from (f"{_text(values)}: {name}: {text}" for name, text in joined.items() if text)
+
+
+def _withheld(rows: Sequence[Contrast]) -> list[str]:
+    return list(dict.fromkeys(why for row in rows if row.verdict for why in row.verdict.withheld))

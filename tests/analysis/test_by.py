@@ -1,0 +1,264 @@
+"""Values of a key against each other: where blocks are shared, where they are not, and machines among others."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import cli
+from analysis.compare.by import compare_by
+from analysis.compare.comparison import compare
+from analysis.compare.results import Comparison, Contrast
+from analysis.figures.plots import draw
+from analysis.load.records import load
+from analysis.report.by import by_document, slow_machines
+from analysis.report.markdown import markdown
+from suite.job.datasets import Dataset
+from suite.job.envelope import Envelope
+from suite.job.profiles import Sizes
+from suite.records.environment import Environment, Environments
+from suite.records.record import MetricValue
+from suite.request.request import RunRequest
+from tests.analysis.conftest import Save, measured, probe
+from tests.jobs import plan_of
+
+FACTS = {"userland_sha256": "a" * 64, "torch_cpu_capability": "AVX2", "cpu_model": "a CPU"}
+
+
+def on(host: str, machine: str | None = None, **changes: Any) -> dict[str, Any]:
+    """Fields of a record of a host, and of the machine of an inventory."""
+    facts = FACTS | changes
+    target = Environment(**facts, machine=machine)
+    return {"environment": Environments(host=Environment(hostname=host, **facts), target=target)}
+
+
+def noisy(rng: np.random.Generator, speed: float, share: float = 0.005) -> dict[str, Any]:
+    return measured(speed * math.exp(share * rng.normal()))
+
+
+def ratios(found: Comparison, metric: str = "throughput", kind: str = "by") -> Mapping[tuple[str, ...], Contrast]:
+    """The contrasts of one metric on one target, by the values of the keys."""
+    rows = [one for one in found.contrasts if (one.kind, one.metric.name) == (kind, metric)]
+    assert len({one.target for one in rows}) == 1
+    return {one.arm.cell: one for one in rows}
+
+
+def bench(*words: str | Path) -> Result:
+    return CliRunner().invoke(cli.main, ["compare", *map(str, words)], prog_name="bench")
+
+
+def names(contrast: Contrast) -> str | None:
+    return contrast.verdict.name if contrast.verdict else None
+
+
+def test_hosts_of_two_runs_are_rows_of_their_own_unless_they_are_pooled(tmp_path: Path, save: Save) -> None:
+    for host in ("a", "b"):
+        for block in range(3):
+            save(host, block=block, **on(host), **measured(10))
+            save(f"sweep/{host}", block=block, **on(host), **measured(10))
+    records = load([tmp_path / "a", tmp_path / "b"])
+    assert [group.job.variant for group in compare(records).groups] == ["host=a", "host=b"]
+    pool = load([tmp_path / "sweep/a", tmp_path / "sweep/b"])
+    assert [group.job.variant for group in compare(pool).groups] == [""], "the machines of a sweep are equal"
+    shown = bench(tmp_path / "a", tmp_path / "b", "--json")
+    assert {row["variant"] for row in json.loads(shown.stdout)["rows"]} == {"host=a", "host=b"}
+    pooled = bench(tmp_path / "a", tmp_path / "b", "--json", "--pool", "host")
+    assert {(row["variant"], row["trials"]) for row in json.loads(pooled.stdout)["rows"] if row["value"]} == {("", 6)}
+
+
+def test_a_host_of_half_the_speed_is_slower_and_what_else_differs_is_named(tmp_path: Path, save: Save) -> None:
+    rng = np.random.default_rng(1)
+    for host, speed, changes in (("a", 10.0, {}), ("b", 5.0, {"kernel": "6.18", "cpu_model": "another"})):
+        place = on(host, **{"kernel": "6.1", **changes})
+        for block in range(8):
+            for target, cost in (("bare-metal", 1.0), ("container", 0.9)):
+                save(host, block=block, target=target, **place, **noisy(rng, speed * cost))
+            copied = probe("memory", copy=(speed * math.exp(0.001 * rng.normal()), "GiB/s", "more"))
+            save(host, block=block, **place, **copied)
+    found = compare_by(load([tmp_path / "a", tmp_path / "b"]), ("host",))
+    rows = [one for one in found.contrasts if one.metric.name == "throughput" and one.arm.cell == ("host=b",)]
+    assert [(one.target, names(one)) for one in rows] == [("bare-metal", "slower"), ("container", "slower")]
+    for one in rows:
+        assert one.ratio == pytest.approx(0.5, rel=0.02)
+        assert one.base == ("host=a",)
+        assert "kernel 6.1 -> 6.18" in one.notes
+    text = markdown(by_document(found))
+    assert "CPU model a CPU -> another" in text
+    assert "probes: memory copy 0.5" in text
+    assert "overhead" not in text
+
+
+def test_two_hosts_are_refused_by_the_gate_and_answered_by_host(tmp_path: Path, save: Save) -> None:
+    for host, speed in (("a", 10.0), ("b", 5.0)):
+        for block in range(5):
+            save(host, block=block, **on(host), **measured(speed + 0.01 * block))
+    refused = bench(tmp_path / "a", tmp_path / "b", "--fail-above", "5%")
+    assert refused.exit_code == 2
+    assert "--by host" in refused.output
+    shown = bench(tmp_path / "a", tmp_path / "b", "--by", "host", "--plots", tmp_path / "plots")
+    assert shown.exit_code == 0, shown.output
+    assert "host=b over host=a 0.5" in shown.stdout.replace("\n", " ")
+
+
+def test_cells_of_a_sweep_are_paired_by_block_and_cells_of_two_are_not(tmp_path: Path, save: Save) -> None:
+    rng = np.random.default_rng(2)
+    weather = np.exp(0.2 * rng.normal(size=8))
+    for sweep, factor in (("s", 1.0), ("other", 1.05)):
+        for cell, batch in (("small", 2), ("large", 4)):
+            speed = 10 * factor * (1.1 if batch == 4 else 1.0)
+            sizes = Sizes(batch=batch, image_px=32, warmup_steps=1, steps=3)
+            for block in range(8):
+                save(f"{sweep}/{cell}", block=block, sizes=sizes, **noisy(rng, speed * weather[block]))
+    together = compare_by(load([tmp_path / "s/small", tmp_path / "s/large"]), ("batch",))
+    apart = compare_by(load([tmp_path / "s/small", tmp_path / "other/large"]), ("batch",))
+    paired, independent = (ratios(found)["batch=4",] for found in (together, apart))
+    assert names(paired) == "faster"
+    assert names(independent) == "undecided"
+    assert paired.interval
+    assert independent.interval
+    assert paired.interval[1] / paired.interval[0] < 1.02 < independent.interval[1] / independent.interval[0]
+    turned = ratios(compare_by(load([tmp_path / "s/small", tmp_path / "s/large"]), ("batch",), ("4",)))["batch=2",]
+    assert turned.ratio == pytest.approx(1 / (paired.ratio or 0))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_same_machine_under_two_names_is_never_slower(tmp_path: Path, save: Save, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for name in ("one", "two"):
+        for block in range(8):
+            save(name, block=block, **on("a", name), **noisy(rng, 10, 0.01))
+    found = compare_by(load([tmp_path / "one", tmp_path / "two"]), ("machine",))
+    assert names(ratios(found)["machine=two",]) in ("equivalent", "undecided")
+
+
+@pytest.mark.parametrize("slow", ["m07", ""])
+def test_of_twelve_machines_the_slow_one_is_named_alone_with_the_probe_that_shows_it(
+    tmp_path: Path, save: Save, slow: str
+) -> None:
+    rng = np.random.default_rng(3)
+    for name in (f"m{number:02}" for number in range(12)):
+        for block in range(6):
+            factor = 0.92 if name == slow else 1.0
+            save(name, block=block, **on("a", name), **noisy(rng, 10 * factor))
+            copied = 20 * factor * math.exp(0.002 * rng.normal())
+            save(name, block=block, **on("a", name), **probe("memory", copy=(copied, "GiB/s", "more")))
+            sums = 3 * math.exp(0.002 * rng.normal())
+            save(name, block=block, **on("a", name), **probe("cpu", sums=(sums, "GFLOP/s", "more")))
+    directories = sorted(path for path in tmp_path.iterdir() if path.is_dir())
+    (sentence,) = slow_machines(compare_by(load(directories), ("machine",)))
+    if slow:
+        assert sentence.startswith("machine=m07 (by throughput on bare-metal 0.92")
+        assert "the probe memory, copy on bare-metal 0.92" in sentence
+        assert "cpu" not in sentence
+        assert sentence.count("machine=") == 1
+    else:
+        assert sentence.startswith("None of 12 machines differs from the median of the others by more than 2 %")
+
+
+def test_too_few_blocks_and_disturbed_trials_are_withheld_here_too(tmp_path: Path, save: Save) -> None:
+    for host, speed in (("a", 10.0), ("b", 5.0)):
+        for block in range(4):
+            save(host, block=block, **on(host), **measured(speed + 0.01 * block))
+    found = compare_by(load([tmp_path / "a", tmp_path / "b"]), ("host",))
+    verdict = ratios(found)["host=b",].verdict
+    assert verdict
+    assert (verdict.name, verdict.withheld) == (None, ("a verdict takes 5 blocks",))
+    assert "no verdict: a verdict takes 5 blocks" in markdown(by_document(found))
+
+
+def sets(save: Save, rng: np.random.Generator) -> None:
+    """GAN and DCGAN on MNIST and CIFAR-10, in an environment each for bare metal and container."""
+    epochs = {("gan", "mnist"): 12.0, ("gan", "cifar10"): 20.0, ("dcgan", "mnist"): 30.0, ("dcgan", "cifar10"): 55.0}
+    for (model, data), epoch_s in epochs.items():
+        sizes = Sizes(batch=2, image_px=28 if data == "mnist" else 32, warmup_steps=0, steps=3, epochs=3)
+        digest = ("b" if data == "mnist" else "c") * 64
+        dataset = Dataset(kind=data, digest="contents", sha256=digest, listing_sha256=digest, images=6, size_bytes=100)
+        for block in range(6):
+            for target, cost in (("bare-metal", 1.0), ("container", 1.1)):
+                value = epoch_s * cost * math.exp(0.01 * rng.normal())
+                save(
+                    f"s/{model}-{data}",
+                    block=block,
+                    target=target,
+                    model=f"{model}-published",
+                    scenario="real",
+                    data=data,
+                    dataset=dataset,
+                    page_cache="warm",
+                    sizes=sizes,
+                    metrics={"epoch": MetricValue(value=value, unit="s", better="less")},
+                    **measured(6 / value),
+                )
+
+
+def test_models_by_data_sets_are_a_table_and_one_picture(tmp_path: Path, save: Save) -> None:
+    sets(save, np.random.default_rng(4))
+    records = load(sorted((tmp_path / "s").iterdir()))
+    variants = {group.job.variant for group in compare(records).groups}
+    assert variants == {""}, "what follows from the data is named by it"
+    found = compare_by(records, ("model", "data"), ("gan-published", "mnist"))
+    rows = [one for one in found.contrasts if one.metric.name == "epoch" and one.target == "container"]
+    assert {one.arm.cell: round(one.ratio or 0, 1) for one in rows} == {
+        ("model=gan-published", "data=mnist"): 1.0,
+        ("model=gan-published", "data=cifar10"): 1.7,
+        ("model=dcgan-published", "data=mnist"): 2.5,
+        ("model=dcgan-published", "data=cifar10"): 4.5,
+    }
+    text = markdown(by_document(found))
+    assert "| epoch | data=mnist | data=cifar10 |" in text
+    drawn = [path.name for path in draw(found, tmp_path / "plots") if "epoch" in path.name]
+    assert drawn == ["by-model-data-epoch.png", "by-model-data-epoch.svg"]
+    over_first = compare_by(records, ("data",))
+    assert {one.base for one in over_first.contrasts} == {("data=cifar10",)}, "the first that was measured"
+    assert {one.model for one in over_first.contrasts} == {"gan-published", "dcgan-published"}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--by", "colour"], "--by 'colour' is unknown"),
+        (["--by", "engine"], "--by engine: all records have runc"),
+        (["--by", "engine"], "host (a, b)"),
+        (["--by", "host", "--base", "c"], "--base 'c': no record has this host"),
+        (["--base", "a"], "--base needs --by"),
+        (["--by", "host", "--costs"], "--costs has no effect with --by"),
+    ],
+)
+def test_a_key_or_a_base_that_is_not_there_is_refused_with_those_that_are(
+    tmp_path: Path, save: Save, words: list[str], expected: str
+) -> None:
+    for host in ("a", "b"):
+        save(host, engine="runc", **on(host), **measured(10))
+    refused = bench(tmp_path / "a", tmp_path / "b", *words)
+    assert refused.exit_code == 2
+    assert expected in refused.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize(("key", "values"), [("inventory", ["one.toml", "two.toml"]), ("context", ["none", "rack"])])
+def test_the_inventory_and_the_context_of_a_run_are_those_of_its_plan(
+    tmp_path: Path, save: Save, key: str, values: list[str]
+) -> None:
+    wanted: list[dict[str, object]] = [{"inventory": "one.toml"}, {"inventory": "two.toml", "context": "rack"}]
+    for number, options in enumerate(wanted):
+        save(f"r{number}", started_at=f"2026-01-0{number + 1}T00:00:00+00:00", **on("a"), **measured(10))
+        request = RunRequest.of({"target": ("bare-metal",), **options})
+        plan = plan_of(request=request, envelope=Envelope(cpus=(0,), memory_bytes=1 << 30, threads=1))
+        (tmp_path / f"r{number}/plan.json").write_text(plan.model_dump_json())
+    records = load([tmp_path / "r0", tmp_path / "r1"])
+    assert [values for (values,) in ratios(compare_by(records, (key,)))] == [f"{key}={value}" for value in values]
+    assert len(ratios(compare_by(records, ("place",)))) == 2
+
+
+def test_rows_hold_the_values_and_those_of_the_base(tmp_path: Path, save: Save) -> None:
+    for host in ("a", "b"):
+        save(host, **on(host), **measured(10))
+    shown = bench(tmp_path / "a", tmp_path / "b", "--by", "place", "--json")
+    _, row = (one for one in json.loads(shown.stdout)["rows"] if one["metric"] == "throughput")
+    assert (row["kind"], row["values"], row["base"]) == ("by", ["place=b"], ["place=a"])
+    table = bench(tmp_path / "a", tmp_path / "b", "--by", "host", "--csv").stdout
+    assert ",host=b,host=a,throughput," in table
