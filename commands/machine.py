@@ -58,7 +58,7 @@ def _show(diagnosis: Diagnosis, checks: list[Check]) -> None:
     for check in sorted(checks, key=lambda check: (check.kind != "target", max(len(texts[check]) - room, 0))):
         mark, text = Text("yes", "green") if check.usable else Text("no", "red"), texts[check]
         if check.usable and check.substitute:
-            mark, text = Text("path", "yellow"), f"{text}, with {check.substitute}: it only proves the path"
+            mark, text = Text("path", "yellow"), f"{text}, with {check.substitute}: not a measurement"
         table.add_row(mark, f"{check.kind} {check.name}", Text(text))
     console.print(table)
 

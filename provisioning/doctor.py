@@ -41,7 +41,7 @@ TOOLS = {
 class Check(BaseModel):
     """One check. ``reason`` and ``remedy`` are given if what was checked is not usable.
 
-    ``substitute`` names what would stand in for what this machine lacks: a target with one only proves the path.
+    ``substitute`` names what would stand in for what this machine lacks: a target with one is not measured.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -74,7 +74,7 @@ class Diagnosis:
 
 
 def diagnose(checks: Sequence[Check]) -> Diagnosis:
-    """Return what can be measured, what only proves the path, and what to do next, from the checks of ``examine``."""
+    """Return what can be measured, what only works, and what to do next, from the checks of ``examine``."""
     substituted: dict[str, str] = {}
     absent: dict[str, str] = {}
     measurable = []
@@ -89,7 +89,7 @@ def diagnose(checks: Sequence[Check]) -> Diagnosis:
             measurable.append(check.name)
     engines = ", ".join(check.name for check in checks if check.kind == "engine" and check.usable)
     names = ", ".join(f"{name} ({engines})" if name == "container" else name for name in measurable) or "nothing"
-    others = _group("Only proves the path", substituted), _group("Does not work", absent)
+    others = _group("Works with a substitute, so not a measurement", substituted), _group("Does not work", absent)
     lines = f"Can be measured here: {names}.", " ".join(filter(None, others)) or "No target needs a substitute."
     next_step = _next_step(checks, measurable, list(substituted))
     return Diagnosis(tuple(measurable), tuple(substituted), tuple(absent), lines, next_step)

@@ -881,10 +881,11 @@ def test_the_latest_run_is_compared_by_default_and_drawn(bench: Bench, run_of_tw
     result = bench("compare")
     assert result.exit_code == 0, result.stderr
     assert "bare-metal" in result.stdout
-    (sentence,) = json.loads(bench("compare", "--json").stdout)["answer"]["sentences"]
+    told = json.loads(bench("compare", "--json").stdout)["answer"]
     words = " ".join(result.stdout.split())
-    assert words.startswith(sentence)
-    assert words.count(sentence) == 1
+    subject, _, number = told["lines"][0].rpartition(", ")[0].partition(": ")
+    assert words.startswith(f"{subject} {number}")
+    assert [words.count(part) for part in (number, f"why: {told['why']}", "next: ")] == [1] * 3
     drawn = {path.suffix for path in (run_of_two / "plots").iterdir()}
     assert drawn == {".png", ".svg"}
     assert f"drawn: {Path('results') / run_of_two.name / 'plots'}" in result.stderr

@@ -1,6 +1,6 @@
 """Decide whether a verdict stands. Trials that can decide nothing keep their numbers, and say why there is no verdict.
 
-Four things withhold it: a profile that only proves the path, fewer than ``LEAST_BLOCKS`` blocks, blocks that depend on
+Four things withhold it: a profile that measures nothing, fewer than ``LEAST_BLOCKS`` blocks, blocks that depend on
 each other, and more disturbed trials than trimming leaves out at each end (``TRIM``), on either side. The bounds beyond
 which a trial counts as disturbed are those of ``warnings.conditions``. This is the only place that decides:
 comparisons, explanations and the gate ask it, and what it withholds has no name that anything could show.
@@ -90,9 +90,9 @@ def _arms(contrast: Contrast) -> Iterator[Arm]:
 def _of_run(name: str, blocks: int) -> Iterator[str]:
     profile = PROFILES.get(name)
     if profile and not profile.decides:
-        yield f"the {profile.name} profile only proves the path"
+        yield f"{profile.name} run: not a measurement"
     if blocks < LEAST_BLOCKS:
-        yield f"a verdict takes {LEAST_BLOCKS} blocks"
+        yield f"at least {LEAST_BLOCKS} blocks are needed"
 
 
 def spoiled(sides: Sides) -> tuple[str, ...]:
@@ -110,4 +110,4 @@ def _reason(found: Sequence[tuple[str, Disturbed]]) -> str:
     trials, of = sum(one.spoiled for _, one in found), sum(one.of for _, one in found)
     place, first = found[0]
     where = f" {place}" if len(found) == 1 else ""
-    return f"{first.finding} ({first.bound}) in {trials} of {of} trials{where}"
+    return f"{first.finding} ({first.bound} in {trials} of {of} trials{where})"

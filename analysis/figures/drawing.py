@@ -126,7 +126,7 @@ def stamp(chart: Figure, profile: str) -> None:
         rotation = min(25, 0.7 * math.degrees(math.atan2(height, width)))
         look: dict[str, Any] = {"ha": "center", "va": "center", "alpha": 0.28, "zorder": 9, "rotation": rotation}
         with style():
-            chart.text(0.5, 0.5, "proves the path only", fontsize=4.5 * width, color="crimson", **look)
+            chart.text(0.5, 0.5, "smoke run: not a measurement", fontsize=4.5 * width, color="crimson", **look)
 
 
 def svg(chart: Figure) -> bytes:

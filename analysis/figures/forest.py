@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from analysis.compare.results import Comparison, Contrast
 from analysis.figures.drawing import Drawing, canvas, palette, style, targets_of
 from analysis.figures.reference import Reference
-from analysis.report.answer import answer, claims
+from analysis.report.answers.answer import answer, claims
 from analysis.report.formatting import floor, one_line, percent, ratio, sensible, verdict
 from suite.targets import BASELINE
 from suite.units import count
@@ -78,7 +78,9 @@ def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
     if all(_is_base(contrast) or contrast.ratio is None for contrast in rows):
         return
     # A number keeps its per cent, by a blank at which no line is broken.
-    title = textwrap.fill(one_line(" ".join(answer(comparison))).replace(" %", "\N{NO-BREAK SPACE}%"), _TITLE_LETTERS)
+    title = textwrap.fill(
+        one_line("; ".join(map(str, answer(comparison).rows))).replace(" %", "\N{NO-BREAK SPACE}%"), _TITLE_LETTERS
+    )
     foot = textwrap.fill("; ".join(_foot(comparison)), _FOOT_LETTERS)
     lines = sum(max(2, _text(contrast).count("\n") + 1) for contrast in rows)
     with style():

@@ -1,8 +1,9 @@
 """The document of a comparison: which parts it has, and in which order. Every renderer shows this one."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
@@ -10,8 +11,8 @@ from analysis.compare.published import citation
 from analysis.compare.results import ComparedJob, Comparison, Group, JudgedClaim
 from analysis.explain.explanation import Explained
 from analysis.figures.reference import PAPERS_KEY
-from analysis.report.answer import answer, claims, overall_claims
-from analysis.report.elements import Element, Figure, Heading, Line, Notes, warnings
+from analysis.report.answers.answer import MOST_ROWS, answer, claims
+from analysis.report.elements import Element, Figure, Head, Heading, Line, Notes, Styled, Table, warnings
 from analysis.report.formatting import (
     EXPECTED_GUIDE,
     aa_line,
@@ -28,7 +29,6 @@ from analysis.report.tables import (
     TITLE,
     Footnotes,
     ablation_table,
-    common_job,
     cost_lines,
     cost_table,
     interference_lines,
@@ -57,20 +57,19 @@ def document(
 ) -> Iterator[Element]:
     """Yield a comparison, the answer first. ``costs`` adds what each target takes of the host.
 
-    With ``explained`` claims name the part of a trial that costs most, and every job has the parts of its differences.
-    ``run`` is the directory of the only run: the answer ends with what would decide it.
+    With ``explained`` the part of a trial that costs most stands below the answer, and every job has the parts of its
+    differences. ``run`` is the directory of the only run: the answer names the command that would decide it.
     """
     if level == "overview":
-        yield from answer_lines(comparison, run)
+        yield from answer_elements(comparison, run)
         yield from _overview(comparison, costs=costs)
         yield from _published(comparison.claims)
         return
-    why = {(one.job, one.model, one.target): reason(one) for one in (explained.explanations if explained else ())}
-    reasons = {one.sentence: why.get((one.job, one.what, one.target), "") for one in claims(comparison)}
-    yield from (replace(line, text=line.text + reasons.get(line.text, "")) for line in answer_lines(comparison, run))
+    yield from answer_elements(comparison, run)
+    yield from (Line(text, indent=2) for text in map(reason, explained.explanations if explained else ()) if text)
     overall = (arm.job for arm in comparison.of_kind("models"))
     for job in dict.fromkeys((*comparison.jobs, *jobs_with_aggressors(comparison), *overall)):
-        yield from _job(comparison, job, reasons, costs=costs, explained=explained, figures=figures)
+        yield from _job(comparison, job, costs=costs, explained=explained, figures=figures)
     yield from _published(comparison.claims)
     yield from _legend(comparison, figures=figures is not None)
     found = dict.fromkeys((*comparison.warnings, *(explained.warnings if explained else ())))
@@ -108,9 +107,20 @@ def _published(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
             yield Line(f"{'to decide it: ' * (row.verdict == 'undecided')}{row.claim.advice}", "dim", indent=2)
 
 
-def answer_lines(comparison: Comparison, run: Path | None = None) -> Iterator[Line]:
-    """Yield the sentences with which an output begins."""
-    return (Line(text, "strong") for text in answer(comparison, run))
+def answer_elements(comparison: Comparison, run: Path | None = None) -> Iterator[Element]:
+    """Yield the answer, with which an output begins: a line for each comparison, then why, next, and the facts."""
+    found = answer(comparison, run)
+    if found.rows:
+        alone = len(found.rows) == 1
+        heads = ("", "") if alone else (f"x {found.rows[0].over}", "verdict")
+        numbers = [row.number if alone else f"{row.ratio.removesuffix('x')} {row.span}".strip() for row in found.rows]
+        cells = ((number, Styled(row.word, row.word)) for number, row in zip(numbers, found.rows, strict=True))
+        rows = tuple(zip(map(Head, (row.subject for row in found.rows)), cells, strict=True))
+        yield Table("", "", tuple(Head(text, wraps=True) for text in heads), rows, compact=True)
+    yield Line(found.why, label="why", indent=2)
+    yield Line(found.next, label="next", indent=2)
+    yield from map(Line, found.facts)
+    yield from [Line(found.where, "dim")] if found.where else []
 
 
 def more_options(comparison: Comparison, level: Level, *, costs: bool) -> str:
@@ -126,13 +136,15 @@ def more_options(comparison: Comparison, level: Level, *, costs: bool) -> str:
 
 
 def _overview(comparison: Comparison, *, costs: bool) -> Iterator[Element]:
-    footnotes = Footnotes(comparison)
+    footnotes = Footnotes(comparison, answer(comparison).why)
     trained = [group for group in comparison.groups if group.job.traits.normalised and not group.job.traits.probes]
     if trained:
-        yield Line(str(common_job(trained)), "dim")
-        yield overview_table(trained, footnotes)
+        yield overview_table(trained, footnotes, judged=len(claims(comparison)) > MOST_ROWS)
     for group in comparison.groups:
-        parts = [*([results_table(group, full=False)] if group.job.traits.probes else []), *_tables(group, costs=costs)]
+        parts = [
+            *([results_table(group, full=False)] if group.job.traits.probes else []),
+            *_tables(group, costs=costs, losses=False),
+        ]
         if lines := tuple(filter(None, (aa_line(group),))):
             parts.append(Notes(lines))
         if parts:
@@ -147,7 +159,6 @@ def _overview(comparison: Comparison, *, costs: bool) -> Iterator[Element]:
 def _job(
     comparison: Comparison,
     job: ComparedJob,
-    reasons: Mapping[str, str],
     *,
     costs: bool,
     explained: Explained | None,
@@ -156,8 +167,8 @@ def _job(
     yield Heading(str(job), rank=2)
     of_job = comparison.of(job)
     explanations = tuple(one for one in explained.explanations if one.job == job) if explained else ()
-    if explained:
-        yield _answers(of_job, reasons, {*answer(comparison)})
+    drawn = iter(figures(job) if figures else ())
+    yield from islice(drawn, 1)  # the forest, in which every ratio is
     for group in of_job.groups:
         yield from _group(group, costs=costs)
     if job in jobs_with_aggressors(comparison):
@@ -167,19 +178,12 @@ def _job(
     if overall := tuple(overall_lines(comparison, job)):
         yield Heading("all models")
         yield Notes(overall)
-    if drawn := tuple(figures(job) if figures else ()):
+    if (first := next(drawn, None)) is not None:
         yield Heading("Figures")
-        yield from drawn
+        yield from (replace(figure, folded=not figure.small) for figure in chain((first,), drawn))
     if explained and explanations:
         yield Heading("Where the time goes")
         yield from explanation_parts(replace(explained, explanations=explanations), bars=True)
-
-
-def _answers(of_job: Comparison, reasons: Mapping[str, str], above: Collection[str]) -> Notes:
-    """Return the claims on a job that do not stand above, each with the part of a trial that costs most."""
-    found = (claim.sentence for claim in claims(of_job) if not claim.job.traits.probes)
-    sentences = tuple(f"{text}{reasons.get(text, '')}" for text in found if text not in above)
-    return Notes(sentences, tuple(claim.sentence for claim in overall_claims(of_job)), main=True)
 
 
 def _group(group: Group, *, costs: bool) -> Iterator[Element]:
@@ -189,9 +193,9 @@ def _group(group: Group, *, costs: bool) -> Iterator[Element]:
     yield from _tables(group, costs=costs)
 
 
-def _tables(group: Group, *, costs: bool) -> Iterator[Element]:
+def _tables(group: Group, *, costs: bool, losses: bool = True) -> Iterator[Element]:
     """Yield what was asked for besides the metrics of every training."""
-    if table := own_table(group):
+    if table := own_table(group, losses=losses):
         yield table
     if switched := group.of_kind("ablation"):
         yield ablation_table(group, switched)

@@ -35,12 +35,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Notes:
-    """Lines that explain what stands above them, below those that are ``strong``."""
+    """Lines that explain what stands above them."""
 
     lines: tuple[str, ...]
-    strong: tuple[str, ...] = ()
-    main: bool = False
-    """Whether they are the answers of a part, and no comments on it."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +49,8 @@ class Figure:
     alternative: str
     small: bool = False
     """Whether it stands beside others."""
+    folded: bool = False
+    """Whether only its caption is shown until it is asked for."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +102,11 @@ class Table:
     """Whether every row is one line, with its notes beside its head; such a table is not turned."""
     narrower: "Table | None" = None
     """The same with fewer columns, for a terminal that has no room for all."""
+
+    @property
+    def headed(self) -> bool:
+        """Whether the columns have heads; those of an answer need none."""
+        return bool(self.corner) or any(head.text for head in self.columns)
 
     def turned(self) -> "Table":
         """Return the table with its rows as columns."""

@@ -22,6 +22,11 @@ def times(value: float) -> str:
     return f"{value:.3f}" if 0.1 <= value < 10 else number(value)
 
 
+def brief(ratio: float) -> str:
+    """Return a ratio in the width that a line has for it."""
+    return times(ratio) if ratio >= 0.1 else f"{ratio:.2g}"
+
+
 TOO_NOISY = "too noisy to say"
 _WIDEST = 100.0
 """Two ends of an interval that are further apart than this have no meaning as numbers."""

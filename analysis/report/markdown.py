@@ -36,7 +36,6 @@ def _block(element: Element) -> Iterator[str]:
             strong = f"**{_escaped(text)}**" if element.style == "strong" else _escaped(text)
             yield f"- {strong}" if element.label else f"{' ' * element.indent}{strong}"
         case Notes():
-            yield from (f"- **{_escaped(text)}**" for text in element.strong)
             yield from (f"- {_escaped(text)}" for text in element.lines)
         case Table():
             yield from _pipes(element)

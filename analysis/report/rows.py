@@ -8,7 +8,8 @@ from typing import Any, Literal
 from pydantic import AliasPath, BaseModel, ConfigDict, Field
 
 from analysis.compare.results import BurstVariation, ComparedJob, Comparison, Cost, JudgedClaim, SameWork, TargetSummary
-from analysis.report.answer import answer, claims
+from analysis.report.answers.answer import answer, claims
+from analysis.report.answers.claim import WORDS
 from analysis.report.export import for_spreadsheets
 from analysis.statistics.ratios import VerdictName
 from analysis.warnings.types import AnalysisWarning
@@ -149,13 +150,19 @@ class ClaimRow(JobColumns):
     engine: str = _at("around", "engine")
     hosts: tuple[str, ...] = _at("around", "hosts")
     substitutes: tuple[str, ...] = _at("notes")
-    sentence: str
+    word: Literal[WORDS]  # type: ignore[valid-type]
+    """The name of the verdict, or ``no verdict`` or ``no number``."""
+    why: tuple[str, ...]
+    """The reasons of the word."""
 
 
 class AnswerOutput(Columns):
-    """The sentences of the answer, and each comparison in it."""
+    """The answer as text, its parts, and each comparison in it."""
 
-    sentences: tuple[str, ...]
+    lines: tuple[str, ...]
+    why: str
+    next: str
+    facts: tuple[str, ...]
     claims: tuple[ClaimRow, ...]
 
 
@@ -188,9 +195,9 @@ def comparison_output(comparison: Comparison) -> ComparisonOutput:
 
 
 def answer_output(comparison: Comparison) -> AnswerOutput:
-    """Return the sentences with which the output begins and ends, and every claim by itself."""
-    found = tuple(map(ClaimRow.model_validate, claims(comparison)))
-    return AnswerOutput(sentences=tuple(answer(comparison)), claims=found)
+    """Return the answer with which the output begins, and every claim by itself."""
+    found, rows = answer(comparison), tuple(map(ClaimRow.model_validate, claims(comparison)))
+    return AnswerOutput(lines=found.lines, why=found.why, next=found.next, facts=found.facts, claims=rows)
 
 
 def warning_outputs(warnings: Iterable[AnalysisWarning]) -> tuple[WarningOutput, ...]:

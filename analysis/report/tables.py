@@ -22,7 +22,7 @@ from analysis.compare.results import (
 from analysis.figures import reference
 from analysis.load.metrics import METRICS, Metric
 from analysis.report.elements import Cell, Head, Line, Table, styled, warnings
-from analysis.report.formatting import TOO_NOISY, floor, notes_of, one_line, ratio, sensible, shown, times
+from analysis.report.formatting import TOO_NOISY, brief, floor, notes_of, one_line, ratio, sensible, shown, times
 from analysis.warnings.types import AnalysisWarning, Touched, notices
 from suite.job.ablations import label_of
 from suite.records.columns import LATELY
@@ -33,40 +33,41 @@ from suite.units import number
 _MOST_METRICS = 3
 EXPECTED = "expected"
 """The head of the column of expected throughputs."""
+_JUDGED = ("ratio", "95 % interval", "verdict")
 _UNITS = (("GiB", 30), ("MiB", 20), ("KiB", 10))
 _THROUGHPUT, *_OTHERS = (metric for metric in METRICS if not metric.supporting)
 
 
-def overview_table(groups: Sequence[Group], footnotes: "Footnotes") -> Table:
+def overview_table(groups: Sequence[Group], footnotes: "Footnotes", *, judged: bool) -> Table:
     """Return all trainings, a line for each target; what their numbers must not be read without are footnotes.
 
     All cells (a job and a model each) are in one table, so that four of them fit one screen. The first line of a cell
-    is bare metal's.
+    is bare metal's. ``judged``: with ratio, interval and verdict, where the answer does not give those of all.
     """
     units = {_unit(group) for group in groups}
-    rows, short = [], []
-    for group in groups:
-        for summary in group.targets:
-            measured = group.of_target(summary.target)
-            throughput, *spent = (measured.get(metric.name) for metric in (_THROUGHPUT, *_OTHERS))
-            value, *cells = _overview_cells(throughput)
-            value = f"{value} {_unit(group)}" if len(units) > 1 and throughput else value
-            head = _overview_head(groups, group, summary, footnotes)
-            short.append((head, (value, *cells)))
-            rows.append(
-                (
-                    head,
-                    (
-                        value,
-                        *cells,
-                        *(f"{number(cell.value or 0.0)} {cell.metric.unit}" if cell else "-" for cell in spent),
-                    ),
-                )
-            )
-    names = (units.pop() if len(units) == 1 else _THROUGHPUT.name, "ratio", "95 % interval", "verdict")
+    names = (units.pop() if len(units) == 1 else _THROUGHPUT.name, *(_JUDGED if judged else ()))
+    rows = tuple(
+        (
+            _overview_head(groups, group, summary, footnotes),
+            _overview_cells(group, summary, units_differ=bool(units), judged=judged),
+        )
+        for group in groups
+        for summary in group.targets
+    )
     columns = (*map(Head, names), *(Head(metric.name) for metric in _OTHERS))
-    narrower = Table("", "", columns[: len(names)], tuple(short), compact=True)
-    return Table("", "", columns, tuple(rows), compact=True, narrower=narrower)
+    short = tuple((head, cells[: len(names)]) for head, cells in rows)
+    narrower = Table("", "", columns[: len(names)], short, compact=True)
+    return Table("", "", columns, rows, compact=True, narrower=narrower if judged else None)
+
+
+def _overview_cells(group: Group, summary: TargetSummary, *, units_differ: bool, judged: bool) -> tuple[Cell, ...]:
+    """Return the throughput, what is judged of it, and what was spent."""
+    measured = group.of_target(summary.target)
+    throughput, *spent = (measured.get(metric.name) for metric in (_THROUGHPUT, *_OTHERS))
+    value, *cells = _judged_cells(throughput)
+    value = f"{value} {_unit(group)}" if units_differ and throughput else value
+    others = (f"{number(cell.value or 0.0)} {cell.metric.unit}" if cell else "-" for cell in spent)
+    return (value, *(cells if judged else ()), *others)
 
 
 def common_job(groups: Sequence[Group]) -> ComparedJob:
@@ -90,7 +91,7 @@ def _overview_head(groups: Sequence[Group], group: Group, summary: TargetSummary
     return Head(text, tuple(filter(None, (*summary.substitutes, footnotes.at(group, summary)))))
 
 
-def _overview_cells(throughput: Contrast | None) -> tuple[Cell, ...]:
+def _judged_cells(throughput: Contrast | None) -> tuple[Cell, ...]:
     """Return value, ratio, interval and verdict; of bare metal its value and the noise floor."""
     if throughput is None:
         return "-", "", "", ""
@@ -102,16 +103,11 @@ def _overview_cells(throughput: Contrast | None) -> tuple[Cell, ...]:
     if throughput.ratio is None or throughput.verdict is None:
         return value, "", interval, ""
     # How many more blocks would decide is in the answer, and with every metric.
-    return value, f"{_short(throughput.ratio)}x", interval, styled(replace(throughput.verdict, more_blocks=None))
+    return value, f"{brief(throughput.ratio)}x", interval, styled(replace(throughput.verdict, more_blocks=None))
 
 
 def _ends(interval: tuple[float, float]) -> str:
-    return " to ".join(map(_short, interval)) if sensible(interval) else TOO_NOISY
-
-
-def _short(ratio: float) -> str:
-    """Return a ratio in the width that a line has for it."""
-    return times(ratio) if ratio >= 0.1 else f"{ratio:.2g}"
+    return " to ".join(map(brief, interval)) if sensible(interval) else TOO_NOISY
 
 
 class Footnotes:
@@ -120,8 +116,9 @@ class Footnotes:
     A note says what was found; the number of its trials and the advice are shown with ``--verbose``.
     """
 
-    def __init__(self, comparison: Comparison) -> None:
-        self._comparison = comparison
+    def __init__(self, comparison: Comparison, stated: str) -> None:
+        """Take a comparison, and the text above, whose findings need no note."""
+        self._comparison, self._stated = comparison, stated
         self._touched: dict[str, set[Touched]] = {}
         for warning in comparison.warnings:
             if warning.touches:
@@ -132,14 +129,19 @@ class Footnotes:
         """Return the numbers of the notes at a target: ``[1,3]``; empty if there are none."""
         own = {Touched(group.job, summary.target, model) for model in ("", group.model)}
         # A change is a warning and a mark, in the same words.
-        texts = dict.fromkeys((*(text for text, touched in self._touched.items() if own & touched), *summary.marks))
+        at_target = dict.fromkeys((*(text for text, touched in self._touched.items() if own & touched), *summary.marks))
+        texts = [text for text in at_target if text not in self._stated]
         self._numbered += [text for text in texts if text not in self._numbered]
         return f"[{','.join(str(self._numbered.index(text) + 1) for text in texts)}]" if texts else ""
 
     def lines(self) -> Iterator[Line]:
         """Yield the notes that were asked for, then the warnings that stand at no number, or at none that is shown."""
         yield from (Line(text, label=f"[{place}]") for place, text in enumerate(self._numbered, start=1))
-        left = [one for one in self._comparison.warnings if not one.touches or _finding(one) not in self._numbered]
+        left = [
+            one
+            for one in self._comparison.warnings
+            if not one.touches or (_finding(one) not in {*self._numbered} and _finding(one) not in self._stated)
+        ]
         yield from (line for line in warnings(notices(left, self._comparison.jobs)) if line.label)
 
 
@@ -182,15 +184,15 @@ def _expected(found: Contrast | None) -> Cell:
     return Effect(ratio=found.expected.ratio, blocks=found.blocks, interval=found.expected.interval)
 
 
-def own_table(group: Group) -> Table | None:
+def own_table(group: Group, *, losses: bool) -> Table | None:
     """Return what the workload measures itself: times of epochs, latencies, last losses. None if there is nothing."""
     own = [each for each in group.metrics if each.model and not each.of_probe and each.name in group.measured]
-    losses = _losses(group)
-    if not (cells := {**_estimates(group, own), **losses}):
+    last = _losses(group) if losses else {}
+    if not (cells := {**_estimates(group, own), **last}):
         return None
     scaled = ", scaled from a share of one" if group.epoch and group.epoch.name == SCALED_EPOCH else ""
     captions = [f"time per epoch{scaled}"] if group.epoch else []
-    captions += [f"losses: the last {LATELY} steps, or all"] if losses else []
+    captions += [f"losses: the last {LATELY} steps, or all"] if last else []
     table = _by_target(group, cells, "; ".join(captions))
     return table if len(cells) <= 2 * _MOST_METRICS else table.turned()
 

@@ -58,7 +58,11 @@ class Terminal:
                 case Line() if element.column in columns:
                     yield _line(element)
                 case Notes():
-                    yield Text("\n").join(_notes(element)) if element.strong or element.lines else Text(end="")
+                    yield (
+                        Text("\n").join(Text(text, style="dim") for text in element.lines)
+                        if element.lines
+                        else Text(end="")
+                    )
             in_part = not isinstance(element, Heading)
 
 
@@ -70,10 +74,6 @@ def _heading(heading: Heading) -> Text:
     text = Text(heading.text, style="bold")
     text.append(f"  {heading.context}" if heading.context else "", style="not bold")
     return text.append("".join(f", {note}" for note in heading.notes), style="not bold yellow")
-
-
-def _notes(notes: Notes) -> list[Text]:
-    return [*(Text(text, style="bold") for text in notes.strong), *(Text(text, style="dim") for text in notes.lines)]
 
 
 def _line(element: Line) -> RenderableType:
@@ -102,6 +102,7 @@ def _if_fitting(console: Console, options: ConsoleOptions, table: Table) -> Rich
     if options.max_width < _NARROW and not table.compact:
         return None
     shown = RichTable(box=None, pad_edge=False, padding=(0, 1 if table.compact else 2, 0, 0), header_style="dim")
+    shown.show_header = table.headed
     columns = _columns(table)
     spare, whole = 0, table.compact and table.narrower is not None
     for texts, wraps in zip(columns, (True, *(head.wraps for head in table.columns)), strict=True):

@@ -19,7 +19,7 @@ def reason(one: Explanation) -> str:
         return ""
     name = "not explained by its parts" if part.name == UNEXPLAINED else part.name
     took, how = seconds(one.whole.difference_s).lstrip("+-"), "longer" if one.whole.difference_s > 0 else "shorter"
-    return f" With opening, a trial takes {took} s {how}; {share} of that is {name}."
+    return f"{one.model} on {one.target}: with opening, a trial takes {took} s {how}; {share} of that is {name}"
 
 
 def _share(one: Explanation, part: TimeDifference) -> str:
@@ -57,7 +57,7 @@ def explanation_parts(explained: Explained, *, bars: bool = False) -> Iterator[E
         blocks = count(one.blocks, "block")
         yield Heading(f"{one.model} on {one.target}", f"{one.job}, {blocks}", one.notes)
         yield _table(one, bars=bars)
-        no_share = (f"no part is a share of the difference: {', '.join(one.withheld)}",) if one.withheld else ()
+        no_share = ("no part is a share of the difference, which has no verdict",) if one.withheld else ()
         targets = [(one.job, one.model, target) for target in (one.target, BASELINE)]
         switched = explained.of_kind("ablation").items()
         ablations = (ablation_line(arm, found) for arm, found in switched if arm[:3] in targets)

@@ -76,7 +76,7 @@ def check_ratios(request: RunRequest, scenario: PlannedScenario, targets: tuple[
         )
     if request.repetitions.decides and request.measurement.profile == "smoke":
         raise RequestError(
-            f"{way} {DECIDED} with {option('profile')} smoke: it proves the path, and no verdict can come of it",
+            f"{way} {DECIDED} with {option('profile')} smoke: not a measurement, so no verdict can come of it",
             remedy=f"use {option('profile')} quick",
         )
 

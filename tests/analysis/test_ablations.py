@@ -14,7 +14,7 @@ from analysis.compare.comparison import compare
 from analysis.compare.convergence import should_stop_run
 from analysis.compare.regression import regress
 from analysis.load.records import load
-from analysis.report.answer import answer
+from analysis.report.answers.answer import answer
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import as_json
@@ -80,7 +80,7 @@ def test_a_switch_is_held_against_its_own_target_and_never_mixed_into_it(tmp_pat
     (group,) = comparison.groups
     assert [(summary.target, summary.ok) for summary in group.targets] == [("bare-metal", 8), ("container", 8)]
     assert group.of_target("container")["throughput"].ratio == pytest.approx(0.9, rel=0.01)
-    (said,) = (line for line in answer(comparison) if line.startswith("Switched"))
+    (said,) = (line for line in answer(comparison).facts if line.startswith("Switched"))
     assert re.fullmatch(r"Switched in the same blocks: container, seccomp off: resnet50 5\.\d+ % faster\.", said)
     ((arm, switched),) = comparison.of_kind("ablation").items()
     assert (arm.target, arm.ablation) == ("container", "seccomp")
@@ -106,7 +106,7 @@ def test_a_switch_is_held_against_its_own_target_and_never_mixed_into_it(tmp_pat
 def test_the_answer_counts_the_models_that_it_does_not_name(tmp_path: Path, save: Any) -> None:
     for model in ("resnet50", "alexnet", "inception_v3", "gan", "vae"):
         sweep(partial(save, model=model))
-    (sentence,) = (line for line in answer(compare(load([tmp_path / "run"]))) if line.startswith("Switched"))
+    (sentence,) = (line for line in answer(compare(load([tmp_path / "run"]))).facts if line.startswith("Switched"))
     assert sentence.count("faster") == 3
     assert sentence.endswith("faster and 2 more.")
 
@@ -181,7 +181,7 @@ def test_one_block_of_a_a_is_undecided_and_a_second_trial_that_failed_gives_none
     (group,) = compare(load([tmp_path / "run"])).groups
     again = only(group, "again")["throughput"]
     assert again.verdict
-    assert again.verdict.withheld == ("a verdict takes 5 blocks",)
+    assert again.verdict.withheld == ("at least 5 blocks are needed",)
     assert again.interval is None
     save("other")
     save("other", replica=1, failed="no")

@@ -17,7 +17,7 @@ from analysis.compare.results import Arm, Comparison
 from analysis.load.metrics import METRICS
 from analysis.load.plans import extendable
 from analysis.load.records import load
-from analysis.report.answer import answer, claims, next_steps
+from analysis.report.answers.answer import AnswerRow, answer, claims
 from analysis.report.formatting import duration, percent, ratio
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
@@ -56,32 +56,41 @@ def run(
     return compare(load([path / "run"]), margin=margin)
 
 
-def sentence(comparison: Comparison) -> str:
-    (found,) = answer(comparison)
-    return found
+def only(comparison: Comparison) -> AnswerRow:
+    """Return the row of a comparison that has one."""
+    (row,) = answer(comparison).rows
+    return row
 
 
-def test_a_cost_within_the_margin_is_said_with_all_that_makes_it_a_claim(tmp_path: Path, save: Any) -> None:
-    found = sentence(run(save, tmp_path, 0.982, margin=0.05, engine="podman"))
-    assert found.startswith("A podman container costs resnet50 1.")
-    assert " % (" in found
-    assert found.endswith(
-        "of its throughput on host node7, 20 blocks: slower, within the margin of 5 %; "
-        "excluded: slow trials (over 10 % slower) in more than 14 % of runs."
-    )
+def why(comparison: Comparison) -> str:
+    return answer(comparison).why
 
 
-def test_a_cost_beyond_the_margin_and_a_gain_are_told_apart(tmp_path: Path, save: Any) -> None:
-    assert sentence(run(save, tmp_path, 0.9)).endswith("slower, beyond the margin of 2 %.")
-    faster = sentence(run(save, tmp_path, 1.1))
-    assert "gives resnet50 10 % (" in faster
-    assert faster.endswith("faster, beyond the margin of 2 %.")
-
-
-def test_no_difference_is_said_as_the_interval_that_is_left(tmp_path: Path, save: Any) -> None:
-    found = sentence(run(save, tmp_path, 1.0))
-    assert "costs resnet50 none of its throughput beyond the margin of 2 % on host node7, 20 blocks: between" in found
-    assert "slower and" in found
+@pytest.mark.parametrize(
+    ("factor", "margin", "word", "reason"),
+    [
+        (
+            0.982,
+            0.05,
+            "equivalent",
+            r"within the margin of 5 % \([\d.]+ to [\d.]+ % slower; excluded: slow trials .*\)",
+        ),
+        (0.9, 0.02, "slower", r"beyond the margin of 2 % \([\d.]+ to [\d.]+ % slower\)"),
+        (1.1, 0.02, "faster", r"beyond the margin of 2 % \([\d.]+ to [\d.]+ % faster\)"),
+        (1.0, 0.02, "equivalent", r"within the margin of 2 % \([\d.]+ % slower to [\d.]+ % faster; excluded: .*\)"),
+    ],
+)
+def test_one_comparison_is_a_number_a_word_why_and_next(
+    factor: float, margin: float, word: str, reason: str, tmp_path: Path, save: Any
+) -> None:
+    found = answer(run(save, tmp_path, factor, margin=margin, engine="podman"))
+    (row,) = found.rows
+    assert (row.subject, row.word) == ("container (podman)", word)
+    assert re.fullmatch(r"[01]\.\d{3}x bare metal \([01]\.\d{3} to [01]\.\d{3}\)", row.number)
+    assert re.fullmatch(reason, found.why), found.why
+    assert found.next == "bench compare --explain (where the time goes)"
+    assert found.where.endswith("; 20 blocks, host node7")
+    assert [line.partition(": ")[0] for line in found.lines[:3]] == ["container (podman)", "why", "next"]
 
 
 def test_what_is_undecided_says_how_many_blocks_and_how_much_time_would_decide(tmp_path: Path, save: Any) -> None:
@@ -91,12 +100,10 @@ def test_what_is_undecided_says_how_many_blocks_and_how_much_time_would_decide(t
     # A block is two trials, each opened in half a second.
     assert claim.around.block_s == pytest.approx(41, abs=2)
     assert claim.more_s == pytest.approx(claim.more_blocks * (claim.around.block_s or 0))
-    found = claim.sentence
-    assert found.startswith("Undecided what a")
-    assert "slower and" in found
-    assert (
-        f"about {claim.more_blocks:,} more blocks, {duration(claim.more_s or 0)}, would decide at the margin" in found
-    )
+    assert only(comparison).word == "undecided"
+    assert why(comparison).startswith("within or beyond the margin of 2 % (")
+    about = f"{claim.more_blocks:,} more blocks, about {duration(claim.more_s or 0)} on a quiet machine"
+    assert answer(comparison).next.startswith(about)
 
 
 def test_the_time_of_a_block_holds_what_lies_between_its_trials(tmp_path: Path, save: Any) -> None:
@@ -108,32 +115,40 @@ def test_the_time_of_a_block_holds_what_lies_between_its_trials(tmp_path: Path, 
 
 def test_the_smoke_profile_and_few_blocks_give_a_number_and_no_verdict(tmp_path: Path, save: Any) -> None:
     comparison = run(save, tmp_path, 0.8, blocks=4, profile="smoke")
-    found = sentence(comparison)
-    why = "the smoke profile only proves the path, a verdict takes 5 blocks"
-    assert found.startswith(f"No verdict yet on resnet50 in a container on host node7: 4 blocks, {why} (ratio 0.7")
-    assert found.endswith(").")
+    assert (only(comparison).number[:3], only(comparison).word) == ("0.8", "no verdict")
+    assert why(comparison) == "smoke run: not a measurement; at least 5 blocks are needed"
     row = next(row for row in json.loads(as_json(comparison))["rows"] if row["target"] == "container")
-    assert row["withheld"] == ["the smoke profile only proves the path", "a verdict takes 5 blocks"]
+    assert row["withheld"] == ["smoke run: not a measurement", "at least 5 blocks are needed"]
     assert row["verdict"] is None
     (claim,) = json.loads(as_json(comparison))["answer"]["claims"]
-    assert (claim["verdict"], claim["withheld"]) == (None, row["withheld"])
+    assert (claim["verdict"], claim["word"], claim["withheld"]) == (None, "no verdict", row["withheld"])
     assert claim["slower"] == pytest.approx(0.2, abs=0.01)
 
 
-def test_several_numbers_without_a_verdict_say_why_once(tmp_path: Path, save: Any) -> None:
-    found = sentence(run(save, tmp_path, 0.8, blocks=2, targets=("container", "vm")))
-    assert found.startswith("No verdict yet on 2 comparisons of throughput with bare-metal on host node7 (2 blocks")
-    assert found.endswith("): a verdict takes 5 blocks.")
-    assert found.count("a verdict takes 5 blocks") == 1
+def test_what_several_comparisons_share_stands_once(tmp_path: Path, save: Any) -> None:
+    found = answer(run(save, tmp_path, 0.8, blocks=2, targets=("container", "vm")))
+    assert [(row.subject, row.word) for row in found.rows] == [("container", "no verdict"), ("vm", "no verdict")]
+    assert found.why == "at least 5 blocks are needed"
+
+
+def test_a_reason_of_one_row_has_its_name(tmp_path: Path, save: Any) -> None:
+    run(save, tmp_path, 0.8, targets=("container", "vm"))
+    for block in range(4):
+        busy = Conditions(interval_s=20, other_cpu_s=0.11 * 2 * 20)
+        save(block=block, target="vm", environment=PLACE, throughput_per_s=8, conditions=busy)
+    found = answer(compare(load([tmp_path / "run"])))
+    assert [row.word for row in found.rows] == ["slower", "no verdict"]
+    assert found.why.startswith("container: beyond the margin of 2 % (")
+    assert "; vm: the CPUs were busy with other work (over 10 % of the CPU time in 4 of 20 trials on vm)" in found.why
 
 
 def test_a_great_factor_is_no_per_cent(tmp_path: Path, save: Any) -> None:
-    found = sentence(run(save, tmp_path, 4, noise=0.1, margin=2.99))
-    assert re.search("between 3[.0-9]* times as fast and 4[.0-9]* times as fast", found), found
+    found = why(run(save, tmp_path, 4, noise=0.1, margin=2.99))
+    assert re.search(r"\(3[.0-9]* times as fast to 4[.0-9]* times as fast\)", found), found
 
 
 def test_five_blocks_of_another_profile_have_a_verdict(tmp_path: Path, save: Any) -> None:
-    assert sentence(run(save, tmp_path, 0.8, blocks=5)).endswith("slower, beyond the margin of 2 %.")
+    assert only(run(save, tmp_path, 0.8, blocks=5)).word == "slower"
 
 
 @pytest.mark.parametrize(("disturbed", "stands"), [(3, True), (4, False)])
@@ -144,82 +159,75 @@ def test_trials_disturbed_beyond_the_bound_withhold_the_verdict_if_trimming_does
     for block in range(disturbed):
         load_of_others = Conditions(interval_s=20, other_cpu_s=0.11 * 2 * 20)
         save(block=block, target="container", environment=PLACE, throughput_per_s=8, conditions=load_of_others)
-    found = sentence(compare(load([tmp_path / "run"])))
+    comparison = compare(load([tmp_path / "run"]))
+    busy = "the CPUs were busy with other work"
     if stands:
-        assert found.endswith(
-            "beyond the margin of 2 %; disturbed within bounds: the CPUs were busy with other work (over 2 % of the "
-            f"CPU time) in {disturbed} of 20 trials, "
-            f"over 10 % of the CPU time in {disturbed}, which trimming leaves out."
+        assert only(comparison).word == "slower"
+        assert why(comparison).endswith(
+            f"; {busy}, within bounds (over 2 % of the CPU time in {disturbed} of 20 trials, "
+            f"over 10 % of the CPU time in {disturbed}, which trimming leaves out)"
         )
     else:
-        reason = "the CPUs were busy with other work (over 10 % of the CPU time) in 4 of 20 trials on container"
-        assert found.startswith(
-            f"No verdict yet on resnet50 in a container on host node7: 20 blocks, {reason} (ratio 0.7"
-        )
-        assert "disturbed within" not in found
+        assert (only(comparison).number[:3], only(comparison).word) == ("0.8", "no verdict")
+        assert why(comparison) == f"{busy} (over 10 % of the CPU time in 4 of 20 trials on container)"
 
 
 def test_what_is_not_trimmed_is_not_called_left_out(tmp_path: Path, save: Any) -> None:
     busy = Conditions(interval_s=20, other_cpu_s=0.11 * 2 * 20)
     found = next(iter(claims(run(save, tmp_path, 0.8, blocks=4, conditions=busy))))
     unlisted = replace(found, found=replace(found.found, verdict=Verdict("slower", 0.01, None)))
-    assert "over 10 % of the CPU time in 8" in unlisted.sentence
-    assert "trimming" not in unlisted.sentence
+    assert "over 10 % of the CPU time in 8" in "; ".join(unlisted.why)
+    assert "trimming" not in "; ".join(unlisted.why)
 
 
 def test_a_little_load_is_named_and_withholds_nothing(tmp_path: Path, save: Any) -> None:
     little = Conditions(interval_s=20, other_cpu_s=0.05 * 2 * 20)
-    found = sentence(run(save, tmp_path, 0.8, conditions=little))
-    within_bounds = "the CPUs were busy with other work (over 2 % of the CPU time) in 40 of 40 trials"
-    assert found.endswith(f"beyond the margin of 2 %; disturbed within bounds: {within_bounds}.")
+    found = why(run(save, tmp_path, 0.8, conditions=little))
+    within = "the CPUs were busy with other work, within bounds (over 2 % of the CPU time in 40 of 40 trials)"
+    assert found.startswith("beyond the margin of 2 %")
+    assert found.endswith(f"; {within}")
 
 
 def test_a_substitute_is_part_of_the_sentence(tmp_path: Path, save: Any) -> None:
     comparison = run(save, tmp_path, 0.01, targets=("vm",))
     (group,) = comparison.groups
     emulated = replace(group.targets[1], substitutes=("accelerator:tcg",))
-    told = sentence(replace(comparison, groups=(replace(group, targets=(group.targets[0], emulated)),)))
-    assert told.startswith("An emulated VM (accelerator:tcg) costs resnet50 99")
+    named = only(replace(comparison, groups=(replace(group, targets=(group.targets[0], emulated)),)))
+    assert named.subject == "vm (accelerator:tcg)"
 
 
-def test_more_than_three_comparisons_are_one_sentence_that_names_the_worst(tmp_path: Path, save: Any) -> None:
-    comparison = run(save, tmp_path, 0.9, targets=("container", "vm"), models=("resnet50", "alexnet"), engine="runc")
-    found = sentence(comparison)
-    assert found.startswith(
-        "4 comparisons of throughput with bare-metal on host node7 (runc, 20 blocks, margin 2 %): 4 slower; most: a"
-    )
-    assert len(claims(comparison)) == 4
+def test_many_comparisons_are_those_that_cost_most_and_a_count(tmp_path: Path, save: Any) -> None:
+    models = ("resnet50", "alexnet", "vae", "dcgan", "gan")
+    comparison = run(save, tmp_path, 0.9, blocks=5, targets=("container", "vm", "container-vm"), models=models)
+    rows = answer(comparison).rows
+    assert len(claims(comparison)) == 15
+    together = [f"5 models, {target}" for target in ("container", "vm", "container-vm")]
+    assert [row.subject for row in rows[:3]] == together
+    assert len(rows) == 5
+    assert (rows[-1].subject, rows[-1].number) == ("15 comparisons", "15 slower")
 
 
-@pytest.mark.parametrize(
-    ("name", "outcome"),
-    [
-        ("tail", "1 within the margin but for slow trials"),
-        ("typical-only", "1 within the margin for a typical trial only"),
-        ("equivalent", "4 within the margin; excluded: slow trials (over 10 % slower) in more than 14 % of runs;"),
-    ],
-)
-def test_of_many_comparisons_only_what_is_equivalent_counts_as_within_the_margin(
-    tmp_path: Path, save: Any, name: VerdictName, outcome: str
-) -> None:
-    comparison = run(save, tmp_path, 0.999, targets=("container", "vm"), models=("resnet50", "alexnet"))
-    (first, *others) = comparison.groups
+@pytest.mark.parametrize("name", ["tail", "typical-only"])
+def test_only_what_is_equivalent_is_called_within_the_margin(tmp_path: Path, save: Any, name: VerdictName) -> None:
+    comparison = run(save, tmp_path, 0.999, targets=("container", "vm"))
+    (group,) = comparison.groups
     contrasts = tuple(
-        replace(one, verdict=Verdict(name, 0.01)) if one.target == "container" else one for one in first.contrasts
+        replace(one, verdict=Verdict(name, 0.01)) if one.target == "container" else one for one in group.contrasts
     )
-    told = sentence(replace(comparison, groups=(replace(first, contrasts=contrasts), *others)))
-    assert outcome in told
-    assert f"{3 if name != 'equivalent' else 4} within the margin;" in told
+    found = answer(replace(comparison, groups=(replace(group, contrasts=contrasts),)))
+    assert [row.word for row in found.rows] == [name, "equivalent"]
+    assert "vm: within the margin of 2 % (" in found.why
+    assert "the typical one is within the margin of 2 % (" in found.why.partition("vm: ")[0]
 
 
 @pytest.mark.parametrize("factor", [0.999, 0.982, 0.8])
 def test_the_interval_of_a_run_that_stopped_at_its_verdict_says_so(tmp_path: Path, save: Any, factor: float) -> None:
     plan = make_plan(targets=("bare-metal", "container"), blocks=20, request=RunRequest.of({"until": "decided"}))
     comparison = run(save, tmp_path, factor)
-    assert "after stopping" not in sentence(comparison)
+    assert "after stopping" not in only(comparison).number
     (tmp_path / "run/plan.json").write_text(plan.model_dump_json())
     stopped = compare(load([tmp_path / "run"]), margin=comparison.margin)
-    assert "after stopping" in sentence(stopped)
+    assert "after stopping" in only(stopped).number
     assert "after stopping it covers 89 to 95 %" in as_markdown(stopped)
 
 
@@ -229,9 +237,8 @@ def test_blocks_that_resemble_the_one_before_withhold_the_verdict_from_ten_on(tm
             speed = 8 * (1.02 if block < 10 else 1) if target == "container" else 10
             save(block=block, target=target, environment=PLACE, throughput_per_s=speed, elapsed_s=200 / speed)
     comparison = compare(load([tmp_path / "run"]))
-    assert sentence(comparison).startswith(
-        "No verdict yet on resnet50 in a container on host node7: 20 blocks, blocks resemble the one before (p = "
-    )
+    assert only(comparison).word == "no verdict"
+    assert why(comparison).startswith("blocks resemble the one before (p = ")
     (warning,) = [one for one in comparison.warnings if one.kind == "dependent-blocks"]
     assert {(one.target, one.model) for one in warning.touches} == {("container", "resnet50")}
     quiet = run(save, tmp_path, 0.8)
@@ -273,40 +280,39 @@ def test_the_effect_of_the_place_in_a_block_is_named_where_the_places_are_not_le
 
 def test_a_run_of_bare_metal_alone_says_what_to_add(tmp_path: Path, save: Any) -> None:
     save()
-    assert sentence(compare(load([tmp_path / "run"]))) == (
-        "Nothing to compare: resnet50 ran on bare-metal alone; add a target, such as --target container."
+    assert answer(compare(load([tmp_path / "run"]))).lines == (
+        "why: nothing to compare: resnet50 ran on bare-metal alone",
+        "next: add a target, such as --target container",
     )
 
 
 def test_a_target_without_a_number_says_why(tmp_path: Path, save: Any) -> None:
     save()
     save(target="vm", failed="no memory")
-    assert sentence(compare(load([tmp_path / "run"]))) == "A VM gave no finished trial of resnet50 (1 failed trial)."
+    failed = answer(compare(load([tmp_path / "run"])))
+    assert (*map(str, failed.rows), failed.why) == ("vm: -, no number", "no trial finished (1 failed)")
+    assert failed.next == "bench results show (the failures in full)"
     save(run_id="alone", target="vm")
-    told = sentence(compare(load([tmp_path / "alone"])))
-    assert (
-        told
-        == "A VM gives resnet50 a throughput of 10.0 images/s, but nothing comparable on bare-metal says at what cost."
-    )
+    alone = answer(compare(load([tmp_path / "alone"])))
+    assert (*map(str, alone.rows), alone.why) == ("vm: 10.0 images/s, no number", "no bare-metal trial to compare with")
 
 
 def test_a_run_without_a_finished_trial_says_that_its_trials_failed(tmp_path: Path, save: Any) -> None:
     save(failed="no memory")
-    found = sentence(compare(load([tmp_path / "run"])))
-    assert found == "Nothing to compare: 1 trial of resnet50 failed, and none has finished."
+    found = why(compare(load([tmp_path / "run"])))
+    assert found == "nothing to compare: 1 trial of resnet50 failed, and none has finished"
 
 
 def test_numbers_beyond_sense_are_not_printed(tmp_path: Path, save: Any) -> None:
-    found = sentence(run(save, tmp_path, 1.0, blocks=2, noise=2))
-    assert "(ratio too noisy to say)" in found
+    assert only(run(save, tmp_path, 1.0, blocks=2, noise=2)).number == "too noisy to say"
     comparison = run(save, tmp_path, 0.9802, noise=0.1, blocks=10)
     (group,) = comparison.groups
     estimate = group.of_target("container")["throughput"]
     far = replace(estimate, verdict=Verdict("undecided", 0.5, 4471))
     assert "4471" not in ratio(far)
     contrasts = tuple(far if one == estimate else one for one in group.contrasts)
-    told = sentence(replace(comparison, groups=(replace(group, contrasts=contrasts),)))
-    assert told.endswith("; to decide at the margin of 2 % takes more blocks than can be measured here.")
+    out_of_reach = replace(comparison, groups=(replace(group, contrasts=contrasts),))
+    assert answer(out_of_reach).next == "--design alternating (turns are disturbed alike), or a quieter machine"
 
 
 def test_what_is_open_ends_with_the_command_that_would_decide_it(tmp_path: Path, save: Any) -> None:
@@ -314,10 +320,11 @@ def test_what_is_open_ends_with_the_command_that_would_decide_it(tmp_path: Path,
     comparison = run(save, tmp_path, 0.985, noise=0.03, blocks=10)
     (claim,) = claims(comparison)
     more = claim.more_blocks or 0
-    step = answer(comparison, directory)[1]
-    assert step.startswith(f"To decide it ({more:,} more blocks, about ")
-    assert step.endswith(f": bench run --continue {directory} --blocks {10 + more}")
-    assert not list(next_steps(run(save, tmp_path, 0.8), directory))
+    step = answer(comparison, directory).next
+    assert step.startswith(f"bench run --continue {directory} --blocks {10 + more} ({more:,} more blocks, about ")
+    assert (
+        answer(run(save, tmp_path, 0.8), directory).next == f"bench compare {directory} --explain (where the time goes)"
+    )
     (directory / "plan.json").write_text("{}")
     assert extendable([directory]) == directory
     (tmp_path / "sweep.json").write_text("{}")
@@ -341,13 +348,16 @@ def test_the_words_that_extend_a_run_are_those_its_stop_rule_takes(repetitions: 
 
 def test_too_few_blocks_and_disturbed_ones_lack_those_that_would_carry_a_verdict(tmp_path: Path, save: Any) -> None:
     few = run(save, tmp_path, 0.8, blocks=3)
-    assert next(next_steps(few, tmp_path)).endswith(" --blocks 5")
+    assert " --blocks 5 (at least 2 more blocks, about " in answer(few, tmp_path).next
     busy = Conditions(interval_s=20, other_cpu_s=0.11 * 2 * 20)
-    steps = list(next_steps(run(save, tmp_path, 0.8, blocks=6, conditions=busy), tmp_path))
-    assert steps[0].endswith(" --blocks 42")  # of 42, trimming leaves out the six that were disturbed
-    assert steps[1].endswith("may decide sooner: --design alternating")
+    steps = answer(run(save, tmp_path, 0.8, blocks=6, conditions=busy), tmp_path).next.split("; ")
+    assert " --blocks 42 (" in steps[0]  # of 42, trimming leaves out the six that were disturbed
+    assert steps[1] == "--design alternating (turns are disturbed alike) may decide sooner"
     smoke = run(save, tmp_path, 0.8, blocks=6, profile="smoke")
-    assert list(next_steps(smoke, tmp_path)) == ["The smoke profile decides nothing: measure with --profile quick."]
+    assert answer(smoke, tmp_path).next == "the same bench run with --profile quick"
+    plan = make_plan(targets=("bare-metal", "container"), request=RunRequest.of({"profile": "smoke", "blocks": 2}))
+    (tmp_path / "run/plan.json").write_text(plan.model_dump_json())
+    assert answer(smoke, tmp_path / "run").next == "bench run --scenario synthetic (to measure)"
 
 
 def test_one_block_is_no_plural_anywhere(tmp_path: Path, save: Any) -> None:
@@ -358,13 +368,16 @@ def test_one_block_is_no_plural_anywhere(tmp_path: Path, save: Any) -> None:
 
 def test_every_form_begins_with_the_answer(tmp_path: Path, save: Any) -> None:
     comparison = run(save, tmp_path, 0.9)
-    found = sentence(comparison)
-    lines = [line for line in as_markdown(comparison).splitlines() if line]
-    assert lines[0] == f"**{found}**"
-    assert lines.count(lines[0]) == 1
-    assert json.loads(as_json(comparison))["answer"]["sentences"] == [found]
+    found = answer(comparison)
+    text = as_markdown(comparison)
+    parts = [found.rows[0].number, "why: ", "next: ", found.where]
+    assert [text.count(part) for part in parts] == [1] * 4
+    assert sorted(map(text.index, parts)) == [*map(text.index, parts)]
+    assert not text[: text.index(parts[0])].strip("|:- \n").replace(found.rows[0].subject, "")
+    told = json.loads(as_json(comparison))["answer"]
+    assert (told["lines"], told["why"], told["next"]) == ([*found.lines], found.why, found.next)
     page = write_report(load([tmp_path / "run"]), tmp_path / "report.html").read_text()
-    assert page.index(found) < page.index("<table")
+    assert page.index(found.rows[0].number) < page.index("why:") < page.index("next:") < page.index("<h2")
 
 
 def test_jobs_that_differ_are_not_one_comparison(tmp_path: Path, save: Any) -> None:
@@ -373,7 +386,7 @@ def test_jobs_that_differ_are_not_one_comparison(tmp_path: Path, save: Any) -> N
             for target in ("bare-metal", "container"):
                 save(run_id=engine, block=block, target=target, engine=engine)
     found = answer(compare(load([tmp_path / "runc", tmp_path / "podman"])))
-    assert [one.split(" container")[0] for one in found] == ["A podman", "A runc"]
+    assert [row.subject for row in found.rows] == ["engine=podman, container (podman)", "engine=runc, container (runc)"]
 
 
 @pytest.mark.parametrize(

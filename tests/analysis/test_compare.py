@@ -250,7 +250,7 @@ def test_one_block_has_a_ratio_and_neither_interval_nor_verdict(tmp_path: Path, 
     assert estimate.ratio == pytest.approx(0.5, rel=0.02)
     assert estimate.interval is None
     assert estimate.verdict
-    assert (estimate.verdict.name, estimate.verdict.withheld) == (None, ("a verdict takes 5 blocks",))
+    assert (estimate.verdict.name, estimate.verdict.withheld) == (None, ("at least 5 blocks are needed",))
     assert estimate.noise is None
 
 

@@ -39,7 +39,7 @@ def compared(tmp_path: Path, save: Any) -> Comparison:
 
 
 def test_epochs_and_last_losses_of_each_target_are_a_table_of_their_own(compared: Comparison) -> None:
-    tables = {group.model: (own_table(group), results_table(group)) for group in compared.groups}
+    tables = {group.model: (own_table(group, losses=True), results_table(group)) for group in compared.groups}
     whole, _ = tables["gan"]
     assert whole
     assert set(map(str, whole.columns)) == {"epoch s", "first-epoch s", "checkpoint s", *LOSSES}
@@ -84,5 +84,5 @@ def test_a_job_without_epochs_has_neither(tmp_path: Path, save: Any) -> None:
     for target in ("bare-metal", "vm"):
         save(target=target)
     comparison = compare(load([tmp_path / "run"]))
-    assert own_table(comparison.groups[0]) is None
+    assert own_table(comparison.groups[0], losses=True) is None
     assert not list(time_per_epoch(comparison, {}))

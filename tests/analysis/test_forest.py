@@ -17,7 +17,7 @@ from analysis.figures.drawing import style
 from analysis.figures.forest import forest
 from analysis.figures.plots import pictures
 from analysis.load.records import load
-from analysis.report.answer import answer
+from analysis.report.answers.answer import answer
 from tests.analysis.conftest import Save, measured
 from tests.analysis.test_answer import run
 
@@ -42,7 +42,7 @@ def test_it_has_the_answer_every_row_with_its_verdict_and_where_it_was_measured(
     assert rows == ["resnet50: bare-metal", "resnet50: container", "resnet50: vm"]
     assert texts(chart).count("slower") == 2
     assert "noise floor" in texts(chart)
-    assert " ".join(chart.get_suptitle().split()) == " ".join(answer(comparison))
+    assert " ".join(chart.get_suptitle().split()) == "; ".join(map(str, answer(comparison).rows))
     assert " %" not in chart.get_suptitle()
     foot = chart.get_supxlabel().replace("\n", " ")
     assert foot == "host node7; podman; 6 blocks; synthetic scenario, synthetic data, quick profile, " + (
@@ -61,7 +61,7 @@ def test_the_dots_are_the_blocks_of_which_the_ratio_is_the_mean(tmp_path: Path, 
 
 def test_a_row_without_a_verdict_says_why_and_an_interval_that_goes_on_has_an_arrow(tmp_path: Path, save: Any) -> None:
     chart = drawn(run(save, tmp_path, 0.9, blocks=2, noise=0.5))
-    assert "no verdict: a verdict takes 5 blocks" in texts(chart)
+    assert "no verdict: at least 5 blocks are needed" in texts(chart)
     assert {">", "<"} & {line.get_marker() for line in chart.axes[0].lines}
 
 
@@ -74,7 +74,7 @@ def test_no_picture_of_the_smoke_profile_is_without_its_stamp(
     assert found[0].stem == "synthetic-forest"
     for picture in found:
         across = [text.get_text() for text in picture.drawing.chart.texts]
-        assert ("proves the path only" in across) == stamped, picture.stem
+        assert ("smoke run: not a measurement" in across) == stamped, picture.stem
         assert not picture.stem.startswith("figure-")
 
 

@@ -14,7 +14,7 @@ from analysis.compare.results import ComparedJob, Comparison, Contrast, Measured
 from analysis.figures.drawing import printed_range
 from analysis.figures.plots import draw, pictures
 from analysis.load.records import load
-from analysis.report.answer import answer
+from analysis.report.answers.answer import answer
 from analysis.report.elements import line
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
@@ -159,7 +159,7 @@ def test_what_disturbs_a_victim_alone_withholds_the_verdicts_of_its_target(tmp_p
     for name in ("bare-metal", "bare-metal, ranked"):
         verdict = judged[name]
         assert verdict
-        assert [why for why in verdict.withheld if why.endswith("in 8 of 8 trials on bare-metal alone")]
+        assert [why for why in verdict.withheld if why.endswith("in 8 of 8 trials on bare-metal alone)")]
 
 
 def test_the_aggressors_own_loss_and_what_was_stolen_stand_beside(tmp_path: Path, save: Save) -> None:
@@ -322,7 +322,7 @@ def test_a_victim_is_held_against_its_own_target_alone(save: Save, tmp_path: Pat
         own = digests[aggressor] if target == "bare-metal" else digests["disk"]
         victim(save, target, aggressor, 10.0, block, weights_sha256=own)
     found = compare(load([tmp_path / "run"]))
-    assert answer(found)[-1].startswith("Beside bare-metal, or for victims the target alone, ")
+    assert answer(found).facts[-1].startswith("Beside bare-metal, or for victims the target alone, ")
     (group,) = found.groups
     kinds = {work.arm: (work.kind, work.trials) for work in group.same_work}
     assert kinds == {"bare-metal-beside-disk": ("other", 2), "vm": ("other", 2), "vm-beside-disk": ("weights", 2)}

@@ -58,14 +58,13 @@ def test_four_cells_fit_one_screen_with_the_answer_first_and_once(
     lines = printed(comparison)
     assert len(lines) <= SCREEN[1]
     assert max(map(len, lines)) <= SCREEN[0]
-    assert lines[0].startswith(
-        f"{4 * (len(targets) - 1)} comparisons of throughput with bare-metal on host node7 (podman"
-    )
-    assert sum(" comparisons of " in line for line in lines) == 1
+    text = " ".join(lines)
+    assert [text.count(word) for word in ("why: ", "next: ", "host node7")] == [1, 1, 1]
+    assert ("8 comparisons" in text) == (len(targets) == 3)
 
 
 def test_the_line_of_a_target_has_value_ratio_interval_and_verdict(tmp_path: Path, save: Any) -> None:
-    lines = printed(cells(save, tmp_path, TARGETS[:2]))
+    lines = printed(cells(save, tmp_path, TARGETS[:3]))
     (head,) = (line for line in lines if "images/s" in line)
     assert head.split() == ["images/s", "ratio", "95", "%", "interval", "verdict"]
     own = lines[lines.index(head) + 2]
@@ -98,11 +97,11 @@ def test_a_warning_that_touches_a_number_stands_at_it(tmp_path: Path, save: Any)
     lines = printed(compare(load([tmp_path / "run"])))
     rows = [line.split() for line in lines if line.startswith("  ")]
     at = {words[0]: words[1] for words in rows if words[0] in TARGETS}
-    assert at == {"container": "[1]", "vm": "[2]"}
+    assert at["container"] == "[1]"
     (first,) = (line for line in lines if line.startswith("[1] "))
-    (second,) = (line for line in lines if line.startswith("[2] "))
     assert "1 of 7 trials on container failed" in first
-    assert "the CPUs were busy with other work" in second
+    finding = "vm: the CPUs were busy with other work, within bounds (over 2 % of the CPU time in 6 of 6 trials)"
+    assert " ".join(" ".join(lines).split()).count(finding) == 1, "a finding of the answer has no note"
     assert not any(line.startswith("warning") for line in lines)
 
 
@@ -126,7 +125,7 @@ def test_a_floor_without_a_meaning_is_no_number_anywhere(tmp_path: Path, save: A
     comparison = compare(load([tmp_path / "run"]))
     for verbose in (False, True):
         text = " ".join(" ".join(printed(comparison, verbose=verbose)).split())
-        assert "too noisy to say" in text
+        assert ("too noisy to say" in text) == verbose
         assert "e+" not in text
 
 

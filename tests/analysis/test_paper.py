@@ -20,7 +20,7 @@ from analysis.compare.results import Comparison
 from analysis.figures.plots import Picture, pictures
 from analysis.figures.reference import PAPERS_KEY, kind_of, normalised
 from analysis.load.records import load
-from analysis.report.answer import answer
+from analysis.report.answers.answer import answer
 from suite.job.datasets import Dataset
 from suite.job.distributed import DistributedJob
 from suite.job.lab import LabSpec

@@ -122,7 +122,7 @@ def test_too_few_blocks_and_disturbed_trials_decide_no_claim(save: Save, judge: 
     for number in range(4):
         block(save, number, **{"bare-metal": 10.0, "container": 8.0})
     found = judge(kind="target", expected="slower", **CONTAINER)
-    assert (found.verdict, found.evidence[0].text) == ("undecided", "a verdict takes 5 blocks")
+    assert (found.verdict, found.evidence[0].text) == ("undecided", "at least 5 blocks are needed")
     busy = Conditions(interval_s=20.0, other_cpu_s=20.0)
     for number in range(6):
         for target, speed in (("bare-metal", 10.0), ("container", 8.0)):
@@ -178,7 +178,9 @@ def test_two_jobs_are_compared_as_two_samples(save: Save, tmp_path: Path, monkey
     assert evidence.effect.ratio == pytest.approx(0.8, rel=1e-3)
 
 
-@pytest.mark.parametrize(("change", "why"), [({"blocks": 4}, "a verdict takes 5 blocks"), ({"profile": "smoke"}, "")])
+@pytest.mark.parametrize(
+    ("change", "why"), [({"blocks": 4}, "at least 5 blocks are needed"), ({"profile": "smoke"}, "")]
+)
 def test_two_jobs_decide_no_more_than_their_trials_do(
     save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], why: str
 ) -> None:

@@ -106,7 +106,7 @@ def test_fewer_than_five_blocks_cannot_tell_however_clear_they_look(tmp_path: Pa
     assert found.outcome == "cannot tell"
     assert (the(found, target="bare-metal").more_blocks or 0) >= 5 - blocks
     assert (" 1 block " in shown(found)) == (blocks == 1)
-    assert "a verdict takes 5 blocks; " in shown(found)
+    assert "at least 5 blocks are needed; " in shown(found)
 
 
 @pytest.mark.parametrize(("speed", "bound", "outcome"), [(0.746, 0.25, "slower"), (0.755, 0.25, "not slower")])
@@ -138,8 +138,8 @@ def test_disturbed_trials_cannot_tell_and_are_named(
     change = the(found, target="bare-metal")
     assert (change.outcome, change.more_blocks) == (outcome, None)
     if outcome == "cannot tell":
-        load_of_others = "the CPUs were busy with other work (over 10 % of the CPU time)"
-        reason = f"{load_of_others} in {disturbed} of 8 trials of the new run"
+        load_of_others = "the CPUs were busy with other work (over 10 % of the CPU time"
+        reason = f"{load_of_others} in {disturbed} of 8 trials of the new run)"
         assert change.withheld == (reason,)
         assert reason in answer(found)
         assert found.exit_code == 4
@@ -159,7 +159,7 @@ def test_the_profile_that_only_proves_the_path_cannot_tell(tmp_path: Path, save:
     make(save, "new", 5.0, seed=1, profile="smoke")
     found = runs(tmp_path)
     assert found.outcome == "cannot tell"
-    assert "the smoke profile only proves the path" in answer(found)
+    assert "smoke run: not a measurement" in answer(found)
 
 
 def test_a_cell_has_one_number_in_a_comparison_and_in_the_gate(tmp_path: Path, save: Any) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from analysis.compare.comparison import compare
 from analysis.load.records import load
-from analysis.report.answer import answer
+from analysis.report.answers.answer import answer
 from analysis.report.document import document
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
@@ -50,10 +50,10 @@ def images(
 
 def test_the_same_pixels_of_the_same_weights_are_said(save: Save, tmp_path: Path) -> None:
     found = compared(save, tmp_path, images(), container=images(), vm=images(**EMULATED))
-    assert answer(found)[-2:] == [
+    assert answer(found).facts[-2:] == (
         "All targets computed the same weights, bit for bit.",
         "All targets generated the same images from the same weights.",
-    ]
+    )
     for one in of_arms(found).values():
         assert one.image
         assert (one.image.trials, one.image.other_weights, one.image.other_pixels, one.image.most) == (2, 0, 0, None)
@@ -79,7 +79,7 @@ def test_other_pixels_are_said_with_their_greatest_and_mean_difference(
     own: dict[str, Any], clause: str, most: int | None, mean: float | None, save: Save, tmp_path: Path
 ) -> None:
     found = compared(save, tmp_path, images(), container=images(), vm=own)
-    sentence = answer(found)[-1]
+    sentence = answer(found).facts[-1]
     assert sentence.startswith(f"Beside bare-metal, vm generated other images from {clause}")
     assert sentence.endswith("; container generated the same images from the same weights.")
     assert ("pixels" in sentence) == (most is not None)
@@ -103,7 +103,7 @@ def test_the_pair_that_differs_most_is_the_one_that_is_told_and_shown(save: Save
 def test_a_record_without_images_is_held_against_nothing(save: Save, tmp_path: Path) -> None:
     found = compared(save, tmp_path, work(), container=work())
     assert of_arms(found)["container"].image is None
-    assert "generated" not in " ".join(answer(found))
+    assert "generated" not in " ".join(answer(found).lines)
 
 
 def test_other_weights_on_equal_machines_are_a_typed_warning(save: Save, tmp_path: Path) -> None:

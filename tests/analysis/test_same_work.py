@@ -13,7 +13,7 @@ from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison, SameWork
 from analysis.load.computed import TOLERANCE, Computed, agreement, computed
 from analysis.load.records import load
-from analysis.report.answer import answer
+from analysis.report.answers.answer import answer
 from analysis.report.document import document
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
@@ -64,7 +64,7 @@ def scaled(times: float) -> dict[str, list[float]]:
 
 def test_equal_weights_are_said_in_the_answer_and_in_the_json(save: Save, tmp_path: Path) -> None:
     found = compared(save, tmp_path, work(), container=work(), vm=work(accelerator="kvm"))
-    assert answer(found)[-1] == "All targets computed the same weights, bit for bit."
+    assert answer(found).facts[-1] == "All targets computed the same weights, bit for bit."
     assert [(one.kind, one.trials) for one in of_arms(found).values()] == [("weights", 2), ("weights", 2)]
     assert '"same_work": [\n' in as_json(found)
 
@@ -72,11 +72,11 @@ def test_equal_weights_are_said_in_the_answer_and_in_the_json(save: Save, tmp_pa
 def test_equal_losses_of_records_without_digests_are_said_and_none_at_all_are_not(save: Save, tmp_path: Path) -> None:
     without = work(weights=None)
     assert (
-        answer(compared(save, tmp_path, without, vm=without))[-1]
+        answer(compared(save, tmp_path, without, vm=without)).facts[-1]
         == "All targets computed the same losses, bit for bit."
     )
     nothing = work(losses={}, weights=None)
-    assert "computed" not in " ".join(answer(compared(save, tmp_path, nothing, vm=nothing)))
+    assert "computed" not in " ".join(answer(compared(save, tmp_path, nothing, vm=nothing)).lines)
 
 
 OTHER = {
@@ -101,7 +101,7 @@ def test_other_work_on_equal_cpus_is_refused_and_force_marks_it(
     (refusal,) = (one for one in found.warnings if one.kind == "incomparable")
     assert f"no ratio is formed: {text}" in refusal.message
     assert "reproducible = False" in refusal.advice
-    assert answer(found)[-1].startswith(f"Beside bare-metal, container {text}")
+    assert answer(found).facts[-1].startswith(f"Beside bare-metal, container {text}")
     forced = compared(save, tmp_path, sides[0], container=sides[1], force=True)
     assert ratio_of(forced, "container") == pytest.approx(1.0)
     (container,) = (one for one in forced.groups[0].targets if one.target == "container")
@@ -122,7 +122,7 @@ def test_where_rounding_may_differ_near_losses_pass_and_are_said_with_the_reason
     near = work(scaled(1 + TOLERANCE / 2), weights="cd" * 32, **ROUNDING[why])
     found = compared(save, tmp_path, work(), vm=near)
     assert ratio_of(found, "vm") == pytest.approx(1.0)
-    told = answer(found)[-1]
+    told = answer(found).facts[-1]
     assert told.startswith("All targets computed losses within 4.76 % (other ")
     assert told.endswith("no other seed was measured), which does not prove the same data, order or seed.")
     assert not [one for one in found.groups[0].targets[1].marks if "losses" in one]
@@ -139,17 +139,17 @@ def test_where_rounding_may_differ_other_work_is_named(why: str, name: str, save
     vm = found.groups[0].targets[1]
     assert "other losses or weights" in ", ".join(vm.marks).replace("CPU, ", "")
     assert text in vm.differences
-    assert answer(found)[-1].startswith(f"Beside bare-metal, vm {text}")
+    assert answer(found).facts[-1].startswith(f"Beside bare-metal, vm {text}")
 
 
 def test_other_weights_after_the_same_losses_pass_where_rounding_may_differ(save: Save, tmp_path: Path) -> None:
     found = compared(save, tmp_path, work(), vm=work(weights="cd" * 32, accelerator="kvm"))
-    assert answer(found)[-1] == "All targets computed the same losses (other accelerator)."
+    assert answer(found).facts[-1] == "All targets computed the same losses (other accelerator)."
 
 
 def test_a_target_that_does_other_work_is_named_beside_those_that_do_not(save: Save, tmp_path: Path) -> None:
     found = compared(save, tmp_path, work(), container=work(), vm=work(scaled(1000.0), accelerator="kvm"))
-    assert answer(found)[-1] == (
+    assert answer(found).facts[-1] == (
         "Beside bare-metal, vm computed other losses (99.9 % apart); container computed the same weights, bit for bit."
     )
 
@@ -186,7 +186,11 @@ def test_two_bare_metal_trials_that_are_near_each_other_are_one_where_rounding_m
     save(target="container", device="cuda", **work(scaled(1.02)))
     found = compare(load([tmp_path / "run"]))
     assert ratio_of(found, "container") == pytest.approx(1.0)
-    assert answer(found)[-1].startswith("All targets computed losses within 1.96 % (a GPU; no other seed was measured)")
+    assert (
+        answer(found)
+        .facts[-1]
+        .startswith("All targets computed losses within 1.96 % (a GPU; no other seed was measured)")
+    )
 
 
 def test_a_workload_that_the_seed_does_not_decide_is_named_and_not_refused(save: Save, tmp_path: Path) -> None:
@@ -218,8 +222,10 @@ def test_a_gpu_is_a_reason_in_the_facts_as_well(save: Save, tmp_path: Path) -> N
     near = work(scaled(1.01), weights="cd" * 32, gpus=gpu)
     cuda = {"device": "cuda"}
     found = compared(save, tmp_path, work(gpus=gpu) | cuda, container=near | cuda)
-    assert answer(found)[-1].startswith(
-        "All targets computed losses within 0.990 % (a GPU; no other seed was measured)"
+    assert (
+        answer(found)
+        .facts[-1]
+        .startswith("All targets computed losses within 0.990 % (a GPU; no other seed was measured)")
     )
 
 
@@ -240,7 +246,7 @@ def test_other_draws_are_refused_even_where_rounding_may_differ(
     )
     assert f"no ratio is formed: {told}" in refusal.message
     assert "one seed draws the same on every machine" in refusal.advice
-    assert answer(found)[-1] == f"Beside bare-metal, vm {told}."
+    assert answer(found).facts[-1] == f"Beside bare-metal, vm {told}."
 
 
 def test_other_draws_of_a_workload_that_the_seed_does_not_decide_are_named(save: Save, tmp_path: Path) -> None:
@@ -268,14 +274,14 @@ def test_losses_prove_only_what_other_seeds_do_not_reach(draws: str, losses: str
         save(block=block, seed=block, target="vm", **vm)
     found = compare(load([tmp_path / "run"]))
     assert ratio_of(found, "vm") == pytest.approx(1.0), "both pass, by other words"
-    told = answer(found)[-1]
+    told = answer(found).facts[-1]
     assert told.startswith(f"All targets {PROOFS[draws, losses]}(other accelerator; other seeds: 3.85 %)")
     assert told.endswith("does not prove the same data, order or seed.") == (draws == "none" and losses != "near")
 
 
 def test_a_job_without_losses_and_weights_is_proven_by_its_draws(save: Save, tmp_path: Path) -> None:
     messages = work({}, None, DIGEST)
-    assert answer(compared(save, tmp_path, messages, vm=messages))[-1] == (
+    assert answer(compared(save, tmp_path, messages, vm=messages)).facts[-1] == (
         "All targets drew the same data, order and seed."
     )
 
@@ -296,7 +302,7 @@ def test_a_command_that_ends_at_another_step_is_refused(
     assert ratio_of(found, "vm") == pytest.approx(1.0)
     other = steps[0] != steps[1]
     assert (ratio_of(found, "container") is None) == other
-    assert answer(found)[-1] == sentence
+    assert answer(found).facts[-1] == sentence
     advice = {one.advice for one in found.warnings if one.kind == "incomparable"}
     assert all("print the last step at the end of the command" in text for text in advice)
     assert bool(advice) == other

@@ -30,7 +30,7 @@ from suite.records.usage import Conditions
 
 NOISE = (-0.01, 0.0, 0.0, 0.01)
 """The logarithm of each block's speed over that of the whole."""
-FEW = "a verdict takes 5 blocks"
+FEW = "at least 5 blocks are needed"
 STRONG, WEAK = {1: 32, 2: 16, 4: 8}, dict.fromkeys((1, 2, 4), 32)
 """The batch of a rank by the number of workers."""
 
@@ -222,7 +222,7 @@ def test_disturbed_trials_are_named_beside_the_number_of_workers(tmp_path: Path,
     job(save, 2, 160.0, batch=16, conditions=Conditions(interval_s=20.0, other_cpu_s=20.0))
     first, second = scalings(tmp_path)
     assert first.notes == (FEW,)
-    busy = "the CPUs were busy with other work (over 10 % of the CPU time) in 4 of 4 trials with 2 workers"
+    busy = "the CPUs were busy with other work (over 10 % of the CPU time in 4 of 4 trials with 2 workers)"
     assert second.notes == (FEW, busy)
 
 

@@ -14,7 +14,7 @@ from analysis.audit.audit import audit
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison, Contrast
 from analysis.load.records import load
-from analysis.report.answer import answer
+from analysis.report.answers.answer import answer
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import as_json
 from analysis.report.tables import results_table
@@ -160,7 +160,7 @@ def test_a_vm_of_which_every_tenth_trial_is_slower_says_what_a_queue_pays(tmp_pa
     assert of_vm(comparison, "elapsed").expected
     assert found.verdict
     assert found.verdict.name in ("tail", "typical-only")
-    (sentence,) = answer(comparison)
+    sentence = answer(comparison).why
     counts = "4 of 40 trials were over 10 % slower, none on bare metal"
     assert counts in sentence
     text = as_markdown(comparison)

@@ -1,0 +1,1 @@
+"""The answer to a comparison: its claims, their reasons, equal work, and what to do next."""

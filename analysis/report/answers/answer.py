@@ -1,0 +1,198 @@
+"""The answer to a comparison: number and word of every claim, why, and what to do next."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from analysis.compare.results import Circumstances, ComparedJob, Comparison, Group, TargetSummary
+from analysis.load.metrics import METRICS
+from analysis.report.answers.claim import WORDS, Claim, direction
+from analysis.report.answers.equal_work import same_work
+from analysis.report.answers.next_steps import next_steps
+from analysis.report.tables import common_job
+from analysis.statistics.ratios import slower_by
+from suite.job.ablations import label_of
+from suite.targets import BASELINE
+from suite.units import count
+
+MOST_ROWS = 4
+"""More claims than these are counted, and the one that costs most is named; the overview has the others."""
+_NAMED = 3
+"""So many of those that a line names, before it counts the others."""
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """One line of the answer: what was compared, the number, and the word for it."""
+
+    subject: str
+    word: str
+    ratio: str = ""
+    over: str = ""
+    span: str = ""
+
+    @property
+    def number(self) -> str:
+        """Return ``0.982x bare metal (0.975 to 0.989)``."""
+        return " ".join(filter(None, (self.ratio, self.over if self.ratio.endswith("x") else "", self.span)))
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {', '.join(filter(None, (self.number, self.word)))}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Number, word, why and next; ``rows`` are empty where there is nothing to compare, and ``why`` says so."""
+
+    rows: tuple[AnswerRow, ...]
+    why: str
+    next: str
+    facts: tuple[str, ...]
+    """What ablations change, and whether all targets did the same work."""
+    where: str = ""
+    """The job, the blocks and the host that all rows share."""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Return it as plain text."""
+        where = (self.where,) if self.where else ()
+        return (*map(str, self.rows), f"why: {self.why}", f"next: {self.next}", *self.facts, *where)
+
+
+def answer(comparison: Comparison, run: Path | None = None) -> Answer:
+    """Return the answer with which every form of a comparison begins.
+
+    Of a single ``run``, which can be extended, ``next`` is the command that would decide what is open.
+    """
+    found = claims(comparison)
+    facts = (*switched(comparison), *same_work(comparison))
+    if not found:
+        return Answer((), *_nothing(comparison), facts)
+    rows = _rows(found) if len(found) <= MOST_ROWS else _most_costly(found, [*_of_all_models(comparison)])
+    why, steps = "; ".join(_why(found)), "; ".join(next_steps(comparison, found, run))
+    return Answer(tuple(rows), why, steps, facts, _where(comparison, found))
+
+
+def _rows(found: Sequence[Claim]) -> Iterator[AnswerRow]:
+    return (AnswerRow(_subject(one, found), one.word, one.ratio, one.over, one.span) for one in found)
+
+
+def _most_costly(found: Sequence[Claim], of_all_models: Sequence[Claim]) -> Iterator[AnswerRow]:
+    """Yield the rows of all models together and of the claim that costs most, and one that counts all."""
+    worst = min(found, key=lambda one: math.inf if one.withheld or one.slower is None else -one.slower)
+    yield from _rows([*of_all_models, worst])
+    words = Counter(one.word for one in found)
+    counts = ", ".join(f"{words[word]} {word}" for word in WORDS if words[word])
+    yield AnswerRow(count(len(found), "comparison"), "", counts)
+
+
+def _subject(claim: Claim, found: Sequence[Claim]) -> str:
+    """Return the target, after what else differs among the claims: settings of the job, the model and the metric."""
+    settings = [name for name in vars(claim.job) if len({getattr(one.job, name) for one in found}) > 1]
+    parts = [getattr(claim.job, name) for name in settings]
+    parts += [claim.what] if len({one.what for one in found}) > 1 else []
+    metrics = {one.metric for one in found} | {METRICS[0].name}
+    parts += [claim.metric] if len(metrics) > 1 and claim.metric != METRICS[0].name else []
+    return ", ".join((*filter(None, parts), claim.subject))
+
+
+def _why(found: Sequence[Claim]) -> Iterator[str]:
+    """Yield each reason once: with the subjects where not all share it, with its details where these agree."""
+    by_reason: dict[str, dict[str, str]] = {}
+    for one in found:
+        subject = _subject(one, found)
+        for reason in one.why:
+            by_reason.setdefault(reason.partition(" (")[0], {})[subject] = reason
+    for shared, texts in by_reason.items():
+        details = set(texts.values())
+        text = details.pop() if len(details) == 1 else shared
+        some = f"{len(texts)} of {len(found)}" if len(found) > MOST_ROWS else _named([*texts])
+        yield text if len(texts) == len(found) else f"{some}: {text}"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
+
+
+def _where(comparison: Comparison, found: Sequence[Claim]) -> str:
+    """Return ``synthetic scenario, …; 20 blocks, host node7``: what all claims have in common."""
+    hosts = dict.fromkeys(host for one in found for host in one.around.hosts)
+    blocks = sorted({one.found.blocks for one in found if one.found.measured}) or [0]
+    span = count(blocks[-1], "block") if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]} blocks"
+    jobs = {one.job for one in found}
+    common = str(common_job([group for group in comparison.groups if group.job in jobs]))
+    return "; ".join(filter(None, (common, f"{span}, host {' and '.join(hosts)}" if hosts else span)))
+
+
+def switched(comparison: Comparison) -> Iterator[str]:
+    """Yield the sentence on the ablations that make their targets slower or faster; none without such a verdict."""
+    clauses: dict[str, list[str]] = {}
+    for group in comparison.groups:
+        for (arm, found), metric in product(group.of_kind("ablation").items(), group.deciding):
+            one = found.get(metric.name)
+            if one and one.ratio and one.verdict and one.verdict.name in ("slower", "faster"):
+                what = f"{group.model} {metric.name}" if metric.of_probe else group.model
+                slower = direction(slower_by(one.ratio, more_is_faster=metric.more_is_faster))
+                clauses.setdefault(f"{arm.target}, {label_of(arm.ablation)}", []).append(f"{what} {slower}")
+    if clauses:
+        yield f"Switched in the same blocks: {'; '.join(f'{name}: {_named(own)}' for name, own in clauses.items())}."
+
+
+def claims(comparison: Comparison) -> list[Claim]:
+    """Return every comparison with bare metal, of victims beside aggressors with the same target alone."""
+    found = [claim for group in comparison.groups for claim in claims_of(group, comparison.margin)]
+    for one in comparison.contrasts:
+        if one.kind == "isolation":
+            around = _around(comparison, one.job)
+            found.append(Claim(one, "victims beside aggressors", comparison.margin, around, one.notes))
+    return found
+
+
+def claims_of(group: Group, margin: float) -> Iterator[Claim]:
+    """Yield the claims of one job and model: the throughput of a training, every metric of a probe.
+
+    Of a command that prints no throughput it is the elapsed time.
+    """
+    if not group.job.traits.normalised:
+        return
+    for summary in group.targets:
+        for metric in group.deciding if summary.target != BASELINE else ():
+            one = group.over_base(summary.target, metric)
+            yield Claim(one, group.model, margin, group.circumstances, _notes(summary))
+
+
+def _of_all_models(comparison: Comparison) -> Iterator[Claim]:
+    """Yield a claim for each target over all models."""
+    for one in comparison.contrasts:
+        if one.kind == "models" and one.metric == METRICS[0]:
+            what, around = count(len(one.members), "model"), _around(comparison, one.job)
+            yield Claim(one, what, comparison.margin, around, one.notes)
+
+
+def _around(comparison: Comparison, job: ComparedJob) -> Circumstances:
+    """Return the circumstances of the first model of a job, which its others share."""
+    return next((group.circumstances for group in comparison.groups if group.job == job), Circumstances())
+
+
+def _notes(summary: TargetSummary) -> tuple[str, ...]:
+    """Return substitutes and marks, but for the one that only counts what is named elsewhere."""
+    return summary.substitutes + (summary.marks[:-1] if summary.differences else summary.marks)
+
+
+def _nothing(comparison: Comparison) -> tuple[str, str]:
+    """Return why there is no comparison, and what would make one."""
+    summaries = [summary for group in comparison.groups for summary in group.targets]
+    if not summaries:
+        return "nothing was measured: no trial has finished", "bench results list (what there is)"
+    models = ", ".join(dict.fromkeys(group.model for group in comparison.groups))
+    failed = sum(summary.failed for summary in summaries)
+    if not any(summary.ok for summary in summaries):
+        why = f"nothing to compare: {count(failed, 'trial')} of {models} failed, and none has finished"
+        return why, "bench results show (each failure in full)"
+    if {summary.target for summary in summaries} == {BASELINE}:
+        return f"nothing to compare: {models} ran on {BASELINE} alone", "add a target, such as --target container"
+    return f"nothing to compare: no metric of {models} was measured on two targets", "bench compare --verbose"

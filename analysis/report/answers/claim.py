@@ -1,0 +1,199 @@
+"""A claim: one metric of one target over bare metal, as number, word and reasons.
+
+A reason ends with what is its own in parentheses; what stands before them, several claims can share.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from analysis.compare.results import Circumstances, ComparedJob, Contrast, Disturbed
+from analysis.report.formatting import (
+    TOO_NOISY,
+    brief,
+    excluded,
+    parting,
+    percent,
+    reachable,
+    sensible,
+)
+from analysis.statistics.power import TRIM, trimmed
+from analysis.statistics.ratios import slower_by
+from analysis.statistics.sequential import LEAST_BLOCKS
+from suite.targets import BASELINE, CONTAINERS
+from suite.units import count, number
+
+UNDECIDED, NO_VERDICT, NO_NUMBER = "undecided", "no verdict", "no number"
+WORDS = ("slower", "tail", "typical-only", "equivalent", "faster", UNDECIDED, NO_VERDICT, NO_NUMBER)
+"""The words of claims: the names of verdicts, and those in their place."""
+_SIDES = {
+    "slower": "beyond",
+    "faster": "beyond",
+    "equivalent": "within",
+    "tail": "slow trials are beyond, the typical one is within",
+    "typical-only": "slow trials may be beyond, the typical one is within",
+    UNDECIDED: "within or beyond",
+}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One metric of one target over bare metal, with everything that makes it readable alone."""
+
+    found: Contrast
+    what: str
+    """The model or the probe, or what stands for several."""
+    margin: float
+    around: Circumstances
+    notes: tuple[str, ...] = ()
+    """Substitutes, and marks without which the number must not be read."""
+
+    @property
+    def job(self) -> ComparedJob:
+        return self.found.job
+
+    @property
+    def target(self) -> str:
+        return self.found.target
+
+    @property
+    def metric(self) -> str:
+        return self.found.metric.name
+
+    @property
+    def more_is_faster(self) -> bool:
+        return self.found.metric.more_is_faster
+
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """Return why there is no verdict, where there is a number."""
+        return self.found.verdict.withheld if self.found.verdict else ()
+
+    @property
+    def slower(self) -> float | None:
+        """Return the share by which the target is slower; negative where it is faster, None without a ratio."""
+        if self.found.ratio is None:
+            return None
+        return slower_by(self.found.ratio, more_is_faster=self.more_is_faster)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Return the 95 % interval of ``slower``, the lower end first."""
+        if self.found.interval is None:
+            return None
+        low, high = sorted(slower_by(end, more_is_faster=self.more_is_faster) for end in self.found.interval)
+        return low, high
+
+    @property
+    def subject(self) -> str:
+        """Return what is compared with bare metal: ``container (podman)``, ``vm (accelerator:tcg)``."""
+        engine = self.around.engine if self.target in CONTAINERS else ""
+        details = ", ".join(filter(None, (engine, *self.notes)))
+        return f"{self.target} ({details})" if details else self.target
+
+    @property
+    def over(self) -> str:
+        """Return what the ratio is to."""
+        return "itself alone" if self.found.kind == "isolation" else BASELINE.replace("-", " ")
+
+    @property
+    def ratio(self) -> str:
+        """Return ``0.982x``; the value where it is over nothing, a dash without any."""
+        found = self.found
+        if found.ratio is None:
+            return "-" if found.value is None else f"{number(found.value)} {found.metric.unit}".rstrip()
+        return "" if found.interval and not sensible(found.interval) else f"{brief(found.ratio)}x"
+
+    @property
+    def span(self) -> str:
+        """Return the interval of the ratio: ``(0.975 to 0.989)``; empty without one."""
+        interval, after = self.found.interval, " after stopping" if self.around.decided else ""
+        if self.found.ratio is None or not interval:
+            return ""
+        return f"({' to '.join(map(brief, interval))}{after})" if sensible(interval) else TOO_NOISY
+
+    @property
+    def word(self) -> str:
+        """Return which of ``WORDS`` it is."""
+        if self.found.ratio is None:
+            return NO_NUMBER
+        return (self.found.verdict.name or NO_VERDICT) if self.found.verdict else UNDECIDED
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        """Return the reasons of the word, the one that decides first."""
+        decided = self.found.ratio is not None and not self.withheld
+        return (*self._reasons(), *(self._disturbed() if decided else ()))
+
+    def _reasons(self) -> Iterator[str]:
+        if not self.found.measured:
+            yield f"no trial finished ({self.found.failed} failed)" if self.found.failed else "no trial finished"
+        elif self.slower is None:
+            yield f"no {BASELINE} trial to compare with"
+        elif self.withheld:
+            yield from self.withheld
+        else:
+            details = "; ".join(filter(None, (self.costs, *self._of_tail())))
+            yield f"{_SIDES[self.word]} the margin of {percent(self.margin)} ({details})"
+
+    def _of_tail(self) -> Iterator[str]:
+        if self.word in ("tail", "typical-only"):
+            yield parting(self.found)
+        elif self.word == "equivalent" and self.found.slow:
+            yield f"excluded: {excluded(self.found.slow)}"
+
+    @property
+    def costs(self) -> str:
+        """Return the interval as a loss: ``1.1 to 2.5 % slower``, ``3 % slower to 1 % faster``; needs a ratio."""
+        if self.found.interval and not sensible(self.found.interval):
+            return TOO_NOISY
+        low, high = self.interval or (self.slower or 0.0, self.slower or 0.0)
+        if low * high < 0 or abs(high) > 1 or abs(low) > 1:
+            return f"{direction(high)} to {direction(low)}"
+        least, most = sorted((abs(low), abs(high)))
+        span = percent(most) if least == most else f"{percent(least).removesuffix(' %')} to {percent(most)}"
+        return f"{span} {'slower' if (self.slower or 0.0) > 0 else 'faster'}"
+
+    @property
+    def more_blocks(self) -> int | None:
+        """Return how many more blocks would probably decide it; None where that is not known, or out of reach."""
+        return reachable(self.found.verdict.more_blocks) if self.found.verdict else None
+
+    @property
+    def lacking_blocks(self) -> int | None:
+        """Return how many more blocks a verdict takes, where they are not disturbed; None for more than in reach."""
+        blocks = self.found.blocks
+        disturbed = [one for side in (self.target, BASELINE) for one in self.around.disturbed.get(side, ())]
+        # So many that trimming leaves out those that are disturbed now.
+        needed = [blocks * math.ceil(one.spoiled / (TRIM * one.of)) for one in disturbed]
+        if not self.withheld:
+            return self.more_blocks
+        return reachable(max(LEAST_BLOCKS, *needed, blocks + (self.more_blocks or 0)) - blocks)
+
+    @property
+    def more_s(self) -> float | None:
+        """Return the seconds that these take."""
+        return self.more_blocks * self.around.block_s if self.more_blocks and self.around.block_s else None
+
+    def _disturbed(self) -> Iterator[str]:
+        """Yield which trials of the two sides were disturbed, and how little."""
+        sides = [one for side in (self.target, BASELINE) for one in self.around.disturbed.get(side, ())]
+        by_finding = {one.finding: [other for other in sides if other.finding == one.finding] for one in sides}
+        for disturbed in by_finding.values():
+            yield _within_bounds(disturbed, trims=trimmed(self.found.blocks) > 0)
+
+
+def _within_bounds(disturbed: Sequence[Disturbed], *, trims: bool) -> str:
+    """Return one kind of disturbance that withholds nothing, on one side or on both."""
+    first, trials, of = disturbed[0], sum(one.trials for one in disturbed), sum(one.of for one in disturbed)
+    noticed = f"{first.noticed} " if first.noticed else ""
+    spoiled = sum(one.spoiled for one in disturbed)
+    left_out = f", {first.bound} in {spoiled}{', which trimming leaves out' if trims else ''}" if spoiled else ""
+    return f"{first.finding}, within bounds ({noticed}in {trials} of {count(of, 'trial')}{left_out})"
+
+
+def direction(slower: float) -> str:
+    """Return ``12 % slower``, ``3 % faster``, and beyond a factor of two ``4.5 times as fast``."""
+    if abs(slower) > 1:
+        return f"{number(1 + abs(slower))} times as {'fast' if slower < 0 else 'slow'}"
+    return f"{percent(abs(slower))} {'faster' if slower < 0 else 'slower'}"
