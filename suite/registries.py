@@ -52,6 +52,29 @@ FIGURES = Registry(
     },
 )
 
+CONTRASTS = Registry(
+    "virtbench.contrasts",
+    "kind of contrast",
+    {
+        "target": "analysis.compare.contrasts:TARGET",
+        "again": "analysis.compare.contrasts:AGAIN",
+        "ablation": "analysis.compare.contrasts:ABLATION",
+        "aggressor": "analysis.compare.contrasts:AGGRESSOR",
+        "layers": "analysis.compare.contrasts:LAYERS",
+        "models": "analysis.compare.contrasts:MODELS",
+        "isolation": "analysis.compare.contrasts:ISOLATION",
+        "strong": "analysis.compare.contrasts:STRONG",
+        "weak": "analysis.compare.contrasts:WEAK",
+        "division": "analysis.compare.contrasts:DIVISION",
+        "jobs": "analysis.compare.contrasts:JOBS",
+        "slow-downs": "analysis.compare.contrasts:SLOWDOWNS",
+        "by": "analysis.compare.contrasts:BY",
+        "machine": "analysis.compare.contrasts:MACHINE",
+        "run": "analysis.compare.contrasts:RUN",
+        "run-relative": "analysis.compare.contrasts:RELATIVE",
+    },
+)
+
 HISTORY_FIGURES = Registry(
     "virtbench.history-figures",
     "figure of a history",

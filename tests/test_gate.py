@@ -113,7 +113,7 @@ def test_the_gate_is_green_only_if_every_cell_was_compared_and_excluded_to_be_sl
         assert found.exit_code != 0
         return
     mine, its = finished(old), finished(new)
-    compared = {(one.variant, one.target, one.metric): one for one in found.changes if one.outcome}
+    compared = {(one.job.variant, one.target, one.metric.name): one for one in found.changes if one.outcome}
     for (engine, target), blocks in mine.items():
         assert len(blocks) >= 5, "a cell with fewer blocks was called not slower"
         assert blocks.keys() <= its[engine, target].keys(), "a trial of the baseline is missing"
@@ -163,7 +163,7 @@ def test_every_outcome_has_an_exit_code_and_a_sentence_first(
     assert done.stdout.splitlines()[0].lower().startswith(outcome)
     told = bench("old", "new", "--fail-above", "5%", "--json")
     data = json.loads(told.stdout)
-    assert (told.exit_code, data["exit_code"], data["outcome"], data["schema_version"]) == (code, code, outcome, 1)
+    assert (told.exit_code, data["exit_code"], data["outcome"], data["schema_version"]) == (code, code, outcome, 2)
 
 
 def test_runs_with_no_cell_in_common_are_refused_by_name(bench: Bench, tmp_path: Path) -> None:
@@ -252,3 +252,53 @@ def test_each_run_is_read_and_audited_once(bench: Bench, tmp_path: Path, monkeyp
     assert "resnet50 on bare-metal, throughput" in " ".join(shown.stdout.split())
     assert "0.900x" in shown.stdout
     assert read == [Path("old"), Path("new")]
+
+
+def test_several_old_runs_show_how_runs_of_the_same_differ(bench: Bench, tmp_path: Path) -> None:
+    nights = (10.0, 9.6, 10.3, 9.8, 10.2)
+    for night, speed in enumerate(nights):
+        stored(tmp_path / f"nights/{night}", speed)
+    for block in range(2):
+        other = record("0", target="container", block=block)
+        Run(tmp_path / "nights/0").save(other.model_copy(update={"started_at": f"2026-02-0{1 + block}T00:00:00+00:00"}))
+    stored(tmp_path / "nights/tonight", 9.3)
+    (tmp_path / "nights/link").symlink_to(tmp_path / "nights/0")
+    (tmp_path / "nights/empty").mkdir()
+    every, new, gate = [f"nights/{night}" for night in range(5)], "nights/tonight", ("--fail-above", "5%")
+    alone = bench(every[-1], new, *gate)
+    assert alone.exit_code == 3, "nothing shows that nights differ"
+    assert "the spread between runs is unknown" in alone.stdout
+    for words in (
+        [*every, new],
+        [new, "--baseline", "nights/*"],
+        [*every[:2], every[0], new, "--baseline", "nights/[2-4]"],
+    ):
+        done = bench(*words, *gate, "--json")
+        told = json.loads(done.stdout)
+        assert (done.exit_code, told["outcome"], told["spread_unknown"]) == (4, "cannot tell", False), words
+        assert told["missing"] == [], "the last of them has no container"
+        (row,) = (one for one in told["changes"] if (one["kind"], one["metric"]) == ("run", "throughput"))
+        assert (row["samples"], row["more_blocks"]) == ([30, 6], None)
+        assert row["spread"] == pytest.approx(np.log(nights).std(ddof=1), rel=0.05)
+    assert "runs of the same differ by 2.9 % (standard deviation)" in " ".join(bench(*every, new, *gate).stdout.split())
+    two = json.loads(bench(every[1], every[0], new, *gate, "--json").stdout)
+    assert two["spread_unknown"]
+    assert [one["name"] for one in two["missing"]] == ["resnet50 on container"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("new", "--fail-above", "5%"), "compares a run with older ones"),
+        (("new", "--fail-above", "5%", "--baseline", "none/*"), "--baseline none/* matches no run"),
+        (("new", "--baseline", "*"), "--baseline needs --fail-above"),
+        (("new", "--across", "code"), "--across needs --fail-above"),
+    ],
+)
+def test_a_gate_without_an_old_run_or_without_a_bound_is_refused(
+    bench: Bench, tmp_path: Path, words: tuple[str, ...], why: str
+) -> None:
+    stored(tmp_path / "new", 10.0)
+    done = bench(*words)
+    assert done.exit_code == 2
+    assert why in done.stderr

@@ -47,9 +47,11 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return coming
 
 
-def cell(sweep: Path, images_per_s: float) -> None:
+def cell(sweep: Path, images_per_s: float, day: int = 1) -> None:
     for block in range(6):
-        without_plan(sweep / "cell").save(record(block=block, **measured(images_per_s + block / 100)))
+        one = record(block=block, **measured(images_per_s + block / 100))
+        at = {"started_at": f"2026-01-{day:02}T00:{10 * block:02}:00+00:00"}
+        without_plan(sweep / "cell").save(one.model_copy(update=at))
 
 
 def fire(bench: Bench, *words: str) -> tuple[int, dict[str, Any]]:
@@ -169,6 +171,24 @@ def test_older_firings_are_removed_and_named_and_baselines_links_and_other_runs_
     assert (tmp_path / "elsewhere/cell").is_dir()
 
 
+def test_without_a_baseline_a_firing_is_compared_with_the_last_ones_that_were_not_slower(
+    bench: Bench, sweeps: dict[str, Any], tmp_path: Path
+) -> None:
+    gate = ("--fail-above", "5%", "--keep", "3")
+    assert "gate" not in fire(bench, *gate, "--into", "results/first")[1], "there is no older firing"
+    ok, slower, undecided, failed = ({"sweep_exit_code": code // 5, "exit_code": code} for code in (0, 3, 4, 5))
+    results = {"0": ok, "1": ok, "2": ok, "3": slower, "4": undecided, "5": failed, "6": {}, "7": []}
+    place = Path("results/night")
+    for day, (name, result) in enumerate(results.items(), start=2):
+        cell(tmp_path / place / name, 10.0 if name != "4" else 10.02, day)
+        (tmp_path / place / name / "schedule.json").write_text(json.dumps(result) if name != "7" else "torn")
+    sweeps["images_per_s"] = 5.0
+    code, result = fire(bench, *gate)
+    assert (code, result["outcome"], result["gate"]["spread_unknown"]) == (3, "slower", False)
+    assert result["baselines"] == [str(place / name) for name in "124"]
+    assert result["removed"] == [str(place / name) for name in "035"]
+
+
 def test_a_firing_that_a_sweep_holds_is_not_removed(bench: Bench, sweeps: dict[str, Any], tmp_path: Path) -> None:
     assert sweeps["code"] == 0
     held = tmp_path / "results/night/20200101T000000-1"
@@ -220,8 +240,8 @@ def test_the_baseline_may_be_the_sweeps_own_directory_but_never_where_firings_go
         (("wrong.toml", "--every", "1h"), "unknown key nmae"),
         (("night.toml", "--every", "sometimes"), "is not understood"),
         (("night.toml", "--every", "1h", "--name", "a/b"), "cannot be the name of a schedule"),
-        (("night.toml", "--every", "1h", "--baseline", "."), "need each other"),
-        (("night.toml", "--every", "1h", "--fail-above", "5%"), "need each other"),
+        (("night.toml", "--every", "1h", "--baseline", "."), "--baseline needs --fail-above"),
+        (("night.toml", "--every", "1h", "--fail-above", "5%"), "--fail-above needs older runs"),
         (("night.toml", "--every", "1h", "--baseline", ".", "--fail-above", "5%"), "holds no run"),
         (("night.toml", "--every", "1h", "--notify", "'open"), "No closing quotation"),
         (("night.toml", "--every", "1h", "--notify", " "), "names no program"),

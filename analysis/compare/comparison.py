@@ -12,7 +12,6 @@ from operator import attrgetter
 from typing import Any
 
 from analysis.compare.contrasts import (
-    ABLATION,
     AGAIN,
     AGGRESSOR,
     ISOLATION,
@@ -26,6 +25,7 @@ from analysis.compare.contrasts import (
     judged,
     layers,
     sweeps_of,
+    tabled,
 )
 from analysis.compare.costs import ALL_IN, costs, with_costs
 from analysis.compare.groups import circumstances, groups, measured, same_work
@@ -62,7 +62,8 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     ok, looked = plain(finished), looked_after(records.directories)
     targets = form(TARGET, ok, metrics, force=force, also=[ALL_IN])
     again = form(AGAIN, ok, metrics).ratios
-    switched, disturbed_by = (form(kind, finished, metrics, force=force) for kind in (ABLATION, AGGRESSOR))
+    disturbed_by = form(AGGRESSOR, finished, metrics, force=force)
+    others, refused = tabled(finished, metrics, margin, force=force)
     # Opening is left out: one layer comes after the other, and their times add.
     layered = [metric for metric in metrics if metric.name != "opening"]
     sweeps = sweeps_of(trials)
@@ -78,7 +79,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         *over_base,
         *contrasts(AGAIN, again, metrics, margin, looked=looked),
         *contrasts(LAYERS, layers(targets.ratios), layered, margin),
-        *contrasts(ABLATION, switched.ratios, metrics, margin, notes=switched.notes),
+        *others,
         *contrasts(AGGRESSOR, disturbed_by.ratios, metrics, margin, notes=disturbed_by.notes, floors=floors),
         *beside(finished),
         *sorted(isolation, key=lambda contrast: (contrast.job, -(contrast.ratio or 0.0))),
@@ -119,7 +120,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         runs=tuple(sorted(trials["run_id"].unique())),
         groups=complete,
         contrasts=contrasted,
-        warnings=(*of_records, *of_states, *targets.refused, *switched.refused, *disturbed_by.refused, *of_trust),
+        warnings=(*of_records, *of_states, *targets.refused, *refused, *disturbed_by.refused, *of_trust),
         margin=margin,
         ratios={TARGET.name: targets.ratios, AGGRESSOR.name: disturbed_by.ratios},
         warmup_trials=records.warmup_trials,

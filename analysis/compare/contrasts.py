@@ -1,21 +1,21 @@
 """Contrasts: the ratio of every arm to what its kind divides it by, formed by one function from one table of kinds.
 
-A kind is a row of ``KINDS``. It names the trials of its two sides, which are paired inside a block, and what they may
-differ in; or the kind whose ratios it combines. The verdicts of a kind are a family per job and metric: what else is
-asked of the records changes no answer.
+A kind is a member of ``suite.registries.CONTRASTS``. It names the trials of its two sides, which are paired inside a
+block, and what they may differ in; or the kind whose ratios it combines. The verdicts of a kind are a family per job
+and metric: what else is asked of the records changes no answer.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from analysis.compare.pairing import ROW, baseline, grouped, pair, papers_order, plain, substitutes_of
+from analysis.compare.pairing import ROW, baseline, filled, grouped, pair, papers_order, plain, substitutes_of
 from analysis.compare.results import Arm, ComparedJob, Contrast, Effect, Expected, known_first
 from analysis.compare.validity import marks_of, usable
 from analysis.load.metrics import METRICS, Metric, metrics_of, with_trait
@@ -28,6 +28,7 @@ from analysis.warnings.findings import refusals
 from analysis.warnings.types import AnalysisWarning
 from suite.job.ablations import facts_that_may_differ
 from suite.job.sharing import aggressor_names
+from suite.registries import CONTRASTS
 from suite.targets import BASELINE
 
 RATIO, BASE = "ratio", "base"
@@ -73,11 +74,15 @@ class ContrastKind:
     sides: Callable[[pd.DataFrame], Iterator[Sides]] | None = None
     """None for one that combines the ratios of others, or whose sides share no block."""
     over: str = BASELINE
-    """What its trials are divided by, in words."""
+    """What its trials are divided by: a target, or words."""
     metrics: tuple[Metric, ...] = ()
     """Its own metrics; empty for all that were measured."""
-    disturbed_by: Literal["target", "layers", "models", "alone", "both", "both and base", "cells", ""] = "target"
+    disturbed_by: Literal["target", "layers", "models", "alone", "both", "both and base", "cells", "runs", ""] = (
+        "target"
+    )
     """Whose disturbances withhold its verdicts; see ``standing``."""
+    title: str = ""
+    """The title of its table; empty for its name."""
 
 
 def _targets(ok: pd.DataFrame) -> Iterator[Sides]:
@@ -106,13 +111,12 @@ def _aggressors(ok: pd.DataFrame) -> Iterator[Sides]:
 
 def victims(ok: pd.DataFrame) -> pd.DataFrame:
     """Return the trials of victims; empty names stand for no ablation and no aggressor. Empty if none was disturbed."""
-    trials = ok[~with_trait(ok, "normalised")]
-    trials = trials.assign(**{name: trials[name].fillna("") for name in ("ablation", "aggressor")})
+    trials = filled(ok[~with_trait(ok, "normalised")])
     return trials if (trials["aggressor"] != "").any() else trials[:0]
 
 
 TARGET, AGAIN = ContrastKind("target", _targets), ContrastKind("again", _again)
-ABLATION = ContrastKind("ablation", _ablations, "the same target as it is")
+ABLATION = ContrastKind("ablation", _ablations, "the same target as it is", title="switched")
 AGGRESSOR = ContrastKind("aggressor", _aggressors, "the same target alone", SHARED_METRICS, "alone")
 LAYERS = ContrastKind("layers", over="container times vm", disturbed_by="layers")
 MODELS = ContrastKind("models", metrics=METRICS, disturbed_by="models")
@@ -126,8 +130,14 @@ SLOWDOWNS = ContrastKind("slow-downs", over="the slow-down of another arm or met
 """A slow-down is a ratio of times, or the inverse of a ratio of rates."""
 BY = ContrastKind("by", over="the first value of the keys", disturbed_by="cells")
 MACHINE = ContrastKind("machine", over="the median of the other machines", disturbed_by="cells")
-_PAIRED, _COMBINED = (TARGET, AGAIN, ABLATION, AGGRESSOR), (LAYERS, MODELS, ISOLATION)
-KINDS = {kind.name: kind for kind in (*_PAIRED, *_COMBINED, STRONG, WEAK, DIVISION, JOBS, SLOWDOWNS, BY, MACHINE)}
+RUN = ContrastKind("run", over="older runs", disturbed_by="runs")
+RELATIVE = ContrastKind("run-relative", over=f"the ratio to {BASELINE} in older runs", disturbed_by="runs")
+
+
+def tabled_kinds() -> list[ContrastKind]:
+    """Return the kinds with a table each: ablations, then those of other packages that ``bench doctor`` can load."""
+    names = [name for name in CONTRASTS.added() if name not in CONTRASTS.failures()]
+    return [ABLATION, *(replace(CONTRASTS.get(name), name=name) for name in names)]
 
 
 @dataclass(frozen=True)
@@ -162,7 +172,7 @@ def form(
         refused += refusals(bad if sides.same else bad[with_trait(bad, "normalised")], kind.over, sides.ablation)
         for column, of_metric in all_ratios(compared, chosen, sides.ablation, sides.aggressor).items():
             ratios[column] |= of_metric
-        notes |= _notes(sides, pairs) if sides.same else {}  # those of targets are in their summaries
+        notes |= {} if kind in (TARGET, AGAIN) else _notes(sides, pairs)  # those are in the summaries
     return Formed(ratios, notes, pairs, tuple(refused))
 
 
@@ -185,12 +195,10 @@ def all_ratios(
 def _notes(sides: Sides, pairs: pd.DataFrame) -> dict[Arm, tuple[str, ...]]:
     """Return the substitutes of the trials, what changed between them, and the marks of their pairs."""
     texts: dict[Arm, dict[str, None]] = defaultdict(dict)
-    for (job, model, target), rows in grouped(sides.own):
-        of_trials = (*substitutes_of(rows), *rows["changed"].unique())
-        texts[Arm(job, model, target, sides.ablation, sides.aggressor)] |= dict.fromkeys(of_trials)
-    for (job, model, target), rows in grouped(pairs):
-        texts[Arm(job, model, target, sides.ablation, sides.aggressor)] |= dict.fromkeys(marks_of(rows))
-    return {arm: tuple(filter(None, notes)) for arm, notes in texts.items()}
+    trials = ((key, (*substitutes_of(rows), *rows["changed"].unique())) for key, rows in grouped(sides.own))
+    for (job, model, target), notes in chain(trials, ((key, marks_of(rows)) for key, rows in grouped(pairs))):
+        texts[Arm(job, model, target, sides.ablation, sides.aggressor)] |= dict.fromkeys(filter(None, notes))
+    return {arm: tuple(notes) for arm, notes in texts.items()}
 
 
 def contrasts(
@@ -227,6 +235,15 @@ def contrasts(
         for metric in chosen
         if arm in effects[metric.column]
     ]
+
+
+def tabled(
+    ok: pd.DataFrame, metrics: Sequence[Metric], margin: float, *, force: bool
+) -> tuple[list[Contrast], list[AnalysisWarning]]:
+    """Return the contrasts of ablations and of the kinds of other packages, and why some were refused."""
+    kinds = [(kind, form(kind, ok, metrics, force=force)) for kind in tabled_kinds()]
+    every = (contrasts(kind, formed.ratios, metrics, margin, notes=formed.notes) for kind, formed in kinds)
+    return [*chain(*every)], [*chain(*(formed.refused for _, formed in kinds))]
 
 
 def order(arm: Arm) -> tuple[object, ...]:

@@ -10,7 +10,18 @@ import pandas as pd
 
 from analysis.compare.contrasts import TARGET, Formed
 from analysis.compare.images import same_image
-from analysis.compare.pairing import BLOCK, GROUP, ROW, baseline, by_block, grouped, job_of, plain, substitutes_of
+from analysis.compare.pairing import (
+    BLOCK,
+    GROUP,
+    ROW,
+    SWITCHES,
+    baseline,
+    by_block,
+    grouped,
+    job_of,
+    plain,
+    substitutes_of,
+)
 from analysis.compare.results import (
     Arm,
     Circumstances,
@@ -34,7 +45,6 @@ from suite.trial_names import arm_name
 
 _BLOCK = ["run_id", "block"]
 _SIDES = ["computed", "facts", "generated_weights", "generated_pixels", "path"]
-_SWITCHED = ["ablation", "aggressor"]
 
 
 def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric]) -> list[Group]:
@@ -168,7 +178,7 @@ def same_work(ok: pd.DataFrame) -> dict[GroupKey, tuple[SameWork, ...]]:
     """
     first = baseline(ok)
     first = first[first["replica"] == 0].drop_duplicates(BLOCK)
-    columns = dict.fromkeys((*ROW, "replica", *_SWITCHED, *BLOCK, *_SIDES, "rounds_freely"))
+    columns = dict.fromkeys((*ROW, "replica", *SWITCHES, *BLOCK, *_SIDES, "rounds_freely"))
     trials = ok.loc[~ok.index.isin(first.index), list(columns)]
     victims = trials[trials["aggressor"].notna()]
     alone = plain(ok[ok["replica"] == 0]).drop_duplicates([*BLOCK, "target"])
@@ -181,7 +191,7 @@ def same_work(ok: pd.DataFrame) -> dict[GroupKey, tuple[SameWork, ...]]:
     arms: dict[tuple[ComparedJob, str, str], list[tuple[Agreement, str, Mapping[Any, Any]]]] = defaultdict(list)
     for row, agreed in zip(pairs.to_dict("records"), agreements(pairs), strict=True):
         if agreed:
-            ablation, aggressor = (row[name] if isinstance(row[name], str) else None for name in _SWITCHED)
+            ablation, aggressor = (row[name] if isinstance(row[name], str) else None for name in SWITCHES)
             arm = arm_name(row["target"], row["replica"], ablation, aggressor)
             why = rounding(row["rounds_freely"], row["facts"].text, row["facts_base"].text)
             arms[job_of(row), row["model"], arm].append((agreed, why, row))

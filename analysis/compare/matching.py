@@ -12,58 +12,16 @@ from typing import Literal
 
 import pandas as pd
 
-from analysis.compare.pairing import JOB, ROW, papers_order, with_variants
+from analysis.compare.contrasts import RELATIVE, RUN, ContrastKind, order
+from analysis.compare.pairing import ROW, SWITCHES, by_block, filled, grouped, to_baseline, with_variants
 from analysis.compare.results import Arm
+from analysis.compare.validity import usable
+from analysis.load.metrics import Metric
+from analysis.warnings.findings import hosts_of
 from suite.host_compatibility import Host, differences
 from suite.job.envelope import GIB
 from suite.job.job import BETWEEN
 from suite.targets import BASELINE
-
-KEY = [*ROW, "arm"]
-Key = tuple[str, ...]
-"""The values of ``KEY``. ``arm`` names the ablation and the aggressor; empty where there is none."""
-_CELL = len(JOB) + 1
-_HARDWARE = {
-    "hostname": "hostname",
-    "host_cpu_model": "cpu_model",
-    "host_cpus": "cpus",
-    "host_memory_bytes": "memory_bytes",
-}
-"""The columns that say which machine it is, and their names in a ``Host``."""
-_SIDES = ("old", "new")
-
-
-@dataclass(frozen=True)
-class RowMetric:
-    """One number of a job on a target, followed over runs. ``variant`` holds the settings that differ among them."""
-
-    scenario: str
-    data: str
-    profile: str
-    recipe: str
-    variant: str
-    model: str
-    target: str
-    arm: str
-    """The ablation of the trials and the aggressor beside them; empty where there is none."""
-    metric: str
-    normalised: bool
-    """Whether it is the ratio to bare metal, which does not move when the whole machine changes."""
-
-    @property
-    def key(self) -> Key:
-        """Return the values of ``KEY``."""
-        return tuple(getattr(self, part) for part in KEY)
-
-    @property
-    def place(self) -> str:
-        """Return ``resnet50 on vm (engine=podman)``."""
-        return name_of(self.key)
-
-    @property
-    def what(self) -> str:
-        """Return ``throughput``, or ``throughput, relative to bare-metal``."""
-        return f"{self.metric}{f', relative to {BASELINE}' if self.normalised else ''}"
 
 
 @dataclass(frozen=True)
@@ -77,25 +35,22 @@ class Missing:
 
 
 def matched(old: pd.DataFrame, new: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return both tables with the columns ``variant``, which tells all jobs of both apart, and ``arm``."""
+    """Return both tables with the column ``variant``, which tells all jobs of both apart."""
     # Hosts were held against each other before. Runs of one name in two directories are two runs.
     sides = [
         prepared(trials).assign(host_cpu_model="", run_id=f"{side}/" + trials["run_id"].astype(str), side=side)
-        for side, trials in zip(_SIDES, (old, new), strict=True)
+        for side, trials in (("old", old), ("new", new))
     ]
     both = with_variants(pd.concat(sides, ignore_index=True))
     return both[both["side"] == "old"], both[both["side"] == "new"]
 
 
 def prepared(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return trials with ``arm``, without the digest of the image in ``settings``, and of whichever pool of hosts."""
+    """Return trials without the digest of the image in ``settings``, and of whichever pool of hosts."""
+    parts = (text.split(BETWEEN) for text in trials["settings"].astype(str))
+    kept = [BETWEEN.join(part for part in settings if not part.startswith("image=")) for settings in parts]
     # Hosts are checked, or a key of the rows, wherever these are matched.
-    settings = trials["settings"].astype(str).map(_without_image)
-    return trials.assign(settings=settings, pool="", arm=list(_arms(trials)))
-
-
-def _without_image(settings: str) -> str:
-    return BETWEEN.join(part for part in settings.split(BETWEEN) if not part.startswith("image="))
+    return trials.assign(settings=kept, pool="")
 
 
 def code_in(settings: str) -> str:
@@ -123,25 +78,37 @@ def other_code(old: pd.DataFrame, new: pd.DataFrame) -> str:
     return "; ".join(f"code of {model} {' -> '.join(map(', '.join, pair))}" for model, pair in changed.items())
 
 
-def _arms(trials: pd.DataFrame) -> Iterator[str]:
-    for ablation, aggressor in zip(trials["ablation"], trials["aggressor"], strict=True):
-        switched = f"ablation {ablation}" if isinstance(ablation, str) else ""
-        yield ", ".join(filter(None, (switched, f"beside {aggressor}" if isinstance(aggressor, str) else "")))
+def tables(ok: pd.DataFrame, metrics: Sequence[Metric]) -> dict[ContrastKind, dict[Arm, pd.DataFrame]]:
+    """Return the finished trials of each arm, and its pairs with bare metal."""
+    pairs = usable(to_baseline(ok, [metric.column for metric in metrics])).pairs
+    return {RUN: by_row(ok), RELATIVE: by_row(pairs[pairs["target"] != BASELINE])}
 
 
-def by_key(trials: pd.DataFrame, columns: Sequence[str] = KEY) -> dict[Key, pd.DataFrame]:
-    """Return the trials of each row, in the order of the paper."""
-    found = {tuple(map(str, key)): rows for key, rows in trials.groupby(list(columns), observed=True, sort=False)}
-    return dict(sorted(found.items(), key=lambda each: _order(each[0])))
+def logs_of(kind: ContrastKind, rows: pd.DataFrame | None, metric: Metric) -> dict[str, list[float]]:
+    """Return the logarithms of a metric, or of its ratios to bare metal, by run and block."""
+    if rows is None:
+        return {}
+    logs = rows[metric.column] if kind is RELATIVE else metric.logs(rows)
+    runs = {str(run): by_block(of_run, logs[of_run.index]) for run, of_run in rows.groupby("run_id")}
+    return {run: blocks for run, blocks in runs.items() if blocks}
 
 
-def _order(key: Key) -> tuple[object, ...]:
-    return *papers_order(key[: _CELL - 1], key[_CELL - 1], key[_CELL]), key[_CELL + 1 :]
+def by_row(trials: pd.DataFrame) -> dict[Arm, pd.DataFrame]:
+    """Return the trials of each arm, in the order of the paper; pairs of trials are of arms that have no switch."""
+    rows = {Arm(*key): of_arm for key, of_arm in grouped(filled(trials), [*ROW, *SWITCHES])}
+    return dict(sorted(rows.items(), key=lambda row: order(row[0])))
 
 
-def name_of(key: Key) -> str:
+def name_of(arm: Arm) -> str:
     """Return ``resnet50 on vm (engine=podman, ablation seccomp)``."""
-    return f"{key[_CELL - 1]} on {place_of(key[_CELL], key[_CELL - 2], *key[_CELL + 1 :])}"
+    return f"{arm.model} on {place_of(arm.target, arm.job.variant, switches_of(arm))}"
+
+
+def switches_of(arm: Arm) -> str:
+    """Return the ablation of an arm and the aggressor in its blocks: ``ablation seccomp, beside disk``."""
+    return ", ".join(
+        [f"ablation {arm.ablation}"] * bool(arm.ablation) + [f"beside {arm.aggressor}"] * bool(arm.aggressor)
+    )
 
 
 def named(arm: Arm) -> str:
@@ -157,46 +124,42 @@ def place_of(target: str, *settings: str) -> str:
 
 
 def missing(
-    old: Mapping[Key, pd.DataFrame], new: Mapping[Key, pd.DataFrame], *, open_ended: bool = False
+    old: Mapping[Arm, pd.DataFrame], new: Mapping[Arm, pd.DataFrame], *, open_ended: bool = False
 ) -> Iterator[Missing]:
     """Yield the cells, targets and trials of the old run that the new one has not finished, each once.
 
-    ``old`` and ``new`` hold failed trials, too, in the order of ``by_key``. A row that the old run has not finished
+    ``old`` and ``new`` hold failed trials, too, in the order of ``by_row``. A row that the old run has not finished
     cannot be compared either. A new run that is ``open_ended`` lacks no block after its last one: a stop rule has ended
     it.
     """
     last = max((rows["block"].max() for rows in new.values()), default=-1) if open_ended else math.inf
-    finished = {key: rows for key, rows in new.items() if rows["ok"].any()}
-    for cell, of_cell in groupby(old, lambda key: key[:_CELL]):
-        keys = list(of_cell)
-        if not any(key[:_CELL] == cell for key in finished):
-            targets = ", ".join(place_of(*key[_CELL:]) for key in keys)
-            yield Missing("cell", _cell_name(cell), f"no trial was finished on {targets}{_failures(new.get(keys[0]))}")
+    finished = {arm: rows for arm, rows in new.items() if rows["ok"].any()}
+    for cell, of_cell in groupby(old, lambda arm: arm[:2]):
+        arms = list(of_cell)
+        if not any(arm[:2] == cell for arm in finished):
+            targets = ", ".join(place_of(arm.target, switches_of(arm)) for arm in arms)
+            name = f"{cell[1]} ({', '.join(filter(None, vars(cell[0]).values()))})"
+            yield Missing("cell", name, f"no trial was finished on {targets}{_failures(new.get(arms[0]))}")
             continue
-        for key in keys:
-            if not old[key]["ok"].any():
-                yield Missing("target", name_of(key), "the baseline has no finished trial")
-            elif key not in finished:
-                yield Missing("target", name_of(key), f"no trial was finished{_failures(new.get(key))}")
+        for arm in arms:
+            if not old[arm]["ok"].any():
+                yield Missing("target", name_of(arm), "the baseline has no finished trial")
+            elif arm not in finished:
+                yield Missing("target", name_of(arm), f"no trial was finished{_failures(new.get(arm))}")
             else:
-                yield from _missing_trials(key, old[key], finished[key], last)
+                yield from _missing_trials(arm, old[arm], finished[arm], last)
 
 
-def _missing_trials(key: Key, old: pd.DataFrame, new: pd.DataFrame, last: float) -> Iterator[Missing]:
+def _missing_trials(arm: Arm, old: pd.DataFrame, new: pd.DataFrame, last: float) -> Iterator[Missing]:
     if gone := sorted(place for place in _places(old) - _places(new) if place[0] <= last):
         blocks = ", ".join(str(block) for block, _ in gone)
         why = f"{len(gone)} of {len(_places(old))} trials are missing (block {blocks}){_failures(new)}"
-        yield Missing("trials", name_of(key), why)
+        yield Missing("trials", name_of(arm), why)
 
 
 def _places(rows: pd.DataFrame) -> set[tuple[int, int]]:
     ok = rows[rows["ok"]]
     return set(zip(ok["block"], ok["replica"], strict=True))
-
-
-def _cell_name(cell: Key) -> str:
-    scenario, data, profile, recipe, variant, model = cell
-    return f"{model} ({', '.join(filter(None, (scenario, data, profile, recipe, variant)))})"
 
 
 def _failures(rows: pd.DataFrame | None) -> str:
@@ -210,15 +173,10 @@ def other_hosts(old: pd.DataFrame, new: pd.DataFrame) -> str:
 
     The kernel may change: that is what is looked for. Another name is another machine, even of the same kind.
     """
-    known, seen = _hosts(old), _hosts(new)
+    known, seen = (hosts_of(trials.assign(host_kernel=None, host_mitigations=None)) for trials in (old, new))
     if all(any(one.hostname == host.hostname and not differences((one, host)) for one in known) for host in seen):
         return ""
     return " and ".join(", ".join(map(_described, hosts)) for hosts in (known, seen))
-
-
-def _hosts(trials: pd.DataFrame) -> list[Host]:
-    rows = trials[list(_HARDWARE)].drop_duplicates().rename(columns=_HARDWARE).astype(object)
-    return [Host.model_validate(row) for row in rows.where(rows.notna(), None).to_dict("records")]
 
 
 def _described(host: Host) -> str:

@@ -21,6 +21,7 @@ from suite.targets import BASELINE, TARGETS
 JOB = [field.name for field in fields(ComparedJob)]
 GROUP = [*JOB, "model"]
 ROW = [*GROUP, "target"]
+SWITCHES = ["ablation", "aggressor"]
 BLOCK = ["scenario", "model", "design", "run_id", "block"]
 _OF_HOST = {"host_cpu_model": "host_cpu_model", "host": "pool"}
 """The parts of a comparison key besides the settings of the job, and their columns."""
@@ -113,6 +114,11 @@ def _label(key: str, differing: Iterable[str]) -> str:
 def plain(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the trials of the targets as they are: without ablation, and with no aggressor beside them."""
     return trials[trials["ablation"].isna() & trials["aggressor"].isna()]
+
+
+def filled(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return trials, or pairs, in which empty names stand for no ablation and no aggressor."""
+    return trials.assign(**{name: trials[name].fillna("") if name in trials else "" for name in SWITCHES})
 
 
 def baseline(trials: pd.DataFrame) -> pd.DataFrame:

@@ -1,72 +1,76 @@
-"""Regression: what has become slower between two runs of the same jobs.
+"""Regression: what has become slower between runs of the same jobs, as contrasts of a run over others.
 
-The runs share no block, so their blocks are two independent samples; see ``statistics.two_samples``. A row is slower
-when its whole interval is beyond the bound, and not slower when all of it is within, and that of the mean too, in which
-slow trials count; else the blocks cannot tell. Neither can trials that carry no verdict; see ``standing``. If both runs
-have bare metal, the change of the ratio to bare metal shows whether the target has changed or the whole host.
+The runs share no block, so their blocks are independent samples; see ``statistics.two_samples``. A row is slower when
+its whole interval is beyond the bound, and not slower when all of it is within, and that of the mean too, in which slow
+trials count; else the blocks cannot tell. Neither can trials that carry no verdict; see ``standing``. If both runs have
+bare metal, the change of the ratio to bare metal shows whether the target has changed or the whole host.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal
+from itertools import chain, product
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from analysis.compare import validity
-from analysis.compare.matching import KEY, Key, Missing, RowMetric, by_key, matched, missing, name_of
-from analysis.compare.pairing import ROW, by_block, to_baseline
-from analysis.compare.results import Disturbed
-from analysis.compare.standing import withheld
+from analysis.compare.contrasts import RELATIVE, RUN, ContrastKind, effect
+from analysis.compare.matching import Missing, by_row, logs_of, matched, missing, name_of, tables
+from analysis.compare.pairing import ROW, SWITCHES, filled
+from analysis.compare.results import Arm, Circumstances, Contrast, Disturbed
+from analysis.compare.standing import with_standing, withheld
 from analysis.load.metrics import Metric, in_units, metrics_of
 from analysis.load.records import Records
-from analysis.statistics.ratios import Location, Samples, exp, locate, slower_by
+from analysis.statistics.ratios import Location, Samples, Verdict, VerdictName, exp, locate, slower_by
 from analysis.statistics.sequential import LEAST_BLOCKS
-from analysis.statistics.two_samples import detectable, difference, mean_shift, more_blocks
+from analysis.statistics.tails import Mean
+from analysis.statistics.two_samples import detectable, difference, level_of, mean_shift, more_blocks
 from analysis.warnings.conditions import disturbed
 from suite.targets import BASELINE
 
 Outcome = Literal["slower", "incomplete", "cannot tell", "not slower"]
 EXIT_CODES: Mapping[Outcome, int] = {"slower": 3, "incomplete": 1, "cannot tell": 4, "not slower": 0}
 """The outcomes of a gate, the one that decides before others first, each with the exit code of the command."""
+_OUTCOMES: Mapping[VerdictName | None, Outcome] = {"slower": "slower", "not slower": "not slower"}
 
 
-@dataclass(frozen=True)
-class Change(RowMetric):
-    """One metric on one target, new over old.
+@dataclass(frozen=True, kw_only=True)
+class Change(Contrast):
+    """One metric of one arm, new over old; ``notes`` are the facts that changed between the runs, and may explain it.
 
-    ``old`` and ``new`` are trimmed geometric means over the blocks. ``slower`` is the share of a rate that is lost, or
-    of a time that is added; negative is faster. ``interval`` is the 95 % interval of ``ratio``; None where a run has a
-    single block. ``normalised`` says that ratios to bare metal are compared, which do not move when the whole host
-    changes.
+    There is no verdict without a bound, and on what fails no run: openings, and ratios to bare metal.
     """
 
-    unit: str
-    old: float
-    new: float
-    trials: tuple[int, int]
-    """The blocks of each run that hold the metric."""
-    ratio: float
-    interval: tuple[float, float] | None
-    slower: float
-    detectable: float | None
-    """The slowdown, as a share, that these blocks could have seen; None where it is out of reach."""
-    withheld: tuple[str, ...]
-    """Why the trials cannot tell, besides the width of the interval: disturbances, slow trials, profile, blocks."""
-    outcome: Outcome | None = None
-    """None without a bound, and for rows that no run fails by: openings, and ratios to bare metal."""
-    more_blocks: int | None = None
-    """The blocks that each run needs besides to tell, if the truth is what was estimated; None if it is told already,
-    or out of reach."""
-    differences: tuple[str, ...] = ()
-    """The facts that changed from the old run to the new one, such as ``kernel 6.1 -> 6.18``: they may explain it."""
+    samples: tuple[int, int]
+    """The blocks of the old runs, and those of the new one, that hold the metric."""
+    spread: float | None
+    """The standard deviation between old runs, as a share; None where they are too few to show it."""
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """Return what the verdict means for a gate."""
+        return _OUTCOMES.get(self.verdict.name, "cannot tell") if self.verdict else None
+
+    @property
+    def old(self) -> float:
+        """Return the value of the old runs."""
+        return exp(math.log(self.value or 1.0) - math.log(self.ratio or 1.0))
+
+    @property
+    def slower(self) -> float:
+        """Return the share of a rate that is lost, or of a time that is added; negative is faster."""
+        return slower_by(self.ratio or 1.0, more_is_faster=self.metric.more_is_faster)
 
     @property
     def name(self) -> str:
         """Return ``resnet50 on vm (engine=podman), throughput``."""
-        return f"{self.place}, {self.what}"
+        relative = f", relative to {BASELINE}" if self.kind == RELATIVE.name else ""
+        return f"{name_of(self.arm)}, {self.metric.name}{relative}"
 
 
 @dataclass(frozen=True)
@@ -94,154 +98,141 @@ class Regression:
         """Return the exit code of a command that ends with this outcome; 0 without a bound."""
         return EXIT_CODES[self.outcome] if self.outcome else 0
 
+    @property
+    def spread_unknown(self) -> bool:
+        """Return whether some row is judged without the spread between runs of the same thing."""
+        return any(change.outcome and change.spread is None for change in self.changes)
+
     def of(self, outcome: Outcome) -> tuple[Change, ...]:
         """Return the rows of one outcome."""
         return tuple(change for change in self.changes if change.outcome == outcome)
 
 
-@dataclass(frozen=True)
 class _Side:
-    """One of the two runs, by row: its finished trials, its log ratios to bare metal, and what has disturbed it."""
+    """The old runs or the new one: finished trials and pairs with bare metal by row, and what has disturbed trials."""
 
-    trials: Mapping[Key, pd.DataFrame]
-    ratios: Mapping[Key, pd.DataFrame]
-    disturbed: Mapping[Key, tuple[Disturbed, ...]]
-    metrics: Sequence[Metric]
-
-    @classmethod
-    def of(cls, trials: pd.DataFrame, metrics: Sequence[Metric]) -> "_Side":
+    def __init__(self, trials: pd.DataFrame, metrics: Sequence[Metric]) -> None:
         ok = trials[trials["ok"]]
-        formed = validity.usable(to_baseline(ok, [metric.column for metric in metrics])).pairs
-        ratios = {(*key, ""): rows for key, rows in by_key(formed[formed["target"] != BASELINE], ROW).items()}
+        self.tables, self.metrics = tables(ok, metrics), metrics
         # What runs beside a victim is no disturbance of it.
-        return cls(by_key(ok), ratios, disturbed(ok[ok["aggressor"].isna()], KEY), metrics)
+        self._disturbed = disturbed(filled(ok[ok["aggressor"].isna()]), [*ROW, *SWITCHES])
 
-    def logs(self, key: Key, metric: Metric) -> list[float]:
-        """Return the logarithms of a metric, by block."""
-        return by_block(self.trials[key], metric.logs(self.trials[key])) if metric in self.metrics else []
+    def samples(self, kind: ContrastKind, arm: Arm, metric: Metric) -> list[list[float]]:
+        """Return the logarithms of a metric, or of its ratios to bare metal, by old run and block."""
+        runs: dict[str, list[float]] = defaultdict(list)
+        logs = logs_of(kind, self.tables[kind].get(arm), metric) if metric in self.metrics else {}
+        for run, blocks in logs.items():
+            runs[run.split("/")[1]] += blocks
+        return [*runs.values()]
 
-    def ratios_of(self, key: Key, metric: Metric) -> list[float]:
-        """Return the log ratios to bare metal, by block."""
-        return by_block(self.ratios[key], self.ratios[key][metric.column]) if key in self.ratios else []
-
-    def facts(self, key: Key) -> list[str]:
-        """Return the facts of a row's trials, each once."""
-        return [facts.text for facts in self.trials[key]["facts"].astype(object).unique()]
+    def disturbed(self, arm: Arm) -> tuple[Disturbed, ...]:
+        return self._disturbed.get((*vars(arm.job).values(), *arm[1:5]), ())
 
 
-def regress(old: Records, new: Records, fail_above: float | None = None, *, open_ended: bool = False) -> Regression:
-    """Compare every metric of every row of the old run with the new one, and its ratio to bare metal.
+def regress(
+    old: Records,
+    new: Records,
+    fail_above: float | None = None,
+    *,
+    open_ended: bool = False,
+    baselines: Mapping[str, int] = MappingProxyType({}),
+) -> Regression:
+    """Compare every metric of every row of the old runs with the new one, and its ratio to bare metal.
 
-    ``fail_above`` (0.05 is 5 %) is the bound of the gate. Openings are shown and never fail a run, and neither do
-    ratios to bare metal: the same trials would count twice. ``open_ended``: see ``missing``.
+    ``fail_above`` (0.05 is 5 %) is the bound of the gate. Openings never fail a run, and neither do ratios to bare
+    metal: the same trials would count twice. ``open_ended``: see ``missing``. ``baselines`` numbers the old runs by
+    directory, a sweep as one run, the last one last: the new run must have what that one has.
     """
-    tables = matched(old.trials, new.trials)
-    before, after = _Side.of(tables[0], old.metrics), _Side.of(tables[1], new.metrics)
-    results: list[Change | Missing] = [*missing(*map(by_key, tables), open_ended=open_ended)]
-    for key in before.trials:
-        if key in after.trials:
-            results += _compared(key, before, after, fail_above)
+    number = old.trials["path"].map(lambda path: baselines.get(str(Path(path).parents[1]), 0))
+    draws = old.trials.assign(draw=number, run_id=number.astype(str) + "/" + old.trials["run_id"].astype(str))
+    olds, news = matched(draws, new.trials)
+    before, after = _Side(olds, old.metrics), _Side(news, new.metrics)
+    lacks = missing(by_row(olds[olds["draw"] == number.max()]), by_row(news), open_ended=open_ended)
+    common = [arm for arm in before.tables[RUN] if arm in after.tables[RUN]]
+    results = [*lacks, *chain.from_iterable(_compared(arm, before, after, fail_above) for arm in common)]
     return Regression(
         changes=tuple(one for one in results if isinstance(one, Change)),
         fail_above=fail_above,
         missing=tuple(one for one in results if isinstance(one, Missing)),
-        added=tuple(name_of(key) for key in after.trials if key not in before.trials),
+        added=tuple(name_of(arm) for arm in after.tables[RUN] if arm not in before.tables[RUN]),
     )
 
 
-def _compared(key: Key, old: _Side, new: _Side, fail_above: float | None) -> Iterator[Change | Missing]:
+def _compared(arm: Arm, old: _Side, new: _Side, fail_above: float | None) -> Iterator[Contrast | Missing]:
     """Yield the changes of a row."""
-    differences = validity.changes(old.facts(key), new.facts(key))
-    sides = {"of the old run": old.disturbed.get(key, ()), "of the new run": new.disturbed.get(key, ())}
-    reasons = partial(withheld, key[KEY.index("profile")], sides=sides)
-    for metric in metrics_of(old.metrics, key[KEY.index("scenario")], key[KEY.index("model")]):
-        before, after = old.logs(key, metric), new.logs(key, metric)
+    rows = [side.tables[RUN][arm] for side in (old, new)]
+    notes = validity.changes(*([facts.text for facts in trials["facts"].astype(object).unique()] for trials in rows))
+    sides = {"of the old run": old.disturbed(arm), "of the new run": new.disturbed(arm)}
+    # More blocks mend nothing if the trials decide nothing in any number of them.
+    decides = not withheld(arm.job.profile, LEAST_BLOCKS, sides)
+    changes = []
+    for metric, kind in product(metrics_of(old.metrics, arm.job.scenario, arm.model), (RUN, RELATIVE)):
+        before, after = (side.samples(kind, arm, metric) for side in (old, new))
         if metric.supporting or not before:
             continue
-        (named,) = in_units([metric], old.trials[key]["unit"].iloc[0])
-        gates = metric.name != "opening"
+        (named,) = in_units([metric], rows[0]["unit"].iloc[0])
+        bound = fail_above if (gates := kind is RUN and metric.name != "opening") else None
         if after:
-            change = _change(key, named, (before, after), reasons)
-            if gates and fail_above is not None:
-                change = _gated(change, named, (before, after), reasons, fail_above)
-            yield replace(change, differences=differences)
+            changes.append(replace(_change(kind, arm, named, (before, after), bound, decides=decides), notes=notes))
         elif gates:
-            yield Missing("metric", f"{name_of(key)}, {metric.name}", f"the new run has none in {named.unit}")
-        before, after = old.ratios_of(key, metric), new.ratios_of(key, metric)
-        if before and after:
-            change = _change(key, replace(named, unit="x"), (before, after), reasons)
-            yield replace(change, normalised=True, differences=differences)
+            yield Missing("metric", f"{name_of(arm)}, {metric.name}", f"the new run has none in {named.unit}")
+    yield from with_standing(changes, {(arm.job, arm.model): Circumstances(disturbed=sides)})
 
 
 def _change(
-    key: Key, metric: Metric, samples: tuple[Samples, Samples], reasons: Callable[[int], tuple[str, ...]]
+    kind: ContrastKind,
+    arm: Arm,
+    metric: Metric,
+    runs: Sequence[Sequence[Samples]],
+    bound: float | None,
+    *,
+    decides: bool,
 ) -> Change:
-    old, new = _places(samples)
-    shift, seen = difference(old, new), detectable(old, new)
-    row: dict[str, Any] = dict(zip(KEY, key, strict=True))
-    half = shift.half_width
+    """Return a change, with its verdict if there is a bound."""
+    samples, sign = [np.concatenate(side) for side in runs], -1 if metric.more_is_faster else 1
+    old, new, mean = level_of(runs[0]), locate(samples[1]), mean_shift(*(sign * logs for logs in samples))
+    assert old and new, "samples without a value are not compared"  # noqa: S101, PT018
+    verdict = None if bound is None else _verdict((old, new), mean, sign, bound, decides=decides)
     return Change(
-        **row,
-        metric=metric.name,
-        unit=metric.unit,
-        normalised=False,
-        old=exp(old.centre),
-        new=exp(new.centre),
-        trials=(old.n, new.n),
-        ratio=exp(shift.centre),
-        interval=None if half is None else (exp(shift.centre - half), exp(shift.centre + half)),
-        slower=_slower(_sign(metric) * shift.centre, metric),
-        detectable=_slower(seen, metric) if seen is not None and seen < math.log(10) else None,
-        withheld=reasons(min(old.n, new.n)),
+        kind=kind.name,
+        arm=arm,
+        metric=metric if kind is RUN else replace(metric, unit="x"),
+        value=exp(new.centre),
+        trials=len(samples[1]),
+        samples=(old.n, new.n),
+        spread=None if old.spread is None else math.expm1(old.spread),
+        **vars(effect(difference(old, new), verdict)),
     )
 
 
-def _gated(
-    change: Change,
-    metric: Metric,
-    samples: tuple[Samples, Samples],
-    reasons: Callable[[int], tuple[str, ...]],
-    fail_above: float,
-) -> Change:
-    """Return a change with its outcome by a bound, a share; see ``Change.slower``."""
-    old, new = _places(samples)
-    shift, sign = difference(old, new), _sign(metric)
-    mean = mean_shift(*(sign * np.asarray(sample) for sample in samples))
+def _verdict(
+    places: tuple[Location, Location], mean: Mean | None, sign: int, fail_above: float, *, decides: bool
+) -> Verdict:
+    """Judge a change by a bound, a share; see ``Change.slower``. ``sign`` is that of a log ratio by which it is a loss.
+
+    ``detectable`` is a slowdown. ``decides``: whether some number of blocks carries a verdict.
+    """
+    shift, seen = difference(*places), detectable(*places)
     lost, bound, half = sign * shift.centre, sign * math.log1p(sign * fail_above), shift.half_width
-    if change.withheld or half is None or mean is None:
-        more = None if reasons(LEAST_BLOCKS) else _more((old, new), abs(lost - bound))
-        return replace(change, outcome="cannot tell", more_blocks=more)
-    if lost - half > bound:
-        return replace(change, outcome="slower")
-    if lost + half >= bound:
-        return replace(change, outcome="cannot tell", more_blocks=_more((old, new), abs(lost - bound)))
-    # As a verdict of a comparison is, "not slower" is held against what a long queue of jobs pays.
-    if (most := mean.interval[1]) < bound:
-        return replace(change, outcome="not slower")
-    share = _slower(most, metric) * 100
-    tail = f"a typical block is not slower, but with slow trials the mean may be {share:.3g} % slower"
-    return replace(change, outcome="cannot tell", withheld=(tail,))
+    name, reasons = _decided(lost - bound, half, mean.interval[1] if mean else None, bound, sign)
+    needed, least = None, LEAST_BLOCKS - shift.n
+    if decides and (name == "undecided" or least > 0):
+        needed = least if half is None else more_blocks(*places, abs(lost - bound))
+    share = None if seen is None or seen >= math.log(10) else slower_by(exp(sign * seen), more_is_faster=sign < 0)
+    return Verdict(name, None, None if needed is None else max(needed, least), share, reasons)
 
 
-def _places(samples: tuple[Samples, Samples]) -> tuple[Location, Location]:
-    old, new = map(locate, samples)
-    assert old and new, "samples without a value are not compared"  # noqa: S101, PT018
-    return old, new
+def _decided(
+    beyond: float, half: float | None, most: float | None, bound: float, sign: int
+) -> tuple[VerdictName, tuple[str, ...]]:
+    """Return the verdict on a loss that is ``beyond`` the bound, and why it is no verdict on the mean.
 
-
-def _sign(metric: Metric) -> int:
-    """Return the sign of a log ratio by which it is a loss."""
-    return -1 if metric.more_is_faster else 1
-
-
-def _slower(loss: float, metric: Metric) -> float:
-    return slower_by(exp(_sign(metric) * loss), more_is_faster=metric.more_is_faster)
-
-
-def _more(places: tuple[Location, Location], distance: float) -> int | None:
-    """Return the blocks that each run needs besides, to be ``distance`` from the bound and to count at all."""
-    least = LEAST_BLOCKS - min(place.n for place in places)
-    if any(place.standard_error is None for place in places):
-        return least
-    needed = more_blocks(*places, distance)
-    return None if needed is None else max(needed, least)
+    As a verdict of a comparison is, "not slower" is held against what a long queue of jobs pays: ``most``.
+    """
+    if half is None or most is None or abs(beyond) <= half:
+        return "undecided", ()
+    if beyond > 0 or most < bound:
+        return "slower" if beyond > 0 else "not slower", ()
+    share = slower_by(exp(sign * most), more_is_faster=sign < 0) * 100
+    why = f"a typical block is not slower, but with slow trials the mean may be {share:.3g} % slower"
+    return "typical-only", (why,)

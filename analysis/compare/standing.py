@@ -10,14 +10,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from analysis.compare.contrasts import KINDS
+from analysis.compare.contrasts import ContrastKind
 from analysis.compare.matching import named
 from analysis.compare.pairing import papers_order
 from analysis.compare.results import Arm, Circumstances, Contrast, Disturbed, GroupKey
 from analysis.statistics.power import TRIM
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.job.profiles import PROFILES
-from suite.targets import BASELINE
+from suite.registries import CONTRASTS
+from suite.targets import BASELINE, TARGETS
 
 Sides = Mapping[str, Sequence[Disturbed]]
 """What has disturbed the trials of each side of a ratio, by ``on vm`` or ``of the new run``."""
@@ -28,9 +29,9 @@ def withheld(profile: str, blocks: int, sides: Sides) -> tuple[str, ...]:
     return (*_of_run(profile, blocks), *spoiled(sides))
 
 
-def sides_of(around: Circumstances, *targets: str) -> Sides:
-    """Return the sides of a target's ratio to bare metal, or of a ratio of several targets' ratios."""
-    return {f"on {side}": around.disturbed.get(side, ()) for side in dict.fromkeys((*targets, BASELINE))}
+def sides_of(around: Circumstances, *targets: str, base: str = BASELINE) -> Sides:
+    """Return the sides of a target's ratio to another, or of a ratio of several targets' ratios."""
+    return {f"on {side}": around.disturbed.get(side, ()) for side in dict.fromkeys((*targets, base))}
 
 
 def with_standing(
@@ -53,37 +54,68 @@ def _reasons(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]
 
 
 def _sides(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
-    """Return what has disturbed the trials of each ratio that a contrast is made of, as its kind counts it."""
+    """Return what has disturbed the trials of each ratio that a contrast is made of, as its kind counts it.
+
+    What disturbs a training does not change what it learns: then there is none.
+    """
+    kind: ContrastKind = CONTRASTS.get(contrast.kind)
+    return _SIDES[kind.disturbed_by](contrast, circumstances) if kind.disturbed_by else []
+
+
+def _of_target(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
+    kind: ContrastKind = CONTRASTS.get(contrast.kind)
+    base = kind.over if kind.over in TARGETS else BASELINE
+    return [sides_of(circumstances[contrast.job, contrast.model], contrast.target, base=base)]
+
+
+def _of_layers(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
+    around = circumstances[contrast.job, contrast.model]
+    return [sides_of(around, *around.disturbed)]
+
+
+def _of_models(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
     job, target = contrast.job, contrast.target
-    match KINDS[contrast.kind].disturbed_by:
-        case "target":
-            return [sides_of(circumstances[job, contrast.model], target)]
-        case "layers":
-            around = circumstances[job, contrast.model]
-            return [sides_of(around, *around.disturbed)]
-        case "models":
-            models = sorted(contrast.members, key=lambda model: papers_order(job, model, target))
-            return [sides_of(circumstances[job, model], target) for model in models]
-        case "alone":
-            # Beside an aggressor that has the same CPUs, it is the other work.
-            of_job = (around.disturbed.get(target, ()) for (of, _), around in circumstances.items() if of == job)
-            return [{f"on {target} alone": disturbed} for disturbed in of_job]
-        case "both" | "both and base":
-            return [
-                {f"of {named(arm)}": circumstances[arm[:2]].disturbed.get(arm.target, ()) for arm in _arms(contrast)}
-            ]
-        case "cells":
-            around = circumstances[job, contrast.model]
-            cells = (", ".join((target, *values)) for values in (contrast.arm.cell, contrast.base))
-            return [{f"on {cell}": around.disturbed.get(cell, ()) for cell in cells}]
-    return []  # what disturbs a training does not change what it learns
+    models = sorted(contrast.members, key=lambda model: papers_order(job, model, target))
+    return [sides_of(circumstances[job, model], target) for model in models]
+
+
+def _alone(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
+    # Beside an aggressor that has the same CPUs, it is the other work.
+    of_job = (around.disturbed for (job, _), around in circumstances.items() if job == contrast.job)
+    return [{f"on {contrast.target} alone": disturbed.get(contrast.target, ())} for disturbed in of_job]
+
+
+def _of_both(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
+    return [{f"of {named(arm)}": circumstances[arm[:2]].disturbed.get(arm.target, ()) for arm in _arms(contrast)}]
+
+
+def _of_cells(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
+    disturbed = circumstances[contrast.job, contrast.model].disturbed
+    cells = (", ".join((contrast.target, *values)) for values in (contrast.arm.cell, contrast.base))
+    return [{f"on {cell}": disturbed.get(cell, ()) for cell in cells}]
+
+
+def _of_runs(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
+    return [circumstances[contrast.job, contrast.model].disturbed]  # which are by the run
+
+
+_SIDES = {
+    "target": _of_target,
+    "layers": _of_layers,
+    "models": _of_models,
+    "alone": _alone,
+    "both": _of_both,
+    "both and base": _of_both,
+    "cells": _of_cells,
+    "runs": _of_runs,
+}
 
 
 def _arms(contrast: Contrast) -> Iterator[Arm]:
     """Yield the arms whose trials, as they are, a contrast between two is made of."""
     for arm in filter(None, (contrast.arm, contrast.over)):
         yield arm._replace(aggressor="")
-        if KINDS[contrast.kind].disturbed_by == "both and base" and not arm.aggressor:
+        if CONTRASTS.get(contrast.kind).disturbed_by == "both and base" and not arm.aggressor:
             yield arm._replace(target=BASELINE)
 
 

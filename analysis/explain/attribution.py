@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare.pairing import grouped, papers_order, plain, to_baseline, with_variants
+from analysis.compare.pairing import BLOCK, grouped, papers_order, plain, to_baseline, with_variants
 from analysis.compare.results import ComparedJob, Comparison
 from analysis.compare.standing import sides_of, withheld
 from analysis.compare.validity import usable
@@ -26,9 +26,6 @@ from analysis.statistics.ratios import locate, step_times
 from analysis.warnings.conditions import with_changes
 from analysis.warnings.types import AnalysisWarning
 from suite.targets import BASELINE
-
-_PLACE = ["scenario", "model", "design", "run_id", "block"]
-
 
 _BEFORE = {"launch": "launch_s", "imports": "imports_s", "build": "build_s", "warm-up": "warmup_s"}
 _AFTER = {name: f"{name.replace(' ', '_')}_s" for name in ("between epochs", "generating", "teardown", "exit")}
@@ -132,7 +129,7 @@ class _PartsOfTrials:
 
     def __init__(self, ok: pd.DataFrame) -> None:
         self.warnings: list[AnalysisWarning] = []
-        index = zip(*(ok[name] for name in (*_PLACE, "target")), strict=True)
+        index = zip(*(ok[name] for name in (*BLOCK, "target")), strict=True)
         self._trials: dict[tuple[object, ...], list[tuple[str, str]]] = defaultdict(list)
         for place, path, *notes in zip(index, ok["path"], ok["substitutes"], ok["changed"], strict=True):
             self._trials[place].append((path, "\n".join(notes)))
@@ -140,7 +137,7 @@ class _PartsOfTrials:
 
     def __call__(self, block: "pd.Series[Any]", target: str) -> Parts | None:
         """Return the parts of a target's trial of a block; of bare metal measured twice, the mean of both."""
-        read = list(filter(None, (self._read(path) for path, _ in self._trials[(*block[_PLACE], target)])))
+        read = list(filter(None, (self._read(path) for path, _ in self._trials[(*block[BLOCK], target)])))
         return Parts.mean(read) if read else None
 
     def _read(self, path: str) -> Parts | None:
@@ -159,7 +156,7 @@ class _PartsOfTrials:
 
     def notes(self, blocks: pd.DataFrame, target: str) -> Iterator[str]:
         for _, block in blocks.iterrows():
-            for _, notes in self._trials[(*block[_PLACE], target)]:
+            for _, notes in self._trials[(*block[BLOCK], target)]:
                 yield from filter(None, notes.splitlines())
 
 

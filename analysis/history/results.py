@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from analysis.compare.matching import RowMetric, name_of
+from analysis.compare.matching import place_of
+from analysis.compare.results import ComparedJob
+from suite.targets import BASELINE
 
 SCHEMA_VERSION: Final = 1
 """The version of the JSON: that of ``History`` as its fields stand here, described in ``docs/guide/nightly.md``."""
@@ -46,9 +48,16 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class Series(RowMetric):
-    """One number of one target over all runs of one machine, in the order of time."""
+class Series(ComparedJob):
+    """One number of a job on one target, over all runs of one machine in the order of time."""
 
+    model: str
+    target: str
+    arm: str
+    """The ablation of the trials and the aggressor in their blocks; empty for neither."""
+    metric: str
+    normalised: bool
+    """Whether it is the ratio to bare metal, which does not move when the whole machine changes."""
     host: str
     """The name of the machine; empty where all runs are of one."""
     unit: str
@@ -58,7 +67,12 @@ class Series(RowMetric):
     @property
     def place(self) -> str:
         """Return ``resnet50 on vm (engine=podman)``."""
-        return name_of((*self.key, self.host))
+        return f"{self.model} on {place_of(self.target, self.variant, self.arm, self.host)}"
+
+    @property
+    def what(self) -> str:
+        """Return ``throughput``, or ``throughput, relative to bare-metal``."""
+        return f"{self.metric}{f', relative to {BASELINE}' if self.normalised else ''}"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
+from analysis.compare.contrasts import tabled_kinds
 from analysis.compare.published import citation
 from analysis.compare.results import ComparedJob, Comparison, Group, JudgedClaim
 from analysis.explain.explanation import Explained
@@ -28,12 +29,12 @@ from analysis.report.tables import (
     EXPECTED,
     TITLE,
     Footnotes,
-    ablation_table,
     cost_lines,
     cost_table,
     interference_lines,
     interference_table,
     jobs_with_aggressors,
+    kind_table,
     overview_table,
     own_table,
     results_table,
@@ -197,8 +198,9 @@ def _tables(group: Group, *, costs: bool, losses: bool = True) -> Iterator[Eleme
     """Yield what was asked for besides the metrics of every training."""
     if table := own_table(group, losses=losses):
         yield table
-    if switched := group.of_kind("ablation"):
-        yield ablation_table(group, switched)
+    for kind in tabled_kinds():
+        if arms := group.of_kind(kind.name):
+            yield kind_table(kind, group, arms)
     if costs and group.costs:
         yield cost_table(group)
         yield Notes(tuple(cost_lines(group)))

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from analysis.compare.matching import place_of
+from analysis.compare.matching import place_of, switches_of
 from analysis.compare.regression import Change, Regression
 from analysis.report.elements import Element, Head, Line, Styled, Table
 from analysis.report.formatting import ends, percent, times
 from analysis.statistics.power import POWER
-from analysis.statistics.ratios import CONFIDENCE
+from analysis.statistics.ratios import CONFIDENCE, Verdict
+from analysis.statistics.two_samples import LEAST_RUNS
 from suite.units import count, number
 
 _COLUMNS = ("old", "new", "ratio", "95 % interval", "slower by", "outcome")
@@ -25,6 +26,8 @@ def gate_document(found: Regression) -> Iterator[Element]:
             yield Line(f"{missing.name}: {missing.why}", label="missing")
         for name in found.added:
             yield Line(f"{name} was finished in the new run only, and is compared with nothing", label="warning")
+        if found.spread_unknown:
+            yield Line(f"the spread between runs is unknown: {LEAST_RUNS} old runs or more show it", label="warning")
     changes = sorted(found.changes, key=_gravity)
     yield _table(changes, judged=found.outcome is not None)
     reasons: dict[str, list[str]] = {}
@@ -49,27 +52,30 @@ def _table(changes: list[Change], *, judged: bool) -> Table:
 
 
 def _cells(change: Change) -> tuple[str | Styled, ...]:
-    interval = ends(change.interval) if change.interval else f"{min(change.trials)} block"
+    interval = ends(change.interval) if change.interval else f"{change.blocks} block"
     outcome = Styled(change.outcome or "", change.outcome if change.outcome in ("slower", "cannot tell") else "")
-    values = (f"{number(value)} {change.unit}" for value in (change.old, change.new))
-    return (*values, f"{times(change.ratio)}x", interval, percent(change.slower), outcome)
+    values = (f"{number(value or 0.0)} {change.metric.unit}" for value in (change.old, change.value))
+    return (*values, f"{times(change.ratio or 1.0)}x", interval, percent(change.slower), outcome)
 
 
 def _why(change: Change) -> str:
     """Return why a row cannot tell, and what would."""
-    seen = "not even a tenfold slowdown" if change.detectable is None else f"a slowdown of {percent(change.detectable)}"
-    old, new = change.trials
-    reasons = change.withheld or (f"{old} against {count(new, 'block')} could have shown {seen} (power {POWER:.0%})",)
-    more = f"; {count(change.more_blocks, 'more block')} in each run would tell" if change.more_blocks else ""
-    return f"{', '.join(reasons)}{more}"
+    verdict = change.verdict or Verdict(None, None)
+    share = verdict.detectable
+    seen = "not even a tenfold slowdown" if share is None else f"a slowdown of {percent(share)}"
+    old, new = change.samples
+    reasons = verdict.withheld or (f"{old} against {count(new, 'block')} could have shown {seen} (power {POWER:.0%})",)
+    more = f"; {_blocks(verdict.more_blocks, change)} would tell" if verdict.more_blocks else ""
+    runs = f"; runs of the same differ by {percent(change.spread)} (standard deviation)" if change.spread else ""
+    return f"{', '.join(reasons)}{more}{runs}"
 
 
 def _changed(found: Regression) -> dict[str, dict[str, None]]:
     """Return the targets on which each fact changed between the runs."""
     targets: dict[str, dict[str, None]] = {}
     for change in found.changes:
-        for text in change.differences:
-            targets.setdefault(text, {})[place_of(change.target, change.arm)] = None
+        for text in change.notes:
+            targets.setdefault(text, {})[place_of(change.target, switches_of(change.arm))] = None
     return targets
 
 
@@ -93,12 +99,17 @@ def answer(found: Regression) -> str:
 
 def _advice(rows: Sequence[Change]) -> str:
     """Return why rows cannot tell, or how many blocks would."""
-    if reasons := dict.fromkeys(reason for one in rows for reason in one.withheld):
+    if reasons := dict.fromkeys(reason for one in rows if one.verdict for reason in one.verdict.withheld):
         return "; ".join(reasons)
-    more = [one.more_blocks for one in rows if one.more_blocks is not None]
+    more = [one.verdict.more_blocks for one in rows if one.verdict and one.verdict.more_blocks is not None]
     if len(more) < len(rows):
         return "no number of blocks would tell"
-    return f"about {count(max(more), 'more block')} in each run would tell"
+    return f"about {_blocks(max(more), *rows)} would tell"
+
+
+def _blocks(more: int, *rows: Change) -> str:
+    """Return how many blocks are needed besides, and where: those of several old runs are what they are."""
+    return f"{count(more, 'more block')} in {'each' if any(one.spread is None for one in rows) else 'the new'} run"
 
 
 def _gravity(change: Change) -> int:

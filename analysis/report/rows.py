@@ -56,7 +56,7 @@ class Row(JobColumns):
     """One contrast: a row of the CSV, and of ``rows`` in the JSON. The names of the columns are stable."""
 
     kind: str
-    """What is divided by what; see ``KINDS`` of ``analysis.compare.contrasts``."""
+    """What is divided by what; see ``CONTRASTS`` of ``suite.registries``."""
     model: str
     """The model, or the probe; empty for all models of the job together."""
     target: str

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import product
 
-from analysis.compare.contrasts import SHARED_METRICS
+from analysis.compare.contrasts import SHARED_METRICS, ContrastKind
 from analysis.compare.published import published_claims
 from analysis.compare.results import (
     Arm,
@@ -210,18 +210,19 @@ def _estimates(group: Group, metrics: Iterable[Metric]) -> dict[str, list[Cell]]
     return {title(metric): [measured.get(metric.name) for measured in targets] for metric in metrics}
 
 
-def ablation_table(group: Group, switched: Mapping[Arm, Measured]) -> Table:
-    """Return targets with an ablation below each other and metrics beside each other."""
-    metrics = shown(group.metrics)
+def kind_table(kind: ContrastKind, group: Group, arms: Mapping[Arm, Measured]) -> Table:
+    """Return the arms of a kind of contrast below each other and metrics beside each other."""
+    metrics = shown(kind.metrics or group.metrics)
     rows = tuple(
         (
-            Head(f"{arm.target}, {label_of(arm.ablation)}", notes_of(found)),
-            tuple(found.get(metric.name) for metric in metrics),
+            Head(", ".join(filter(None, (arm.target, arm.ablation and label_of(arm.ablation)))), notes_of(measured)),
+            tuple(measured.get(metric.name) for metric in metrics),
         )
-        for arm, found in switched.items()
+        for arm, measured in arms.items()
     )
-    caption = "switched in the same blocks, over the same target as it is"
-    table = Table("switched", "metric", tuple(Head(metric.name) for metric in metrics), rows, caption)
+    title = kind.title or kind.name
+    caption = f"{title} in the same blocks, over {kind.over}"
+    table = Table(title, "metric", tuple(Head(metric.name) for metric in metrics), rows, caption)
     return table if len(metrics) <= _MOST_METRICS else table.turned()
 
 

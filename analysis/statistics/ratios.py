@@ -29,8 +29,8 @@ CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
 
 Samples = Sequence[float] | npt.NDArray[np.float64]
-VerdictName = Literal["equivalent", "slower", "faster", "undecided", "tail", "typical-only"]
-"""The last two qualify ``equivalent``; see ``tails``."""
+VerdictName = Literal["equivalent", "slower", "faster", "undecided", "tail", "typical-only", "not slower"]
+"""``tail`` and ``typical-only`` qualify ``equivalent``; see ``tails``. A gate has ``not slower``: faster or not."""
 
 
 def exp(logarithm: float) -> float:
@@ -56,6 +56,8 @@ class Location:
     standard_error: float | None
     degrees_of_freedom: float
     n: int
+    spread: float | None = None
+    """The standard deviation between runs, if it is the level of several; then the error is that to a further run."""
 
     @property
     def deviation(self) -> float | None:

@@ -1,20 +1,44 @@
 """The difference of two runs that share no block: two independent samples of log values, one value per block.
 
 The interval is Yuen's t of the trimmed means (Biometrika 61 (1974) 165), Welch's where nothing is trimmed, with the
-degrees of freedom of Welch and Satterthwaite. What the host did between the runs is part of the difference.
+degrees of freedom of Welch and Satterthwaite. What the host did between the runs is part of the difference: how much
+that can be, three old runs or more show, of which each is a draw (random effects) and the new run one draw more.
 """
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
+from statistics import fmean
 
 import numpy as np
 
 from analysis.statistics.power import MOST_BLOCKS, degrees_of_freedom, errors_detected
-from analysis.statistics.ratios import CONFIDENCE, Location, Samples
+from analysis.statistics.ratios import CONFIDENCE, Location, Samples, locate
 from analysis.statistics.tails import Mean
 
 LEVEL = (1 - CONFIDENCE) / 2
 """The level at which a whole interval lies on one side of a bound by chance."""
+LEAST_RUNS = 3
+"""Fewer runs do not show how runs differ."""
+
+
+def level_of(runs: Sequence[Samples]) -> Location | None:
+    """Return the level of old runs of the same thing, which a new run is compared with; None without values.
+
+    Random effects by the method of moments (DerSimonian and Laird, Controlled Clinical Trials 7 (1986) 177) with equal
+    weights (DerSimonian and Kacker, Contemp. Clin. Trials 28 (2007) 105): in a few blocks, inverse variances are mostly
+    chance. The error of the mean is that of Hartung and Knapp (Statist. Med. 20 (2001) 1771), at least that of equal
+    runs. Fewer than ``LEAST_RUNS`` runs are one sample, as if all were the same run.
+    """
+    places = [place for run in runs if (place := locate(run))]
+    if len(places) < LEAST_RUNS:
+        return locate(np.concatenate(runs)) if places else None
+    centres = [place.centre for place in places]
+    observed = float(np.var(centres, ddof=1))
+    within = fmean((place.standard_error or 0.0) ** 2 for place in places)
+    between = max(0.0, observed - within)
+    error = math.sqrt(between + max(observed, within) / len(places))
+    return Location(fmean(centres), error, len(places) - 1, sum(place.n for place in places), math.sqrt(between))
 
 
 def difference(old: Location, new: Location) -> Location:
@@ -48,13 +72,20 @@ def mean_shift(old: Samples, new: Samples) -> Mean | None:
 
 
 def _joined(old: Location, new: Location, more: int = 0) -> tuple[float, float]:
-    """Return the standard error of the difference and its degrees of freedom, had each sample ``more`` values."""
-    parts = [
-        ((place.deviation or 0) ** 2 / (place.n + more), degrees_of_freedom(place.n + more)) for place in (old, new)
-    ]
+    """Return the standard error of the difference and its degrees of freedom, had each sample ``more`` values.
+
+    Those of several old runs stay as they are.
+    """
+    parts = [_part(place, more) for place in (old, new)]
     total = sum(variance for variance, _ in parts)
     freedom = total**2 / sum(variance**2 / free for variance, free in parts) if total else parts[0][1] + parts[1][1]
-    return math.sqrt(total), freedom
+    return math.sqrt(total), freedom if old.spread is None else min(freedom, old.degrees_of_freedom)
+
+
+def _part(place: Location, more: int) -> tuple[float, float]:
+    if place.spread is not None:
+        return (place.standard_error or 0.0) ** 2, place.degrees_of_freedom
+    return (place.deviation or 0.0) ** 2 / (place.n + more), degrees_of_freedom(place.n + more)
 
 
 def detectable(old: Location, new: Location, more: int = 0) -> float | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.compare.pairing import JOB, ROW, job_of
+from analysis.compare.pairing import BLOCK, JOB, ROW, job_of
 from analysis.compare.results import Disturbed
 from analysis.compare.validity import changes
 from analysis.warnings.types import AnalysisWarning, Touched
@@ -21,7 +21,6 @@ from suite.targets import BASELINE
 _TARGET = [*JOB, "target"]
 ARM = ("target", "ablation", "aggressor", "hostname")
 """What tells arms apart, each on its host."""
-_TURNS_TOGETHER = ["scenario", "model", "design", "run_id", "block"]
 LINE, REST = (0.002, 0.002), (0.025, 0.005)
 """The seconds, plus the share of a turn, by which an honest target may differ from bare metal: up to the line after its
 last step, and up to the rest of its threads. ``docs/evidence/alternating.md`` has the measurements."""
@@ -64,7 +63,7 @@ def clocks_apart(trials: pd.DataFrame) -> "pd.Series[float]":
     A clock that is slow while the target computes, and then catches up, is right over the whole job. It shows by what
     a turn takes beside its steps, which is the same on bare metal but for the way of a line and the end of spinning.
     """
-    blocks = [trials[name] for name in _TURNS_TOGETHER]
+    blocks = [trials[name] for name in BLOCK]
     shares = [(trials["clock_ratio"] - 1).abs()]
     for column, (honest_s, honest_share) in (("late_s", LINE), ("beside_s", REST)):
         base_s = trials[column].where(trials["target"] == BASELINE).groupby(blocks, observed=True).transform("mean")

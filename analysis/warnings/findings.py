@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -150,10 +149,7 @@ def _command(job: ComparedJob, models: Iterable[str], targets: Iterable[str]) ->
 
 def hosts_differ(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield one warning if the hosts of the trials are not equal. Absent facts differ from known ones."""
-    rows = trials[list(_HOST_COLUMNS)].drop_duplicates()
-    if len(rows) < 2:
-        return
-    hosts = [_host(row) for row in rows.astype(object).where(rows.notna(), None).to_dict("records")]
+    hosts = hosts_of(trials)
     if differing := differences(hosts):
         names = ", ".join(dict.fromkeys(host.name for host in hosts))
         yield AnalysisWarning(
@@ -163,12 +159,15 @@ def hosts_differ(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
         )
 
 
-def _host(row: Mapping[Hashable, Any]) -> Host:
-    facts = {name: row[column] for column, name in _HOST_COLUMNS.items()}
-    if facts["mitigations"] is not None:
-        pairs = (line.partition(": ") for line in str(facts["mitigations"]).splitlines())
-        facts["mitigations"] = tuple((name, how) for name, _, how in pairs)
-    return Host.model_validate(facts)
+def hosts_of(trials: pd.DataFrame) -> list[Host]:
+    """Return the hosts of trials, each once."""
+    rows = trials[list(_HOST_COLUMNS)].drop_duplicates().rename(columns=_HOST_COLUMNS).astype(object)
+    hosts = rows.where(rows.notna(), None).to_dict("records")
+    for facts in hosts:
+        if facts["mitigations"] is not None:
+            pairs = (line.partition(": ") for line in str(facts["mitigations"]).splitlines())
+            facts["mitigations"] = tuple((name, how) for name, _, how in pairs)
+    return [Host.model_validate(facts) for facts in hosts]
 
 
 def missing_trials(records: Records, trials: pd.DataFrame) -> Iterator[AnalysisWarning]:

@@ -75,7 +75,12 @@ _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of paper
     "--pool", callback=choice(("host",)), help="host: take equal hosts of several runs as one. Default: each is a row."
 )
 @click.option("--reference", is_flag=True, help="Mark the values of the paper (CLOSER 2018) in the figures.")
-@click.option("--fail-above", callback=shares, help="Fail if the second run is slower by more than this, such as 5%.")
+@click.option("--fail-above", callback=shares, help="Fail if the last run is slower by more than this, such as 5%.")
+@click.option(
+    "--baseline",
+    multiple=True,
+    help="With --fail-above: older runs or sweeps of the same, as a pattern such as 'results/nightly/*'. Repeatable.",
+)
 @click.option(
     "--across",
     callback=choice(("code",)),
@@ -90,8 +95,8 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     Several runs are pooled; those of several hosts need --pool host. With two runs, differences of the second from
     the first are listed. With --by, the values of a key are compared with the first; two keys give a table.
 
-    With --fail-above the second run is judged against the first. Exit codes: 0 not slower, 3 slower, 4 cannot tell,
-    1 the second run lacks something that the first has, 2 the request was wrong.
+    With --fail-above the last run is judged against those before it; three or more show how runs differ. Exit codes:
+    0 not slower, 3 slower, 4 cannot tell, 1 the new run lacks something of the last old one, 2 the request was wrong.
 
     \b
     Examples:
@@ -99,6 +104,7 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
       bench compare --costs
       bench compare results/monday results/tuesday --plots figures
       bench compare results/before results/after --fail-above 5%
+      bench compare results/tonight --baseline 'results/nightly/*' --fail-above 5%
       bench compare --explain
       bench compare results/cellar results/rack --by host
       bench compare --markdown > table.md
@@ -137,11 +143,11 @@ _SILENCES = {
     "markdown": {"costs", "verbose"},
 }
 """The options that an output has no place for, or holds in any case."""
-_NEEDS = {"across": ("fail-above", "5%"), "base": ("by", "data")}
+_NEEDS = {"across": ("fail-above", "5%"), "baseline": ("fail-above", "5%"), "base": ("by", "data")}
 
 
 def _refuse_silenced(options: Mapping[str, Any]) -> None:
-    """Raise RequestError for an option that another one would silence."""
+    """Raise RequestError for an option that another one would silence, or that lacks the one it is for."""
     idle = (None, False, ())
     given = {name.replace("_", "-") for name, value in options.items() if not any(value is one for one in idle)}
     given.add(str(options["form"]))

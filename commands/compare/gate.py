@@ -3,7 +3,8 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
+from glob import glob
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -17,43 +18,74 @@ from analysis.load.records import Records, load
 from analysis.report.gate import gate_document
 from analysis.report.terminal import Terminal
 from commands.compare.output import gate_output
+from commands.output import print_json
 from suite.errors import RequestError
-from suite.results.runs import contains
+from suite.results.runs import contains, find_runs
+from suite.results.store import RESULTS, latest_run
 from suite.sweep.below import runs_below
 from suite.untrusted.console import PlainConsole
 
 
 def gate(directories: Sequence[Path], options: dict[str, Any]) -> int:
-    """Say whether the second directory is slower than the first; return the exit code of the outcome."""
-    if len(directories) != 2:
-        raise RequestError("--fail-above compares two runs", remedy="bench compare BEFORE AFTER --fail-above 5%")
-    old, new = directories
+    """Print whether the last directory is slower than the others; return the exit code of the outcome."""
+    *named, new = directories or [latest_run(RESULTS)]
+    old = [*([path] for path in named), *baselines(options["baseline"], new)]
+    if not old:
+        raise RequestError(
+            "--fail-above compares a run with older ones",
+            remedy="bench compare BEFORE… AFTER --fail-above 5%, or name them with --baseline",
+        )
     across = options["across"] == "code"
-    found = judged([old], [new], options["fail_above"], force=options["force"], across_code=across)
+    found = judged(old, [new], options["fail_above"], force=options["force"], across_code=across)
     if options["form"] == "json":
-        gate_output(found).tell()
+        print_json(gate_output(found))
     else:
         PlainConsole().print(Terminal(gate_document(found)))
     return found.exit_code
 
 
+def baselines(patterns: Sequence[str], new: Path) -> list[list[Path]]:
+    """Return the runs of each directory that a pattern matches, in the order of names, without ``new``.
+
+    Links and what holds no run are passed over. Raises RequestError for a pattern that matches no run.
+    """
+    matches = []
+    for pattern in patterns:
+        places = map(Path, sorted(glob(pattern)))  # noqa: PTH207 (which takes no absolute pattern)
+        old = [place for place in places if place.is_dir() and not place.is_symlink() and not place.samefile(new)]
+        with_runs = [runs for place in old if (runs := find_runs([place]))]
+        if not with_runs:
+            raise RequestError(f"--baseline {pattern} matches no run", remedy="name runs, such as 'results/nightly/*'")
+        matches += with_runs
+    return matches
+
+
 def judged(
-    old: Sequence[Path], new: Sequence[Path], bound: float | None, *, force: bool = False, across_code: bool = False
+    old: Sequence[Sequence[Path]],
+    new: Sequence[Path],
+    bound: float | None,
+    *,
+    force: bool = False,
+    across_code: bool = False,
 ) -> Regression:
-    """Load, audit and judge two runs or sweeps; with ``across_code`` those of other code, too, and name the change."""
-    _refuse_itself(old, new)
-    before, after = (_sound(load(side), force=force) for side in (old, new))
+    """Load, audit and judge a run or sweep over older ones, each of several directories.
+
+    With ``across_code`` those of other code are compared, too, and the change is named.
+    """
+    older = list(chain.from_iterable(old))
+    _refuse_itself(older, new)
+    before, after = (_sound(load(side), force=force) for side in (older, new))
     change = other_code(before.trials, after.trials) if across_code else ""
     if change:
         before, after = (replace(side, trials=without_code(side.trials)) for side in (before, after))
-    found = judge(before, after, bound, force=force, open_ended=any(map(open_ended, after.directories)))
-    named = (replace(one, differences=(change, *one.differences)) for one in found.changes)
+    numbers = {run: number for number, places in enumerate(old) for run in _runs(places)}
+    stopped = any(map(open_ended, after.directories))
+    found = judge(before, after, bound, force=force, open_ended=stopped, baselines=numbers)
+    named = (replace(one, notes=(change, *one.notes)) for one in found.changes)
     return replace(found, changes=tuple(named)) if change else found
 
 
-def judge(
-    old: Records, new: Records, fail_above: float | None, *, force: bool = False, open_ended: bool = False
-) -> Regression:
+def judge(old: Records, new: Records, fail_above: float | None, *, force: bool = False, **how: Any) -> Regression:  # noqa: ANN401 (those of ``regress``)
     """Compare the records of two runs. Raises RequestError for other hosts, other code, or nothing in common."""
     hosts = other_hosts(old.trials, new.trials)
     if hosts and not force:
@@ -61,7 +93,7 @@ def judge(
             f"the runs are of other hosts: {hosts}",
             remedy="bench compare BEFORE AFTER --by host compares hosts; --force judges them all the same",
         )
-    found = regress(old, new, fail_above, open_ended=open_ended)
+    found = regress(old, new, fail_above, **how)
     if found.missing and (change := other_code(old.trials, new.trials)):
         raise RequestError(f"your own code has changed: {change}", remedy="compare the two with --across code")
     if not found.changes:
@@ -109,6 +141,11 @@ def show_change(records: Records, directories: Sequence[Path], *, force: bool) -
 
 def _part(records: Records, directory: Path) -> Records:
     """Return the records of one directory; each was read and audited once."""
-    runs = {str(run) for run in runs_below(Path(os.path.normpath(directory)))}
+    runs = _runs([directory])
     own = records.trials["path"].map(lambda path: str(Path(path).parents[1])).isin(runs)
     return replace(records, trials=records.trials[own].reset_index(drop=True))
+
+
+def _runs(directories: Sequence[Path]) -> set[str]:
+    """Return the runs of directories as records name them."""
+    return {str(run) for directory in directories for run in runs_below(Path(os.path.normpath(directory)))}

@@ -1,31 +1,51 @@
 """The JSON of ``bench compare --fail-above`` and ``--explain``; see ``report.rows`` for that of a comparison."""
 
+from typing import Literal
+
 from analysis.compare.matching import Missing
-from analysis.compare.regression import Change, Outcome, Regression
+from analysis.compare.regression import Outcome, Regression
 from analysis.explain.explanation import Explanation
 from analysis.report.gate import answer
-from analysis.report.rows import Row, WarningOutput
+from analysis.report.rows import Columns, Row, WarningOutput
 from analysis.statistics.ratios import CONFIDENCE
 from commands.output import Output
 
 
-class GateOutput(Output):
+class ChangeRow(Row):
+    """One number of the new run over the old ones: a contrast, and what it means for the gate."""
+
+    old: float
+    """The value of the old runs; that of the new one is ``value``."""
+    samples: tuple[int, int]
+    """The blocks of the old runs, and of the new one, that hold the metric."""
+    spread: float | None
+    """The standard deviation between old runs, as a share; null for fewer than three of them."""
+    slower: float
+    """The share of a rate that is lost, or of a time that is added; negative is faster."""
+    outcome: Outcome | None
+    """Null for what fails no run: openings, and ratios to bare metal (``run-relative``)."""
+
+
+class GateOutput(Columns):
     """The outcome of ``--fail-above``, and every row with its own."""
 
+    schema_version: Literal[2] = 2
     outcome: Outcome | None
     exit_code: int
-    answer: str | None
+    answer: str | None = None
     confidence: float = CONFIDENCE
     fail_above: float | None
-    changes: tuple[Change, ...]
+    spread_unknown: bool
+    """Whether a row is judged without the spread between runs, which three old runs or more show."""
+    changes: tuple[ChangeRow, ...]
     missing: tuple[Missing, ...]
     added: tuple[str, ...]
 
 
 def gate_output(found: Regression) -> GateOutput:
     """Return a regression as its JSON holds it."""
-    sentence = answer(found) if found.outcome else None
-    return GateOutput(outcome=found.outcome, exit_code=found.exit_code, answer=sentence, **vars(found))
+    output = GateOutput.model_validate(found)
+    return output.model_copy(update={"answer": answer(found)}) if found.outcome else output
 
 
 class ExplanationOutput(Output):

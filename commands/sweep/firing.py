@@ -4,13 +4,15 @@ import datetime
 import json
 import shutil
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
 from commands.sweep.resolve import PlanFile
-from commands.sweep.schedule import firing_options, notify_argv, refuse_itself
+from commands.sweep.schedule import check_gate, firing_options, notify_argv, refuse_itself
 from provisioning import foreground
 from provisioning.kubernetes import owned
 from provisioning.paths import bench_argv
@@ -22,6 +24,8 @@ from suite.units import parse_share
 
 RESULT = "schedule.json"
 NOTIFY_TIMEOUT_S = 60.0
+_SLOWER = 3
+"""The exit code of a firing that was slower."""
 
 
 @click.command("schedule-run")
@@ -33,21 +37,24 @@ def schedule_run(
 ) -> None:
     """Run one firing of a schedule, also by hand. Print the result as JSON, and write it to schedule.json.
 
-    Exit codes: 0 ok (with a baseline: not slower), 1 failed or incomplete, 3 slower, 4 cannot tell; 2 the request was
+    Exit codes: 0 ok (with --fail-above: not slower), 1 failed or incomplete, 3 slower, 4 cannot tell; 2 the request was
     wrong.
 
     \b
     Examples:
       bench sweep schedule-run nightly --into results/nightly
       bench sweep schedule-run nightly --into results/nightly --baseline results/good --fail-above 5%
+      bench sweep schedule-run nightly --into results/nightly --keep 14 --fail-above 5%
     """
+    check_gate(baseline, fail_above, keep)
     words, share = notify_argv(notify) if notify else None, parse_share(fail_above) if fail_above else None
     if baseline:
         refuse_itself(baseline, into)
     with Run(into).exclusive():  # two firings at once would measure each other
         owned.use_account(into)
-        result = _fire(file, into, baseline, share)
-        result["removed"] = _remove_older(into, keep, baseline) if keep else []
+        old = [baseline] if baseline else _not_slower(into)[-(keep or 0) :] if fail_above else []
+        result = _fire(file, into, old, share)
+        result["removed"] = _remove_older(into, keep, old) if keep else []
         _store(result)
     text = json.dumps(result, indent=1)
     click.echo(text)
@@ -71,13 +78,30 @@ def _failure(error: BenchError) -> dict[str, Any]:
     return {"outcome": "failed", "exit_code": 1, "reason": error.message}
 
 
-def _fire(file: Path, into: Path, baseline: Path | None, fail_above: float | None) -> dict[str, Any]:
+def _firings(into: Path) -> list[Path]:
+    """Return the directories of firings that ended, in the order of time."""
+    return sorted(path.parent for path in into.glob(f"*/{RESULT}") if not path.parent.is_symlink())
+
+
+def _not_slower(into: Path) -> list[Path]:
+    """Return the firings whose sweep finished and was not slower: what a further firing may be compared with."""
+    usable = []
+    for firing in _firings(into):
+        result: Any = {}
+        with suppress(OSError, ValueError):
+            result = json.loads((firing / RESULT).read_text(encoding="utf-8"))
+        if isinstance(result, dict) and result.get("sweep_exit_code") == 0 and result.get("exit_code") != _SLOWER:
+            usable.append(firing)
+    return usable
+
+
+def _fire(file: Path, into: Path, old: Sequence[Path], fail_above: float | None) -> dict[str, Any]:
     """Run and judge the sweep. ``outcome``: ``ok``, ``failed`` (with ``reason``), or the verdict of the gate."""
     out = new_run_directory(into)
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     code = foreground.run([*bench_argv(), "sweep", "run", str(file), "--wait", "--out", str(out)])
     result: dict[str, Any] = {
-        "schema_version": 2,
+        "schema_version": 3,
         "plan": str(file),
         "directory": str(out),
         "started_at": started_at,
@@ -87,15 +111,15 @@ def _fire(file: Path, into: Path, baseline: Path | None, fail_above: float | Non
     }
     if code:
         result["reason"] = f"bench sweep run ended with exit code {code}"
-    if baseline is None or not out.is_dir():
+    if not old or not out.is_dir():
         return result
     try:
-        return result | _compared(out, baseline, fail_above, ok=code == 0)
+        return result | _compared(out, old, fail_above, ok=code == 0)
     except BenchError as error:  # reported with the rest, not instead of it
         return result | _failure(error)
 
 
-def _compared(out: Path, baseline: Path, fail_above: float | None, *, ok: bool) -> dict[str, Any]:
+def _compared(out: Path, old: Sequence[Path], fail_above: float | None, *, ok: bool) -> dict[str, Any]:
     # Not at the top: pandas and scipy take most of a second, and few schedules have a baseline.
     from commands.compare.gate import judged
     from commands.compare.output import gate_output
@@ -103,21 +127,20 @@ def _compared(out: Path, baseline: Path, fail_above: float | None, *, ok: bool) 
     runs = find_runs([out])
     if not runs:
         raise RequestError(f"{out} holds no run to compare")
-    gate = judged(find_runs([baseline]), runs, fail_above)
-    result = {"baseline": str(baseline), "gate": gate_output(gate).model_dump(mode="json")}
+    gate = judged([find_runs([baseline]) for baseline in old], runs, fail_above)
+    result = {"baselines": list(map(str, old)), "gate": gate_output(gate).model_dump(mode="json")}
     return result | {"outcome": gate.outcome, "exit_code": gate.exit_code} if ok and gate.exit_code else result
 
 
-def _remove_older(into: Path, keep: int, baseline: Path | None) -> list[str]:
+def _remove_older(into: Path, keep: int, old: Sequence[Path]) -> list[str]:
     """Remove all but the newest firings; return their names for the result.
 
-    A directory without a result of a firing, the baseline, and what another process holds are never removed.
+    A directory without a result of a firing, the baselines, and what another process holds are never removed.
     """
-    firings = sorted(path.parent for path in into.glob(f"*/{RESULT}") if not path.parent.is_symlink())
-    removed = []
+    firings, removed = _firings(into), []
     # The one that has just ended has no result yet, and is one of those to keep.
     for firing in firings[: max(0, len(firings) - keep + 1)]:
-        if holders(firing) or (baseline and contains(firing, baseline)):
+        if holders(firing) or any(contains(firing, baseline) for baseline in old):
             continue
         try:
             shutil.rmtree(firing)

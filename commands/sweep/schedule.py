@@ -50,7 +50,7 @@ def firing_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--keep",
             type=click.IntRange(min=1),
-            help="Number of firings to keep in addition to the baseline. Default: all.",
+            help="Number of firings to keep in addition to those of the baseline. Default: all.",
         ),
         click.option(
             "--notify",
@@ -61,7 +61,11 @@ def firing_options(command: Callable[..., None]) -> Callable[..., None]:
             "--fail-above",
             help="Report a firing as slower if it is slower than the baseline by more than this, for example 5%.",
         ),
-        click.option("--baseline", type=click.Path(path_type=Path), help="Run or sweep to compare every firing with."),
+        click.option(
+            "--baseline",
+            type=click.Path(path_type=Path),
+            help="Run or sweep to compare every firing with. Default: the last --keep firings that were not slower.",
+        ),
     ):
         command = option(command)
     return command
@@ -192,17 +196,29 @@ def _words(
     into: Path, baseline: Path | None, fail_above: str | None, notify: str | None, keep: int | None
 ) -> tuple[str, ...]:
     """Return the options of ``schedule-run``, checked as it will check them."""
-    if (baseline is None) != (fail_above is None):
-        raise RequestError("--baseline and --fail-above need each other", remedy="give both, or none")
+    check_gate(baseline, fail_above, keep)
     words: list[str] = []
-    if baseline and fail_above:
+    if baseline:
         if not find_runs([baseline]):
             raise RequestError(f"--baseline {baseline} holds no run", remedy="name a run or a sweep")
         refuse_itself(baseline, into)
+        words += ["--baseline", str(baseline.absolute())]
+    if fail_above:
         parse_share(fail_above)
-        words += ["--baseline", str(baseline.absolute()), "--fail-above", fail_above]
+        words += ["--fail-above", fail_above]
     words += ["--notify", shlex.join(notify_argv(notify))] if notify else []
     return (*words, *(["--keep", str(keep)] if keep else []))
+
+
+def check_gate(baseline: Path | None, fail_above: str | None, keep: int | None) -> None:
+    """Raise RequestError for a baseline without a bound, and for a bound with nothing to compare."""
+    if baseline and not fail_above:
+        raise RequestError("--baseline needs --fail-above", remedy="give it, such as --fail-above 5%")
+    if fail_above and not baseline and not keep:
+        raise RequestError(
+            "--fail-above needs older runs",
+            remedy="name one with --baseline, or the number of last firings with --keep",
+        )
 
 
 def refuse_itself(baseline: Path, into: Path) -> None:

@@ -51,7 +51,7 @@ def test_warm_up_trials_are_in_nothing_and_their_number_is_told_once(tmp_path: P
     assert json.loads(as_json(after))["warmup_trials"] == 4
     assert as_markdown(after).count("4 warm-up trials left out") == 1
     assert explained_by(records).explanations[0].blocks == 8
-    assert {change.trials for change in regress(records, records).changes} == {(8, 8)}
+    assert {change.samples for change in regress(records, records).changes} == {(8, 8)}
     page = write_report(records, tmp_path / "report.html").read_text()
     assert page.count("4 warm-up trials left out") == 1
 

@@ -61,6 +61,7 @@ def test_hosts_of_two_runs_are_rows_of_their_own_unless_they_are_pooled(tmp_path
         for block in range(3):
             save(host, block=block, **on(host), **measured(10))
             save(f"sweep/{host}", block=block, **on(host), **measured(10))
+    (tmp_path / "sweep/sweep.json").write_text("{}")
     records = load([tmp_path / "a", tmp_path / "b"])
     assert [group.job.variant for group in compare(records).groups] == ["host=a", "host=b"]
     pool = load([tmp_path / "sweep/a", tmp_path / "sweep/b"])
@@ -114,6 +115,8 @@ def test_cells_of_a_sweep_are_paired_by_block_and_cells_of_two_are_not(tmp_path:
             sizes = Sizes(batch=batch, image_px=32, warmup_steps=1, steps=3)
             for block in range(8):
                 save(f"{sweep}/{cell}", block=block, sizes=sizes, **noisy(rng, speed * weather[block]))
+    for sweep in ("s", "other"):
+        (tmp_path / sweep / "sweep.json").write_text("{}")
     together = compare_by(load([tmp_path / "s/small", tmp_path / "s/large"]), ("batch",))
     apart = compare_by(load([tmp_path / "s/small", tmp_path / "other/large"]), ("batch",))
     paired, independent = (ratios(found)["batch=4",] for found in (together, apart))
@@ -167,8 +170,8 @@ def test_too_few_blocks_and_disturbed_trials_are_withheld_here_too(tmp_path: Pat
     found = compare_by(load([tmp_path / "a", tmp_path / "b"]), ("host",))
     verdict = ratios(found)["host=b",].verdict
     assert verdict
-    assert (verdict.name, verdict.withheld) == (None, ("a verdict takes 5 blocks",))
-    assert "no verdict: a verdict takes 5 blocks" in markdown(by_document(found))
+    assert (verdict.name, verdict.withheld) == (None, ("at least 5 blocks are needed",))
+    assert "no verdict: at least 5 blocks are needed" in markdown(by_document(found))
 
 
 def sets(save: Save, rng: np.random.Generator) -> None:
@@ -198,7 +201,8 @@ def sets(save: Save, rng: np.random.Generator) -> None:
 
 def test_models_by_data_sets_are_a_table_and_one_picture(tmp_path: Path, save: Save) -> None:
     sets(save, np.random.default_rng(4))
-    records = load(sorted((tmp_path / "s").iterdir()))
+    (tmp_path / "s/sweep.json").write_text("{}")
+    records = load(sorted(path for path in (tmp_path / "s").iterdir() if path.is_dir()))
     variants = {group.job.variant for group in compare(records).groups}
     assert variants == {""}, "what follows from the data is named by it"
     found = compare_by(records, ("model", "data"), ("gan-published", "mnist"))

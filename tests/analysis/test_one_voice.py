@@ -183,7 +183,13 @@ def test_the_gate_cannot_tell_of_trials_that_carry_no_verdict(surfaces: Surfaces
         if change["outcome"] not in (None, "cannot tell"):
             assert carries[key]
             assert not change["withheld"]
-        elif change["outcome"] and not change["arm"] and change["target"] != "bare-metal" and not carries[key]:
+        elif (
+            change["outcome"]
+            and not change["ablation"]
+            and not change["aggressor"]
+            and change["target"] != "bare-metal"
+            and not carries[key]
+        ):
             assert change["withheld"]
     if any(change.outcome for change in found.changes):
         assert terminal(gate_document(found)).lower().startswith(found.outcome or "")

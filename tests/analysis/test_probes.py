@@ -144,6 +144,6 @@ def test_probes_are_stopped_by_their_own_metrics_and_compared_across_time(tmp_pa
     records = load([tmp_path / "run"])
     assert should_stop_run(records, WITHIN_2, max_blocks=99).stop
     changes = regress(records, records).changes
-    assert {change.metric for change in changes} == {
+    assert {change.metric.name for change in changes} == {
         *("seq-read-throughput", "seq-write-throughput", "random-read-iops", "random-read-latency-p99")
     }

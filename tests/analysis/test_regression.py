@@ -15,6 +15,7 @@ from analysis.compare.regression import Change, Outcome, Regression, regress
 from analysis.load.records import load
 from analysis.report.gate import answer, gate_document
 from analysis.report.terminal import Terminal
+from analysis.statistics.ratios import Verdict
 from commands.compare.output import gate_output
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB
@@ -35,13 +36,16 @@ def make(save: Any, run: str, speed: float, blocks: int = 8, seed: int = 0, nois
         save(run, block=block, **values)
 
 
-def the(found: Regression, metric: str = "throughput", *, normalised: bool = False, target: str = "vm") -> Change:
+def the(found: Regression, metric: str = "throughput", *, kind: str = "run", target: str = "vm") -> Change:
     (one,) = [
-        change
-        for change in found.changes
-        if (change.metric, change.normalised, change.target) == (metric, normalised, target)
+        change for change in found.changes if (change.metric.name, change.kind, change.target) == (metric, kind, target)
     ]
     return one
+
+
+def judged(change: Change) -> Verdict:
+    assert change.verdict
+    return change.verdict
 
 
 def shown(found: Regression) -> str:
@@ -57,7 +61,7 @@ def test_a_run_that_became_slower_by_more_than_the_bound_is_slower(tmp_path: Pat
     found = runs(tmp_path)
     change = the(found)
     assert (found.outcome, found.exit_code, change.outcome) == ("slower", 3, "slower")
-    assert change.slower == pytest.approx(1 - change.ratio)
+    assert change.slower == pytest.approx(1 - (change.ratio or 0))
     assert change.ratio == pytest.approx(0.9, abs=0.01)
     assert change.interval
     assert change.interval[0] < 0.9 < change.interval[1]
@@ -82,12 +86,11 @@ def test_a_wide_interval_cannot_tell_and_says_what_it_could_have_seen_and_what_i
     found = runs(tmp_path)
     change = the(found, target="bare-metal")
     assert (found.outcome, found.exit_code, change.outcome) == ("cannot tell", 4, "cannot tell")
-    assert change.detectable is not None
-    assert change.detectable > 0.2
-    assert change.more_blocks is not None
-    assert change.more_blocks > 5
+    verdict = judged(change)
+    assert (verdict.detectable or 0) > 0.2
+    assert (verdict.more_blocks or 0) > 5
     assert "6 against 6 blocks could have shown a slowdown of " in shown(found)
-    assert f"{change.more_blocks} more blocks in each run would tell" in shown(found)
+    assert f"{verdict.more_blocks} more blocks in each run would tell" in shown(found)
 
 
 @pytest.mark.parametrize("blocks", [5, 8, 20])
@@ -104,7 +107,7 @@ def test_fewer_than_five_blocks_cannot_tell_however_clear_they_look(tmp_path: Pa
     make(save, "new", 5.0, blocks, seed=1)
     found = runs(tmp_path, open_ended=True)
     assert found.outcome == "cannot tell"
-    assert (the(found, target="bare-metal").more_blocks or 0) >= 5 - blocks
+    assert (judged(the(found, target="bare-metal")).more_blocks or 0) >= 5 - blocks
     assert (" 1 block " in shown(found)) == (blocks == 1)
     assert "at least 5 blocks are needed; " in shown(found)
 
@@ -136,11 +139,11 @@ def test_disturbed_trials_cannot_tell_and_are_named(
         save("new", block=block, throughput_per_s=7 * math.exp(rng.normal(0, 0.005)), conditions=conditions)
     found = runs(tmp_path)
     change = the(found, target="bare-metal")
-    assert (change.outcome, change.more_blocks) == (outcome, None)
+    assert (change.outcome, judged(change).more_blocks) == (outcome, None)
     if outcome == "cannot tell":
         load_of_others = "the CPUs were busy with other work (over 10 % of the CPU time"
         reason = f"{load_of_others} in {disturbed} of 8 trials of the new run)"
-        assert change.withheld == (reason,)
+        assert judged(change).withheld == (reason,)
         assert reason in answer(found)
         assert found.exit_code == 4
 
@@ -166,7 +169,7 @@ def test_a_cell_has_one_number_in_a_comparison_and_in_the_gate(tmp_path: Path, s
     make(save, "old", 10.0, 7, noise=0.1)
     make(save, "new", 10.0, 7, seed=1, noise=0.1)
     change = the(runs(tmp_path), target="bare-metal")
-    for run, value in (("old", change.old), ("new", change.new)):
+    for run, value in (("old", change.old), ("new", change.value)):
         (group,) = compare(load([tmp_path / run])).groups
         assert group.of_target("bare-metal")["throughput"].value == pytest.approx(value)
 
@@ -177,8 +180,8 @@ def test_a_host_that_became_slower_as_a_whole_leaves_the_ratio_to_bare_metal(tmp
         make(save, run, speed * 0.9, seed=seed + 1, target="vm")
     found = runs(tmp_path)
     assert the(found).outcome == "slower"
-    assert the(found, normalised=True).ratio == pytest.approx(1, abs=0.02)
-    assert the(found, normalised=True).outcome is None
+    assert the(found, kind="run-relative").ratio == pytest.approx(1, abs=0.02)
+    assert the(found, kind="run-relative").outcome is None
 
 
 def test_opening_times_are_shown_and_fail_nothing(tmp_path: Path, save: Any) -> None:
@@ -194,7 +197,7 @@ def test_opening_times_are_shown_and_fail_nothing(tmp_path: Path, save: Any) -> 
 def test_what_differs_between_the_runs_is_named(tmp_path: Path, save: Any) -> None:
     make(save, "old", 10.0, 2)
     make(save, "new", 10.0, 2, capability="AVX512")
-    assert the(runs(tmp_path), target="bare-metal").differences == ("CPU capability AVX2 -> AVX512",)
+    assert the(runs(tmp_path), target="bare-metal").notes == ("CPU capability AVX2 -> AVX512",)
 
 
 def test_a_target_that_one_run_did_not_finish_is_named_and_fails(tmp_path: Path, save: Any) -> None:
@@ -237,8 +240,8 @@ def test_ablations_and_aggressors_are_rows_of_their_own(tmp_path: Path, save: An
         make(save, run, 10.0, seed=int(speed), target="container")
         make(save, run, speed, seed=int(speed) + 1, target="container", ablation="seccomp")
     found = runs(tmp_path)
-    outcomes = {change.arm: change.outcome for change in found.changes if change.metric == "throughput"}
-    assert outcomes == {"": "not slower", "ablation seccomp": "slower"}
+    outcomes = {change.arm.ablation: change.outcome for change in found.changes if change.metric.name == "throughput"}
+    assert outcomes == {"": "not slower", "seccomp": "slower"}
     assert "resnet50 on container (ablation seccomp), throughput" in answer(found)
 
 
@@ -246,7 +249,7 @@ def test_the_two_trials_of_an_a_a_block_are_one_sample(tmp_path: Path, save: Any
     for run in ("old", "new"):
         make(save, run, 10.0)
         make(save, run, 10.0, replica=1, seed=3)
-    assert the(runs(tmp_path), target="bare-metal").trials == (8, 8)
+    assert the(runs(tmp_path), target="bare-metal").samples == (8, 8)
 
 
 def test_the_interval_is_the_one_of_scipy(tmp_path: Path, save: Any) -> None:
@@ -267,7 +270,7 @@ def test_without_a_bound_there_is_no_outcome_and_rows_are_json(tmp_path: Path, s
     found = runs(tmp_path, None)
     assert (found.outcome, found.exit_code) == (None, 0)
     told = json.loads(gate_output(found).model_dump_json())
-    assert (told["schema_version"], told["changes"][0]["metric"]) == (1, "throughput")
+    assert (told["schema_version"], told["changes"][0]["metric"]) == (2, "throughput")
 
 
 def sweep(save: Any, run: str, noise_of: int = 0, **speeds: float) -> None:
@@ -287,10 +290,10 @@ def test_engines_of_one_sweep_are_compared_each_with_itself(tmp_path: Path, save
     sweep(save, "old", podman=10.0, runc=10.0)
     sweep(save, "new", 1, podman=10.0, runc=7.0)  # as one, 0.837x
     found = sweeps(tmp_path)
-    rows = [one for one in found.changes if (one.target, one.metric) == ("container", "throughput")]
-    outcomes: dict[str, Outcome | None] = {one.variant: one.outcome for one in rows if not one.normalised}
+    rows = [one for one in found.changes if (one.target, one.metric.name) == ("container", "throughput")]
+    outcomes: dict[str, Outcome | None] = {one.job.variant: one.outcome for one in rows if one.kind == "run"}
     assert outcomes == {"engine=podman": "not slower", "engine=runc": "slower"}
-    ratios = {one.variant: one.ratio for one in rows if not one.normalised}
+    ratios = {one.job.variant: one.ratio for one in rows if one.kind == "run"}
     assert ratios == pytest.approx({"engine=podman": 1.0, "engine=runc": 0.7}, abs=0.02)
     assert not found.missing, "another image is what the comparison is about"
 
@@ -304,7 +307,7 @@ def test_a_cell_that_one_sweep_lacks_is_named_with_its_settings(tmp_path: Path, 
     assert missing.name.startswith("resnet50 (synthetic, ")
     assert missing.name.endswith(", engine=podman)")
     assert missing.why == "no trial was finished on bare-metal, container"
-    assert {change.variant for change in found.changes} == {"engine=runc"}
+    assert {change.job.variant for change in found.changes} == {"engine=runc"}
 
 
 def test_another_engine_or_setting_is_another_cell(tmp_path: Path, save: Any) -> None:

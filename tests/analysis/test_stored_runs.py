@@ -133,7 +133,7 @@ def observed(name: str) -> dict[str, Any]:
 
 def changed() -> dict[str, Any]:
     told = json.loads(bench("compare", BEFORE, AFTER, "--fail-above", "1%", "--json"))
-    names = (*_JOB[:-1], "model", "target", "metric", "normalised")
+    names = ("kind", *_JOB, "model", "target", "ablation", "aggressor", "metric")
     return {"outcome": told["outcome"], "changes": by_key(told["changes"], names)}
 
 
