@@ -1,6 +1,6 @@
 """Grouped bars: targets beside each other, normalised to bare metal, with the measured value above each.
 
-They carry 95 % intervals, the noise floor as a band around 1, and published values as markers.
+They carry 95 % intervals, the noise floor as lines around 1, and published values as markers.
 """
 
 import textwrap
@@ -21,6 +21,7 @@ from analysis.figures.drawing import (
     Drawing,
     above,
     canvas,
+    dots,
     grouped,
     intervals,
     label,
@@ -167,9 +168,11 @@ def draw_bars(
     published = bars[bars["published"].notna()] if normalised else bars.iloc[:0]
     bars["top"] = bars[["height", "high"]].max(axis=1)
     scale(axes, pd.concat([bars["height"], bars["low"], bars["top"], published["published"]]))
+    if axes.get_yscale() == "log":
+        dots(axes, bars)
     _write_values(axes, bars)
     what = f"relative to {over}" if normalised else f"{unit}, not normalised"
-    label(axes, title, f"{job}\nabove the bars: {unit}", what, normalised=normalised)
+    label(axes, title, f"{job}\nabove the marks: {unit}", what, normalised=normalised)
     entries: list[Artist | Container | None] = [*legend.values(), intervals(axes, bars, "ratio")]
     if normalised:
         entries.append(_floors(axes, floors, places))
@@ -193,18 +196,20 @@ def _write_values(axes: Axes, bars: pd.DataFrame) -> None:
             text if drawn or not measured else f"{text}\nnot normalised",
             *(bar["x"], bar["top"] if drawn else floor),
             rotation=0 if drawn else 90,
+            xytext=(0, 8 if axes.get_yscale() == "log" else 4),  # clear of a dot
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
         )
 
 
 def _floors(axes: Axes, floors: Mapping[str, NoiseFloor], places: Sequence[str]) -> Artist | None:
-    """Draw the noise floor of each place as a band around 1, and return the entry of the legend."""
-    band = None
+    """Draw the noise floor of each place as lines around 1, unless it is too noisy; return the entry of the legend."""
+    lines = None
     for name, floor in floors.items():
         middle, top = places.index(name), 1 + floor.share
-        look: dict[str, Any] = {"color": "0.45", "alpha": 0.35, "linewidth": 0, "zorder": 3}
-        band = axes.fill_between([middle - 0.46, middle + 0.46], 1 / top, top, label="noise floor", **look)
-    return band
+        if floor.share <= 1:
+            look: dict[str, Any] = {"colors": "0.25", "linestyles": ":", "linewidth": 1.2, "zorder": 3}
+            lines = axes.hlines([1 / top, top], middle - 0.46, middle + 0.46, label="noise floor", **look)
+    return lines
 
 
 def _markers(axes: Axes, published: pd.DataFrame, targets: int) -> Artist:

@@ -126,7 +126,7 @@ def stamp(chart: Figure, profile: str) -> None:
         rotation = min(25, 0.7 * math.degrees(math.atan2(height, width)))
         look: dict[str, Any] = {"ha": "center", "va": "center", "alpha": 0.28, "zorder": 9, "rotation": rotation}
         with style():
-            chart.text(0.5, 0.5, "smoke run: not a measurement", fontsize=4.5 * width, color="crimson", **look)
+            chart.text(0.5, 0.5, "smoke run: not a measurement", fontsize=3.2 * width, color="crimson", **look)
 
 
 def svg(chart: Figure) -> bytes:
@@ -142,6 +142,7 @@ _COLOURS = {
     target: sns.color_palette("colorblind")[number] for target, number in zip(TARGETS, (7, 0, 1, 2), strict=True)
 }
 _HATCHES = dict(zip(TARGETS, ("", "///", "\\\\\\", "xxx"), strict=True))
+MARKERS = dict(zip(TARGETS, "so^D", strict=True))
 WIDTH = 0.84
 """The width of the bars of one place together, where places are 1 apart."""
 _LINEAR_RANGE = 20.0
@@ -204,6 +205,19 @@ def grouped(axes: Axes, bars: pd.DataFrame, x: str, y: str, places: Sequence[str
             patch.set_hatch(_HATCHES.get(target, "..."))
 
 
+def dots(axes: Axes, bars: pd.DataFrame) -> None:
+    """Replace bars by dots: on a logarithmic axis a bar has no zero to begin at.
+
+    Cleveland, The Elements of Graphing Data (1985).
+    """
+    for container in list(axes.containers):
+        container.remove()
+    colours = palette([str(target) for target in bars["target"].unique()])
+    for target, rows in bars.groupby("target"):
+        look: dict[str, Any] = {"color": colours[str(target)], "markersize": 9, "markeredgecolor": "0.1", "zorder": 3}
+        axes.plot(rows["x"], rows["height"], MARKERS.get(str(target), "P"), **look)
+
+
 def middles(bars: pd.DataFrame, x: str, places: Sequence[str], targets: Sequence[str]) -> list[float]:
     """Return where ``grouped`` draws each row's bar on the horizontal axis."""
     return [
@@ -255,7 +269,7 @@ def ranges(axes: Axes, bars: pd.DataFrame, targets: int) -> Patch | None:
 
 def above(axes: Axes, text: str, x: float, top: float, **look: object) -> None:
     """Write the text above a bar."""
-    offset: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", **look}
+    offset: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points"} | look
     axes.annotate(text, (x, top), **offset, ha="center", va="bottom", fontsize=9)
 
 

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from analysis.compare.results import Comparison, Contrast
-from analysis.figures.drawing import Drawing, canvas, palette, style, targets_of
+from analysis.figures.drawing import MARKERS, Drawing, canvas, palette, style, targets_of
 from analysis.figures.reference import Reference
 from analysis.report.answers.answer import answer, claims
 from analysis.report.formatting import floor, one_line, percent, ratio, sensible, verdict
@@ -23,13 +23,12 @@ from suite.units import count
 
 _INCHES = 8.0
 _ROW, _AROUND = 0.42, 1.1  # inches
-_TITLE_LETTERS, _FOOT_LETTERS, _VERDICT_LETTERS = 86, 120, 34
+_TITLE_LETTERS, _FOOT_LETTERS, _VERDICT_LETTERS = 86, 120, 26
 """The letters of a line of the title and the foot, and of a verdict."""
 _FARTHEST, _ROOM = 4.0, 0.04
 """The axis ends at this factor beyond the outermost dot, where an interval that goes on has an arrow; and the share of
 the axis on each side that no mark reaches."""
 Interval = tuple[float, float]
-_MARKERS = {BASELINE: "s", "container": "o", "vm": "^", "container-vm": "D"}
 
 
 def _is_base(contrast: Contrast) -> bool:
@@ -116,7 +115,7 @@ def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
         if contrast.ratio is not None:
             axes.plot(contrast.by_block, [place + 0.22] * len(contrast.by_block), ".", markersize=5, alpha=0.6, **look)
             _interval(axes, place, _span(contrast), (low, high), look)
-            axes.plot(contrast.ratio, place, _MARKERS.get(contrast.target, "P"), markersize=7, mec="0.1", **look)
+            axes.plot(contrast.ratio, place, MARKERS.get(contrast.target, "P"), markersize=7, mec="0.1", **look)
         end: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
         axes.annotate(_text(contrast), (1, place), (8, 0), **end, fontsize=8.5)
     axes.set_yticks(range(len(rows)), [_name(contrast) for contrast in rows], fontsize=9)

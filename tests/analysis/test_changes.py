@@ -237,7 +237,7 @@ def test_the_gate_names_what_changed_from_old_to_new_as_what_may_explain_a_diffe
     assert gate.exit_code == 0, gate.output
     assert f"changed: {RUNC} on container: it may explain a difference\n" in gate.stdout
     told = json.loads(bench("old", "new", "--fail-above", "5%", "--json").stdout)["changes"]
-    assert {(one["target"], *one["differences"]) for one in told} == {("bare-metal",), ("container", RUNC)}
+    assert {(one["target"], *one["notes"]) for one in told} == {("bare-metal",), ("container", RUNC)}
     shown = bench("old", "new", "--plots", "figures").stdout
     assert f"[1] {MARK}" in shown
     assert "may explain" not in shown
