@@ -27,6 +27,7 @@ COMMANDS = {
     "data": "commands.data:data",
     "run": "commands.run.command:run",
     "sweep": "commands.sweep.command:sweep",
+    "reproduce": "commands.reproduce:reproduce",
     "audit": "commands.audit:audit",
     "selftest": "commands.selftest.command:selftest",
     "compare": "commands.compare.command:compare",

@@ -45,8 +45,13 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+_UNITS_OF_TIME = ((1, 150, "s", 0), (60, 5400, "min", 0), (3600, 172_800, "h", 1), (86_400, 63_115_200, "days", 0))
+"""Each unit in seconds, below how many seconds it is used, its name, and its decimals."""
+
+
 def format_duration(seconds: float) -> str:
-    """Return a time as people write it: ``"45 s"``, ``"12 min"``, ``"3.4 h"``."""
-    if seconds < 150:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    """Return a time as people write it: ``"45 s"``, ``"12 min"``, ``"3.4 h"``, ``"5 days"``, ``"18 years"``."""
+    for unit_s, below_s, unit, digits in _UNITS_OF_TIME:
+        if seconds < below_s:
+            return f"{seconds / unit_s:.{digits}f} {unit}"
+    return f"{seconds / 31_557_600:.0f} years"

@@ -318,3 +318,49 @@ def test_one_block_of_a_changed_plan_is_refused(bench: Bench) -> None:
     change("blocks = 3", "blocks = 4")
     result = bench("sweep", "run", "night.toml", "--only-block", "1")
     assert (result.exit_code, "a sweep of another plan" in result.stderr) == (2, True)
+
+
+@pytest.mark.usefixtures("_four_gpus")
+def test_reproduce_lists_every_paper_with_its_plans_and_what_they_take(bench: Bench) -> None:
+    listed = bench("reproduce")
+    assert listed.exit_code == 0, listed.output
+    planned = {path.stem: paper for path in PLANS if (paper := load_sweep(path).paper)}
+    assert {line.partition(":")[0] for line in listed.stdout.splitlines() if line[0] != " "} == {*planned.values()}
+    assert "doi 10.5220/0006680603760383" in listed.stdout
+    commands = [line.split()[1:] for line in listed.stdout.splitlines() if line.startswith("  bench ")]
+    assert len(commands) >= len(planned)
+    for words in commands:
+        tried = bench(*words, "--dry-run")
+        assert tried.exit_code == 0, tried.output
+
+
+def test_reproduce_measures_a_paper_and_judges_its_claims(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The fakes say that they took 5 s when they took none, which the audit refuses.
+    monkeypatch.setattr("commands.compare.command.audited", lambda records, **_: records)
+    words = ("reproduce", "gan-on-kubernetes", "--profile", "smoke", "--target", "bare-metal", "--out", "own")
+    measured = bench(*words)
+    assert measured.exit_code == 0, measured.output
+    assert load_sweep(REPOSITORY / "plans/channels.toml").blocks == 8
+    assert (tmp_path / "own/sweep.json").is_file()
+    assert "Published claims" in measured.stdout
+    lines = (tmp_path / "measured").read_text().splitlines()
+    assert {line.split()[0] for line in lines} == {"smoke"}
+    assert bench(*words).exit_code == 0
+    assert (tmp_path / "measured").read_text().splitlines() == lines, "what was measured is kept"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("closer",), "did you mean closer2018?"),
+        (("closer2018", "--plan", "channels"), "rebuilds nothing of closer2018"),
+        (("closer2018", "--profile", "fast", "--dry-run"), "profile 'fast' is unknown"),
+        (("closer2018", "--target", "moon", "--dry-run"), "'moon' is unknown"),
+    ],
+)
+def test_what_nothing_reproduces_is_refused(bench: Bench, words: tuple[str, ...], why: str) -> None:
+    refused = bench("reproduce", *words)
+    assert refused.exit_code == 2
+    assert why in refused.output

@@ -98,21 +98,52 @@ def run(
         last = planned.block_count - 1
         raise RequestError(f"--only-block {only_block}: the blocks are 0 to {last}", remedy="choose one of them")
     directory = SweepDirectory(out or default_directory(planned))
+    if dry_run:
+        with observing(lambda console: SweepDisplay(console, directory.path)) as observer:
+            here = backend.runs_here or only_block is not None
+            cells = _checked(planned, observer.note) if here else []
+            backend.dry_run(SweepRequest(file, planned, directory, cells, observer, dry_run=True))
+        click.echo(f"{file} can be run into {directory.path}; bench sweep plan shows its cells", err=True)
+        return
+    again = f"bench sweep run {file}{f' --out {out}' if out else ''}"
+    if measure(
+        file,
+        planned,
+        directory,
+        again=again,
+        only_block=only_block,
+        take_over=take_over,
+        busy=busy,
+        as_json=as_json,
+    ):
+        sys.exit(1)
+
+
+def measure(
+    file: Path,
+    planned: Sweep,
+    directory: SweepDirectory,
+    *,
+    again: str,
+    only_block: int | None = None,
+    take_over: bool = False,
+    busy: Busy | None = None,
+    as_json: bool = False,
+) -> bool:
+    """Run what is missing of a sweep and report it; return whether trials failed in the end.
+
+    ``again`` is the command that goes on after Ctrl-C.
+    """
+    backend = backend_of(planned)
     checked_here = backend.runs_here or only_block is not None
     with observing(lambda console: SweepDisplay(console, directory.path)) as observer:
-        if dry_run:
-            cells = _checked(planned, observer.note) if checked_here else []
-            backend.dry_run(SweepRequest(file, planned, directory, cells, observer, dry_run=True))
-            click.echo(f"{file} can be run into {directory.path}; bench sweep plan shows its cells", err=True)
-            return
         request = SweepRequest(file, planned, directory, (), observer)
         try:
             end = _run(request, backend, only_block, checked_here, take_over=take_over, busy=busy)
         except KeyboardInterrupt:
-            where = f" --out {out}" if out else ""
-            click.echo(f"go on with: bench sweep run {file}{where}", err=True)
+            click.echo(f"go on with: {again}", err=True)
             raise
-    _report(planned, directory, end, only_block, as_json=as_json)
+    return _report(planned, directory, end, only_block, as_json=as_json)
 
 
 def _checked(sweep: Sweep, note: Callable[[str], None]) -> list[Planned]:
@@ -165,7 +196,7 @@ def _run_all(request: SweepRequest, backend: Backend, busy: Busy | None, begun_s
         return backend.run(request)
 
 
-def _report(planned: Sweep, directory: SweepDirectory, end: SweepEnd, only_block: int | None, *, as_json: bool) -> None:
+def _report(planned: Sweep, directory: SweepDirectory, end: SweepEnd, only_block: int | None, *, as_json: bool) -> bool:
     records = directory.failed(planned.budget.retries)
     failed = [f"{name}/{record.trial_id}" for name, record in records if only_block in (None, record.block)]
     if as_json:
@@ -182,5 +213,4 @@ def _report(planned: Sweep, directory: SweepDirectory, end: SweepEnd, only_block
         if end.reason:
             click.echo(f"ended early: {end.reason}; bench sweep run continues it", err=True)
         click.echo(f"see them with: bench compare {directory.path}", err=True)
-    if failed:
-        sys.exit(1)
+    return bool(failed)

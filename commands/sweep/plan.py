@@ -11,7 +11,7 @@ from analysis.figures import reference
 from commands.output import Output
 from commands.run.prepare import this_host
 from commands.sweep.backends.base import backend_of
-from commands.sweep.resolve import PlanFile, Planned, resolve
+from commands.sweep.resolve import Note, PlanFile, Planned, resolve
 from suite.part import Part
 from suite.results.store import RESULTS
 from suite.sweep.directory import SweepDirectory, default_directory
@@ -79,22 +79,27 @@ def plan(file: Path, out: Path | None, estimate_from: Path | None, as_json: bool
       bench sweep plan paper --estimate-from results/lastyear --json
     """
     sweep = load_sweep(file)
-    backend = backend_of(sweep)
-    backend.check(sweep)
-    planned = resolve(sweep, lambda text: click.echo(text, err=True))
     directory = SweepDirectory(out or default_directory(sweep))
-    earlier = [estimate_from] if estimate_from else [RESULTS, directory.path.parent]
-    here = this_host() if backend.runs_here and not estimate_from else None
-    described = _described(sweep, directory, planned, durations_below(*earlier, here=here))
+    planned = described(sweep, directory, lambda text: click.echo(text, err=True), estimate_from)
     if as_json:
-        described.tell()
+        planned.tell()
     else:
-        _print(described)
-    if any(cell.refusal for cell in planned):
+        _print(planned)
+    if any(cell.refused for cell in planned.cells):
         sys.exit(2)
 
 
-def _described(sweep: Sweep, directory: SweepDirectory, planned: list[Planned], durations: Durations) -> PlannedOutput:
+def described(sweep: Sweep, directory: SweepDirectory, note: Note, estimate_from: Path | None = None) -> PlannedOutput:
+    """Return the cells of a sweep, checked on this machine, with their estimated times. Raises RequestError."""
+    backend = backend_of(sweep)
+    backend.check(sweep)
+    planned = resolve(sweep, note)
+    earlier = [estimate_from] if estimate_from else [RESULTS, directory.path.parent]
+    here = this_host() if backend.runs_here and not estimate_from else None
+    return _output(sweep, directory, planned, durations_below(*earlier, here=here))
+
+
+def _output(sweep: Sweep, directory: SweepDirectory, planned: list[Planned], durations: Durations) -> PlannedOutput:
     cells = [_cell(sweep, directory, item, durations) for item in planned]
     return PlannedOutput(
         name=sweep.name,

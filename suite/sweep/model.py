@@ -121,6 +121,7 @@ class Sweep(Repetitions):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")] = Field(
         description="Name of the sweep and of its directory: small letters, digits, dots and dashes."
     )
+    paper: Text | None = Field(default=None, description="Key of the paper that it rebuilds: see bench reproduce.")
     targets: Annotated[tuple[Text, ...], Field(min_length=1), OPTIONS["target"]] = ("all",)
     ablate: Annotated[tuple[Text, ...], OPTIONS["ablate"]] = ()
     matrix: Annotated[dict[str, list[Any]], AfterValidator(_matrix), _MatrixSchema()] = Field(

@@ -36,6 +36,9 @@ def test_a_span_of_time_without_a_unit_asks_for_one() -> None:
     assert refused.value.remedy == "write it as 5s, 5m (minutes) or 5h"
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(5, "5 s"), (89, "89 s"), (600, "10 min"), (7200, "2.0 h")])
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(5, "5 s"), (89, "89 s"), (600, "10 min"), (7200, "2.0 h"), (4e5, "5 days"), (6e8, "19 years")],
+)
 def test_a_duration_is_told_in_the_unit_that_people_use(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

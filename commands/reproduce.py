@@ -1,0 +1,153 @@
+"""``bench reproduce``: show which papers the ready plans rebuild and what that takes here; measure one of them."""
+
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+from analysis.compare.published import citation
+from commands.compare.command import compare
+from commands.run.options import BUSY_HELP
+from commands.sweep.backends.base import backend_of
+from commands.sweep.command import measure
+from commands.sweep.plan import PlannedOutput, described
+from provisioning.neighbours import Busy
+from suite.errors import RequestError, nearest
+from suite.request.parts import TargetOptions
+from suite.results.store import RESULTS
+from suite.sweep.directory import SweepDirectory
+from suite.sweep.file import load_sweep, plan_file, shipped_plans
+from suite.sweep.model import Settings, Sweep
+from suite.units import count, format_duration
+
+_HOUR_S = 3600.0
+_BOTH = ("bare-metal", "container")
+_SMALLER: tuple[tuple[str | None, tuple[str, ...]], ...] = (
+    (None, ()),
+    ("quick", ()),
+    ("quick", _BOTH),
+    ("smoke", _BOTH),
+)
+"""The profile and the targets that are tried in place of a plan's own, the largest first."""
+
+
+@click.command()
+@click.argument("paper", required=False)
+@click.option("--plan", "name", help="Plan of the paper, if several rebuild it.")
+@click.option("--profile", help="Profile in place of the plan's, such as quick.")
+@click.option("--target", "targets", multiple=True, help="Target in place of the plan's; repeatable.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Directory. Default: results/PLAN or results/PLAN-PROFILE."
+)
+@click.option("--dry-run", is_flag=True, help="Print what would run, and how long it takes; start and write nothing.")
+@click.option("--concurrent", "busy", flag_value="share", help=BUSY_HELP["share"])
+@click.option("--wait", "busy", flag_value="wait", help=BUSY_HELP["wait"])
+@click.pass_context
+def reproduce(
+    context: click.Context,
+    paper: str | None,
+    name: str | None,
+    profile: str | None,
+    targets: tuple[str, ...],
+    out: Path | None,
+    dry_run: bool,
+    busy: Busy | None,
+) -> None:
+    """List the papers that ready plans rebuild, or measure one and judge its claims. Again after Ctrl-C: continues.
+
+    \b
+    Examples:
+      bench reproduce                                   papers, and what each takes here
+      bench reproduce closer2018 --profile quick
+      bench reproduce closer2018 --profile smoke --target bare-metal --target container --dry-run
+    """
+    if paper is None:
+        for line in _listed():
+            click.echo(line)
+        return
+    file = _file_of(paper, name)
+    sweep = smaller(load_sweep(file), profile, targets)
+    directory = SweepDirectory(out or RESULTS / sweep.name)
+    if dry_run:
+        found = _described(sweep, lambda text: click.echo(text, err=True))
+        click.echo(_summary(found))
+        context.exit(0 if found.trials else 2)
+    backend_of(sweep).check(sweep)
+    again = shlex.join(["bench", *context.command_path.split()[1:], *_words(paper, name, profile, targets, out)])
+    failed = measure(file, sweep, directory, busy=busy, again=again)
+    context.invoke(compare, directories=(directory.path,), claims=True, reference=True)
+    if failed:
+        context.exit(1)
+
+
+def smaller(sweep: Sweep, profile: str | None, targets: tuple[str, ...]) -> Sweep:
+    """Return a plan with another profile or other targets, under a name of its own. Raises RequestError."""
+    named = {**sweep.options.given(), **({"profile": profile} if profile else {})}
+    matrix = {key: values for key, values in sweep.matrix.items() if not (profile and key == "profile")}
+    changes = {"options": Settings.model_validate(named), "matrix": matrix, "targets": targets or sweep.targets}
+    TargetOptions.model_validate({"target": changes["targets"]})
+    return sweep.model_copy(update={**changes, "name": f"{sweep.name}-{profile}" if profile else sweep.name})
+
+
+def _words(*given: object) -> Iterator[str]:
+    paper, name, profile, targets, out = given
+    options = {"--plan": name, "--profile": profile, "--out": out}
+    yield str(paper)
+    for option, value in options.items():
+        yield from (option, str(value)) if value else ()
+    for target in targets if isinstance(targets, tuple) else ():
+        yield from ("--target", target)
+
+
+def _plans() -> dict[str, list[str]]:
+    """Return the names of the ready plans by the papers that they rebuild."""
+    plans: dict[str, list[str]] = {}
+    for name in shipped_plans():
+        if paper := load_sweep(plan_file(Path(name))).paper:
+            plans.setdefault(paper, []).append(name)
+    return plans
+
+
+def _file_of(paper: str, name: str | None) -> Path:
+    plans = _plans()
+    if paper not in plans:
+        raise RequestError(f"no plan rebuilds {paper!r}", remedy=nearest(paper, list(plans)))
+    if name is not None and name not in plans[paper]:
+        raise RequestError(f"--plan {name!r} rebuilds nothing of {paper}", remedy=nearest(name, plans[paper]))
+    return plan_file(Path(name or plans[paper][0]))
+
+
+def _listed() -> Iterator[str]:
+    """Yield every paper with its citation, and each of its plans with what it takes here and in an hour."""
+    for paper, names in _plans().items():
+        yield f"{paper}: {citation(paper)}"
+        for name in names:
+            command = f"bench reproduce {paper}" + (f" --plan {name}" if name != names[0] else "")
+            yield from _offers(load_sweep(plan_file(Path(name))), command)
+
+
+def _offers(sweep: Sweep, command: str) -> Iterator[str]:
+    """Yield the command of the whole plan, and of the largest part that fits an hour, or else of the smallest."""
+    for profile, targets in _SMALLER:
+        found = _described(smaller(sweep, profile, targets), lambda _: None)
+        fits = (found.total_s or 0.0) <= _HOUR_S
+        if fits or (profile, targets) in (_SMALLER[0], _SMALLER[-1]):
+            words = [*(["--profile", profile] if profile else []), *(f"--target {target}" for target in targets)]
+            yield f"  {' '.join((command, *words))}"
+            yield f"    {_summary(found)}"
+        if fits:
+            break
+
+
+def _described(sweep: Sweep, note: Callable[[str], None]) -> PlannedOutput:
+    return described(sweep, SweepDirectory(RESULTS / sweep.name), note)
+
+
+def _summary(found: PlannedOutput) -> str:
+    """Return cells, trials and time in one line, with why cells are refused."""
+    refused = [cell for cell in found.cells if cell.refused]
+    reasons = "; ".join(dict.fromkeys(f"{cell.refused} ({cell.remedy})" for cell in refused))
+    time = f", about {format_duration(found.total_s)}" if found.total_s is not None else ""
+    text = f"{count(len(found.cells), 'cell')}, {count(found.trials, 'trial')}{time}"
+    return f"{text}; {len(refused)} refused: {reasons}" if refused else text
