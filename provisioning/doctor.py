@@ -15,7 +15,7 @@ from provisioning.engines.base import ContainerEngine, get_engine
 from provisioning.gpus import gpu_checks
 from provisioning.images import build
 from provisioning.images.image import Image, build_command, current, images, mounted
-from provisioning.layers.userland import FIRST_USER, chroot_argv
+from provisioning.layers.userland import FIRST_USER, OWN_USERLAND, chroot_argv, enterable
 from provisioning.machines import accelerator
 from provisioning.machines.base import MachineProvider, get_provider
 from provisioning.metrics import cache_counters
@@ -23,6 +23,7 @@ from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import home, state
 from provisioning.processes import PACKAGES, installing
 from suite.errors import BenchError, of_system
+from suite.job.envelope import MEMORY_NOT_LIMITED
 from suite.registries import ENGINES, MACHINES, every_registry
 from suite.targets import BASELINE, TARGETS, VMS
 
@@ -270,9 +271,9 @@ def _target(name: str, checks: Sequence[Check], node: LocalNode, image: Image | 
     by_name = {(check.kind, check.name): check for check in checks}
     if missing := next((check for check in _needs(name, checks) if not check.usable), None):
         return _check("target", name, "something that it needs is missing", missing.reason, missing.remedy)
-    substitute = None
-    if name == BASELINE:
-        if os.geteuid() == 0 and image:
+    substitute, evidence = None, "all that it needs is there"
+    if name == BASELINE and image:
+        if os.geteuid() == 0:
             argv = [*chroot_argv(str(image.tree), user=FIRST_USER), "true"]
 
             def enter() -> str:
@@ -281,10 +282,13 @@ def _target(name: str, checks: Sequence[Check], node: LocalNode, image: Image | 
                 return "the image's tree was entered"
 
             return _tried("target", name, enter)
-        substitute = "userland:own-environment"
+        if enterable(node, str(image.tree)):
+            substitute, evidence = MEMORY_NOT_LIMITED, "the image's tree was entered"
+        else:
+            substitute, evidence = OWN_USERLAND, "bubblewrap, or user namespaces for it, are missing"
     elif name in VMS and not by_name["accelerator", "kvm"].usable:
         substitute = "accelerator:tcg"
-    return _check("target", name, "all that it needs is there").model_copy(update={"substitute": substitute})
+    return _check("target", name, evidence).model_copy(update={"substitute": substitute})
 
 
 def _needs(target: str, checks: Sequence[Check]) -> Iterator[Check]:

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from provisioning.cgroup import limits as cgroups
 from provisioning.nodes import local_node
 from provisioning.remote.machine import machine
-from provisioning.targets import Choices, enters_tree
+from provisioning.targets import Choices, is_limited
 from suite.errors import BenchError, RequestError, option
 from suite.interfaces import Node
 from suite.job.ablations import properties_of
@@ -59,7 +59,7 @@ def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterato
         yield "the tuned recipe has them already"
     limits = ("pinned", "memory_limited", "confined", "cpu_share", *DISK_LIMITS.values())
     limited = any(getattr(properties, name) != getattr(AS_IT_IS, name) for name in limits)
-    if limited and not enters_tree(choices.inventory):
+    if limited and not is_limited(choices.inventory):
         yield "without root nothing is limited that could be"
     if properties.disk_limits:
         yield from _hindrances_of_disks(choices)

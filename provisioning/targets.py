@@ -8,7 +8,7 @@ from functools import cached_property
 from provisioning.engines.base import ContainerEngine, get_engine
 from provisioning.images.image import Image
 from provisioning.layers.container import ContainerLayer
-from provisioning.layers.userland import OwnEnvironmentLayer, UserlandLayer
+from provisioning.layers.userland import UnlimitedLayer, UserlandLayer
 from provisioning.layers.vm import VmLayer
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import DEFAULT_PROVIDER, GuestSpec, MachineProvider, get_provider
@@ -100,7 +100,7 @@ class Choices:
             oci_runtime=self.oci_runtime,
             gpus=",".join(self.gpus) or None,
             provider=self.provider if self.provider != DEFAULT_PROVIDER else None,
-            confinement="user" if enters_tree(self.inventory) else None,
+            confinement="user" if is_limited(self.inventory) else None,
             **{name: self.engine_options[name] for name in Layers.model_fields if name in self.engine_options},
         )
 
@@ -160,12 +160,12 @@ def booted(targets: Collection[str], engine: str | None) -> frozenset[str]:
 def bare_metal(
     choices: Choices, envelope: Envelope, properties: Properties = AS_IT_IS, *, writable: bool = False
 ) -> Layer:
-    """Return the image's tree entered in place; without root the suite's own environment, named as a substitute."""
-    if enters_tree(choices.inventory):
+    """Return the image's tree entered in place; without root without limits."""
+    if is_limited(choices.inventory):
         return UserlandLayer(envelope, choices.gpus, properties, writable)
-    return OwnEnvironmentLayer(envelope, choices.gpus)
+    return UnlimitedLayer(envelope, choices.gpus, writable)
 
 
-def enters_tree(inventory: Inventory | None) -> bool:
-    """Return whether bare metal is the image's tree: root is needed to enter it, and is had on other machines."""
+def is_limited(inventory: Inventory | None) -> bool:
+    """Return whether bare metal has a control group and an unnamed user: root makes them, here and elsewhere."""
     return os.geteuid() == 0 or inventory is not None

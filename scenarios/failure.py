@@ -8,7 +8,7 @@ from pathlib import Path
 
 from suite.errors import BenchError, CommandError, MeasurementError, ending, signal_of
 from suite.interfaces import Node, Process
-from suite.job.envelope import GIB
+from suite.job.envelope import GIB, MEMORY_NOT_LIMITED
 
 _LAST_WORDS_S = 5.0
 _ASKED_WITHIN_S = 20.0
@@ -60,7 +60,7 @@ def oom_kills(node: Node) -> int | None:
             files += [str(Path(GROUPS, place.strip("/"), name)) for place in (f"{controller}{group}", controller)]
     if node.facts.get("accelerator") in ("kvm", "tcg"):
         files.append("/proc/vmstat")
-    if "userland:own-environment" in node.substitutes:
+    if MEMORY_NOT_LIMITED in node.substitutes:
         files = []  # a group of the user's, which others are in
     counted = (re.search(r"^oom_kill (\d+)$", read(file), re.MULTILINE) for file in files)
     return next((int(found[1]) for found in counted if found), None)

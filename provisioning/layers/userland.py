@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from provisioning import ledger
 from provisioning.cgroup import limits as cgroups
@@ -16,7 +17,7 @@ from provisioning.gpus import NO_EDITS, Edits, edits_for
 from provisioning.nodes import HostProcesses, WrappedNode, limit_facts, undone
 from provisioning.paths import ROOMS
 from provisioning.volumes import MOUNT
-from suite.errors import CommandError, RequestError
+from suite.errors import BenchError, CommandError, RequestError
 from suite.interfaces import Node
 from suite.job.envelope import MEMORY_NOT_LIMITED, Envelope, format_cpu_list
 from suite.job.properties import AS_IT_IS, Properties
@@ -27,6 +28,7 @@ NO_PRIVILEGES = ("--clear-groups", "--inh-caps=-all", "--ambient-caps=-all", "--
 FIRST_USER, USERS = 0x7000_0000, 1 << 24
 """UIDs that no other program uses: they follow those that systemd gives to containers (its UIDS-GIDS.md)."""
 HELD_WITHIN_S = 30.0
+OWN_USERLAND = "userland:own-environment"
 _LIBRARIES = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
 
 
@@ -154,29 +156,13 @@ class UserlandLayer:
             if pinned:
                 enter += taskset(self.envelope.cpus)
             host_processes = HostProcesses(group=ControlGroup.named(group))
-            edits = edits_for(node, self.gpus)
+            edits, data = edits_for(node, self.gpus), (node.data, self.writable) if node.data else None
 
             def place(words: Sequence[str], user: int | None, backing: Node | None = None) -> WrappedNode:
                 """Return the tree as this user sees it, entered by these words."""
-                data = (node.data, self.writable) if node.data else None
                 begin = [*words, *chroot_argv(tree, edits, data, user, self.envelope.tmpfs_bytes)]
-                return WrappedNode(
-                    parent=node,
-                    wrap=lambda argv: [*begin, *argv],
-                    name=f"{node.name}/userland",
-                    userland="/",
-                    cpus=node.cpus,
-                    local=node.local,
-                    data=MOUNT if node.data else None,
-                    backing=backing,
-                    facts={
-                        **({} if pinned else {"host_cpus": None}),
-                        **limit_facts(host_processes, disks),
-                        **edits.facts,
-                    },
-                    variables=edits.variables,
-                    host_processes=host_processes,
-                )
+                facts = {**({} if pinned else {"host_cpus": None}), **limit_facts(host_processes, disks)}
+                return in_tree(node, begin, edits, facts=facts, backing=backing, host_processes=host_processes)
 
             inside = as_root = place(enter, None)
             if self.properties.confined:
@@ -193,18 +179,53 @@ class UserlandLayer:
 
 
 @dataclass(frozen=True)
-class OwnEnvironmentLayer:
-    """Bare metal without root: the suite's own Python, pinned: a named substitute for the image's userland."""
+class UnlimitedLayer:
+    """Bare metal without root: the image's tree in user and mount namespaces, pinned; its memory is not limited.
+
+    Where no namespaces can be had, or no image is, it is the suite's own Python: a named substitute for the userland.
+    """
 
     envelope: Envelope
     gpus: tuple[str, ...] = ()
+    writable: bool = False
 
     @contextmanager
     def opened(self, node: Node) -> Iterator[Node]:
-        inside = own_environment(node, self.envelope.cpus, edits_for(node, self.gpus, place=None))
+        cpus, tree = self.envelope.cpus, node.userland
+        if tree and enterable(node, tree):
+            edits, data = edits_for(node, self.gpus), (node.data, self.writable) if node.data else None
+            begin = [*taskset(cpus), *chroot_argv(tree, edits, data, tmpfs_bytes=self.envelope.tmpfs_bytes)]
+            inside = in_tree(node, begin, edits, substitutes=(MEMORY_NOT_LIMITED,))
+        else:
+            inside = own_environment(node, cpus, edits_for(node, self.gpus, place=None))
         with node.opening.running("tree"):
             inside.run(["true"])
         yield inside
+
+
+def enterable(node: Node, tree: str) -> bool:
+    """Return whether this user may enter the tree: bubblewrap is there, and the kernel gives it user namespaces."""
+    try:
+        node.run([*chroot_argv(tree), "true"])
+    except BenchError:
+        return False
+    return True
+
+
+def in_tree(node: Node, begin: Sequence[str], edits: Edits, **further: Any) -> WrappedNode:  # noqa: ANN401
+    """Return the image's tree on the node, which these words enter; ``further``: what else is known of it."""
+    return WrappedNode(
+        parent=node,
+        wrap=lambda argv: [*begin, *argv],
+        name=f"{node.name}/userland",
+        userland="/",
+        cpus=node.cpus,
+        local=node.local,
+        data=MOUNT if node.data else None,
+        variables=edits.variables,
+        facts={**further.pop("facts", {}), **edits.facts},
+        **further,
+    )
 
 
 def own_environment(node: Node, cpus: Sequence[int], edits: Edits = NO_EDITS) -> WrappedNode:
@@ -220,7 +241,7 @@ def own_environment(node: Node, cpus: Sequence[int], edits: Edits = NO_EDITS) ->
         python=(sys.executable, str(ROOMS)),
         facts=edits.facts,
         variables=edits.variables,
-        substitutes=("userland:own-environment", MEMORY_NOT_LIMITED),
+        substitutes=(OWN_USERLAND, MEMORY_NOT_LIMITED),
     )
 
 

@@ -9,8 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from provisioning import gpu_driver
+from provisioning.gpus import edits_for
 from provisioning.images.image import current
-from provisioning.layers.userland import OwnEnvironmentLayer
+from provisioning.layers.userland import own_environment
 from provisioning.nodes import local_node
 from provisioning.targets import Choices, layers
 from scenarios.job import clean_environment
@@ -42,7 +43,10 @@ def main(target: str, gpus: str, place: str) -> None:
     stacked = layers(target, choices, ENVELOPE, properties=properties) if target != "own-environment" else None
     with ExitStack() as stack:
         machine = stack.enter_context(local_node(ENVELOPE.cpus, str(choices.image.tree)))
-        node = stack.enter_context(open_stack(machine, stacked or [OwnEnvironmentLayer(ENVELOPE, choices.gpus)]))
+        if stacked:
+            node = stack.enter_context(open_stack(machine, stacked))
+        else:
+            node = own_environment(machine, ENVELOPE.cpus, edits_for(machine, choices.gpus, place=None))
         words = [*clean_environment(1, "reference", **node.variables), node.python[0], "-c", LOOKS]
         seen = json.loads(node.run(words).stdout)
         print(json.dumps({**seen, "facts": node.facts["gpus"]}))

@@ -1,5 +1,6 @@
 """The opening is the target's own: what the suite asks for itself, however long, does not lengthen it."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, cast
@@ -10,13 +11,13 @@ from provisioning import ledger
 from provisioning.engines.base import ContainerEngine, ContainerSpec
 from provisioning.images.image import Image
 from provisioning.layers.container import ContainerLayer
-from provisioning.layers.userland import OwnEnvironmentLayer
+from provisioning.layers.userland import OWN_USERLAND, UnlimitedLayer
 from provisioning.layers.vm import VmLayer
 from provisioning.machines.base import Guest, GuestSpec
-from provisioning.nodes import LocalNode
+from provisioning.nodes import LocalNode, WrappedNode
 from suite import interfaces
 from suite.interfaces import Layer, Node, Stopwatch, open_stack
-from suite.job.envelope import GIB, Envelope
+from suite.job.envelope import GIB, MEMORY_NOT_LIMITED, Envelope
 
 STARTS_S, ASKS_S = 0.05, 0.5
 ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
@@ -102,9 +103,32 @@ def test_what_the_suite_asks_for_itself_does_not_lengthen_the_opening(
 
 
 def test_bare_metal_opens_by_entering_it(node: LocalNode) -> None:
-    with open_stack(node, [OwnEnvironmentLayer(ENVELOPE)]) as opened:
+    with open_stack(node, [UnlimitedLayer(ENVELOPE)]) as opened:
         assert opened.opening is node.opening
         assert opened.opening.seconds > 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+@pytest.mark.parametrize(
+    ("hidden", "substitutes"),
+    [
+        ((), (MEMORY_NOT_LIMITED,)),
+        (("--unshare-user", "--disable-userns"), (OWN_USERLAND, MEMORY_NOT_LIMITED)),
+        (("--dev-bind", "/dev/null", "/usr/bin/bwrap"), (OWN_USERLAND, MEMORY_NOT_LIMITED)),
+    ],
+    ids=["nothing", "user namespaces", "bubblewrap"],
+)
+def test_bare_metal_without_root_is_in_the_tree_unless_that_is_hidden_which_enters_it(
+    node: LocalNode, hidden: tuple[str, ...], substitutes: tuple[str, ...]
+) -> None:
+    words = [*("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"), *("bwrap", "--dev-bind", "/", "/")]
+    words += [*hidden, "--chdir", "/", "--"]
+    user = WrappedNode(node, lambda argv: [*words, *argv], "user", "/", node.cpus, node.local)
+    with open_stack(user, [UnlimitedLayer(ENVELOPE)]) as inside:
+        assert inside.substitutes == substitutes
+        assert inside.run(["id", "-u"]).stdout == "65534\n"
+        assert inside.run(["nproc"]).stdout == "1\n"
+        assert (inside.run(["ls", "-A", "/run"]).stdout == "") == (len(substitutes) == 1)
 
 
 def test_a_stopwatch_runs_on_after_a_pause_and_stops_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

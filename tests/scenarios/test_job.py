@@ -16,7 +16,7 @@ from scenarios.events import Transcript
 from scenarios.job import digest_of_ranks, merged_environment, run_job, specification, worker_argv
 from suite.errors import MeasurementError
 from suite.interfaces import Completed, Measurement, Node, Observer
-from suite.job.envelope import GIB, Envelope
+from suite.job.envelope import GIB, MEMORY_NOT_LIMITED, Envelope
 from suite.job.job import Devices
 from suite.plan import Trial
 from suite.records.record import Generated, KeptModel, MetricValue, Steps
@@ -272,25 +272,41 @@ def test_a_killed_worker_most_likely_wanted_too_much_memory(
 V1 = "9:memory:/virtbench-0\n4:cpu,cpuacct:/virtbench-0\n0::/\n"
 COUNTED_1, COUNTED_2 = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n", "low 0\noom 3\noom_kill {}\noom_group_kill 9\n"
 MEMORY = "/sys/fs/cgroup/memory"
+SHARED = (MEMORY_NOT_LIMITED,)
+"""Of a user without root, whose other processes are in the same group."""
 
 
 @pytest.mark.parametrize(
-    ("files", "facts", "kills"),
+    ("files", "attributes", "kills"),
     [
         ({"/proc/self/cgroup": V1, f"{MEMORY}/virtbench-0/memory.oom_control": COUNTED_1}, {}, 2),
         ({"/proc/self/cgroup": V1, f"{MEMORY}/virtbench-0/memory.oom_control": COUNTED_1}, {}, 0),
         ({"/proc/self/cgroup": V1, f"{MEMORY}/memory.oom_control": COUNTED_1}, {}, 1),
         ({"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup/memory.events": COUNTED_2}, {}, 1),
         ({"/proc/self/cgroup": "0::/a/b\n", "/sys/fs/cgroup/a/b/memory.events": COUNTED_2}, {}, 0),
-        ({"/proc/self/cgroup": "0::/\n", "/proc/vmstat": "pgfault 7\noom_kill {}\n"}, {"accelerator": "tcg"}, 1),
-        ({"/proc/self/cgroup": "0::/\n", "/proc/vmstat": "pgfault 7\noom_kill 3\n"}, {"accelerator": "none"}, None),
+        (
+            {"/proc/self/cgroup": "0::/\n", "/proc/vmstat": "pgfault 7\noom_kill {}\n"},
+            {"facts": {"accelerator": "tcg"}},
+            1,
+        ),
+        (
+            {"/proc/self/cgroup": "0::/\n", "/proc/vmstat": "pgfault 7\noom_kill 3\n"},
+            {"facts": {"accelerator": "none"}},
+            None,
+        ),
+        ({"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup/memory.events": COUNTED_2}, {"substitutes": SHARED}, None),
         ({}, {}, None),
     ],
 )
 def test_want_of_memory_is_what_the_kernel_has_counted_inside_of_the_instance(
-    files: dict[str, str], facts: dict[str, str], kills: int | None, trial: Trial, observer: Any, scripted: Scripted
+    files: dict[str, str],
+    attributes: dict[str, Any],
+    kills: int | None,
+    trial: Trial,
+    observer: Any,
+    scripted: Scripted,
 ) -> None:
-    node = scripted(*STORY[:5], status=137, node={"facts": facts})
+    node = scripted(*STORY[:5], status=137, node=attributes)
     attested = node.attestation
 
     def run(argv: list[str], **_: Any) -> Completed:
