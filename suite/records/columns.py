@@ -358,6 +358,7 @@ AUDIT = (
     Column("computed_s", "steps.compute_s", SUM, _STEPS),
     Column("communicated_s", "steps.communicate_s", SUM, _STEPS),
     Column("parts_s", "steps.phases", PHASES, _STEPS, {}),
+    Column("launch_s", "timeline.launch_s", SECONDS, _SPANS),
     Column("measured_s", "timeline.measured_s", SECONDS, _SPANS),
     Column("timeline_s", "timeline", FieldType(None, "number", _timeline_s)),
     Column("whole_timeline", "timeline", FieldType(None, "flag", _whole_timeline)),
@@ -386,7 +387,11 @@ FURTHER = (
     Column("drawn_sha256", "drawn_sha256", _DIGEST, Field("", "refused", "decided by the seed, on every CPU", "draws")),
     Column("last_step", "last_step", COUNT, Field("", "refused", "a command that ends early did other work", "step")),
     Column("generated_png", "generated.png", FieldType(Grid), _SAME_IMAGE),
-    *(Column(f"timeline.{name}_s", f"timeline.{name}_s", SECONDS, _SPANS) for name in _TIMELINE if name != "measured"),
+    *(
+        Column(f"timeline.{name}_s", f"timeline.{name}_s", SECONDS, _SPANS)
+        for name in _TIMELINE[1:]
+        if name != "measured"
+    ),
     Column("checkpoints", "epochs.checkpoints.filesystem", WORDS, _CHECKPOINTS),
     Column("instances", "alternation.instances", COUNT, _TURNS),
 )

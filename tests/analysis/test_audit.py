@@ -156,6 +156,38 @@ def over_a_limit_that_nothing_sets(record: Json) -> None:
     record["substitutes"] = ["memory:not-limited"]
 
 
+def lines_late_by(first_s: float, last_s: float, launch_s: float) -> Edit:
+    """Make a record of a machine on which launching takes longer, and the worker's lines come in so late."""
+
+    def edit(record: Json) -> None:
+        timeline, span_s = record["timeline"], record["elapsed_s"]
+        record["elapsed_s"] = span_s - timeline["launch_s"] + launch_s - first_s + last_s
+        timeline["launch_s"] = launch_s
+        record["conditions"]["interval_s"] += record["elapsed_s"] - span_s
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("run", "trial", "edit", "refused"),
+    [
+        ("synthetic-podman", PODMAN, lines_late_by(first_s=1.4, last_s=0.0, launch_s=2.9), False),
+        ("synthetic-podman", PODMAN, lines_late_by(first_s=6.0, last_s=1.0, launch_s=9.0), False),
+        ("synthetic-podman", PODMAN, lines_late_by(first_s=0.0, last_s=2.0, launch_s=2.9), False),
+        ("synthetic-podman", PODMAN, lines_late_by(first_s=1.4, last_s=0.0, launch_s=0.2), True),
+        ("synthetic-podman", PODMAN, lines_late_by(first_s=0.0, last_s=2.0, launch_s=0.2), True),
+        ("synthetic-podman", PODMAN, times("timeline.launch_s", 100), True),
+        ("synthetic-all", "synthetic-alexnet-vm-b000", times("timeline.exit_s", 1.5), True),
+    ],
+)
+def test_lines_may_come_in_late_on_machines_that_launch_slowly_be_they_emulated_or_not(
+    run: str, trial: str, edit: Edit, refused: bool, tmp_path: Path
+) -> None:
+    own = copied(run, tmp_path)
+    edited(own, trial, edit)
+    assert ("timeline" in {one.kind for one in audit(load([own])).refused}) == refused
+
+
 @pytest.mark.parametrize("edit", [in_the_network_of_its_machine, over_a_limit_that_nothing_sets])
 def test_what_engines_without_root_cannot_give_contradicts_nothing(podman: Path, edit: Edit) -> None:
     edited(podman, PODMAN, edit)
