@@ -37,7 +37,7 @@ PACKAGES = (
     ),
     *("munge", "slurmctld", "slurmd", "slurm-client", "linux-image-cloud-amd64", "ca-certificates"),
 )
-FURTHER = {"bookworm": (), "trixie": ("docker-cli",)}
+FURTHER = {"bookworm": ("charliecloud-runtime",), "trixie": ("docker-cli", "charliecloud-runtime")}
 """The packages of a suite alone; its keys are the suites."""
 ENVIRONMENT, IMAGES, USER = "opt/environment", "var/lib/virtbench/images", "ada"
 BENCH = f"{ENVIRONMENT}/bin/bench"

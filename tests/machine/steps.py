@@ -89,16 +89,19 @@ test -z "$(systemctl list-timers --all --no-pager --no-legend 'virtbench*')"
 set -- results/fired-scheduled/*/*
 """
 )
-SLURM = (
-    PLAN.format(name="queued", engine="runc", engine_table='[engine]\nkind = "slurm"\npoll_s = 2')
-    + """
+SLURM = """
 mkdir -p /var/lib/slurm/state /var/lib/slurm/spool; chown slurm: /var/lib/slurm/state
 systemctl start munge slurmctld slurmd
 for second in $(seq 60); do sinfo -h -o %T | grep -q idle && break; sleep 2; done; sinfo
-timeout 1500 bench sweep run plans/queued.toml || { tail -50 results/queued/logs/*; exit 1; }
-set -- results/queued/*/
 """
-)
+
+
+def _queued(name: str, engine: str) -> str:
+    plan = PLAN.format(name=name, engine=engine, engine_table='[engine]\nkind = "slurm"\npoll_s = 2')
+    run = f"timeout 1500 bench sweep run plans/{name}.toml || {{ tail -50 results/{name}/logs/*; exit 1; }}"
+    # Without root, too, bare metal and the container have one userland.
+    compared = f"bench compare results/{name} | tee compared; if grep 'no ratio is formed' compared; then exit 1; fi"
+    return f"{plan}\n{run}\n{compared}\nset -- results/{name}/*/\n{ATTESTED}"
 
 
 @dataclass(frozen=True)
@@ -139,5 +142,6 @@ STEPS = (
     ),
     Step("kill -9, clean", KILLED),
     Step("schedule", SCHEDULED + ATTESTED),
-    Step("Slurm", SLURM + ATTESTED),
+    Step("Slurm", SLURM + _queued("queued", "runc")),
+    Step("user: Slurm, Charliecloud", _queued("unprivileged", "charliecloud"), USER),
 )
