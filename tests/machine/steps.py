@@ -24,6 +24,7 @@ qemu-system-x86_64 --version | head -1
 cat /sys/module/apparmor/parameters/enabled; cut -d' ' -f1 /sys/kernel/security/apparmor/profiles | sort | tr '\\n' ' '
 """
 ATTESTED = """
+bench audit "$@"
 python3 - "$@" <<'END'
 import glob, json, sys
 records = [json.load(open(path)) for place in sys.argv[1:] for path in glob.glob(place + "/trials/*.json")]
@@ -86,7 +87,7 @@ journalctl --no-pager -u virtbench-fired.service | tail -20
 bench sweep schedule --remove fired
 systemctl stop virtbench-fired.service || true
 test -z "$(systemctl list-timers --all --no-pager --no-legend 'virtbench*')"
-set -- results/fired-scheduled/*/*
+set -- $(dirname results/fired-scheduled/*/*/trials)
 """
 )
 SLURM = """
@@ -101,7 +102,7 @@ def _queued(name: str, engine: str) -> str:
     run = f"timeout 1500 bench sweep run plans/{name}.toml || {{ tail -50 results/{name}/logs/*; exit 1; }}"
     # Without root, too, bare metal and the container have one userland.
     compared = f"bench compare results/{name} | tee compared; if grep 'no ratio is formed' compared; then exit 1; fi"
-    return f"{plan}\n{run}\n{compared}\nset -- results/{name}/*/\n{ATTESTED}"
+    return f"{plan}\n{run}\n{compared}\nset -- $(dirname results/{name}/*/trials)\n{ATTESTED}"
 
 
 @dataclass(frozen=True)
