@@ -28,6 +28,17 @@ def test_a_member_that_breaks_is_a_check_with_its_reason_and_ends_no_run(node: L
     assert check.remedy == doctor.EXTENSION_REMEDY
 
 
+@pytest.mark.parametrize(("entered", "substitute"), [(True, "memory:not-limited"), (False, "userland:own-environment")])
+def test_bare_metal_without_root_names_its_substitute(
+    entered: bool, substitute: str, node: LocalNode, make_image: Callable[..., Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr(doctor, "enterable", lambda *_: entered)
+    needed = [doctor._check("image", "cpu", "there"), doctor._check("tool", "taskset", "there")]
+    check = doctor._target("bare-metal", needed, node, make_image())
+    assert (check.usable, check.substitute) == (True, substitute)
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A machine whose parts all break where they are asked; the list holds those that were."""
