@@ -23,7 +23,7 @@ COPY_SHARE = 0.05
 """The share by which phases may exceed their steps if the copy is timed by the device's own clock."""
 CLOCKS_SHARE, CLOCKS_S = 0.05, 0.5
 """The most by which spans on the target's clock may exceed those on the host's: the share, and the seconds."""
-LATE_SHARE, LATE_S = 0.75, 0.2
+LATE_SHARE, LATE_S = 0.9, 0.2
 """How late the first or the last line of a worker may come in, which the timeline then has twice or not at all: the
 share of the time from the launch to the first line, which slow machines and channels lengthen alike, and seconds."""
 COUNTING_S = 2.0
