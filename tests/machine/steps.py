@@ -48,15 +48,17 @@ cd $image; find tree -type f -perm /6000 | while read -r file; do chmod --refere
 chmod 755 /{IMAGES}; ln -s $image/*.img $image/*.tar $own/
 """
 KILLED = f"""
-setsid {WORK} killed --target bare-metal --target container --engine podman > killed.log 2>&1 & bench=$!
-for second in $(seq 300); do
-    grep -q virtbench <<< "$(podman ps --format '{{{{.Names}}}}'; ls /sys/fs/cgroup)" && break; sleep 1
+for target in "bare-metal" "container --engine podman"; do
+    setsid {WORK} killed --target $target > killed.log 2>&1 & bench=$!
+    for second in $(seq 300); do
+        grep -q virtbench <<< "$(podman ps --format '{{{{.Names}}}}'; ls /sys/fs/cgroup)" && break; sleep 1
+    done
+    sleep 5; kill -9 $bench; cat killed.log
+    bench clean
+    left=$(pgrep -af 'python3 -m worker'; ls -d /sys/fs/cgroup/virtbench-* 2>/dev/null
+        podman ps -a -q; grep /run/virtbench /proc/mounts) || true
+    if test -n "$left"; then echo "left: $left"; exit 1; fi
 done
-sleep 5; kill -9 $bench; cat killed.log
-bench clean
-left=$(pgrep -af 'python3 -m worker'; ls -d /sys/fs/cgroup/virtbench-*
-    podman ps -a -q; grep /run/virtbench /proc/mounts) || true
-if test -n "$left"; then echo "left: $left"; exit 1; fi
 """
 PLAN = """
 mkdir -p plans; cat > plans/{name}.toml <<'END'
