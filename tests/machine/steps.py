@@ -82,14 +82,14 @@ SCHEDULED = (
 bench sweep schedule plans/fired.toml --every 1m --with systemd
 systemctl list-timers --all --no-pager | grep virtbench-fired
 for second in $(seq 600); do
-    test 2 = $(find results/fired-scheduled -name '*-b000.json' | wc -l) && break; sleep 2
+    test 2 = $(find results/fired-scheduled -name '*-b000.json' 2>/dev/null | wc -l) && break; sleep 2
 done
 bench sweep schedule --list
 journalctl --no-pager -u virtbench-fired.service | tail -20
 bench sweep schedule --remove fired
 systemctl stop virtbench-fired.service || true
 test -z "$(systemctl list-timers --all --no-pager --no-legend 'virtbench*')"
-set -- $(dirname results/fired-scheduled/*/*/trials)
+set -- $(dirname $(dirname results/fired-scheduled/*/*/trials/*.json) | sort -u)
 """
 )
 SLURM = """
@@ -104,7 +104,7 @@ def _queued(name: str, engine: str) -> str:
     run = f"timeout 1500 bench sweep run plans/{name}.toml || {{ tail -50 results/{name}/logs/*; exit 1; }}"
     # Without root, too, bare metal and the container have one userland.
     compared = f"bench compare results/{name} | tee compared; if grep 'no ratio is formed' compared; then exit 1; fi"
-    return f"{plan}\n{run}\n{compared}\nset -- $(dirname results/{name}/*/trials)\n{ATTESTED}"
+    return f"{plan}\n{run}\n{compared}\nset -- $(dirname $(dirname results/{name}/*/trials/*.json) | sort -u)\n{ATTESTED}"
 
 
 @dataclass(frozen=True)
