@@ -104,7 +104,8 @@ def _queued(name: str, engine: str) -> str:
     run = f"timeout 1500 bench sweep run plans/{name}.toml || {{ tail -50 results/{name}/logs/*; exit 1; }}"
     # Without root, too, bare metal and the container have one userland.
     compared = f"bench compare results/{name} | tee compared; if grep 'no ratio is formed' compared; then exit 1; fi"
-    return f"{plan}\n{run}\n{compared}\nset -- $(dirname $(dirname results/{name}/*/trials/*.json) | sort -u)\n{ATTESTED}"
+    runs = f"set -- $(dirname $(dirname results/{name}/*/trials/*.json) | sort -u)"
+    return f"{plan}\n{run}\n{compared}\n{runs}\n{ATTESTED}"
 
 
 @dataclass(frozen=True)
