@@ -49,7 +49,7 @@ chmod 755 /{IMAGES}; ln -s $image/*.img $image/*.tar $own/
 """
 KILLED = f"""
 for target in "bare-metal" "container --engine podman"; do
-    setsid {WORK} killed --target $target > killed.log 2>&1 & bench=$!
+    rm -rf killed; setsid {WORK} killed --target $target > killed.log 2>&1 & bench=$!
     for second in $(seq 300); do
         grep -q virtbench <<< "$(podman ps --format '{{{{.Names}}}}'; ls /sys/fs/cgroup)" && break; sleep 1
     done
