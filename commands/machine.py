@@ -11,6 +11,7 @@ from commands.output import Output
 from provisioning import ledger
 from provisioning.doctor import Check, Diagnosis, diagnose, examine_as_far_as_possible
 from provisioning.uninstall import remove_everything
+from suite.errors import RequestError
 from suite.units import count
 from suite.untrusted.console import PlainConsole
 
@@ -74,7 +75,8 @@ _MARK_WIDTH = 6
     is_flag=True,
     help="Also remove hired machines, images, with their layers in podman and docker, caches and generated data sets.",
 )
-def clean(everything: bool) -> None:
+@click.option("--dry-run", is_flag=True, help="Print what would be removed, without --all; remove nothing.")
+def clean(everything: bool, dry_run: bool) -> None:
     """Remove leftovers of crashed runs: processes, containers, control groups, directories. Nothing else.
 
     Objects of running benches, images and results are kept; with --all only results.
@@ -82,8 +84,15 @@ def clean(everything: bool) -> None:
     \b
     Examples:
       bench clean
+      bench clean --dry-run
       bench clean --all
     """
+    if dry_run and everything:
+        raise RequestError("--dry-run prints no list of --all", remedy="leave one of them out")
+    if dry_run:
+        lines = [f"would be removed: {entry.kind} {entry.what}" for entry in ledger.left()]
+        click.echo("\n".join(lines) or "nothing was left behind")
+        return
     removed = ledger.clean(partial(click.echo, err=True), kept=everything)
     busy, kept = ([], {}) if everything else (ledger.living(), ledger.kept())
     removed += remove_everything() if everything else []

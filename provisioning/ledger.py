@@ -274,6 +274,11 @@ def kept() -> dict[str, Callable[[], None]]:
     }
 
 
+def left() -> list[LedgerEntry]:
+    """Return what ``clean`` would remove: the entries of dead owners, the newest first."""
+    return [entry for _, entry in _readable() if entry.owner.has_ended() and not entry.kept]
+
+
 def living() -> list[LedgerEntry]:
     """Return the entries whose owners are not known to have ended: what another ``bench`` is using now."""
     me = ProcessIdentity.own()

@@ -973,6 +973,8 @@ def test_clean_names_what_it_removed(bench: Bench, here: Path) -> None:
     (here / "home/ledger").mkdir()
     entry = {"kind": "directory", "what": str(left), "boot_id": "before", "owner_pid": 1, "owner_started": 0}
     (here / "home/ledger/a.json").write_text(json.dumps(entry))
+    assert bench("clean", "--dry-run").stdout == f"would be removed: directory {left}\n"
+    assert left.exists()
     result = bench("clean")
     assert (result.exit_code, result.stdout) == (0, f"removed: directory {left}\n")
     assert not left.exists()

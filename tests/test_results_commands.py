@@ -12,6 +12,7 @@ from rich.console import Console
 
 import cli
 from commands.results.listing import as_table, entries
+from provisioning.ledger import LedgerEntry
 from suite.records.environment import Environment
 from suite.records.record import Aggression, AggressorInstance, Outcome, TrialRecord
 from suite.results.runs import find_runs, summarise
@@ -133,3 +134,30 @@ def test_trials_are_exported_to_a_file_and_to_standard_output(bench: Bench, tmp_
     assert bench("export", "--format", "parquet").exit_code == 2
     assert "3 rows" in bench("export", "--format", "parquet", "--out", "a.parquet").stderr
     assert (tmp_path / "a.parquet").read_bytes()[:4] == b"PAR1"
+
+
+def test_a_run_or_a_sweep_is_removed_after_a_question(bench: Bench, sweep: Path, runs: Path) -> None:
+    kept = bench("remove", "results/old", input="n\n")
+    assert (kept.exit_code, (runs / "old").is_dir()) == (1, True)
+    assert bench("remove", "results/old", input="y\n").exit_code == 0
+    removed = bench("remove", f"results/{sweep.name}", "--yes")
+    assert (removed.exit_code, removed.stdout) == (0, f"removed: results/{sweep.name}\n")
+    assert sorted(path.name for path in runs.iterdir()) == ["new"]
+
+
+def test_what_is_no_run_or_in_use_is_not_removed(
+    bench: Bench, sweep: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (runs / "link").symlink_to(runs / "old")
+    cell = next(path for path in sweep.iterdir() if path.is_dir())
+    living = LedgerEntry(kind="run-directory", what=str(runs / "new"), boot_id="now", owner_pid=1, owner_started=0)
+    monkeypatch.setattr("provisioning.ledger.living", lambda: [living])
+    for place, why in (
+        ("results", "no run"),
+        ("results/link", "no run"),
+        (str(cell), "a cell"),
+        ("results/new", "running"),
+    ):
+        refused = bench("remove", place, "--yes")
+        assert (refused.exit_code, why in refused.output) == (2, True), refused.output
+    assert {path.name for path in runs.iterdir()} == {"old", "new", "link", sweep.name}

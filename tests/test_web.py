@@ -188,7 +188,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resu
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ((), "no directory results"),
+        (("--results", "not/there"), "No such file or directory"),
         (("--results", str(RUNS / "failed")), "is a run"),
         (("--port", "70000"), "70000 is not in the range"),
     ],

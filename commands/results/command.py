@@ -1,6 +1,7 @@
-"""``bench results list``, ``show`` and ``export``: what has been measured so far."""
+"""``bench results list``, ``show``, ``export`` and ``remove``: what has been measured so far."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from commands.lazy import SuggestingGroup
 from commands.results.listing import as_json as listed
 from commands.results.listing import as_table, entries
 from commands.results.show import find_record, record_json, record_lines, run_lines, run_output
+from provisioning import ledger
 from suite.errors import RequestError
-from suite.results.runs import find_run, find_runs, summarise
+from suite.results.runs import SWEEP, contains, find_run, find_runs, is_run, summarise
 from suite.results.store import RESULTS, latest_run
 from suite.untrusted.console import PlainConsole
 
@@ -25,7 +27,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group(cls=SuggestingGroup)
 def results() -> None:
-    """List, show and export runs and records.
+    """List, show, export and remove runs and records.
 
     \b
     Examples:
@@ -78,6 +80,36 @@ def show(name: str | None, as_json: bool) -> None:
         run_output(run).tell()
     else:
         click.echo("\n".join(run_lines(run)))
+
+
+@results.command()
+@click.argument("places", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def remove(places: tuple[Path, ...], yes: bool) -> None:
+    """Remove runs or whole sweeps, with their records, logs and figures. Asks first.
+
+    \b
+    Examples:
+      bench results remove results/20180312T101500-4242
+      bench results remove results/night --yes
+    """
+    for place in places:
+        _refuse_to_remove(place)
+    if not yes:
+        click.confirm(f"Remove {', '.join(map(str, places))} for good?", abort=True, err=True)
+    for place in places:
+        shutil.rmtree(place)
+        click.echo(f"removed: {place}")
+
+
+def _refuse_to_remove(place: Path) -> None:
+    """Raise RequestError for what is no run or sweep, for a cell, and for what a bench writes."""
+    if place.is_symlink() or not (is_run(place) or (place / SWEEP).is_file()):
+        raise RequestError(f"{place} is no run and no sweep", remedy="name the directory of one: bench results list")
+    if (place.parent / SWEEP).is_file():
+        raise RequestError(f"{place} is a cell of a sweep", remedy=f"remove the whole sweep: {place.parent}")
+    if any(entry.kind == "run-directory" and contains(place, Path(entry.what)) for entry in ledger.living()):
+        raise RequestError(f"a running bench writes {place}", remedy="stop it first: bench sweep stop, or Ctrl-C")
 
 
 @results.command()

@@ -37,9 +37,12 @@ def web(port: int, results: Path, services: Path | None, allow_files: bool) -> N
         from commands.web.app import WebSettings, create_app, serve
     except ImportError as error:
         raise missing_extra(str(error.name), "web") from error
-    if is_run(results) or not results.is_dir():
-        why = f"{results} is a run" if is_run(results) else f"no directory {results}"
-        raise RequestError(why, remedy="name the directory that holds runs with --results, or make it")
+    if is_run(results):
+        raise RequestError(f"{results} is a run", remedy="name the directory that holds runs with --results")
+    try:
+        results.mkdir(exist_ok=True)
+    except OSError as error:
+        raise RequestError(f"{results}: {error.strerror}", remedy="name a directory with --results") from error
     refuse_foreign(results.resolve(), "name a directory of your own with --results")
     places = generate.read_services(services) if services else {}
     chosen = WebSettings(results.resolve(), secrets.token_urlsafe(32), allow_files, places)
