@@ -29,9 +29,23 @@ def spelled(text: str, spelling: Callable[[str], str] = flag) -> str:
     return "".join(pieces)
 
 
+_ELSEWHERE = {
+    "runsc": "gvisor",
+    "singularity": "apptainer",
+    "k8s": "kubernetes",
+    "gpt": "transformer",
+    "gpt2": "transformer",
+    **dict.fromkeys(("host", "native", "metal"), "bare-metal"),
+    **dict.fromkeys(("kvm", "qemu"), "vm"),
+    **dict.fromkeys(("docker", "podman", "runc"), "container"),
+}
+"""What people know something as, and its name here."""
+
+
 def nearest(word: str, names: Sequence[str]) -> str:
     """Return ``"did you mean smoke? choose among paper, quick, smoke"``; without the question if no name is close."""
-    near = difflib.get_close_matches(word, names, n=1)
+    synonym = _ELSEWHERE.get(word.lower())
+    near = [synonym] if synonym in names else difflib.get_close_matches(word, names, n=1)
     return (f"did you mean {near[0]}? " if near else "") + f"choose among {', '.join(names)}"
 
 

@@ -962,6 +962,20 @@ def test_the_rows_that_take_several_lines_come_last(
     assert all(line.split(maxsplit=1)[0] not in ("yes", "no") for line in lines[place + 1 :])
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (("--engine", "runsc"), "did you mean gvisor?"),
+        (("--model", "gpt2"), "did you mean transformer?"),
+        (("--target", "docker"), "did you mean container?"),
+        (("python", "train.py"), "bench run -- python train.py"),
+    ],
+)
+def test_what_people_mean_by_other_words_is_suggested(bench: Bench, words: tuple[str, ...], remedy: str) -> None:
+    refused = bench("run", *words, "--dry-run")
+    assert (refused.exit_code, remedy in refused.output) == (2, True), refused.output
+
+
 def test_clean_says_that_nothing_was_left(bench: Bench) -> None:
     result = bench("clean")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "nothing was left behind\n", "")

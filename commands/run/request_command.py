@@ -61,7 +61,11 @@ class RequestCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the request in place of its options; what stands behind ``--`` is a program. Raises RequestError."""
         end = args.index("--") if "--" in args else len(args)
+        ctx.allow_extra_args = True
         rest = super().parse_args(ctx, args[:end])
+        if rest and not ctx.resilient_parsing:
+            words = shlex.join(rest)
+            raise RequestError(f"unexpected: {words}", remedy=f"a program stands behind --: bench run -- {words}")
         if not ctx.resilient_parsing:
             values = {name: ctx.params.pop(name) for name in OPTIONS}
             # A flag that is not there is False, and an option that can be repeated is an empty tuple.
