@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 REPOSITORY = Path(__file__).parents[2]
 BENCH = str(Path(sys.executable).with_name("bench"))
-COMPARED = r"\b[Aa] \w+ container\b.* on (host )?\S+[,:] \d+ blocks?\b"
+COMPARED = r"^container \(\w+\) .*\b(slower|faster|equivalent|tail|typical-only|undecided|no verdict)\b.* why: \w+"
 ANSWERS = {
     "run": COMPARED,
     "compare": COMPARED,
@@ -92,8 +92,11 @@ def test_the_readme_lists_commands() -> None:
 
 @pytest.mark.parametrize("command", listed())
 def test_each_listed_command_is_accepted(command: str, place: Path) -> None:
-    for name in ("before", "after"):
-        shutil.copytree(REPOSITORY / "tests/samples/runs/turns", place / "results" / name, dirs_exist_ok=True)
+    runs = {"before": "turns", "after": "turns", "cellar": "synthetic-podman", "rack": "synthetic-podman-later"}
+    for name, sample in runs.items():
+        run = shutil.copytree(REPOSITORY / "tests/samples/runs" / sample, place / "results" / name, dirs_exist_ok=True)
+        for record in run.glob("trials/*.json") if name in ("cellar", "rack") else ():  # as if each had its host
+            record.write_text(re.sub(r'("hostname": *)"[^"]*"', rf'\1"{name}"', record.read_text()))
     words = [*shlex.split(command), *(["--dry-run"] if command.startswith(DRY) else [])]
     done = subprocess.run([BENCH, *words], cwd=place, capture_output=True, text=True, timeout=300)
     codes = next((codes for start, codes in CODES.items() if command.startswith(start)), (0,))
