@@ -116,7 +116,7 @@ PROFILES = {
         ),
         Profile(
             name="smoke",
-            summary="proves the path, even where the CPU of the VM is emulated; its throughput means little",
+            summary="shows that everything works, even if the CPU of the VM is emulated; no measurement",
             warmup_steps=1,
             steps=2,
             memory_bytes=2 * GIB,
