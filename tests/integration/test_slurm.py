@@ -216,7 +216,7 @@ def test_a_user_without_root_compares_bare_metal_with_a_container_of_charlieclou
         assert compared.returncode == 0, compared.stderr
         answer = " ".join(compared.stdout.split())
         assert "no ratio is formed" not in answer, "without root, too, bare metal is in the image's tree"
-        assert "charliecloud container (memory:not-limited)" in answer
+        assert "container (charliecloud, memory:not-limited)" in answer
         audited = user.run([user.bench, "audit", str(out)], {}, 300)
         assert audited.returncode == 0, audited.stdout + audited.stderr
         assert list((user.place / "home/ledger").glob("*.json")) == []
