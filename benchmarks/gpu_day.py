@@ -306,14 +306,17 @@ def alternating(day: Day) -> Facts:
     words = ("--design", "alternating", "--rounds", rounds, "--blocks", "2" if day.options.rehearse else "3")
     found = about(day.run("D", *BOTH, "--scenario", "synthetic", *day.models("resnet50", "dcgan"), *words))
     where = str(day.options.state / "runs/D")
-    rows = json.loads(day.bench("compare", where, "--json"))["rows"]
-    ratios = {
-        row["model"]: row["ratio"] for row in rows if row["target"] == "container" and row["metric"] == "throughput"
-    }
-    worst = max(filter(None, ratios.values()), key=lambda ratio: abs(math.log(ratio)), default=None)
-    intervals = [[row["model"], row["ratio_low"], row["ratio_high"]] for row in rows if row["target"] == "container"]
+    rows = _throughputs(day, "D")
+    worst = max((row["ratio"] for row in rows if row["ratio"]), key=lambda ratio: abs(math.log(ratio)), default=None)
+    intervals = [[row["model"], row["low"], row["high"]] for row in rows]
     told = {flag: day.bench("compare", where, flag)[-4000:] for flag in ("--explain", "--costs")}
     return {**found, "container / bare metal": worst, "intervals": intervals, **told}
+
+
+def _throughputs(day: Day, name: str) -> list[dict[str, Any]]:
+    """Return how the container's throughput compares with bare metal's, by model."""
+    rows = json.loads(day.bench("compare", str(day.options.state / "runs" / name), "--json"))["rows"]
+    return [row for row in rows if (row["kind"], row["target"], row["metric"]) == ("target", "container", "throughput")]
 
 
 def tuned(day: Day) -> Facts:
@@ -455,9 +458,7 @@ def beside_an_intruder(day: Day) -> Facts:
     if day.options.rehearse:
         return {"trials beside an intruder": len(records), **dict.fromkeys(names, REHEARSED)}
     missed = sum(not gpu["strangers"] for record in records for gpu in record["resources"]["gpus"])
-    rows = json.loads(day.bench("compare", str(day.options.state / "runs/G"), "--json"))["rows"]
-    judged_rows = [row for row in rows if row["target"] == "container" and row["metric"] == "throughput"]
-    stands = [row["verdict"] or not any("on a GPU" in why for why in row["withheld"]) for row in judged_rows]
+    stands = [row["verdict"] or not any("on a GPU" in why for why in row["withheld"]) for row in _throughputs(day, "G")]
     return dict(zip(names, (missed, sum(map(bool, stands)) if stands else None), strict=True))
 
 

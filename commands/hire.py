@@ -108,6 +108,8 @@ def list_machines(as_json: bool) -> None:
         return
     for machine in listed:
         click.echo(f"{machine.name}: {machine.source}, cloud {machine.cloud}: {machine.state}")
+    if not listed:
+        click.echo("no machine is hired", err=True)
 
 
 @machines.command()
@@ -127,6 +129,8 @@ def down(names: tuple[str, ...], everything: bool) -> None:
     if unknown := [name for name in names if name not in kept]:
         raise RequestError(f"no machine {unknown[0]!r} is hired", remedy=nearest(unknown[0], [*kept]))
     stuck = []
+    if not kept:
+        click.echo("no machine is hired", err=True)
     for name in names or kept:
         try:
             kept[name]()
