@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -9,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
+from analysis.report.rows import KEYS
 from analysis.statistics.ratios import locate
 from analysis.statistics.sequential import should_stop_deciding
 
@@ -157,3 +159,8 @@ def test_in_the_balanced_order_intervals_cover_under_drift_and_place_where_each_
     covers, false = shares(effect, "by itself", 2, 7, 200, 1)
     assert covers < 0.85
     assert (false > 0.2) == (effect == "place")
+
+
+def test_the_gpu_day_reads_columns_that_the_json_has() -> None:
+    source = (REPOSITORY / "benchmarks/gpu_day.py").read_text()
+    assert {*re.findall(r'\brow\["(\w+)"\]', source)} <= {*KEYS}
