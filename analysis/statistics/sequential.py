@@ -106,7 +106,7 @@ def should_stop_deciding(
     if not undecided:
         return Decision(False, f"the next look is at {following}", None, following - blocks)
     more = undecided.values()
-    reason = f"{', '.join(undecided)} undecided at a margin of {margin:.1%}"
+    reason = f"no verdict yet on {', '.join(undecided)} at a margin of {margin * 100:.3g} %"
     return Decision(False, reason, None, following - blocks, None if None in more else max(filter(None, more)))
 
 

@@ -120,7 +120,7 @@ def test_what_is_decided_may_be_a_difference_too_and_what_is_on_the_margin_is_no
 def test_while_it_is_undecided_it_says_what_and_how_many_blocks_it_may_take() -> None:
     decision = deciding(steady(7, 0.05, seed=3))
     assert (decision.stop, decision.at_least) == (False, 2)
-    assert "vm undecided at a margin of 5.0%" in decision.reason
+    assert "no verdict yet on vm at a margin of 5 %" in decision.reason
     assert decision.expected is not None
     assert decision.expected > 0
 
