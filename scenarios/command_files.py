@@ -52,15 +52,17 @@ def files_of(directory: Path, note: Callable[[str], object] = lambda _: None) ->
 def _below(root: Path) -> Iterator[tuple[File, bool]]:
     """Yield all files below the directory in a fixed order, and whether each is a link; links are not followed.
 
-    Virtual environments and runs are left out: a run would make each next one another job.
+    Virtual environments and runs are left out: a run would make each next one another job. So is the file that the
+    output of this command goes to, which grows.
     """
     _check(root, root.lstat().st_mode, root)
+    outputs = [os.fstat(number) for number in (1, 2)]
     for place, directories, files in os.walk(root, onerror=_raise):
         directories[:] = sorted(name for name in directories if not is_apart({*os.listdir(Path(place, name))}))
         for path in (Path(place, name) for name in sorted([*directories, *files])):
             info = path.lstat()
             _check(path, info.st_mode, root)
-            if not stat.S_ISDIR(info.st_mode):
+            if not stat.S_ISDIR(info.st_mode) and not any(os.path.samestat(info, output) for output in outputs):
                 name = os.fsencode(path.relative_to(root))
                 yield File(name, info.st_size, info.st_mtime_ns), stat.S_ISLNK(info.st_mode)
 

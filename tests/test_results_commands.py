@@ -121,9 +121,7 @@ def test_a_victim_alone_and_beside_an_aggressor_are_two_arms(bench: Bench, runs:
 
 @pytest.mark.usefixtures("runs")
 def test_the_latest_run_is_shown_when_none_is_named(bench: Bench) -> None:
-    assert json.loads(bench("show", "--json").stdout)["summary"]["directory"] == "results/old", (
-        "by name, as compare has it"
-    )
+    assert json.loads(bench("show", "--json").stdout)["summary"]["directory"] == "results/new"
 
 
 @pytest.mark.usefixtures("runs")

@@ -17,6 +17,7 @@ import pandas as pd
 from analysis.load.bursts import check_bursts, settled
 from analysis.load.computed import computed
 from analysis.load.metrics import METRICS, Metric, spread
+from analysis.load.plans import extendable
 from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.errors import RequestError
 from suite.records.columns import AUDIT, FURTHER, TABLE
@@ -108,7 +109,9 @@ def _nothing_usable(directories: Sequence[Path], warnings: Sequence[AnalysisWarn
     where = ", ".join(map(str, directories))
     skipped = [warning.message for warning in warnings if warning.kind == "skipped-record"]
     why = f" ({len(skipped)} files are left out; {skipped[0]})" if skipped else ""
-    return RequestError(f"no usable record in {where}{why}", remedy="make some with: bench run --target all")
+    alone = extendable(directories)
+    remedy = f"go on with: bench run --continue {alone}" if alone and not skipped else "make some with: bench run"
+    return RequestError(f"no usable record in {where}{why}", remedy=remedy)
 
 
 def _quality(directory: Path) -> tuple[RunQuality, list[AnalysisWarning]]:

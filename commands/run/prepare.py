@@ -79,7 +79,7 @@ def refuse_changed(dataset: Dataset) -> None:
     if now != dataset.sha256:
         raise RequestError(
             f"{dataset.directory} has changed since this command read it",
-            remedy="give the same command again once nobody writes there",
+            remedy="repeat the command when nothing writes to it",
         )
 
 

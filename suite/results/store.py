@@ -173,11 +173,21 @@ def new_run_directory(results: Path = RESULTS) -> Path:
 
 
 def latest_run(results: Path = RESULTS) -> Path:
-    """Return the newest run below ``results``. Raises RequestError if there is none."""
-    runs = sorted(plan.parent for plan in results.glob(f"*/{PLAN}"))
+    """Return the run below ``results`` that was written last; one without records only if none has any.
+
+    Names tell nothing: ``--out`` gives any. Raises RequestError if there is none.
+    """
+    runs = [plan.parent for plan in results.glob(f"*/{PLAN}")]
     if not runs:
         raise RequestError(f"no run in {results}/", remedy="make one with: bench run --target all, or name a directory")
-    return runs[-1]
+    return max(runs, key=_written)
+
+
+def _written(run: Path) -> tuple[bool, int, str]:
+    """Return whether a run has records, and when the last one, or its plan, was written."""
+    trials = run / TRIALS
+    begun = trials.is_dir() and any(trials.iterdir())
+    return begun, (trials if begun else run / PLAN).stat().st_mtime_ns, run.name
 
 
 class Run:

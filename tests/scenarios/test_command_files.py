@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,18 @@ def test_virtual_environments_and_runs_are_no_part_of_it(mine: Path) -> None:
     assert files_of(mine) == before
     (mine / "results/plan.json").write_text("12345")
     assert files_of(mine).sha256 != before.sha256
+
+
+def test_the_file_that_its_own_output_goes_to_is_no_part_of_it(mine: Path) -> None:
+    before = files_of(mine).sha256
+    program = "import sys; from scenarios.command_files import *; sys.stderr.write(files_of(Path(sys.argv[1])).sha256)"
+    with (mine / "log").open("w") as log:
+        log.write("the run begins")
+        log.flush()
+        argv = [sys.executable, "-c", program, str(mine)]
+        told = subprocess.run(argv, stdout=log, stderr=subprocess.PIPE, text=True, check=True).stderr
+    assert told == before
+    assert files_of(mine).sha256 != before
 
 
 @pytest.mark.parametrize("to", ["..", "lib/../../other", "/etc/hostname"])

@@ -239,11 +239,17 @@ def test_a_record_is_saved_under_its_trial_and_takes_the_place_of_the_older(tmp_
     assert [p.name for p in (tmp_path / "trials").iterdir()] == ["a.json"]
 
 
-def test_the_latest_run_is_the_last_by_name_that_has_a_plan(tmp_path: Path, plan: MakePlan) -> None:
-    for name in ("20260102T000000-1", "20260101T000000-9"):
+def test_the_latest_run_is_the_one_that_was_written_last_whatever_its_name(
+    tmp_path: Path, plan: MakePlan, record: MakeRecord
+) -> None:
+    for name in ("zero", "20260102T000000-1", "20260101T000000-9"):
         Run(tmp_path / name).begin(plan())
     (tmp_path / "20270101T000000-1").mkdir()
-    assert latest_run(tmp_path).name == "20260102T000000-1"
+    assert latest_run(tmp_path).name == "20260101T000000-9", "without records the last begun"
+    for at_ns, name in enumerate(("20260102T000000-1", "zero"), start=1):
+        Run(tmp_path / name).save(record())
+        os.utime(tmp_path / name / "trials", ns=(at_ns, at_ns))
+    assert latest_run(tmp_path).name == "zero"
 
 
 def test_without_a_run_there_is_no_latest_one(tmp_path: Path) -> None:
