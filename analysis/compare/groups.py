@@ -37,7 +37,7 @@ from analysis.compare.results import (
 )
 from analysis.compare.validity import agreements, all_named, compact, rounding
 from analysis.load.computed import AGREEMENTS, Agreement
-from analysis.load.metrics import Metric, in_units, metrics_of
+from analysis.load.metrics import Metric, in_units, metrics_of, with_trait
 from analysis.statistics.ratios import NoiseFloor, locate
 from suite.registries import WORKLOADS
 from suite.targets import BASELINE, TARGETS
@@ -172,9 +172,9 @@ def _block_seconds(trials: pd.DataFrame) -> "pd.Series[float]":
 def same_work(ok: pd.DataFrame) -> dict[GroupKey, tuple[SameWork, ...]]:
     """Return how each arm agrees with the first bare-metal trial of its blocks in what it computed, by job and model.
 
-    A victim, which may have fewer threads, is held against the trial of its target alone. Validity refuses or names
-    the pairs that do not agree; this covers every arm: ablations, second trials, victims. ``ok`` are the trials that
-    are ok, with ``variant``.
+    Jobs that share the machine may have fewer threads than on bare metal: a victim is held against its target alone.
+    Validity refuses or names the pairs that do not agree; this covers every arm: ablations, second trials, victims.
+    ``ok`` are the trials that are ok, with ``variant``.
     """
     first = baseline(ok)
     first = first[first["replica"] == 0].drop_duplicates(BLOCK)
@@ -182,9 +182,10 @@ def same_work(ok: pd.DataFrame) -> dict[GroupKey, tuple[SameWork, ...]]:
     trials = ok.loc[~ok.index.isin(first.index), list(columns)]
     victims = trials[trials["aggressor"].notna()]
     alone = plain(ok[ok["replica"] == 0]).drop_duplicates([*BLOCK, "target"])
+    equal = trials.drop(victims.index).loc[lambda left: with_trait(left, "normalised")]
     pairs = pd.concat(
         [
-            trials.drop(victims.index).merge(first[[*BLOCK, *_SIDES]], on=BLOCK, suffixes=("", "_base")),
+            equal.merge(first[[*BLOCK, *_SIDES]], on=BLOCK, suffixes=("", "_base")),
             victims.merge(alone[[*BLOCK, "target", *_SIDES]], on=[*BLOCK, "target"], suffixes=("", "_base")),
         ]
     )
