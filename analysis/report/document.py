@@ -12,7 +12,7 @@ from analysis.compare.published import citation
 from analysis.compare.results import ComparedJob, Comparison, Group, JudgedClaim
 from analysis.explain.explanation import Explained
 from analysis.figures.reference import PAPERS_KEY
-from analysis.report.answers.answer import MOST_ROWS, answer, claims
+from analysis.report.answers.answer import Answer, answer
 from analysis.report.elements import Element, Figure, Head, Heading, Line, Notes, Styled, Table, warnings
 from analysis.report.formatting import (
     EXPECTED_GUIDE,
@@ -61,20 +61,20 @@ def document(
     With ``explained`` the part of a trial that costs most stands below the answer, and every job has the parts of its
     differences. ``run`` is the directory of the only run: the answer names the command that would decide it.
     """
+    found = answer(comparison, run)
+    yield from answer_elements(found)
     if level == "overview":
-        yield from answer_elements(comparison, run)
-        yield from _overview(comparison, costs=costs)
+        yield from _overview(comparison, found, costs=costs)
         yield from _published(comparison.claims)
         return
-    yield from answer_elements(comparison, run)
     yield from (Line(text, indent=2) for text in map(reason, explained.explanations if explained else ()) if text)
     overall = (arm.job for arm in comparison.of_kind("models"))
     for job in dict.fromkeys((*comparison.jobs, *jobs_with_aggressors(comparison), *overall)):
         yield from _job(comparison, job, costs=costs, explained=explained, figures=figures)
     yield from _published(comparison.claims)
     yield from _legend(comparison, figures=figures is not None)
-    found = dict.fromkeys((*comparison.warnings, *(explained.warnings if explained else ())))
-    if noticed := notices(found, comparison.jobs):
+    noted = dict.fromkeys((*comparison.warnings, *(explained.warnings if explained else ())))
+    if noticed := notices(noted, comparison.jobs):
         yield Heading("Warnings", rank=2)
         yield from warnings(noticed)
 
@@ -108,13 +108,12 @@ def _published(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
             yield Line(f"{'to decide it: ' * (row.verdict == 'undecided')}{row.claim.advice}", "dim", indent=2)
 
 
-def answer_elements(comparison: Comparison, run: Path | None = None) -> Iterator[Element]:
+def answer_elements(found: Answer) -> Iterator[Element]:
     """Yield the answer, with which an output begins: a line for each comparison, then why, next, and the facts."""
-    found = answer(comparison, run)
     if found.rows:
         alone = len(found.rows) == 1
-        heads = ("", "") if alone else (f"x {found.rows[0].over}", "verdict")
-        numbers = [row.number if alone else f"{row.ratio.removesuffix('x')} {row.span}".strip() for row in found.rows]
+        heads = ("", "") if alone else (f"x {found.claims[0].base}", "verdict")
+        numbers = [row.number if alone else f"{row.value} {row.span}".strip() for row in found.rows]
         cells = ((number, Styled(row.word, row.word)) for number, row in zip(numbers, found.rows, strict=True))
         rows = tuple(zip(map(Head, (row.subject for row in found.rows)), cells, strict=True))
         yield Table("", "", tuple(Head(text, wraps=True) for text in heads), rows, compact=True)
@@ -136,11 +135,11 @@ def more_options(comparison: Comparison, level: Level, *, costs: bool) -> str:
     return f"; more: {hints}" if hints else ""
 
 
-def _overview(comparison: Comparison, *, costs: bool) -> Iterator[Element]:
-    footnotes = Footnotes(comparison, answer(comparison).why)
+def _overview(comparison: Comparison, found: Answer, *, costs: bool) -> Iterator[Element]:
+    footnotes = Footnotes(comparison, found.why)
     trained = [group for group in comparison.groups if group.job.traits.normalised and not group.job.traits.probes]
     if trained:
-        yield overview_table(trained, footnotes, judged=len(claims(comparison)) > MOST_ROWS)
+        yield overview_table(trained, footnotes, judged=not found.complete)
     for group in comparison.groups:
         parts = [
             *([results_table(group, full=False)] if group.job.traits.probes else []),

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import AliasPath, BaseModel, ConfigDict, Field
 
 from analysis.compare.results import BurstVariation, ComparedJob, Comparison, Cost, JudgedClaim, SameWork, TargetSummary
-from analysis.report.answers.answer import answer, claims
+from analysis.report.answers.answer import answer
 from analysis.report.answers.claim import WORDS
 from analysis.report.export import for_spreadsheets
 from analysis.statistics.ratios import VerdictName
@@ -196,7 +196,8 @@ def comparison_output(comparison: Comparison) -> ComparisonOutput:
 
 def answer_output(comparison: Comparison) -> AnswerOutput:
     """Return the answer with which the output begins, and every claim by itself."""
-    found, rows = answer(comparison), tuple(map(ClaimRow.model_validate, claims(comparison)))
+    found = answer(comparison)
+    rows = tuple(map(ClaimRow.model_validate, found.claims))
     return AnswerOutput(lines=found.lines, why=found.why, next=found.next, facts=found.facts, claims=rows)
 
 

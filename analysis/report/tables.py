@@ -45,11 +45,12 @@ def overview_table(groups: Sequence[Group], footnotes: "Footnotes", *, judged: b
     is bare metal's. ``judged``: with ratio, interval and verdict, where the answer does not give those of all.
     """
     units = {_unit(group) for group in groups}
-    names = (units.pop() if len(units) == 1 else _THROUGHPUT.name, *(_JUDGED if judged else ()))
+    apart, settings = len(units) > 1, differing([group.job for group in groups])
+    names = (_THROUGHPUT.name if apart else _unit(groups[0]), *(_JUDGED if judged else ()))
     rows = tuple(
         (
-            _overview_head(groups, group, summary, footnotes),
-            _overview_cells(group, summary, units_differ=bool(units), judged=judged),
+            _overview_head(settings, group, summary, footnotes),
+            _overview_cells(group, summary, units_differ=apart, judged=judged),
         )
         for group in groups
         for summary in group.targets
@@ -70,23 +71,23 @@ def _overview_cells(group: Group, summary: TargetSummary, *, units_differ: bool,
     return (value, *(cells if judged else ()), *others)
 
 
-def common_job(groups: Sequence[Group]) -> ComparedJob:
+def common_job(jobs: Sequence[ComparedJob]) -> ComparedJob:
     """Return what all jobs have in common; what they differ in stands at their lines."""
-    return replace(groups[0].job, **dict.fromkeys(_differing(groups), ""))
+    return replace(jobs[0], **dict.fromkeys(differing(jobs), ""))
 
 
 def _unit(group: Group) -> str:
     return next(metric.unit for metric in group.metrics if metric.name == _THROUGHPUT.name)
 
 
-def _differing(groups: Sequence[Group]) -> list[str]:
-    names = [field.name for field in fields(ComparedJob)]
-    return [name for name in names if len({getattr(group.job, name) for group in groups}) > 1]
+def differing(jobs: Sequence[ComparedJob]) -> list[str]:
+    """Return the names of the settings in which jobs differ."""
+    return [field.name for field in fields(ComparedJob) if len({getattr(job, field.name) for job in jobs}) > 1]
 
 
-def _overview_head(groups: Sequence[Group], group: Group, summary: TargetSummary, footnotes: "Footnotes") -> Head:
+def _overview_head(settings: Sequence[str], group: Group, summary: TargetSummary, footnotes: "Footnotes") -> Head:
     """Return ``resnet50, tuned: bare-metal``, or for the targets below it ``  vm accelerator:tcg [1]``."""
-    cell = ", ".join(filter(None, (group.model, *(getattr(group.job, name) for name in _differing(groups)))))
+    cell = ", ".join(filter(None, (group.model, *(getattr(group.job, name) for name in settings))))
     text = f"{cell}: {summary.target}" if summary is group.targets[0] else f"  {summary.target}"
     return Head(text, tuple(filter(None, (*summary.substitutes, footnotes.at(group, summary)))))
 

@@ -18,7 +18,7 @@ from analysis.explain.explanation import Explained
 from analysis.figures.reference import normalised
 from analysis.load.plans import extendable, margin_of
 from analysis.load.records import Records, load
-from analysis.report.answers.answer import answer, claims
+from analysis.report.answers.answer import answer
 from analysis.report.by import by_answer, by_document, slow_machines
 from analysis.report.document import Level, answer_elements, document, more_options
 from analysis.report.formatting import warning_lines
@@ -168,7 +168,8 @@ def _compared(records: Records, options: Mapping[str, Any]) -> Comparison:
 def _show(comparison: Comparison, records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> None:
     if options["scaling"]:
         # That a target is compared with no other is no answer to how jobs scale.
-        lines = answer_elements(comparison) if claims(comparison) else ()
+        found = answer(comparison)
+        lines = answer_elements(found) if found.rows else ()
         PlainConsole().print(Terminal([*lines, *scaling_document(comparison)]))
         return
     shown = document(comparison, _level(options), costs=options["costs"], run=extendable(chosen))
@@ -224,7 +225,7 @@ def _show_explanation(comparison: Comparison, explained: Explained, form: str | 
         ablations = tuple(Row.model_validate(one) for one in explained.contrasts if one.kind == "ablation")
         ExplanationOutput(explanations=explained.explanations, ablations=ablations, warnings=warnings).tell()
         return
-    PlainConsole().print(Terminal([*answer_elements(comparison), *explanation_document(explained)]))
+    PlainConsole().print(Terminal([*answer_elements(answer(comparison)), *explanation_document(explained)]))
 
 
 def _print_csv(comparison: Comparison) -> None:

@@ -142,6 +142,7 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     from analysis.compare.comparison import compare
     from analysis.load.plans import margin_of
     from analysis.load.records import load
+    from analysis.report.answers.answer import answer
     from analysis.report.document import answer_elements
     from analysis.report.rows import answer_output
     from analysis.report.terminal import Terminal
@@ -164,7 +165,7 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
         RunOutput(run_id=store.run_id, directory=where, trials=trials, failed=failed, answer=told).tell()
     else:
         if comparison:
-            PlainConsole().print(Terminal(answer_elements(comparison, store.directory)))
+            PlainConsole().print(Terminal(answer_elements(answer(comparison, store.directory))))
         click.echo(f"more: bench compare {store.directory} [--explain]", err=True)
     if failed:
         sys.exit(1)

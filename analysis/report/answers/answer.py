@@ -12,7 +12,7 @@ from analysis.load.metrics import METRICS
 from analysis.report.answers.claim import WORDS, Claim, direction
 from analysis.report.answers.equal_work import same_work
 from analysis.report.answers.next_steps import next_steps
-from analysis.report.tables import common_job
+from analysis.report.tables import common_job, differing
 from analysis.statistics.ratios import slower_by
 from suite.job.ablations import label_of
 from suite.targets import BASELINE
@@ -30,14 +30,16 @@ class AnswerRow:
 
     subject: str
     word: str
-    ratio: str = ""
+    value: str = ""
+    """The ratio, or the value of what is over nothing."""
     over: str = ""
+    """What the ratio is to; empty if there is none to show."""
     span: str = ""
 
     @property
     def number(self) -> str:
         """Return ``0.982x bare metal (0.975 to 0.989)``."""
-        return " ".join(filter(None, (self.ratio, self.over if self.ratio.endswith("x") else "", self.span)))
+        return f"{self.value}{f'x {self.over}' if self.over else ''} {self.span}".strip()
 
     def __str__(self) -> str:
         return f"{self.subject}: {', '.join(filter(None, (self.number, self.word)))}"
@@ -54,6 +56,12 @@ class Answer:
     """What ablations change, and whether all targets did the same work."""
     where: str = ""
     """The job, the blocks and the host that all rows share."""
+    claims: tuple[Claim, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Return whether each claim has a row."""
+        return len(self.claims) <= MOST_ROWS
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -73,11 +81,12 @@ def answer(comparison: Comparison, run: Path | None = None) -> Answer:
         return Answer((), *_nothing(comparison), facts)
     rows = _rows(found) if len(found) <= MOST_ROWS else _most_costly(found, [*_of_all_models(comparison)])
     why, steps = "; ".join(_why(found)), "; ".join(next_steps(comparison, found, run))
-    return Answer(tuple(rows), why, steps, facts, _where(comparison, found))
+    return Answer(tuple(rows), why, steps, facts, _where(found), tuple(found))
 
 
 def _rows(found: Sequence[Claim]) -> Iterator[AnswerRow]:
-    return (AnswerRow(_subject(one, found), one.word, one.ratio, one.over, one.span) for one in found)
+    for one, subject in zip(found, _subjects(found), strict=True):
+        yield AnswerRow(subject, one.word, one.value, one.over, one.span)
 
 
 def _most_costly(found: Sequence[Claim], of_all_models: Sequence[Claim]) -> Iterator[AnswerRow]:
@@ -89,21 +98,24 @@ def _most_costly(found: Sequence[Claim], of_all_models: Sequence[Claim]) -> Iter
     yield AnswerRow(count(len(found), "comparison"), "", counts)
 
 
-def _subject(claim: Claim, found: Sequence[Claim]) -> str:
-    """Return the target, after what else differs among the claims: settings of the job, the model and the metric."""
-    settings = [name for name in vars(claim.job) if len({getattr(one.job, name) for one in found}) > 1]
-    parts = [getattr(claim.job, name) for name in settings]
-    parts += [claim.what] if len({one.what for one in found}) > 1 else []
-    metrics = {one.metric for one in found} | {METRICS[0].name}
-    parts += [claim.metric] if len(metrics) > 1 and claim.metric != METRICS[0].name else []
-    return ", ".join((*filter(None, parts), claim.subject))
+def _subjects(found: Sequence[Claim]) -> list[str]:
+    """Return the target of each claim, after what else differs among them: settings of the job, the model, the metric.
+
+    Throughput is what the reader expects.
+    """
+    settings, several = differing([one.job for one in found]), len({one.what for one in found}) > 1
+    subjects = []
+    for one in found:
+        metric = "" if one.metric == METRICS[0].name else one.metric
+        parts = (*(getattr(one.job, name) for name in settings), one.what if several else "", metric)
+        subjects.append(", ".join((*filter(None, parts), one.subject)))
+    return subjects
 
 
 def _why(found: Sequence[Claim]) -> Iterator[str]:
     """Yield each reason once: with the subjects where not all share it, with its details where these agree."""
     by_reason: dict[str, dict[str, str]] = {}
-    for one in found:
-        subject = _subject(one, found)
+    for one, subject in zip(found, _subjects(found), strict=True):
         for reason in one.why:
             by_reason.setdefault(reason.partition(" (")[0], {})[subject] = reason
     for shared, texts in by_reason.items():
@@ -118,13 +130,12 @@ def _named(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_NAMED])}{more}"
 
 
-def _where(comparison: Comparison, found: Sequence[Claim]) -> str:
+def _where(found: Sequence[Claim]) -> str:
     """Return ``synthetic scenario, …; 20 blocks, host node7``: what all claims have in common."""
     hosts = dict.fromkeys(host for one in found for host in one.around.hosts)
     blocks = sorted({one.found.blocks for one in found if one.found.measured}) or [0]
     span = count(blocks[-1], "block") if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]} blocks"
-    jobs = {one.job for one in found}
-    common = str(common_job([group for group in comparison.groups if group.job in jobs]))
+    common = str(common_job([one.job for one in found]))
     return "; ".join(filter(None, (common, f"{span}, host {' and '.join(hosts)}" if hosts else span)))
 
 

@@ -92,17 +92,22 @@ class Claim:
         return f"{self.target} ({details})" if details else self.target
 
     @property
-    def over(self) -> str:
-        """Return what the ratio is to."""
+    def base(self) -> str:
+        """Return what it is compared with."""
         return "itself alone" if self.found.kind == "isolation" else BASELINE.replace("-", " ")
 
     @property
-    def ratio(self) -> str:
-        """Return ``0.982x``; the value where it is over nothing, a dash without any."""
+    def over(self) -> str:
+        """Return what the ratio is to; empty if it is not shown."""
+        return "" if self.found.ratio is None or self.span == TOO_NOISY else self.base
+
+    @property
+    def value(self) -> str:
+        """Return the ratio as far as it means something; the value where it is over nothing, a dash without any."""
         found = self.found
         if found.ratio is None:
             return "-" if found.value is None else f"{number(found.value)} {found.metric.unit}".rstrip()
-        return "" if found.interval and not sensible(found.interval) else f"{brief(found.ratio)}x"
+        return brief(found.ratio) if self.over else ""
 
     @property
     def span(self) -> str:
