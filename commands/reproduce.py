@@ -1,7 +1,7 @@
 """``bench reproduce``: show which papers the ready plans rebuild and what that takes here; measure one of them."""
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -66,15 +66,16 @@ def reproduce(
         for line in _listed():
             click.echo(line)
         return
-    file = _file_of(paper, name)
-    sweep = smaller(load_sweep(file), profile, targets)
+    file, whole = _plan_of(paper, name)
+    sweep = smaller(whole, profile, targets)
     directory = SweepDirectory(out or RESULTS / sweep.name)
     if dry_run:
         found = _described(sweep, lambda text: click.echo(text, err=True))
         click.echo(_summary(found))
         context.exit(0 if found.trials else 2)
     backend_of(sweep).check(sweep)
-    again = shlex.join(["bench", *context.command_path.split()[1:], *_words(paper, name, profile, targets, out)])
+    further = [*(("--plan", name) if name else ()), *(("--out", str(out)) if out else ())]
+    again = shlex.join(["bench", "reproduce", paper, *_words(profile, targets), *further])
     failed = measure(file, sweep, directory, busy=busy, again=again)
     context.invoke(compare, directories=(directory.path,), claims=True, reference=True)
     if failed:
@@ -90,41 +91,39 @@ def smaller(sweep: Sweep, profile: str | None, targets: tuple[str, ...]) -> Swee
     return sweep.model_copy(update={**changes, "name": f"{sweep.name}-{profile}" if profile else sweep.name})
 
 
-def _words(*given: object) -> Iterator[str]:
-    paper, name, profile, targets, out = given
-    options = {"--plan": name, "--profile": profile, "--out": out}
-    yield str(paper)
-    for option, value in options.items():
-        yield from (option, str(value)) if value else ()
-    for target in targets if isinstance(targets, tuple) else ():
-        yield from ("--target", target)
+def _words(profile: str | None, targets: Sequence[str]) -> list[str]:
+    """Return the options that ask for this in place of the plan's."""
+    return [
+        *(["--profile", profile] if profile else []),
+        *(word for target in targets for word in ("--target", target)),
+    ]
 
 
-def _plans() -> dict[str, list[str]]:
-    """Return the names of the ready plans by the papers that they rebuild."""
-    plans: dict[str, list[str]] = {}
-    for name in shipped_plans():
-        if paper := load_sweep(plan_file(Path(name))).paper:
-            plans.setdefault(paper, []).append(name)
+def _plans() -> dict[str, dict[Path, Sweep]]:
+    """Return the ready plans by the papers that they rebuild, and by their files."""
+    plans: dict[str, dict[Path, Sweep]] = {}
+    for file in (plan_file(Path(name)) for name in shipped_plans()):
+        if (sweep := load_sweep(file)).paper:
+            plans.setdefault(sweep.paper, {})[file] = sweep
     return plans
 
 
-def _file_of(paper: str, name: str | None) -> Path:
+def _plan_of(paper: str, name: str | None) -> tuple[Path, Sweep]:
     plans = _plans()
     if paper not in plans:
         raise RequestError(f"no plan rebuilds {paper!r}", remedy=nearest(paper, list(plans)))
-    if name is not None and name not in plans[paper]:
-        raise RequestError(f"--plan {name!r} rebuilds nothing of {paper}", remedy=nearest(name, plans[paper]))
-    return plan_file(Path(name or plans[paper][0]))
+    named = {file.stem: (file, sweep) for file, sweep in plans[paper].items()}
+    if name is not None and name not in named:
+        raise RequestError(f"--plan {name!r} rebuilds nothing of {paper}", remedy=nearest(name, [*named]))
+    return named[name or next(iter(named))]
 
 
 def _listed() -> Iterator[str]:
     """Yield every paper with its citation, and each of its plans with what it takes here and in an hour."""
-    for paper, names in _plans().items():
+    for paper, plans in _plans().items():
         yield f"{paper}: {citation(paper)}"
-        for name in names:
-            command = f"bench reproduce {paper}" + (f" --plan {name}" if name != names[0] else "")
-            yield from _offers(load_sweep(plan_file(Path(name))), command)
+        for number, (file, sweep) in enumerate(plans.items()):
+            yield from _offers(sweep, f"bench reproduce {paper}" + f" --plan {file.stem}" * bool(number))
 
 
 def _offers(sweep: Sweep, command: str) -> Iterator[str]:
@@ -133,8 +132,7 @@ def _offers(sweep: Sweep, command: str) -> Iterator[str]:
         found = _described(smaller(sweep, profile, targets), lambda _: None)
         fits = (found.total_s or 0.0) <= _HOUR_S
         if fits or (profile, targets) in (_SMALLER[0], _SMALLER[-1]):
-            words = [*(["--profile", profile] if profile else []), *(f"--target {target}" for target in targets)]
-            yield f"  {' '.join((command, *words))}"
+            yield f"  {' '.join((command, *_words(profile, targets)))}"
             yield f"    {_summary(found)}"
         if fits:
             break

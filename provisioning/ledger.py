@@ -64,6 +64,10 @@ class LedgerEntry(BaseModel):
     kept: bool = False
     """Whether it outlives its owner, until a command of the user's removes it."""
 
+    def is_left(self, *, kept: bool = False) -> bool:
+        """Return whether its owner is dead and it is to be removed; ``kept``: what outlives its owner, too."""
+        return self.owner.has_ended() and (kept or not self.kept)
+
     @property
     def owner(self) -> ProcessIdentity:
         return ProcessIdentity(
@@ -229,7 +233,7 @@ def clean(note: Callable[[str], object] = lambda _: None, *, kept: bool = False)
             except (ValidationError, files.SpecialFileError):
                 stuck.append(f"{path}: not an entry of this suite's ledger")
                 continue
-            if not entry.owner.has_ended() or (entry.kept and not kept):
+            if not entry.is_left(kept=kept):
                 continue
             try:
                 _remove(path, entry)
@@ -276,7 +280,7 @@ def kept() -> dict[str, Callable[[], None]]:
 
 def left() -> list[LedgerEntry]:
     """Return what ``clean`` would remove: the entries of dead owners, the newest first."""
-    return [entry for _, entry in _readable() if entry.owner.has_ended() and not entry.kept]
+    return [entry for _, entry in _readable() if entry.is_left()]
 
 
 def living() -> list[LedgerEntry]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compare.contrasts import BY, MACHINE, effect, order
+from analysis.compare.contrasts import BY, MACHINE, effect, order, over
 from analysis.compare.pairing import decided_by, may_decide, plain, substitutes_of
 from analysis.compare.results import (
     Arm,
@@ -246,11 +246,8 @@ def _over_base(arm: Arm, keys: Values, cells: Sequence[CellTrials]) -> Iterator[
 
 def _ratio(contrast: Contrast, own: "pd.Series[float]", base: "pd.Series[float]") -> Formed:
     """Pair the blocks that both sides share, if these are several; else compare two independent samples."""
-    pairs = (own - base).dropna()
-    if len(pairs) > 1:
-        return replace(contrast, by_block=tuple(map(exp, pairs))), locate(list(pairs))
-    first, second = locate(list(base)), locate(list(own))
-    return contrast, difference(first, second) if first and second else None
+    pairs, place = over(own, base, least=2)
+    return replace(contrast, by_block=tuple(map(exp, pairs))), place
 
 
 def _over_others(arm: Arm, keys: Values, cells: Sequence[CellTrials]) -> Iterator[Formed]:

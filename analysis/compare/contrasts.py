@@ -395,11 +395,22 @@ def between(kind: str, pairs: Sequence[tuple[Side, Side]], sweeps: Sweeps, margi
 def _place(sides: Sequence[pd.DataFrame]) -> Location | None:
     """Return the logarithm of the second side over the first."""
     base, own = (side[RATIO].dropna() for side in sides)
-    both = (own - base).dropna()
-    if len(both):
-        return locate(both.to_numpy())
-    places = [place for side in (base, own) if (place := locate(side.to_numpy()))]
-    return difference(*places) if len(places) == len(sides) else None
+    return over(own, base)[1]
+
+
+def over(
+    own: "pd.Series[float]", base: "pd.Series[float]", least: int = 1
+) -> tuple["pd.Series[float]", Location | None]:
+    """Return the blocks that both sides share, own less base, and the logarithm of the ratio.
+
+    The ratio is that inside these blocks, if they are ``least`` or more; else that of two independent samples, without
+    shared blocks. The logarithms are by block.
+    """
+    pairs = (own - base).dropna()
+    if len(pairs) >= least:
+        return pairs, locate(list(pairs))
+    places = [place for side in (base, own) if (place := locate(list(side)))]
+    return pairs[:0], difference(*places) if len(places) == 2 else None
 
 
 def _mean_of(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
