@@ -143,8 +143,8 @@ def script(
     )
 
 
-def submit(text: str) -> tuple[str, list[str]]:
-    """Hand the script to sbatch; return the job's number, and the option for its cluster if sbatch names one.
+def submit(text: str) -> tuple[str, str | None]:
+    """Hand the script to sbatch; return the job's number, and its cluster if sbatch names one.
 
     Raises CommandError with Slurm's objection, and MeasurementError for an answer without a number.
     """
@@ -153,7 +153,7 @@ def submit(text: str) -> tuple[str, list[str]]:
     answer = call(["sbatch", "--parsable", *words], text, remedy=REMEDY)
     if not (jobs := [*SUBMITTED.finditer(answer)]):  # a site's own words may come before it
         raise _unreadable("sbatch", answer)
-    return jobs[-1]["job"], [f"--clusters={jobs[-1]['cluster']}"] if jobs[-1]["cluster"] else []
+    return jobs[-1]["job"], jobs[-1]["cluster"]
 
 
 def queue(name: str, where: Sequence[str] = ()) -> list[ArrayTask]:

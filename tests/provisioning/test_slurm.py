@@ -125,12 +125,14 @@ BANNER = "\n-----\n  Welcome to the cluster\n-----\n\n--> Verifying access to de
 
 
 @pytest.mark.parametrize(
-    ("answer", "job", "where"),
-    [("4712\n", "4712", []), ("4712;alpha\n", "4712", ["--clusters=alpha"]), (f"{BANNER}519605\n", "519605", [])],
+    ("answer", "job", "cluster"),
+    [("4712\n", "4712", None), ("4712;alpha\n", "4712", "alpha"), (f"{BANNER}519605\n", "519605", None)],
 )
-def test_the_number_of_a_job_is_read_behind_a_banner(answer: str, job: str, where: list[str], programs: Calls) -> None:
+def test_the_number_of_a_job_is_read_behind_a_banner(
+    answer: str, job: str, cluster: str | None, programs: Calls
+) -> None:
     programs(answer)
-    assert slurm.submit(script()) == (job, where)
+    assert slurm.submit(script()) == (job, cluster)
 
 
 def test_an_answer_without_a_number_is_no_job(programs: Calls) -> None:

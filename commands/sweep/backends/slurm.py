@@ -1,5 +1,6 @@
 """The sweep backend ``slurm``: blocks as tasks of an array job, or each as a job of srun."""
 
+import re
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -13,6 +14,7 @@ from provisioning.batch import slurm
 from provisioning.batch.options import SlurmOptions
 from provisioning.batch.remote import srun_wrap
 from suite.errors import BenchError
+from suite.results.store import write_atomic
 from suite.sweep.cells import cells_of
 from suite.sweep.model import Sweep
 from suite.units import count
@@ -20,6 +22,8 @@ from suite.units import count
 BENCH = str(Path(sys.executable).with_name("bench"))
 AT_ONCE = 16
 """The most blocks at once with srun, which is a process here for every block that runs or waits."""
+CLUSTER, CLUSTER_NAME = "slurm-cluster", re.compile(r"[\w.-]+")
+"""The file of a sweep with the name of the cluster that took its jobs."""
 MOST_FOLLOWED = 256
 """The most blocks of an array job that are followed at once, each by a thread; the others follow in their turn."""
 
@@ -46,7 +50,7 @@ class Slurm(Backend):
 
     def queue(self, sweep: Sweep, directory: Path) -> list[str]:
         try:
-            tasks = slurm.queue(slurm.job_name(sweep.name, directory), slurm.clusters(options_of(SlurmOptions, sweep)))
+            tasks = slurm.queue(slurm.job_name(sweep.name, directory), _where(sweep, directory))
         except BenchError as error:  # the records are here all the same
             return [f"the queue cannot be seen from here: {error.message}"]
         waiting = [task for task in tasks if not task.ended]
@@ -60,21 +64,33 @@ class Slurm(Backend):
 
 
 def _remove(sweep: Sweep, directory: Path, *, waiting_alone: bool) -> list[str]:
-    name, where = slurm.job_name(sweep.name, directory), slurm.clusters(options_of(SlurmOptions, sweep))
+    name, where = slurm.job_name(sweep.name, directory), _where(sweep, directory)
     tasks = [task for task in slurm.queue(name, where) if not task.ended and (task.state == "PD" or not waiting_alone)]
     if tasks:
         slurm.cancel(name, where, waiting_alone=waiting_alone)
     return [f"block {task.block} of job {task.job} was removed from the queue ({task})" for task in tasks]
 
 
+def _where(sweep: Sweep, directory: Path) -> list[str]:
+    """Return the option for the cluster that took this sweep's jobs, or else for those that would take them."""
+    try:
+        kept = CLUSTER_NAME.fullmatch((directory / CLUSTER).read_text(errors="replace").strip())
+    except FileNotFoundError:
+        kept = None
+    return [f"--clusters={kept[0]}"] if kept else slurm.clusters(options_of(SlurmOptions, sweep))
+
+
 def _by_array(request: SweepRequest, options: SlurmOptions, blocks: list[int]) -> None:
-    name, where = slurm.job_name(request.sweep.name, request.directory.path), slurm.clusters(options)
+    directory = request.directory.path
+    name, where = slurm.job_name(request.sweep.name, directory), _where(request.sweep, directory)
     before = slurm.queue(name, where)
     queued = {task.block for task in before if not task.ended}
     if new := [block for block in blocks if block not in queued]:
-        (request.directory.path / "logs").mkdir(exist_ok=True)
+        (directory / "logs").mkdir(exist_ok=True)
         job, cluster = slurm.submit(_script(request, options, new))
-        where = where or cluster
+        if cluster:  # a later command may have another environment
+            write_atomic(directory / CLUSTER, f"{cluster}\n", below=directory)
+            where = [f"--clusters={cluster}"]
         request.observer.note(f"job {job} ({name}): {count(len(new), 'block')} in the queue")
     if queued:
         request.observer.note(f"{count(len(queued), 'block')} already in the queue, which this process follows")

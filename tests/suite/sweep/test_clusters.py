@@ -172,6 +172,22 @@ def test_blocks_in_the_queue_of_another_cluster_are_followed_and_not_submitted_a
     assert (machine.place / "calls").read_text().splitlines()[-1].startswith("scancel --clusters=alpha ")
 
 
+def test_the_cluster_of_a_sweep_is_kept_for_commands_with_another_environment(
+    machine: Machine, with_engine: Callable[..., None], program: Any
+) -> None:
+    with_engine('kind = "slurm"', "poll_s = 0.1")
+    squeue = f'[ -e "$0.sent" ] && {{ {ALPHA}\n}}; exit 0'
+    sbatch = "touch ${0%sbatch}squeue.sent; echo '4712;alpha'"
+    for name, script in {"sbatch": sbatch, "scancel": "", "squeue": squeue}.items():
+        env = program(name, script)
+    machine.sweep_to_its_end(SBATCH_CLUSTERS="alpha", **env)
+    (machine.place / "bin/squeue.asked").unlink()
+    assert "in the queue: block 1 of job 4712" in machine.run("sweep", "status", str(machine.out), **env).stdout
+    (machine.place / "bin/squeue.asked").unlink()
+    assert machine.run("sweep", "cancel", str(machine.out), **env).returncode == 0
+    assert (machine.place / "calls").read_text().splitlines()[-1].startswith("scancel --clusters=alpha ")
+
+
 def test_the_machines_of_a_sweep_are_reached_as_those_of_an_inventory(
     machine: Machine, with_engine: Callable[..., None], program: Any
 ) -> None:
