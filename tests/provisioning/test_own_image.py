@@ -447,9 +447,3 @@ def test_an_image_is_found_by_its_name_and_kept_with_it(make_image: Callable[...
     assert not archive.directory.exists()
     listed = CliRunner().invoke(main, ["image", "list"]).output.splitlines()
     assert [line.split()[4:] for line in listed] == [["localhost/mine:latest"], ["mine"], []]
-
-
-def test_the_suites_own_options_do_not_go_with_an_image_of_ones_own() -> None:
-    ended = CliRunner().invoke(main, ["image", "build", "--cuda", "--from", "mine"])
-    assert ended.exit_code == 2
-    assert "--cuda and --from exclude each other" in ended.output
