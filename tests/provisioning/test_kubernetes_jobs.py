@@ -13,7 +13,6 @@ from provisioning.batch.options import KubernetesOptions
 from provisioning.batch.pool import Executor
 from provisioning.kubernetes import owned
 from provisioning.kubernetes.cluster import MANAGED
-from provisioning.kubernetes.pod import ALONE
 from provisioning.kubernetes.refusals import ApiError, AwayError
 from suite.errors import BenchError, RequestError
 from suite.sweep.file_transfer import ENDED, GIVEN, TransferError, encode, packed, unpacked
@@ -35,21 +34,6 @@ def pod_of(manifest: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("options", [{}, {"nodes": ("n1", "n2"), "claim": "records", "queue": "training"}])
 def test_the_job_of_a_block_is_valid_in_1_20_and_today(options: dict[str, Any]) -> None:
     assert invalid(job(**options)) == []
-
-
-def test_the_pod_of_a_block_has_no_rights_on_its_node_and_asks_for_no_cpu() -> None:
-    pod = pod_of(job())
-    (container,) = pod["containers"]
-    assert pod["securityContext"]["runAsNonRoot"]
-    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    assert not any("hostPath" in volume for volume in pod["volumes"])
-    assert "cpu" not in container["resources"]["requests"]
-
-
-def test_sidecars_are_kept_out_of_the_pod_of_a_block_as_out_of_measured_ones() -> None:
-    annotations = job()["spec"]["template"]["metadata"]["annotations"]
-    assert set(ALONE.items()) < set(annotations.items())
 
 
 @pytest.mark.parametrize(
@@ -76,29 +60,9 @@ def test_a_plan_takes_the_names_and_quantities_of_clusters(key: str, value: str,
         KubernetesOptions.model_validate({"image": "bench", key: value})
 
 
-def test_a_plan_alone_makes_the_pod_of_a_block_privileged_and_leaves_it_no_token() -> None:
-    made = job(privileged_bench="/opt/bench")
-    assert invalid(made) == []
-    pod = pod_of(made)
-    (container,) = pod["containers"]
-    assert (pod["hostPID"], pod["securityContext"]) == (True, {"runAsUser": 0})
-    assert container["securityContext"] == {"privileged": True}
-    assert container["command"] == ["bench", "--on-node", "/opt/bench", "3"]
-    assert pod["automountServiceAccountToken"] is False
-    assert not {"hostNetwork", "hostIPC"} & set(pod)
-    assert not any("hostPath" in volume for volume in pod["volumes"])
-
-
 def test_a_claim_and_a_bench_outside_of_the_pod_are_refused_together() -> None:
     with pytest.raises(ValueError, match="no access to the claim"):
         KubernetesOptions(image="bench", claim="records", privileged_bench="/opt/bench")
-
-
-def test_two_blocks_never_share_a_node() -> None:
-    (rule,) = pod_of(job())["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    (expression,) = rule["labelSelector"]["matchExpressions"]
-    assert expression["key"] in job()["spec"]["template"]["metadata"]["labels"]
-    assert rule["topologyKey"] == "kubernetes.io/hostname"
 
 
 def test_a_block_begins_with_the_files_that_it_was_given() -> None:

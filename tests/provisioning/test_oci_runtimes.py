@@ -11,7 +11,8 @@ from provisioning.engines.podman import PODMAN
 from provisioning.layers.container import GVISOR_BUILD, own_kernel
 from suite.errors import BenchError, RequestError
 from suite.interfaces import Completed
-from tests.provisioning.test_arguments import CONTAINER, RUN_ARGV, values
+from tests.provisioning.test_arguments import values
+from tests.rendered import CONTAINER, RUN_ARGV
 
 FakeNodes = Callable[..., Any]
 BOOT = "9ad39d4c-8b15-4a0d-b99d-1a5a3a0c5f0a"

@@ -32,27 +32,6 @@ def test_the_blocks_are_named_in_ranges(blocks: list[int], at_once: int | None, 
     assert slurm.array(blocks, at_once) == words
 
 
-def test_a_block_has_a_whole_node_and_comes_back_after_preemption() -> None:
-    words = words_for_sbatch(script())
-    assert {"--exclusive", "--nodes=1", "--mem=0", "--requeue", "--open-mode=append", "--array=0-2"} <= set(words)
-    assert "--time=12" in words
-    assert "--signal=B:TERM@60" in words
-
-
-def test_what_is_not_chosen_is_left_to_the_cluster() -> None:
-    words = words_for_sbatch(script(limit=None))
-    assert not [word for word in words if word.startswith(("--time", "--partition", "--account", "--constraint"))]
-
-
-def test_choices_of_the_plan_reach_sbatch() -> None:
-    options = SlurmOptions(
-        partition="cpu", account="p1", constraint="icelake&nvme", at_once=4, further=("--licenses=a b",)
-    )
-    words = words_for_sbatch(script(options))
-    assert {"--partition=cpu", "--account=p1", "--constraint=icelake&nvme", "--licenses=a b"} <= set(words)
-    assert "--array=0-2%4" in words
-
-
 def test_names_with_spaces_stay_one_word_and_a_percent_is_no_field() -> None:
     text = script(directory=Path("/data/50% $(id)"))
     assert "--output=/data/50%% $(id)/logs/slurm-%A_%a.log" in words_for_sbatch(text)

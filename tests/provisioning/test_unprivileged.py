@@ -21,7 +21,8 @@ from suite.job.ablations import properties_of
 from suite.job.envelope import GIB
 from suite.registries import ABLATIONS, ENGINES
 from tests.extensions.conftest import REPOSITORY
-from tests.provisioning.test_arguments import CONTAINER, values
+from tests.provisioning.test_arguments import values
+from tests.rendered import CONTAINER
 
 FakeNodes = Callable[..., Any]
 ENGINES_WITHOUT_ROOT = (CHARLIECLOUD, APPTAINER)
