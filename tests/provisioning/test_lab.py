@@ -34,8 +34,7 @@ from provisioning.lab.shaping import LinkShape, choose_limiter, shape_argvs
 from provisioning.nodes import LocalNode, undone
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Process, Stopwatch
-from suite.job.lab import LabSpec, bits_per_s, parse_lab, seconds
-from suite.request.request import RunRequest
+from suite.job.lab import LabSpec, parse_lab
 
 GBIT = 10**9
 NODE = LabNode("n2", 2, "10.99.0.2", "02:ab:cd:ef:00:02", "/run/netns/vb-abcdef-n2")
@@ -49,82 +48,16 @@ def words(command: str) -> list[str]:
 
 
 class TestSpec:
-    @pytest.mark.parametrize(
-        ("text", "nodes", "rate", "delay_s"),
-        [
-            ("nodes=3", 3, None, None),
-            ("nodes=3,rate=1gbit", 3, GBIT, None),
-            (" rate=100Mbit , nodes=64 ", 64, 10**8, None),
-            ("nodes=2,delay=5ms,rate=2.5gbit", 2, 2_500_000_000, 0.005),
-        ],
-    )
-    def test_what_people_write_is_understood(
-        self, text: str, nodes: int, rate: int | None, delay_s: float | None
-    ) -> None:
-        spec = parse_lab(text)
-        assert (spec.nodes, spec.rate_bits_per_s, spec.delay_s) == (nodes, rate, delay_s)
-        assert parse_lab(str(spec)) == spec
-        assert LabSpec.model_validate_json(spec.model_dump_json()) == spec
-
-    @pytest.mark.parametrize(
-        ("text", "named", "fix"),
-        [
-            ("", "nothing", "nodes=3"),
-            ("nodes", "nodes", "nodes=3"),
-            ("nodes=3,", "nothing", "nodes=3"),
-            ("nodes=3,color=red", "color=red", "rate=1gbit"),
-            ("nodes=3,nodes=4", "a second time", "once"),
-            ("rate=1gbit", "nodes=", "from 2 to 64"),
-            ("nodes=1", "nodes=1", "from 2 to 64"),
-            ("nodes=65", "nodes=65", "from 2 to 64"),
-            ("nodes=3.0", "nodes=3.0", "from 2 to 64"),
-            ("nodes=three", "nodes=three", "from 2 to 64"),
-            ("nodes=3,rate=fast", "rate=fast", "rate=1gbit"),
-            ("nodes=3,rate=", "rate=", "rate=1gbit"),
-            ("nodes=3,rate=-1gbit", "rate=-1gbit", "rate=1gbit"),
-            ("nodes=3,rate=1", "rate=1", "from 1mbit"),
-            ("nodes=3,rate=9999tbit", "rate=9999tbit", "400gbit"),
-            ("nodes=3,rate=100mbps", "tc counts bytes in bps", "rate=100mbit"),
-            ("nodes=3,delay=5", "delay=5", "delay=5ms"),
-            ("nodes=3,delay=0ms", "delay=0ms", "delay=5ms"),
-            ("nodes=3,delay=2s", "delay=2s", "at most 1s"),
-            ("nodes=3,rate=1gbit\n;reboot", "rate=1gbit?;reboot", "rate=1gbit"),
-        ],
-    )
-    def test_what_cannot_be_is_refused_with_the_key_and_the_fix(self, text: str, named: str, fix: str) -> None:
-        with pytest.raises(RequestError) as caught:
-            parse_lab(text)
-        assert named in caught.value.message
-        assert caught.value.message.isprintable()
-        assert fix in str(caught.value.remedy)
-        with pytest.raises(RequestError, match=r"^--lab: ") as caught:
-            RunRequest.of({"scenario": "distributed", "lab": text or ","})
-        assert fix in str(caught.value.remedy)
+    def test_a_lab_comes_back_from_its_text_and_its_json(self) -> None:
+        for text in ("nodes=3", " rate=100Mbit , nodes=64 ", "nodes=2,delay=5ms,rate=2.5gbit"):
+            spec = parse_lab(text)
+            assert parse_lab(str(spec)) == spec
+            assert LabSpec.model_validate_json(spec.model_dump_json()) == spec
 
     @pytest.mark.parametrize("values", [{"nodes": 3, "rate": "x"}, {"nodes": 3, "delay": "1"}, {"nodes": 3, "more": 1}])
     def test_a_stored_plan_is_held_to_the_same_rules(self, values: dict[str, object]) -> None:
         with pytest.raises(ValidationError):
             LabSpec.model_validate(values)
-
-    @pytest.mark.parametrize(
-        ("rate", "bits"),
-        [("1000000", 10**6), ("1000000bit", 10**6), ("1500kbit", 1_500_000), ("1gibit", 1 << 30), ("1mibit", 1 << 20)],
-    )
-    def test_rates_are_read_as_tc_reads_them(self, rate: str, bits: int) -> None:
-        assert bits_per_s(rate) == bits
-
-    @pytest.mark.parametrize("rate", ["1gbits", "1 gbit", "1e9", "٣gbit", "1GBIT", "1..5gbit", "bit", "9" * 400])
-    def test_what_tc_would_read_otherwise_is_no_rate(self, rate: str) -> None:
-        with pytest.raises(ValueError, match="not a rate"):
-            bits_per_s(rate)
-
-    def test_delays_are_spans_of_time(self) -> None:
-        assert [seconds(text) for text in ("1s", "5ms", "200us", "0.5ms")] == pytest.approx(
-            [1.0, 0.005, 0.0002, 0.0005]
-        )
-        for text in ("1", "1m", "-1ms", "ms", "1e-3s"):
-            with pytest.raises(ValueError, match="not a delay"):
-                seconds(text)
 
 
 class TestShaping:
