@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -91,6 +92,7 @@ def contradictions(declared: Option, given: Mapping[str, object]) -> Iterator[tu
             yield error.message, values
 
 
+@cache
 def declared_refusals() -> dict[str, Mapping[str, object]]:
     """Return, by message, a request for each condition, each bound, each list of names and each owner of an option."""
     requests: dict[str, Mapping[str, object]] = {}

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import cli
 from suite.request.request import OPTIONS
 from tests.refusals import TRANSCRIPT, answer_to, commands, declared_refusals, read
-from tests.test_rooms import NAMES, tree
+from tests.test_rooms import NAMES, dotted, tree
 
 TOLD = read(TRANSCRIPT.read_text())
 FLAGS = {spelling for each in OPTIONS.values() for spelling in each.flags}
@@ -36,7 +36,7 @@ def texts(node: ast.AST) -> Iterator[str]:
 def refused(module: ast.AST) -> Iterator[str]:
     """The text of every error and refusal, as it is written."""
     for node in ast.walk(module):
-        if isinstance(node, ast.Call) and re.search(r"Error$|refusal$|^refuse_|within$", ast.unparse(node.func)):
+        if isinstance(node, ast.Call) and re.search(r"Error$|refusal$|^refuse_|within$", dotted(node.func)):
             for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
                 yield from texts(argument)
 
