@@ -5,24 +5,34 @@ of what it is made from the lines that go and come. A change of its own property
 """
 
 import difflib
+import json
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import chdir
 from dataclasses import replace
 from ipaddress import IPv4Network
+from itertools import product
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from click.testing import CliRunner
+
+import cli
 from provisioning.batch import kubernetes as jobs
 from provisioning.batch import slurm
 from provisioning.batch.options import KubernetesOptions, SlurmOptions
+from provisioning.cgroup import limits as cgroups
 from provisioning.cgroup.limits import BlockDevice
+from provisioning.engines.apptainer import APPTAINER
 from provisioning.engines.base import ContainerSpec, get_engine
+from provisioning.engines.charliecloud import CHARLIECLOUD
 from provisioning.engines.docker import DOCKER
 from provisioning.engines.podman import PODMAN
 from provisioning.engines.runc import bundle_config
 from provisioning.gpus import DeviceNode, Edits
+from provisioning.kubernetes.opening import CLUSTER_IP, NODE_PORT, service_manifest
 from provisioning.kubernetes.pod import Placement, manifest
 from provisioning.lab import connectivity, nat, overlay, tap
 from provisioning.lab.containers import ContainerBridge, Member, attach_argvs, bridge_argvs
@@ -33,8 +43,10 @@ from provisioning.machines import virtiofs
 from provisioning.machines.libvirt import domain_xml
 from provisioning.machines.qemu_command import Disk, QemuSpec, qemu_argv
 from provisioning.machines.ssh import SshAccess
+from provisioning.remote.connection import Access
 from suite.interfaces import Completed
-from suite.job.envelope import GIB
+from suite.inventory import InventoryNode
+from suite.job.envelope import GIB, Envelope
 from suite.job.lab import parse_lab
 from suite.job.properties import Properties
 from tests.provisioning.conftest import FakeNode
@@ -64,7 +76,8 @@ EDITS = Edits(
     (("/i/driver/580.1", "/run/nvidia"),),
     {"CUDA_VISIBLE_DEVICES": "GPU-1"},
 )
-LIMITED = Properties(disk_limit_bytes_per_s=32 << 20, disk_limit_iops=9).disk_limits
+LIMITS: dict[str, Any] = {"disk_limit_bytes_per_s": 32 << 20, "disk_limit_iops": 9}
+LIMITED = Properties(**LIMITS).disk_limits
 TAP = tap.Tap("tap0", "06:00:00:00:00:01", "10.0.0.1", "10.0.0.1/24")
 NODE = LabNode("n2", 2, "10.99.0.2", "02:ab:cd:ef:00:02", "/run/netns/vb-abcdef-n2")
 PLACE = Placement("n1", "localhost/virtbench:ffffffffffff")
@@ -161,6 +174,45 @@ def containers() -> Iterator[tuple[str, list[str]]]:
             yield title(name, change), difference(usual, way(replace(CONTAINER, **change)))
 
 
+def unprivileged() -> Iterator[tuple[str, list[str]]]:
+    """Yield the first command in a container of the engines that need no daemon, as a user and as root."""
+    found = {("find",): Completed(0, "/i/tree/etc/covered\n", ""), ("pwd",): Completed(0, "/r", "")}
+    changes: list[dict[str, Any]] = [
+        {"data": ("/d,a", "/mnt/data", False)},
+        {"data": ("/d", "/mnt/data", True), "network": "host"},
+    ]
+    for engine, change, uid in product((CHARLIECLOUD, APPTAINER), changes, (1000, 0)):
+        node, spec = (
+            FakeNode({("id",): Completed(0, f"{uid}\n", ""), **found}, local=True),
+            replace(CONTAINER, **change),
+        )
+        engine.begin(node, spec)
+        engine.entered(node, spec)
+        lines = [line for argv in node.ran for line in lines_of(argv)]
+        # A user is drawn for each container.
+        yield title(f"{engine.name} by {uid}", change), [re.sub(r"\b18[789]\d{7}\b", "UID", line) for line in lines]
+
+
+def control_groups() -> Iterator[tuple[str, list[str]]]:
+    """Yield what a control group of bare metal is told, on both versions."""
+    system = {"cpu/online": "0-3", "node/online": "0-1", "node/has_memory": "0"}  # node 1 has CPUs alone
+    files = {("cat", f"/sys/devices/system/{name}"): Completed(0, f"{text}\n", "") for name, text in system.items()}
+    changes: list[dict[str, Any]] = [{"memory_limited": False}, {"cpu_share": 0.9}, LIMITS]
+    for kind in ("tmpfs", "cgroup2fs"):
+
+        def told(kind: str = kind, **properties: Any) -> list[str]:
+            node = FakeNode({("stat",): Completed(0, f"{kind}\n", ""), **files})
+            envelope = Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2)
+            disks = (BlockDevice("/dev/sda", "8:0"),) if properties == LIMITS else ()
+            group = cgroups.create(node, "job", envelope, properties=Properties(**properties), limited_disks=disks)
+            return [shlex.join(argv) for argv in (*node.ran, group) if argv[0] in ("cgcreate", "cgset", *group[:1])]
+
+        usual = told()
+        yield f"control group on {kind}", usual
+        for change in changes:
+            yield title(f"control group on {kind}", change), difference(usual, told(**change))
+
+
 def machines() -> Iterator[tuple[str, list[str]]]:
     """Yield how virtual machines and bare metal are entered."""
     usual = lines_of(qemu_argv(VM))
@@ -172,6 +224,12 @@ def machines() -> Iterator[tuple[str, list[str]]]:
     for change in OF_DOMAINS:
         yield title("domain of libvirt", change), difference(domain, domain_lines(replace(VM, **change)))
     yield "ssh", lines_of(SshAccess("/r/vm-1", 2222).wrap(["echo", "a b"]))
+    access = Access(InventoryNode(name="n1", host="alice@gpu1", port=2222, ssh_config=Path("/etc/other")), "/run/x")
+    for shared in (True, False):
+        yield (
+            title("ssh to a machine", {"shared": shared}),
+            lines_of(access.argv(["true"], shared=shared)),
+        )
     yield "virtiofsd", lines_of(virtiofs.daemon_argv("/usr/libexec/virtiofsd", "/a,b", "/run/vm/data.socket", (2, 3)))
     yield "virtiofsd of an unpinned machine", lines_of(virtiofs.daemon_argv("v", "/d", "/run/vm/s", None))
     yield "qemu with virtiofs", lines_of(virtiofs.qemu_words("/run/vm/data.socket", 2 * GIB))
@@ -229,6 +287,12 @@ def clusters() -> Iterator[tuple[str, list[str]]]:
     for spec, place in OF_PODS:
         changed = manifest(replace(CONTAINER, **spec), replace(PLACE, **place))
         yield title("pod", spec | place), difference(usual, flat(changed))
+    for way in (CLUSTER_IP, NODE_PORT):
+        yield f"service by {way}", flat(service_manifest("virtbench-ba9876543210", "virtbench-0123456789ab", 5000, way))
+    command = ["kubernetes", "pipeline", "up", "--dry-run", "--image", f"registry.example.org/v@sha256:{'a' * 64}"]
+    pipeline = CliRunner().invoke(cli.main, [*command, "--cpus", "2", "--memory", "1G"])
+    for made in json.loads(pipeline.stdout)["items"]:
+        yield f"{made['kind']} of a pipeline", flat(made)
     options = KubernetesOptions(image="registry.example.org/virtbench-suite:0123456789ab")
     made = flat(jobs.manifest(options, "bench-smoke-1a2b3c4d", 3, "files", ["bench"]))
     yield "job of a block", made
@@ -255,7 +319,7 @@ def clusters() -> Iterator[tuple[str, list[str]]]:
 def rendered() -> str:
     """Return the transcript."""
     with chdir("/"):  # where Slurm's tasks begin, too
-        parts = (*containers(), *machines(), *networks(), *clusters())
+        parts = (*containers(), *unprivileged(), *control_groups(), *machines(), *networks(), *clusters())
     return "".join(f"== {name}\n" + "".join(f"{line}\n" for line in lines) for name, lines in parts)
 
 
