@@ -79,7 +79,11 @@ def measure_nothing(patch: pytest.MonkeyPatch) -> None:
     measuring_by(scenario, patch)
 
 
-if __name__ == "__main__":
+def main(words: Sequence[str]) -> None:
     furnish(pytest.MonkeyPatch(), Path(os.environ["MEASURED"]).parent / "home")
     measure_nothing(pytest.MonkeyPatch())
-    cli.main(sys.argv[1:])
+    cli.main(words)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
