@@ -100,10 +100,10 @@ def declared_refusals() -> dict[str, Mapping[str, object]]:
         usual, values = usual_of(declared), values_of(declared)
         foreign = [{"scenario": scenario} for scenario in SCENARIOS.own if not declared.known_to(scenario)][:1]
         foreign += [{}] if declared.engine else []
-        wrong = [{**usual, name: value} for value in wrong_values_of(declared)]
-        for given in (*({**other, name: values[0]} for other in foreign), *wrong):
-            if message := refusal(given):
-                requests.setdefault(message, given)
+        wrong: list[Mapping[str, object]] = [{**usual, name: value} for value in wrong_values_of(declared)]
+        for asked in (*({**other, name: values[0]} for other in foreign), *wrong):
+            if message := refusal(asked):
+                requests.setdefault(message, asked)
         for value in (each for each in values if each != declared.default):
             for message, given in contradictions(declared, {**usual, name: value}):
                 if not requests.get(message):

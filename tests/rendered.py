@@ -8,7 +8,7 @@ import difflib
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import chdir
 from dataclasses import replace
 from ipaddress import IPv4Network
@@ -164,8 +164,11 @@ def title(name: str, changes: Mapping[str, object]) -> str:
 
 def containers() -> Iterator[tuple[str, list[str]]]:
     """Yield what engines are told of a container, and what a change of it changes."""
-    ways = {name: lambda spec, run=run: lines_of(run(spec)) for name, run in RUN_ARGV.items()}
-    ways["runc"] = lambda spec: flat(bundle_config(spec, {"defaultAction": "SCMP_ACT_ERRNO"}))
+    ways: dict[str, Callable[[ContainerSpec], list[str]]] = {
+        "docker": lambda spec: lines_of(DOCKER.run_argv(spec)),
+        "podman": lambda spec: lines_of(PODMAN.run_argv(spec)),
+        "runc": lambda spec: flat(bundle_config(spec, {"defaultAction": "SCMP_ACT_ERRNO"})),
+    }
     for name, way in ways.items():
         usual = way(CONTAINER)
         yield name, usual
@@ -176,7 +179,10 @@ def containers() -> Iterator[tuple[str, list[str]]]:
 
 def unprivileged() -> Iterator[tuple[str, list[str]]]:
     """Yield the first command in a container of the engines that need no daemon, as a user and as root."""
-    found = {("find",): Completed(0, "/i/tree/etc/covered\n", ""), ("pwd",): Completed(0, "/r", "")}
+    found: dict[tuple[str, ...], Completed] = {
+        ("find",): Completed(0, "/i/tree/etc/covered\n", ""),
+        ("pwd",): Completed(0, "/r", ""),
+    }
     changes: list[dict[str, Any]] = [
         {"data": ("/d,a", "/mnt/data", False)},
         {"data": ("/d", "/mnt/data", True), "network": "host"},
@@ -196,6 +202,7 @@ def unprivileged() -> Iterator[tuple[str, list[str]]]:
 def control_groups() -> Iterator[tuple[str, list[str]]]:
     """Yield what a control group of bare metal is told, on both versions."""
     system = {"cpu/online": "0-3", "node/online": "0-1", "node/has_memory": "0"}  # node 1 has CPUs alone
+    files: dict[tuple[str, ...], Completed]
     files = {("cat", f"/sys/devices/system/{name}"): Completed(0, f"{text}\n", "") for name, text in system.items()}
     changes: list[dict[str, Any]] = [{"memory_limited": False}, {"cpu_share": 0.9}, LIMITS]
     for kind in ("tmpfs", "cgroup2fs"):
@@ -289,8 +296,8 @@ def clusters() -> Iterator[tuple[str, list[str]]]:
         yield title("pod", spec | place), difference(usual, flat(changed))
     for way in (CLUSTER_IP, NODE_PORT):
         yield f"service by {way}", flat(service_manifest("virtbench-ba9876543210", "virtbench-0123456789ab", 5000, way))
-    command = ["kubernetes", "pipeline", "up", "--dry-run", "--image", f"registry.example.org/v@sha256:{'a' * 64}"]
-    pipeline = CliRunner().invoke(cli.main, [*command, "--cpus", "2", "--memory", "1G"])
+    up = ["kubernetes", "pipeline", "up", "--dry-run", "--image", f"registry.example.org/v@sha256:{'a' * 64}"]
+    pipeline = CliRunner().invoke(cli.main, [*up, "--cpus", "2", "--memory", "1G"])
     for made in json.loads(pipeline.stdout)["items"]:
         yield f"{made['kind']} of a pipeline", flat(made)
     options = KubernetesOptions(image="registry.example.org/virtbench-suite:0123456789ab")

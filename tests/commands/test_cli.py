@@ -108,11 +108,6 @@ def test_the_version_is_told(bench: Bench) -> None:
     assert (result.exit_code, result.output) == (0, f"bench, version {__version__}\n")
 
 
-def test_all_commands_are_there() -> None:
-    assert {("doctor",), ("image", "build"), ("image", "verify"), ("image", "list"), ("run",)} < set(COMMANDS)
-    assert {("compare",), ("clean",), ("completion",)} < set(COMMANDS)
-
-
 def test_the_help_of_every_command_has_an_example_of_it(bench: Bench) -> None:
     for words in COMMANDS:
         result = bench(*words, "--help")

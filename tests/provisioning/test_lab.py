@@ -15,13 +15,10 @@ from provisioning import ledger
 from provisioning.engines.docker import DOCKER
 from provisioning.engines.podman import PODMAN
 from provisioning.engines.runc import RUNC
-from provisioning.lab import connectivity, forwarding_users, nat, netns, overlay, reachability, tap
+from provisioning.lab import connectivity, forwarding_users, nat, netns, overlay, reachability
 from provisioning.lab.containers import (
     ContainerBridge,
     Member,
-    bridge_argvs,
-    forwarding,
-    made,
     mtu_of,
 )
 from provisioning.lab.lab import (
@@ -175,34 +172,12 @@ class TestContainers:
             DOCKER.host_network(NODE.namespace)
         assert "podman" in str(caught.value.remedy)
 
-    def test_what_was_made_goes_and_what_was_not_made_stays(self, fake_node: Callable[..., Any]) -> None:
-        delete = words("ip link delete dev cni0")
-        node = fake_node()
-        with made(node, "cni0", bridge_argvs(BRIDGE)):
-            assert delete not in node.ran
-        assert node.ran[-1] == delete
-        there = fake_node({("ip", "link", "add"): Completed(2, "", "RTNETLINK answers: File exists")})
-        with pytest.raises(CommandError, match="File exists"), made(there, "cni0", bridge_argvs(BRIDGE)):
-            pytest.fail("never made")
-        assert delete not in there.ran, "it is somebody else's"
-        half = fake_node({("ip", "address"): Completed(2, "", "no")})
-        with pytest.raises(CommandError, match="no"), made(half, "cni0", bridge_argvs(BRIDGE)):
-            pytest.fail("half made")
-        assert half.ran[-1] == delete
-
     def test_the_first_failure_is_the_one_that_is_raised(self, fake_node: Callable[..., Any]) -> None:
         node = fake_node({("undo",): Completed(1, "", "gone")})
         with pytest.raises(KeyError), undone(node, ["undo"]):
             raise KeyError
         with pytest.raises(CommandError, match="gone"), undone(node, ["undo"]):
             pass
-
-    def test_a_user_of_forwarding_is_counted_while_it_lasts(self, fake_node: Callable[..., Any]) -> None:
-        node = fake_node()
-        with forwarding(node):
-            assert [argv[-2] for argv in node.ran] == ["enter"]
-        assert [argv[-2] for argv in node.ran] == ["enter", "leave"]
-        assert node.ran[0][-1] == node.ran[1][-1]
 
     @pytest.mark.parametrize("before", ["0\n", "1\n"])
     def test_the_last_user_of_forwarding_gives_back_what_the_first_has_found(
@@ -254,23 +229,6 @@ def nat_members(*nodes: Any) -> list[Member]:
 
 
 class TestNat:
-    @pytest.mark.parametrize("tool", ["nft", "iptables"])
-    def test_the_nodes_have_the_rules_while_it_lasts(self, tool: str, fake_node: Callable[..., Any]) -> None:
-        without_nft = {("unshare", "--net", "--", "nft"): Completed(127, "", "no nft")} if tool == "iptables" else {}
-        nodes = [fake_node({**linked(1500), **without_nft}) for _ in range(3)]
-        with nat.nat(nat_members(*nodes)) as bridges:
-            assert [bridge.address for bridge in bridges] == ["172.30.1.2", "172.30.2.2", "172.30.3.2"]
-            assert {bridge.mtu for bridge in bridges} == {1500}
-            for node in nodes:
-                assert {argv[0] for argv in node.ran if "172.30.2.0/24" in argv or "masquerade" in argv} <= {
-                    tool, "unshare",
-                }  # fmt: skip
-        for node in nodes:
-            undone_by = [argv for argv in node.ran if {"-D", "delete"} & set(argv)]
-            assert undone_by[0][0] == tool
-            assert undone_by[-1] == words("ip link delete dev vbnat0")
-            assert node.ran[-1][-2] == "leave"
-
     def test_a_node_that_translates_nothing_is_refused_before_anything_is_made(
         self, fake_node: Callable[..., Any]
     ) -> None:
@@ -288,22 +246,6 @@ class TestNat:
         with pytest.raises(RequestError, match=r"a route to 172\.30\.0\.0/16"):
             nat.check_free(IPv4Network("172.30.1.0/24"), node)
         nat.check_free(IPv4Network("172.31.1.0/24"), node)
-
-
-class TestTap:
-    def test_the_guest_finds_the_interface_by_its_hardware_address(self, fake_node: Callable[..., Any]) -> None:
-        links = [
-            {"ifname": "lo", "address": "00:00:00:00:00:00"},
-            {"ifname": "ens4", "address": NODE.mac},
-            {"ifname": "x"},
-        ]
-        guest = fake_node({("ip", "-json", "link"): Completed(0, json.dumps(links), "")})
-        plugged = tap.Tap("tap0", NODE.mac, NODE.address, NODE.cidr)
-        assert tap.join(guest, plugged) == "ens4"
-        assert guest.ran[-2:] == tap.join_argvs("ens4", "10.99.0.2/24")[1:]
-        with pytest.raises(MeasurementError, match="fake has no interface") as caught:
-            tap.join(fake_node(), plugged)
-        assert caught.value.kind == "network"
 
 
 @dataclass
@@ -450,11 +392,6 @@ class TestConnectivity:
         assert "already in use" in caught.value.output_tail
         assert fine.started[0][2].killed
 
-    def test_nobody_and_one_alone_have_no_pairs(self) -> None:
-        assert connectivity.connectivity([]) == ()
-        alone = Player(answering())
-        assert connectivity.connectivity([connectivity.End("n1", alone, "10.99.0.1")]) == ()
-
     def test_rates_are_recorded_and_a_failure_of_iperf3_names_the_pair(self) -> None:
         report = {"end": {"sum_received": {"bits_per_second": 9.4e8}}}
 
@@ -525,11 +462,6 @@ class TestKnock:
     def test_a_listener_whom_nobody_visits_ends_too(self, node: LocalNode) -> None:
         listener, _ = self.listening(node, 1, 0.2)
         assert listener.wait(60) == 0
-
-    def test_connecting_stops_at_the_first_who_does_not_answer(self, node: LocalNode) -> None:
-        listener, port = self.listening(node, 0, 1)
-        assert listener.wait(60) == 0
-        assert self.connected(node, port, port) == [{"error": "Connection refused"}]
 
     def test_a_port_that_is_taken_is_said(self, node: LocalNode) -> None:
         _, port = self.listening(node, 1, 30)

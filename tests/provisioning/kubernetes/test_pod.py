@@ -22,7 +22,6 @@ from suite.process_identity import boot_id
 
 SPEC = ContainerSpec("virtbench-0123456789ab", "f" * 64, "/tree", "2-3", 2 * GIB)
 PLACE = Placement("n1", "localhost/virtbench:ffffffffffff")
-GUARANTEED = {"cpu": "2", "memory": str(2 * GIB)}
 
 
 def test_what_a_pod_cannot_be_given_is_refused_and_what_it_can_is_not() -> None:
