@@ -39,8 +39,6 @@ def test_turns_have_defaults_and_can_be_stated() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"scenario": "shared"}, "a victim and its aggressors run at the same time on purpose"),
-        ({"scenario": "probe", "probe": ("cpu", "disk", "startup")}, "the disk and the startup probe measures in one"),
         ({"scenario": "real"}, "a cold page cache is cold once, and not in every turn"),
         ({"scenario": "real", "cache": "cold"}, "a cold page cache"),
     ],
