@@ -348,6 +348,7 @@ def test_reproduce_measures_a_paper_and_judges_its_claims(
     assert "Published claims" in measured.stdout
     lines = (tmp_path / "measured").read_text().splitlines()
     assert {line.split()[0] for line in lines} == {"smoke"}
+    monkeypatch.setattr("commands.reproduce.compare", lambda **_: None)
     assert bench(*words).exit_code == 0
     assert (tmp_path / "measured").read_text().splitlines() == lines, "what was measured is kept"
 
