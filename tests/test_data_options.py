@@ -4,9 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-import cli
 from commands.run.validate import ablations_of, check_data
 from provisioning.images.image import Image
 from provisioning.targets import Choices
@@ -94,9 +92,3 @@ def test_a_set_that_memory_cannot_keep_is_refused_before_anything_is_read() -> N
     with pytest.raises(RequestError, match=r"0.50 GiB cannot be kept .* 1.00 GiB of memory .* 0.50 GiB are") as caught:
         check_data(plan(dataset=large, page_cache="warm"), 1)
     assert "--cache cold" in str(caught.value.remedy)
-
-
-def test_a_data_disk_without_a_data_set_is_refused() -> None:
-    words = ["run", "--scenario", "distributed", "--data-disk", "/dev/sdx"]
-    ended = CliRunner().invoke(cli.main, words, prog_name="bench")
-    assert (ended.exit_code, "--data-disk needs a data set" in ended.stderr) == (2, True)

@@ -54,14 +54,6 @@ def test_what_a_machine_cannot_give_is_refused_with_its_name() -> None:
         made(discovered(1, (0,)), memory="16G")
 
 
-@pytest.mark.parametrize(("option", "value"), [("lab", "nodes=3"), ("data_disk", "/dev/sdb")])
-def test_what_is_of_this_machine_is_refused_beside_others(option: str, value: str) -> None:
-    with pytest.raises(
-        RequestError, match=f"--{option.replace('_', '-')} .*and --inventory exclude each other: it .*this machine"
-    ):
-        request(inventory="hosts.toml", data="generated", **{option: value})
-
-
 def test_machines_need_what_packs_a_data_set_for_their_guests_alone() -> None:
     image = cast("Image", None)
     assert "mke2fs" in Wanted(("vm",), image, with_data=True).programs

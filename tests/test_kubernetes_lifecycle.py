@@ -1,11 +1,8 @@
 """A pipeline from up to down on a server that keeps objects as a real one does, and what its faults say."""
 
 import copy
-import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -17,105 +14,16 @@ from commands.kubernetes.lifecycle import seen
 from provisioning.kubernetes.cluster import Cluster, Object
 from provisioning.kubernetes.refusals import ApiError
 from suite.errors import RequestError
+from tests.provisioning.kubernetes.namespace import DEPLOYMENT, JOB, Namespace, defaulted
 
 IMAGE = f"registry.example.org/virtbench@sha256:{'a' * 64}"
-JOB, DEPLOYMENT = "Job", "Deployment"
-COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}
 FAILED = {"conditions": [{"type": "Failed", "status": "True", "message": "it has reached its limit"}]}
 NOWHERE = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/2 nodes: Insufficient cpu"}]}
 
 
-NUMBERS = itertools.count()
-DEFAULTS: dict[str, Object] = {
-    "Service": {"type": "ClusterIP", "sessionAffinity": "None"},
-    "Deployment": {"progressDeadlineSeconds": 600, "revisionHistoryLimit": 10},
-    "Job": {"completions": 1, "parallelism": 1},
-}
-
-
-def defaulted(manifest: Object, *, given: bool = True) -> Object:
-    """Return an object as a server makes it: with defaults, and with what it gives to each one by itself."""
-    made = copy.deepcopy(manifest)
-    number, spec = str(next(NUMBERS)), made["spec"]
-    spec |= DEFAULTS.get(made["kind"], {})
-    if "template" in spec:
-        spec["template"]["spec"] |= {"dnsPolicy": "ClusterFirst", "schedulerName": "default-scheduler"}
-    if made["kind"] == "Service" and given:
-        spec |= {"clusterIP": f"10.0.0.{number}", "clusterIPs": [f"10.0.0.{number}"]}
-    if made["kind"] == JOB and given:
-        spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": number}}
-        own = {
-            "controller-uid": number,
-            "batch.kubernetes.io/controller-uid": number,
-            "job-name": made["metadata"].get("name", number),
-        }
-        spec["template"]["metadata"]["labels"] |= own
-    return made
-
-
-@dataclass(frozen=True)
-class Server(Cluster):
-    """A namespace in memory; what the controllers of a cluster do to an object is in ``status`` and ``pod``."""
-
-    objects: dict[str, Object] = field(default_factory=dict)
-    status: dict[str, Object] = field(default_factory=lambda: {JOB: COMPLETE, DEPLOYMENT: {"readyReplicas": 1}})
-    pod: dict[str, Object] = field(default_factory=dict)
-    """The status of the pod that is made for an object of a kind."""
-    denied: set[tuple[str, str]] = field(default_factory=set)
-    image: Object = field(default_factory=lambda: {"text": "\ufffdPNG\r\n"})
-    asked: list[Object] = field(default_factory=list)
-    log: list[str] = field(default_factory=list)
-    happened: list[Object] = field(default_factory=list)
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        body: Object | None = None,
-        *,
-        patience_s: float = 0.0,  # noqa: ARG002
-        within_s: float = 0.0,  # noqa: ARG002
-        query: Mapping[str, object] = MappingProxyType({}),
-    ) -> Object:
-        if path.endswith("selfsubjectaccessreviews"):
-            asked = (body or {})["spec"]["resourceAttributes"]
-            return {"status": {"allowed": (asked["verb"], asked["resource"]) not in self.denied}}
-        if path.endswith("proxy/generate"):
-            self.asked.append(body or {})
-            return self.image
-        if path.endswith("/log"):
-            text = "\n".join(self.log[-int(str(query["tailLines"])) :])
-            return json.loads(text) if text.startswith("{") else {"text": text}
-        if method == "POST" and body:
-            body = defaulted(body)
-            if "dryRun" not in query:
-                self._take(path, body)
-            return body
-        if "labelSelector" in query:
-            wanted = dict(pair.split("=") for pair in str(query["labelSelector"]).split(","))
-            within = (each for place, each in self.objects.items() if place.rpartition("/")[0] == path)
-            return {"items": [each for each in within if wanted.items() <= each["metadata"]["labels"].items()]}
-        if path.endswith("events"):
-            return {"items": self.happened}
-        if path not in self.objects:
-            raise ApiError(f"{path} not found", 404)
-        return self.objects.pop(path) if method == "DELETE" else self.objects[path]
-
-    def log_lines(self, pod: str, container: str, within_s: float) -> Iterator[str]:  # noqa: ARG002
-        yield from self.log
-
-    def _take(self, path: str, body: Object) -> None:
-        kind, name = body["kind"], body["metadata"]["name"]
-        self.objects[f"{path}/{name}"] = body | {"status": self.status.get(kind, {})}
-        if kind in self.pod:
-            template = body["spec"]["template"]
-            pod = {"metadata": {"name": f"{name}-x", **template["metadata"]}, "spec": {"nodeName": "n1"}}
-            self.objects[self.path("pods", f"{name}-x")] = pod | {"status": self.pod[kind]}
-
-
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Server:
-    found = Server("config", "here", "lab", None)
+def server(monkeypatch: pytest.MonkeyPatch) -> Namespace:
+    found = Namespace()
     monkeypatch.setattr(Cluster, "connect", lambda *_: found)
     monkeypatch.setattr(lifecycle, "LOOKED_EVERY_S", 0.001)
     monkeypatch.setattr(lifecycle, "SCHEDULED_WITHIN_S", 0.02)
@@ -130,7 +38,7 @@ def up(*words: str) -> Result:
     return bench("up", "--image", IMAGE, *words)
 
 
-def kinds(server: Server) -> list[str]:
+def kinds(server: Namespace) -> list[str]:
     return [place.split("/")[-2] for place in server.objects]
 
 
@@ -147,13 +55,13 @@ TRAINED = {
 
 
 @pytest.fixture
-def claimed(server: Server) -> Server:
+def claimed(server: Namespace) -> Namespace:
     """The server, with a claim of the user's."""
     server.objects[server.path("persistentvolumeclaims", "sets")] = {"metadata": {"name": "sets", "labels": {}}}
     return server
 
 
-def test_a_job_trains_each_generator_on_each_data_set_before_one_service_answers_for_all(claimed: Server) -> None:
+def test_a_job_trains_each_generator_on_each_data_set_before_one_service_answers_for_all(claimed: Namespace) -> None:
     claimed.pod[JOB] = {"phase": "Succeeded"}
     claimed.log.extend(["no JSON", json.dumps({"event": "done", "trained": TRAINED})])
     done = up("--model", "gan", "--model", "dcgan", *DATA)
@@ -170,20 +78,20 @@ def test_a_job_trains_each_generator_on_each_data_set_before_one_service_answers
 
 
 @pytest.mark.parametrize("last", ["no JSON", "{}", '{"event": "done", "trained": {"steps": -1}}'])
-def test_a_job_whose_log_is_gone_or_garbage_has_no_times(claimed: Server, last: str) -> None:
+def test_a_job_whose_log_is_gone_or_garbage_has_no_times(claimed: Namespace, last: str) -> None:
     claimed.pod[JOB], claimed.log[:] = {"phase": "Succeeded"}, [last]
     up()
     assert "Job pipeline-train-gan-synthetic: complete\n" in bench("status").stdout
 
 
-def test_a_claim_that_is_missing_is_a_wrong_request(server: Server) -> None:
+def test_a_claim_that_is_missing_is_a_wrong_request(server: Namespace) -> None:
     done = up(*DATA)
     assert done.exit_code == 2
     assert "there is no claim sets in the namespace lab" in done.stderr
     assert not server.objects
 
 
-def test_the_error_that_the_worker_reports_is_repeated_with_its_remedy(claimed: Server) -> None:
+def test_the_error_that_the_worker_reports_is_repeated_with_its_remedy(claimed: Namespace) -> None:
     claimed.status[JOB], claimed.pod[JOB] = FAILED, {"phase": "Failed"}
     why = "/data/sets/digits is no readable data set of kind mnist: there is no train-images-idx3-ubyte"
     error = {"event": "error", "kind": "data", "message": why, "remedy": "put the files there"}
@@ -194,7 +102,7 @@ def test_the_error_that_the_worker_reports_is_repeated_with_its_remedy(claimed: 
     assert "what to do: put the files there; then fix the cause, remove the pipeline" in done.stderr
 
 
-def test_a_job_that_exceeds_its_deadline_says_what_would_help(claimed: Server) -> None:
+def test_a_job_that_exceeds_its_deadline_says_what_would_help(claimed: Namespace) -> None:
     late = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "Job was active longer"}
     claimed.status[JOB] = {"conditions": [late]}
     done = up(*DATA)
@@ -220,7 +128,7 @@ def test_up_trains_then_serves_asks_for_an_image_and_says_where() -> None:
     assert up().exit_code == 0, "what is there is gone on with"
 
 
-def test_down_removes_what_has_its_labels_and_the_claim_only_when_asked(server: Server) -> None:
+def test_down_removes_what_has_its_labels_and_the_claim_only_when_asked(server: Namespace) -> None:
     up("--name", "faces")
     up("--name", "others")
     assert "removed deployments/faces-serve" in bench("down", "--name", "faces").stdout
@@ -237,7 +145,7 @@ def container(**state: Object) -> Object:
     return {"containerStatuses": [{"state": state}], "phase": "Running"}
 
 
-def failing(server: Server, *, status: Object, pod: Object) -> Result:
+def failing(server: Namespace, *, status: Object, pod: Object) -> Result:
     server.status[JOB], server.pod[JOB] = status, pod
     done = up()
     assert done.exit_code == 1, done.output
@@ -245,7 +153,7 @@ def failing(server: Server, *, status: Object, pod: Object) -> Result:
     return done
 
 
-def test_a_job_that_failed_is_told_with_its_reason_and_its_last_lines(server: Server) -> None:
+def test_a_job_that_failed_is_told_with_its_reason_and_its_last_lines(server: Namespace) -> None:
     ended = container(terminated={"reason": "Error", "exitCode": 1}) | {"phase": "Failed"}
     server.log.extend(f"line {number}" for number in range(30))
     done = failing(server, status=FAILED, pod=ended)
@@ -271,13 +179,15 @@ def test_a_job_that_failed_is_told_with_its_reason_and_its_last_lines(server: Se
         ),
     ],
 )
-def test_a_pod_that_does_not_come_is_told_with_what_to_do(server: Server, pod: Object, said: str, remedy: str) -> None:
+def test_a_pod_that_does_not_come_is_told_with_what_to_do(
+    server: Namespace, pod: Object, said: str, remedy: str
+) -> None:
     done = failing(server, status={}, pod=pod)
     assert said in done.stderr
     assert remedy in done.stderr.partition("what to do:")[2]
 
 
-def test_a_job_that_gets_no_pod_is_told_with_the_last_event(server: Server) -> None:
+def test_a_job_that_gets_no_pod_is_told_with_the_last_event(server: Namespace) -> None:
     server.status[JOB] = {}
     server.happened.append({"reason": "FailedCreate", "message": "exceeded quota: q"})
     done = up()
@@ -285,7 +195,7 @@ def test_a_job_that_gets_no_pod_is_told_with_the_last_event(server: Server) -> N
     assert "Job pipeline-train-gan-synthetic: no pod was made: FailedCreate: exceeded quota: q" in done.stderr
 
 
-def test_a_server_that_ends_again_and_again_is_a_failure(server: Server) -> None:
+def test_a_server_that_ends_again_and_again_is_a_failure(server: Namespace) -> None:
     server.status[DEPLOYMENT] = {}
     server.pod[DEPLOYMENT] = container(waiting={"reason": "CrashLoopBackOff"})
     (crashed,) = server.pod[DEPLOYMENT]["containerStatuses"]
@@ -296,7 +206,7 @@ def test_a_server_that_ends_again_and_again_is_a_failure(server: Server) -> None
     assert "it does not answer" in bench("status").stdout
 
 
-def test_a_claim_of_another_access_mode_and_a_job_of_another_model_are_refused(server: Server) -> None:
+def test_a_claim_of_another_access_mode_and_a_job_of_another_model_are_refused(server: Namespace) -> None:
     up()
     done = up("--access-mode", "ReadWriteMany")
     assert done.exit_code == 2
@@ -309,7 +219,7 @@ def test_a_claim_of_another_access_mode_and_a_job_of_another_model_are_refused(s
 
 @pytest.mark.parametrize("command", ["status", "down"])
 @pytest.mark.parametrize("name", ["Faces", "", "faces,app!=x", "faces\n"])
-def test_a_name_that_no_pipeline_has_is_a_wrong_request(command: str, name: str, server: Server) -> None:
+def test_a_name_that_no_pipeline_has_is_a_wrong_request(command: str, name: str, server: Namespace) -> None:
     up()
     done = bench(command, "--name", name)
     assert (done.exit_code, "is not a name of a pipeline" in done.stderr) == (2, True)
@@ -348,7 +258,7 @@ ADOPTED: list[tuple[str, Callable[[Object], object], str]] = [
 
 @pytest.mark.parametrize(("kind", "change", "said"), ADOPTED)
 def test_an_object_of_its_name_that_somebody_else_has_made_is_refused_with_what_differs(
-    kind: str, change: Callable[[Object], object], said: str, server: Server
+    kind: str, change: Callable[[Object], object], said: str, server: Namespace
 ) -> None:
     up()
     place = next(place for place in server.objects if f"/{kind}/" in place)
@@ -360,7 +270,7 @@ def test_an_object_of_its_name_that_somebody_else_has_made_is_refused_with_what_
     assert "bench kubernetes pipeline down" in done.stderr.partition("what to do:")[2]
 
 
-def test_an_object_without_the_labels_is_refused_and_said_to_be_of_somebody_else(server: Server) -> None:
+def test_an_object_without_the_labels_is_refused_and_said_to_be_of_somebody_else(server: Namespace) -> None:
     up()
     for place in list(server.objects):
         kept = server.objects[place]["metadata"]
@@ -391,7 +301,7 @@ def mutations(value: Any) -> Iterator[Any]:
         yield not value if isinstance(value, bool) else f"{value}x"
 
 
-def test_every_single_change_of_a_specification_is_found(server: Server) -> None:
+def test_every_single_change_of_a_specification_is_found(server: Namespace) -> None:
     up()
     tried = 0
     for manifest in json.loads(up("--dry-run").stdout)["items"][1:]:
@@ -408,17 +318,17 @@ def test_every_single_change_of_a_specification_is_found(server: Server) -> None
     assert tried > 300
 
 
-def test_a_namespace_that_is_missing_is_a_wrong_request(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_namespace_that_is_missing_is_a_wrong_request(server: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object, **__: object) -> Object:
         raise ApiError('the namespace is missing: namespaces "lab" not found', 404, kind="namespace", remedy="create")
 
-    monkeypatch.setattr(Server, "create", missing)
+    monkeypatch.setattr(Namespace, "create", missing)
     done = up()
     assert (done.exit_code, 'namespaces "lab" not found' in done.stderr) == (2, True)
     assert not server.objects
 
 
-def test_a_pod_that_has_a_node_is_not_waiting_for_one_again(server: Server) -> None:
+def test_a_pod_that_has_a_node_is_not_waiting_for_one_again(server: Namespace) -> None:
     up()
     (job,) = (each for place, each in server.objects.items() if "/jobs/" in place)
     job["status"] = {}
@@ -434,7 +344,7 @@ def test_a_pod_that_has_a_node_is_not_waiting_for_one_again(server: Server) -> N
     assert told == ["for a node", "to start on n1", "on n1", "its container has ended"]
 
 
-def test_a_right_that_is_missing_is_named_before_anything_is_made(server: Server) -> None:
+def test_a_right_that_is_missing_is_named_before_anything_is_made(server: Namespace) -> None:
     server.denied.add(("create", "deployments"))
     done = up()
     assert done.exit_code == 2
@@ -442,7 +352,7 @@ def test_a_right_that_is_missing_is_named_before_anything_is_made(server: Server
     assert not server.objects
 
 
-def test_ctrl_c_leaves_the_training_and_says_how_to_go_on(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_leaves_the_training_and_says_how_to_go_on(server: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
@@ -456,20 +366,20 @@ def test_ctrl_c_leaves_the_training_and_says_how_to_go_on(server: Server, monkey
 
 
 def test_an_answer_that_is_no_image_is_an_error_and_a_path_that_is_barred_is_none(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.image["text"] = "<html>"
     done = up()
     assert done.exit_code == 1
     assert "Service pipeline-serve: no image, but <html>" in done.stderr
-    asked = Server.request
+    asked = Namespace.request
 
-    def barred(self: Server, method: str, path: str, *more: Any, **others: Any) -> Object:
+    def barred(self: Namespace, method: str, path: str, *more: Any, **others: Any) -> Object:
         if path.endswith("proxy/generate"):
             raise ApiError("cannot create resource services/proxy", 403)
         return asked(self, method, path, *more, **others)
 
-    monkeypatch.setattr(Server, "request", barred)
+    monkeypatch.setattr(Namespace, "request", barred)
     done = up()
     assert done.exit_code == 0
     assert "not reachable from here: cannot create resource services/proxy" in done.stderr

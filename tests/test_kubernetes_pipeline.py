@@ -125,38 +125,6 @@ def test_the_worker_understands_what_the_pods_tell_it_and_both_mean_one_file() -
     assert service.load_workload().generates
 
 
-def test_pods_run_as_nobody_with_limits_and_nothing_of_the_cluster() -> None:
-    made = objects("--cpus", "2", "--memory", "1G")
-    for pod, container in pods(made):
-        assert container["image"] == IMAGE
-        assert container["resources"]["requests"] == container["resources"]["limits"]
-        assert container["resources"]["limits"] == {"cpu": "2", "memory": str(1 << 30)}
-        assert pod["securityContext"]["runAsNonRoot"] is True
-        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
-        assert pod["automountServiceAccountToken"] is False
-        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
-
-
-def test_the_training_alone_writes_to_the_claim_and_the_service_is_probed() -> None:
-    made = objects()
-    claim = made["PersistentVolumeClaim"]
-    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
-    assert claim["spec"]["resources"]["requests"]["storage"] == str(20 << 30)
-    for (pod, container), read_only in zip(pods(made), (False, True), strict=True):
-        assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-        assert pod["volumes"][0]["persistentVolumeClaim"]["readOnly"] is read_only
-        assert container["volumeMounts"][0]["readOnly"] is read_only
-    (_, (_, container)) = pods(made)
-    assert {container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "readiness", "liveness")} == {
-        "/health"
-    }
-
-
 def test_the_service_finds_the_pods_and_the_policy_covers_them_all() -> None:
     made = objects("--name", "faces")
     labels = [made[kind]["spec"]["template"]["metadata"]["labels"] for kind in ("Job", "Deployment")]

@@ -139,26 +139,6 @@ def test_every_machine_is_sent_and_loads_what_its_own_targets_need(monkeypatch: 
     )
 
 
-@pytest.mark.parametrize(
-    ("node", "cpuinfo", "said"),
-    [
-        ({"targets": GUESTS}, GUEST, ""),
-        ({"targets": GUESTS}, METAL, "m1 is listed for vm, container-vm, and its CPU reports no hypervisor"),
-        ({}, METAL, ""),
-        ({}, GUEST, "m1 is listed for bare-metal, container, and its CPU reports a hypervisor"),
-        ({"virtual": True}, GUEST, ""),
-    ],
-)
-def test_a_machine_attests_what_it_is_listed_as_before_the_plan(node: dict[str, Any], cpuinfo: str, said: str) -> None:
-    planned = InventoryNode.model_validate({"name": "m1", "host": "m1", **node})
-    if not said:
-        attest(reached(planned, cpuinfo, "1"), {})
-        return
-    with pytest.raises(RequestError, match=said) as error:
-        attest(reached(planned, cpuinfo, "1"), {})
-    assert "virtual = true" in str(error.value.remedy)
-
-
 def test_two_nodes_that_are_one_machine_are_refused() -> None:
     boots: dict[str, str] = {}
     first, second = listed().nodes

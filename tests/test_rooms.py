@@ -4,7 +4,7 @@ import ast
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -37,24 +37,34 @@ def tree(name: str) -> ast.Module:
     return ast.parse((REPOSITORY / name).read_text(), name)
 
 
-def imports(module: ast.AST) -> Iterator[str]:
-    """Every module that is imported, at the top or inside a function, by its full dotted name."""
+@functools.cache
+def imports(module: ast.AST) -> tuple[str, ...]:
+    """Return every module that is imported, at the top or inside a function, by its full dotted name."""
+    found: list[str] = []
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            yield node.module or ""
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return tuple(found)
 
 
 def roots(module: ast.AST) -> set[str]:
     return {name.partition(".")[0] for name in imports(module)}
 
 
-def calls(module: ast.AST) -> Iterator[str]:
-    """Every called name, as written: ``os.system``."""
-    yield from (ast.unparse(node.func) for node in ast.walk(module) if isinstance(node, ast.Call))
+def dotted(node: ast.AST) -> str:
+    """Return ``os.system`` of what is called so; of an attribute of anything else ``.system``."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+@functools.cache
+def calls(module: ast.AST) -> tuple[str, ...]:
+    """Return every called name, as written: ``os.system``."""
+    return tuple(dotted(node.func) for node in ast.walk(module) if isinstance(node, ast.Call))
 
 
 def forbidden_at_top(module: ast.Module) -> list[str]:
@@ -208,7 +218,7 @@ def test_what_is_started_is_in_a_session_of_its_own_so_that_ctrl_c_reaches_the_s
         started = [
             node
             for node in ast.walk(tree(name))
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("subprocess.run", "subprocess.Popen")
+            if isinstance(node, ast.Call) and dotted(node.func) in ("subprocess.run", "subprocess.Popen")
         ]
         return all("start_new_session" in {word.arg for word in node.keywords} for node in started)
 

@@ -30,11 +30,11 @@ def comparisons(module: ast.Module) -> Iterator[ast.AST]:
     for node in ast.walk(module):
         if not isinstance(node, (ast.Compare, ast.Match)):
             continue
-        text = ast.unparse(node)
         parts = list(ast.walk(node))
         values = {part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)}
         values |= {value for part in parts if isinstance(part, ast.Name) for value in known.get(part.id, ())}
-        if values & set(SCENARIOS.own) and ("scenario" in text or values & set(SCENARIOS.own) - ALSO_DATA):
+        named = values & set(SCENARIOS.own)
+        if named and (named - ALSO_DATA or "scenario" in ast.unparse(node)):
             yield node
 
 

@@ -9,7 +9,7 @@ from suite.errors import RequestError
 from suite.job.distributed import DistributedJob
 from suite.job.lab import LabSpec
 from suite.job.profiles import PROFILES, Profile
-from suite.job.serving import LOADS, Serving, parse_rates
+from suite.job.serving import LOADS, Serving
 from suite.registries import WORKLOADS
 from suite.request.request import RunRequest
 
@@ -54,11 +54,3 @@ def test_generators_are_served_and_nothing_else() -> None:
     with pytest.raises(RequestError, match="resnet50 makes nothing") as caught:
         Serve().check_model(request(model="resnet50"), "resnet50")
     assert "progressive-gan" in str(caught.value.remedy)
-
-
-@pytest.mark.parametrize("text", ["", "fast", "10,", "0", "-1", "nan", "inf", "1e9"])
-def test_what_is_no_rate_is_refused(text: str) -> None:
-    with pytest.raises(RequestError, match="holds no rates"):
-        parse_rates(text)
-    with pytest.raises(RequestError, match="--rates"):
-        request(rates=text)

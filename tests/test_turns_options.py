@@ -39,27 +39,6 @@ def test_turns_have_defaults_and_can_be_stated() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"design": "sequential", "rounds": 3}, "--rounds needs --design alternating or both"),
-        ({"steps": 7}, "--steps and --design alternating exclude each other: give --rounds and --burst-steps"),
-        (
-            {"scenario": "distributed", "inventory": "hosts.toml"},
-            "and --inventory exclude each other: its machines hold",
-        ),
-        ({"device": "cuda", "devices": 2, "parallel": "ddp"}, "and --parallel ddp exclude each other: its ranks"),
-        ({"rounds": 0}, "--rounds 0"),
-        ({"design": "duet"}, "--design 'duet' is unknown"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], why: str) -> None:
-    with pytest.raises(RequestError, match=why):
-        check(request(**options))
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"scenario": "shared"}, "a victim and its aggressors run at the same time on purpose"),
-        ({"scenario": "probe", "probe": ("cpu", "disk", "startup")}, "the disk and the startup probe measures in one"),
         ({"scenario": "real"}, "a cold page cache is cold once, and not in every turn"),
         ({"scenario": "real", "cache": "cold"}, "a cold page cache"),
     ],

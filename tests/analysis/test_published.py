@@ -28,7 +28,7 @@ from suite.job.profiles import Sizes
 from suite.records.usage import Conditions
 from tests.analysis.conftest import Save, measured
 from tests.analysis.test_same_work import work
-from tests.test_cli import Bench, Machine, bench, here, machine
+from tests.commands.conftest import Bench, Machine, bench, here, machine
 
 __all__ = ["bench", "here", "machine"]
 Judge = Callable[..., JudgedClaim]

@@ -24,9 +24,6 @@ import cli
 from analysis.compare.regression import EXIT_CODES
 from commands.output import model_of
 from suite.results.store import stored_plan
-from tests.test_cli import signals
-
-__all__ = ["signals"]
 
 RUNS = Path(__file__).parents[1] / "samples" / "runs"
 NAMES = sorted(path.name for path in RUNS.iterdir() if path.is_dir())

@@ -11,9 +11,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
-from tests.test_cli import signals
-
-__all__ = ["signals"]
 
 RUNS = Path(__file__).parents[1] / "samples" / "runs"
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

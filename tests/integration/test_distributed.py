@@ -291,20 +291,3 @@ def test_a_gan_is_trained_by_two_instances_whose_interfaces_carry_what_its_shape
         assert record.throughput_per_s == pytest.approx(single if strategy == "split" else 2 * single, rel=0.2)
     assert ours() == NOTHING
     assert namespaces() == []
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--lab", "nodes=2,rate=1gbit"), "need a node each"),
-        (("--lab", "nodes=3,rate=fast"), "rate=fast"),
-        (("--strategy", "all-reduce", "--ps", "1"), "has no server"),
-        (("--memory", "1G"), "each needs"),
-    ],
-)
-def test_a_cluster_that_cannot_be_is_refused_before_anything_is_made(words: Sequence[str], said: str) -> None:
-    ended = bench("run", "--scenario", "distributed", "--target", "bare-metal", *SMALL, *words)
-    assert ended.returncode == 2
-    assert said in ended.stderr
-    assert "what to do" in ended.stderr
-    assert namespaces() == []

@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -258,24 +258,3 @@ def read_bytes(record: TrialRecord) -> int:
     assert record.resources.worker
     assert record.resources.worker.disk_read_bytes is not None
     return record.resources.worker.disk_read_bytes
-
-
-@pytest.mark.parametrize(
-    ("made", "said"),
-    [
-        ({}, "empty"),
-        ({"a.jpg": b"x"}, "class"),
-        ({"class/readme.txt": b"x"}, "image"),
-    ],
-)
-def test_a_directory_that_is_no_data_set_is_refused(made: Mapping[str, bytes], said: str, tmp_path: Path) -> None:
-    place = tmp_path / "set"
-    place.mkdir()
-    for name, content in made.items():
-        (place / name).parent.mkdir(exist_ok=True)
-        (place / name).write_bytes(content)
-    ended = bench("run", "--scenario", "real", "--data", f"imagefolder:{place}", "--target", "bare-metal", *SMALL)
-    assert ended.returncode == 2
-    assert said in ended.stderr
-    assert "what to do" in ended.stderr
-    assert ours() == NOTHING

@@ -71,20 +71,11 @@ class OpenStack:
             if body["auth"]["identity"]["password"]["user"]["password"] != self.password:
                 return refused(401, UNAUTHORIZED, "error")
             services = {"compute": "compute/v2.1", "image": "image", "network": "network", "baremetal": "baremetal"}
+            public = {"interface": "public", "region": "R", "region_id": "R"}
             catalog = [
                 {
-                    "type": kind,
-                    "name": kind,
-                    "id": kind,
-                    "endpoints": [
-                        {
-                            "id": kind,
-                            "interface": "public",
-                            "region": "R",
-                            "region_id": "R",
-                            "url": f"{self.url}/{place}",
-                        }
-                    ],
+                    **dict.fromkeys(("type", "name", "id"), kind),
+                    "endpoints": [public | {"id": kind, "url": f"{self.url}/{place}"}],
                 }
                 for kind, place in services.items()
             ]
@@ -266,12 +257,8 @@ def openstack(directory: Path) -> Iterator[OpenStack]:
         services.url = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        account = {
-            "username": "u",
-            "password": PASSWORD,
-            "project_name": "p",
-            "auth_url": f"{services.url}/identity/v3",
-        }
+        account = {"username": "u", "password": PASSWORD, "project_name": "p"}
+        account["auth_url"] = f"{services.url}/identity/v3"
         domains = {"user_domain_id": "default", "project_domain_id": "default"}
         cloud = {"region_name": "R", "auth": {**account, **domains}}
         (directory / "clouds.yaml").write_text(json.dumps({"clouds": {"vb": cloud}}))

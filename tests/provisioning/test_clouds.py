@@ -39,19 +39,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 FLAVOR, IMAGE, NETWORK = "11111111-0000-0000-0000-000000000001", "2222", "3333"
 NOVA = (
-    "up",
-    "--from",
-    "nova",
-    "--cloud",
-    "vb",
-    "--image",
-    "debian",
-    "--flavor",
-    "b2",
-    "--network",
-    "lab",
-    "--key",
-    "me",
+    *("up", "--from", "nova", "--cloud", "vb", "--image", "debian"),
+    *("--flavor", "b2", "--network", "lab", "--key", "me"),
 )
 ACTIVE = {
     "status": "ACTIVE",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from provisioning.cgroup import limits as cgroups
 from provisioning.cgroup.counters import ControlGroup
 from suite.job.properties import DISK_LIMITS
 
@@ -122,3 +123,14 @@ def test_the_group_of_this_process_can_be_asked_for_real() -> None:
     group = ControlGroup.of_process(os.getpid())
     assert group.cpu_s() is None or group.cpu_s() != 0
     assert all(seconds >= 0 for seconds in group.throttled_s())
+
+
+def test_disks_can_be_limited_where_the_controller_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    assert not cgroups.disks_can_be_limited()
+    (tmp_path / "blkio").mkdir()
+    assert cgroups.disks_can_be_limited()
+    (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
+    assert not cgroups.disks_can_be_limited(), "version 2 governs"
+    (tmp_path / "cgroup.controllers").write_text("cpu io memory\n")
+    assert cgroups.disks_can_be_limited()

@@ -12,6 +12,7 @@ from provisioning.timers.base import ScheduledJob, parse_schedule
 from provisioning.timers.kubernetes import KubernetesTimer
 from suite.errors import RequestError
 from tests.kubernetes_schema import invalid
+from tests.provisioning.kubernetes.namespace import Namespace
 from tests.provisioning.test_timers import install, job
 
 ENGINE = '[engine]\nkind = "kubernetes"\nimage = "registry.example.org/virtbench-suite:0123456789ab"\n'
@@ -29,46 +30,10 @@ def planned(tmp_path: Path, engine: str, **changes: Any) -> ScheduledJob:
     return job(**{"plan": plan, "options": ("--keep", "3"), "log": "/home/me/results/night.log", **changes})
 
 
-class FakeCluster:
-    """A server that keeps CronJobs, as 1.20 or as today's do."""
-
-    namespace, context = "lab", "here"
-
-    def __init__(self, *kinds: str) -> None:
-        self.kinds = kinds
-        self.kept: dict[str, dict[str, Any]] = {}
-        self.asked: list[str] = []
-
-    path, path_of, path_of_kind = Cluster.path, Cluster.path_of, Cluster.path_of_kind
-    delete = Cluster.delete
-
-    def demand(self, rights: dict[str, Any]) -> None:
-        assert list(rights) == ["cronjobs.batch"]
-
-    def get(self, path: str, **query: str) -> dict[str, Any]:
-        assert (path, query) == ("/apis/batch/v1", {})
-        return {"resources": [{"name": kind} for kind in self.kinds]}
-
-    def listed(self, kind: str, labels: dict[str, str], patience_s: float) -> list[dict[str, Any]]:
-        assert "virtbench.dev/schedule" in labels
-        assert (kind.rpartition("/")[2], patience_s) == ("cronjobs", 0)
-        return list(self.kept.values())
-
-    def create(self, manifest: dict[str, Any]) -> None:
-        self.request("POST", f"{self.path_of(manifest)}/{manifest['metadata']['name']}", manifest)  # type: ignore[misc]
-
-    def request(self, method: str, path: str, body: Any = None, query: Any = None, **_: object) -> None:
-        self.asked.append(f"{method} {path}")
-        if method == "DELETE":
-            assert query == {"propagationPolicy": "Background"}
-            del self.kept[path]
-        else:
-            self.kept[path] = body
-
-
 @pytest.fixture(params=["batch/v1beta1", "batch/v1"])
-def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-    found = FakeCluster(*(["jobs", "cronjobs"] if request.param == "batch/v1" else ["jobs"]))
+def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Namespace:
+    """A server of 1.20, and today's."""
+    found = Namespace(resources=("jobs", "cronjobs") if request.param == "batch/v1" else ("jobs",))
     monkeypatch.setattr(Cluster, "connect", lambda: found)
     return found
 
@@ -94,7 +59,7 @@ def test_a_firing_runs_the_plan_that_its_pod_holds_and_never_beside_another(
 
 
 def test_a_cronjob_is_installed_replaced_listed_and_removed(
-    cluster: FakeCluster, nightly: ScheduledJob, tmp_path: Path
+    cluster: Namespace, nightly: ScheduledJob, tmp_path: Path
 ) -> None:
     timer = KubernetesTimer()
     install(timer, nightly)
@@ -104,9 +69,9 @@ def test_a_cronjob_is_installed_replaced_listed_and_removed(
     assert "virtbench-night in lab of here" in one.line
     timer.remove("night")
     assert timer.installed() == []
-    group = "batch/v1" if "cronjobs" in cluster.kinds else "batch/v1beta1"
+    group = "batch/v1" if "cronjobs" in cluster.resources else "batch/v1beta1"
     place = f"/apis/{group}/namespaces/lab/cronjobs/virtbench-night"
-    assert cluster.asked == [f"POST {place}", f"PUT {place}", f"DELETE {place}"]
+    assert cluster.changes == [f"POST {place}", f"PUT {place}", f"DELETE {place}"]
 
 
 @pytest.mark.parametrize(

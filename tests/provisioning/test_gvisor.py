@@ -10,7 +10,7 @@ from provisioning.engines.gvisor import GVISOR, Gvisor
 from suite.errors import BenchError, RequestError
 from suite.interfaces import Completed
 from suite.job.ablations import properties_of
-from tests.provisioning.test_arguments import CONTAINER
+from tests.rendered import CONTAINER
 
 OLD = "  -platform string\n    \tspecifies which platform to use: ptrace (default), kvm.\n"
 NEW = "  -platform string\n    \tspecifies which platform to use: systrap (default), ptrace, kvm.\n"

@@ -1,7 +1,8 @@
 """Blocks as Jobs: the manifest, what the cluster says of them, and following one to its end."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,10 @@ from provisioning.batch.options import KubernetesOptions
 from provisioning.batch.pool import Executor
 from provisioning.kubernetes import owned
 from provisioning.kubernetes.cluster import MANAGED
-from provisioning.kubernetes.pod import ALONE
-from provisioning.kubernetes.refusals import ApiError, AwayError
 from suite.errors import BenchError, RequestError
 from suite.sweep.file_transfer import ENDED, GIVEN, TransferError, encode, packed, unpacked
 from tests.kubernetes_schema import invalid
+from tests.provisioning.kubernetes.namespace import Namespace
 
 OPTIONS = KubernetesOptions(image="registry.example.org/virtbench-suite:0123456789ab")
 FILE = encode("sweep.json", "{}")
@@ -35,70 +35,6 @@ def pod_of(manifest: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("options", [{}, {"nodes": ("n1", "n2"), "claim": "records", "queue": "training"}])
 def test_the_job_of_a_block_is_valid_in_1_20_and_today(options: dict[str, Any]) -> None:
     assert invalid(job(**options)) == []
-
-
-def test_the_pod_of_a_block_has_no_rights_on_its_node_and_asks_for_no_cpu() -> None:
-    pod = pod_of(job())
-    (container,) = pod["containers"]
-    assert pod["securityContext"]["runAsNonRoot"]
-    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    assert not any("hostPath" in volume for volume in pod["volumes"])
-    assert "cpu" not in container["resources"]["requests"]
-
-
-def test_sidecars_are_kept_out_of_the_pod_of_a_block_as_out_of_measured_ones() -> None:
-    annotations = job()["spec"]["template"]["metadata"]["annotations"]
-    assert set(ALONE.items()) < set(annotations.items())
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "taken"),
-    [
-        ("context", "arn:aws:eks:us-west-1:123456789012:cluster/demo", True),
-        ("context", "default/api-demo-example-org:6443/kube:admin", True),
-        ("context", "gke_demo_europe-west3_demo", True),
-        ("context", "kind cluster@home", True),
-        ("context", "-x", False),
-        ("context", "two\nlines", False),
-        ("memory", "1.5Gi", True),
-        ("memory", "800M", True),
-        ("memory", "1Ti", True),
-        ("memory", "0", False),
-        ("memory", "1GiB", False),
-    ],
-)
-def test_a_plan_takes_the_names_and_quantities_of_clusters(key: str, value: str, *, taken: bool) -> None:
-    if taken:
-        assert getattr(KubernetesOptions.model_validate({"image": "bench", key: value}), key) == value
-        return
-    with pytest.raises(ValueError, match=key):
-        KubernetesOptions.model_validate({"image": "bench", key: value})
-
-
-def test_a_plan_alone_makes_the_pod_of_a_block_privileged_and_leaves_it_no_token() -> None:
-    made = job(privileged_bench="/opt/bench")
-    assert invalid(made) == []
-    pod = pod_of(made)
-    (container,) = pod["containers"]
-    assert (pod["hostPID"], pod["securityContext"]) == (True, {"runAsUser": 0})
-    assert container["securityContext"] == {"privileged": True}
-    assert container["command"] == ["bench", "--on-node", "/opt/bench", "3"]
-    assert pod["automountServiceAccountToken"] is False
-    assert not {"hostNetwork", "hostIPC"} & set(pod)
-    assert not any("hostPath" in volume for volume in pod["volumes"])
-
-
-def test_a_claim_and_a_bench_outside_of_the_pod_are_refused_together() -> None:
-    with pytest.raises(ValueError, match="no access to the claim"):
-        KubernetesOptions(image="bench", claim="records", privileged_bench="/opt/bench")
-
-
-def test_two_blocks_never_share_a_node() -> None:
-    (rule,) = pod_of(job())["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    (expression,) = rule["labelSelector"]["matchExpressions"]
-    assert expression["key"] in job()["spec"]["template"]["metadata"]["labels"]
-    assert rule["topologyKey"] == "kubernetes.io/hostname"
 
 
 def test_a_block_begins_with_the_files_that_it_was_given() -> None:
@@ -119,61 +55,36 @@ def test_the_label_of_a_sweep_is_one_that_kubernetes_takes(name: str) -> None:
     assert label.endswith("-1a2b3c4d")
 
 
-class FakeCluster:
-    """A server with one Job at most, whose pod runs through ``phases``, one a look, and has said ``log``."""
+@dataclass(frozen=True)
+class Looked(Namespace):
+    """A server whose pods are others with each look: those of a Job run through ``phases``, or ``looks`` has them."""
 
-    def __init__(self, phases: list[dict[str, Any]], log: list[str]) -> None:
-        self.phases, self.log = phases, log
-        self.job: dict[str, Any] | None = None
-        self.created = 0
-        self.breaks_after = len(log)
-        self.events: list[str] = []
-        self.looked = threading.Event()
+    phases: list[dict[str, Any]] = field(default_factory=list)
+    looks: list[list[dict[str, Any]]] = field(default_factory=list)
+    looked: threading.Event = field(default_factory=threading.Event)
 
-    def path(self, plural: str, name: str = "", group: str = "v1", part: str = "") -> str:
-        return "/".join(filter(None, (group, plural, name, part)))
-
-    def create(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        if self.job:
-            raise ApiError("it is there", 409)
-        self.created += 1
-        self.job = {**manifest, "metadata": {**manifest["metadata"], "uid": "u"}, "status": {}}
-        return self.job
-
-    def get(self, path: str, **_: object) -> dict[str, Any]:
-        assert path == "v1/events"
-        return {"items": [{"type": "Warning", "reason": "FailedCreate", "message": message} for message in self.events]}
-
-    def request(self, method: str, path: str, **_: object) -> dict[str, Any]:
-        if method == "DELETE":
-            self.job = None
-            return {}
-        if path.endswith("jobs"):
-            return {"items": [self.job] if self.job else []}
+    def listed(self, kind: str, labels: Mapping[str, str], patience_s: float = 0) -> list[dict[str, Any]]:
+        if kind != "v1/pods":
+            return super().listed(kind, labels, patience_s)
         self.looked.set()
-        if not self.phases:
-            return {"items": []}
+        if self.looks:
+            every = MANAGED.keys() <= labels.keys() and len(self.looks) > 1
+            found = self.looks.pop(0) if every else self.looks[0]
+            return [{"metadata": each} for each in found if labels.items() <= each["labels"].items()]
+        made = next((each for place, each in self.objects.items() if "/jobs/" in place), None)
+        if not self.phases or not made:
+            return []
         phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
-        if self.job and "job" in phase:
-            self.job["status"] = {"conditions": [{"type": phase["job"], "status": "True"}]}
-        metadata = {"name": "p", "creationTimestamp": "2026", "ownerReferences": [{"uid": "u"}]}
-        return {"items": [{"metadata": metadata, "spec": {"nodeName": "n1"}, "status": phase["status"]}]}
+        if "job" in phase:
+            made["status"] = {"conditions": [{"type": phase["job"], "status": "True"}]}
+        owner = [{"uid": made["metadata"]["uid"]}]
+        metadata = {"name": "p", "creationTimestamp": "2026", "ownerReferences": owner}
+        return [{"metadata": metadata, "spec": {"nodeName": "n1"}, "status": phase["status"]}]
 
-    def delete(self, kind: str, name: str) -> None:
-        self.request("DELETE", f"{kind}/{name}")
 
-    def listed(self, kind: str, labels: dict[str, str]) -> list[dict[str, Any]]:
-        del labels
-        found: list[dict[str, Any]] = self.request("GET", kind)["items"]
-        return found
-
-    def log_lines(self, pod: str, container: str, within_s: float) -> Iterator[str]:
-        assert container == pod_of(job())["containers"][0]["name"], "a pod with a sidecar has no log without a name"
-        del pod, within_s
-        yield from self.log[: self.breaks_after]
-        if self.breaks_after < len(self.log):
-            self.breaks_after = len(self.log)
-            raise AwayError("test", "gone for a moment")
+def cluster_of(phases: list[dict[str, Any]], log: list[str], *refused: str) -> Looked:
+    events = [{"type": "Warning", "reason": "FailedCreate", "message": message} for message in refused]
+    return Looked(phases=phases, log=log, status={}, happened=events)
 
 
 UNPLACED = {"type": "PodScheduled", "status": "False", "message": "Insufficient memory"}
@@ -183,61 +94,61 @@ DONE = {"status": {"phase": "Succeeded"}, "job": "Complete"}
 RECORD = encode("cell/trials/000-vm.json", "{}")
 
 
-def executor(cluster: FakeCluster, tmp_path: Path, received: list[str]) -> Executor:
+def executor(cluster: Looked, tmp_path: Path, received: list[str]) -> Executor:
     def start(block: int) -> JobProcess:
-        return JobProcess(cluster, SWEEP, block, job(block), tmp_path / "logs", 0.001)  # type: ignore[arg-type]
+        return JobProcess(cluster, SWEEP, block, job(block), tmp_path / "logs", 0.001)
 
     return Executor("kubernetes-0", start, lambda _, line: received.append(line))
 
 
 def test_a_block_is_followed_through_its_log_and_its_job_removed(tmp_path: Path) -> None:
     received: list[str] = []
-    cluster = FakeCluster([WAITING, RUNNING, DONE], ["on n1", RECORD, ENDED])
+    cluster = cluster_of([WAITING, RUNNING, DONE], ["on n1", RECORD, ENDED])
     executor(cluster, tmp_path, received).run(3)
     assert received == [RECORD]
-    assert cluster.job is None
+    assert not cluster.objects
     assert (tmp_path / "logs/kubernetes-003.log").read_text() == "on n1\n"
 
 
 def test_a_log_that_breaks_off_is_read_on_and_no_record_taken_twice(tmp_path: Path) -> None:
     received: list[str] = []
-    cluster = FakeCluster([RUNNING], [RECORD, "more", ENDED])
-    cluster.breaks_after = 1
+    cluster = cluster_of([RUNNING], [RECORD, "more", ENDED])
+    cluster.breaks.append(1)
     executor(cluster, tmp_path, received).run(3)
     assert received == [RECORD]
 
 
 def test_a_job_that_is_there_already_is_followed_and_not_made_again(tmp_path: Path) -> None:
-    cluster = FakeCluster([DONE], [ENDED])
+    cluster = cluster_of([DONE], [ENDED])
     cluster.create(job())
     executor(cluster, tmp_path, []).run(3)
-    assert cluster.created == 1
+    assert [change.partition(" ")[0] for change in cluster.changes] == ["POST", "DELETE"]
 
 
 def test_an_evicted_block_is_lost_with_the_clusters_reason_and_may_be_tried_again(tmp_path: Path) -> None:
     evicted = {"status": {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, "job": "Failed"}
-    cluster = FakeCluster([RUNNING, evicted], [RECORD])
+    cluster = cluster_of([RUNNING, evicted], [RECORD])
     with pytest.raises(BenchError, match="the pod was evicted: low on memory") as raised:
         executor(cluster, tmp_path, []).run(3)
     assert not isinstance(raised.value, RequestError)
-    assert cluster.job is None
+    assert not cluster.objects
 
 
 def test_what_bench_refuses_in_its_pod_is_a_refusal_here(tmp_path: Path) -> None:
     ended = {"state": {"terminated": {"reason": "Error", "exitCode": RequestError.exit_code}}}
     refused = {"status": {"phase": "Failed", "containerStatuses": [ended]}, "job": "Failed"}
     with pytest.raises(RequestError, match="no such model"):
-        executor(FakeCluster([refused], ["bench: no such model"]), tmp_path, []).run(3)
+        executor(cluster_of([refused], ["bench: no such model"]), tmp_path, []).run(3)
 
 
 def test_an_image_that_the_node_cannot_get_is_a_refusal_and_leaves_no_job(tmp_path: Path) -> None:
     waiting = {"reason": "ErrImagePull", "message": 'failed to pull and unpack image "localhost/virtbench-suite:1"'}
     status = {"phase": "Pending", "containerStatuses": [{"state": {"waiting": waiting}}]}
-    cluster = FakeCluster([{"status": status}], [])
+    cluster = cluster_of([{"status": status}], [])
     with pytest.raises(RequestError, match=r"the pod of bench does not begin: .*ErrImagePull: failed") as raised:
         executor(cluster, tmp_path, []).run(3)
     assert "imagePullCredentialsVerificationPolicy: NeverVerify" in str(raised.value.remedy)
-    assert cluster.job is None
+    assert not cluster.objects
 
 
 @pytest.mark.parametrize("error", [RequestError("another plan"), TransferError("no record of the block")])
@@ -247,12 +158,12 @@ def test_a_block_whose_records_are_refused_here_names_its_node_and_leaves_no_job
     def refuse(*_: object) -> None:
         raise error
 
-    cluster = FakeCluster([RUNNING], [RECORD, ENDED])
+    cluster = cluster_of([RUNNING], [RECORD, ENDED])
     follower = executor(cluster, tmp_path, [])
     follower.receive = refuse
     with pytest.raises(type(error), match=f"on n1: {error.message}"):
         follower.run(3)
-    assert cluster.job is None
+    assert not cluster.objects
 
 
 FORBIDDEN = 'Error creating: pods "bench-0-x" is forbidden: '
@@ -268,25 +179,24 @@ FORBIDDEN = 'Error creating: pods "bench-0-x" is forbidden: '
 def test_a_pod_that_is_not_admitted_is_a_refusal_and_leaves_no_job(
     event: str, said: str, remedy: str, tmp_path: Path
 ) -> None:
-    cluster = FakeCluster([], [])
-    cluster.events = [event]
+    cluster = cluster_of([], [], event)
     with pytest.raises(RequestError, match=f"the pod of bench does not begin: .*{said}") as raised:
         executor(cluster, tmp_path, []).run(3)
     assert event in raised.value.message
     assert remedy in str(raised.value.remedy)
-    assert cluster.job is None
+    assert not cluster.objects
 
 
 def test_a_pod_that_a_quota_holds_back_is_waited_for_and_says_so() -> None:
-    cluster = FakeCluster([], [])
+    quota = f"{FORBIDDEN}exceeded quota: compute"
+    cluster = cluster_of([], [], quota)
     cluster.create(job())
-    cluster.events = [f"{FORBIDDEN}exceeded quota: compute"]
-    (found,) = kubernetes.jobs(cluster, "bench-smoke-1a2b3c4d")  # type: ignore[arg-type]
-    assert (found.state, found.reason) == ("waiting", f"no pod was made: FailedCreate: {cluster.events[0]}")
+    (found,) = kubernetes.jobs(cluster, "bench-smoke-1a2b3c4d")
+    assert (found.state, found.reason) == ("waiting", f"no pod was made: FailedCreate: {quota}")
 
 
 def test_stop_leaves_the_job_in_the_cluster(tmp_path: Path) -> None:
-    cluster = FakeCluster([WAITING], [])
+    cluster = cluster_of([WAITING], [])
     follower = executor(cluster, tmp_path, [])
 
     def stop() -> None:
@@ -296,30 +206,15 @@ def test_stop_leaves_the_job_in_the_cluster(tmp_path: Path) -> None:
     threading.Thread(target=stop).start()
     with pytest.raises(BenchError, match="not followed any more"):
         follower.run(3)
-    assert cluster.job is not None
+    assert cluster.objects
 
 
 def test_a_job_that_waits_says_why() -> None:
-    cluster = FakeCluster([WAITING], [])
+    cluster = cluster_of([WAITING], [])
     cluster.create(job())
-    (found,) = kubernetes.jobs(cluster, "bench-smoke-1a2b3c4d")  # type: ignore[arg-type]
+    (found,) = kubernetes.jobs(cluster, "bench-smoke-1a2b3c4d")
     assert (found.block, found.state) == (3, "waiting")
     assert found.reason == "the pod cannot be scheduled: Insufficient memory"
-
-
-class LeavingCluster(FakeCluster):
-    """A server whose pods go one after the other, one look each."""
-
-    context = namespace = "test"
-
-    def __init__(self, *looks: list[dict[str, Any]]) -> None:
-        super().__init__([], [])
-        self.looks = list(looks)
-
-    def listed(self, kind: str, labels: dict[str, str]) -> list[dict[str, Any]]:
-        assert kind == "v1/pods"
-        found = self.looks[0] if not MANAGED.keys() <= labels.keys() or len(self.looks) == 1 else self.looks.pop(0)
-        return [{"metadata": each} for each in found if labels.items() <= each["labels"].items()]
 
 
 SWEEP = "bench-smoke-1a2b3c4d"
@@ -337,14 +232,14 @@ def test_removal_waits_until_the_pods_of_the_blocks_and_those_they_opened_are_go
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(owned, "LOOKED_EVERY_S", 0.001)
-    cluster = LeavingCluster([BENCH_POD, OPENED, *OTHERS], [OPENED, *OTHERS], [OPENED], OTHERS)
-    kubernetes.remove_all(cluster, SWEEP, [BLOCK_3])  # type: ignore[arg-type]
+    cluster = Looked(looks=[[BENCH_POD, OPENED, *OTHERS], [OPENED, *OTHERS], [OPENED], OTHERS])
+    kubernetes.remove_all(cluster, SWEEP, [BLOCK_3])
     assert cluster.looks == [OTHERS], "the pods of other blocks are not waited for"
 
 
 def test_a_pod_that_stays_is_named_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owned, "LOOKED_EVERY_S", 0.001)
     monkeypatch.setattr(kubernetes, "GONE_WITHIN_S", 0.01)
-    with pytest.raises(BenchError, match="pods virtbench-1 are still in test") as raised:
-        kubernetes.remove_all(LeavingCluster([BENCH_POD], [OPENED]), SWEEP, [BLOCK_3])  # type: ignore[arg-type]
+    with pytest.raises(BenchError, match="pods virtbench-1 are still in lab") as raised:
+        kubernetes.remove_all(Looked(looks=[[BENCH_POD], [OPENED]]), SWEEP, [BLOCK_3])
     assert "describe pods virtbench-1" in str(raised.value.remedy)

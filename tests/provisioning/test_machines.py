@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,29 +28,6 @@ from suite.errors import CommandError, MeasurementError, RequestError
 from suite.inventory import InventoryNode
 
 NODE = InventoryNode(name="n1", host="alice@gpu1", port=2222, ssh_config=Path("/etc/other"))
-
-
-def options(argv: list[str]) -> dict[str, str]:
-    """The ``-o`` settings."""
-    pairs = (word.partition("=") for before, word in pairwise(argv) if before == "-o")
-    return {key: value for key, _, value in pairs}
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_machine_is_asked_for_its_known_key_and_nobody_for_anything(*, shared: bool) -> None:
-    argv = Access(NODE, "/run/x/ssh").argv(["true"], shared=shared)
-    assert options(argv)["StrictHostKeyChecking"] == "yes"
-    assert options(argv)["BatchMode"] == "yes"
-    assert "UserKnownHostsFile" not in options(argv), "the user's own"
-    assert argv[argv.index("-F") + 1] == "/etc/other"
-    assert argv[-3:] == ["--", "alice@gpu1", "exec true"]
-
-
-def test_a_command_goes_through_the_shared_connection_or_not_at_all() -> None:
-    argv = Access(NODE, "/run/x/ssh").argv(["true"])
-    assert options(argv)["ControlPath"] == "/run/x/ssh"
-    assert options(argv)["ControlMaster"] == "no"
-    assert options(argv)["ProxyCommand"] == "false"
 
 
 def test_a_command_reaches_the_far_shell_as_the_words_that_it_is() -> None:

@@ -11,7 +11,8 @@ from provisioning.engines.podman import PODMAN
 from provisioning.layers.container import GVISOR_BUILD, own_kernel
 from suite.errors import BenchError, RequestError
 from suite.interfaces import Completed
-from tests.provisioning.test_arguments import CONTAINER, RUN_ARGV, values
+from tests.provisioning.test_arguments import values
+from tests.rendered import CONTAINER
 
 FakeNodes = Callable[..., Any]
 BOOT = "9ad39d4c-8b15-4a0d-b99d-1a5a3a0c5f0a"
@@ -93,11 +94,6 @@ def test_an_engine_whose_service_is_on_another_machine_is_refused(
     with pytest.raises(RequestError, match=f"the containers of {name} run on another machine than fake") as caught:
         MACHINES[name].check_machine(node)
     assert "DOCKER_HOST" in str(caught.value.remedy)
-
-
-@pytest.mark.parametrize("engine", RUN_ARGV)
-def test_without_one_the_engine_chooses(engine: str) -> None:
-    assert "--runtime" not in RUN_ARGV[engine](CONTAINER)
 
 
 @pytest.mark.parametrize(

@@ -72,12 +72,6 @@ def refusal(work: Callable[..., object], *given: object, **more: object) -> Requ
 # ---- what it must hold
 
 
-def test_an_image_that_holds_everything_is_taken(tree: Path) -> None:
-    node = Inside(EVERYTHING)
-    check(node, tree, OWN, "mine")
-    assert all("--cap-drop" in argv for argv in node.ran), "it runs without privilege"
-
-
 def test_everything_that_it_lacks_is_named_at_once_with_lines_of_a_dockerfile(tree: Path) -> None:
     there = {name: path for name, path in EVERYTHING.items() if name not in ("fio", "/usr/sbin/sshd", "ip")}
     failed = {"torch": "ModuleNotFoundError: No module named 'torch'", "PIL": "ImportError: libjpeg"}
@@ -376,25 +370,6 @@ def test_what_is_no_name_of_an_image_reaches_no_engine(name: str) -> None:
     assert not node.ran
 
 
-def test_what_is_no_image_is_refused_before_it_reaches_an_engine(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("no image")
-    (tmp_path / "empty").mkdir()
-    node = engine()
-    for name in ("notes.txt", "empty"):
-        assert "is no archive of an image" in refusal(source, tmp_path / name, node).message
-    assert "does not exist" in refusal(source, tmp_path / "missing.tar", node).message
-    assert not node.ran
-
-
-def test_a_damaged_archive_is_told_with_what_the_engine_says(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "image.tar", "w") as archive:
-        archive.add(__file__, "x")
-    node = engine(load=Completed(125, "", "Copying\nError: payload does not match any\n * oci: no\n"))
-    error = refusal(source, tmp_path / "image.tar", node)
-    assert error.message.endswith("gives no image: Error: payload does not match any")
-    assert "podman load" in str(error.remedy)
-
-
 def test_of_a_long_error_the_cause_is_kept(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM scratch\n")
     node = engine(build=Completed(125, "", f"STEP 1/3\nError: committing {'x' * 900}: no space left on device\n"))
@@ -411,17 +386,6 @@ def test_an_archive_of_several_images_is_not_chosen_from(tmp_path: Path) -> None
     error = refusal(source, tmp_path / "image.tar", node)
     assert "holds 2 images: localhost/one:1, localhost/two:2" in error.message
     assert "--from localhost/one:1" in str(error.remedy)
-
-
-def test_an_image_for_another_platform_is_refused_before_it_is_unpacked(
-    make_image: Callable[..., Image], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(own, "build", lambda *_: make_image())
-    monkeypatch.setattr(own, "working_builder", lambda _: PODMAN)
-    monkeypatch.setattr(own, "find_source", lambda *_, **__: "abc")
-    monkeypatch.setattr(type(PODMAN), "inspect", lambda *_: "linux/arm64 1000")
-    error = refusal(own.build_own, "mine", lambda _: None)
-    assert "is an image for linux/arm64, and the targets are linux/amd64" in error.message
 
 
 # ---- its name
@@ -447,9 +411,3 @@ def test_an_image_is_found_by_its_name_and_kept_with_it(make_image: Callable[...
     assert not archive.directory.exists()
     listed = CliRunner().invoke(main, ["image", "list"]).output.splitlines()
     assert [line.split()[4:] for line in listed] == [["localhost/mine:latest"], ["mine"], []]
-
-
-def test_the_suites_own_options_do_not_go_with_an_image_of_ones_own() -> None:
-    ended = CliRunner().invoke(main, ["image", "build", "--cuda", "--from", "mine"])
-    assert ended.exit_code == 2
-    assert "--cuda and --from exclude each other" in ended.output

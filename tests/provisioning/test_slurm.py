@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from provisioning.batch import slurm
 from provisioning.batch.options import SlurmOptions
@@ -32,27 +31,6 @@ def test_the_blocks_are_named_in_ranges(blocks: list[int], at_once: int | None, 
     assert slurm.array(blocks, at_once) == words
 
 
-def test_a_block_has_a_whole_node_and_comes_back_after_preemption() -> None:
-    words = words_for_sbatch(script())
-    assert {"--exclusive", "--nodes=1", "--mem=0", "--requeue", "--open-mode=append", "--array=0-2"} <= set(words)
-    assert "--time=12" in words
-    assert "--signal=B:TERM@60" in words
-
-
-def test_what_is_not_chosen_is_left_to_the_cluster() -> None:
-    words = words_for_sbatch(script(limit=None))
-    assert not [word for word in words if word.startswith(("--time", "--partition", "--account", "--constraint"))]
-
-
-def test_choices_of_the_plan_reach_sbatch() -> None:
-    options = SlurmOptions(
-        partition="cpu", account="p1", constraint="icelake&nvme", at_once=4, further=("--licenses=a b",)
-    )
-    words = words_for_sbatch(script(options))
-    assert {"--partition=cpu", "--account=p1", "--constraint=icelake&nvme", "--licenses=a b"} <= set(words)
-    assert "--array=0-2%4" in words
-
-
 def test_names_with_spaces_stay_one_word_and_a_percent_is_no_field() -> None:
     text = script(directory=Path("/data/50% $(id)"))
     assert "--output=/data/50%% $(id)/logs/slurm-%A_%a.log" in words_for_sbatch(text)
@@ -74,26 +52,6 @@ def test_the_time_limit_is_the_estimate_with_a_margin(
     options: dict[str, object], estimate_s: float | None, minutes: str | None
 ) -> None:
     assert slurm.time_limit(SlurmOptions.model_validate(options), estimate_s) == minutes
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        {"partitoin": "cpu"},
-        {"partition": "cpu\n#SBATCH --uid=0"},
-        {"partition": "--uid=0"},
-        {"constraint": "a b"},
-        {"further": ["uid=0"]},
-        {"further": ["--wrap=x\n"]},
-        {"scratch": "relative"},
-        {"scratch": "/a/../b"},
-        {"time_limit": "soon"},
-        {"at_once": 0},
-    ],
-)
-def test_what_is_no_option_is_refused(table: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
-        SlurmOptions.model_validate(table)
 
 
 def test_a_sweep_finds_its_jobs_by_its_directory(tmp_path: Path) -> None:
@@ -188,13 +146,6 @@ def test_squeue_and_scancel_ask_the_cluster_that_takes_the_jobs_and_use_no_other
     for called in programs():
         assert [word for word in called if word.startswith("--clusters")] == words
         assert called[-1] == "filter="
-
-
-@pytest.mark.parametrize(
-    "constraint", ["haswell", "[rack1|rack2]", "(a&b)*4", "[(knl&snc4&flat)*4&haswell*1]", "a=1,b"]
-)
-def test_constraints_have_the_grammar_of_slurms_manual(constraint: str) -> None:
-    assert f"--constraint={constraint}" in words_for_sbatch(script(SlurmOptions(constraint=constraint)))
 
 
 @pytest.mark.parametrize(("state", "ended"), [("R", False), ("PD", False), ("CG", False), ("CD", True), ("NF", True)])

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,10 @@ from suite.job.ablations import properties_of
 from suite.job.envelope import GIB
 from suite.registries import ABLATIONS, ENGINES
 from tests.extensions.conftest import REPOSITORY
-from tests.provisioning.test_arguments import CONTAINER, values
+from tests.rendered import CONTAINER
 
 FakeNodes = Callable[..., Any]
 ENGINES_WITHOUT_ROOT = (CHARLIECLOUD, APPTAINER)
-DATA = replace(CONTAINER, data=("/d,a", "/mnt/data", False))
 FOUND = {("find",): Completed(0, "/i/tree/etc/covered\n", "")}
 USER, ROOT = (
     {("id",): Completed(0, f"{number}\n", ""), ("pwd",): Completed(0, "/r", ""), **FOUND} for number in (1000, 0)
@@ -39,54 +37,6 @@ def words(engine: ContainerEngine, node: Any, spec: Any = CONTAINER) -> list[str
     argv: list[str] = node.ran[-1]
     assert argv[-1] == "true"
     return argv[:-1]
-
-
-def test_charliecloud_without_root_enters_the_tree_on_the_cpus_of_the_envelope(fake_node: FakeNodes) -> None:
-    assert words(CHARLIECLOUD, fake_node(USER, local=True), DATA) == [
-        *("setpriv", "--pdeathsig", "KILL", "taskset", "--cpu-list", "0-1"),
-        *("env", "--unset=TMPDIR", "USER=virtbench", "ch-run", "--no-passwd", "--unset-env=*"),
-        "--set-env=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        *("--private-tmp", "--bind=/r/covered:/etc/covered", "--bind=/d,a:/mnt/data"),
-        *("--cd=/", "/i/tree", "--"),
-    ]
-
-
-def test_apptainer_without_root_executes_in_the_tree_as_a_sandbox(fake_node: FakeNodes) -> None:
-    argv = words(APPTAINER, fake_node(USER, local=True), DATA)
-    assert argv[:8] == ["setpriv", "--pdeathsig", "KILL", "taskset", "--cpu-list", "0-1", "apptainer", "exec"]
-    assert {"--containall", "--no-home", "--no-privs", "--net"} < set(argv)
-    assert values(argv, "--network") == ["none"]
-    assert values(argv, "--mount") == [
-        'type=bind,"source=/dev/shm",destination=/dev/shm',
-        'type=bind,"source=/tmp",destination=/tmp',
-        'type=bind,"source=/r/covered",destination=/etc/covered,ro',
-        'type=bind,"source=/d,a",destination=/mnt/data,ro',
-    ]
-    assert argv[-1] == "/i/tree"
-    assert "--net" not in words(APPTAINER, fake_node(USER, local=True), replace(DATA, network="host"))
-
-
-@pytest.mark.parametrize("engine", ENGINES_WITHOUT_ROOT)
-def test_root_gives_a_control_group_sized_memory_and_a_user_without_privileges(
-    fake_node: FakeNodes, engine: ContainerEngine
-) -> None:
-    node = fake_node(ROOT, local=True)
-    argv = words(engine, node, replace(DATA, data=("/d", "/mnt/data", True)))
-    group = argv[argv.index("-g") + 1]
-    assert group.endswith(f":/{CONTAINER.name}")
-    settings = [ran[2] for ran in node.ran if ran[0] == "cgset"]
-    assert {"cpuset.cpus=0-1", f"memory.limit_in_bytes={2 * GIB}"} < set(settings)
-    assert values(argv, "--cpu-list") == ["0-1"]
-    assert values(argv, "--size") == [str(GIB)] * 2
-    assert argv[(at := argv.index("--ro-bind")) : at + 3] == ["--ro-bind", "/i/tree", "/mnt/tree"]
-    assert argv[at + 3 : at + 6] == ["--ro-bind", "/i/tree/etc/covered", "/mnt/covered"]
-    assert values(argv, "--bind") == ["/d"]
-    (changed,) = (ran for ran in node.ran if ran[0] == "chown")
-    user = changed[1].partition(":")[0]
-    assert int(user) >= 0x7000_0000
-    assert f"--reuid={user}" in argv or f"uid:{user}" in argv
-    assert "/i/tree" not in argv[at + 3 :], "the user reaches it by the place that root shows it at"
-    assert engine.removal(CONTAINER.name)[0][-1] == CONTAINER.name
 
 
 def test_another_machine_is_entered_by_root_alone(fake_node: FakeNodes) -> None:

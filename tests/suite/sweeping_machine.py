@@ -52,7 +52,7 @@ def checks(_named: object = None) -> list[Check]:
 
 
 def furnish(patch: pytest.MonkeyPatch, home: Path) -> None:
-    """Answer everything that ``bench`` asks of the machine; see ``tests.test_cli.Machine``."""
+    """Answer everything that ``bench`` asks of the machine; see ``tests.commands.conftest.Machine``."""
     image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
     targets = FakeTargets([])
     patch.setenv("VIRTBENCH_HOME", str(home))
@@ -79,7 +79,11 @@ def measure_nothing(patch: pytest.MonkeyPatch) -> None:
     measuring_by(scenario, patch)
 
 
-if __name__ == "__main__":
+def main(words: Sequence[str]) -> None:
     furnish(pytest.MonkeyPatch(), Path(os.environ["MEASURED"]).parent / "home")
     measure_nothing(pytest.MonkeyPatch())
-    cli.main(sys.argv[1:])
+    cli.main(words)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

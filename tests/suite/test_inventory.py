@@ -30,38 +30,8 @@ def test_a_configuration_of_ssh_is_looked_for_beside_the_inventory(tmp_path: Pat
     (tmp_path / "ssh_config").write_text("")
     (read,) = read_inventory(written(tmp_path, node('ssh_config = "ssh_config"'))).nodes
     assert read.ssh_config == tmp_path / "ssh_config"
-
-
-@pytest.mark.parametrize(
-    ("text", "said", "remedy"),
-    [
-        (node('adress = "10.0.0.1"'), "unknown key 'adress'", "did you mean address?"),
-        (node() + "[defaults]\nport = 22\n", "unknown key 'defaults'", "the keys are node"),
-        ('[[node]]\nname = "n1"\n', "node n1: no host", "name = "),
-        ("", "no node", "[[node]]"),
-        (node(host="-oProxyCommand=id"), "host = '-oProxyCommand=id' is refused", "[[node]]"),
-        (node(name="a b"), "name = 'a b' is refused", "[[node]]"),
-        (node('address = "10.0.0.300"'), "address = '10.0.0.300' is refused", "[[node]]"),
-        (node('cpus = "3-1"'), "cpus = '3-1' is refused", "[[node]]"),
-        (node('directory = "/srv/../etc"'), "directory = '/srv/../etc' is refused", "[[node]]"),
-        (node('bench = "bench"'), "bench = 'bench' is refused", "[[node]]"),
-        (node("port = 0"), "port = 0 is refused", "[[node]]"),
-        (node('interface = "eth 0"'), "interface = 'eth 0' is refused", "[[node]]"),
-        (node('ssh_config = "elsewhere"'), "does not exist", "[[node]]"),
-        (node('targets = ["vmm"]'), "targets = ['vmm'] is refused: name some of bare-metal, container", "[[node]]"),
-        (node("targets = []"), "targets = [] is refused", "[[node]]"),
-        (node('targets = ["bare-metal", "vm"]'), "a virtual machine for all of its targets, or for none", "[[node]]"),
-        (node() + node(), "two nodes have the name n1", "one name for each"),
-        ("node = ", "is not TOML", "[[node]]"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_with_its_place_and_a_remedy(
-    tmp_path: Path, text: str, said: str, remedy: str
-) -> None:
-    with pytest.raises(RequestError) as caught:
-        read_inventory(written(tmp_path, text))
-    assert said in caught.value.message
-    assert remedy in str(caught.value.remedy)
+    with pytest.raises(RequestError, match=r"n1 names .*/elsewhere, which does not exist"):
+        read_inventory(written(tmp_path, node('ssh_config = "elsewhere"')))
 
 
 def test_targets_are_on_the_machine_that_lists_them_where_the_suite_boots_nothing(tmp_path: Path) -> None:

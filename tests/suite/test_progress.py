@@ -3,12 +3,14 @@
 import io
 from collections.abc import Callable
 
+import pytest
 from rich.console import Console
 
 from suite.job.job import Alternating
 from suite.plan import Plan
 from suite.progress import SHOWN, Display, summary
 from suite.records.record import MetricValue, TrialRecord
+from suite.units import format_duration
 
 
 def test_a_line_has_the_first_metrics_and_how_many_more_there_are(record: Callable[..., TrialRecord]) -> None:
@@ -38,3 +40,11 @@ def test_the_live_line_of_turns_shows_the_round_and_the_time_to_go_at_80_columns
     assert "[3/12] warm-up block 0, inception_v3 in turns: round 3 of 8, about " in shown.getvalue()
     assert "12 min to go" in shown.getvalue()
     assert "…" not in shown.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(5, "5 s"), (89, "89 s"), (600, "10 min"), (7200, "2.0 h"), (4e5, "5 days"), (6e8, "19 years")],
+)
+def test_a_duration_is_told_in_the_unit_that_people_use(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from suite.registries import DATA_KINDS, WORKLOADS
-from tests.worker.test_worker_program import REPOSITORY, worker
+from tests.worker.forked import worker
+from tests.worker.test_worker_program import REPOSITORY
 from worker.data.listing import entries_of, identify
 from worker.data.sets import steps_of_epoch
 

@@ -16,7 +16,7 @@ from PIL import Image
 from suite.records.record import GENERATING_METRICS, Generated, MetricValue
 from suite.registries import WORKLOADS
 from suite.untrusted.grid import MOST_PNG_BYTES, check_grid
-from tests.worker.test_worker_program import worker
+from tests.worker.forked import worker
 from worker.protocol import SpecError
 from worker.serving.generator import BATCH, COLUMNS, Generator, Pixels, encode_png, grid
 from worker.spec import parse_spec

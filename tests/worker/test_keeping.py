@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from suite.registries import WORKLOADS
+from tests.worker.forked import worker
 from tests.worker.test_distributed import free_port
 from tests.worker.test_epochs import EPOCHS, STEPS, directory, epochs
-from tests.worker.test_worker_program import worker
 from worker.protocol import JobError
 from worker.serving.generator import read_model
 from worker.spec import parse_spec

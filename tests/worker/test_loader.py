@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import shutil
 import signal
 from contextlib import closing
 from dataclasses import asdict
@@ -278,39 +277,6 @@ def test_a_set_smaller_than_one_step_is_refused_with_the_numbers(parsed: Spec, t
     check_size(open_images(data(tmp_path)), replace(spec, batch=3))
 
 
-def test_an_empty_directory_has_no_classes(tmp_path: Path) -> None:
-    assert "no class folders" in refusal(data(tmp_path))
-
-
-def test_classes_without_images_are_no_data_set(tmp_path: Path) -> None:
-    (tmp_path / "cats").mkdir()
-    (tmp_path / "cats" / "readme.txt").write_text("none yet")
-    assert "hold no images" in refusal(data(tmp_path))
-
-
-def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
-    assert "nowhere" in refusal(data(tmp_path / "nowhere"))
-
-
-def test_more_classes_than_the_models_have_are_refused(tmp_path: Path) -> None:
-    for number in range(1001):
-        (tmp_path / f"{number:04d}").mkdir()
-    assert "1001 class folders" in refusal(data(tmp_path))
-
-
-def test_what_a_file_system_or_an_editor_adds_is_neither_class_nor_image(tmp_path: Path) -> None:
-    folder(tmp_path, 6, classes=3)
-    before = open_images(data(tmp_path))
-    for name in (".cache", "lost+found"):
-        (tmp_path / name).mkdir()
-        shutil.copy(tmp_path / "class-00" / "0000.jpg", tmp_path / name)
-    shutil.copy(tmp_path / "class-00" / "0000.jpg", tmp_path / "class-00" / "._0000.jpg")
-    after = open_images(data(tmp_path))
-    assert [(after.name(index), after.label(index)) for index in range(len(after))] == [
-        (before.name(index), before.label(index)) for index in range(6)
-    ]
-
-
 def test_imagenet_is_read_from_its_training_folder(tmp_path: Path) -> None:
     folder(tmp_path / "train", 4)
     for number, name in enumerate(("n01440764", "n01443537")):
@@ -351,11 +317,6 @@ def test_mnist_becomes_images_of_three_channels_at_the_wanted_size(mnist: Path, 
         torch.testing.assert_close(grey[:, 0], grey[:, 2])
         assert set(labels.tolist()) < set(range(10))
         assert loader.close() == LoaderUse("none", 0, 4, 10 * 28 * 28, 0, [])
-
-
-@pytest.mark.parametrize("kind", ["mnist", "cifar10"])
-def test_a_set_that_is_not_there_is_not_fetched(kind: str, tmp_path: Path) -> None:
-    assert f"no readable data set of kind {kind}" in refusal(data(tmp_path, kind=kind))
 
 
 def test_mnist_is_of_one_channel_and_of_the_scale_that_a_workload_asks_for(mnist: Path, parsed: Spec) -> None:

@@ -10,10 +10,9 @@ import pytest
 
 from provisioning.engines.base import ContainerSpec, get_engine
 from provisioning.engines.kubernetes import KUBERNETES
-from provisioning.kubernetes.cluster import OWNER
 from provisioning.kubernetes.execution import exit_status
 from provisioning.kubernetes.node import ClusterNode
-from provisioning.kubernetes.opening import changed, changes, refuse_unfair
+from provisioning.kubernetes.opening import changed, refuse_unfair
 from provisioning.kubernetes.pod import Placement, manifest, pod_template
 from provisioning.kubernetes.states import JobState, PodState, events_of, last_event
 from suite.errors import MeasurementError, RequestError
@@ -23,104 +22,6 @@ from suite.process_identity import boot_id
 
 SPEC = ContainerSpec("virtbench-0123456789ab", "f" * 64, "/tree", "2-3", 2 * GIB)
 PLACE = Placement("n1", "localhost/virtbench:ffffffffffff")
-GUARANTEED = {"cpu": "2", "memory": str(2 * GIB)}
-
-
-def at(sent: Any, path: str) -> Any:
-    """Return what stands at ``spec.containers.0.image``; None where nothing does."""
-    for key in path.split("."):
-        sent = (sent[int(key)] if key.isdigit() else sent.get(key)) if sent else None
-    return sent
-
-
-# Every item of the list, in its order: placement, life, image, resources, security, namespaces, volumes, annotations.
-FAIR = {
-    "spec.nodeName": None,
-    "spec.nodeSelector": {"kubernetes.io/hostname": "n1"},
-    "spec.restartPolicy": "Never",
-    "spec.activeDeadlineSeconds": 86400,
-    "spec.terminationGracePeriodSeconds": 0,
-    "spec.initContainers": None,
-    "spec.containers.0.livenessProbe": None,
-    "spec.containers.0.readinessProbe": None,
-    "spec.containers.0.lifecycle": None,
-    "spec.containers.0.imagePullPolicy": "Never",
-    "spec.containers.0.resources": {"requests": GUARANTEED, "limits": GUARANTEED},
-    "spec.resources": None,
-    "spec.containers.0.resizePolicy": None,
-    "spec.securityContext.seccompProfile": {"type": "RuntimeDefault"},
-    "spec.securityContext.runAsNonRoot": True,
-    "spec.securityContext.fsGroup": None,
-    "spec.securityContext.sysctls": None,
-    "spec.containers.0.securityContext.capabilities": {"drop": ["ALL"]},
-    "spec.containers.0.securityContext.allowPrivilegeEscalation": False,
-    "spec.containers.0.securityContext.privileged": False,
-    "spec.containers.0.securityContext.readOnlyRootFilesystem": True,
-    "spec.automountServiceAccountToken": False,
-    "spec.hostNetwork": False,
-    "spec.hostPID": False,
-    "spec.hostIPC": False,
-    "spec.shareProcessNamespace": False,
-    "spec.enableServiceLinks": False,
-    "spec.dnsPolicy": "Default",
-    "spec.runtimeClassName": None,
-}
-
-
-@pytest.mark.parametrize("path", FAIR)
-def test_the_pod_keeps_to_the_list(path: str) -> None:
-    assert at(manifest(SPEC, PLACE), path) == FAIR[path]
-
-
-def test_the_pod_has_one_container_and_a_user_of_its_own() -> None:
-    sent = manifest(SPEC, PLACE)
-    assert len(sent["spec"]["containers"]) == 1
-    assert at(sent, "spec.securityContext.runAsUser") == at(sent, "spec.securityContext.runAsGroup") > 0
-
-
-def test_shared_memory_and_room_for_files_are_memory_as_in_the_other_engines() -> None:
-    sent = manifest(SPEC, PLACE)
-    places = {each["mountPath"]: each["name"] for each in at(sent, "spec.containers.0.volumeMounts")}
-    volumes = {each["name"]: each["emptyDir"] for each in sent["spec"]["volumes"]}
-    assert {"/dev/shm", "/tmp"} <= set(places)
-    assert all(volumes[name] == {"medium": "Memory", "sizeLimit": "1024Mi"} for name in places.values())
-
-
-def test_the_label_of_the_owner_and_what_keeps_others_away_are_on_it() -> None:
-    metadata = manifest(SPEC, PLACE)["metadata"]
-    assert metadata["labels"][OWNER] == metadata["name"] == SPEC.name
-    assert metadata["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
-    assert metadata["annotations"]["sidecar.istio.io/inject"] == "false"
-
-
-def test_a_data_set_is_read_only_and_a_scratch_volume_is_not() -> None:
-    for writable in (False, True):
-        sent = manifest(replace(SPEC, data=("/data/set", "/mnt/data", writable)), PLACE)
-        assert sent["spec"]["volumes"][-1]["hostPath"] == {"path": "/data/set", "type": "Directory"}
-        assert at(sent, "spec.containers.0.volumeMounts")[-1]["readOnly"] is not writable
-
-
-def test_what_is_written_lies_on_a_claim_of_the_class_that_is_named() -> None:
-    place = replace(PLACE, storage_class="fast")
-    sent = manifest(replace(SPEC, data=("/scratch", "/mnt/data", True)), place)
-    claim = at(sent["spec"]["volumes"][-1], "ephemeral.volumeClaimTemplate.spec")
-    assert (claim["storageClassName"], at(claim, "resources.requests.storage")) == ("fast", "20Gi")
-    assert at(sent, "spec.securityContext.fsGroup") == at(sent, "spec.securityContext.runAsUser")
-    read = manifest(replace(SPEC, data=("/data/set", "/mnt/data", False)), place)
-    assert "hostPath" in read["spec"]["volumes"][-1], "a data set is not copied"
-
-
-def test_ablations_and_options_change_what_they_name_alone() -> None:
-    usual = manifest(SPEC, PLACE)
-    for spec, place, path, value in (
-        (replace(SPEC, seccomp=False), PLACE, "spec.securityContext.seccompProfile.type", "Unconfined"),
-        (replace(SPEC, network="host"), PLACE, "spec.hostNetwork", True),
-        (SPEC, replace(PLACE, runtime_class="gvisor"), "spec.runtimeClassName", "gvisor"),
-        (SPEC, replace(PLACE, pulled=True), "spec.containers.0.imagePullPolicy", "IfNotPresent"),
-    ):
-        sent = manifest(spec, place)
-        assert at(sent, path) == value
-        assert len([*changes(usual, sent), *changes(sent, usual)]) <= 2, path
 
 
 def test_what_a_pod_cannot_be_given_is_refused_and_what_it_can_is_not() -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ import pytest
 
 from suite.sweep.file import read_sweep
 from suite.sweep.model import Sweep
+from tests.forked import Forked
+from tests.suite import sweeping_machine
 
 REPOSITORY = Path(__file__).parents[3]
 PLAN = """
@@ -53,19 +55,22 @@ class Machine:
     def plan(self) -> Path:
         return self.place / "night.toml"
 
-    def start(self, *words: str, before: Sequence[str] = (), **env: str) -> "subprocess.Popen[str]":
-        """``before``: words to put before the command."""
-        return subprocess.Popen(
-            [*before, sys.executable, "-m", "tests.suite.sweeping_machine", *words],
-            cwd=REPOSITORY,
-            env={**os.environ, "MEASURED": str(self.place / "measured"), "PYTHONPATH": str(REPOSITORY), **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def start(self, *words: str, **env: str) -> "Forked | subprocess.Popen[str]":
+        # Where Python looks for packages it asks when it starts.
+        started = self.program(*words, **env) if "PYTHONPATH" in env else None
+        return started or Forked(sweeping_machine.main, *words, env=self.variables(env))
 
-    def sweep(self, *words: str, before: Sequence[str] = (), **env: str) -> "subprocess.Popen[str]":
-        return self.start("sweep", "run", str(self.plan), "--out", str(self.out), *words, before=before, **env)
+    def variables(self, env: Mapping[str, str]) -> dict[str, str]:
+        return {**os.environ, "MEASURED": str(self.place / "measured"), "PYTHONPATH": str(REPOSITORY), **env}
+
+    def program(self, *words: str, before: Sequence[str] = (), **env: str) -> "subprocess.Popen[str]":
+        """Start a program of its own; ``before``: words to put before the command."""
+        argv = [*before, sys.executable, "-m", "tests.suite.sweeping_machine", *words]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(argv, cwd=REPOSITORY, env=self.variables(env), stdout=pipe, stderr=pipe, text=True)
+
+    def sweep(self, *words: str, **env: str) -> "Forked | subprocess.Popen[str]":
+        return self.start("sweep", "run", str(self.plan), "--out", str(self.out), *words, **env)
 
     def sweep_to_its_end(self, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
         return self.run("sweep", "run", str(self.plan), "--out", str(self.out), *words, **env)
@@ -78,7 +83,7 @@ class Machine:
     def run(self, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
         process = self.start(*words, **env)
         said, complained = process.communicate(timeout=120)
-        return subprocess.CompletedProcess(words, process.returncode, said, complained)
+        return subprocess.CompletedProcess(words, int(process.returncode or 0), said, complained)
 
     def contents(self) -> dict[str, bytes]:
         """Every record's file, by cell and trial."""

@@ -26,49 +26,6 @@ def test_the_example_of_the_documentation_is_a_plan() -> None:
     assert len(cells_of(read_sweep(tomllib.loads(example), "docs/guide/sweeps.md"))) == 5
 
 
-@pytest.mark.parametrize(
-    ("change", "message", "remedy"),
-    [
-        ({"nam": "x"}, "p.toml: unknown key nam", "did you mean name?"),
-        ({"name": "A B"}, "p.toml: name = 'A B': small letters", "mend name"),
-        ({"matrix": {"modle": ["x"]}}, "'modle' is no key of a matrix: did you mean model?", ""),
-        ({"matrix": {"model": "resnet50"}}, "matrix.model = 'resnet50': give a list: [...]", ""),
-        ({"matrix": {"model": []}}, "model = []: give at least one value", ""),
-        ({"matrix": {"model": ["a", "a"]}}, "give each value once", ""),
-        ({"matrix": {"batch": [0]}}, "matrix.batch = 0: Input should be greater than 0", ""),
-        ({"include": [{"modle": "x"}]}, "unknown key include.0.modle", "did you mean model?"),
-        ({"options": {"step": 3}}, "unknown key options.step", "did you mean steps?"),
-        ({"budget": {"retry": 3}}, "unknown key budget.retry", "did you mean retries?"),
-        ({"budget": {"total": "soon"}}, "budget.total = 'soon': 'soon' is not a span of time; write it as 90s", ""),
-        ({"envelope": {"memory": "much"}}, "'much' is not an amount of memory", ""),
-        ({"until": "2"}, "until = '2': '2' is not a share; write it as 2%", ""),
-        ({"until": "2%", "blocks": 2}, "until and blocks exclude each other", ""),
-        ({"until": "2%", "detect": "2%"}, "detect and until exclude each other", ""),
-        ({"max_blocks": 9}, "max_blocks needs until or detect", ""),
-        ({"until": "2%", "min_blocks": 9, "max_blocks": 8}, "min_blocks 9 is above max_blocks 8", ""),
-        ({"targets": []}, "targets = []: give at least one", ""),
-        ({"targets": "vm"}, "targets = 'vm': give a list: [...]", ""),
-        ({"exclude": {"model": "x"}}, "exclude: give a list of tables: [[exclude]]", ""),
-        ({"matrix": "resnet50"}, "matrix = 'resnet50': give a table: [matrix]", ""),
-        ({"engine": "slurm"}, "engine = 'slurm': give a table: [engine]", ""),
-        ({"matrix": {"model": [3]}}, "matrix.model = 3: give a text", ""),
-        ({"matrix": {"batch": ["8"]}}, "matrix.batch = '8': give a whole number", ""),
-        ({"blocks": True}, "blocks = True: give a whole number", ""),
-        ({"blocks": 2.0}, "blocks = 2.0: give a whole number", ""),
-        ({"envelope": {"cpus": 1.5}}, "envelope.cpus = 1.5: ", ""),
-        ({"include": ["x"]}, "include.0 = 'x': give a list of tables: [[include]]", ""),
-        ({"aa": "yes"}, "aa = 'yes': give true or false", ""),
-    ],
-)
-def test_what_is_wrong_is_told_with_the_key_the_value_and_the_fix(
-    change: dict[str, object], message: str, remedy: str
-) -> None:
-    with pytest.raises(RequestError) as caught:
-        read_sweep({"name": "night"} | change, "p.toml")
-    assert message in caught.value.message
-    assert remedy in str(caught.value.remedy)
-
-
 def test_a_file_that_is_not_there_or_no_toml_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="No such file"):
         load_sweep(tmp_path / "none.toml")

@@ -9,8 +9,10 @@ from click.testing import CliRunner
 
 import cli
 from suite.request.request import OPTIONS
-from tests.test_rooms import NAMES, tree
+from tests.refusals import TRANSCRIPT, answer_to, commands, declared_refusals, read
+from tests.test_rooms import NAMES, dotted, tree
 
+TOLD = read(TRANSCRIPT.read_text())
 FLAGS = {spelling for each in OPTIONS.values() for spelling in each.flags}
 OTHER_COMMANDS = {"scenarios/datasets/processes.py": "--workers"}
 """Flags of other commands that are called as an option of a run: ``bench data make --workers``."""
@@ -34,7 +36,7 @@ def texts(node: ast.AST) -> Iterator[str]:
 def refused(module: ast.AST) -> Iterator[str]:
     """The text of every error and refusal, as it is written."""
     for node in ast.walk(module):
-        if isinstance(node, ast.Call) and re.search(r"Error$|refusal$|^refuse_|within$", ast.unparse(node.func)):
+        if isinstance(node, ast.Call) and re.search(r"Error$|refusal$|^refuse_|within$", dotted(node.func)):
             for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
                 yield from texts(argument)
 
@@ -54,27 +56,23 @@ def test_a_flag_by_hand_is_seen() -> None:
     assert {flag for text in refused(module) for flag in flags_in(text)} == {"--ablate", "--isa"}
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("run --target vm --out --dry-run", "--out needs a value; write --out=--dry-run if"),
-        ("run --target --profile smoke", "--target needs a value; write --target=--profile if"),
-        ("sweep run FILE --out --json", "--out needs a value; write --out=--json if"),
-        ("results export --out --format csv", "--out needs a value; write --out=--format if"),
-        ("run --repeat 3 --blocks 5", "--blocks would replace --repeat"),
-        ("run --wait --concurrent", "--concurrent would replace --wait"),
-        ("compare --json --csv", "--csv would replace --json"),
-        ("compare --explain --costs", "--costs has no effect with --explain"),
-        ("compare --explain --markdown", "--markdown has no effect with --explain"),
-        ("compare --scaling --json", "--json has no effect with --scaling"),
-        ("compare --csv --claims", "--claims has no effect with --csv"),
-        ("compare A B --fail-above 5% --costs", "--costs has no effect with --fail-above"),
-    ],
-)
-def test_what_would_be_lost_of_a_command_line_is_refused(line: str, words: str) -> None:
-    result = CliRunner().invoke(cli.main, line.split())
-    assert result.exit_code == 2
-    assert words in result.stderr
+def test_the_transcript_has_every_request_that_options_refuse_by_their_declaration() -> None:
+    found = declared_refusals()
+    assert [message for message, given in found.items() if not given] == [], "no request meets these conditions"
+    assert [*commands()] == [*TOLD][: len(commands())], "python -m tests.refusals"
+
+
+@pytest.mark.usefixtures("machine")
+def test_every_request_of_the_transcript_is_refused_with_its_message_and_its_remedy() -> None:
+    assert {command: answer_to(command) for command in TOLD} == TOLD, "python -m tests.refusals"
+
+
+def test_every_refusal_is_of_one_line_names_the_flag_and_has_a_remedy() -> None:
+    for answer in TOLD.values():
+        message, *remedy = answer.splitlines()
+        assert message.startswith("Error: ") or (len(remedy) == 1 and len(remedy[0]) > len("  what to do: "))
+    for command in commands():
+        assert set(re.findall(r"--[a-z-]+", TOLD[command].partition("\n")[0])) & {*command.split()}, command
 
 
 def test_several_targets_and_a_value_with_dashes_are_taken() -> None:

@@ -27,11 +27,11 @@ from suite.records.course import envelope_differences
 from suite.records.differences import INSIDE, facts
 from suite.records.environment import Environment
 from suite.request.request import RunRequest
+from tests.commands.conftest import SMALL, Bench, Machine, refused
 from tests.jobs import plan_of
 from tests.provisioning.kubernetes.conftest import Server, server
-from tests.test_cli import SMALL, Bench, Machine, bench, here, machine, refused
 
-__all__ = ["bench", "here", "machine", "server"]
+__all__ = ["server"]
 NODES = "container=n1,container-vm=n2"
 BOTH = ("--target", "container", "--target", "container-vm", "--engine", "kubernetes")
 GUEST, METAL = "flags\t\t: fpu avx2 fma hypervisor\n", "flags\t\t: fpu avx2 fma my_hypervisors\n"

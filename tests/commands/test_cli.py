@@ -8,8 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,17 +18,14 @@ import click
 import psutil
 import pytest
 from click.shell_completion import ShellComplete
-from click.testing import CliRunner, Result
 
 import cli
-from analysis.audit.audit import Audit
 from analysis.report.provenance import run_command
 from commands.run.command import run
 from commands.run.prepare import Ready, ready
 from commands.run.request_command import request_of
-from provisioning import ledger, nodes
+from provisioning import ledger
 from provisioning.doctor import Check
-from provisioning.images.image import Image
 from scenarios.command import CommandOptions
 from suite import __version__
 from suite.errors import MeasurementError, flag
@@ -46,88 +42,11 @@ from suite.request.request import OPTIONS, RunRequest
 from suite.results.store import Run, plan_differences, request_stop
 from suite.targets import TARGETS
 from tests.analysis.conftest import timeline
+from tests.commands.conftest import SMALL, Bench, Machine, refused
 from tests.scenarios.test_own_workload import TOY
-from tests.suite.conftest import FakeScenario, FakeTargets, make_plan, make_record, measuring_by
+from tests.suite.conftest import make_plan, make_record
 
-Bench = Callable[..., Result]
-ROOT = Path(__file__).parents[1]
 CPUS = sorted(os.sched_getaffinity(0))
-
-
-@pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """The commands set handlers, which no other test is to meet."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory and folders of the test's own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("VIRTBENCH_DEBUG", raising=False)
-    (tmp_path / "run").mkdir(mode=0o700)
-    for module in (ledger, nodes):
-        monkeypatch.setattr(module, "runtime", lambda: tmp_path / "run")
-    return tmp_path
-
-
-@pytest.fixture
-def bench() -> Bench:
-    """``bench("compare", "--json")``: the command's exit code, standard output and standard error."""
-
-    def _bench(*words: str) -> Result:
-        return CliRunner().invoke(cli.main, list(words), prog_name="bench")
-
-    return _bench
-
-
-def check(kind: Any, name: str, *, usable: bool = True) -> Check:
-    reason, remedy = (None, None) if usable else (f"{name} is not there", f"install {name}")
-    return Check(kind=kind, name=name, usable=usable, evidence="seen", reason=reason, remedy=remedy)
-
-
-class Machine:
-    """What the machine answers when it is examined, and what was run on it."""
-
-    def __init__(self) -> None:
-        self.usable = dict.fromkeys((*TARGETS, "docker", "podman", "runc"), True)
-        self.events: list[str] = []
-        self.targets = FakeTargets(self.events)
-        self.scenario = FakeScenario(self.events)
-
-    def examine(self, _named: object = None) -> list[Check]:
-        kinds = {name: "target" if name in TARGETS else "engine" for name in self.usable}
-        return [check(kinds[name], name, usable=usable) for name, usable in self.usable.items()]
-
-
-@pytest.fixture
-def unaudited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let records count that the audit refuses: the fakes claim more images than their steps make."""
-    monkeypatch.setattr("analysis.audit.audit.audit", lambda records, **_: Audit((), len(records.trials)))
-
-
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """A machine that carries everything and has an image; targets and scenario are fakes."""
-    made = Machine()
-    image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
-    monkeypatch.setattr(Image, "check", lambda _: None)
-    monkeypatch.setattr("provisioning.doctor.examine", made.examine)
-    monkeypatch.setattr("commands.run.resolve.examined", lambda *_: ([], "nvml is not there", None))
-    monkeypatch.setattr("commands.machine.examine_as_far_as_possible", made.examine)
-    monkeypatch.setattr("provisioning.images.image.current", lambda _variant: image)
-    monkeypatch.setattr("provisioning.machines.accelerator.choose", lambda _requested: ("tcg", "asked for"))
-    monkeypatch.setattr("provisioning.isa.shared", lambda *_, **__: "avx2")
-    monkeypatch.setattr("provisioning.openers.prepare", lambda *_: None)
-    monkeypatch.setattr("provisioning.neighbours.alone_on", lambda *_, **__: nullcontext())
-    monkeypatch.setattr("commands.run.prepare.Ready.open_target", made.targets.opened)
-    measuring_by(made.scenario, monkeypatch)
-    return made
 
 
 def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -146,7 +65,9 @@ COMMANDS = list(commands(cli.main))
 
 def test_help_imports_no_command_and_has_the_first_sentence_of_each() -> None:
     script = "import sys, cli; cli.main(['--help'], standalone_mode=False); print(*sys.modules, file=sys.stderr)"
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    told = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path(cli.__file__).parent
+    )
     heavy = {"pydantic", "pandas", "rich", "psutil", "commands.run.command", "provisioning"}
     assert heavy & set(told.stderr.split()) == set()
     context = click.Context(cli.main)
@@ -187,18 +108,11 @@ def test_the_version_is_told(bench: Bench) -> None:
     assert (result.exit_code, result.output) == (0, f"bench, version {__version__}\n")
 
 
-def test_all_commands_are_there() -> None:
-    assert {("doctor",), ("image", "build"), ("image", "verify"), ("image", "list"), ("run",)} < set(COMMANDS)
-    assert {("compare",), ("clean",), ("completion",)} < set(COMMANDS)
-
-
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-@pytest.mark.parametrize("option", ["--help", "-h"])
-def test_the_help_of_every_command_has_an_example_of_it(bench: Bench, words: tuple[str, ...], option: str) -> None:
-    result = bench(*words, option)
-    assert result.exit_code == 0
-    assert "Examples:" in result.output
-    assert f"  {' '.join(('bench', *words))}" in result.output.partition("Examples:")[2]
+def test_the_help_of_every_command_has_an_example_of_it(bench: Bench) -> None:
+    for words in COMMANDS:
+        result = bench(*words, "--help")
+        assert (result.exit_code, bench(*words, "-h").output) == (0, result.output), words
+        assert f"  {' '.join(('bench', *words))}" in result.output.partition("Examples:")[2], words
 
 
 def test_the_help_tells_the_exit_codes(bench: Bench) -> None:
@@ -206,61 +120,6 @@ def test_the_help_tells_the_exit_codes(bench: Bench) -> None:
 
 
 # ---- wrong requests
-
-
-def refused(result: Result, *words: str) -> None:
-    """The command ended with 2 and a message of one line with the words in it, before anything was started."""
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    for word in words:
-        assert word in result.stderr
-    assert "Traceback" not in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("option", "wrong", "nearest"),
-    [
-        ("--target", "container-wm", "container-vm"),
-        ("--model", "resnet05", "resnet50"),
-        ("--profile", "smok", "smoke"),
-        ("--engine", "dokcer", "docker"),
-        ("--scenario", "syntetic", "synthetic"),
-        ("--recipe", "tunned", "tuned"),
-        ("--accel", "kmv", "kvm"),
-        ("--device", "cud", "cuda"),
-        ("--parallel", "dpp", "ddp"),
-        ("--isa", "sharde", "shared"),
-    ],
-)
-def test_an_unknown_name_is_refused_with_the_nearest_one(bench: Bench, option: str, wrong: str, nearest: str) -> None:
-    refused(bench("run", option, wrong), repr(wrong), f"did you mean {nearest}?", "choose among")
-
-
-def test_a_name_like_no_other_is_refused_with_all_of_them(bench: Bench) -> None:
-    result = bench("run", "--target", "moon")
-    refused(result, "'moon'", "choose among bare-metal, container, vm, container-vm, all")
-    assert "did you mean" not in result.stderr
-
-
-@pytest.mark.parametrize("value", ["0", "-1"])
-@pytest.mark.parametrize(
-    "option",
-    [
-        *("--threads", "--blocks", "--repeat", "--batch", "--image-px", "--steps", "--trial-timeout", "--devices"),
-        *("--min-blocks", "--max-blocks"),
-    ],
-)
-def test_zero_and_negative_numbers_are_refused(bench: Bench, option: str, value: str) -> None:
-    refused(bench("run", option, value), value, "give a number from 1 up")
-
-
-@pytest.mark.parametrize("option", ["--warmup-steps", "--seed"])
-def test_a_number_that_may_be_zero_may_not_be_negative(bench: Bench, option: str) -> None:
-    refused(bench("run", option, "-1"), f"{option} -1", "give a number from 0 up")
-
-
-def test_what_is_no_number_is_refused(bench: Bench) -> None:
-    refused(bench("run", "--steps", "many"), "--steps", "many")
 
 
 @pytest.mark.usefixtures("machine")
@@ -276,84 +135,6 @@ def test_too_much_memory_is_refused_with_the_arithmetic(bench: Bench) -> None:
     has = psutil.virtual_memory().total / GIB
     result = bench("run", "--target", "bare-metal", "--memory", "900T")
     refused(result, f"921600.0 GiB of memory asked for, the host has {has:.1f} GiB", "lower --memory")
-
-
-@pytest.mark.usefixtures("machine")
-@pytest.mark.parametrize("text", ["much", "0", "-4G", "0.5"])
-def test_what_is_no_amount_of_memory_is_refused(bench: Bench, text: str) -> None:
-    refused(bench("run", "--target", "bare-metal", "--memory", text), repr(text), "write it as 512M or 4G")
-
-
-@pytest.mark.usefixtures("machine")
-def test_more_threads_than_cpus_are_refused(bench: Bench) -> None:
-    result = bench("run", "--target", "bare-metal", "--cpus", "1", "--threads", "2")
-    refused(result, "--threads 2 on 1 CPUs", "ask for 1 to 1")
-
-
-COLLECTIVES = ("--scenario", "distributed", "--model", "collectives")
-GAN = ("--scenario", "distributed", "--model", "gan")
-SPLIT = ("--scenario", "distributed", "--strategy", "split")
-AGGRESSIVE = ("--scenario", "shared", "--memory", "2G", "--cpus", "0-1", "--aggressor")
-
-
-@pytest.mark.usefixtures("machine")
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--image-px", "16"), "resnet50 cannot take images of 16 px"),
-        (("--gpus", "0,x"), "--gpus: 'x' is not an index or UUID of a GPU"),
-        (("--device", "cuda"), "nvml is not there"),
-        (("--until", "2%", "--blocks", "3"), "exclude each other"),
-        (("--until", "200%"), "is not a share"),
-        (("--detect", "2%", "--blocks", "3"), "--detect and --blocks exclude each other"),
-        (("--detect", "2%", "--until", "2%"), "--detect and --until exclude each other"),
-        (("--detect", "2", "--target", "all"), "is not a share"),
-        (("--detect", "2%", "--target", "bare-metal"), "--detect needs ratios"),
-        (("--until", "2%", "--budget", "soon"), "is not a span of time"),
-        (("--ablate", "seccomp"), "none of bare-metal has it"),
-        (("--ablate", "secomp"), "did you mean seccomp?"),
-        (("--ablate", "huge-pages", "--recipe", "tuned"), "has them already"),
-        (("--profile", "gpu"), "--profile gpu needs --device cuda"),
-        (("--profile", "gpu", "--device", "cuda", "--scenario", "probe"), "needs --scenario synthetic or real"),
-        (("--profile", "gpu", "--device", "cuda", "--scenario", "distributed"), "needs --scenario synthetic or real"),
-        (("--profile", "gpu", "--device", "cuda", "--design", "both"), "--profile gpu needs --design sequential"),
-        (("--profile", "gpu", "--device", "cuda", "--parallel", "ddp"), "needs --parallel none or parameter-cpu"),
-        (("--ablate", "channels-last", "--recipe", "tuned"), "has them already"),
-        (("--ablate", "channels-last", "--model", "transformer"), "channels-last: transformer has no images"),
-        (("--ablate", "channels-last", "--scenario", "probe"), "channels-last is about the images of a training"),
-        (("--data", "generated"), "with --scenario synthetic"),
-        (("--cache", "warm"), "--cache does not apply to --scenario synthetic"),
-        (("--scenario", "real", "--data", "imagenet:/nowhere"), "/nowhere"),
-        (("--scenario", "real", "--data", "coco:/d"), "is not a data set"),
-        (("--workers", "3"), "--workers does not apply to --scenario synthetic"),
-        (("--aggressor", "disk"), "--aggressor does not apply to --scenario synthetic"),
-        (("--aggressors", "2"), "--aggressors does not apply to --scenario synthetic"),
-        (("--bare-metal-cpus", "equal"), "--bare-metal-cpus does not apply to --scenario synthetic"),
-        (("--scenario", "shared", "--aggressor", "dsk"), "did you mean disk?"),
-        (("--scenario", "shared"), "a victim and 1 aggressors share 0.0 GiB: 0.00 GiB each, and each needs 0.62 GiB"),
-        (("--scenario", "shared", "--until", "2%"), "--until does not apply to --scenario shared"),
-        (("--model", "collectives"), "collectives cannot be trained in the scenario synthetic"),
-        ((*AGGRESSIVE, "collectives"), "collectives cannot be trained in the scenario shared"),
-        (COLLECTIVES, "between workers, which --strategy parameter-server does not have it do"),
-        ((*COLLECTIVES, "--strategy", "all-reduce", "--workers", "1"), "between workers, which --workers 1 does not"),
-        ((*GAN, "--strategy", "parameter-server"), "parameter servers update by plain gradient descent, and gan has"),
-        ((*SPLIT, "--model", "vae"), "vae has no generator and discriminator that --strategy split"),
-        ((*SPLIT, "--model", "alexnet"), "alexnet has no generator and discriminator"),
-        ((*SPLIT, "--model", "progressive-gan"), "progressive-gan has no generator and discriminator"),
-        ((*SPLIT, "--model", "gan", "--workers", "3"), "one for the discriminator, not 3"),
-        ((*SPLIT, "--model", "gan", "--ps", "1"), "--ps and --strategy split exclude each other"),
-        (("--model", "alexnet-small"), "--model alexnet-small is not for --scenario synthetic"),
-        (("--fio-job", "job.fio"), "--fio-job does not apply to --scenario synthetic"),
-        (("--scenario", "probe", "--fio-job", "nowhere.fio"), "nowhere.fio cannot be read"),
-        (("--warmup-blocks", "-1"), "give a number from 0 up"),
-        (("--",), "no program behind --"),
-        (("--scenario", "real", "--", "true"), "a program behind -- and --scenario real exclude each other"),
-        (("--scenario", "command", "--command", "true", "--", "true"), "behind -- and --command exclude each other"),
-        (("--", "A=1", "true"), "A=1 is set by a shell"),
-    ],
-)
-def test_options_that_cannot_be_served_are_refused(bench: Bench, words: tuple[str, ...], said: str) -> None:
-    refused(bench("run", "--target", "bare-metal", "--memory", "1M", *words), said, "what to do:")
 
 
 def test_a_program_behind_two_dashes_is_a_command_with_the_files_of_this_directory() -> None:
@@ -395,8 +176,6 @@ def test_an_error_is_a_traceback_where_it_is_asked_for(bench: Bench, monkeypatch
 
 
 # ---- a run on fakes
-
-SMALL = ("--memory", "1M", "--cpus", "1", "--out", "out")
 
 
 def test_a_run_measures_every_target_and_tells_where_the_records_are(
@@ -669,9 +448,9 @@ def test_a_run_until_that_was_killed_in_its_last_block_finishes_it(bench: Bench,
 
 @pytest.mark.usefixtures("machine")
 def test_no_block_is_decided_on_by_records_that_the_audit_refuses(bench: Bench) -> None:
-    two = ("--target", "bare-metal", "--target", "vm")
-    for asked in (("--until", "2%"), ("--detect", "2%")):
-        result = bench("run", "--memory", "1M", "--cpus", "1", "--out", asked[0].strip("-"), *two, *asked)
+    for way in ("until", "detect"):
+        words = ("--target", "bare-metal", "--target", "vm", f"--{way}", "2%", "--max-blocks", "2", "--out", way)
+        result = bench("run", *SMALL[:4], *words)
         assert result.exit_code == 2
         assert "the audit refuses every record" in result.stderr
         assert "stopped after" not in result.stderr
@@ -681,42 +460,33 @@ DETECT = ("--target", "bare-metal", "--target", "vm", "--detect", "2%")
 
 
 @pytest.mark.usefixtures("unaudited")
-def test_detect_plans_all_blocks_once_from_the_first_ones(bench: Bench, machine: Machine, here: Path) -> None:
-    result = bench("run", *SMALL, *DETECT)
+def test_detect_plans_once_from_its_pilot_or_earlier_runs_and_keeps_to_it_after_a_kill(
+    bench: Bench, machine: Machine, here: Path
+) -> None:
+    out = here / "results/before"
+    words = ("run", *SMALL[:4], *DETECT, "--out", "results/before")
+    result = bench(*words)
     assert result.exit_code == 0, result.stderr
     assert "10 blocks first, as a pilot" in result.stderr
     assert "about 20 blocks in all" in result.stderr, "the fakes are as steady as can be"
     assert len([event for event in machine.events if event.startswith("measure")]) == 2 + 2 * 20
-    plan = json.loads((here / "out/plan.json").read_text())
+    plan = json.loads((out / "plan.json").read_text())
     assert (plan["blocks"], plan["detection"]["source"], plan["detection"]["measured"]) == (20, "pilot", 10)
-
-
-@pytest.mark.usefixtures("machine", "unaudited")
-def test_a_run_to_detect_that_was_killed_keeps_what_was_planned(bench: Bench, here: Path) -> None:
-    assert bench("run", *SMALL, *DETECT).exit_code == 0
-    lost = [record for record in (here / "out/trials").glob("*.json") if record.stem[-4:] in ("b003", "b019")]
+    lost = [record for record in (out / "trials").glob("*.json") if record.stem[-4:] in ("b003", "b019")]
     for record in lost:
         record.unlink()
-    assert (
-        "trials: 42, the first block to warm up, 4 still to be run"
-        in bench("run", "--continue", "out", "--dry-run").stdout
-    )
-    result = bench("run", *SMALL, *DETECT)
+    dry = bench("run", "--continue", "results/before", "--dry-run").stdout
+    assert "trials: 42, the first block to warm up, 4 still to be run" in dry
+    result = bench(*words)
     assert result.exit_code == 0, result.stderr
     assert "blocks first" not in result.stderr
     assert "about 20 blocks in all" in result.stderr
-    assert len(lost) == 4
-    assert all(record.exists() for record in lost)
-
-
-@pytest.mark.usefixtures("machine", "unaudited")
-def test_detect_plans_from_earlier_runs_that_are_alike(bench: Bench, here: Path) -> None:
-    assert bench("run", *SMALL, *DETECT, "--out", "results/before").exit_code == 0
-    result = bench("run", *SMALL, *DETECT, "--out", "results/after")
+    assert [record.exists() for record in lost] == [True] * 4
+    result = bench("run", *SMALL[:4], *DETECT, "--out", "results/after")
     assert result.exit_code == 0, result.stderr
     assert "(20 earlier blocks: the standard deviation of resnet50 on vm is 0 % from block to block)" in result.stderr
     assert json.loads((here / "results/after/plan.json").read_text())["blocks"] == 5
-    other = bench("run", *SMALL, *DETECT, "--batch", "3", "--max-blocks", "2", "--out", "results/other")
+    other = bench("run", *SMALL[:4], *DETECT, "--batch", "3", "--max-blocks", "2", "--out", "results/other")
     assert "2 blocks first, as a pilot" in other.stderr, "of another job"
 
 
@@ -851,10 +621,6 @@ def test_an_empty_directory_has_nothing_to_compare(bench: Bench, here: Path) -> 
     refused(bench("compare", "gone"), "no directory gone")
 
 
-def test_without_any_run_there_is_no_latest_one_to_compare(bench: Bench) -> None:
-    refused(bench("compare"), "no run in results/", "bench run --target all")
-
-
 def test_the_comparison_is_json_for_machines(bench: Bench, run_of_two: Path) -> None:
     result = bench("compare", str(run_of_two), "--json")
     assert result.exit_code == 0, result.stderr
@@ -962,20 +728,6 @@ def test_the_rows_that_take_several_lines_come_last(
     assert all(line.split(maxsplit=1)[0] not in ("yes", "no") for line in lines[place + 1 :])
 
 
-@pytest.mark.parametrize(
-    ("words", "remedy"),
-    [
-        (("--engine", "runsc"), "did you mean gvisor?"),
-        (("--model", "gpt2"), "did you mean transformer?"),
-        (("--target", "docker"), "did you mean container?"),
-        (("python", "train.py"), "bench run -- python train.py"),
-    ],
-)
-def test_what_people_mean_by_other_words_is_suggested(bench: Bench, words: tuple[str, ...], remedy: str) -> None:
-    refused = bench("run", *words, "--dry-run")
-    assert (refused.exit_code, remedy in refused.output) == (2, True), refused.output
-
-
 def test_clean_says_that_nothing_was_left(bench: Bench) -> None:
     result = bench("clean")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "nothing was left behind\n", "")
@@ -1013,10 +765,6 @@ def test_the_completion_of_each_shell_is_a_script_for_bench(bench: Bench, shell:
     result = bench("completion", shell)
     assert result.exit_code == 0
     assert "_BENCH_COMPLETE" in result.stdout
-
-
-def test_an_unknown_shell_is_refused(bench: Bench) -> None:
-    refused(bench("completion", "cmd"), "cmd")
 
 
 def test_no_help_shows_a_mark_of_its_own_layout() -> None:

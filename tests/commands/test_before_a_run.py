@@ -29,12 +29,11 @@ from suite.process_identity import ProcessIdentity
 from suite.progress import Lines
 from suite.results.store import Run
 from suite.units import format_duration
+from tests.commands.conftest import SMALL, Bench, Machine, refused
 from tests.scenarios.pictures import folder
 from tests.scenarios.test_own_workload import TOY
 from tests.suite.conftest import make_plan
-from tests.test_cli import SMALL, Bench, Machine, bench, here, machine, refused, signals, unaudited
 
-__all__ = ["bench", "here", "machine", "signals", "unaudited"]
 TWO = ("--target", "bare-metal", "--target", "vm")
 DECIDED = (*SMALL, *TWO, "--until", "decided", "--margin", "5%")
 ALONE_ON = neighbours.alone_on
@@ -99,43 +98,6 @@ def test_a_dry_run_says_when_an_open_ended_run_ends(bench: Bench) -> None:
     assert re.search(r"^time: about .* to .*", said, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--budget", "1h"), "--budget needs --until or --detect"),
-        (("--scenario", "probe", "--model", "resnet50"), "--model does not apply to --scenario probe"),
-        (("--memory", "4"), "--memory: '4' is 4 bytes"),
-        (("--until", "decided", "--profile", "smoke"), "no verdict can come of it"),
-        (("--gpus", "0"), "--gpus would change nothing without --device cuda"),
-        (("--sync", "span"), "--sync would change nothing without --device cuda"),
-        (("--sync", "span", "--scenario", "probe"), "--sync does not apply to --scenario probe"),
-        (
-            ("--sync", "span", "--device", "cuda", "--parallel", "ddp"),
-            "--sync span and --parallel ddp exclude each other",
-        ),
-        (
-            ("--sync", "span", "--device", "cuda", "--design", "both"),
-            "--sync span and --design both exclude each other",
-        ),
-        (("--sync", "span", "--device", "cuda", "--scenario", "shared"), "--sync span and --scenario shared exclude"),
-        (("--target", "vm", "--engine", "podman"), "--engine would change nothing without --target container"),
-        (("--target", "container", "--accel", "tcg"), "--accel would change nothing: no target has a virtual machine"),
-        (("--scenario", "distributed", "--loader-workers", "2"), "--loader-workers would change nothing"),
-        (("--scenario", "probe", "--probe", "memory", "--fio-job", "a.fio"), "--fio-job would change nothing"),
-        (("--until", "decided", "--margin", "200%"), "--margin: '200%' is not a share"),
-    ],
-)
-def test_what_would_be_ignored_or_was_hardly_meant_is_refused(
-    bench: Bench, machine: Machine, words: tuple[str, ...], said: str
-) -> None:
-    refused(bench("run", "--out", "out", *words), said)
-    assert machine.events == []
-
-
-def test_memory_without_a_unit_asks_for_the_one_that_was_meant(bench: Bench) -> None:
-    assert "what to do: is 4G meant? write 4G" in bench("run", "--memory", "4").stderr
-
-
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(
     "words", [("--until", "decided"), ("--detect", "2%"), ("--design", "alternating"), ("--design", "both"), ("--aa",)]
@@ -157,24 +119,6 @@ def test_engines_are_compared_in_the_same_blocks(bench: Bench, monkeypatch: pyte
     rows = json.loads(bench("compare", "out", "--json", "--force").stdout)["rows"]
     row = next(row for row in rows if (row["kind"], row["metric"]) == ("ablation", "throughput"))
     assert (row["target"], row["ablation"], row["ratio"]) == ("container", "runc", pytest.approx(1.0))
-
-
-@pytest.mark.parametrize(
-    ("words", "said", "remedy"),
-    [
-        (("--engine", "runc", "--engine", "kubernetes"), "--engine kubernetes must be the first of several", "first"),
-        (("--engine", "runc", "--engine", "podmn"), "--engine 'podmn' is unknown", "did you mean podman?"),
-        (("--model", "resnet50,gan"), "'resnet50,gan' is unknown", "repeat the option: --model resnet50 --model gan"),
-        (("--until", "decided", "--budget", "5"), "--budget: '5' has no unit", "write it as 5s, 5m (minutes) or 5h"),
-    ],
-)
-def test_how_several_and_a_unit_are_given_is_said(bench: Bench, words: tuple[str, ...], said: str, remedy: str) -> None:
-    refused(bench("run", *words), said, remedy)
-
-
-def test_gpu_is_another_word_for_cuda(bench: Bench, machine: Machine) -> None:
-    refused(bench("run", *SMALL, "--target", "bare-metal", "--device", "gpu"), "--device cuda: nvml is not there")
-    assert machine.events == []
 
 
 @pytest.mark.usefixtures("machine")

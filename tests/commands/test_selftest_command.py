@@ -9,10 +9,9 @@ import pytest
 from scenarios.job import specification
 from suite.results.store import Run
 from suite.selftest.certificate import FILE, Certificate
-from tests.test_cli import Bench, Machine, bench, here, machine, signals
+from tests.commands.conftest import Bench, Machine
 from worker.spec import parse_spec
 
-__all__ = ["bench", "here", "machine", "signals"]
 TWO = ("selftest", "--target", "bare-metal", "--injury", "late-steps", "--blocks", "2")
 
 

@@ -16,9 +16,8 @@ import pytest
 from provisioning import artefacts
 from provisioning.images.build import workplace
 from provisioning.paths import ROOMS
-from tests.test_cli import SMALL, Bench, Machine, bench, here, machine, unaudited
+from tests.commands.conftest import SMALL, Bench, Machine
 
-__all__ = ["bench", "here", "machine", "unaudited"]
 Settings = Mapping[str, str | None]
 SESSIONS: dict[str, tuple[int, int, Settings]] = {
     "a mask that hides all from others": (0o077, 4096, {}),

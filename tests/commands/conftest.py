@@ -1,0 +1,102 @@
+"""The commands without an image or a virtual machine: the test answers what is asked of the machine."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import cli
+from analysis.audit.audit import Audit
+from provisioning import ledger, nodes
+from provisioning.doctor import Check
+from provisioning.images.image import Image
+from suite.targets import TARGETS
+from tests.suite.conftest import FakeScenario, FakeTargets, measuring_by
+
+Bench = Callable[..., Result]
+SMALL = ("--memory", "1M", "--cpus", "1", "--out", "out")
+
+
+class Machine:
+    """What the machine answers when it is examined, and what was run on it."""
+
+    def __init__(self) -> None:
+        self.usable = dict.fromkeys((*TARGETS, "docker", "podman", "runc"), True)
+        self.events: list[str] = []
+        self.targets = FakeTargets(self.events)
+        self.scenario = FakeScenario(self.events)
+
+    def examine(self, _named: object = None) -> list[Check]:
+        kinds = {name: "target" if name in TARGETS else "engine" for name in self.usable}
+        return [check(kinds[name], name, usable=usable) for name, usable in self.usable.items()]
+
+
+def check(kind: Any, name: str, *, usable: bool = True) -> Check:
+    reason, remedy = (None, None) if usable else (f"{name} is not there", f"install {name}")
+    return Check(kind=kind, name=name, usable=usable, evidence="seen", reason=reason, remedy=remedy)
+
+
+def go_to(directory: Path, patch: pytest.MonkeyPatch) -> Path:
+    """Let a directory be the working directory, and hold the folders of the suite."""
+    patch.chdir(directory)
+    patch.setenv("VIRTBENCH_HOME", str(directory / "home"))
+    patch.delenv("VIRTBENCH_DEBUG", raising=False)
+    (directory / "run").mkdir(mode=0o700)
+    for module in (ledger, nodes):
+        patch.setattr(module, "runtime", lambda: directory / "run")
+    return directory
+
+
+def answer_for(machine: Machine, patch: pytest.MonkeyPatch) -> Machine:
+    """Let the machine carry everything and have an image; targets and scenario are fakes."""
+    image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
+    answers: dict[str, Any] = {
+        "provisioning.doctor.examine": machine.examine,
+        "commands.run.resolve.examined": lambda *_: ([], "nvml is not there", None),
+        "commands.machine.examine_as_far_as_possible": machine.examine,
+        "provisioning.images.image.current": lambda _variant: image,
+        "provisioning.machines.accelerator.choose": lambda _requested: ("tcg", "asked for"),
+        "provisioning.isa.shared": lambda *_, **__: "avx2",
+        "provisioning.openers.prepare": lambda *_: None,
+        "provisioning.neighbours.alone_on": lambda *_, **__: nullcontext(),
+        "commands.run.prepare.Ready.open_target": machine.targets.opened,
+    }
+    patch.setattr(Image, "check", lambda _: None)
+    for name, answer in answers.items():
+        patch.setattr(name, answer)
+    measuring_by(machine.scenario, patch)
+    return machine
+
+
+def refused(result: Result, *words: str) -> None:
+    """The command ended with 2 and a message with the words in it, before anything was started."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert [word for word in words if word not in result.stderr] == [], result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory and folders of the test's own."""
+    return go_to(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """``bench("compare", "--json")``: the command's exit code, standard output and standard error."""
+    return lambda *words: CliRunner().invoke(cli.main, list(words), prog_name="bench")
+
+
+@pytest.fixture
+def unaudited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let records count that the audit refuses: the fakes claim more images than their steps make."""
+    monkeypatch.setattr("analysis.audit.audit.audit", lambda records, **_: Audit((), len(records.trials)))
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return answer_for(Machine(), monkeypatch)

@@ -1,0 +1,87 @@
+"""What is read from texts that people write. ``python -m tests.parsed`` renews the answers in ``samples/parsed.txt``.
+
+The questions there are written by hand: the name of a form, and a text as JSON. An answer is what was read or refused.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import chdir
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pydantic import ValidationError
+
+from provisioning.batch.options import KubernetesOptions, SlurmOptions
+from provisioning.timers.base import parse_schedule
+from suite.errors import RequestError
+from suite.inventory import read_inventory
+from suite.job.command import CommandJob, parse_command, parse_pattern
+from suite.job.datasets import parse_data
+from suite.job.envelope import parse_bytes, parse_cpu_list
+from suite.job.lab import bits_per_s, parse_lab, seconds
+from suite.job.serving import parse_rates
+from suite.sweep.file import read_sweep
+from suite.units import parse_duration_s, parse_share
+
+TRANSCRIPT = Path(__file__).parent / "samples/parsed.txt"
+
+
+def inventory(text: str) -> object:
+    with TemporaryDirectory() as directory, chdir(directory):
+        Path("hosts.toml").write_text(text)
+        return [node.model_dump(exclude_defaults=True) for node in read_inventory(Path("hosts.toml")).nodes]
+
+
+def schedule(text: str) -> object:
+    found = parse_schedule(text)
+    return found.cron, found.on_calendar
+
+
+FORMS: Mapping[str, Callable[[Any], object]] = {
+    "share": parse_share,
+    "span": parse_duration_s,
+    "cpus": parse_cpu_list,
+    "memory": parse_bytes,
+    "data": parse_data,
+    "lab": lambda text: (spec := parse_lab(text)).nodes and (spec.nodes, spec.rate_bits_per_s, spec.delay_s),
+    "rate": bits_per_s,
+    "delay": seconds,
+    "rates": parse_rates,
+    "schedule": schedule,
+    "command": lambda text: (words := parse_command(text), CommandJob(argv=words).name),
+    "pattern": parse_pattern,
+    "inventory": inventory,
+    "plan": lambda table: read_sweep({"name": "night"} | table, "p.toml").model_dump(
+        exclude_defaults=True, mode="json"
+    ),
+    "slurm": lambda table: SlurmOptions.model_validate(table).model_dump(exclude_defaults=True, mode="json"),
+    "kubernetes": lambda table: KubernetesOptions.model_validate({"image": "bench"} | table).model_dump(
+        exclude_defaults=True, mode="json"
+    ),
+}
+
+
+def answer_to(question: str) -> str:
+    """Return what is read, or the message of what is refused and its remedy."""
+    form, _, text = question.partition(" ")
+    try:
+        return repr(FORMS[form](json.loads(text)))
+    except RequestError as error:
+        return f"refused: {error.message}\n  what to do: {error.remedy}"
+    except ValidationError as error:
+        return f"refused: {error.errors(include_url=False)[0]['msg']}"
+    except ValueError as error:
+        return f"refused: {error}"
+
+
+def read(transcript: str) -> dict[str, str]:
+    entries = (entry.partition("\n") for entry in transcript.rstrip("\n").split("\n> ")[1:])
+    return {question: answer for question, _, answer in entries}
+
+
+if __name__ == "__main__":
+    questions = read(TRANSCRIPT.read_text())
+    TRANSCRIPT.write_text(
+        "# See tests/parsed.py." + "".join(f"\n> {each}\n{answer_to(each)}" for each in questions) + "\n"
+    )
