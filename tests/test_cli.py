@@ -38,11 +38,11 @@ from suite.job.envelope import GIB
 from suite.job.job import settings
 from suite.job.sharing import SMALL_ALEXNET
 from suite.plan import Trial
+from suite.progress import Display
 from suite.records.environment import Environment, Environments
 from suite.records.record import Steps
 from suite.records.usage import Conditions, Resources, Usage
 from suite.registries import ENGINES, PROBES, WORKLOADS, every_registry
-from suite.progress import Display
 from suite.request.request import OPTIONS, RunRequest
 from suite.results.log import keep_log
 from suite.results.store import Run, plan_differences, request_stop

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from commands.run.command import run
 from commands.run.request_command import request_of
 from commands.web import start
-from commands.web.runs import LOG
 from provisioning.doctor import Diagnosis
 from provisioning.processes import start_detached
 from suite.registries import SCENARIOS
 from suite.request.request import OPTIONS
+from suite.results.store import LOG
 from tests.test_web import browser, post, results
 
 __all__ = ["results"]

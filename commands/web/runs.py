@@ -1,11 +1,11 @@
-"""The pages of runs: all of them, one with its state and the end of its log, and the report of several."""
+"""The pages of runs: all of them, one with its state, ratios and log, the report of several, and the end of one."""
 
 import hashlib
-import os
+import json
+import math
+import shutil
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,25 +13,22 @@ from typing import Any
 from flask import Blueprint, Response, abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as AnyResponse
 
+from commands.results.command import refuse_to_remove
 from commands.results.show import run_lines
-from commands.run.outlook import interval_texts, intervals_so_far
+from commands.run.outlook import intervals_so_far
 from commands.web.app import settings
-from provisioning import ledger
+from commands.web.kept import answer_of, digest, digest_at, kept
+from commands.web.states import WORDS, facts, processes, state_of, written
 from suite.errors import RequestError
 from suite.process_identity import ProcessIdentity
-from suite.results.files import open_regular
-from suite.results.runs import SWEEP, RunSummary, find_runs, is_run, summarise
-from suite.results.store import PLAN, TRIALS, request_stop, stop_requested
+from suite.results.runs import SWEEP, find_runs, is_run
+from suite.results.store import LOG, TRIALS, request_stop, stored_plan
 
 PAGES = Blueprint("runs", __name__)
-LOG = "bench.log"
-"""The file in a run's directory for the output of a run that a page has started."""
-LOG_BYTES, PER_PAGE = 8 << 10, 50
-STARTS_WITHIN_S = 60.0
-"""How long a run that a page has started may take until its log or the ledger has it."""
+PER_PAGE = 50
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'; sandbox"
-_DRAWING = threading.Lock()
-"""Held while a report is made: matplotlib is not made for several threads."""
+_FARTHEST = 4.0
+"""The axis of ratios ends at this factor beyond the outermost one."""
 
 
 def located(name: str) -> Path:
@@ -44,36 +41,9 @@ def located(name: str) -> Path:
     return run
 
 
-def processes() -> Mapping[Path, ProcessIdentity]:
-    """Return the processes that write runs and sweeps of this machine, by their directories, from the ledger."""
-    entries = [entry for entry in ledger.living() if entry.kind == "run-directory"]
-    return {Path(entry.what).resolve(): entry.owner for entry in entries}
-
-
-def _controlled(run: Path, running: Mapping[Path, ProcessIdentity]) -> tuple[Path | None, str]:
-    """Return the directory by which a run is stopped, its own or its sweep's, and its state."""
-    directory = next((path for path in (run, run.parent) if path in running), None)
-    if directory:
-        return directory, "stopping" if stop_requested(directory) else "running"
-    log = (run / LOG).lstat() if (run / LOG).exists() and not is_run(run) else None
-    starting = log and log.st_size == 0 and time.time() - log.st_mtime < STARTS_WITHIN_S
-    return None, "starting" if starting else "not running"
-
-
-def _written(run: Path) -> tuple[int, ...]:
-    """Return when records, plan and log of a run were last written, in ns; 0 for what is not there."""
-    paths = [run / TRIALS, run / PLAN, run / LOG]
-    return tuple(path.lstat().st_mtime_ns if path.exists() else 0 for path in paths)
-
-
-@lru_cache(maxsize=4096)
-def _summary(run: Path, _written: tuple[int, ...]) -> RunSummary | None:
-    return summarise(run) if is_run(run) else None
-
-
-def _live(template: str, facts: object, values: Callable[[], Mapping[str, Any]]) -> Response:
-    """Return a page, or the part that the script refreshes: nothing, at little cost, if it has seen these facts."""
-    tag, layout = hashlib.sha256(repr(facts).encode()).hexdigest(), "part" if "part" in request.args else "base"
+def _live(template: str, shown: object, values: Callable[[], Mapping[str, Any]]) -> Response:
+    """Return a page, or the part that the script refreshes: nothing, at little cost, if it has what is ``shown``."""
+    tag, layout = hashlib.sha256(repr(shown).encode()).hexdigest(), "part" if "part" in request.args else "base"
     if layout == "part" and tag in request.if_none_match:
         return Response(status=304)
     response = Response(render_template(template, layout=f"{layout}.html.j2", **values()))
@@ -81,51 +51,104 @@ def _live(template: str, facts: object, values: Callable[[], Mapping[str, Any]])
     return response
 
 
+def _answers(run: Path, running: Mapping[Path, ProcessIdentity]) -> Sequence[Sequence[str]]:
+    """Return subject, number and word of each comparison of a run; none while they are not ready, or it runs.
+
+    They are made while nothing is measured: that takes a CPU.
+    """
+    if state_of(run, running).word not in ("finished", "stopped", "cancelled", "failed"):
+        return ()
+    make = None if running else lambda: answer_of(run)
+    return json.loads(kept("answer", [digest_at(run, written(run))], make) or "[]")
+
+
 @PAGES.get("/")
-def listing() -> Response:
-    """Show the runs, those that were written last first."""
-    results, number, running = settings().results, max(0, request.args.get("page", 0, int)), processes()
+def listing(*, choosing: bool = False) -> Response:
+    """Show the runs as the address sorts and filters them; those that were written last come first."""
+    results, running, query = settings().results, processes(), request.args
     begun = (path.parent for path in results.glob(f"*/{LOG}") if not path.parent.is_symlink())
     # A name that is not printable has no address.
-    written = {run: _written(run) for run in {*find_runs([results]), *begun} if str(run).isprintable()}
-    newest = sorted(written, key=lambda run: (max(written[run]), run), reverse=True)
-    rows = {run: _controlled(run, running)[1] for run in newest[PER_PAGE * number : PER_PAGE * (number + 1)]}
+    times = {run: max(written(run)) for run in {*find_runs([results]), *begun} if str(run).isprintable()}
+    orders: Mapping[str, Callable[[Path], Any]] = {
+        "run": lambda run: str(run),
+        "state": lambda run: WORDS.index(state_of(run, running).word),
+        "targets": lambda run: _targets(run),
+    }
+    sort, word, number = query.get("sort", "date"), query.get("state", ""), max(0, query.get("page", 0, int))
+    chosen = sorted(times, key=lambda run: (times[run], run), reverse=True)
+    if word in WORDS:
+        chosen = [run for run in chosen if state_of(run, running).word == word]
+    if sort in orders:
+        chosen.sort(key=orders[sort])
+    page = chosen[PER_PAGE * number : PER_PAGE * (number + 1)]
+    rows = [(run, state_of(run, running), _answers(run, running), facts(run, written(run)).summary) for run in page]
+    pages = range(-(-len(chosen) // PER_PAGE))
 
     def values() -> Mapping[str, Any]:
-        shown = [(run.relative_to(results), state, _summary(run, written[run])) for run, state in rows.items()]
-        return {"rows": shown, "number": number, "pages": range(-(-len(newest) // PER_PAGE))}
+        shown = [(run.relative_to(results), *row) for run, *row in rows]
+        place = {"sort": sort, "state": word, "number": number, "pages": pages, "words": WORDS, "choosing": choosing}
+        return {"rows": shown, **place}
 
-    return _live("runs.html.j2", [(state, run, written[run]) for run, state in rows.items()], values)
+    return _live("runs.html.j2", rows, values)
+
+
+def _targets(run: Path) -> tuple[str, ...]:
+    summary = facts(run, written(run)).summary
+    return summary.targets if summary else ()
 
 
 @PAGES.get("/runs/<path:name>")
 def one(name: str) -> Response:
-    """Show a run: its state, counts, intervals so far and the end of its log."""
-    run = located(name)
-    directory, state = _controlled(run, processes())
+    """Show a run: its state and progress, ratios, the end of its log, and its facts."""
+    run, running = located(name), processes()
+    state, answers, times = state_of(run, running), _answers(run, running), written(run)
 
     def values() -> Mapping[str, Any]:
-        cell = (run.parent / SWEEP).is_file()
-        described: dict[str, Any] = {"lines": [], "intervals": [], "problem": "", "log": None, "cell": cell}
-        if (run / LOG).is_file():  # else no page has started it
-            with open(run / LOG, "rb", opener=open_regular) as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
-                described["log"] = file.read(LOG_BYTES).decode(errors="replace")
+        about, cell = facts(run, times), (run.parent / SWEEP).is_file()
+        described: dict[str, Any] = {"lines": [], "forest": [], "problem": "", "again": {}}
         try:
             if is_run(run):
-                described |= {"lines": [*run_lines(run)], "intervals": interval_texts(intervals_so_far(run))}
+                described |= {"lines": [*run_lines(run)], "forest": _forest(run, times), "again": _again(run)}
         except RequestError as error:
             described["problem"] = error.message
-        return {"name": name, "run": str(run), "state": state, "sweep": directory == run.parent, **described}
+        sweep = state.directory == run.parent
+        return {"name": name, "run": run, "state": state, "about": about, "answers": answers, "cell": cell} | {
+            "sweep": sweep,
+            **described,
+        }
 
-    return _live("run.html.j2", (state, _written(run)), values)
+    return _live("run.html.j2", (state, times, answers), values)
+
+
+def _again(run: Path) -> Mapping[str, Any]:
+    """Return the fields of the form that starts such a run again."""
+    asked = stored_plan(run).request
+    return {name: "on" if value is True else value for name, value in asked.given().items()} if asked else {}
+
+
+@lru_cache(maxsize=256)
+def _forest(run: Path, _written: tuple[int, ...]) -> list[tuple[str, str, tuple[float, ...]]]:
+    """Return each ratio so far, as text, and where low end, ratio, high end and bare metal are on the axis, in %."""
+    ratios = intervals_so_far(run)
+    centres = [1.0, *(centre for centre, _, _ in ratios.values())]
+    least, most = min(centres) / _FARTHEST, max(centres) * _FARTHEST
+    least = max(least, min([0.8, *(low for _, low, _ in ratios.values())]))
+    most = min(most, max([1.25, *(high for _, _, high in ratios.values())]))
+
+    def share(value: float) -> float:
+        return round(2 + 96 * math.log(min(max(value, least), most) / least) / math.log(most / least), 1)
+
+    return [
+        (name, f"{centre:.3f} ({low:.3f} to {high:.3f})", tuple(map(share, (low, centre, high, 1.0))))
+        for name, (centre, low, high) in ratios.items()
+    ]
 
 
 @PAGES.post("/runs/<path:name>")
 def control(name: str) -> AnyResponse:
     """Stop a run after its current trial, or cancel it as Ctrl-C does; with a cell its sweep."""
     running = processes()
-    directory, _ = _controlled(located(name), running)
+    directory = state_of(located(name), running).directory
     if directory is None:
         raise RequestError(f"{name} does not run any more", remedy="load its page again")
     if request.form.get("action") == "cancel":
@@ -135,18 +158,57 @@ def control(name: str) -> AnyResponse:
     return redirect(url_for("runs.one", name=name), 303)
 
 
+@PAGES.get("/delete/<path:name>")
+def ask(name: str) -> str:
+    """Ask whether a run is to be deleted."""
+    refuse_to_remove(run := located(name))
+    return render_template("delete.html.j2", name=name, summary=facts(run, written(run)).summary)
+
+
+@PAGES.post("/delete/<path:name>")
+def delete(name: str) -> AnyResponse:
+    """Delete a run with all of its files."""
+    refuse_to_remove(run := located(name))
+    shutil.rmtree(run)
+    return redirect(url_for("runs.listing"), 303)
+
+
+def _report(runs: Sequence[Path]) -> str | None:
+    """Return the page that ``bench report`` writes of runs; None while it is being drawn. Raises RequestError."""
+
+    def draw() -> str:
+        # Here, since pandas and matplotlib take as long to import as everything else together.
+        from commands.compare.command import report_of
+
+        with tempfile.TemporaryDirectory() as directory:
+            return report_of(runs, Path(directory) / "report.html").read_text()
+
+    return kept("report", [*map(digest, runs)], draw)
+
+
 @PAGES.get("/compare")
-def compare() -> str:
-    return render_template("compare.html.j2", runs={name: located(name) for name in request.args.getlist("run")})
+def compare() -> Response:
+    """Show the report of the chosen runs, or that it is being drawn, or why it cannot be; or the runs to choose."""
+    runs: Mapping[str, Path] = {name: located(name) for name in request.args.getlist("run")}
+    if not runs:
+        return listing(choosing=True)
+    problem, ready = None, False
+    try:
+        ready = _report([*runs.values()]) is not None
+    except RequestError as error:
+        problem = error
+    return _live("compare.html.j2", (ready, problem), lambda: {"runs": runs, "ready": ready, "problem": problem})
 
 
 @PAGES.get("/report")
-def report() -> Response:
-    """Return the page that ``bench report`` writes of the chosen runs."""
-    # Here, since pandas and matplotlib take as long to import as everything else together.
-    from commands.compare.command import report_of
-
-    runs = [*map(located, request.args.getlist("run"))]
-    with _DRAWING, tempfile.TemporaryDirectory() as directory:
-        page = report_of(runs, Path(directory) / "report.html").read_text()
-    return Response(page, headers={"Content-Security-Policy": REPORT_POLICY})
+def report() -> AnyResponse:
+    """Return the report of the chosen runs, or with ``save`` as a file."""
+    names = request.args.getlist("run")
+    if not names:
+        raise RequestError("no run is named", remedy="choose runs in the list")
+    if (page := _report([*map(located, names)])) is None:
+        return redirect(url_for("runs.compare", run=names), 303)
+    response = Response(page, headers={"Content-Security-Policy": REPORT_POLICY})
+    if "save" in request.args:
+        response.headers.set("Content-Disposition", "attachment", filename=f"{Path(names[0]).name}.html")
+    return response

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from commands.web import app
 from commands.web.app import MOST_REQUEST_BYTES, WebSettings, create_app
-from commands.web.runs import LOG
 from provisioning import ledger
+from suite.results.store import LOG
 from tests.hostile.conftest import RUNS
 from tests.hostile.mutations import MARKUP, STEERING
 from tests.test_web import HOST, PAGES, browser, post, results

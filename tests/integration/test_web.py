@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec.structs import replace
 
-from commands.web.runs import LOG
+from suite.results.store import LOG
 from tests.integration.browser import REPOSITORY, WAIT_S, Tab, chromium, generating, serving
 from tests.test_web import RUNS
 from tests.worker.test_serving import serve_spec
