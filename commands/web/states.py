@@ -80,8 +80,10 @@ def _end_of_log(path: Path) -> str | None:
         with open(path, "rb", opener=open_regular) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
             return file.read(LOG_BYTES).decode(errors="replace")
-    except OSError:  # no log, or a link in its place
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        return f"{path.name}: {error.strerror}"
 
 
 def processes() -> Mapping[Path, ProcessIdentity]:
