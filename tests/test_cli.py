@@ -44,7 +44,7 @@ from suite.records.record import Steps
 from suite.records.usage import Conditions, Resources, Usage
 from suite.registries import ENGINES, PROBES, WORKLOADS, every_registry
 from suite.request.request import OPTIONS, RunRequest
-from suite.results.log import keep_log
+from suite.results.log import RunLog
 from suite.results.store import Run, plan_differences, request_stop
 from suite.targets import TARGETS
 from suite.untrusted.terminal import clean_streams
@@ -492,7 +492,7 @@ def test_a_run_on_a_terminal_logs_its_lines_and_not_what_is_redrawn(tmp_path: Pa
     with pytest.MonkeyPatch.context() as patch, redirect_stderr(stream), clean_streams():
         patch.setenv("TERM", "xterm")
         stream.isatty = lambda: True  # type: ignore[method-assign]
-        keep_log(tmp_path)
+        RunLog(tmp_path)
         with observing() as observer:
             assert isinstance(observer, Display)
             observer.note("CPUs 0-1 are busy")

@@ -1,4 +1,4 @@
-"""Reports and answers that are made once, in the background, and kept under the digest of their records."""
+"""Reports and answers that are made once, in the background, and kept."""
 
 import hashlib
 import json
@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 
 from provisioning.paths import home, state
@@ -25,13 +24,12 @@ _TURNS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 """One report at a time: matplotlib is not made for several threads. One answer at a time: it takes a CPU."""
 
 
-def kept(kind: str, digests: Sequence[str], make: Callable[[], str] | None) -> str | None:
-    """Return what was made of runs with these digests; else have it made, and return None while it is not ready.
+def kept(kind: str, parts: Sequence[object], make: Callable[[], str] | None) -> str | None:
+    """Return what was made of these parts by this suite; else have it made, and return None while it is not ready.
 
     Without ``make``, nothing is begun. Raises what making it has raised.
     """
-    key = hashlib.sha256("\n".join([__version__, *digests]).encode()).hexdigest()
-    path = state("cache", "web") / f"{kind}-{key}"
+    path = state("cache", "web") / f"{kind}-{hashlib.sha256(repr([__version__, *parts]).encode()).hexdigest()}"
     with suppress(FileNotFoundError):
         return read(path).decode()
     begun = _MAKING.get(path)
@@ -63,12 +61,6 @@ def digest(run: Path) -> str:
     return content.hexdigest()
 
 
-@lru_cache(maxsize=4096)
-def digest_at(run: Path, _written: tuple[int, ...]) -> str:
-    """Return the digest of a run whose files were written at these times."""
-    return digest(run)
-
-
 def answer_of(run: Path) -> str:
     """Return subject, number and word of each comparison of a run, as JSON."""
     # Here, since pandas takes as long to import as everything else together.
@@ -80,6 +72,6 @@ def answer_of(run: Path) -> str:
 
     try:
         rows = answer(compare(audited(load([run])), margin=margin_of([run]))).rows
-    except RequestError:  # the page of the run shows why
+    except RequestError:  # the page of the comparison shows why
         rows = ()
     return json.dumps([(row.subject, row.number, row.word) for row in rows] or [("", "", "no answer")])

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from commands.results.command import refuse_to_remove
 from commands.results.show import run_lines
 from commands.run.outlook import intervals_so_far
 from commands.web.app import settings
-from commands.web.kept import answer_of, digest, digest_at, kept
+from commands.web.kept import answer_of, digest, kept
 from commands.web.states import WORDS, facts, processes, state_of, written
 from suite.errors import RequestError
 from suite.process_identity import ProcessIdentity
@@ -27,8 +28,8 @@ from suite.results.store import LOG, TRIALS, request_stop, stored_plan
 PAGES = Blueprint("runs", __name__)
 PER_PAGE = 50
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'; sandbox"
-_FARTHEST = 4.0
-"""The axis of ratios ends at this factor beyond the outermost one."""
+_FARTHEST = 8.0
+"""The axis of ratios ends at this factor; an interval may go on."""
 
 
 def located(name: str) -> Path:
@@ -56,10 +57,10 @@ def _answers(run: Path, running: Mapping[Path, ProcessIdentity]) -> Sequence[Seq
 
     They are made while nothing is measured: that takes a CPU.
     """
-    if state_of(run, running).word not in ("finished", "stopped", "cancelled", "failed"):
+    if state_of(run, running).word in ("waiting", "running", "refused"):
         return ()
     make = None if running else lambda: answer_of(run)
-    return json.loads(kept("answer", [digest_at(run, written(run))], make) or "[]")
+    return json.loads(kept("answer", [run, written(run)], make) or "[]")
 
 
 @PAGES.get("/")
@@ -68,33 +69,25 @@ def listing(*, choosing: bool = False) -> Response:
     results, running, query = settings().results, processes(), request.args
     begun = (path.parent for path in results.glob(f"*/{LOG}") if not path.parent.is_symlink())
     # A name that is not printable has no address.
-    times = {run: max(written(run)) for run in {*find_runs([results]), *begun} if str(run).isprintable()}
-    orders: Mapping[str, Callable[[Path], Any]] = {
-        "run": lambda run: str(run),
-        "state": lambda run: WORDS.index(state_of(run, running).word),
-        "targets": lambda run: _targets(run),
-    }
+    times = {run: written(run) for run in {*find_runs([results]), *begun} if str(run).isprintable()}
     sort, word, number = query.get("sort", "date"), query.get("state", ""), max(0, query.get("page", 0, int))
-    chosen = sorted(times, key=lambda run: (times[run], run), reverse=True)
-    if word in WORDS:
-        chosen = [run for run in chosen if state_of(run, running).word == word]
-    if sort in orders:
-        chosen.sort(key=orders[sort])
+    orders: Mapping[str, Callable[[Path], Any]] = {
+        "run": str,
+        "state": lambda run: WORDS.index(state_of(run, running).word),
+        "targets": lambda run: getattr(facts(run, times[run]).summary, "targets", ()),
+    }
+    chosen = sorted(times, key=lambda run: (max(times[run]), run), reverse=True)
+    chosen = [run for run in chosen if word not in WORDS or state_of(run, running).word == word]
+    chosen = sorted(chosen, key=orders[sort]) if sort in orders else chosen
     page = chosen[PER_PAGE * number : PER_PAGE * (number + 1)]
-    rows = [(run, state_of(run, running), _answers(run, running), facts(run, written(run)).summary) for run in page]
-    pages = range(-(-len(chosen) // PER_PAGE))
+    rows = [(run, state_of(run, running), _answers(run, running), facts(run, times[run]).summary) for run in page]
 
     def values() -> Mapping[str, Any]:
         shown = [(run.relative_to(results), *row) for run, *row in rows]
-        place = {"sort": sort, "state": word, "number": number, "pages": pages, "words": WORDS, "choosing": choosing}
-        return {"rows": shown, **place}
+        pages = {"number": number, "pages": range(-(-len(chosen) // PER_PAGE)), "choosing": choosing}
+        return {"rows": shown, "sort": sort, "state": word, "words": WORDS, **pages}
 
     return _live("runs.html.j2", rows, values)
-
-
-def _targets(run: Path) -> tuple[str, ...]:
-    summary = facts(run, written(run)).summary
-    return summary.targets if summary else ()
 
 
 @PAGES.get("/runs/<path:name>")
@@ -104,18 +97,14 @@ def one(name: str) -> Response:
     state, answers, times = state_of(run, running), _answers(run, running), written(run)
 
     def values() -> Mapping[str, Any]:
-        about, cell = facts(run, times), (run.parent / SWEEP).is_file()
         described: dict[str, Any] = {"lines": [], "forest": [], "problem": "", "again": {}}
         try:
             if is_run(run):
                 described |= {"lines": [*run_lines(run)], "forest": _forest(run, times), "again": _again(run)}
         except RequestError as error:
             described["problem"] = error.message
-        sweep = state.directory == run.parent
-        return {"name": name, "run": run, "state": state, "about": about, "answers": answers, "cell": cell} | {
-            "sweep": sweep,
-            **described,
-        }
+        described |= {"cell": (run.parent / SWEEP).is_file(), "sweep": state.directory == run.parent}
+        return {"name": name, "run": run, "state": state, "about": facts(run, times), "answers": answers, **described}
 
     return _live("run.html.j2", (state, times, answers), values)
 
@@ -127,21 +116,17 @@ def _again(run: Path) -> Mapping[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _forest(run: Path, _written: tuple[int, ...]) -> list[tuple[str, str, tuple[float, ...]]]:
-    """Return each ratio so far, as text, and where low end, ratio, high end and bare metal are on the axis, in %."""
+def _forest(run: Path, _written: tuple[int, ...]) -> Sequence[tuple[str, str, Sequence[float]]]:
+    """Return each ratio so far, as text, and where low end, ratio and high end are on a logarithmic axis, in %.
+
+    Bare metal is in its middle.
+    """
     ratios = intervals_so_far(run)
-    centres = [1.0, *(centre for centre, _, _ in ratios.values())]
-    least, most = min(centres) / _FARTHEST, max(centres) * _FARTHEST
-    least = max(least, min([0.8, *(low for _, low, _ in ratios.values())]))
-    most = min(most, max([1.25, *(high for _, _, high in ratios.values())]))
-
-    def share(value: float) -> float:
-        return round(2 + 96 * math.log(min(max(value, least), most) / least) / math.log(most / least), 1)
-
-    return [
-        (name, f"{centre:.3f} ({low:.3f} to {high:.3f})", tuple(map(share, (low, centre, high, 1.0))))
-        for name, (centre, low, high) in ratios.items()
-    ]
+    ends = (abs(math.log(ratio)) for ratio in chain(*ratios.values()))
+    reach = min(max(ends, default=1.0), math.log(_FARTHEST)) or 1.0
+    texts = (f"{ratio:.3f} ({low:.3f} to {high:.3f})" for ratio, low, high in ratios.values())
+    places = [[50 + 48 * min(max(math.log(each) / reach, -1), 1) for each in sorted(row)] for row in ratios.values()]
+    return [*zip(ratios, texts, places, strict=True)]
 
 
 @PAGES.post("/runs/<path:name>")
@@ -158,17 +143,12 @@ def control(name: str) -> AnyResponse:
     return redirect(url_for("runs.one", name=name), 303)
 
 
-@PAGES.get("/delete/<path:name>")
-def ask(name: str) -> str:
-    """Ask whether a run is to be deleted."""
+@PAGES.route("/delete/<path:name>", methods=["GET", "POST"])
+def delete(name: str) -> str | AnyResponse:
+    """Ask whether a run is to be deleted with all of its files; delete it when the form is sent."""
     refuse_to_remove(run := located(name))
-    return render_template("delete.html.j2", name=name, summary=facts(run, written(run)).summary)
-
-
-@PAGES.post("/delete/<path:name>")
-def delete(name: str) -> AnyResponse:
-    """Delete a run with all of its files."""
-    refuse_to_remove(run := located(name))
+    if request.method != "POST":
+        return render_template("delete.html.j2", name=name, summary=facts(run, written(run)).summary)
     shutil.rmtree(run)
     return redirect(url_for("runs.listing"), 303)
 
@@ -192,12 +172,12 @@ def compare() -> Response:
     runs: Mapping[str, Path] = {name: located(name) for name in request.args.getlist("run")}
     if not runs:
         return listing(choosing=True)
-    problem, ready = None, False
+    shown: dict[str, Any] = {"runs": runs, "ready": False, "problem": None}
     try:
-        ready = _report([*runs.values()]) is not None
+        shown["ready"] = _report([*runs.values()]) is not None
     except RequestError as error:
-        problem = error
-    return _live("compare.html.j2", (ready, problem), lambda: {"runs": runs, "ready": ready, "problem": problem})
+        shown["problem"] = error
+    return _live("compare.html.j2", shown, lambda: shown)
 
 
 @PAGES.get("/report")

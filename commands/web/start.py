@@ -28,26 +28,6 @@ PAGES = Blueprint("start", __name__)
 _NAME = re.compile(r"\d{8}T\d{6}-\d+-[0-9a-f]{4}")
 FORECAST_WITHIN_S = 120.0
 BUSY_FLAGS = {"wait": "--wait", "share": "--concurrent"}
-LABELS = {
-    "aa": "Bare metal twice per block (A/A)",
-    "ablate": "Ablations",
-    "accel": "Acceleration of VMs",
-    "aggressor": "Aggressors",
-    "cpus": "CPUs",
-    "detect": "Difference to detect",
-    "engine": "Container engines",
-    "gpus": "GPUs",
-    "image_px": "Image size in px",
-    "isa": "Instruction set of VMs",
-    "lab": "Lab network",
-    "model": "Models",
-    "oci_runtime": "OCI runtime",
-    "probe": "Probes",
-    "ps": "Parameter servers",
-    "target": "Targets",
-    "until": "Add blocks until",
-}
-"""The words for options whose names are none; the others are called by their names."""
 
 
 @cache
@@ -128,6 +108,6 @@ def form(problem: str = "") -> str:
     values = {"given": submitted, "scenario": scenario, "scenarios": OPTIONS["scenario"].choices(), "groups": groups}
     values |= {"problem": problem, "field": next((word for word in named if word in offered - {"scenario"}), "")}
     # What cannot be shown is checked all the same: nothing is left out in silence.
-    values |= {"hidden": [(name, text) for name, text in _fields() if name not in {*offered, "busy"}], "labels": LABELS}
+    values |= {"hidden": [(name, text) for name, text in _fields() if name not in {*offered, "busy"}]}
     # The checks would disturb what is measured.
     return render_template("start.html.j2", flag=bool, diagnosis=None if processes() else diagnosis(), **values)

@@ -19,9 +19,9 @@ LOG_BYTES = 8 << 10
 STARTS_WITHIN_S = 60.0
 """How long a run that a page has started may take until its log or the ledger has it."""
 _PROGRESS = re.compile(r"^\[(\d{1,6})/(\d{1,6})\].*?(?:, (about [^,\n]+ to go))?$", re.MULTILINE)
-_END = re.compile(r"^(interrupted|stopped, as it was asked to|bench): ?", re.MULTILINE)
-_ENDED = {"interrupted": "cancelled", "stopped, as it was asked to": "stopped", "bench": "failed"}
-"""The states of a run by how the last line of its log that says so begins."""
+_ENDED = {"interrupted: ": "cancelled", "stopped, as it was asked to": "stopped", "bench: ": "failed"}
+"""The states of a run by how the last such line of its log begins."""
+_END = re.compile(f"^({'|'.join(_ENDED)})", re.MULTILINE)
 
 
 class RunFacts(NamedTuple):
@@ -38,52 +38,37 @@ class RunFacts(NamedTuple):
         return self.summary.ok + self.summary.failed if self.summary else 0
 
     @property
-    def complete(self) -> bool:
-        return 0 < self.planned <= self.done
-
-    @property
     def progress(self) -> tuple[int, int, str]:
         """Return the trials that have ended, all that are expected, and the time to go, as the terminal shows them."""
-        *_, (number, total, left) = [("0", "0", ""), *_PROGRESS.findall(self.log or "")]
-        return (int(number), max(map(int, (number, total))), left) if int(total) else (self.done, self.planned, "")
+        *_, (number, total, left) = (("0", "0", ""), *_PROGRESS.findall(self.log or ""))
+        return (int(number), max(int(number), int(total)), left) if int(total) else (self.done, self.planned, "")
 
 
 class RunState(NamedTuple):
-    """A state: one of ``WORDS`` for filters and colours, and the text with its numbers."""
+    """A state: one of ``WORDS``, the text with its numbers, and the directory by which a running run is stopped."""
 
     word: str
     text: str
     directory: Path | None = None
-    """The directory by which a running run is stopped: its own, or that of its sweep."""
 
 
 def written(run: Path) -> tuple[int, ...]:
     """Return when records, plan and log of a run were last written, in ns; 0 for what is not there."""
-    times = []
-    for name in (TRIALS, PLAN, LOG):
-        try:
-            times.append(os.lstat(f"{run}/{name}").st_mtime_ns)
-        except OSError:
-            times.append(0)
-    return tuple(times)
+    paths = [run / TRIALS, run / PLAN, run / LOG]
+    return tuple(path.lstat().st_mtime_ns if path.exists() else 0 for path in paths)
 
 
 @lru_cache(maxsize=4096)
 def facts(run: Path, _written: tuple[int, ...]) -> RunFacts:
     """Return the facts of a run whose files were written at these times."""
     summary, plan = with_plan(run) if is_run(run) else (None, None)
-    return RunFacts(summary, sum(1 for _ in plan.places()) if plan else 0, _end_of_log(run / LOG))
-
-
-def _end_of_log(path: Path) -> str | None:
     try:
-        with open(path, "rb", opener=open_regular) as file:
+        with open(run / LOG, "rb", opener=open_regular) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
-            return file.read(LOG_BYTES).decode(errors="replace")
-    except FileNotFoundError:
-        return None
+            log = file.read(LOG_BYTES).decode(errors="replace")
     except OSError as error:
-        return f"{path.name}: {error.strerror}"
+        log = None if isinstance(error, FileNotFoundError) else f"{LOG}: {error.strerror}"
+    return RunFacts(summary, sum(1 for _ in plan.places()) if plan else 0, log)
 
 
 def processes() -> Mapping[Path, ProcessIdentity]:
@@ -95,26 +80,25 @@ def processes() -> Mapping[Path, ProcessIdentity]:
 def state_of(run: Path, running: Mapping[Path, ProcessIdentity]) -> RunState:
     """Return the state of a run, given the processes that write runs now."""
     about, directory = facts(run, written(run)), next((path for path in (run, run.parent) if path in running), None)
-    if directory is None or (directory != run and about.complete):
+    if directory is None or (directory != run and 0 < about.planned <= about.done):
         return _ended(run, about)
     number, total, _ = about.progress
     if stop_requested(directory):
         return RunState("running", "stopping after this trial", directory)
     if (about.log or "").rstrip().rpartition("\n")[2].startswith("waiting: "):
         return RunState("waiting", "waiting for another bench", directory)
-    if not total:
-        return RunState("waiting", "starting", directory)
-    return RunState("running", f"running {min(number + 1, total)} of {total}", directory)
+    text = f"running {min(number + 1, total)} of {total}"
+    return RunState("running", text, directory) if total else RunState("waiting", "starting", directory)
 
 
 def _ended(run: Path, about: RunFacts) -> RunState:
-    failed, at = about.summary.failed if about.summary else 0, f" at {about.done} of {about.planned}"
-    if about.complete:
+    if 0 < about.planned <= about.done:
+        failed = about.summary.failed if about.summary else 0
         return RunState("failed", f"failed: {failed} of {about.done}") if failed else RunState("finished", "finished")
     if about.log == "" and time() - (run / LOG).lstat().st_mtime < STARTS_WITHIN_S:
         return RunState("waiting", "starting")
-    ends = _END.findall(about.log or "")
-    word = _ENDED[ends[-1]] if ends else "failed" if about.log is not None and not stop_requested(run) else "stopped"
-    if word == "failed" and not about.done:
-        word = "refused" if ends else word
-    return RunState(word, f"{word}{at if about.planned else ''}")
+    *_, end = (None, *_END.findall(about.log or ""))
+    # A log without an end is that of a run which was killed.
+    word = _ENDED[end] if end else "failed" if about.log is not None and not stop_requested(run) else "stopped"
+    word = "refused" if end == "bench: " and not about.done else word
+    return RunState(word, f"{word} at {about.done} of {about.planned}" if about.planned else word)

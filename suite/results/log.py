@@ -11,29 +11,20 @@ from suite.untrusted.terminal import CleanStream
 
 
 class RunLog:
-    """Appends text to the log from the time when the run has begun: a request that is refused leaves no directory."""
+    """Copies standard error into the log of a run from the time when that has begun: a refused request leaves none."""
 
     def __init__(self, run: Path) -> None:
         self._run, self._pending = run, ""
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(2), (run / LOG).stat()):  # as bench web starts runs
+                return
+        if isinstance(sys.stderr, CleanStream):
+            sys.stderr.copy = self.write
 
-    def __call__(self, text: str) -> None:
+    def write(self, text: str, *, begun: bool = False) -> None:
+        """Append text, unless no run has begun. A log that cannot be written ends no measurement."""
         self._pending += text
-        if (self._run / LOG).exists() or (self._run / PLAN).exists():
-            self.begin()
-
-    def begin(self) -> None:
-        """Write what has been printed so far. A log that cannot be written ends no measurement."""
-        with suppress(OSError), files.appending(self._run / LOG, self._run) as file:
-            file.write(self._pending.encode())
-        self._pending = ""
-
-
-def keep_log(run: Path) -> RunLog:
-    """Copy standard error into the log of a run from now on, unless that is the file which it goes to."""
-    log = RunLog(run)
-    with suppress(OSError):
-        if os.path.samestat(os.fstat(sys.__stderr__.fileno()), (run / LOG).stat()):  # bench web has started this run
-            return log
-    if isinstance(sys.stderr, CleanStream):
-        sys.stderr.copy = log
-    return log
+        if begun or (self._run / LOG).exists() or (self._run / PLAN).exists():
+            with suppress(OSError), files.appending(self._run / LOG, self._run) as file:
+                file.write(self._pending.encode())
+            self._pending = ""
