@@ -136,8 +136,9 @@ def test_with_files_allowed_the_form_has_every_option(results: Path) -> None:
 def test_wrong_input_is_refused_at_its_field(
     client: FlaskClient, machine: Machine, fields: dict[str, str], name: str, why: str
 ) -> None:
-    for page in (client.get("/start/check", query_string=fields).text, post(client, "/start", **fields).text):
-        assert why in page
+    assert why in post(client, "/start", **fields).text
+    page = client.get("/start/check", query_string=fields).text
+    assert why in page
     assert page.count('aria-invalid="true"') == bool(name)
     assert not name or f'<a href="#{name}">To the field</a>' in page
     assert (machine.asked, machine.started) == ([], [])
@@ -212,7 +213,7 @@ def test_any_form_is_answered_and_starts_only_what_the_command_line_takes_withou
     assert client.get("/start/check", query_string=fields).status_code == 200
     assert machine.started == []
     answer = post(client, "/start", **fields)
-    assert answer.status_code in (200, 303)
+    assert answer.status_code in (400, 303)
     for argv, _ in machine.started:
         out = argv.index("--out")
         assert not any("/" in word or ":" in word for word in argv[2:out])

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Collection
 from contextlib import suppress
 from functools import cache
 from itertools import chain
@@ -57,9 +58,10 @@ def _words(run: Path) -> list[str]:
     return [*RunRequest.of(chosen).command()[1:], *([busy] if busy else []), "--out", str(run)]
 
 
-def _fields() -> list[tuple[str, str]]:
+def _fields(without: Collection[str] = ()) -> list[tuple[str, str]]:
     """Return the fields of the request that say what is to be run, in the order of the options."""
-    return [(name, text) for name in (*OPTIONS, "busy") for text in request.values.getlist(name) if text]
+    names = (name for name in (*OPTIONS, "busy") if name not in without)
+    return [(name, text) for name in names for text in request.values.getlist(name) if text]
 
 
 @PAGES.get("/start/check")
@@ -79,14 +81,11 @@ def check() -> str:
 
 
 @PAGES.post("/start")
-def start() -> str | AnyResponse:
-    """Start the run that was checked, once."""
+def start() -> AnyResponse:
+    """Start the run that was checked, once. Raises RequestError for fields that no check has shown."""
     name = request.form.get("out", "")
     run = settings().results / (name if _NAME.fullmatch(name) else f"{new_run_directory().name}-{token_hex(2)}")
-    try:
-        words = _words(run)
-    except RequestError as error:
-        return form(" - ".join(filter(None, (error.message, error.remedy))))
+    words = _words(run)
     with suppress(FileExistsError):
         run.mkdir()
         start_detached([*bench_argv(), *words], run / LOG)
@@ -97,9 +96,8 @@ def start() -> str | AnyResponse:
 def form(problem: str = "") -> str:
     """Show the form, filled in as the address says, with what is wrong in it."""
     submitted = request.values
-    scenario = (
-        submitted.get("scenario", "") if submitted.get("scenario") in SCENARIOS else str(OPTIONS["scenario"].default)
-    )
+    scenario = submitted.get("scenario", "")
+    scenario = scenario if scenario in SCENARIOS else str(OPTIONS["scenario"].default)
     groups = grouped_options(scenario)
     for options in () if settings().allow_files else groups.values():
         options[:] = [declared for declared in options if not (declared.kind is Path or declared.about.runs_program)]
@@ -108,6 +106,6 @@ def form(problem: str = "") -> str:
     values = {"given": submitted, "scenario": scenario, "scenarios": OPTIONS["scenario"].choices(), "groups": groups}
     values |= {"problem": problem, "field": next((word for word in named if word in offered - {"scenario"}), "")}
     # What cannot be shown is checked all the same: nothing is left out in silence.
-    values |= {"hidden": [(name, text) for name, text in _fields() if name not in {*offered, "busy"}]}
+    values["hidden"] = _fields({*offered, "busy"})
     # The checks would disturb what is measured.
     return render_template("start.html.j2", flag=bool, diagnosis=None if processes() else diagnosis(), **values)

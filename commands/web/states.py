@@ -38,6 +38,16 @@ class RunFacts(NamedTuple):
         return self.summary.ok + self.summary.failed if self.summary else 0
 
     @property
+    def complete(self) -> bool:
+        return 0 < self.planned <= self.done
+
+    @property
+    def end(self) -> str:
+        """Return the state with which its log ends; empty for a log without an end."""
+        *_, line = ("", *_END.findall(self.log or ""))
+        return "refused" if line == "bench: " and not self.done else _ENDED.get(line, "")
+
+    @property
     def progress(self) -> tuple[int, int, str]:
         """Return the trials that have ended, all that are expected, and the time to go, as the terminal shows them."""
         *_, (number, total, left) = (("0", "0", ""), *_PROGRESS.findall(self.log or ""))
@@ -80,7 +90,7 @@ def processes() -> Mapping[Path, ProcessIdentity]:
 def state_of(run: Path, running: Mapping[Path, ProcessIdentity]) -> RunState:
     """Return the state of a run, given the processes that write runs now."""
     about, directory = facts(run, written(run)), next((path for path in (run, run.parent) if path in running), None)
-    if directory is None or (directory != run and 0 < about.planned <= about.done):
+    if directory is None or (directory != run and about.complete):
         return _ended(run, about)
     number, total, _ = about.progress
     if stop_requested(directory):
@@ -92,13 +102,11 @@ def state_of(run: Path, running: Mapping[Path, ProcessIdentity]) -> RunState:
 
 
 def _ended(run: Path, about: RunFacts) -> RunState:
-    if 0 < about.planned <= about.done:
-        failed = about.summary.failed if about.summary else 0
+    if about.complete and about.summary:
+        failed = about.summary.failed
         return RunState("failed", f"failed: {failed} of {about.done}") if failed else RunState("finished", "finished")
     if about.log == "" and time() - (run / LOG).lstat().st_mtime < STARTS_WITHIN_S:
         return RunState("waiting", "starting")
-    *_, end = (None, *_END.findall(about.log or ""))
     # A log without an end is that of a run which was killed.
-    word = _ENDED[end] if end else "failed" if about.log is not None and not stop_requested(run) else "stopped"
-    word = "refused" if end == "bench: " and not about.done else word
+    word = about.end or ("stopped" if about.log is None or stop_requested(run) else "failed")
     return RunState(word, f"{word} at {about.done} of {about.planned}" if about.planned else word)

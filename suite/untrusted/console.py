@@ -24,9 +24,8 @@ class PlainConsole(Console):
     def print(self, *objects: Any, **more: Any) -> None:  # noqa: ANN401 (rich's)
         """Print as rich does; text on standard error reaches the copy of that stream, and redrawn lines do not."""
         super().print(*objects, **more)
-        for text in objects if self._copied else ():
-            if isinstance(text, str | Text):
-                self._copied.write_copy(f"{text}\n")
+        if self._copied:
+            self._copied.write_copy("".join(f"{text}\n" for text in objects if isinstance(text, str | Text)))
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield segments as rich does, with their text cleaned; control segments are rich's own."""
