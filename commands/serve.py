@@ -37,11 +37,21 @@ def serve(model: Path, port: int, threads: int) -> None:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
         raise RequestError(f"port {port}: {error.strerror}", remedy="give another one with --port") from error
-    names = {"workload": WORKLOADS.place(job.model), "dataset": job.data, "model": job.model}
-    shape = job.sizes.model_dump(include={"image_px", "channels"}) if job.sizes else {}
-    place = {"model_file": str(model.resolve()), "address": "127.0.0.1", "port": port}
+    spec = ServeSpec(
+        workload=WORKLOADS.place(job.model),
+        dataset=job.data,
+        model=job.model,
+        model_file=str(model.resolve()),
+        image_px=job.sizes.image_px if job.sizes else None,
+        channels=job.sizes.channels if job.sizes else None,
+        seed=0,
+        threads=threads,
+        device="cpu",
+        address="127.0.0.1",
+        port=port,
+    )
     try:
-        _run(ServeSpec(**names, **shape, **place, seed=0, threads=threads, device="cpu"))
+        _run(spec)
     except KeyboardInterrupt:
         click.echo("the service has ended", err=True)
 

@@ -60,7 +60,8 @@ def _answers(run: Path, running: Mapping[Path, ProcessIdentity]) -> Sequence[Seq
     if state_of(run, running).word in ("waiting", "running", "refused"):
         return ()
     make = None if running else lambda: answer_of(run)
-    return json.loads(kept("answer", [run, written(run)], make) or "[]")
+    rows: list[list[str]] = json.loads(kept("answer", [run, written(run)], make) or "[]")
+    return rows
 
 
 @PAGES.get("/")

@@ -103,7 +103,12 @@ def form(problem: str = "") -> str:
         options[:] = [declared for declared in options if not (declared.kind is Path or declared.about.runs_program)]
     offered = {declared.name for declared in chain(*groups.values())}
     named = [word.replace("-", "_") for word in re.findall(r"--([a-z][a-z-]*)", problem)]
-    values = {"given": submitted, "scenario": scenario, "scenarios": OPTIONS["scenario"].choices(), "groups": groups}
+    values: dict[str, object] = {
+        "given": submitted,
+        "scenario": scenario,
+        "scenarios": OPTIONS["scenario"].choices(),
+        "groups": groups,
+    }
     values |= {"problem": problem, "field": next((word for word in named if word in offered - {"scenario"}), "")}
     # What cannot be shown is checked all the same: nothing is left out in silence.
     values["hidden"] = _fields({*offered, "busy"})

@@ -44,7 +44,7 @@ class RunFacts(NamedTuple):
     @property
     def end(self) -> str:
         """Return the state with which its log ends; empty for a log without an end."""
-        *_, line = ("", *_END.findall(self.log or ""))
+        line = ["", *_END.findall(self.log or "")][-1]
         return "refused" if line == "bench: " and not self.done else _ENDED.get(line, "")
 
     @property
@@ -72,6 +72,7 @@ def written(run: Path) -> tuple[int, ...]:
 def facts(run: Path, _written: tuple[int, ...]) -> RunFacts:
     """Return the facts of a run whose files were written at these times."""
     summary, plan = with_plan(run) if is_run(run) else (None, None)
+    log: str | None
     try:
         with open(run / LOG, "rb", opener=open_regular) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
