@@ -3,6 +3,7 @@
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import click
 import psutil
@@ -37,21 +38,11 @@ def serve(model: Path, port: int, threads: int) -> None:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
         raise RequestError(f"port {port}: {error.strerror}", remedy="give another one with --port") from error
-    spec = ServeSpec(
-        workload=WORKLOADS.place(job.model),
-        dataset=job.data,
-        model=job.model,
-        model_file=str(model.resolve()),
-        image_px=job.sizes.image_px if job.sizes else None,
-        channels=job.sizes.channels if job.sizes else None,
-        seed=0,
-        threads=threads,
-        device="cpu",
-        address="127.0.0.1",
-        port=port,
-    )
+    names: dict[str, Any] = {"workload": WORKLOADS.place(job.model), "dataset": job.data, "model": job.model}
+    shape = job.sizes.model_dump(include={"image_px", "channels"}) if job.sizes else {}
+    place: dict[str, Any] = {"model_file": str(model.resolve()), "address": "127.0.0.1", "port": port}
     try:
-        _run(spec)
+        _run(ServeSpec(**names, **shape, **place, seed=0, threads=threads, device="cpu"))
     except KeyboardInterrupt:
         click.echo("the service has ended", err=True)
 

@@ -1,5 +1,6 @@
 """``bench web`` as a browser has it: its pages of runs, asked in this process."""
 
+import html
 import os
 import re
 import shutil
@@ -77,6 +78,9 @@ def test_the_page_of_a_run_has_its_facts_and_the_command_that_continues_it(clien
     assert "scenario synthetic" in page
     assert f"bench run --continue {results / 'synthetic-podman'}" in page
     assert "It has no log" in page
+    again = html.unescape(re.findall(r'id="again" href="([^"]+)"', page)[0])
+    assert "&target=bare-metal&target=container&engine=podman&" in again
+    assert 'name="blocks" value="3"' in client.get(again).text
     assert 'aria-label="1.203 (0.411 to 3.517)"><line class="base"' in page
     (results / "sweep.json").write_text("{}")
     assert "bench sweep run FILE" in client.get("/runs/synthetic-podman").text, "a cell is continued with its sweep"

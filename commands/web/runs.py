@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flask import Blueprint, Response, abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as AnyResponse
@@ -60,8 +60,7 @@ def _answers(run: Path, running: Mapping[Path, ProcessIdentity]) -> Sequence[Seq
     if state_of(run, running).word in ("waiting", "running", "refused"):
         return ()
     make = None if running else lambda: answer_of(run)
-    rows: list[list[str]] = json.loads(kept("answer", [run, written(run)], make) or "[]")
-    return rows
+    return cast("Sequence[Sequence[str]]", json.loads(kept("answer", [run, written(run)], make) or "[]"))
 
 
 @PAGES.get("/")
@@ -98,22 +97,17 @@ def one(name: str) -> Response:
     state, answers, times = state_of(run, running), _answers(run, running), written(run)
 
     def values() -> Mapping[str, Any]:
-        described: dict[str, Any] = {"lines": [], "forest": [], "problem": "", "again": {}}
+        described: dict[str, Any] = {"lines": [], "forest": [], "problem": "", "again": None}
         try:
             if is_run(run):
-                described |= {"lines": [*run_lines(run)], "forest": _forest(run, times), "again": _again(run)}
+                described |= {"lines": [*run_lines(run)], "forest": _forest(run, times)}
+                described["again"] = stored_plan(run).request
         except RequestError as error:
             described["problem"] = error.message
         described |= {"cell": (run.parent / SWEEP).is_file(), "sweep": state.directory == run.parent}
         return {"name": name, "run": run, "state": state, "about": facts(run, times), "answers": answers, **described}
 
     return _live("run.html.j2", (state, times, answers), values)
-
-
-def _again(run: Path) -> Mapping[str, Any]:
-    """Return the fields of the form that starts such a run again."""
-    asked = stored_plan(run).request
-    return {name: "on" if value is True else value for name, value in asked.given().items()} if asked else {}
 
 
 @lru_cache(maxsize=256)

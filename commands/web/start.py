@@ -102,15 +102,11 @@ def form(problem: str = "") -> str:
     for options in () if settings().allow_files else groups.values():
         options[:] = [declared for declared in options if not (declared.kind is Path or declared.about.runs_program)]
     offered = {declared.name for declared in chain(*groups.values())}
-    named = [word.replace("-", "_") for word in re.findall(r"--([a-z][a-z-]*)", problem)]
-    values: dict[str, object] = {
-        "given": submitted,
-        "scenario": scenario,
-        "scenarios": OPTIONS["scenario"].choices(),
-        "groups": groups,
-    }
-    values |= {"problem": problem, "field": next((word for word in named if word in offered - {"scenario"}), "")}
     # What cannot be shown is checked all the same: nothing is left out in silence.
-    values["hidden"] = _fields({*offered, "busy"})
+    hidden = _fields({*offered, "busy"})
+    named = [word.replace("-", "_") for word in re.findall(r"--([a-z][a-z-]*)", problem)]
+    values: dict[str, Any] = {"given": submitted, "scenario": scenario, "groups": groups, "flag": bool}
+    values |= {"scenarios": OPTIONS["scenario"].choices(), "hidden": hidden, "problem": problem}
+    field = next((word for word in named if word in offered - {"scenario"}), "")
     # The checks would disturb what is measured.
-    return render_template("start.html.j2", flag=bool, diagnosis=None if processes() else diagnosis(), **values)
+    return render_template("start.html.j2", field=field, diagnosis=None if processes() else diagnosis(), **values)
