@@ -97,7 +97,7 @@ class Tab:
         chosen = json.dumps([*targets, "alexnet"])
         boxes = "document.querySelectorAll('input[name=target], input[name=model]')"
         self.run(f"for (const box of {boxes}) box.checked = {chosen}.includes(box.value)")
-        for name, value in {"profile": "smoke", **fields}.items():
+        for name, value in {"profile": "smoke", "busy": "wait", **fields}.items():
             self.run(f"document.getElementById('{name}').value = '{value}'")
         self.run("document.getElementById('check').click()")
         self.wait("document.getElementById('start') !== null || document.querySelector('.problem') !== null")

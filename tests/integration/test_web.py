@@ -195,11 +195,23 @@ def test_a_run_of_the_command_line_shows_up_and_is_stopped_in_either_of_two_tabs
     browser.enter(measuring)
     other = browser.another()
     other.enter(measuring)
-    words = ("run", "--target", "bare-metal", "--model", "alexnet", "--profile", "smoke", "--blocks", "50", "--out")
+    words = (
+        "run",
+        "--target",
+        "bare-metal",
+        "--model",
+        "alexnet",
+        "--profile",
+        "smoke",
+        "--blocks",
+        "50",
+        "--wait",
+        "--out",
+    )
     argv = [sys.executable, str(REPOSITORY / "cli.py"), *words, str(place / "measured" / "typed")]
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as typed:
         for tab in (browser, other):
-            tab.wait(listed("typed", "running"))
+            tab.wait(listed("typed", "running 1 of "))
             tab.open(measuring.partition("/?")[0] + "/runs/typed")
         for tab in (other, browser):
             tab.run("document.getElementById('stop')?.click()")
