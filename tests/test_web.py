@@ -1,6 +1,7 @@
 """``bench web`` as a browser has it: its pages of runs, asked in this process."""
 
 import html
+import math
 import os
 import re
 import shutil
@@ -162,6 +163,15 @@ def test_the_state_of_a_run_in_words(
     assert (state.directory == run) == runs_now
 
 
+def test_ratios_stand_on_an_axis_whose_middle_is_bare_metal(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ratios = {"gan on vm": (0.5, 0.25, 1.0), "gan on container": (1.0, 0.0, math.inf)}
+    monkeypatch.setattr(runs, "intervals_so_far", lambda _run: ratios)
+    (_, text, first), (_, _, second) = runs._forest(results / "drawn", ())
+    assert text == "0.500 (0.250 to 1.000)"
+    assert first == pytest.approx([50 - 48 * 2 / 3, 50 - 48 / 3, 50])
+    assert second == pytest.approx([2, 50, 98])
+
+
 def test_a_run_that_goes_on_has_its_progress_and_the_time_to_go_of_the_terminal(
     client: FlaskClient, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +263,8 @@ def test_the_report_is_that_of_bench_report_drawn_once_and_again_for_another_rec
         cli.main, ["report", str(results / "synthetic-podman"), "--html", str(tmp_path / "report.html")]
     )
     assert written.exit_code == 0, written.output
+    page = client.get("/compare?run=synthetic-podman").text
+    assert ("drawing …" in page, '<noscript><meta http-equiv="refresh"' in page) == (True, True)
     answer = client.get("/report?run=synthetic-podman")
     assert (answer.status_code, answer.location) == (303, "/compare?run=synthetic-podman")
     shown = drawn(client, "run=synthetic-podman")

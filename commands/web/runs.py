@@ -117,11 +117,10 @@ def _forest(run: Path, _written: tuple[int, ...]) -> Sequence[tuple[str, str, Se
     Bare metal is in its middle.
     """
     ratios = intervals_so_far(run)
-    ends = (abs(math.log(ratio)) for ratio in chain(*ratios.values()))
-    reach = min(max(ends, default=1.0), math.log(_FARTHEST)) or 1.0
+    logs = [[math.log(min(max(end, 1 / _FARTHEST), _FARTHEST)) for end in sorted(ends)] for ends in ratios.values()]
+    reach = max(map(abs, chain(*logs)), default=0.0) or 1.0
     texts = (f"{ratio:.3f} ({low:.3f} to {high:.3f})" for ratio, low, high in ratios.values())
-    places = [[50 + 48 * min(max(math.log(each) / reach, -1), 1) for each in sorted(row)] for row in ratios.values()]
-    return [*zip(ratios, texts, places, strict=True)]
+    return [*zip(ratios, texts, [[50 + 48 * log / reach for log in row] for row in logs], strict=True)]
 
 
 @PAGES.post("/runs/<path:name>")
