@@ -23,7 +23,7 @@ from worker.serving.load import wait_for_answer
 from worker.spec import ServeSpec
 
 REPOSITORY = Path(__file__).parents[2]
-WAIT_S = 500
+WAIT_S = 180
 
 
 class NavigatedError(Exception):
