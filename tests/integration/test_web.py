@@ -217,7 +217,7 @@ def test_a_run_of_the_command_line_shows_up_and_is_stopped_in_either_of_two_tabs
             tab.run("document.getElementById('stop')?.click()")
             tab.wait("/State: (stopping|stopped)/.test(document.body?.innerText)")
         for tab in (other, browser):
-            tab.wait_for("State: stopped at 1 of 100")
+            tab.wait_for("State: stopped at 1 of 51")
             assert "stopped, as it was asked to" in tab.text()
         typed.wait(WAIT_S)
     other.close()
