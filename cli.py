@@ -34,6 +34,7 @@ COMMANDS = {
     "history": "commands.history:history",
     "quality": "commands.quality:quality",
     "report": "commands.compare.command:report",
+    "serve": "commands.serve:serve",
     "web": "commands.web.command:web",
     "results": "commands.results.command:results",
     "kubernetes": "commands.kubernetes.command:kubernetes",

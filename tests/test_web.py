@@ -1,6 +1,9 @@
 """``bench web`` as a browser has it: its pages of runs, asked in this process."""
 
+import html
+import math
 import os
+import re
 import shutil
 import socket
 import sys
@@ -14,11 +17,11 @@ from click.testing import CliRunner, Result
 from flask.testing import FlaskClient
 
 import cli
-from commands.web import generate, runs, start
+from commands.web import generate, kept, runs, start, states
 from commands.web.app import WebSettings, create_app
-from commands.web.runs import LOG
 from provisioning import ledger
-from suite.results.store import stop_requested
+from suite.process_identity import ProcessIdentity
+from suite.results.store import LOG, stop_requested
 
 RUNS = Path(__file__).parent / "samples" / "runs"
 HOST = "localhost"
@@ -29,6 +32,7 @@ PAGES = [runs.PAGES, start.PAGES, generate.PAGES]
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with two runs, and a home of its own."""
     monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(runs, "answer_of", lambda _run: "[]")
     place = tmp_path / "results"
     for name in ("failed", "synthetic-podman"):
         shutil.copytree(RUNS / name, place / name)
@@ -50,6 +54,12 @@ def browser(results: Path, **more: Any) -> FlaskClient:
     return made
 
 
+def writing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a process write a run or a sweep."""
+    entry = ledger.LedgerEntry(kind="run-directory", what=str(run), boot_id="b", owner_pid=1, owner_started=0)
+    monkeypatch.setattr(ledger, "living", lambda: [entry])
+
+
 def post(client: FlaskClient, path: str, **fields: Any) -> Any:
     form = {"form_token": client.environ_base["FORM_TOKEN"], **fields}
     return client.post(path, data=form, headers={"Origin": f"http://{HOST}"})
@@ -59,16 +69,20 @@ def test_the_list_shows_every_run_with_its_state(client: FlaskClient) -> None:
     page = client.get("/").text
     assert page.count('type="checkbox"') == 2
     assert 'href="/runs/synthetic-podman"' in page
-    assert "not running" in page
-    assert "synthetic, " in page
+    assert '<span class="state finished">finished</span>' in page
+    assert '<span class="state failed">failed: 2 of 4</span>' in page
+    assert "synthetic, alexnet" in page
 
 
 def test_the_page_of_a_run_has_its_facts_and_the_command_that_continues_it(client: FlaskClient, results: Path) -> None:
     page = client.get("/runs/synthetic-podman").text
     assert "scenario synthetic" in page
     assert f"bench run --continue {results / 'synthetic-podman'}" in page
-    assert "It was started elsewhere" in page
-    assert "Ratios to bare metal so far, no verdict" in page
+    assert "It has no log" in page
+    again = html.unescape(re.findall(r'id="again" href="([^"]+)"', page)[0])
+    assert "&target=bare-metal&target=container&engine=podman&" in again
+    assert 'name="blocks" value="3"' in client.get(again).text
+    assert 'aria-label="1.203 (0.411 to 3.517)"><line class="base"' in page
     (results / "sweep.json").write_text("{}")
     assert "bench sweep run FILE" in client.get("/runs/synthetic-podman").text, "a cell is continued with its sweep"
 
@@ -92,24 +106,126 @@ def test_the_end_of_a_log_is_shown_and_a_run_without_a_plan_is_listed(client: Fl
     assert "no trial yet" in client.get("/").text
 
 
-def test_a_run_that_was_just_started_is_neither_running_nor_given_up(client: FlaskClient, results: Path) -> None:
-    (results / "new").mkdir()
-    (results / "new" / LOG).touch()
-    page = client.get("/runs/new").text
-    assert "State: <strong>starting<" in page
-    assert "Stop after this trial" not in page
-    begun_s = time.time() - runs.STARTS_WITHIN_S - 1
-    os.utime(results / "new" / LOG, (begun_s, begun_s))
-    assert "State: <strong>not running<" in client.get("/runs/new").text
+SIX = "bench.log of six trials\n[2/6] block 0, alexnet on vm: 3 s, about 4 min to go\n"
+
+
+@pytest.mark.parametrize(
+    ("trials", "log", "age_s", "runs_now", "stop", "shown"),
+    [
+        (6, None, 0, False, False, ("finished", "finished")),
+        (6, SIX + "interrupted: everything started is ended\n", 0, False, False, ("finished", "finished")),
+        (2, SIX, 0, True, False, ("running", "running 3 of 6")),
+        (2, SIX, 0, True, True, ("running", "stopping after this trial")),
+        (1, None, 0, True, False, ("running", "running 2 of 6")),
+        (0, "waiting: process 7 measures on CPUs 0-1\n", 0, True, False, ("waiting", "waiting for another bench")),
+        (2, SIX + "interrupted: everything started is ended\n", 0, False, False, ("cancelled", "cancelled at 2 of 6")),
+        (
+            2,
+            SIX + "stopped, as it was asked to; go on\n2 trials measured\n",
+            0,
+            False,
+            True,
+            ("stopped", "stopped at 2 of 6"),
+        ),
+        (2, SIX + "bench: no space left\n  what to do: x\n", 0, False, False, ("failed", "failed at 2 of 6")),
+        (2, SIX, 0, False, False, ("failed", "failed at 2 of 6")),
+        (2, None, 0, False, False, ("stopped", "stopped at 2 of 6")),
+        (None, "bench: --cpus 99: this host has 2\n", 0, False, False, ("refused", "refused")),
+        (None, "", 0, False, False, ("waiting", "starting")),
+        (None, "", 61, False, False, ("failed", "failed")),
+        (None, "", 0, True, False, ("waiting", "starting")),
+        (2, "[999999/0]\n[1/9999999999]\n[3/2] \n", 0, True, False, ("running", "running 3 of 3")),
+    ],
+)
+def test_the_state_of_a_run_in_words(
+    results: Path,
+    trials: int | None,
+    log: str | None,
+    age_s: float,
+    runs_now: bool,
+    stop: bool,
+    shown: tuple[str, str],
+) -> None:
+    run = results / "run"
+    run.mkdir()
+    if trials is not None:
+        shutil.copytree(RUNS / "synthetic-podman", run, dirs_exist_ok=True)
+        for record in sorted((run / "trials").iterdir())[trials:]:
+            record.unlink()
+    if log is not None:
+        (run / LOG).write_text(log)
+        os.utime(run / LOG, (time.time() - age_s,) * 2)
+    if stop:
+        (run / ".stop").touch()
+    state = states.state_of(run, {run: ProcessIdentity.own()} if runs_now else {})
+    assert (state.word, state.text) == shown
+    assert state.word in states.WORDS
+    assert (state.directory == run) == runs_now
+
+
+def test_ratios_stand_on_an_axis_whose_middle_is_bare_metal(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ratios = {"gan on vm": (0.5, 0.25, 1.0), "gan on container": (1.0, 0.0, math.inf)}
+    monkeypatch.setattr(runs, "intervals_so_far", lambda _run: ratios)
+    (_, text, first), (_, _, second) = runs._forest(results / "drawn", ())
+    assert text == "0.500 (0.250 to 1.000)"
+    assert first == pytest.approx([50 - 48 * 2 / 3, 50 - 48 / 3, 50])
+    assert second == pytest.approx([2, 50, 98])
+
+
+def test_a_run_that_goes_on_has_its_progress_and_the_time_to_go_of_the_terminal(
+    client: FlaskClient, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing(results / "failed", monkeypatch)
+    (results / "failed" / LOG).write_text(SIX)
+    page = client.get("/runs/failed").text
+    assert '<progress id="bar" value="2" max="6"' in page
+    assert "2 of 6 trials, about 4 min to go" in page
+    assert "Delete" not in page
+
+
+def test_links_sort_and_filter_the_list(client: FlaskClient, results: Path) -> None:
+    (results / "early").mkdir()
+    (results / "early" / LOG).write_text("bench: no image\n")
+
+    def named(query: str) -> list[str]:
+        page = client.get(f"/{query}").text
+        return re.findall(r'<tr id="row-([^"]+)">', page)
+
+    assert named("?sort=run") == ["early", "failed", "synthetic-podman"]
+    assert named("?sort=state") == ["synthetic-podman", "early", "failed"]
+    assert named("?sort=targets") == ["early", "synthetic-podman", "failed"]
+    assert named("?sort=evil&state=evil")[0] == "early", "written last"
+    assert [named(f"?state={word}") for word in ("finished", "refused", "running")] == [
+        ["synthetic-podman"],
+        ["early"],
+        [],
+    ]
+    assert "No run is running." in client.get("/?state=running").text
+    page = client.get("/?state=refused&sort=run").text
+    assert 'aria-sort="ascending"><a href="/?sort=run&amp;state=refused" aria-current="true"' in page
+    assert 'data-refresh="/?sort=run&amp;state=refused&amp;page=0&amp;part=1"' in page
+
+
+def test_a_run_is_deleted_after_a_question(client: FlaskClient, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = client.get("/delete/failed").text
+    assert "Delete failed?" in asked
+    assert "4 trials" in asked
+    assert (results / "failed").exists()
+    assert post(client, "/delete/failed").location == "/"
+    assert not (results / "failed").exists()
+    (results / "early").mkdir()
+    (results / "early" / LOG).write_text("bench: no image\n")
+    assert post(client, "/delete/early").status_code == 303
+    writing(results / "synthetic-podman", monkeypatch)
+    for path in ("/delete/synthetic-podman", "/delete/gone", "/delete/../home"):
+        assert (client.get(path).status_code, post(client, path).status_code) in ((400, 400), (404, 404), (404, 405))
+    assert (results / "synthetic-podman").exists()
 
 
 def test_a_run_that_is_written_can_be_stopped_and_cancelled(
     client: FlaskClient, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = ledger.LedgerEntry(
-        kind="run-directory", what=str(results / "failed"), boot_id="b", owner_pid=1, owner_started=0
-    )
-    monkeypatch.setattr(ledger, "living", lambda: [entry])
+    writing(results / "failed", monkeypatch)
     ended: list[int] = []
     monkeypatch.setattr("suite.process_identity.ProcessIdentity.terminate", lambda self: ended.append(self.pid))
     assert "Stop after this trial" in client.get("/runs/failed").text
@@ -125,29 +241,88 @@ def test_a_run_that_is_written_can_be_stopped_and_cancelled(
 def test_a_cell_is_stopped_with_its_sweep(client: FlaskClient, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(RUNS / "sweep", results / "sweep")
     cell = next(path.parent.name for path in (results / "sweep").glob("*/plan.json"))
-    entry = ledger.LedgerEntry(
-        kind="run-directory", what=str(results / "sweep"), boot_id="b", owner_pid=1, owner_started=0
-    )
-    monkeypatch.setattr(ledger, "living", lambda: [entry])
+    writing(results / "sweep", monkeypatch)
+    min((results / "sweep" / cell / "trials").iterdir()).unlink()
     assert "Stop the sweep after this trial" in client.get(f"/runs/sweep/{cell}").text
     post(client, f"/runs/sweep/{cell}", action="stop")
     assert stop_requested(results / "sweep")
 
 
-def test_the_report_is_that_of_bench_report(client: FlaskClient, results: Path, tmp_path: Path) -> None:
+def drawn(client: FlaskClient, query: str) -> Any:
+    """Return the report of the runs once it is drawn."""
+    end_s = time.monotonic() + 120
+    while "drawing …" in client.get(f"/compare?{query}").text and time.monotonic() < end_s:
+        time.sleep(0.1)
+    return client.get(f"/report?{query}")
+
+
+def test_the_report_is_that_of_bench_report_drawn_once_and_again_for_another_record(
+    client: FlaskClient, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written = CliRunner().invoke(
         cli.main, ["report", str(results / "synthetic-podman"), "--html", str(tmp_path / "report.html")]
     )
     assert written.exit_code == 0, written.output
-    shown = client.get("/report?run=synthetic-podman")
+    page = client.get("/compare?run=synthetic-podman").text
+    assert ("drawing …" in page, '<noscript><meta http-equiv="refresh"' in page) == (True, True)
+    answer = client.get("/report?run=synthetic-podman")
+    assert (answer.status_code, answer.location) == (303, "/compare?run=synthetic-podman")
+    shown = drawn(client, "run=synthetic-podman")
     assert shown.text == (tmp_path / "report.html").read_text()
     assert "sandbox" in shown.headers["Content-Security-Policy"]
+    saved = client.get("/report?run=synthetic-podman&save=1")
+    assert saved.headers["Content-Disposition"] == "attachment; filename=synthetic-podman.html"
+    assert saved.text == shown.text
+    calls: list[object] = []
+
+    def report_of(runs: object, path: Path) -> Path:
+        calls.append(runs)
+        path.write_text("another")
+        return path
+
+    monkeypatch.setattr("commands.compare.command.report_of", report_of)
+    assert drawn(client, "run=synthetic-podman").text == shown.text
+    next((results / "synthetic-podman" / "trials").iterdir()).unlink()
+    assert drawn(client, "run=synthetic-podman").text == "another"
+    monkeypatch.setattr(kept, "__version__", "next")
+    assert drawn(client, "run=synthetic-podman").text == "another"
+    assert len(calls) == 2
+
+
+def test_why_there_is_no_report_stands_on_the_page_that_compares(client: FlaskClient, results: Path) -> None:
+    for record in (results / "failed" / "trials").iterdir():
+        record.write_text("{")
+    answer = drawn(client, "run=failed")
+    assert answer.status_code == 400
+    page = client.get("/compare?run=failed")
+    assert page.status_code == 200
+    assert "<h1>Compare</h1>" in page.text
+    assert 'role="alert"' in page.text
+    assert "<iframe" not in page.text
+
+
+def test_the_list_and_the_run_show_number_and_word_once_they_are_made(
+    client: FlaskClient, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "answer_of", kept.answer_of)
+    end_s = time.monotonic() + 120
+    while "no-verdict" not in (page := client.get("/").text) and time.monotonic() < end_s:
+        time.sleep(0.1)
+    text = 'container (podman) <b>1.203x bare metal (0.411 to 3.517)</b> <span class="word no-verdict">no verdict<'
+    assert text in page
+    assert text in client.get("/runs/synthetic-podman").text
+    begun: list[object] = []
+    monkeypatch.setattr(runs, "kept", lambda _kind, _digests, make: begun.append(make))
+    writing(results / "failed", monkeypatch)
+    client.get("/")
+    assert begun == [None], "nothing is made while a run is measured"
 
 
 def test_the_address_says_which_runs_are_compared(client: FlaskClient) -> None:
+    drawn(client, "run=synthetic-podman&run=failed")
     page = client.get("/compare?run=synthetic-podman&run=failed").text
     assert 'src="/report?run=synthetic-podman&amp;run=failed"' in page
-    assert "Choose runs in" in client.get("/compare").text
+    assert "Choose runs to compare" in client.get("/compare").text
     assert client.get("/compare?run=failed&run=gone").status_code == 404
     assert client.get("/report").status_code == 400
 
@@ -168,11 +343,12 @@ def test_a_thousand_runs_are_listed_within_seconds(results: Path) -> None:
             (run / name).hardlink_to(results / "synthetic-podman" / name)
     client = browser(results)
     client.get("/runs/failed")  # imports what the first page needs
-    begin_s = time.process_time()
-    page = client.get("/").text
-    assert time.process_time() - begin_s < 5
-    assert page.count("<tr>") == 1 + runs.PER_PAGE
-    assert 'href="/?page=20"' in page
+    for path, most_s in (("/", 1), ("/?sort=targets&state=stopped", 8), ("/?sort=state", 1)):
+        begin_s = time.thread_time()
+        page = client.get(path).text
+        assert time.thread_time() - begin_s < most_s, path
+        assert page.count("<tr") == 1 + runs.PER_PAGE
+    assert 'href="/?sort=state&amp;state=&amp;page=20"' in page
 
 
 # ------------------------------------------------------------------------------------------------------ the command

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from commands.run.command import run
 from commands.run.request_command import request_of
 from commands.web import start
-from commands.web.runs import LOG
 from provisioning.doctor import Diagnosis
 from provisioning.processes import start_detached
 from suite.registries import SCENARIOS
 from suite.request.request import OPTIONS
+from suite.results.store import LOG
 from tests.test_web import browser, post, results
 
 __all__ = ["results"]
@@ -63,6 +63,14 @@ def client(results: Path, machine: Machine) -> FlaskClient:
     return browser(results)
 
 
+def hidden(page: str) -> dict[str, list[str]]:
+    """Return the hidden fields of a page."""
+    fields: dict[str, list[str]] = {}
+    for name, text in re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', page):
+        fields.setdefault(name, []).append(html.unescape(text))
+    return fields
+
+
 @pytest.mark.parametrize("scenario", [*SCENARIOS])
 def test_the_form_has_the_options_that_the_scenario_knows(client: FlaskClient, scenario: str) -> None:
     page = client.get(f"/start?scenario={scenario}").text
@@ -73,6 +81,31 @@ def test_the_form_has_the_options_that_the_scenario_knows(client: FlaskClient, s
     assert page.index('name="target"') < page.index('name="seed"'), "the common ones first"
     for identity in re.findall(r'aria-describedby="([^"]+)"', page):
         assert f'id="{identity}"' in page
+
+
+def test_labels_are_words_and_what_holds_unless_it_is_changed_is_chosen(client: FlaskClient) -> None:
+    page = client.get("/start").text
+    assert re.search(
+        r'<label for="image_px">Image size in px <code>--image-px</code></label>\s*<input name="image_px"', page
+    )
+    assert "<option selected>quick</option>" in page
+    assert page.count('name="target" value="') == page.count('name="target" value="container" checked') * 4
+    assert re.search(r'<fieldset id="engine".*?<input type="checkbox" name="engine" value="podman">', page, re.DOTALL)
+    assert '<option value="wait">wait until it has ended</option>' in page
+    again = client.get("/start?target=vm&engine=podman&engine=runc&profile=smoke&aa=on&gpus=7&busy=wait&fio_job=x").text
+    assert len(re.findall(r'name="target" value="[^"]+" checked', again)) == 1
+    assert len(re.findall(r'name="engine" value="(podman|runc)" checked', again)) == 2
+    assert "<option selected>smoke</option>" in again
+    assert '<option value="wait" selected>' in again
+    assert '<input type="hidden" name="fio_job" value="x">' in again, "what has no field is checked all the same"
+
+
+@pytest.mark.parametrize(("busy", "flag"), [("wait", "--wait"), ("share", "--concurrent"), ("", ""), ("rm", "")])
+def test_to_wait_or_to_share_is_a_choice(client: FlaskClient, machine: Machine, busy: str, flag: str) -> None:
+    page = client.get("/start/check", query_string={"busy": busy}).text
+    assert post(client, "/start", **hidden(page)).status_code == 303
+    ((argv, _),) = machine.started
+    assert [word for word in argv if word in start.BUSY_FLAGS.values()] == [flag] * bool(flag)
 
 
 @pytest.mark.usefixtures("machine")
@@ -103,7 +136,8 @@ def test_with_files_allowed_the_form_has_every_option(results: Path) -> None:
 def test_wrong_input_is_refused_at_its_field(
     client: FlaskClient, machine: Machine, fields: dict[str, str], name: str, why: str
 ) -> None:
-    page = post(client, "/start", action="check", **fields).text
+    assert why in post(client, "/start", **fields).text
+    page = client.get("/start/check", query_string=fields).text
     assert why in page
     assert page.count('aria-invalid="true"') == bool(name)
     assert not name or f'<a href="#{name}">To the field</a>' in page
@@ -113,7 +147,7 @@ def test_wrong_input_is_refused_at_its_field(
 def test_what_this_machine_cannot_run_is_said_at_its_field(client: FlaskClient, machine: Machine) -> None:
     said = "left out: --ablate x\nbench: --cpus 99: this host allows CPUs 0-1\n  what to do: give fewer\n"
     machine.forecast = CompletedProcess([], 2, "", said)
-    page = post(client, "/start", action="check", cpus="99").text
+    page = client.get("/start/check?cpus=99").text
     assert "--cpus 99: this host allows CPUs 0-1" in page
     assert 'href="#cpus"' in page
     assert "left out" not in page
@@ -130,18 +164,22 @@ def test_the_command_and_its_forecast_stand_before_the_button_and_it_starts_once
         "aa": "on",
         "blocks": "3",
     }
-    page = post(client, "/start", action="check", out=OUT, **fields).text
+    page = client.get("/start/check", query_string=fields).text
     assert "time: about 3 min" in page
     assert page.index("bench run") < page.index("Start it")
-    hidden = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', page))
-    fields |= hidden
-    changed = post(client, "/start", action="start", **(fields | {"blocks": "4"})).text
-    assert (machine.started, "--blocks 4" in changed) == ([], True), "what the fields show was not checked"
+    change = html.unescape(re.findall(r'href="(/start\?[^"]+)">Change it', page)[0])
+    assert client.get(change).text.count(" checked") == 4
+    sent = hidden(page)
+    assert sent | {"form_token": [], "out": []} == {
+        **{name: value if isinstance(value, list) else [value] for name, value in fields.items()},
+        "form_token": [],
+        "out": [],
+    }
     for _ in range(2):
-        answer = post(client, "/start", action="start", **fields)
-        assert (answer.status_code, answer.location) == (303, f"/runs/{OUT}")
+        answer = post(client, "/start", **sent)
+        assert (answer.status_code, answer.location) == (303, f"/runs/{sent['out'][0]}")
     ((argv, log),) = machine.started
-    assert log == results / OUT / LOG
+    assert log == results / sent["out"][0] / LOG
     assert f"bench {shlex.join(argv[2:])}" in page
     asked = request_of(run, argv[3:])
     assert (asked.targets.target, asked.models, asked.repetitions.blocks) == (
@@ -149,16 +187,14 @@ def test_the_command_and_its_forecast_stand_before_the_button_and_it_starts_once
         ("alexnet",),
         3,
     )
-    assert argv[-2:] == ["--out", str(results / OUT)]
+    assert argv[-2:] == ["--out", str(log.parent)]
 
 
 @pytest.mark.parametrize("out", ["../../etc", "/etc/x", "failed", OUT + "/..", ""])
 def test_a_forged_directory_is_replaced_by_a_new_one(
     client: FlaskClient, machine: Machine, results: Path, out: str
 ) -> None:
-    page = post(client, "/start", action="check", out=out).text
-    fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', page))
-    assert post(client, "/start", action="start", **fields).status_code == 303
+    assert post(client, "/start", out=out).status_code == 303
     ((_, log),) = machine.started
     assert re.fullmatch(rf"{results}/\d+T\d+-\d+-[0-9a-f]+/{LOG}", str(log))
 
@@ -174,10 +210,10 @@ def test_any_form_is_answered_and_starts_only_what_the_command_line_takes_withou
     client: FlaskClient, machine: Machine, fields: dict[str, list[str]]
 ) -> None:
     machine.started.clear()
-    page = post(client, "/start", action="check", **fields).text
-    shown = {name: html.unescape(text) for name, text in re.findall(r'name="(out|checked)" value="([^"]*)">', page)}
-    answer = post(client, "/start", action="start", **(fields | shown))
-    assert answer.status_code in (200, 303)
+    assert client.get("/start/check", query_string=fields).status_code == 200
+    assert machine.started == []
+    answer = post(client, "/start", **fields)
+    assert answer.status_code in (400, 303)
     for argv, _ in machine.started:
         out = argv.index("--out")
         assert not any("/" in word or ":" in word for word in argv[2:out])

@@ -14,8 +14,8 @@ from commands.results.listing import as_table, entries
 from commands.results.show import find_record, record_json, record_lines, run_lines, run_output
 from provisioning import ledger
 from suite.errors import RequestError
-from suite.results.runs import SWEEP, contains, find_run, find_runs, is_run, summarise
-from suite.results.store import RESULTS, latest_run
+from suite.results.runs import SWEEP, contains, find_run, find_runs, summarise
+from suite.results.store import LOG, PLAN, RESULTS, latest_run
 from suite.untrusted.console import PlainConsole
 
 FORMATS = ("parquet", "csv", "jsonl")
@@ -94,7 +94,7 @@ def remove(places: tuple[Path, ...], yes: bool) -> None:
       bench results remove results/night --yes
     """
     for place in places:
-        _refuse_to_remove(place)
+        refuse_to_remove(place)
     if not yes:
         click.confirm(f"Remove {', '.join(map(str, places))} for good?", abort=True, err=True)
     for place in places:
@@ -102,9 +102,9 @@ def remove(places: tuple[Path, ...], yes: bool) -> None:
         click.echo(f"removed: {place}")
 
 
-def _refuse_to_remove(place: Path) -> None:
+def refuse_to_remove(place: Path) -> None:
     """Raise RequestError for what is no run or sweep, for a cell, and for what a bench writes."""
-    if place.is_symlink() or not (is_run(place) or (place / SWEEP).is_file()):
+    if place.is_symlink() or not any((place / name).is_file() for name in (PLAN, SWEEP, LOG)):
         raise RequestError(f"{place} is no run and no sweep", remedy="name the directory of one: bench results list")
     if (place.parent / SWEEP).is_file():
         raise RequestError(f"{place} is a cell of a sweep", remedy=f"remove the whole sweep: {place.parent}")

@@ -21,6 +21,7 @@ from suite.loop import Loop
 from suite.progress import Display, Lines
 from suite.records.record import TrialRecord
 from suite.request.request import RunRequest
+from suite.results.log import RunLog
 from suite.results.store import Run, StopRequested, clear_stop, new_run_directory
 from suite.units import count
 from suite.untrusted.console import PlainConsole
@@ -80,6 +81,7 @@ def run(
         refuse_ignored(request)
     store = Run(continued or out or new_run_directory())
     begin_s, begun_s = time.monotonic(), time.time()
+    log = None if dry_run else RunLog(store.directory)
     with observing() as observer:
         if dry_run:
             made = ready(request, observer.note)
@@ -88,6 +90,8 @@ def run(
             # With the ledger's entry, bench web sees that it runs, and bench clean what a killed run left half written.
             with ledger.holding("run-directory", str(store.directory.absolute())):
                 made = ready(request, observer.note)
+                if log and busy == "wait":  # pages show that it waits
+                    log.write("", begun=True)
                 records = _measured(made, request, store, observer, busy, begun_s=begun_s)
     if not dry_run:
         _tell(records, store, as_json=as_json)

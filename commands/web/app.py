@@ -138,6 +138,7 @@ def protected(response: Response) -> Response:
 def error_page(error: Exception) -> tuple[str, int]:
     """Return a page with what is wrong and what to do; the reason of a fault goes to the output of bench web alone."""
     status, message, remedy = 500, f"{request.path} cannot be shown: bench web has printed why", None
+    title = "Page not found" if isinstance(error, NotFound) else "Could not be done"
     refusal = of_system(error) if isinstance(error, OSError) else error
     if isinstance(refusal, HTTPException):
         status, message = refusal.code or 500, refusal.description or refusal.name
@@ -145,4 +146,4 @@ def error_page(error: Exception) -> tuple[str, int]:
         status, message, remedy = 400, refusal.message, refusal.remedy
     else:
         traceback.print_exception(error)
-    return render_template("error.html.j2", message=message, remedy=remedy), status
+    return render_template("error.html.j2", title=title, message=message, remedy=remedy), status

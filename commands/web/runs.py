@@ -1,37 +1,35 @@
-"""The pages of runs: all of them, one with its state and the end of its log, and the report of several."""
+"""The pages of runs: all of them, one with its state, ratios and log, the report of several, and the end of one."""
 
 import hashlib
-import os
+import json
+import math
+import shutil
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flask import Blueprint, Response, abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as AnyResponse
 
+from commands.results.command import refuse_to_remove
 from commands.results.show import run_lines
-from commands.run.outlook import interval_texts, intervals_so_far
+from commands.run.outlook import intervals_so_far
 from commands.web.app import settings
-from provisioning import ledger
+from commands.web.kept import answer_of, digest, kept
+from commands.web.states import WORDS, facts, processes, state_of, written
 from suite.errors import RequestError
 from suite.process_identity import ProcessIdentity
-from suite.results.files import open_regular
-from suite.results.runs import SWEEP, RunSummary, find_runs, is_run, summarise
-from suite.results.store import PLAN, TRIALS, request_stop, stop_requested
+from suite.results.runs import SWEEP, find_runs, is_run
+from suite.results.store import LOG, TRIALS, request_stop, stored_plan
 
 PAGES = Blueprint("runs", __name__)
-LOG = "bench.log"
-"""The file in a run's directory for the output of a run that a page has started."""
-LOG_BYTES, PER_PAGE = 8 << 10, 50
-STARTS_WITHIN_S = 60.0
-"""How long a run that a page has started may take until its log or the ledger has it."""
+PER_PAGE = 50
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'; sandbox"
-_DRAWING = threading.Lock()
-"""Held while a report is made: matplotlib is not made for several threads."""
+_FARTHEST = 8.0
+"""The axis of ratios ends at this factor; an interval may go on."""
 
 
 def located(name: str) -> Path:
@@ -44,36 +42,9 @@ def located(name: str) -> Path:
     return run
 
 
-def processes() -> Mapping[Path, ProcessIdentity]:
-    """Return the processes that write runs and sweeps of this machine, by their directories, from the ledger."""
-    entries = [entry for entry in ledger.living() if entry.kind == "run-directory"]
-    return {Path(entry.what).resolve(): entry.owner for entry in entries}
-
-
-def _controlled(run: Path, running: Mapping[Path, ProcessIdentity]) -> tuple[Path | None, str]:
-    """Return the directory by which a run is stopped, its own or its sweep's, and its state."""
-    directory = next((path for path in (run, run.parent) if path in running), None)
-    if directory:
-        return directory, "stopping" if stop_requested(directory) else "running"
-    log = (run / LOG).lstat() if (run / LOG).exists() and not is_run(run) else None
-    starting = log and log.st_size == 0 and time.time() - log.st_mtime < STARTS_WITHIN_S
-    return None, "starting" if starting else "not running"
-
-
-def _written(run: Path) -> tuple[int, ...]:
-    """Return when records, plan and log of a run were last written, in ns; 0 for what is not there."""
-    paths = [run / TRIALS, run / PLAN, run / LOG]
-    return tuple(path.lstat().st_mtime_ns if path.exists() else 0 for path in paths)
-
-
-@lru_cache(maxsize=4096)
-def _summary(run: Path, _written: tuple[int, ...]) -> RunSummary | None:
-    return summarise(run) if is_run(run) else None
-
-
-def _live(template: str, facts: object, values: Callable[[], Mapping[str, Any]]) -> Response:
-    """Return a page, or the part that the script refreshes: nothing, at little cost, if it has seen these facts."""
-    tag, layout = hashlib.sha256(repr(facts).encode()).hexdigest(), "part" if "part" in request.args else "base"
+def _live(template: str, shown: object, values: Callable[[], Mapping[str, Any]]) -> Response:
+    """Return a page, or the part that the script refreshes: nothing, at little cost, if it has what is ``shown``."""
+    tag, layout = hashlib.sha256(repr(shown).encode()).hexdigest(), "part" if "part" in request.args else "base"
     if layout == "part" and tag in request.if_none_match:
         return Response(status=304)
     response = Response(render_template(template, layout=f"{layout}.html.j2", **values()))
@@ -81,51 +52,82 @@ def _live(template: str, facts: object, values: Callable[[], Mapping[str, Any]])
     return response
 
 
+def _answers(run: Path, running: Mapping[Path, ProcessIdentity]) -> Sequence[Sequence[str]]:
+    """Return subject, number and word of each comparison of a run; none while they are not ready, or it runs.
+
+    They are made while nothing is measured: that takes a CPU.
+    """
+    if state_of(run, running).word in ("waiting", "running", "refused"):
+        return ()
+    make = None if running else lambda: answer_of(run)
+    return cast("Sequence[Sequence[str]]", json.loads(kept("answer", [run, written(run)], make) or "[]"))
+
+
 @PAGES.get("/")
-def listing() -> Response:
-    """Show the runs, those that were written last first."""
-    results, number, running = settings().results, max(0, request.args.get("page", 0, int)), processes()
+def listing(*, choosing: bool = False) -> Response:
+    """Show the runs as the address sorts and filters them; those that were written last come first."""
+    results, running, query = settings().results, processes(), request.args
     begun = (path.parent for path in results.glob(f"*/{LOG}") if not path.parent.is_symlink())
     # A name that is not printable has no address.
-    written = {run: _written(run) for run in {*find_runs([results]), *begun} if str(run).isprintable()}
-    newest = sorted(written, key=lambda run: (max(written[run]), run), reverse=True)
-    rows = {run: _controlled(run, running)[1] for run in newest[PER_PAGE * number : PER_PAGE * (number + 1)]}
+    times = {run: written(run) for run in {*find_runs([results]), *begun} if str(run).isprintable()}
+    sort, word, number = query.get("sort", "date"), query.get("state", ""), max(0, query.get("page", 0, int))
+    orders: Mapping[str, Callable[[Path], Any]] = {
+        "run": str,
+        "state": lambda run: WORDS.index(state_of(run, running).word),
+        "targets": lambda run: getattr(facts(run, times[run]).summary, "targets", ()),
+    }
+    chosen = sorted(times, key=lambda run: (max(times[run]), run), reverse=True)
+    chosen = [run for run in chosen if word not in WORDS or state_of(run, running).word == word]
+    chosen = sorted(chosen, key=orders[sort]) if sort in orders else chosen
+    page = chosen[PER_PAGE * number : PER_PAGE * (number + 1)]
+    rows = [(run, state_of(run, running), _answers(run, running), facts(run, times[run]).summary) for run in page]
 
     def values() -> Mapping[str, Any]:
-        shown = [(run.relative_to(results), state, _summary(run, written[run])) for run, state in rows.items()]
-        return {"rows": shown, "number": number, "pages": range(-(-len(newest) // PER_PAGE))}
+        shown = [(run.relative_to(results), *row) for run, *row in rows]
+        pages = {"number": number, "pages": range(-(-len(chosen) // PER_PAGE)), "choosing": choosing}
+        return {"rows": shown, "sort": sort, "state": word, "words": WORDS, **pages}
 
-    return _live("runs.html.j2", [(state, run, written[run]) for run, state in rows.items()], values)
+    return _live("runs.html.j2", rows, values)
 
 
 @PAGES.get("/runs/<path:name>")
 def one(name: str) -> Response:
-    """Show a run: its state, counts, intervals so far and the end of its log."""
-    run = located(name)
-    directory, state = _controlled(run, processes())
+    """Show a run: its state and progress, ratios, the end of its log, and its facts."""
+    run, running = located(name), processes()
+    state, answers, times = state_of(run, running), _answers(run, running), written(run)
 
     def values() -> Mapping[str, Any]:
-        cell = (run.parent / SWEEP).is_file()
-        described: dict[str, Any] = {"lines": [], "intervals": [], "problem": "", "log": None, "cell": cell}
-        if (run / LOG).is_file():  # else no page has started it
-            with open(run / LOG, "rb", opener=open_regular) as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
-                described["log"] = file.read(LOG_BYTES).decode(errors="replace")
+        described: dict[str, Any] = {"lines": [], "forest": [], "problem": "", "again": None}
         try:
             if is_run(run):
-                described |= {"lines": [*run_lines(run)], "intervals": interval_texts(intervals_so_far(run))}
+                described |= {"lines": [*run_lines(run)], "forest": _forest(run, times)}
+                described["again"] = stored_plan(run).request
         except RequestError as error:
             described["problem"] = error.message
-        return {"name": name, "run": str(run), "state": state, "sweep": directory == run.parent, **described}
+        described |= {"cell": (run.parent / SWEEP).is_file(), "sweep": state.directory == run.parent}
+        return {"name": name, "run": run, "state": state, "about": facts(run, times), "answers": answers, **described}
 
-    return _live("run.html.j2", (state, _written(run)), values)
+    return _live("run.html.j2", (state, times, answers), values)
+
+
+@lru_cache(maxsize=256)
+def _forest(run: Path, _written: tuple[int, ...]) -> Sequence[tuple[str, str, Sequence[float]]]:
+    """Return each ratio so far, as text, and where low end, ratio and high end are on a logarithmic axis, in %.
+
+    Bare metal is in its middle.
+    """
+    ratios = intervals_so_far(run)
+    logs = [[math.log(min(max(end, 1 / _FARTHEST), _FARTHEST)) for end in sorted(ends)] for ends in ratios.values()]
+    reach = max(map(abs, chain(*logs)), default=0.0) or 1.0
+    texts = (f"{ratio:.3f} ({low:.3f} to {high:.3f})" for ratio, low, high in ratios.values())
+    return [*zip(ratios, texts, [[50 + 48 * log / reach for log in row] for row in logs], strict=True)]
 
 
 @PAGES.post("/runs/<path:name>")
 def control(name: str) -> AnyResponse:
     """Stop a run after its current trial, or cancel it as Ctrl-C does; with a cell its sweep."""
     running = processes()
-    directory, _ = _controlled(located(name), running)
+    directory = state_of(located(name), running).directory
     if directory is None:
         raise RequestError(f"{name} does not run any more", remedy="load its page again")
     if request.form.get("action") == "cancel":
@@ -135,18 +137,52 @@ def control(name: str) -> AnyResponse:
     return redirect(url_for("runs.one", name=name), 303)
 
 
+@PAGES.route("/delete/<path:name>", methods=["GET", "POST"])
+def delete(name: str) -> str | AnyResponse:
+    """Ask whether a run is to be deleted with all of its files; delete it when the form is sent."""
+    refuse_to_remove(run := located(name))
+    if request.method != "POST":
+        return render_template("delete.html.j2", name=name, summary=facts(run, written(run)).summary)
+    shutil.rmtree(run)
+    return redirect(url_for("runs.listing"), 303)
+
+
+def _report(runs: Sequence[Path]) -> str | None:
+    """Return the page that ``bench report`` writes of runs; None while it is being drawn. Raises RequestError."""
+
+    def draw() -> str:
+        # Here, since pandas and matplotlib take as long to import as everything else together.
+        from commands.compare.command import report_of
+
+        with tempfile.TemporaryDirectory() as directory:
+            return report_of(runs, Path(directory) / "report.html").read_text()
+
+    return kept("report", [*map(digest, runs)], draw)
+
+
 @PAGES.get("/compare")
-def compare() -> str:
-    return render_template("compare.html.j2", runs={name: located(name) for name in request.args.getlist("run")})
+def compare() -> Response:
+    """Show the report of the chosen runs, or that it is being drawn, or why it cannot be; or the runs to choose."""
+    runs: Mapping[str, Path] = {name: located(name) for name in request.args.getlist("run")}
+    if not runs:
+        return listing(choosing=True)
+    shown: dict[str, Any] = {"runs": runs, "ready": False, "problem": None}
+    try:
+        shown["ready"] = _report([*runs.values()]) is not None
+    except RequestError as error:
+        shown["problem"] = error
+    return _live("compare.html.j2", shown, lambda: shown)
 
 
 @PAGES.get("/report")
-def report() -> Response:
-    """Return the page that ``bench report`` writes of the chosen runs."""
-    # Here, since pandas and matplotlib take as long to import as everything else together.
-    from commands.compare.command import report_of
-
-    runs = [*map(located, request.args.getlist("run"))]
-    with _DRAWING, tempfile.TemporaryDirectory() as directory:
-        page = report_of(runs, Path(directory) / "report.html").read_text()
-    return Response(page, headers={"Content-Security-Policy": REPORT_POLICY})
+def report() -> AnyResponse:
+    """Return the report of the chosen runs, or with ``save`` as a file."""
+    names = request.args.getlist("run")
+    if not names:
+        raise RequestError("no run is named", remedy="choose runs in the list")
+    if (page := _report([*map(located, names)])) is None:
+        return redirect(url_for("runs.compare", run=names), 303)
+    response = Response(page, headers={"Content-Security-Policy": REPORT_POLICY})
+    if "save" in request.args:
+        response.headers.set("Content-Disposition", "attachment", filename=f"{Path(names[0]).name}.html")
+    return response

@@ -108,18 +108,18 @@ def namespaces(node: Node, tree: str, enter: Sequence[str]) -> Iterator[list[str
         process.kill()
 
 
-def own_python_argv(readable: Sequence[str], memory_bytes: int) -> list[str]:
+def own_python_argv(readable: Sequence[str], memory_bytes: int, *, network: bool = False) -> list[str]:
     """Return the words that start the suite's own Python on this machine, for a program that reads a job's files.
 
     If this user is root, it is confined as the jobs of bare metal are, sees ``readable`` and its own libraries alone,
-    and has no network. ``memory_bytes`` is the limit of each of its processes.
+    and has no ``network`` unless it serves. ``memory_bytes`` is the limit of each of its processes.
     """
     argv = ["prlimit", f"--data={memory_bytes}", "--"]
     if os.geteuid() == 0:
         own = [*_LIBRARIES, sys.prefix, sys.base_prefix, *(path for path in sys.path if Path(path) != ROOMS)]
         seen = [*own, f"{ROOMS}/worker", f"{ROOMS}/suite", *readable]
         bubble, *words = chroot_argv([path for path in seen if path], user=unnamed_user())
-        argv += [bubble, "--unshare-pid", "--unshare-ipc", "--unshare-net", *words]
+        argv += [bubble, "--unshare-pid", "--unshare-ipc", *([] if network else ["--unshare-net"]), *words]
     # Libraries may be in the user's home, which Python would look for elsewhere.
     modules = os.pathsep.join([str(ROOMS), *filter(None, sys.path)])
     settings = {"PYTHONPATH": modules, "PATH": os.defpath, "HOME": TEMPORARY, "USER": "nobody"}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suite.errors import RequestError
+from suite.plan import Plan
 from suite.records.headers import read_head, record_entries
 from suite.records.reader import NewerRecordError
 from suite.results.store import PLAN, RESULTS, stored_plan
@@ -85,6 +86,11 @@ def find_run(name: str, results: Path = RESULTS) -> Path:
 
 def summarise(run: Path) -> RunSummary:
     """Summarise a run. What is wrong with it is in the summary, and raises nothing."""
+    return with_plan(run)[0]
+
+
+def with_plan(run: Path) -> tuple[RunSummary, Plan | None]:
+    """Return the summary of a run, and its plan if that can be read."""
     plan, problem = None, None
     try:
         plan = stored_plan(run)
@@ -102,7 +108,7 @@ def summarise(run: Path) -> RunSummary:
         outcomes[("failed", "ok")[head.ok] if head else "unreadable"] += 1
         if head:
             times.append(head.started_at)
-    return RunSummary(
+    summary = RunSummary(
         run_id=run.resolve().name,
         directory=str(run),
         started_at=min(times, default=""),
@@ -117,3 +123,4 @@ def summarise(run: Path) -> RunSummary:
         size_bytes=size_bytes,
         problem=problem,
     )
+    return summary, plan

@@ -3,6 +3,7 @@
 DIR/plan.json           the plan
 DIR/trials/ID.json      a record
 DIR/models/DIGEST.pt    a kept model, by the digest of its weights
+DIR/bench.log           what ``bench run`` has printed to standard error
 DIR/quality.json        what ``bench quality`` measured of the models
 DIR/manifest.json       digests of plan, records and quality, so that an edited, missing or added file is seen
 """
@@ -32,6 +33,7 @@ from suite.untrusted.parse import parse_object
 
 RESULTS = Path("results")
 PLAN, TRIALS, MODELS, MANIFEST = "plan.json", "trials", "models", "manifest.json"
+LOG = "bench.log"
 LOCK = ".lock"
 """The file that the one process which writes a run has locked."""
 LOCKS = ".locks"

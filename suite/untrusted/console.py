@@ -6,8 +6,9 @@ from typing import IO, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
-from suite.untrusted.terminal import clean
+from suite.untrusted.terminal import CleanStream, clean
 
 
 class PlainConsole(Console):
@@ -18,6 +19,13 @@ class PlainConsole(Console):
         # Now, and not when it prints: a live display puts itself before the streams.
         terminal = getattr(stream, "rich_proxied_file", stream)
         super().__init__(file=terminal, markup=False, emoji=False, highlight=False, **more)
+        self._copied = stream if stderr and isinstance(stream, CleanStream) else None
+
+    def print(self, *objects: Any, **more: Any) -> None:  # noqa: ANN401 (rich's)
+        """Print as rich does; text on standard error reaches the copy of that stream, and redrawn lines do not."""
+        super().print(*objects, **more)
+        if self._copied:
+            self._copied.write_copy("".join(f"{text}\n" for text in objects if isinstance(text, str | Text)))
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield segments as rich does, with their text cleaned; control segments are rich's own."""

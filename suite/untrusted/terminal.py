@@ -7,7 +7,7 @@ characters are made visible: all that commands print goes through ``CleanStream`
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
@@ -37,11 +37,19 @@ class CleanStream:
     def __init__(self, stream: TextIO) -> None:
         self.rich_proxied_file = stream
         """The stream that rich writes to, whose own sequences have to reach the terminal."""
+        self.copy: Callable[[str], object] | None = None
+        """Receives what is printed as well, such as the log of a run."""
 
     def write(self, text: str) -> int:
+        self.write_copy(text)
         encoding = self.rich_proxied_file.encoding or "utf-8"
         self.rich_proxied_file.write(clean(text).encode(encoding, "backslashreplace").decode(encoding))
         return len(text)
+
+    def write_copy(self, text: str) -> None:
+        """Give text that reaches the terminal by another way to the copy alone."""
+        if self.copy:
+            self.copy(clean(text))
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (whatever a stream has)
         """Return what the other stream has of this name."""

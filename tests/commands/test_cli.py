@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from click.shell_completion import ShellComplete
 import cli
 from analysis.report.provenance import run_command
 from commands.run.command import run
-from commands.run.prepare import Ready, ready
+from commands.run.prepare import Ready, observing, ready
 from commands.run.request_command import request_of
 from provisioning import ledger
 from provisioning.doctor import Check
@@ -34,13 +35,16 @@ from suite.job.envelope import GIB
 from suite.job.job import settings
 from suite.job.sharing import SMALL_ALEXNET
 from suite.plan import Trial
+from suite.progress import Display
 from suite.records.environment import Environment, Environments
 from suite.records.record import Steps
 from suite.records.usage import Conditions, Resources, Usage
 from suite.registries import ENGINES, PROBES, WORKLOADS, every_registry
 from suite.request.request import OPTIONS, RunRequest
+from suite.results.log import RunLog
 from suite.results.store import Run, plan_differences, request_stop
 from suite.targets import TARGETS
+from suite.untrusted.terminal import clean_streams
 from tests.analysis.conftest import timeline
 from tests.commands.conftest import SMALL, Bench, Machine, refused
 from tests.scenarios.test_own_workload import TOY
@@ -226,6 +230,55 @@ def test_a_run_without_json_tells_the_same_to_people(bench: Bench, machine: Mach
     assert "1 trial measured, 0 failed: out" in result.stderr
     assert "bench compare out" in result.stderr
     assert machine.events[0].startswith("open")
+
+
+def test_a_run_keeps_its_standard_error_in_its_log(bench: Bench, machine: Machine, here: Path) -> None:
+    machine.scenario.failing["vm"] = MeasurementError("the worker \x1b[2J died", kind="worker")
+    result = bench("run", *SMALL)
+    log = (here / "out/bench.log").read_text()
+    assert log == result.stderr
+    assert "FAILED (worker): the worker \\u001b[2J died" in log
+    assert bench("run", *SMALL, "--seed", "9").exit_code == 2
+    assert "holds a run of another plan" in (here / "out/bench.log").read_text().removeprefix(log)
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_refused_run_or_a_dry_one_leaves_no_log(bench: Bench, here: Path) -> None:
+    assert bench("run", *SMALL, "--cpus", "999").exit_code == 2
+    assert bench("run", *SMALL, "--dry-run").exit_code == 0
+    assert not (here / "out").exists()
+
+
+def test_a_run_that_waits_has_its_log_before_its_plan(
+    bench: Bench, machine: Machine, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    @contextmanager
+    def waiting(_cpus: object, note: Callable[[str], None], _busy: object) -> Iterator[None]:
+        note("waiting: another bench measures")
+        seen.append((here / "out/bench.log").read_text())
+        yield
+
+    monkeypatch.setattr("provisioning.neighbours.alone_on", waiting)
+    assert bench("run", *SMALL, "--wait").exit_code == 0
+    assert "waiting: another bench measures" in seen[0]
+    assert machine.events
+
+
+def test_a_run_on_a_terminal_logs_its_lines_and_not_what_is_redrawn(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    (tmp_path / "plan.json").touch()
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(stream), clean_streams():
+        patch.setenv("TERM", "xterm")
+        stream.isatty = lambda: True  # type: ignore[method-assign]
+        RunLog(tmp_path)
+        with observing() as observer:
+            assert isinstance(observer, Display)
+            observer.note("CPUs 0-1 are busy")
+            observer.phase("measuring")
+            click.echo("printed past it", err=True)
+    assert (tmp_path / "bench.log").read_text() == "CPUs 0-1 are busy\nprinted past it\n"
 
 
 def test_a_run_without_a_directory_goes_to_the_results(bench: Bench, machine: Machine, here: Path) -> None:

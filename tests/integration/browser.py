@@ -94,17 +94,18 @@ class Tab:
     def check_form(self, address: str, targets: Sequence[str], **fields: str) -> None:
         """Fill in the form of a smoke run of AlexNet, and have it checked."""
         self.enter(address, "/start")
-        for name, value in (*(("target", target) for target in targets), ("model", "alexnet")):
-            self.run(f"document.querySelector('input[name={name}][value={value}]').click()")
-        for name, value in {"profile": "smoke", **fields}.items():
+        chosen = json.dumps([*targets, "alexnet"])
+        boxes = "document.querySelectorAll('input[name=target], input[name=model]')"
+        self.run(f"for (const box of {boxes}) box.checked = {chosen}.includes(box.value)")
+        for name, value in {"profile": "smoke", "busy": "wait", **fields}.items():
             self.run(f"document.getElementById('{name}').value = '{value}'")
-        self.run("document.querySelector('button[value=check]').click()")
-        self.wait("document.querySelector('button[value=start]') !== null || document.querySelector('.problem')")
+        self.run("document.getElementById('check').click()")
+        self.wait("document.getElementById('start') !== null || document.querySelector('.problem') !== null")
         assert "bench run" in self.run("document.querySelector('pre').innerText")
 
     def start_checked(self) -> str:
         """Start the run that was checked, and return the path of its page."""
-        self.run("document.querySelector('button[value=start]').click()")
+        self.run("document.getElementById('start').click()")
         self.wait("location.pathname.includes('/runs/')")
         return str(self.run("location.pathname.slice(location.pathname.indexOf('/runs/'))"))
 

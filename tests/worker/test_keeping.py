@@ -75,6 +75,9 @@ def test_a_distributed_job_keeps_a_generator_too(name: str, last: dict[str, Any]
     generator = build_network(workload, Shape(28, 1), 5).get_submodule(workload.image_network)
     read_model(generator, file, Shape(28, 1))
     assert weights_sha256(generator) == model["weights_sha256"]
+    served = build_network(workload, Shape(28, 1), 6)
+    read_model(served, file, Shape(28, 1), workload.image_network)
+    assert weights_sha256(served.get_submodule(workload.image_network)) == model["weights_sha256"], "a service takes it"
 
 
 def keeper(last: dict[str, Any], network: torch.nn.Module, **changes: Any) -> ModelKeeper:

@@ -51,7 +51,9 @@ class Generator:
         """Return one with the weights of the model's file, or without one drawn from the seed. Raises JobError."""
         workload = spec.load_workload()
         network = build_network(workload, spec.shape, spec.seed)
-        training = read_model(network, Path(spec.model_file), spec.shape) if spec.model_file else {}
+        training = {}
+        if spec.model_file:
+            training = read_model(network, Path(spec.model_file), spec.shape, workload.image_network)
         return cls(workload, network.to(device.torch).eval(), spec.shape, training)
 
     def __call__(self, seed: int | None = None) -> bytes:
@@ -164,17 +166,20 @@ def model_content(shape: Shape, network: torch.nn.Module) -> dict[str, object]:
     return {"image_px": shape.px, "channels": shape.channels, "network": network.state_dict()}
 
 
-def read_model(network: torch.nn.Module, path: Path, shape: Shape) -> dict[str, object]:
+def read_model(network: torch.nn.Module, path: Path, shape: Shape, part: str = "") -> dict[str, object]:
     """Give a network the numbers of a file, and return what it tells of the training. No code of the file is run.
 
-    Raises JobError for a file of anything else.
+    The file may hold the ``part`` that makes the images alone, as a kept model does. Raises JobError for a file of
+    anything else.
     """
     try:
         found = read_tensors(path)
         written = Shape(found["image_px"], found["channels"])
         if written != shape:
             raise ValueError(f"it makes images of {written}, and {shape} is to be served")
-        network.load_state_dict(found["network"])
+        of_part = network.get_submodule(part)
+        holds_part = found["network"].keys() == of_part.state_dict().keys()
+        (of_part if holds_part else network).load_state_dict(found["network"])
         return dict(found.get("training", {}))
     except DAMAGED as error:
         first = str(error).partition("\n")[0][:300]

@@ -1,0 +1,113 @@
+"""The state of a run in words, from its plan, its records, its log and the ledger."""
+
+import os
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from time import time
+from typing import NamedTuple
+
+from provisioning import ledger
+from suite.process_identity import ProcessIdentity
+from suite.results.files import open_regular
+from suite.results.runs import RunSummary, is_run, with_plan
+from suite.results.store import LOG, PLAN, TRIALS, stop_requested
+
+WORDS = ("waiting", "running", "finished", "stopped", "cancelled", "refused", "failed")
+LOG_BYTES = 8 << 10
+STARTS_WITHIN_S = 60.0
+"""How long a run that a page has started may take until its log or the ledger has it."""
+_PROGRESS = re.compile(r"^\[(\d{1,6})/(\d{1,6})\].*?(?:, (about [^,\n]+ to go))?$", re.MULTILINE)
+_ENDED = {"interrupted: ": "cancelled", "stopped, as it was asked to": "stopped", "bench: ": "failed"}
+"""The states of a run by how the last such line of its log begins."""
+_END = re.compile(f"^({'|'.join(_ENDED)})", re.MULTILINE)
+
+
+class RunFacts(NamedTuple):
+    """The facts of a run that its files give, whether it runs or not."""
+
+    summary: RunSummary | None
+    planned: int
+    """The trials of its plan, which grows with a run that goes on until its records decide."""
+    log: str | None
+    """The end of its log."""
+
+    @property
+    def done(self) -> int:
+        return self.summary.ok + self.summary.failed if self.summary else 0
+
+    @property
+    def complete(self) -> bool:
+        return 0 < self.planned <= self.done
+
+    @property
+    def end(self) -> str:
+        """Return the state with which its log ends; empty for a log without an end."""
+        line = ["", *_END.findall(self.log or "")][-1]
+        return "refused" if line == "bench: " and not self.done else _ENDED.get(line, "")
+
+    @property
+    def progress(self) -> tuple[int, int, str]:
+        """Return the trials that have ended, all that are expected, and the time to go, as the terminal shows them."""
+        *_, (number, total, left) = (("0", "0", ""), *_PROGRESS.findall(self.log or ""))
+        return (int(number), max(int(number), int(total)), left) if int(total) else (self.done, self.planned, "")
+
+
+class RunState(NamedTuple):
+    """A state: one of ``WORDS``, the text with its numbers, and the directory by which a running run is stopped."""
+
+    word: str
+    text: str
+    directory: Path | None = None
+
+
+def written(run: Path) -> tuple[int, ...]:
+    """Return when records, plan and log of a run were last written, in ns; 0 for what is not there."""
+    paths = [run / TRIALS, run / PLAN, run / LOG]
+    return tuple(path.lstat().st_mtime_ns if path.exists() else 0 for path in paths)
+
+
+@lru_cache(maxsize=4096)
+def facts(run: Path, _written: tuple[int, ...]) -> RunFacts:
+    """Return the facts of a run whose files were written at these times."""
+    summary, plan = with_plan(run) if is_run(run) else (None, None)
+    log: str | None
+    try:
+        with open(run / LOG, "rb", opener=open_regular) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
+            log = file.read(LOG_BYTES).decode(errors="replace")
+    except OSError as error:
+        log = None if isinstance(error, FileNotFoundError) else f"{LOG}: {error.strerror}"
+    return RunFacts(summary, sum(1 for _ in plan.places()) if plan else 0, log)
+
+
+def processes() -> Mapping[Path, ProcessIdentity]:
+    """Return the processes that write runs and sweeps of this machine, by their directories, from the ledger."""
+    entries = [entry for entry in ledger.living() if entry.kind == "run-directory"]
+    return {Path(entry.what).resolve(): entry.owner for entry in entries}
+
+
+def state_of(run: Path, running: Mapping[Path, ProcessIdentity]) -> RunState:
+    """Return the state of a run, given the processes that write runs now."""
+    about, directory = facts(run, written(run)), next((path for path in (run, run.parent) if path in running), None)
+    if directory is None or (directory != run and about.complete):
+        return _ended(run, about)
+    number, total, _ = about.progress
+    if stop_requested(directory):
+        return RunState("running", "stopping after this trial", directory)
+    if (about.log or "").rstrip().rpartition("\n")[2].startswith("waiting: "):
+        return RunState("waiting", "waiting for another bench", directory)
+    text = f"running {min(number + 1, total)} of {total}"
+    return RunState("running", text, directory) if total else RunState("waiting", "starting", directory)
+
+
+def _ended(run: Path, about: RunFacts) -> RunState:
+    if about.complete and about.summary:
+        failed = about.summary.failed
+        return RunState("failed", f"failed: {failed} of {about.done}") if failed else RunState("finished", "finished")
+    if about.log == "" and time() - (run / LOG).lstat().st_mtime < STARTS_WITHIN_S:
+        return RunState("waiting", "starting")
+    # A log without an end is that of a run which was killed.
+    word = about.end or ("stopped" if about.log is None or stop_requested(run) else "failed")
+    return RunState(word, f"{word} at {about.done} of {about.planned}" if about.planned else word)

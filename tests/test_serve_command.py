@@ -1,0 +1,116 @@
+"""``bench serve``: what it serves, what it refuses before anything is started, and how it ends."""
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from click.testing import CliRunner
+
+import cli
+from commands import serve as command
+from suite.results.store import Run
+from tests.integration.browser import REPOSITORY
+from worker.serving.generator import write_model
+from worker.training.build import build_network
+from worker.workloads.adversarial import GAN
+from worker.workloads.workload import Shape
+
+SHAPE = Shape(28, 1, 0, 0)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that has kept models of a GAN."""
+    monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
+    shutil.copytree(Path(__file__).parent / "samples/runs/kept", tmp_path / "run")
+    (tmp_path / "run/models").mkdir(exist_ok=True)
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def model(run: Path) -> Path:
+    """The file of a kept model: of the part of its network that makes images."""
+    kept = next(kept for record in Run(run).records() for kept in record.kept)
+    file = run / "models" / f"{kept.weights_sha256}.pt"
+    write_model(file, SHAPE, build_network(GAN, SHAPE, 1).get_submodule(GAN.image_network), {})
+    return file
+
+
+def bench(*words: object) -> Any:
+    return CliRunner().invoke(cli.main, ["serve", *map(str, words)], prog_name="bench")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def test_what_cannot_be_served_is_refused_in_one_sentence(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "_run", lambda _: pytest.fail("it must not start"))
+    shutil.copy(model, "copy.pt")
+    shutil.copy(model, model.parent / "another.pt")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for words, why in (
+            (("gone.pt",), "bench: no file gone.pt"),
+            (("run",), "bench: no file run"),
+            (("copy.pt",), "bench: copy.pt is not a model that a run has kept"),
+            (("run/plan.json",), "bench: run/plan.json is not a model that a run has kept"),
+            (("run/models/another.pt",), "another.pt is not a model that a run has kept"),
+            ((model, "--port", port), f"bench: port {port}: Address already in use"),
+        ):
+            done = bench(*words)
+            assert (done.exit_code, why in done.output) == (2, True), (words, done.output)
+            assert done.output.count("what to do: ") == 1
+
+
+def test_names_and_sizes_are_those_of_the_trial_that_kept_the_model(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs: list[Any] = []
+    monkeypatch.setattr(command, "_run", specs.append)
+    assert bench(model, "--port", free_port(), "--threads", 2).exit_code == 0
+    (spec,) = specs
+    assert (spec.model, spec.dataset, spec.image_px, spec.channels) == ("gan", "mnist", 28, 1)
+    assert (spec.address, spec.threads) == ("127.0.0.1", 2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_service_answers_and_nothing_of_it_is_left(model: Path, number: signal.Signals) -> None:
+    port = free_port()
+    argv = [sys.executable, "cli.py", "serve", str(model), "--port", str(port)]
+    with subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as service:
+        assert service.stdout
+        assert service.stdout.readline().strip() == f"http://127.0.0.1:{port}"
+        with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+            connection.request("POST", "/generate", json.dumps({"dataset": "mnist", "model": "gan", "seed": 7}))
+            assert connection.getresponse().read().startswith(b"\x89PNG")
+        children = psutil.Process(service.pid).children(recursive=True)
+        assert children
+        service.send_signal(number)
+        assert service.wait(60) == (-9 if number == signal.SIGKILL else 0)
+    _, left = psutil.wait_procs(children, timeout=30)
+    assert left == []
+
+
+@pytest.mark.parametrize("content", [b"no archive", {"image_px": 28, "channels": 1, "network": {"weights": 1}}])
+def test_a_file_that_holds_another_thing_ends_the_service_with_2(model: Path, content: Any) -> None:
+    if isinstance(content, bytes):
+        model.write_bytes(content)
+    else:
+        torch.save(content, model)
+    done = bench(model, "--port", free_port())
+    assert (done.exit_code, "cannot be served" in done.output) == (2, True), done.output
