@@ -243,7 +243,7 @@ def test_each_run_is_read_and_audited_once(bench: Bench, tmp_path: Path, monkeyp
         read.extend(places)
         return load(places, **more)
 
-    for module in ("commands.compare.command", "commands.compare.gate"):
+    for module in ("commands.compare.show", "commands.compare.gate"):
         monkeypatch.setattr(f"{module}.load", counted)
     assert bench("old", "new", "--fail-above", "5%").exit_code == 3
     assert read == [Path("old"), Path("new")]

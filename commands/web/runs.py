@@ -13,6 +13,7 @@ from typing import Any
 from flask import Blueprint, Response, abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as AnyResponse
 
+from commands.compare.kept import KeptOutput
 from commands.results.show import run_lines
 from commands.run.outlook import interval_texts, intervals_so_far
 from commands.web.app import settings
@@ -143,10 +144,16 @@ def compare() -> str:
 @PAGES.get("/report")
 def report() -> Response:
     """Return the page that ``bench report`` writes of the chosen runs."""
-    # Here, since pandas and matplotlib take as long to import as everything else together.
-    from commands.compare.command import report_of
-
     runs = [*map(located, request.args.getlist("run"))]
-    with _DRAWING, tempfile.TemporaryDirectory() as directory:
-        page = report_of(runs, Path(directory) / "report.html").read_text()
-    return Response(page, headers={"Content-Security-Policy": REPORT_POLICY})
+    if not runs:
+        raise RequestError("no run is chosen", remedy="choose runs in the list")
+    kept = KeptOutput(runs, {"command": "page"})
+    with _DRAWING:
+        if (printed := kept.read()) is None:
+            # Here, since pandas and matplotlib take as long to import as everything else together.
+            from commands.compare.show import report_of
+
+            with tempfile.TemporaryDirectory() as directory:
+                printed = [(0, report_of(runs, Path(directory) / "report.html").read_text())]
+            kept.write(printed)
+    return Response(printed[0][1], headers={"Content-Security-Policy": REPORT_POLICY})
