@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from importlib.metadata import EntryPoint
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -169,17 +170,50 @@ def test_completion_offers_commands_options_and_choices() -> None:
     assert offered("run", "--scenario", "synthetic", "--model", "alexnet-") == []
 
 
-def test_help_of_run_begins_with_what_most_people_need_and_can_be_of_one_scenario(bench: Bench) -> None:
-    whole = bench("run", "--help").output
-    options = [line.split()[0].strip(",") for line in whole.splitlines() if line.startswith("  --")]
-    common = ["scenario", "model", "profile", "target", "engine", "cpus", "memory", "blocks", "until", "detect"]
-    common += ["margin", "out", "continue", "dry-run", "concurrent", "wait", "json"]
-    assert options[: len(common)] == [f"--{name}" for name in common]
-    assert set(options) >= {flag(name) for name in OPTIONS}
-    shared = bench("run", "--scenario", "shared", "--help").output
-    assert "--aggressor-batch" in shared
-    assert "--strategy" not in shared
-    assert "--fio-job" not in shared
+COMMON_WORDS = (
+    *("scenario", "model", "profile", "target", "engine", "cpus", "memory", "blocks", "until", "detect", "margin"),
+    *("out", "continue", "all", "dry-run", "concurrent", "wait", "json"),
+)
+
+
+def named_in(text: str) -> list[str]:
+    return [line.split()[0].strip(",").removeprefix("--") for line in text.splitlines() if line.startswith("  --")]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "further"),
+    [
+        (None, ()),
+        ("serve", ("lab", "network", "comm-timeout", "requests", "rates", "clients")),
+        ("shared", ("aggressor", "aggressors")),
+        ("command", ("command", "command-files", "throughput-pattern", "unit")),
+    ],
+)
+def test_help_of_run_is_a_page_of_one_line_for_each_common_option_and_those_of_the_scenario(
+    bench: Bench, scenario: str | None, further: tuple[str, ...]
+) -> None:
+    text = bench("run", *(("--scenario", scenario) if scenario else ()), "--help").output
+    known = [name for name in COMMON_WORDS if scenario != "command" or name != "model"]
+    known = [name for name in known if scenario != "shared" or name not in ("until", "detect")]
+    assert named_in(text)[: len(known)] == known
+    assert {*further} <= {*named_in(text)[len(known) :]}
+    assert "--ablate" not in text.partition("Common options:")[2]
+    rows = text.partition("Common options:")[2].split("\nbench run")[0].splitlines()
+    for row, following in pairwise(rows):
+        assert len(row) <= 80
+        assert not (row[:4].isspace() and following[:4].isspace()), "a summary is one line"
+    assert len(text.splitlines()) <= 60
+
+
+def test_help_of_run_has_every_option_in_full_if_all_are_asked_for(bench: Bench) -> None:
+    whole = bench("run", "--help", "--all").output
+    assert {*named_in(whole)} >= {flag(name).removeprefix("--") for name in OPTIONS}
+    assert "--profile paper|gpu|quick|smoke\n" in whole, "a type that names its choices"
+    assert "One of paper" not in whole
+    assert named_in(bench("run", "--all", "--help").output) == named_in(whole)
+    shared = bench("run", "--scenario", "shared", "--help", "--all").output
+    assert ("--aggressors" in shared, "--recipe" in shared, "--strategy" in shared) == (True, True, False)
+    refused(bench("run", "--all"), "--all belongs to --help", "bench run --help --all")
 
 
 def test_the_version_is_told(bench: Bench) -> None:

@@ -68,7 +68,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "a record is removed": lambda run: next((run / "trials").iterdir()).unlink(),
     "the plan is edited": lambda run: _edited(run / "plan.json"),
     "a model's quality comes in": lambda run: (run / "quality.json").write_text("{}"),
-    "a kept model comes in": lambda run: ((run / "models").mkdir(), (run / "models/a.pt").write_text("")),
+    "a kept model comes in": lambda run: shutil.copytree(run / "trials", run / "models", copy_function=_as_model),
     "the run becomes a cell": lambda run: (run.parent / "sweep.json").write_text("{}"),
     "this machine is certified": lambda run: (run.parent / "home/selftest.json").write_text("{}"),
     "a figure is gone": lambda run: (run / "figure.svg").unlink(),
@@ -82,6 +82,10 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 def _edited(path: Path) -> None:
     path.write_text(path.read_text() + " ")
+
+
+def _as_model(source: str, target: str) -> None:
+    Path(target).with_suffix(".pt").write_text(source)
 
 
 def _forged(path: Path) -> None:

@@ -43,8 +43,8 @@ class Repetitions(OptionGroup):
     )
     until: Text | None = about(
         None,
-        "Add blocks until every 95 % interval is within plus or minus this: 2%. decided: until every comparison "
-        f"has a verdict at the {option('margin')}.",
+        "Add blocks until intervals are this narrow, such as 2%. Each 95 % interval is within plus or minus it. "
+        f"decided: until every comparison has a verdict at the {option('margin')}.",
         parse=_until,
         of="normalised",
         excludes=(_NO_BLOCKS,),
@@ -53,8 +53,8 @@ class Repetitions(OptionGroup):
     )
     detect: Text | None = about(
         None,
-        "Plan the blocks that detect a throughput difference of this size from bare metal, such as 2%, with a "
-        "power of 80 %. The test is two-sided at 5 %, corrected for all targets of the job. The number is fixed "
+        "Plan the blocks that detect this difference, such as 2%. It is one of throughput from bare metal, detected "
+        "with a power of 80 %. The test is two-sided at 5 %, corrected for all targets of the job. The number is fixed "
         "once, from earlier runs on this machine or after the first 10 blocks.",
         parse=parse_share,
         of="normalised",
