@@ -121,7 +121,6 @@ def test_a_dry_run_says_when_an_open_ended_run_ends(bench: Bench) -> None:
         (("--target", "vm", "--engine", "podman"), "--engine would change nothing without --target container"),
         (("--target", "container", "--accel", "tcg"), "--accel would change nothing: no target has a virtual machine"),
         (("--scenario", "distributed", "--loader-workers", "2"), "--loader-workers would change nothing"),
-        (("--scenario", "probe", "--probe", "memory", "--fio-job", "a.fio"), "--fio-job would change nothing"),
         (("--until", "decided", "--margin", "200%"), "--margin: '200%' is not a share"),
     ],
 )

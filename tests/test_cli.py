@@ -164,7 +164,7 @@ def test_completion_offers_commands_options_and_choices() -> None:
         return [each.value for each in complete.get_completions(list(words[:-1]), words[-1])]
 
     assert offered("rep") == ["reproduce", "report"]
-    assert offered("run", "--aggressor") == ["--aggressor", "--aggressors", "--aggressor-batch"]
+    assert offered("run", "--aggressor") == ["--aggressor", "--aggressors"]
     assert offered("run", "--engine", "") == [*ENGINES]
     assert offered("run", "--model", "a") == ["alexnet", "alexnet-small", "all"]
     assert offered("run", "--scenario", "synthetic", "--model", "alexnet-") == []
@@ -281,7 +281,7 @@ def test_a_name_like_no_other_is_refused_with_all_of_them(bench: Bench) -> None:
     "option",
     [
         *("--threads", "--blocks", "--repeat", "--batch", "--image-px", "--steps", "--trial-timeout", "--devices"),
-        *("--min-blocks", "--max-blocks"),
+        "--max-blocks",
     ],
 )
 def test_zero_and_negative_numbers_are_refused(bench: Bench, option: str, value: str) -> None:
@@ -362,7 +362,6 @@ AGGRESSIVE = ("--scenario", "shared", "--memory", "2G", "--cpus", "0-1", "--aggr
         (("--workers", "3"), "--workers does not apply to --scenario synthetic"),
         (("--aggressor", "disk"), "--aggressor does not apply to --scenario synthetic"),
         (("--aggressors", "2"), "--aggressors does not apply to --scenario synthetic"),
-        (("--bare-metal-cpus", "equal"), "--bare-metal-cpus does not apply to --scenario synthetic"),
         (("--scenario", "shared", "--aggressor", "dsk"), "did you mean disk?"),
         (("--scenario", "shared"), "a victim and 1 aggressors share 0.0 GiB: 0.00 GiB each, and each needs 0.62 GiB"),
         (("--scenario", "shared", "--until", "2%"), "--until does not apply to --scenario shared"),
@@ -377,8 +376,6 @@ AGGRESSIVE = ("--scenario", "shared", "--memory", "2G", "--cpus", "0-1", "--aggr
         ((*SPLIT, "--model", "gan", "--workers", "3"), "one for the discriminator, not 3"),
         ((*SPLIT, "--model", "gan", "--ps", "1"), "--ps and --strategy split exclude each other"),
         (("--model", "alexnet-small"), "--model alexnet-small is not for --scenario synthetic"),
-        (("--fio-job", "job.fio"), "--fio-job does not apply to --scenario synthetic"),
-        (("--scenario", "probe", "--fio-job", "nowhere.fio"), "nowhere.fio cannot be read"),
         (("--warmup-blocks", "-1"), "give a number from 0 up"),
         (("--",), "no program behind --"),
         (("--scenario", "real", "--", "true"), "a program behind -- and --scenario real exclude each other"),
@@ -682,7 +679,7 @@ def test_want_of_memory_in_bench_itself_is_a_message(
 @pytest.mark.usefixtures("unaudited")
 def test_until_goes_on_block_by_block_until_the_most(bench: Bench, machine: Machine, here: Path) -> None:
     two = ("--target", "bare-metal", "--target", "vm")
-    result = bench("run", *SMALL, *two, "--until", "2%", "--max-blocks", "2", "--min-blocks", "2")
+    result = bench("run", *SMALL, *two, "--until", "2%", "--max-blocks", "2")
     assert result.exit_code == 0, result.stderr
     assert len([event for event in machine.events if event.startswith("measure")]) == 2 + 4, "a warm-up block first"
     assert "stopped after 2 blocks" in result.stderr
@@ -691,7 +688,7 @@ def test_until_goes_on_block_by_block_until_the_most(bench: Bench, machine: Mach
 
 @pytest.mark.usefixtures("machine", "unaudited")
 def test_a_run_until_that_was_killed_in_its_last_block_finishes_it(bench: Bench, here: Path) -> None:
-    words = ("--target", "bare-metal", "--target", "vm", "--until", "2%", "--max-blocks", "2", "--min-blocks", "2")
+    words = ("--target", "bare-metal", "--target", "vm", "--until", "2%", "--max-blocks", "2")
     assert bench("run", *SMALL, *words).exit_code == 0
     (lost,) = (here / "out/trials").glob("*-vm-b001.json")
     lost.unlink()
@@ -771,20 +768,20 @@ DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images
     "asked",
     [
         {"model": "all", "until": "2%", "max_blocks": 9, "budget": "1h", "aa": True},
-        {"detect": "2%", "min_blocks": 12, "max_blocks": 40},
+        {"detect": "2%", "max_blocks": 40},
         {"recipe": "tuned", "batch": 3, "warmup_steps": 0, "trial_timeout": 9, "isa": "native", "seed": 5, "blocks": 4},
         {"target": ["bare-metal", "container"], "engine": "podman", "ablate": ["seccomp", "isa"], "warmup_blocks": 2},
         {"model": ["./my_model.py", "./my_model.py:TOY"], "profile": "smoke"},
         {"scenario": "real", "data": "generated", "cache": "warm", "loader_workers": 0, "decoder": "pillow"},
         {"scenario": "real", "data": "frames:/ucf", "frame_stride": 2},
-        {"scenario": "probe", "probe": ["cpu", "disk"], "fio_job": "my.fio", "cpus": "1"},
+        {"scenario": "probe", "probe": ["cpu", "disk"], "cpus": "1"},
         {"scenario": "command", "command": "python train.py 'a b'", "command_files": "mine", "seed": 4},
         {"scenario": "command", "command": "true", "throughput_pattern": "json", "unit": "rows", "threads": 1},
         {"scenario": "distributed", "target": "bare-metal"},
         {"scenario": "distributed", "target": "vm", "strategy": "all-reduce", "workers": 3, "comm_timeout": 7},
         {"scenario": "distributed", "target": "container", "network": "overlay", "lab": "nodes=4,rate=1gbit", "ps": 2},
         {"scenario": "shared", "target": "bare-metal", "profile": "smoke"},
-        {"scenario": "shared", "target": "bare-metal", "aggressor": ["disk", "alexnet"], "aggressor_batch": 3},
+        {"scenario": "shared", "target": "bare-metal", "aggressor": ["disk", "alexnet"], "aggressors": 3},
     ],
     ids=lambda asked: "-".join(map(str, asked.values())).replace(" ", ""),
 )
@@ -814,7 +811,6 @@ COURSE = {
     "warmup_blocks": 3,
     "budget": "1h",
     "aa": True,
-    "min_blocks": 4,
     "max_blocks": 50,
     "trial_timeout": 77,
     "comm_timeout": 88,
@@ -836,7 +832,7 @@ def test_an_option_of_the_course_leaves_the_comparison_key_as_it_is(name: str, m
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
     usual = {"scenario": "distributed", "target": ["bare-metal", "vm"]}
-    needed = {"until": "2%"} if name in ("min_blocks", "max_blocks", "budget") else {}
+    needed = {"until": "2%"} if name in ("max_blocks", "budget") else {}
     before, after = (
         ready(RunRequest.of(usual | more), lambda _: None).plan for more in ({}, {**needed, name: COURSE[name]})
     )

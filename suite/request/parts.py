@@ -322,8 +322,9 @@ class DataOptions(OptionGroup):
 
     data: Text | None = about(
         None,
-        f"Data to train on, such as imagenet:DIR. Known are generated[:DIR], "
-        f"{', '.join(f'{kind}:DIR' for kind in DATA_KINDS.own)} with {option('scenario')} real or distributed; or synthetic.",
+        "Data to train on, such as imagenet:DIR. Known are generated[:DIR], "
+        f"{', '.join(f'{kind}:DIR' for kind in DATA_KINDS.own)} with {option('scenario')} real or distributed; or "
+        "synthetic.",
         parse=parse_data,
         names_place=True,
         of="trains",

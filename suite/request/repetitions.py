@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from suite.errors import RequestError, option
 from suite.request.option import Count, NotNegative, OptionGroup, Seed, Text, about, given
@@ -71,9 +71,6 @@ class Repetitions(OptionGroup):
         meaning=False,
         common=True,
     )
-    min_blocks: Count | None = about(
-        None, f"With {_ENDS}: at least this many blocks.", of="normalised", needs=_OPEN_ENDED, meaning=False
-    )
     max_blocks: Count | None = about(
         None,
         f"With {_ENDS}: at most this many blocks. Default: {MOST_BLOCKS}.",
@@ -90,15 +87,6 @@ class Repetitions(OptionGroup):
         False, "Measure bare metal twice per block; any difference is noise.", meaning=False
     )
     seed: Seed = about(0, "Random seed of weights and data. Every run draws its own order of trials.")
-
-    @model_validator(mode="after")
-    def _least_and_most(self) -> Self:
-        least, most = self.min_blocks or 1, self.max_blocks or MOST_BLOCKS
-        if self.open_ended and least > most:
-            raise RequestError(
-                f"{option('min_blocks')} {least} is above {option('max_blocks')} {most}", remedy="swap the two values"
-            )
-        return self
 
     @property
     def open_ended(self) -> bool:

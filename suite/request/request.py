@@ -10,7 +10,7 @@ from pydantic import ConfigDict, ValidationError, model_validator
 from suite.errors import RequestError, nearest, option
 from suite.registries import ENGINES, SCENARIOS
 from suite.registry import Registry
-from suite.request.option import Option, OptionGroup
+from suite.request.option import GONE, Option, OptionGroup
 from suite.request.parts import (
     DataOptions,
     EnvelopeOptions,
@@ -53,7 +53,7 @@ class RunRequest(OptionGroup):
         for stored, group in groups.items():
             for name, value in (dict(group) if isinstance(group, (Mapping, OptionGroup)) else {}).items():
                 part = OPTIONS[name].part if name in OPTIONS else stored
-                if name in OPTIONS or value is not None:  # an option that older suites had, and that was not given
+                if name in OPTIONS or (name not in GONE and value is not None):
                     values.setdefault(part, {})[name] = value
         models = group_models()
         if foreign := sorted(values.keys() - models.keys()):

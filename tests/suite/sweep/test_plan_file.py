@@ -45,7 +45,6 @@ def test_the_example_of_the_documentation_is_a_plan() -> None:
         ({"until": "2%", "blocks": 2}, "until and blocks exclude each other", ""),
         ({"until": "2%", "detect": "2%"}, "detect and until exclude each other", ""),
         ({"max_blocks": 9}, "max_blocks needs until or detect", ""),
-        ({"until": "2%", "min_blocks": 9, "max_blocks": 8}, "min_blocks 9 is above max_blocks 8", ""),
         ({"targets": []}, "targets = []: give at least one", ""),
         ({"targets": "vm"}, "targets = 'vm': give a list: [...]", ""),
         ({"exclude": {"model": "x"}}, "exclude: give a list of tables: [[exclude]]", ""),
