@@ -26,7 +26,7 @@ from provisioning.paths import state  # noqa: E402
 from suite.job.envelope import format_cpu_list  # noqa: E402
 from suite.plan import balanced  # noqa: E402
 from worker.probes import network  # noqa: E402
-from worker.probes.disk import JOBS, FILE_MIB, RUNTIME_S, readings  # noqa: E402  # noqa: E402
+from worker.probes.disk import FILE_MIB, JOBS, RUNTIME_S, readings  # noqa: E402
 
 Numbers = dict[str, float]
 
