@@ -40,7 +40,7 @@ def gate(directories: Sequence[Path], options: dict[str, Any]) -> int:
     if options["form"] == "json":
         print_json(gate_output(found))
     else:
-        PlainConsole().print(Terminal(gate_document(found)))
+        PlainConsole().print(Terminal(gate_document(found, new)))
     return found.exit_code
 
 

@@ -19,11 +19,11 @@ from analysis.figures.reference import normalised
 from analysis.load.plans import extendable, margin_of
 from analysis.load.records import Records, load
 from analysis.report.answers.answer import answer
-from analysis.report.by import by_answer, by_document, slow_machines
+from analysis.report.by import by_answer, by_document
 from analysis.report.document import Level, answer_elements, document, more_options
 from analysis.report.formatting import warning_lines
 from analysis.report.markdown import as_markdown, markdown
-from analysis.report.rows import Row, as_csv, comparison_output, rows, warning_outputs
+from analysis.report.rows import AnswerText, Row, as_csv, comparison_output, rows, warning_outputs
 from analysis.report.scaling import scaling_document
 from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document
@@ -85,10 +85,9 @@ def _show_by(records: Records, chosen: Sequence[Path], options: Mapping[str, Any
     comparison = compare_by(records, options["by"], options["base"], margin=margin)
     match options["form"]:
         case "json":
-            answers = (*by_answer(comparison), *slow_machines(comparison))
-            warned = warning_outputs(comparison.warnings)
+            answered, warned = AnswerText.model_validate(by_answer(comparison)), warning_outputs(comparison.warnings)
             ByOutput(
-                by=options["by"], margin=margin, answer=answers, rows=tuple(rows(comparison)), warnings=warned
+                by=options["by"], margin=margin, answer=answered, rows=tuple(rows(comparison)), warnings=warned
             ).tell()
         case "csv":
             click.echo(as_csv(comparison).rstrip("\n"))
