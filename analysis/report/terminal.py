@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
@@ -55,6 +56,8 @@ class Terminal:
                     shown, form = _fitting(console, options, element)
                     columns |= {head.text for head in form.columns}
                     yield shown
+                    if not form.corner and (left := _left_out(element, form)):
+                        yield Text(left, style="dim")
                 case Line() if element.column in columns:
                     yield _line(element)
                 case Notes():
@@ -64,6 +67,13 @@ class Terminal:
                         else Text(end="")
                     )
             in_part = not isinstance(element, Heading)
+
+
+def _left_out(table: Table, form: Table) -> str:
+    """Return the columns that a form of a table has no room for, and what shows them; empty for none."""
+    kept = {head.text for head in (*form.columns, *(head for head, _ in form.rows))}
+    left = ", ".join(head.text for head in table.columns if head.text not in kept)
+    return f"{left}: COLUMNS=160" if left else ""
 
 
 def _colour(style: str) -> str:
@@ -92,6 +102,9 @@ def _fitting(console: Console, options: ConsoleOptions, table: Table) -> tuple[R
     if not table.compact:
         forms.append(forms[-1].turned())
     for form in forms:
+        left = "" if form.corner else _left_out(table, form)
+        if left and len(left) <= max(len(head.text) for head, _ in form.rows):  # else it has a line
+            form = replace(form, corner=left)
         if shown := _if_fitting(console, options, form):
             return shown, form
     narrowest = forms[-1] if table.compact else forms[-2]

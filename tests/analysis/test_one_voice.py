@@ -174,7 +174,8 @@ def test_a_document_has_the_four_things_of_its_answer_once(surfaces: Surfaces) -
 
 @pytest.mark.parametrize("bound", [0.05, 0.9])
 def test_a_gate_has_the_four_things_of_its_answer_once(bound: float) -> None:
-    found = regress(*(load([RUNS / name]) for name in ("synthetic-podman", "synthetic-podman-later")), bound)
+    old, new = (load([RUNS / name]) for name in ("synthetic-podman", "synthetic-podman-later"))
+    found = regress(old, new, bound)
     once(terminal(gate_document(found), 400), gate_answer(found))
     told = json.loads(gate_output(found).model_dump_json())["answer"]
     assert (told["why"], told["next"]) == (gate_answer(found).why, gate_answer(found).next)

@@ -144,11 +144,14 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _where(found: Sequence[Claim]) -> str:
-    """Return ``synthetic scenario, …; 20 blocks, host node7``: what all claims have in common."""
+    """Return ``synthetic data, …; 20 blocks, host node7``: what all claims have in common."""
     hosts = dict.fromkeys(host for one in found for host in one.around.hosts)
     blocks = sorted({one.found.blocks for one in found if one.found.measured}) or [0]
     span = count(blocks[-1], "block") if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]} blocks"
-    common = str(common_job([one.job for one in found]))
+    job = common_job([one.job for one in found])
+    common = str(job).replace(", none data", "")
+    if job.scenario in ("synthetic", "real"):  # its data says so
+        common = common.removeprefix(f"{job.scenario} scenario, ")
     return "; ".join(filter(None, (common, f"{span}, host {' and '.join(hosts)}" if hosts else span)))
 
 
