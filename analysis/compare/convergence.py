@@ -30,6 +30,7 @@ from suite.units import count
 
 PILOT_BLOCKS = 10
 GROWTH = 2
+_FEWEST = {"pilot": GROWTH * PILOT_BLOCKS, "earlier": 1}
 
 
 def should_stop_run(records: Records | None, repetitions: Repetitions, *, max_blocks: int) -> Decision:
@@ -136,8 +137,7 @@ def plan_detection(
     if not candidates:
         return None
     needed_most, deviation, name, place, members = max(candidates, key=lambda candidate: candidate[:2])
-    least = GROWTH * PILOT_BLOCKS if source == "pilot" else 1
-    blocks = int(min(max(needed_most, least), most))
+    blocks = int(min(max(needed_most, _FEWEST[source]), most))
     return Detection(
         difference=difference,
         needed=None if math.isinf(needed_most) else int(needed_most),

@@ -32,26 +32,26 @@ def by_document(comparison: Comparison) -> Iterator[Element]:
 def by_answer(comparison: Comparison) -> Answer:
     """Return the answer of the values of keys, by the metric that decides; which machines are slow is its fact."""
     decisive = [row for row in rows_by_key(comparison) if row.metric.name == row.job.traits.deciding[0]]
-    found = [Claim(row, row.model, comparison.margin, Circumstances()) for row in decisive if row.verdict]
+    claims = [Claim(row, row.model, comparison.margin, Circumstances()) for row in decisive if row.verdict]
     facts = tuple(slow_machines(comparison))
-    if not found:
+    if not claims:
         return Answer((), "nothing to compare: no two values have a metric in common", "bench compare --verbose", facts)
-    several = len({_what(one.found.arm) for one in found}) > 1
-    parts = ((_what(one.found.arm) if several else "", _text(one.found.arm.cell)) for one in found)
-    rows = [row_of(one, ", ".join(filter(None, names))) for one, names in zip(found, parts, strict=True)]
-    worst = max(range(len(found)), key=lambda place: abs(found[place].slower or 0.0))
-    return formed(rows, WORDS, [_next(found)], facts, [rows[worst]])
+    several = len({_what(claim.found.arm) for claim in claims}) > 1
+    parts = ((_what(claim.found.arm) if several else "", _text(claim.found.arm.cell)) for claim in claims)
+    rows = [row_of(claim, ", ".join(filter(None, names))) for claim, names in zip(claims, parts, strict=True)]
+    worst = max(range(len(claims)), key=lambda number: abs(claims[number].slower or 0.0))
+    return formed(rows, WORDS, [_next(claims)], facts, [rows[worst]])
 
 
-def _next(found: Sequence[Claim]) -> str:
+def _next(claims: Sequence[Claim]) -> str:
     """Return what would decide the values that are open, or explain those that are decided."""
-    still_open = [one for one in found if one.word in (UNDECIDED, NO_VERDICT)]
+    still_open = [claim for claim in claims if claim.word in (UNDECIDED, NO_VERDICT)]
     if not still_open:
         return "bench compare RUN --explain, for each side (where the time goes)"
-    lacking = [one.lacking_blocks for one in still_open]
+    lacking = [claim.lacking_blocks for claim in still_open]
     if None in lacking:
-        return f"a quieter machine, or a margin above {percent(found[0].margin)}"
-    more, blocks = max(filter(None, lacking), default=1), max(one.found.blocks for one in still_open)
+        return f"a quieter machine, or a margin above {percent(claims[0].margin)}"
+    more, blocks = max(filter(None, lacking), default=1), max(claim.found.blocks for claim in still_open)
     return f"about {count(more, 'more block')} of each: bench run --continue RUN --blocks {blocks + more}"
 
 

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import cast
 
@@ -47,11 +48,11 @@ def gate_document(found: Regression, new: Path | None = None) -> Iterator[Elemen
 def _details(found: Regression, why: str) -> dict[str, list[str]]:
     """Return the details of rows that cannot tell, with their names, where the answer has them not."""
     details: dict[str, list[str]] = {}
-    for one in _claims(found):
-        for reason in one.why if one.word == "cannot tell" else ():
+    for claim in _claims(found):
+        for reason in claim.why if claim.word == "cannot tell" else ():
             detail = reason.partition(" (")[2].removesuffix(")")
             if detail and detail not in why:
-                details.setdefault(detail, []).append(one.change.name)
+                details.setdefault(detail, []).append(claim.change.name)
     return details
 
 
@@ -84,8 +85,8 @@ def _changed(found: Regression) -> dict[str, dict[str, None]]:
 
 def answer(found: Regression, new: Path | None = None) -> Answer:
     """Return the answer of a gate: the rows that decide it first, each with its outcome as its word."""
-    rows = [row_of(one, one.change.name) for one in _claims(found)]
-    rows += [AnswerRow(one.name, "incomplete", why=(one.why,)) for one in found.missing]
+    rows = [row_of(claim, claim.change.name) for claim in _claims(found)]
+    rows += [AnswerRow(missing.name, "incomplete", why=(missing.why,)) for missing in found.missing]
     rows.sort(key=lambda row: _ORDER.index(row.word))
     if not rows:
         return Answer((), "nothing to compare: no row is in both runs", _next(found, new), ())
@@ -94,7 +95,8 @@ def answer(found: Regression, new: Path | None = None) -> Answer:
 
 def _claims(found: Regression) -> "Iterator[_GateClaim]":
     bound = found.fail_above or 0.0
-    return (_GateClaim(one, one.model, bound, Circumstances()) for one in found.changes if one.verdict)
+    judged = filter(attrgetter("verdict"), found.changes)
+    return (_GateClaim(change, change.model, bound, Circumstances()) for change in judged)
 
 
 class _GateClaim(Claim):
@@ -126,27 +128,27 @@ class _GateClaim(Claim):
         return (f"within or beyond {bound} ({shown}{runs})",)
 
 
+_NEXT = {
+    "slower": "bench compare{} --explain (where the time goes)",
+    "incomplete": "bench results show{} (the failures in full)",
+    "not slower": "bench report{} (one page)",
+}
+
+
 def _next(found: Regression, new: Path | None) -> str:
     """Return what to do after an outcome."""
     where = f" {shlex.quote(str(new))}" if new else ""
-    match found.outcome:
-        case "slower":
-            return f"bench compare{where} --explain (where the time goes)"
-        case "incomplete":
-            return f"bench results show{where} (the failures in full)"
-        case "not slower":
-            return f"bench report{where} (one page)"
+    if found.outcome in _NEXT:
+        return _NEXT[found.outcome].format(where)
     rows = found.of("cannot tell")
-    if not all(PROFILES[one.job.profile].decides for one in rows if one.job.profile in PROFILES):
+    if any(change.job.profile in PROFILES and not PROFILES[change.job.profile].decides for change in rows):
         return "both runs with --profile quick"
-    more = [one.verdict.more_blocks for one in rows if one.verdict and one.verdict.more_blocks is not None]
-    if len(more) < len(rows):
+    lacking = [*map(attrgetter("verdict.more_blocks"), rows)]
+    if None in lacking:
         return f"a quieter machine, another profile, or --fail-above over {percent(found.fail_above or 0.0)}"
-    side = "each" if any(one.spread is None for one in rows) else "the new"
-    blocks = max(one.samples[1] for one in rows) + max(more)
-    return (
-        f"about {count(max(more), 'more block')} in {side} run: bench run --continue{where or ' RUN'} --blocks {blocks}"
-    )
+    more, side = max(filter(None, lacking), default=1), "each" if found.spread_unknown else "the new"
+    extended = f"bench run --continue{where or ' RUN'} --blocks {more + max(change.samples[1] for change in rows)}"
+    return f"about {count(more, 'more block')} in {side} run: {extended}"
 
 
 def _gravity(change: Change) -> int:

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -56,8 +56,6 @@ class Terminal:
                     shown, form = _fitting(console, options, element)
                     columns |= {head.text for head in form.columns}
                     yield shown
-                    if not form.corner and (left := _left_out(element, form)):
-                        yield Text(left, style="dim")
                 case Line() if element.column in columns:
                     yield _line(element)
                 case Notes():
@@ -94,7 +92,7 @@ def _line(element: Line) -> RenderableType:
     return Padding(text, (0, 0, 0, element.indent), expand=False) if element.indent else text
 
 
-def _fitting(console: Console, options: ConsoleOptions, table: Table) -> tuple[RichTable | Text, Table]:
+def _fitting(console: Console, options: ConsoleOptions, table: Table) -> tuple[RenderableType, Table]:
     """Return the widest form of the table that fits: whole, narrower, turned, or as a list; and what it shows."""
     forms = [table]
     while forms[-1].narrower:
@@ -103,10 +101,10 @@ def _fitting(console: Console, options: ConsoleOptions, table: Table) -> tuple[R
         forms.append(forms[-1].turned())
     for form in forms:
         left = "" if form.corner else _left_out(table, form)
-        if left and len(left) <= max(len(head.text) for head, _ in form.rows):  # else it has a line
-            form = replace(form, corner=left)
+        if left and len(left) <= max(len(head.text) for head, _ in form.rows):
+            form, left = replace(form, corner=left), ""
         if shown := _if_fitting(console, options, form):
-            return shown, form
+            return Group(shown, *([Text(left, "dim")] if left else [])), form
     narrowest = forms[-1] if table.compact else forms[-2]
     return _list(narrowest), narrowest
 

@@ -12,6 +12,7 @@ import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from sysconfig import get_path
 from typing import Any, TextIO, cast
@@ -119,13 +120,12 @@ def _raw(stream: TextIO) -> TextIO:
 
 def _files(directories: Sequence[Path]) -> Iterator[tuple[str, int, int]]:
     """Yield path, time and size of all that a comparison of directories reads. Raises OSError for a link among it."""
-    paths = [str(path) for path in (home() / CERTIFICATE, *(one.parent / SWEEP for one in directories))]
-    for directory in directories:
-        for top, folders, names in os.walk(directory):
-            folders[:] = sorted(name for name in folders if name != PLOTS and not name.startswith("."))
-            paths += [f"{top}/{name}" for name in sorted(names) if name.endswith(_READ)]
-            if any(Path(top, name).is_symlink() for name in folders):
-                raise files.SpecialFileError("a link leads to records elsewhere")
+    paths = [str(path) for path in (home() / CERTIFICATE, *(directory.parent / SWEEP for directory in directories))]
+    for top, folders, names in chain.from_iterable(map(os.walk, directories)):
+        folders[:] = sorted(name for name in folders if name != PLOTS and not name.startswith("."))
+        paths += [f"{top}/{name}" for name in sorted(names) if name.endswith(_READ)]
+        if any(Path(top, name).is_symlink() for name in folders):
+            raise files.SpecialFileError("a link leads to records elsewhere")
     for path in paths:
         with suppress(FileNotFoundError):
             status = os.lstat(path)

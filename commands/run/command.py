@@ -10,7 +10,7 @@ from commands.run.forecast import as_lines, earlier_durations, forecast
 from commands.run.options import BUSY_HELP
 from commands.run.outlook import Outlook
 from commands.run.prepare import Ready, host_environment, observing, ready
-from commands.run.request_command import RequestCommand
+from commands.run.request_command import RequestCommand, with_help_alone
 from commands.run.steps import steps
 from commands.run.validate import refuse_ignored
 from provisioning import ledger, neighbours
@@ -43,6 +43,7 @@ from suite.untrusted.console import PlainConsole
             ["--all"],
             is_flag=True,
             expose_value=False,
+            callback=with_help_alone,
             help="With --help: show every option in full.",
         ),
         click.Option(

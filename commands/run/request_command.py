@@ -31,6 +31,10 @@ _SUMMARY = 56
 _FEW = 4
 """An option that no more scenarios take is shown with each of them."""
 _LONGEST_CHOICES = 66
+_MORE = (
+    f"bench run --scenario NAME --help adds the options of that scenario; --help {ALL_OPTIONS} shows every option in "
+    "full."
+)
 
 
 class Value(click.ParamType[Any]):
@@ -81,8 +85,6 @@ class RequestCommand(click.Command):
         end = args.index("--") if "--" in args else len(args)
         ctx.allow_extra_args, ctx.meta[ALL_OPTIONS] = True, ALL_OPTIONS in args[:end]
         rest = super().parse_args(ctx, args[:end])
-        if ctx.meta[ALL_OPTIONS] and not ctx.resilient_parsing:
-            raise RequestError(f"{ALL_OPTIONS} belongs to --help", remedy=f"bench run --help {ALL_OPTIONS}")
         if rest and not ctx.resilient_parsing:
             words = shlex.join(rest)
             raise RequestError(f"unexpected: {words}", remedy=f"a program stands behind --: bench run -- {words}")
@@ -97,31 +99,37 @@ class RequestCommand(click.Command):
         return rest
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        scenario, in_full = ctx.params.get("scenario"), ctx.meta.get(ALL_OPTIONS)
+        scenario, in_full = ctx.params.get("scenario"), bool(ctx.meta.get(ALL_OPTIONS))
+        groups = grouped_options(scenario) if in_full else _page(scenario)
         by_name = {str(parameter.name): parameter for parameter in self.get_params(ctx)}
-        groups = grouped_options(scenario)
-        if not in_full:
-            special = [declared for declared in chain(*groups.values()) if len(declared.scenarios) <= _FEW]
-            groups = {COMMON: groups[COMMON], f"Options of scenario {scenario}": special if scenario else []}
+        own = [parameter for parameter in self.get_params(ctx) if parameter.name not in OPTIONS]
         for title, options in groups.items():
-            parameters = [by_name[declared.name] for declared in options]
-            if title == COMMON:
-                parameters += [parameter for parameter in self.get_params(ctx) if parameter.name not in OPTIONS]
-            rows = [record for parameter in parameters if (record := parameter.get_help_record(ctx))]
-            if rows:
+            parameters = [*(by_name[declared.name] for declared in options), *(own if title == COMMON else ())]
+            if parameters:
                 with formatter.section(title):
-                    formatter.write_dl(rows if in_full else [(left, _summary(text)) for left, text in rows], 18)
+                    formatter.write_dl([_row(parameter, ctx, in_full=in_full) for parameter in parameters], 18)
         if not in_full:
             formatter.write_paragraph()
-            formatter.write_text(
-                f"bench run --scenario NAME --help adds the options of that scenario; --help "
-                f"{ALL_OPTIONS} shows every option in full."
-            )
+            formatter.write_text(_MORE)
 
 
-def _summary(text: str) -> str:
-    """Return the first sentence of a help text, or as much of it as a line has room for."""
-    return shorten(re.split(r"(?<=\.) ", text)[0], _SUMMARY, placeholder=" ...")
+def _page(scenario: str | None) -> Mapping[str, list[Option]]:
+    """Return the options that most people need, and those of a scenario that few others have."""
+    groups = grouped_options(scenario)
+    special = [declared for declared in chain(*groups.values()) if scenario and len(declared.scenarios) <= _FEW]
+    return {COMMON: groups[COMMON], f"Options of scenario {scenario}": special}
+
+
+def with_help_alone(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    """Raise RequestError for ``--all``: with ``--help``, which comes first, this is not reached."""
+    if value:
+        raise RequestError(f"{ALL_OPTIONS} belongs to --help", remedy=f"bench run --help {ALL_OPTIONS}")
+
+
+def _row(parameter: click.Parameter, ctx: click.Context, *, in_full: bool) -> tuple[str, str]:
+    """Return an option and its help, or the first sentence of that, as much of it as a line has room for."""
+    option_words, text = parameter.get_help_record(ctx) or ("", "")
+    return option_words, text if in_full else shorten(re.split(r"(?<=\.) ", text)[0], _SUMMARY, placeholder=" ...")
 
 
 def grouped_options(scenario: str | None) -> Mapping[str, list[Option]]:
