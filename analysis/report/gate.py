@@ -125,6 +125,9 @@ class _GateClaim(Claim):
         seen = "not even a tenfold slowdown" if share is None else f"a slowdown of {percent(share)}"
         old, new = change.samples
         shown = f"{old} against {count(new, 'block')} could have shown {seen}, power {POWER:.0%}"
+        if verdict.more_blocks:
+            side = "each" if change.spread is None else "the new"
+            runs += f"; {count(verdict.more_blocks, 'more block')} in {side} run would decide"
         return (f"within or beyond {bound} ({shown}{runs})",)
 
 

@@ -94,7 +94,8 @@ def test_a_wide_interval_cannot_tell_and_says_what_it_could_have_seen_and_what_i
     assert (verdict.detectable or 0) > 0.2
     assert (verdict.more_blocks or 0) > 5
     assert "6 against 6 blocks could have shown a slowdown of " in shown(found)
-    assert f"about {verdict.more_blocks} more blocks in each run: bench run --continue RUN --blocks" in shown(found)
+    assert f"{verdict.more_blocks} more blocks in each run would decide" in shown(found)
+    assert " more blocks in each run: bench run --continue RUN --blocks " in answer(found).next
 
 
 @pytest.mark.parametrize("blocks", [5, 8, 20])
