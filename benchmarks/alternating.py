@@ -20,7 +20,7 @@ average, and rests as long.
 the deviation, and how often an interval of half as many blocks covers what is true: that of random halves of the
 blocks, of which the truth is 1; and that of blocks drawn with replacement, of which it is the centre of all.
 
-``injured``: bare metal against the same with a quota of 95 %, in turns. Prints what is found of it, what is known (the
+``injured``: bare metal against the same with a quota of 90 %, in turns. Prints what is found of it, what is known (the
 quota over the share of its CPUs that the job uses without one), and the seconds from the first trial to the last.
 
 All print JSON.
@@ -65,7 +65,7 @@ from suite.results.store import Run  # noqa: E402
 from suite.targets import BASELINE, TARGETS  # noqa: E402
 
 WITHIN = 0.02
-QUOTA = "cpu-quota-5"
+QUOTA = "cpu-quota-10"
 DRAWS = 2000
 (THROUGHPUT,) = (metric for metric in METRICS if metric.name == "throughput")
 
@@ -218,7 +218,7 @@ def covered(draws: list[Samples], truth: float) -> float:
 
 
 def injured(options: argparse.Namespace) -> Iterator[dict[str, object]]:
-    """Yield what is found of a quota that holds bare metal back by 5 %."""
+    """Yield what is found of a quota that holds bare metal back by 10 %."""
     alone = {"target": (BASELINE,), "engine": None, "warmup_blocks": 0}
     made = ready(RunRequest.of({**asked(options, "alternating"), **alone}), tell)
     plan = made.plan.model_copy(update={"aa": False, "ablations": (QUOTA,)})

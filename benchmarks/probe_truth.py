@@ -26,8 +26,7 @@ from provisioning.paths import state  # noqa: E402
 from suite.job.envelope import format_cpu_list  # noqa: E402
 from suite.plan import balanced  # noqa: E402
 from worker.probes import network  # noqa: E402
-from worker.probes.disk import DEFAULT_JOBS, readings  # noqa: E402
-from worker.probes.jobfile import FILE_MIB, RUNTIME_S  # noqa: E402
+from worker.probes.disk import FILE_MIB, JOBS, RUNTIME_S, readings  # noqa: E402
 
 Numbers = dict[str, float]
 
@@ -85,7 +84,7 @@ def fio_by_hand(options: argparse.Namespace, cpus: Sequence[int]) -> Numbers:
     with tempfile.TemporaryDirectory(dir=place) as directory, tempfile.TemporaryDirectory() as notes:
         report = Path(notes, "report.json")
         argv = ["taskset", "--cpu-list", format_cpu_list(cpus), "fio", "--eta=never", "--output-format=json"]
-        argv += [f"--output={report}", f"--directory={directory}", str(DEFAULT_JOBS)]
+        argv += [f"--output={report}", f"--directory={directory}", str(JOBS)]
         done = subprocess.run(argv, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"fio ended with {done.returncode}:\n{done.stderr[-2000:]}")

@@ -12,7 +12,7 @@ from analysis.report.audit_list import audit_document
 from analysis.report.rows import WarningOutput, warning_outputs
 from analysis.report.terminal import Terminal
 from commands.output import Output
-from suite.results.store import RESULTS, latest_run
+from suite.results.layout import RESULTS, latest_run
 from suite.untrusted.console import PlainConsole
 
 

@@ -1,6 +1,8 @@
 """``bench doctor`` and ``bench clean``: what this machine can carry, and what crashed runs left on it."""
 
+import shutil
 import sys
+from collections.abc import Iterator
 from functools import partial
 
 import click
@@ -12,6 +14,7 @@ from provisioning import ledger
 from provisioning.doctor import Check, Diagnosis, diagnose, examine_as_far_as_possible
 from provisioning.uninstall import remove_everything
 from suite.errors import RequestError
+from suite.results.layout import KEPT, RESULTS
 from suite.units import count
 from suite.untrusted.console import PlainConsole
 
@@ -73,7 +76,7 @@ _MARK_WIDTH = 6
     "--all",
     "everything",
     is_flag=True,
-    help="Also remove hired machines, images, with their layers in podman and docker, caches and generated data sets.",
+    help="Also remove hired machines, images (also in podman and docker), caches, kept output and generated data.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be removed, without --all; remove nothing.")
 def clean(everything: bool, dry_run: bool) -> None:
@@ -95,7 +98,8 @@ def clean(everything: bool, dry_run: bool) -> None:
         return
     removed = ledger.clean(partial(click.echo, err=True), kept=everything)
     busy, kept = ([], {}) if everything else (ledger.living(), ledger.kept())
-    removed += remove_everything() if everything else []
+    if everything:
+        removed += [*remove_everything(), *_remove_kept()]
     for line in removed:
         click.echo(f"removed: {line}")
     if busy:
@@ -104,3 +108,10 @@ def clean(everything: bool, dry_run: bool) -> None:
         click.echo(f"{count(len(kept), 'hired machine')} stay: see bench machines list", err=True)
     if not removed:
         click.echo("nothing was left behind")
+
+
+def _remove_kept() -> Iterator[str]:
+    """Remove the kept output of comparisons from the runs and cells in results/; yield the directories."""
+    for kept in (*RESULTS.glob(f"*/{KEPT}"), *RESULTS.glob(f"*/*/{KEPT}")):
+        shutil.rmtree(kept)
+        yield str(kept)

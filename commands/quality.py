@@ -24,8 +24,9 @@ from suite.job.datasets import GENERATED
 from suite.job.job import Job
 from suite.records.record import TrialRecord
 from suite.registries import WORKLOADS
+from suite.results.layout import latest_run
 from suite.results.quality import Judge, ModelsQuality, Numbers, RunQuality, read_quality, write_quality
-from suite.results.store import MODELS, RESULTS, ListedFile, Run, latest_run, stored_plan
+from suite.results.store import MODELS, RESULTS, ListedFile, Run, stored_plan
 from suite.units import number
 from suite.untrusted.console import PlainConsole
 from suite.untrusted.parse import parse_object

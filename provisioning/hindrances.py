@@ -9,7 +9,7 @@ from provisioning.remote.machine import machine
 from provisioning.targets import Choices, is_limited
 from suite.errors import BenchError, RequestError, option
 from suite.interfaces import Node
-from suite.job.ablations import properties_of
+from suite.job.ablations import properties_of, written
 from suite.job.properties import AS_IT_IS, DISK_LIMITS, Properties
 from suite.request.traits import Traits
 
@@ -20,8 +20,12 @@ def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: Traits) 
     _refuse_with_scenario(name, properties, choices, scenario)
     if hindrance := choices.provider_of(properties).hindrance(properties, choices.image):
         raise RequestError(f"{option('ablate')} {name}: {hindrance[0]}", remedy=hindrance[1])
+    if properties == AS_IT_IS:
+        remedy = f"write it as {option('ablate')} {written(name)}"
+        raise RequestError(f"{option('ablate')} {name} changes nothing without a value", remedy=remedy)
     if reason := next(hindrances(properties, choices, recipe), None):
-        raise RequestError(f"{option('ablate')} {name}: {reason}", remedy="leave it out, or change the other option")
+        remedy = f"leave out {option('ablate')} {name}, or change the other option"
+        raise RequestError(f"{option('ablate')} {name}: {reason}", remedy=remedy)
 
 
 def _refuse_with_scenario(name: str, properties: Properties, choices: Choices, scenario: Traits) -> None:
@@ -49,8 +53,6 @@ def _refuse_with_scenario(name: str, properties: Properties, choices: Choices, s
 def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterator[str]:
     """Yield why these properties cannot be had, or would be the same if they were switched."""
     engine = choices.container_engine
-    if properties == AS_IT_IS:
-        yield "it changes no property without a value"
     yield from _hindrances_of_engine(properties, choices)
     if properties.bound_tree and engine.rootfs == "directory":
         yield f"{engine.name} runs the tree in place already"

@@ -37,12 +37,12 @@ class CommandOptions(OptionGroup):
     )
     command_files: Path | None = about(
         None,
-        "Directory to copy: the command works in a writable in-memory copy of it.",
+        "Directory to copy. The command works in a writable in-memory copy of it.",
         own_code=True,
     )
     throughput_pattern: Text | None = about(
         None,
-        "Pattern that finds the throughput in a printed line: a regular expression with a group (?P<throughput>...), "
+        "Pattern of the throughput in a printed line. A regular expression with a group (?P<throughput>...), "
         "in units per second, or (?P<seconds>...), the time of a step, such as 'time (?P<seconds>[0-9.]+)ms'; "
         "optionally (?P<step>...); or json, for objects with the keys throughput and step; or auto, for printed rates "
         "of a single unit, such as 12.3 images/s, if any. Default: auto after --, else none.",
@@ -50,8 +50,8 @@ class CommandOptions(OptionGroup):
     )
     unit: Annotated[Text, Field(pattern=UNIT)] | None = about(
         None,
-        f"Unit of the throughput, with {option('throughput_pattern')}, such as tokens. Default: samples; steps with a "
-        "pattern of seconds.",
+        f"Unit of the throughput, such as tokens. It needs {option('throughput_pattern')}. Default: samples; steps "
+        "with a pattern of seconds.",
         idle_without=(given("throughput_pattern"),),
     )
 

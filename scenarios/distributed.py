@@ -34,7 +34,7 @@ class DistributedOptions(OptionGroup):
 
     strategy: Strategy = about(
         "parameter-server",
-        "Exchange between instances: gradients by parameter-server, parameter-server-async or all-reduce; split: one "
+        "Exchange between instances. Gradients by parameter-server, parameter-server-async or all-reduce; split: one "
         "has the generator of a GAN, the other the discriminator and the data.",
     )
     workers: Count | None = about(None, "Workers of the job. Default: 2.")

@@ -47,7 +47,7 @@ def turns_of(trial: Trial) -> Turns | None:
     return Turns(turns.rounds, turns.burst_steps) if turns else None
 
 
-def member_request(registry: Registry, trial: Trial, node: Node, fio_job: str | None = None) -> Request:
+def member_request(registry: Registry, trial: Trial, node: Node) -> Request:
     """Return the request to run a probe or an aggressor of ``registry``."""
     return Request(
         member=registry.place(trial.job.model),
@@ -56,7 +56,6 @@ def member_request(registry: Registry, trial: Trial, node: Node, fio_job: str | 
         size=cast(Literal["smoke", "quick", "paper"], trial.job.profile),
         device=trial.job.devices.device,
         directory=node.data,
-        job=fio_job,
         turns=turns_of(trial),
     )
 

@@ -3,10 +3,8 @@
 A trial's model is the name of its probe, and its profile says how much is measured.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Protocol
 
 from scenarios.events import EventLog, ProbeTranscript, ProbeTurnsTranscript
@@ -21,13 +19,11 @@ from suite.plan import Trial
 from suite.records.record import Timeline
 from suite.registries import PROBES
 from suite.registry import Registry
-from suite.request.option import OptionGroup, Text, about, given
+from suite.request.option import OptionGroup, Text, about
 from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
-from worker.probes.jobfile import JobFileError
 from worker.probes.probe import Probe
 
-DISK = "disk"
 SPARE = 1.5
 """The disk space of a file over its bytes: the file system's metadata and its journal take some, too."""
 
@@ -37,7 +33,7 @@ class HostProbe(Protocol):
 
     name: str
 
-    def written_bytes(self, size: str, job: str | None) -> int | None:
+    def written_bytes(self, size: str) -> int | None:
         """Return how many bytes it writes to the data disk; see ``worker.probes.probe.Probe``."""
 
     def run(self, trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]) -> Measurement:
@@ -48,7 +44,6 @@ class ProbeOptions(OptionGroup):
     """Scenario probe."""
 
     probe: tuple[Text, ...] = about(PROBES.names, "Probes to run.", members=(PROBES,))
-    fio_job: Path | None = about(None, "fio job file for the disk probe.", idle_without=(given("probe", "disk"),))
 
 
 class Probing(PlannedScenario):
@@ -61,27 +56,11 @@ class Probing(PlannedScenario):
     subject, unnamed = "probe", "all"
     members = PROBES
 
-    def __init__(self, *, fio_job: str | None = None) -> None:
-        """Check ``fio_job``, the text of a job file for the disk probe. Raises RequestError when it cannot be run."""
-        self._fio_job = fio_job
-        if fio_job is not None:
-            _written_bytes(PROBES, DISK, "smoke", fio_job)  # what is wrong with it is told before anything is started
-
-    @classmethod
-    def of(cls, request: RunRequest) -> "Probing":
-        path = request.options(ProbeOptions).fio_job
-        try:
-            return cls(fio_job=path.read_text(encoding="utf-8") if path else None)
-        except (OSError, ValueError) as error:
-            raise RequestError(
-                f"{option('fio_job')} {path} cannot be read: {error}", remedy="name a job file of fio"
-            ) from error
-
     def models(self, request: RunRequest) -> tuple[str, ...]:
         return request.options(ProbeOptions).probe
 
     def scratch_bytes(self, request: RunRequest, models: Sequence[str]) -> dict[str, int]:
-        return scratch_bytes(PROBES, models, request.measurement.profile, self._fio_job)
+        return scratch_bytes(PROBES, models, request.measurement.profile)
 
     def turns(self, request: RunRequest) -> Alternating | None:
         turns = request.measurement.turns
@@ -98,7 +77,7 @@ class Probing(PlannedScenario):
         return why, f"give {option('probe')} {', '.join(able)}, or leave {option('design')} out"
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
-        return {"fio_job": hashlib.sha256(self._fio_job.encode()).hexdigest()} if self._fio_job else {}
+        return {}
 
     def measure(
         self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
@@ -113,9 +92,8 @@ class Probing(PlannedScenario):
             raise MeasurementError(error.message, kind="probe", remedy=remedy) from error
         if not isinstance(probe, Probe):
             return probe.run(trial, node, observer, account)
-        job = self._fio_job if probe.takes_job else None
-        self._check_space(trial, node, job)
-        attested = _attested(trial, node, observer, job)
+        self._check_space(trial, node)
+        attested = _attested(trial, node, observer)
         with account:
             elapsed_s = attested.follow()
         return _measurement(attested, elapsed_s)
@@ -123,17 +101,17 @@ class Probing(PlannedScenario):
     def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
         """Prepare the probe to be measured again in each of its turns."""
         (instance,) = instances
-        return ProbeTurns(_attested(trial, instance.node, observer, None))
+        return ProbeTurns(_attested(trial, instance.node, observer))
 
-    def _check_space(self, trial: Trial, node: Node, job: str | None) -> None:
+    def _check_space(self, trial: Trial, node: Node) -> None:
         """Refuse alike on every target: a directory of bare metal would have room where the disk of a VM has none."""
-        needed = _written_bytes(PROBES, trial.job.model, trial.job.profile, job)
+        needed = PROBES.get(trial.job.model).written_bytes(trial.job.profile)
         if needed and (node.data is None or (trial.scratch_bytes or 0) < needed):
             have = f"{(trial.scratch_bytes or 0) / 1e6:.0f} MB are planned" if node.data else "there is no data volume"
             raise MeasurementError(
                 f"the {trial.job.model} probe writes {needed / 1e6:.0f} MB, and on {node.name} {have}",
                 kind="probe",
-                remedy="make size= in the job file smaller, or run it with bench run, which plans the room",
+                remedy="run it with bench run, which plans the room",
             )
 
 
@@ -156,11 +134,11 @@ def _in_turns(probe: str) -> bool:
     return bool(getattr(PROBES.get(probe), "in_turns", False))
 
 
-def _attested(trial: Trial, node: Node, observer: Observer, fio_job: str | None) -> AttestedJob[EventLog]:
+def _attested(trial: Trial, node: Node, observer: Observer) -> AttestedJob[EventLog]:
     """Attest the node, and return the probe's job for it."""
     observer.phase("attesting")
     log = ProbeTurnsTranscript(observer=observer) if trial.job.turns else ProbeTranscript(observer=observer)
-    return attest(trial, node, member_request(PROBES, trial, node, fio_job), log, "--probe")
+    return attest(trial, node, member_request(PROBES, trial, node), log, "--probe")
 
 
 def _measurement(job: AttestedJob[EventLog], elapsed_s: float) -> Measurement:
@@ -186,20 +164,7 @@ def _measurement(job: AttestedJob[EventLog], elapsed_s: float) -> Measurement:
         )
 
 
-def scratch_bytes(registry: Registry, names: Sequence[str], profile: str, fio_job: str | None = None) -> dict[str, int]:
-    """Return how much disk space each of the probes or aggressors needs, by name, without those that write nothing.
-
-    Raises RequestError on a job file that cannot be run.
-    """
-    needed = {name: _written_bytes(registry, name, profile, fio_job) for name in names if name in registry}
+def scratch_bytes(registry: Registry, names: Sequence[str], profile: str) -> dict[str, int]:
+    """Return how much disk space each of the probes or aggressors needs, by name, without those that write nothing."""
+    needed = {name: registry.get(name).written_bytes(profile) for name in names if name in registry}
     return {name: int(size_bytes * SPARE) for name, size_bytes in needed.items() if size_bytes}
-
-
-def _written_bytes(registry: Registry, name: str, profile: str, fio_job: str | None) -> int | None:
-    member = registry.get(name)
-    job = fio_job if getattr(member, "takes_job", False) else None
-    try:
-        found: int | None = member.written_bytes(profile, job)
-    except JobFileError as error:
-        raise RequestError(f"{option('fio_job')}: {error}", remedy="correct the job file") from None
-    return found

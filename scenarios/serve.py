@@ -70,7 +70,7 @@ class ServingOptions(OptionGroup):
     )
     rates: Text | None = about(
         None,
-        "Requests per second, sent regardless of responses: 10,50. Default: the profile's.",
+        "Requests per second: 10,50. They are sent regardless of responses. Default: the profile's.",
         parse=parse_rates,
     )
     clients: Annotated[int, Field(gt=0, le=MOST_CLIENTS, strict=True)] | None = about(

@@ -14,22 +14,15 @@ from suite.interfaces import Instance, Measurement, Observer
 from suite.job.distributed import check_memory, cpus_are_shared
 from suite.job.envelope import Envelope
 from suite.job.profiles import Profile
-from suite.job.sharing import PAPERS_VICTIMS, BareMetalCpus, Sharing, architecture, victim_names
+from suite.job.sharing import PAPERS_VICTIMS, Sharing, architecture, victim_names
 from suite.plan import Trial
 from suite.records.record import AggressorInstance
 from suite.registries import AGGRESSORS, WORKLOADS
-from suite.request.option import Asked, Count, Need, OptionGroup, Text, about, given
+from suite.request.option import Count, OptionGroup, Text, about
 from suite.request.request import RunRequest
 from suite.request.scenario import Note, PlannedScenario
 from suite.targets import BASELINE
 from worker.spec import AggressorRequest
-
-
-def _trains(asked: Asked) -> bool:
-    return any(name in WORKLOADS for name in asked("aggressor"))
-
-
-TRAINED = Need("an aggressor that trains", _trains, f"name one with {option('aggressor')}")
 
 
 class SharedOptions(OptionGroup):
@@ -42,15 +35,6 @@ class SharedOptions(OptionGroup):
         members=(WORKLOADS, AGGRESSORS),
     )
     aggressors: Count | None = about(None, "Number of instances that run the aggressor. Default: 1.")
-    aggressor_batch: Count | None = about(
-        None, "Images per step of an aggressor that trains. Default: the profile's.", idle_without=(TRAINED,)
-    )
-    bare_metal_cpus: BareMetalCpus = about(
-        "unrestricted",
-        "CPUs of jobs on bare metal. unrestricted: each job sees the whole envelope, as in the paper. equal: each "
-        "has a share, as on other targets.",
-        idle_without=(given("target", BASELINE),),
-    )
 
 
 class Shared(PlannedScenario):
@@ -79,7 +63,6 @@ class Shared(PlannedScenario):
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
         asked = request.options(SharedOptions)
-        batch = {"batch": asked.aggressor_batch} if asked.aggressor_batch else {}
         trained = [name for name in asked.aggressor if name in WORKLOADS]
         for name in trained:
             self.check_model(request, name)
@@ -87,27 +70,25 @@ class Shared(PlannedScenario):
         sharing = Sharing(
             aggressors=asked.aggressor,
             copies=asked.aggressors or 1,
-            bare_metal_cpus=asked.bare_metal_cpus,
-            workloads={name: profile.sizes_of(name).model_copy(update=batch) for name in trained},
+            workloads={name: profile.sizes_of(name) for name in trained},
             sources={name: digest for name, digest in sources.items() if digest},
         )
         return {"sharing": sharing}
 
     def check_shares(self, request: RunRequest, envelope: Envelope, targets: Sequence[str], note: Note) -> None:
         """Raise RequestError, with the arithmetic, if the machine is too small for so many instances."""
-        count, asked = self.instances(request), request.options(SharedOptions)
+        count = self.instances(request)
         check_memory(envelope, count, who=f"a victim and {count - 1} aggressors", fewer="aggressors")
         if not cpus_are_shared(envelope, count):
             return
         have = f"{count} instances on {len(envelope.cpus)} CPU{'s' if len(envelope.cpus) > 1 else ''}"
-        if set(targets) == {BASELINE} and asked.bare_metal_cpus == "unrestricted":
+        if set(targets) == {BASELINE}:
             note(f"{have}: bare metal shares them as its operating system likes")
             return
         raise RequestError(
             f"{have}: there is {len(envelope.cpus) / count:.2f} of a CPU for each, and each needs one of its own",
             remedy=f"give {option('cpus')} {count} or more if the host has them, ask for fewer "
-            f"{option('aggressors')}, or measure {option('target')} {BASELINE} alone with {option('bare_metal_cpus')} "
-            "unrestricted",
+            f"{option('aggressors')}, or measure {option('target')} {BASELINE} alone",
         )
 
     def measure(

@@ -99,9 +99,9 @@ class Detection(Part):
         """Return whether the run has fewer blocks than the difference takes."""
         return self.needed is None or self.needed > self.blocks
 
-    def serves(self, difference: float, least: int, most: int) -> bool:
-        """Return whether it is what a run needs that detects a difference with a number of blocks within these."""
-        fits = self.difference == difference and least <= self.blocks <= most
+    def serves(self, difference: float, most: int) -> bool:
+        """Return whether it is what a run needs that detects a difference with at most so many blocks."""
+        fits = self.difference == difference and self.blocks <= most
         return fits and not (self.capped and self.blocks < most)
 
 

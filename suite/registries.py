@@ -197,9 +197,7 @@ INJURIES = Registry(
     "injury",
     {
         "nothing": "suite.selftest.injuries:NOTHING",
-        "cpu-quota-5": "suite.selftest.injuries:CPU_QUOTA_5",
-        "cpu-quota-10": "suite.selftest.injuries:CPU_QUOTA_10",
-        "cpu-quota-20": "suite.selftest.injuries:CPU_QUOTA_20",
+        "cpu-quota-10": "suite.selftest.injuries:CPU_QUOTA",
         "late-steps": "suite.selftest.injuries:LATE_STEPS",
         "late-batches": "suite.selftest.injuries:LATE_BATCHES",
         "page-faults": "suite.selftest.injuries:PAGE_FAULTS",

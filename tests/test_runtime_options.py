@@ -5,6 +5,10 @@ import pytest
 from commands.run.resolve import carried
 from provisioning.doctor import Check
 from provisioning.engines.base import get_engine
+from provisioning.hindrances import refuse_ablation
+from provisioning.images.image import Image
+from provisioning.targets import Choices
+from scenarios.synthetic import Synthetic
 from suite.errors import RequestError
 from suite.job.ablations import arms, label_of, properties_of
 from suite.request.request import RunRequest
@@ -46,5 +50,19 @@ def test_the_value_of_an_ablation_is_the_runtime() -> None:
 
 @pytest.mark.parametrize("name", ["oci-runtime=", "oci-runtime=../kata", "seccomp=off", "nosuch=kata"])
 def test_a_value_that_no_ablation_takes_is_refused(name: str) -> None:
-    with pytest.raises(RequestError):
+    with pytest.raises(RequestError) as caught:
         properties_of(name)
+    remedies = {"oci-runtime": "write it as --ablate oci-runtime=crun", "seccomp": "write it as --ablate seccomp"}
+    if remedy := remedies.get(name.partition("=")[0]):
+        assert caught.value.remedy == remedy
+
+
+def test_an_ablation_without_its_value_is_told_one() -> None:
+    image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
+    choices = Choices(image, "podman", "tcg")
+    with pytest.raises(RequestError, match="--ablate oci-runtime changes nothing without a value") as caught:
+        refuse_ablation("oci-runtime", choices, "reference", Synthetic())
+    assert caught.value.remedy == "write it as --ablate oci-runtime=crun"
+    with pytest.raises(RequestError, match="it is the engine of the run already") as caught:
+        refuse_ablation("podman", choices, "reference", Synthetic())
+    assert caught.value.remedy == "leave out --ablate podman, or change the other option"

@@ -38,8 +38,7 @@ def test_the_default_aggressor_has_the_papers_large_batch() -> None:
     sharing = sharing_of(request(aggressor=["alexnet", "disk"]))
     assert (sharing.aggressors, sharing.copies) == (("alexnet", "disk"), 1)
     assert {name: workload.batch for name, workload in sharing.workloads.items()} == {"alexnet": 512}
-    smaller = sharing_of(request(aggressor=["alexnet", "disk"], aggressor_batch=64, aggressors=3))
-    assert (smaller.workloads["alexnet"].batch, smaller.copies) == (64, 3)
+    assert sharing_of(request(aggressor=["disk"], aggressors=3)).copies == 3
 
 
 def test_the_default_victims_are_the_papers_and_one_where_only_the_path_is_proved() -> None:
@@ -72,8 +71,6 @@ def test_bare_metal_alone_shares_what_there_is_and_says_so() -> None:
     notes: list[str] = []
     check_shares(narrow, ["bare-metal"], notes.append)
     assert "as its operating system likes" in notes[0]
-    with pytest.raises(RequestError):
-        check_shares(narrow, ["bare-metal"], pytest.fail, bare_metal_cpus="equal")
 
 
 def choices(gpus: tuple[str, ...] = ()) -> Choices:
@@ -88,7 +85,7 @@ def test_each_instance_has_gpus_of_its_own_where_there_are_enough_and_else_they_
 
 
 def test_the_command_that_makes_a_plan_again_names_its_aggressors() -> None:
-    asked = request(aggressor=["alexnet", "disk"], aggressor_batch=64, aggressors=3)
+    asked = request(aggressor=["alexnet", "disk"], aggressors=3)
     plan = plan_of(
         scenario="shared",
         targets=("vm",),
@@ -103,4 +100,4 @@ def test_the_command_that_makes_a_plan_again_names_its_aggressors() -> None:
     words = " ".join(run_command(plan))
     assert "--scenario shared --model alexnet-small" in words
     assert "--target vm" in words
-    assert "--aggressor alexnet --aggressor disk --aggressors 3 --aggressor-batch 64" in words
+    assert "--aggressor alexnet --aggressor disk --aggressors 3" in words

@@ -339,7 +339,7 @@ def test_reproduce_measures_a_paper_and_judges_its_claims(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The fakes say that they took 5 s when they took none, which the audit refuses.
-    monkeypatch.setattr("commands.compare.command.audited", lambda records, **_: records)
+    monkeypatch.setattr("commands.compare.show.audited", lambda records, **_: records)
     monkeypatch.setattr("commands.reproduce.load_sweep", lambda file: load_sweep(file).model_copy(update={"blocks": 2}))
     words = ("reproduce", "gan-on-kubernetes", "--profile", "smoke", "--target", "bare-metal", "--out", "own")
     measured = bench(*words)

@@ -235,14 +235,13 @@ class Spec(Shaped, frozen=True):
 
 
 class Request(Strict, frozen=True):
-    """One probe, or one aggressor that trains nothing. ``job`` is the text of a fio job file, or null."""
+    """One probe, or one aggressor that trains nothing."""
 
     member: str
     """Where the probe or the aggressor is declared: ``module:attribute``."""
     threads: _Positive
     directory: str | None
     size: Literal["smoke", "quick", "paper"]
-    job: str | None
     device: Literal["cpu", "cuda"]
     plugin: Plugin | None = None
     """The module that declares it, where it is not part of the image."""

@@ -30,11 +30,10 @@ from suite.units import count
 
 PILOT_BLOCKS = 10
 GROWTH = 2
+_FEWEST = {"pilot": GROWTH * PILOT_BLOCKS, "earlier": 1}
 
 
-def should_stop_run(
-    records: Records | None, repetitions: Repetitions, *, min_blocks: int = LEAST_BLOCKS, max_blocks: int
-) -> Decision:
+def should_stop_run(records: Records | None, repetitions: Repetitions, *, max_blocks: int) -> Decision:
     """Decide on the records of one run so far, by the ratio of every target and model to bare metal.
 
     ``records`` is None as long as none counts. In a run of bare metal alone, twice in every block, the ratio of the two
@@ -45,9 +44,9 @@ def should_stop_run(
     families = log_ratios(records, "throughput") if records else {}
     if repetitions.decides:
         margin = repetitions.margin_share or MARGIN
-        return should_stop_deciding(families.values(), margin, min_blocks=min_blocks, max_blocks=max_blocks)
+        return should_stop_deciding(families.values(), margin, max_blocks=max_blocks)
     ratios = {name: values for family in families.values() for name, values in family.items()}
-    return should_stop(ratios, repetitions.half_width or 0.0, min_blocks=min_blocks, max_blocks=max_blocks)
+    return should_stop(ratios, repetitions.half_width or 0.0, max_blocks=max_blocks)
 
 
 def intervals(records: Records) -> dict[str, tuple[float, float, float]]:
@@ -116,7 +115,7 @@ def _name(model: str, target: str, metric: Metric, design: str) -> str:
 
 
 def plan_detection(
-    records: Records, difference: float, *, least: int, most: int, source: Literal["pilot", "earlier"]
+    records: Records, difference: float, *, most: int, source: Literal["pilot", "earlier"]
 ) -> Detection | None:
     """Return the blocks that detect a difference, as a share, for the ratio that takes the most.
 
@@ -138,9 +137,7 @@ def plan_detection(
     if not candidates:
         return None
     needed_most, deviation, name, place, members = max(candidates, key=lambda candidate: candidate[:2])
-    if source == "pilot":
-        least = max(least, GROWTH * PILOT_BLOCKS)
-    blocks = int(min(max(needed_most, least), most))
+    blocks = int(min(max(needed_most, _FEWEST[source]), most))
     return Detection(
         difference=difference,
         needed=None if math.isinf(needed_most) else int(needed_most),
@@ -153,14 +150,12 @@ def plan_detection(
     )
 
 
-def should_stop_detecting(
-    records: Callable[[], Records], difference: float, blocks: int, *, least: int, most: int
-) -> Decision:
+def should_stop_detecting(records: Callable[[], Records], difference: float, blocks: int, *, most: int) -> Decision:
     """Decide whether the ``blocks`` complete blocks of a run are those that its pilot plans; for a cell of a sweep."""
     pilot = min(PILOT_BLOCKS, most)
     if blocks < pilot:
         return Decision(False, f"the pilot of {count(pilot, 'block')} is not complete", None, pilot - blocks)
-    planned = plan_detection(pilot_of(records()), difference, least=least, most=most, source="pilot")
+    planned = plan_detection(pilot_of(records()), difference, most=most, source="pilot")
     if planned is None:
         return Decision(True, "no target has enough ratios to plan from", None, 0)
     reason = f"its pilot plans {count(planned.blocks, 'block')} to detect {difference:.2%}"

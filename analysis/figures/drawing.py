@@ -35,7 +35,7 @@ from analysis.figures.reference import PAPERS_KEY, SOURCE, Reference, kind_of
 from suite.errors import RequestError
 from suite.job.profiles import PROFILES
 from suite.results.files import output, remove_temporaries
-from suite.results.store import PLOTS
+from suite.results.layout import PLOTS
 from suite.targets import TARGETS
 
 _STYLE = {

@@ -30,10 +30,9 @@ def margin_of(runs: Iterable[Path], requested: float | None = None) -> float:
 
 
 def looked_after(runs: Iterable[Path]) -> int | None:
-    """Return the blocks after which the first of the runs ``--until decided`` began to look; None if there is none."""
-    requests = [plan.request.repetitions for run in runs if (plan := plan_of(run)) and plan.request]
-    least = [repetitions.min_blocks or LEAST_BLOCKS for repetitions in requests if repetitions.decides]
-    return max(min(least), LEAST_BLOCKS) if least else None
+    """Return the blocks after which a run ``--until decided`` began to look; None if there is none among the runs."""
+    plans = filter(None, map(plan_of, runs))
+    return LEAST_BLOCKS if any(plan.request and plan.request.repetitions.decides for plan in plans) else None
 
 
 def extendable(directories: Sequence[Path]) -> Path | None:

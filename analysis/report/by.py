@@ -3,33 +3,56 @@
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from analysis.compare.results import Arm, Comparison, Contrast
-from analysis.report.elements import Element, Head, Heading, Line, Notes, Table, warnings
+from analysis.compare.results import Arm, Circumstances, Comparison, Contrast
+from analysis.report.answers.answer import Answer, formed, row_of
+from analysis.report.answers.claim import NO_VERDICT, UNDECIDED, WORDS, Claim
+from analysis.report.document import answer_elements
+from analysis.report.elements import Element, Head, Heading, Notes, Table, warnings
 from analysis.report.formatting import percent, ratio, rows_by_key
 from analysis.warnings.types import notices
+from suite.units import count
 
-_MOST_ANSWERS, _BEYOND = 6, ("slower", "faster")
+_BEYOND = ("slower", "faster")
 
 
 def by_document(comparison: Comparison) -> Iterator[Element]:
-    """Yield the answer, the tables of every target with what else differs, and which machines are slow."""
-    yield from (Line(sentence, "strong") for sentence in by_answer(comparison))
+    """Yield the answer, and the tables of every target with what else differs."""
+    found = by_answer(comparison)
+    yield from answer_elements(found)
     probes = [row for row in rows_by_key(comparison) if row.job.traits.probes and row.verdict]
     for arm, of_arm in groupby(rows_by_key(comparison), lambda row: row.arm._replace(cell=())):
         rows = list(of_arm)
         yield Heading(_what(arm), f"{arm.job}; over {_text(rows[0].base)}")
         yield from _tables(rows)
         explaining = [row for row in probes if row.target == arm.target and not arm.job.traits.probes]
-        yield Notes(tuple(_notes(rows, explaining)))
-    yield from (Line(sentence, "strong") for sentence in slow_machines(comparison))
+        yield Notes(tuple(_notes(rows, explaining, found)))
     yield from warnings(notices(comparison.warnings, ()))
 
 
-def by_answer(comparison: Comparison) -> list[str]:
-    """Return a sentence for each ratio of the metric that decides; none if these are many, for the tables hold them."""
-    rows = [row for row in rows_by_key(comparison) if row.verdict and row.metric.name == row.job.traits.deciding[0]]
-    texts = (f"{row.metric.name} of {_text(row.arm.cell)} over {_text(row.base)} {ratio(row)}" for row in rows)
-    return [f"{_what(row.arm)}: {text}." for row, text in zip(rows, texts, strict=True)] * (len(rows) <= _MOST_ANSWERS)
+def by_answer(comparison: Comparison) -> Answer:
+    """Return the answer of the values of keys, by the metric that decides; which machines are slow is its fact."""
+    decisive = [row for row in rows_by_key(comparison) if row.metric.name == row.job.traits.deciding[0]]
+    claims = [Claim(row, row.model, comparison.margin, Circumstances()) for row in decisive if row.verdict]
+    facts = tuple(slow_machines(comparison))
+    if not claims:
+        return Answer((), "nothing to compare: no two values have a metric in common", "bench compare --verbose", facts)
+    several = len({_what(claim.found.arm) for claim in claims}) > 1
+    parts = ((_what(claim.found.arm) if several else "", _text(claim.found.arm.cell)) for claim in claims)
+    rows = [row_of(claim, ", ".join(filter(None, names))) for claim, names in zip(claims, parts, strict=True)]
+    worst = max(range(len(claims)), key=lambda number: abs(claims[number].slower or 0.0))
+    return formed(rows, WORDS, [_next(claims)], facts, [rows[worst]])
+
+
+def _next(claims: Sequence[Claim]) -> str:
+    """Return what would decide the values that are open, or explain those that are decided."""
+    still_open = [claim for claim in claims if claim.word in (UNDECIDED, NO_VERDICT)]
+    if not still_open:
+        return "bench compare RUN --explain, for each side (where the time goes)"
+    lacking = [claim.lacking_blocks for claim in still_open]
+    if None in lacking:
+        return f"a quieter machine, or a margin above {percent(claims[0].margin)}"
+    more, blocks = max(filter(None, lacking), default=1), max(claim.found.blocks for claim in still_open)
+    return f"about {count(more, 'more block')} of each: bench run --continue RUN --blocks {blocks + more}"
 
 
 def slow_machines(comparison: Comparison) -> Iterator[str]:
@@ -86,12 +109,13 @@ def _tables(rows: Sequence[Contrast]) -> Iterator[Table]:
         yield Table(name, "", tuple(map(Head, columns)), body, compact=True)
 
 
-def _notes(rows: Sequence[Contrast], probes: Sequence[Contrast]) -> Iterator[str]:
-    """Yield what else differs, why there is no verdict, and the ratios of the probes on both sides."""
+def _notes(rows: Sequence[Contrast], probes: Sequence[Contrast], found: Answer) -> Iterator[str]:
+    """Yield what else differs, why there is no verdict unless the answer has it, and the ratios of the probes."""
     for values in dict.fromkeys(row.arm.cell for row in rows):
         of_cell, of_probes = ([row for row in some if row.arm.cell == values] for some in (rows, probes))
         ratios = (f"{row.model} {row.metric.name} {ratio(row)}" for row in of_probes)
-        texts = {"besides": of_cell[0].notes, "no verdict": _withheld(of_cell), "probes": ratios}
+        why = [text for text in _withheld(of_cell) if text.partition(" (")[0] not in found.why]
+        texts = {"besides": of_cell[0].notes, "no verdict": why, "probes": ratios}
         joined = {name: "; ".join(part) for name, part in texts.items()}
         yield from (f"{_text(values)}: {name}: {text}" for name, text in joined.items() if text)
 

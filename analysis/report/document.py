@@ -112,7 +112,8 @@ def answer_elements(found: Answer) -> Iterator[Element]:
     """Yield the answer, with which an output begins: a line for each comparison, then why, next, and the facts."""
     if found.rows:
         alone = len(found.rows) == 1
-        heads = ("", "") if alone else (f"x {found.claims[0].base}", "verdict")
+        over = next((row.over for row in found.rows if row.over), "")
+        heads = ("", "") if alone else (f"x {over}".rstrip(), "verdict")
         numbers = [row.number if alone else f"{row.value} {row.span}".strip() for row in found.rows]
         cells = ((number, Styled(row.word, row.word)) for number, row in zip(numbers, found.rows, strict=True))
         rows = tuple(zip(map(Head, (row.subject for row in found.rows)), cells, strict=True))

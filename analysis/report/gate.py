@@ -1,43 +1,59 @@
-"""A regression between two runs: the answer first, then a table of its rows, and why some cannot tell."""
+"""A regression between two runs: the answer first, then a table of its rows."""
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from typing import cast
 
 from analysis.compare.matching import place_of, switches_of
-from analysis.compare.regression import Change, Regression
+from analysis.compare.regression import EXIT_CODES, Change, Regression
+from analysis.compare.results import Circumstances
+from analysis.report.answers.answer import Answer, AnswerRow, formed, row_of
+from analysis.report.answers.claim import Claim
+from analysis.report.document import answer_elements
 from analysis.report.elements import Element, Head, Line, Styled, Table
 from analysis.report.formatting import ends, percent, times
 from analysis.statistics.power import POWER
-from analysis.statistics.ratios import CONFIDENCE, Verdict
+from analysis.statistics.ratios import Verdict
 from analysis.statistics.two_samples import LEAST_RUNS
+from suite.job.profiles import PROFILES
 from suite.units import count, number
 
+_ORDER = (*EXIT_CODES,)
 _COLUMNS = ("old", "new", "ratio", "95 % interval", "slower by", "outcome")
 _CAPTION = (
     "old, new: trimmed geometric mean over the blocks; slower by: share of a rate that is lost, of a time that is added"
 )
 
 
-def gate_document(found: Regression) -> Iterator[Element]:
-    """Yield a regression: the answer, what is missing, the rows, and why some of them cannot tell."""
+def gate_document(found: Regression, new: Path | None = None) -> Iterator[Element]:
+    """Yield a regression: the answer, the rows, and what else differs. ``new`` is the directory of the new run."""
     if found.outcome:
-        yield Line(answer(found), "strong")
-        for missing in found.missing:
-            yield Line(f"{missing.name}: {missing.why}", label="missing")
+        answered = answer(found, new)
+        yield from answer_elements(answered)
         for name in found.added:
             yield Line(f"{name} was finished in the new run only, and is compared with nothing", label="warning")
         if found.spread_unknown:
             yield Line(f"the spread between runs is unknown: {LEAST_RUNS} old runs or more show it", label="warning")
-    changes = sorted(found.changes, key=_gravity)
-    yield _table(changes, judged=found.outcome is not None)
-    reasons: dict[str, list[str]] = {}
-    for change in found.of("cannot tell"):
-        reasons.setdefault(_why(change), []).append(change.name)
-    for why, names in reasons.items():
-        yield Line(f"{'; '.join(names)}: {why}", label="cannot tell")
+    yield _table(sorted(found.changes, key=_gravity), judged=found.outcome is not None)
+    for detail, names in _details(found, answered.why).items() if found.outcome else ():
+        yield Line(f"{'; '.join(names)}: {detail}", label="cannot tell")
     # Without a bound both runs were pooled before, and the warnings of that comparison name what changed.
     for text, targets in _changed(found).items() if found.outcome else ():
         yield Line(f"{text} on {', '.join(targets)}: it may explain a difference", label="changed")
+
+
+def _details(found: Regression, why: str) -> dict[str, list[str]]:
+    """Return the details of rows that cannot tell, with their names, where the answer has them not."""
+    details: dict[str, list[str]] = {}
+    for claim in _claims(found):
+        for reason in claim.why if claim.word == "cannot tell" else ():
+            detail = reason.partition(" (")[2].removesuffix(")")
+            if detail and detail not in why:
+                details.setdefault(detail, []).append(claim.change.name)
+    return details
 
 
 def _table(changes: list[Change], *, judged: bool) -> Table:
@@ -58,18 +74,6 @@ def _cells(change: Change) -> tuple[str | Styled, ...]:
     return (*values, f"{times(change.ratio or 1.0)}x", interval, percent(change.slower), outcome)
 
 
-def _why(change: Change) -> str:
-    """Return why a row cannot tell, and what would."""
-    verdict = change.verdict or Verdict(None, None)
-    share = verdict.detectable
-    seen = "not even a tenfold slowdown" if share is None else f"a slowdown of {percent(share)}"
-    old, new = change.samples
-    reasons = verdict.withheld or (f"{old} against {count(new, 'block')} could have shown {seen} (power {POWER:.0%})",)
-    more = f"; {_blocks(verdict.more_blocks, change)} would tell" if verdict.more_blocks else ""
-    runs = f"; runs of the same differ by {percent(change.spread)} (standard deviation)" if change.spread else ""
-    return f"{', '.join(reasons)}{more}{runs}"
-
-
 def _changed(found: Regression) -> dict[str, dict[str, None]]:
     """Return the targets on which each fact changed between the runs."""
     targets: dict[str, dict[str, None]] = {}
@@ -79,39 +83,77 @@ def _changed(found: Regression) -> dict[str, dict[str, None]]:
     return targets
 
 
-def answer(found: Regression) -> str:
-    """Return the outcome of a gate as a sentence that names what decided it."""
-    bound = percent(found.fail_above or 0)
-    match found.outcome:
-        case "slower":
-            names = "; ".join(f"{one.name} by {percent(one.slower)}" for one in found.of("slower"))
-            return f"Slower by more than {bound}: {names}."
-        case "incomplete":
-            lacks = ", ".join(dict.fromkeys(one.name for one in found.missing)) or "anything to compare"
-            return f"Incomplete: the new run lacks {lacks}."
-        case "cannot tell":
-            rows = found.of("cannot tell")
-            others = f" (and {count(len(rows) - 1, 'other')})" if len(rows) > 1 else ""
-            return f"Cannot tell whether {rows[0].name}{others} is slower by more than {bound}: {_advice(rows)}."
-    rows = found.of("not slower")
-    return f"Not slower: all {len(rows)} rows exclude a slowdown of {bound} ({CONFIDENCE:.0%} intervals)."
+def answer(found: Regression, new: Path | None = None) -> Answer:
+    """Return the answer of a gate: the rows that decide it first, each with its outcome as its word."""
+    rows = [row_of(claim, claim.change.name) for claim in _claims(found)]
+    rows += [AnswerRow(missing.name, "incomplete", why=(missing.why,)) for missing in found.missing]
+    rows.sort(key=lambda row: _ORDER.index(row.word))
+    if not rows:
+        return Answer((), "nothing to compare: no row is in both runs", _next(found, new), ())
+    return formed(rows, _ORDER, [_next(found, new)], shortened=rows[:1])
 
 
-def _advice(rows: Sequence[Change]) -> str:
-    """Return why rows cannot tell, or how many blocks would."""
-    if reasons := dict.fromkeys(reason for one in rows if one.verdict for reason in one.verdict.withheld):
-        return "; ".join(reasons)
-    more = [one.verdict.more_blocks for one in rows if one.verdict and one.verdict.more_blocks is not None]
-    if len(more) < len(rows):
-        return "no number of blocks would tell"
-    return f"about {_blocks(max(more), *rows)} would tell"
+def _claims(found: Regression) -> "Iterator[_GateClaim]":
+    bound = found.fail_above or 0.0
+    judged = filter(attrgetter("verdict"), found.changes)
+    return (_GateClaim(change, change.model, bound, Circumstances()) for change in judged)
 
 
-def _blocks(more: int, *rows: Change) -> str:
-    """Return how many blocks are needed besides, and where: those of several old runs are what they are."""
-    return f"{count(more, 'more block')} in {'each' if any(one.spread is None for one in rows) else 'the new'} run"
+class _GateClaim(Claim):
+    """A row of the new run over the old ones, judged by the bound of the gate."""
+
+    @property
+    def change(self) -> Change:
+        return cast(Change, self.found)
+
+    @property
+    def word(self) -> str:
+        return str(self.change.outcome)
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        """Return the reasons of the outcome."""
+        change, verdict = self.change, self.change.verdict or Verdict(None, None)
+        bound, runs = f"the bound of {percent(self.margin)}", ""
+        if change.spread:
+            runs = f"; runs of the same differ by {percent(change.spread)}, standard deviation"
+        if self.word != "cannot tell":
+            return (f"{'beyond' if self.word == 'slower' else 'within'} {bound} ({self.costs}{runs})",)
+        if verdict.withheld:
+            return verdict.withheld
+        share = verdict.detectable
+        seen = "not even a tenfold slowdown" if share is None else f"a slowdown of {percent(share)}"
+        old, new = change.samples
+        shown = f"{old} against {count(new, 'block')} could have shown {seen}, power {POWER:.0%}"
+        if verdict.more_blocks:
+            side = "each" if change.spread is None else "the new"
+            runs += f"; {count(verdict.more_blocks, 'more block')} in {side} run would decide"
+        return (f"within or beyond {bound} ({shown}{runs})",)
+
+
+_NEXT = {
+    "slower": "bench compare{} --explain (where the time goes)",
+    "incomplete": "bench results show{} (the failures in full)",
+    "not slower": "bench report{} (one page)",
+}
+
+
+def _next(found: Regression, new: Path | None) -> str:
+    """Return what to do after an outcome."""
+    where = f" {shlex.quote(str(new))}" if new else ""
+    if found.outcome in _NEXT:
+        return _NEXT[found.outcome].format(where)
+    rows = found.of("cannot tell")
+    if any(change.job.profile in PROFILES and not PROFILES[change.job.profile].decides for change in rows):
+        return "both runs with --profile quick"
+    lacking = [*map(attrgetter("verdict.more_blocks"), rows)]
+    if None in lacking:
+        return f"a quieter machine, another profile, or --fail-above over {percent(found.fail_above or 0.0)}"
+    more, side = max(filter(None, lacking), default=1), "each" if found.spread_unknown else "the new"
+    extended = f"bench run --continue{where or ' RUN'} --blocks {more + max(change.samples[1] for change in rows)}"
+    return f"about {count(more, 'more block')} in {side} run: {extended}"
 
 
 def _gravity(change: Change) -> int:
     """Return the place of a row: those that decide first, those that fail nothing last."""
-    return ["slower", "cannot tell", "not slower", None].index(change.outcome)
+    return _ORDER.index(change.outcome) if change.outcome else len(_ORDER)

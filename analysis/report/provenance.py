@@ -133,7 +133,7 @@ def run_command(plan: Plan) -> list[str]:
         "accel": job.layers.accelerator if VMS.intersection(plan.targets) else None,
         "data": f"{job.data}:{job.dataset.directory}" if job.dataset and not job.command else None,
         # How many blocks it took is known now.
-        **dict.fromkeys(("until", "detect", "min_blocks", "max_blocks", "budget")),
+        **dict.fromkeys(("until", "detect", "max_blocks", "budget")),
     }
     given = plan.request.given() if plan.request else {"scenario": job.scenario}
     return command_of({**given, **resolved})

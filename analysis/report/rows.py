@@ -156,13 +156,18 @@ class ClaimRow(JobColumns):
     """The reasons of the word."""
 
 
-class AnswerOutput(Columns):
-    """The answer as text, its parts, and each comparison in it."""
+class AnswerText(Columns):
+    """An answer as text, and its parts."""
 
     lines: tuple[str, ...]
     why: str
     next: str
     facts: tuple[str, ...]
+
+
+class AnswerOutput(AnswerText):
+    """The answer as text, its parts, and each comparison in it."""
+
     claims: tuple[ClaimRow, ...]
 
 
@@ -196,9 +201,7 @@ def comparison_output(comparison: Comparison) -> ComparisonOutput:
 
 def answer_output(comparison: Comparison) -> AnswerOutput:
     """Return the answer with which the output begins, and every claim by itself."""
-    found = answer(comparison)
-    rows = tuple(map(ClaimRow.model_validate, found.claims))
-    return AnswerOutput(lines=found.lines, why=found.why, next=found.next, facts=found.facts, claims=rows)
+    return AnswerOutput.model_validate(answer(comparison))
 
 
 def warning_outputs(warnings: Iterable[AnalysisWarning]) -> tuple[WarningOutput, ...]:

@@ -2,8 +2,9 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -66,6 +67,13 @@ class Terminal:
             in_part = not isinstance(element, Heading)
 
 
+def _left_out(table: Table, form: Table) -> str:
+    """Return the columns that a form of a table has no room for, and what shows them; empty for none."""
+    kept = {head.text for head in (*form.columns, *(head for head, _ in form.rows))}
+    left = ", ".join(head.text for head in table.columns if head.text not in kept)
+    return f"{left}: COLUMNS=160" if left else ""
+
+
 def _colour(style: str) -> str:
     return STYLES.get(style, "yellow")
 
@@ -84,7 +92,7 @@ def _line(element: Line) -> RenderableType:
     return Padding(text, (0, 0, 0, element.indent), expand=False) if element.indent else text
 
 
-def _fitting(console: Console, options: ConsoleOptions, table: Table) -> tuple[RichTable | Text, Table]:
+def _fitting(console: Console, options: ConsoleOptions, table: Table) -> tuple[RenderableType, Table]:
     """Return the widest form of the table that fits: whole, narrower, turned, or as a list; and what it shows."""
     forms = [table]
     while forms[-1].narrower:
@@ -92,8 +100,11 @@ def _fitting(console: Console, options: ConsoleOptions, table: Table) -> tuple[R
     if not table.compact:
         forms.append(forms[-1].turned())
     for form in forms:
+        left = "" if form.corner else _left_out(table, form)
+        if left and len(left) <= max(len(head.text) for head, _ in form.rows):
+            form, left = replace(form, corner=left), ""
         if shown := _if_fitting(console, options, form):
-            return shown, form
+            return Group(shown, *([Text(left, "dim")] if left else [])), form
     narrowest = forms[-1] if table.compact else forms[-2]
     return _list(narrowest), narrowest
 

@@ -50,21 +50,14 @@ class Decision:
     expected: int | None = None
 
 
-def should_stop(
-    log_ratios: Mapping[str, Samples], half_width: float, *, min_blocks: int = LEAST_BLOCKS, max_blocks: int
-) -> Decision:
+def should_stop(log_ratios: Mapping[str, Samples], half_width: float, *, max_blocks: int) -> Decision:
     """Decide whether the blocks so far are enough.
 
     ``log_ratios``: for each requested interval, by its name, log(target / bare metal) per block in the order of the
-    run; NaN where a trial failed. ``half_width``: 0.02 for 2 %. Raises RequestError for bounds that make no sense.
+    run; NaN where a trial failed. ``half_width``: 0.02 for 2 %. Raises RequestError for one that makes no sense.
     """
     if not 0 < half_width < 1:
         raise RequestError(f"{option('until')} {half_width:.3g}: not a share between 0 and 1", remedy="write it as 2%")
-    if not 0 < min_blocks <= max_blocks:
-        raise RequestError(
-            f"{option('min_blocks')} {min_blocks} and {option('max_blocks')} {max_blocks}",
-            remedy="ask for 0 < min-blocks <= max-blocks",
-        )
     blocks = max((len(values) for values in log_ratios.values()), default=0)
     widest, name = _widest(log_ratios, blocks)
     now = None if widest is None else math.expm1(widest)
@@ -72,7 +65,7 @@ def should_stop(
         return _ended(max_blocks, now)
     bound = math.log1p(half_width)
     # The first number of blocks after which every interval was narrow enough.
-    counts = range(max(min_blocks, LEAST_BLOCKS), blocks + 1)
+    counts = range(LEAST_BLOCKS, blocks + 1)
     first = next((n for n in counts if (width := _widest(log_ratios, n)[0]) is not None and width <= bound), None)
     if first is None:
         # The width falls with the root of the number of blocks.
@@ -86,23 +79,21 @@ def should_stop(
     return Decision(True, f"every interval is within {half_width:.1%}", now, 0)
 
 
-def should_stop_deciding(
-    families: Iterable[Mapping[str, Samples]], margin: float, *, min_blocks: int = LEAST_BLOCKS, max_blocks: int
-) -> Decision:
+def should_stop_deciding(families: Iterable[Mapping[str, Samples]], margin: float, *, max_blocks: int) -> Decision:
     """Decide whether every comparison has a verdict at the margin, a share; the arguments are as in ``should_stop``.
 
     The ratios of a family are judged together. It is looked only after the blocks that ``looks`` gives.
     """
     undecided: dict[str, int | None] = {}
-    blocks, least = 0, max(min_blocks, LEAST_BLOCKS)
+    blocks = 0
     for family in families:
-        undecided.update(_undecided(family, margin, least))
+        undecided.update(_undecided(family, margin))
         blocks = max([blocks, *map(len, family.values())])
     if blocks >= max_blocks:
         return _ended(max_blocks, None)
-    if not undecided and blocks in looks(least, blocks):
+    if not undecided and blocks in looks(LEAST_BLOCKS, blocks):
         return Decision(True, f"every comparison is decided at a margin of {margin:.1%}", None, 0)
-    following = next(look for look in looks(least, max(2 * blocks, least)) if look > blocks)
+    following = next(look for look in looks(LEAST_BLOCKS, max(2 * blocks, LEAST_BLOCKS)) if look > blocks)
     if not undecided:
         return Decision(False, f"the next look is at {following}", None, following - blocks)
     more = undecided.values()
@@ -110,10 +101,10 @@ def should_stop_deciding(
     return Decision(False, reason, None, following - blocks, None if None in more else max(filter(None, more)))
 
 
-def _undecided(family: Mapping[str, Samples], margin: float, least: int) -> Iterator[tuple[str, int | None]]:
+def _undecided(family: Mapping[str, Samples], margin: float) -> Iterator[tuple[str, int | None]]:
     """Yield the ratios of a family that are undecided or have too few blocks, and how many more would decide."""
     places = [locate(np.asarray(values)) for values in family.values()]
-    verdicts = judge(places, margin, level=level_of(places, least))
+    verdicts = judge(places, margin, level=level_of(places, LEAST_BLOCKS))
     for name, place, verdict in zip(family, places, verdicts, strict=True):
         if place is None or verdict is None or place.n < LEAST_BLOCKS:
             yield name, None

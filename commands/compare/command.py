@@ -1,44 +1,17 @@
 """``bench compare`` and ``bench report``: what the records say."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from analysis.audit.audit import audited
-from analysis.compare.by import compare_by
-from analysis.compare.comparison import compare as compare_records
-from analysis.compare.published import judge_claims
-from analysis.compare.results import Comparison
-from analysis.explain.attribution import explain as explain_records
-from analysis.explain.explanation import Explained
-from analysis.figures.reference import normalised
-from analysis.load.plans import extendable, margin_of
-from analysis.load.records import Records, load
-from analysis.report.answers.answer import answer
-from analysis.report.by import by_answer, by_document, slow_machines
-from analysis.report.document import Level, answer_elements, document, more_options
-from analysis.report.formatting import warning_lines
-from analysis.report.markdown import as_markdown, markdown
-from analysis.report.rows import Row, as_csv, comparison_output, rows, warning_outputs
-from analysis.report.scaling import scaling_document
-from analysis.report.terminal import Terminal
-from analysis.report.waterfall import explanation_document
-from analysis.selftest.judging import speaks_for
-from commands.compare.gate import gate, show_change
-from commands.compare.output import ByOutput, ExplanationOutput
-from commands.output import print_json
+from commands.compare.kept import once
 from commands.run.options import choice, shares
-from provisioning.paths import home
 from suite.errors import RequestError
 from suite.request.repetitions import MARGIN
-from suite.results.store import RESULTS, latest_run
-from suite.selftest.certificate import FILE, Certificate, read_certificate
-from suite.units import count
-from suite.untrusted.console import PlainConsole
+from suite.results.layout import RESULTS, latest_run
 
 _MARGIN = click.option(
     "--margin",
@@ -111,26 +84,17 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     """
     _refuse_silenced(options)
     if options["fail_above"] is not None:
+        from commands.compare.gate import gate  # here, like those below: pandas need not be imported for what is kept
+
         sys.exit(gate(directories, options))
+
+    def show() -> Iterable[Path]:
+        from commands.compare.show import show
+
+        return show(chosen, options)
+
     chosen = list(directories) or [latest_run(RESULTS)]
-    records = audited(load(chosen), force=options["force"])
-    if options["pool"]:
-        records = replace(records, trials=records.trials.assign(pool=""))
-    (_show_by if options["by"] else _show_targets)(records, chosen, options)
-
-
-def _show_targets(records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> None:
-    comparison = _compared(records, options)
-    if options["explain"]:
-        _show_explanation(comparison, explain_records(records, comparison, force=options["force"]), options["form"])
-    elif options["form"]:
-        _FORMS[options["form"]](comparison)
-    else:
-        _show(comparison, records, chosen, options)
-    if len(chosen) == 2 and options["form"] is None:
-        show_change(records, chosen, force=options["force"])
-    if options["plots"] or (options["form"] is None and not options["explain"]):
-        _draw(comparison, options["plots"] or chosen[0] / "plots", options)
+    once(chosen, {"command": "compare", **options}, show)
 
 
 _SILENCES = {
@@ -159,92 +123,6 @@ def _refuse_silenced(options: Mapping[str, Any]) -> None:
             raise RequestError(f"--{name} needs --{needed}", remedy=f"give it, such as --{needed} {example}")
 
 
-def _compared(records: Records, options: Mapping[str, Any]) -> Comparison:
-    margin = margin_of(records.directories, options["margin"])
-    comparison = compare_records(records, margin=margin, force=options["force"])
-    return judge_claims(comparison) if options["claims"] else comparison
-
-
-def _show(comparison: Comparison, records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> None:
-    if options["scaling"]:
-        # That a target is compared with no other is no answer to how jobs scale.
-        found = answer(comparison)
-        lines = answer_elements(found) if found.rows else ()
-        PlainConsole().print(Terminal([*lines, *scaling_document(comparison)]))
-        return
-    shown = document(comparison, _level(options), costs=options["costs"], run=extendable(chosen))
-    PlainConsole().print(Terminal(shown))
-    if certificate := _certificate_of(records):
-        click.echo(certificate.line())
-
-
-def _show_by(records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> None:
-    margin = margin_of(records.directories, options["margin"])
-    comparison = compare_by(records, options["by"], options["base"], margin=margin)
-    match options["form"]:
-        case "json":
-            answers = (*by_answer(comparison), *slow_machines(comparison))
-            warned = warning_outputs(comparison.warnings)
-            ByOutput(
-                by=options["by"], margin=margin, answer=answers, rows=tuple(rows(comparison)), warnings=warned
-            ).tell()
-        case "csv":
-            click.echo(as_csv(comparison).rstrip("\n"))
-        case "markdown":
-            click.echo(markdown(by_document(comparison)).rstrip("\n"))
-        case _:
-            PlainConsole().print(Terminal(by_document(comparison)))
-    if options["plots"] or options["form"] is None:
-        _draw(comparison, options["plots"] or chosen[0] / "plots", options)
-
-
-def _draw(comparison: Comparison, place: Path, options: Mapping[str, Any]) -> None:
-    # Matplotlib takes a second to import, which the answer, --json and --explain need not wait for. If it is there,
-    # seaborn imports scipy.stats for density curves, which no figure has: half a second more.
-    unneeded = [name for name in ("scipy.stats", "scipy.cluster") if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(unneeded))  # type: ignore[arg-type]
-    from analysis.figures.plots import draw
-
-    for name in unneeded:
-        del sys.modules[name]
-    drawn = draw(comparison, place, normalised() if options["reference"] else None)
-    part = options["explain"] or options["scaling"] or options["by"]
-    more = "" if part else more_options(comparison, _level(options), costs=options["costs"])
-    click.echo(f"drawn: {place}: {count(len({path.stem for path in drawn}), 'figure')}{more}", err=True)
-
-
-def _certificate_of(records: Records) -> Certificate | None:
-    """Return this machine's last certificate; None if there is none, or if the records are of another machine."""
-    certificate = read_certificate(home() / FILE)
-    return certificate if certificate and speaks_for(certificate, records) else None
-
-
-def _show_explanation(comparison: Comparison, explained: Explained, form: str | None) -> None:
-    if form == "json":
-        warnings = warning_outputs(explained.warnings)
-        ablations = tuple(Row.model_validate(one) for one in explained.contrasts if one.kind == "ablation")
-        ExplanationOutput(explanations=explained.explanations, ablations=ablations, warnings=warnings).tell()
-        return
-    PlainConsole().print(Terminal([*answer_elements(answer(comparison)), *explanation_document(explained)]))
-
-
-def _print_csv(comparison: Comparison) -> None:
-    click.echo(as_csv(comparison).rstrip("\n"))
-    for line in (*answer(comparison).lines, *warning_lines(comparison)):
-        click.echo(line, err=True)
-
-
-_FORMS: Mapping[str, Callable[[Comparison], None]] = {
-    "json": lambda comparison: print_json(comparison_output(comparison)),
-    "csv": _print_csv,
-    "markdown": lambda comparison: click.echo(as_markdown(comparison).rstrip("\n")),
-}
-
-
-def _level(options: Mapping[str, Any]) -> Level:
-    return "full" if options["verbose"] else "overview"
-
-
 @click.command()
 @click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--html", type=click.Path(path_type=Path), help="The file. Default: report.html in the run.")
@@ -260,16 +138,12 @@ def report(directories: tuple[Path, ...], html: Path | None, margin: float | Non
       bench report results/night --html night.html
     """
     chosen = list(directories) or [latest_run(RESULTS)]
-    click.echo(report_of(chosen, html or chosen[0] / "report.html", margin, **options))
 
+    def write() -> Iterable[Path]:
+        from commands.compare.show import report_of
 
-def report_of(
-    directories: Sequence[Path], path: Path, margin: float | None = None, *, force: bool = False, claims: bool = False
-) -> Path:
-    """Write the page of runs to ``path`` and return it."""
-    # It draws: see above.
-    from analysis.report.page import write_report
+        page = report_of(chosen, html or chosen[0] / "report.html", margin, **options)
+        click.echo(page)
+        return [page]
 
-    records = audited(load(directories), force=force)
-    chosen_margin, certificate = margin_of(records.directories, margin), _certificate_of(records)
-    return write_report(records, path, margin=chosen_margin, force=force, certificate=certificate, claims=claims)
+    once(chosen, {"command": "report", "html": html, "margin": margin, **options}, write)

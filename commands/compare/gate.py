@@ -20,8 +20,8 @@ from analysis.report.terminal import Terminal
 from commands.compare.output import gate_output
 from commands.output import print_json
 from suite.errors import RequestError
+from suite.results.layout import RESULTS, latest_run
 from suite.results.runs import contains, find_runs
-from suite.results.store import RESULTS, latest_run
 from suite.sweep.below import runs_below
 from suite.untrusted.console import PlainConsole
 
@@ -40,7 +40,7 @@ def gate(directories: Sequence[Path], options: dict[str, Any]) -> int:
     if options["form"] == "json":
         print_json(gate_output(found))
     else:
-        PlainConsole().print(Terminal(gate_document(found)))
+        PlainConsole().print(Terminal(gate_document(found, new)))
     return found.exit_code
 
 

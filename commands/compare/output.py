@@ -6,7 +6,7 @@ from analysis.compare.matching import Missing
 from analysis.compare.regression import Outcome, Regression
 from analysis.explain.explanation import Explanation
 from analysis.report.gate import answer
-from analysis.report.rows import Columns, Row, WarningOutput
+from analysis.report.rows import AnswerText, Columns, Row, WarningOutput
 from analysis.statistics.ratios import CONFIDENCE
 from commands.output import Output
 
@@ -29,10 +29,10 @@ class ChangeRow(Row):
 class GateOutput(Columns):
     """The outcome of ``--fail-above``, and every row with its own."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     outcome: Outcome | None
     exit_code: int
-    answer: str | None = None
+    answer: AnswerText | None = None
     confidence: float = CONFIDENCE
     fail_above: float | None
     spread_unknown: bool
@@ -45,7 +45,7 @@ class GateOutput(Columns):
 def gate_output(found: Regression) -> GateOutput:
     """Return a regression as its JSON holds it."""
     output = GateOutput.model_validate(found)
-    return output.model_copy(update={"answer": answer(found)}) if found.outcome else output
+    return output.model_copy(update={"answer": AnswerText.model_validate(answer(found))}) if found.outcome else output
 
 
 class ExplanationOutput(Output):
@@ -58,10 +58,11 @@ class ExplanationOutput(Output):
 
 
 class ByOutput(Output):
-    """The values of the keys ``by``, each compared with a base; ``answer`` are sentences."""
+    """The values of the keys ``by``, each compared with a base."""
 
+    schema_version: Literal[2] = 2  # type: ignore[assignment]
     by: tuple[str, ...]
     margin: float
-    answer: tuple[str, ...]
+    answer: AnswerText
     rows: tuple[Row, ...]
     warnings: tuple[WarningOutput, ...]

@@ -14,8 +14,9 @@ from commands.results.listing import as_table, entries
 from commands.results.show import find_record, record_json, record_lines, run_lines, run_output
 from provisioning import ledger
 from suite.errors import RequestError
+from suite.results.layout import RESULTS, latest_run
 from suite.results.runs import SWEEP, contains, find_run, find_runs, summarise
-from suite.results.store import LOG, PLAN, RESULTS, latest_run
+from suite.results.store import LOG, PLAN
 from suite.untrusted.console import PlainConsole
 
 FORMATS = ("parquet", "csv", "jsonl")

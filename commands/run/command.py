@@ -10,7 +10,7 @@ from commands.run.forecast import as_lines, earlier_durations, forecast
 from commands.run.options import BUSY_HELP
 from commands.run.outlook import Outlook
 from commands.run.prepare import Ready, host_environment, observing, ready
-from commands.run.request_command import RequestCommand
+from commands.run.request_command import RequestCommand, with_help_alone
 from commands.run.steps import steps
 from commands.run.validate import refuse_ignored
 from provisioning import ledger, neighbours
@@ -38,12 +38,19 @@ from suite.untrusted.console import PlainConsole
         click.Option(
             ["--continue", "continued"],
             type=click.Path(path_type=Path),
-            help="Directory of a run to resume with its options. Options that decide when it ends extend it.",
+            help="Directory of a run to resume, with its options. Options that decide when it ends extend it.",
+        ),
+        click.Option(
+            ["--all"],
+            is_flag=True,
+            expose_value=False,
+            callback=with_help_alone,
+            help="With --help: show every option in full.",
         ),
         click.Option(
             ["--dry-run"],
             is_flag=True,
-            help="Print the plan, the time and the disk space; start nothing.",
+            help="Print plan, time and disk space; start nothing.",
         ),
         click.Option(["--concurrent", "busy"], flag_value="share", help=BUSY_HELP["share"]),
         click.Option(["--wait", "busy"], flag_value="wait", help=BUSY_HELP["wait"]),
@@ -63,19 +70,9 @@ def run(
       bench run --target bare-metal --target container --until decided --margin 5% --budget 2h
       bench run --continue results/night                 (after Ctrl-C or a crash)
       bench run --continue results/night --budget 4h     (extends it: 4 hours in all)
-      bench run --scenario synthetic --target container-vm --model resnet50 --profile smoke
-      bench run --scenario real --data generated --cache cold --target all --profile smoke
-      bench run --scenario real --data imagenet:/data/ilsvrc --data-disk /dev/nvme1n1
-      bench run --scenario probe --probe disk --probe memory --target all
-      bench run --scenario distributed --target container --lab nodes=3,rate=1gbit
-      bench run --scenario distributed --target bare-metal --target container --inventory hosts.toml
-      bench run --scenario shared --target all --profile smoke
-      bench run --scenario shared --target bare-metal --target container --aggressor disk --aggressor memory
-      bench run --target bare-metal --target container --model all --repeat 10 --engine podman
+      bench run --scenario real --data imagenet:/data/ilsvrc --target all
       bench run --target bare-metal --target container --blocks 10 --ablate seccomp --ablate pinning
-      bench run --target all --aa --until 2% --budget 2h
-      bench run --target all --detect 2%                  (prints the blocks and hours)
-      bench run --target all --out results/night
+      bench run --scenario shared --help                 (the options of a scenario)
     """
     if not continued:
         refuse_ignored(request)

@@ -104,11 +104,10 @@ def _fewest(plan: Plan, asked: RepetitionOptions, store: Run) -> tuple[int, bool
     from analysis.compare.convergence import GROWTH, PILOT_BLOCKS
     from analysis.statistics.sequential import EXTRA_BLOCKS, LEAST_BLOCKS
 
-    least = asked.min_blocks or 1
     if asked.difference is None:
-        return max(least, LEAST_BLOCKS + (0 if asked.decides else EXTRA_BLOCKS)), False
+        return LEAST_BLOCKS + (0 if asked.decides else EXTRA_BLOCKS), False
     found = known_detection(plan, asked, asked.difference, store)
-    return (found.blocks, True) if found else (max(least, GROWTH * PILOT_BLOCKS), False)
+    return (found.blocks, True) if found else (GROWTH * PILOT_BLOCKS, False)
 
 
 def _targets(plan: Plan, durations: Durations) -> dict[str, Guess]:

@@ -10,7 +10,7 @@ from suite.units import parse_share
 
 F = TypeVar("F", bound=Callable[..., object])
 BUSY_HELP = {
-    "share": "Run although another bench measures on the same CPUs; the two disturb each other.",
+    "share": "Run although another bench uses the same CPUs. The two disturb each other.",
     "wait": "Wait until no other bench measures on the same CPUs.",
 }
 

@@ -1,8 +1,11 @@
 """The command line of a request: its options in groups, their completion, and what is made of them."""
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import click
@@ -21,6 +24,17 @@ from suite.units import count
 from suite.untrusted.files import refuse_writable_by_others
 
 COMMON = "Common options"
+ALL_OPTIONS = "--all"
+"""The word beside ``--help`` that shows every option in full."""
+_SUMMARY = 56
+"""The columns of a summary: with its option, a line of a terminal of 80."""
+_FEW = 4
+"""An option that no more scenarios take is shown with each of them."""
+_LONGEST_CHOICES = 66
+_MORE = (
+    f"bench run --scenario NAME --help adds the options of that scenario; --help {ALL_OPTIONS} shows every option in "
+    "full."
+)
 
 
 class Value(click.ParamType[Any]):
@@ -29,6 +43,14 @@ class Value(click.ParamType[Any]):
     def __init__(self, declared: Option) -> None:
         self._declared = declared
         self.name = {int: "number", Path: "file"}.get(declared.kind, "name" if declared.choices() else "text")
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:  # noqa: ARG002 (click's)
+        """Return the choices, unless they are many."""
+        return "|".join(self._declared.choices()) if self.names_choices else None
+
+    @property
+    def names_choices(self) -> bool:
+        return 0 < len("|".join(self._declared.choices())) <= _LONGEST_CHOICES
 
     def convert(self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None) -> Any:  # noqa: ANN401
         """Return a whole number where the option is one. Raises RequestError where that cannot be."""
@@ -51,8 +73,8 @@ class Value(click.ParamType[Any]):
 class RequestCommand(click.Command):
     """A command that is given a ``RunRequest`` as ``request``, and further options of its own.
 
-    Help shows the options that most people need, then the others by topic. After ``--scenario NAME`` it shows those
-    that this scenario knows.
+    Help summarises the options that most people need and, after ``--scenario NAME``, those of that scenario. With
+    ``--all`` it shows every option in full, by topic.
     """
 
     def __init__(self, name: str, *, params: list[click.Parameter], **more: Any) -> None:  # noqa: ANN401 (click's)
@@ -61,7 +83,7 @@ class RequestCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the request in place of its options; what stands behind ``--`` is a program. Raises RequestError."""
         end = args.index("--") if "--" in args else len(args)
-        ctx.allow_extra_args = True
+        ctx.allow_extra_args, ctx.meta[ALL_OPTIONS] = True, ALL_OPTIONS in args[:end]
         rest = super().parse_args(ctx, args[:end])
         if rest and not ctx.resilient_parsing:
             words = shlex.join(rest)
@@ -77,20 +99,37 @@ class RequestCommand(click.Command):
         return rest
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        scenario = ctx.params.get("scenario")
+        scenario, in_full = ctx.params.get("scenario"), bool(ctx.meta.get(ALL_OPTIONS))
+        groups = grouped_options(scenario) if in_full else _page(scenario)
         by_name = {str(parameter.name): parameter for parameter in self.get_params(ctx)}
-        groups = {
-            title: [by_name[declared.name] for declared in options]
-            for title, options in grouped_options(scenario).items()
-        }
-        groups[COMMON] += [parameter for parameter in self.get_params(ctx) if parameter.name not in OPTIONS]
-        for title, parameters in groups.items():
-            if rows := list(filter(None, (parameter.get_help_record(ctx) for parameter in parameters))):
+        own = [parameter for parameter in self.get_params(ctx) if parameter.name not in OPTIONS]
+        for title, options in groups.items():
+            parameters = [*(by_name[declared.name] for declared in options), *(own if title == COMMON else ())]
+            if parameters:
                 with formatter.section(title):
-                    formatter.write_dl(rows)
-        if scenario is None:
+                    formatter.write_dl([_row(parameter, ctx, in_full=in_full) for parameter in parameters], 18)
+        if not in_full:
             formatter.write_paragraph()
-            formatter.write_text("bench run --scenario NAME --help shows the options that one scenario knows.")
+            formatter.write_text(_MORE)
+
+
+def _page(scenario: str | None) -> Mapping[str, list[Option]]:
+    """Return the options that most people need, and those of a scenario that few others have."""
+    groups = grouped_options(scenario)
+    special = [declared for declared in chain(*groups.values()) if scenario and len(declared.scenarios) <= _FEW]
+    return {COMMON: groups[COMMON], f"Options of scenario {scenario}": special}
+
+
+def with_help_alone(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    """Raise RequestError for ``--all``: with ``--help``, which comes first, this is not reached."""
+    if value:
+        raise RequestError(f"{ALL_OPTIONS} belongs to --help", remedy=f"bench run --help {ALL_OPTIONS}")
+
+
+def _row(parameter: click.Parameter, ctx: click.Context, *, in_full: bool) -> tuple[str, str]:
+    """Return an option and its help, or the first sentence of that, as much of it as a line has room for."""
+    option_words, text = parameter.get_help_record(ctx) or ("", "")
+    return option_words, text if in_full else shorten(re.split(r"(?<=\.) ", text)[0], _SUMMARY, placeholder=" ...")
 
 
 def grouped_options(scenario: str | None) -> Mapping[str, list[Option]]:
@@ -168,13 +207,14 @@ def _refuse_other_code(run: Path, jobs: Sequence[Job], files: Sequence[str]) -> 
 
 
 def parameter_of(declared: Option) -> click.Option:
+    value = Value(declared)
     if declared.kind is bool:
         return click.Option([*declared.flags, declared.name], is_flag=True, help=declared.help())
     return click.Option(
         [*declared.flags, declared.name],
-        type=Value(declared),
+        type=value,
         multiple=declared.repeatable,
         # Before --help, which then shows the options of that scenario alone.
         is_eager=declared.name == "scenario",
-        help=declared.help(),
+        help=declared.help(listed=not value.names_choices),
     )

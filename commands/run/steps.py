@@ -35,10 +35,10 @@ def _until(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) -
     from analysis.load.records import load
     from analysis.statistics.sequential import LEAST_BLOCKS
 
-    least, most = asked.min_blocks or LEAST_BLOCKS, asked.max_blocks or MOST_BLOCKS
+    most = asked.max_blocks or MOST_BLOCKS
     # A run that was killed had decided to go on when it grew: the block it had begun is finished first.
     begun = _blocks_of(store, most)
-    outlook.blocks = max(begun, min(least, most))
+    outlook.blocks = max(begun, min(LEAST_BLOCKS, most))
     outlook.begun()
     if not (yield from _warm_up(plan.model_copy(update={"blocks": begun}), store, outlook)):
         return
@@ -47,7 +47,7 @@ def _until(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) -
         yield plan.model_copy(update={"blocks": max(block + 1, begun)}), block
         if block + 1 < begun:
             continue
-        decision = should_stop_run(audited(load([store.directory])), asked, min_blocks=least, max_blocks=most)
+        decision = should_stop_run(audited(load([store.directory])), asked, max_blocks=most)
         if decision.stop:
             outlook.say(f"stopped after {count(block + 1, 'block')}: {decision.reason}")
             return
@@ -63,7 +63,7 @@ def _detect(plan: Plan, asked: RepetitionOptions, difference: float, store: Run,
     from analysis.compare.convergence import PILOT_BLOCKS, pilot_of, plan_detection
     from analysis.load.records import load
 
-    least, most = asked.min_blocks or 1, asked.max_blocks or MOST_BLOCKS
+    most = asked.max_blocks or MOST_BLOCKS
     found = known_detection(plan, asked, difference, store)
     pilot = min(PILOT_BLOCKS, most)
     outlook.blocks = found.blocks if found else pilot
@@ -72,9 +72,7 @@ def _detect(plan: Plan, asked: RepetitionOptions, difference: float, store: Run,
         outlook.say(f"{pilot} blocks first, as a pilot; then the number of all blocks is fixed")
         if not (yield from _blocks(plan.model_copy(update={"blocks": pilot}), store, outlook)):
             return
-        found = plan_detection(
-            pilot_of(audited(load([store.directory]))), difference, least=least, most=most, source="pilot"
-        )
+        found = plan_detection(pilot_of(audited(load([store.directory]))), difference, most=most, source="pilot")
         if found is None:
             why = f"no target has enough ratios to plan from; see bench compare {store.directory}"
             outlook.say(f"stopped after {pilot} blocks: {why}")
@@ -90,13 +88,13 @@ def known_detection(plan: Plan, asked: RepetitionOptions, difference: float, sto
     # As above.
     from analysis.compare.convergence import plan_detection
 
-    least, most = asked.min_blocks or 1, asked.max_blocks or MOST_BLOCKS
+    most = asked.max_blocks or MOST_BLOCKS
     stored = store.plan()
     found = stored.detection if stored else None
     if stored is None and (earlier := earlier_records(plan)):
-        found = plan_detection(earlier, difference, least=least, most=most, source="earlier")
+        found = plan_detection(earlier, difference, most=most, source="earlier")
     # A run that continues keeps what was planned, unless it is asked for something else.
-    return found if found and found.serves(difference, least, most) else None
+    return found if found and found.serves(difference, most) else None
 
 
 def _blocks(plan: Plan, store: Run, outlook: Outlook) -> Generator[Step, None, bool]:

@@ -152,7 +152,7 @@ def _report(runs: Sequence[Path]) -> str | None:
 
     def draw() -> str:
         # Here, since pandas and matplotlib take as long to import as everything else together.
-        from commands.compare.command import report_of
+        from commands.compare.show import report_of
 
         with tempfile.TemporaryDirectory() as directory:
             return report_of(runs, Path(directory) / "report.html").read_text()

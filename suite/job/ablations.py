@@ -56,6 +56,8 @@ def run_by(runtime: str) -> Ablation:
     return Ablation(what, label, ("container",), lambda usual: replace(usual, oci_runtime=runtime or None))
 
 
+_VALUES = {"oci-runtime": "crun"}
+"""A value of each ablation that takes one, for messages."""
 NETWORK = Ablation(
     "the node's network instead of a private namespace",
     "network of the node",
@@ -173,10 +175,16 @@ def get_ablation(name: str) -> Ablation:
     kind, equals, value = name.partition("=")
     member = (INJURIES if name in INJURIES else ABLATIONS).get(kind)
     if equals and not (callable(member) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,49}", value)):
-        remedy = f"write it as {kind}{'=NAME' if callable(member) else ''}"
-        raise RequestError(f"{option('ablate')} {name} has a wrong value", remedy=remedy)
+        raise RequestError(
+            f"{option('ablate')} {name} has a wrong value", remedy=f"write it as {option('ablate')} {written(kind)}"
+        )
     found: Ablation = member(value) if callable(member) else member
     return found
+
+
+def written(kind: str) -> str:
+    """Return how an ablation is written, with a value such as it takes."""
+    return f"{kind}={_VALUES.get(kind, 'NAME')}" if callable(ABLATIONS.get(kind)) else kind
 
 
 def properties_of(name: str | None) -> Properties:

@@ -11,7 +11,6 @@ from suite.job.profiles import Profile, Sizes, check_sizes
 from suite.part import Part
 from suite.registries import AGGRESSORS, WORKLOADS
 
-BareMetalCpus = Literal["unrestricted", "equal"]
 SMALL_ALEXNET = "alexnet-small"
 """A victim: AlexNet with the paper's small batch."""
 PAPERS_VICTIMS = ("inception_v3", "resnet50", "alexnet", SMALL_ALEXNET)
@@ -26,9 +25,9 @@ class Sharing(Part):
     """The aggressors of each block, one at a time beside the victim; see ``aggressor_names``."""
     copies: Annotated[int, Field(ge=1, le=64)] = 1
     """The number of instances that run the aggressor, all the same."""
-    bare_metal_cpus: BareMetalCpus = "unrestricted"
+    bare_metal_cpus: Literal["unrestricted", "equal"] = "unrestricted"
     """Jobs on bare metal are in one operating system: each has all CPUs and all memory of the envelope, as in the
-    paper, or as equal a share as an instance of any other target has."""
+    paper. Stored runs can have ``equal`` shares, as any other target has them."""
     workloads: dict[str, Sizes] = {}
     """The sizes of the aggressors that train; each is repeated until the victim has ended."""
     sources: dict[str, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]] = {}

@@ -71,6 +71,17 @@ def given(name: str, *values: str, example: str = "", why: str = "") -> Need:
     )
 
 
+GONE = frozenset({"aggressor_batch", "bare_metal_cpus", "fio_job", "min_blocks"})
+"""Options that stored requests and sweeps can still name; they are passed over."""
+
+
+def without_gone(value: Any) -> Any:  # noqa: ANN401 (whatever a file holds)
+    """Return what was read from a file without options that are gone."""
+    if isinstance(value, dict):
+        return {name: without_gone(item) for name, item in value.items() if name not in GONE}
+    return [*map(without_gone, value)] if isinstance(value, list) else value
+
+
 class OptionGroup(Part):
     """A part of a request: options of one topic. Its docstring is its title in help."""
 
@@ -247,12 +258,12 @@ class Option:
             return scenario == self.scenario
         return not self.about.of or bool(getattr(traits_of(scenario), self.about.of))
 
-    def description(self, spelling: Callable[[str], str] = str) -> str:
-        """Return what it is, the names that it takes, and its default, with options as plan files spell them."""
+    def description(self, spelling: Callable[[str], str] = str, *, listed: bool = True) -> str:
+        """Return what it is, the names that it takes if ``listed``, and its default, with options spelled so."""
         text = spelled(self.about.help if isinstance(self.about.help, str) else self.about.help(), spelling)
         names = self.choices()
         told = [*names, f"or {ALL}"] if self.several else names
-        if any(name not in text for name in names):
+        if listed and any(name not in text for name in names):
             text += f" One of {', '.join(told)}."
         elif self.several:
             text += f" Or {ALL}."
@@ -260,9 +271,9 @@ class Option:
             text += f" Default: {ALL if self.default == names else ', '.join(_words(self.default))}."
         return text
 
-    def help(self) -> str:
+    def help(self, *, listed: bool = True) -> str:
         """Return its description as the command line shows it."""
-        return self.description(flag) + (" Repeatable." if self.repeatable else "")
+        return self.description(flag, listed=listed) + (" Repeatable." if self.repeatable else "")
 
     @property
     def repeatable(self) -> bool:
@@ -283,12 +294,17 @@ class Option:
         added = (*_words(given.get(taker.name, ())), *others)
         return {**given, self.name: first, **({taker.name: added} if others else {})}
 
+    @cached_property
+    def scenarios(self) -> tuple[str, ...]:
+        """Return the suite's scenarios that know it, and the one that declares it."""
+        known = dict.fromkeys((*SCENARIOS.own, *filter(None, [self.scenario])))
+        return tuple(name for name in known if self.known_to(name))
+
     def whose(self) -> str:
         """Return the scenarios that know it: ``real or distributed``, ``any but probe or command``, ``any``."""
-        knowing = {name: self.known_to(name) for name in (*SCENARIOS.own, *filter(None, [self.scenario]))}
-        foreign = [name for name, known in knowing.items() if not known]
-        most = len(foreign) < len(knowing) / 2
-        *others, last = foreign or ("any",) if most else [name for name in knowing if name not in foreign]
+        foreign = [name for name in SCENARIOS.own if name not in self.scenarios]
+        most = len(foreign) < len(self.scenarios)
+        *others, last = foreign or ("any",) if most else self.scenarios
         names = f"{', '.join(others)} or {last}" if others else last
         return f"any but {names}" if most and foreign else names
 

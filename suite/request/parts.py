@@ -96,7 +96,7 @@ class MeasurementOptions(OptionGroup):
     )
     model: tuple[Text, ...] = about(
         (),
-        "Workload to train or serve, or a workload in your file: ./my_model.py or ./my_model.py:NAME. "
+        "Workload to train or serve, or ./my_model.py with yours. ./my_model.py:NAME is one of several in a file. "
         f"alexnet-small, with its small batch, is a victim of {option('scenario')} shared. Default: resnet50; with "
         f"{option('scenario')} serve gan; with shared those of the paper, except in the profile smoke.",
         choices=_models,
@@ -146,29 +146,31 @@ class MeasurementOptions(OptionGroup):
     )
     checkpoint: Literal["off", "on", "fsync"] = about(
         "off",
-        f"Write a checkpoint after each of the {option('epochs')}, or each {option('checkpoint_every')} steps, and "
-        "time it separately: throughput and epochs leave it out. fsync: wait until it is on the disk.",
+        "Write checkpoints, timed separately. They come after each of the "
+        f"{option('epochs')}, or each {option('checkpoint_every')} steps; throughput and epochs leave them out. fsync: "
+        "wait until it is on the disk.",
         of="checkpoints",
         needs=(given("epochs", example="2"), given("checkpoint_every", example="10")),
         excludes=(given("parallel", "parameter-cpu", "ddp", why="no checkpoint is written of several devices"),),
     )
     checkpoint_every: Count | None = about(
         None,
-        f"Steps between checkpoints of a training on drawn data, of which {option('steps')} are a multiple. They are "
-        "on the disk that the disk probe measures; with a data set checkpoints are temporary files.",
+        f"Steps between checkpoints; must divide {option('steps')}. It is for drawn data: checkpoints are then on the "
+        "disk that the disk probe measures, and with a data set temporary files.",
         of="checkpoints",
         needs=(given("checkpoint", "on", "fsync"),),
         excludes=(DATA_SET, given("inventory", why="the disk is one of this machine"), *_IN_TURNS),
     )
     generate: Count | None = about(
         None,
-        "Generate so many images after the last measured step, timed separately, from noise that the seed decides.",
+        "Generate this many images after the measured steps. They are timed separately, and made from noise that the "
+        "seed decides.",
         of="generates",
         excludes=_IN_TURNS,
     )
     keep_model: Literal["last", "each"] | None = about(
         None,
-        "Keep the network that makes the images in models/ of the run: the last, or that of each epoch.",
+        "Keep the network that makes the images. It is in models/ of the run: the last, or that of each epoch.",
         of="keeps",
         needs=(
             Need(
@@ -320,15 +322,16 @@ class DataOptions(OptionGroup):
 
     data: Text | None = about(
         None,
-        f"What is trained on: generated[:DIR], {', '.join(f'{kind}:DIR' for kind in DATA_KINDS.own)}, with "
-        f"{option('scenario')} real or distributed; or synthetic.",
+        "Data to train on, such as imagenet:DIR. Known are generated[:DIR], "
+        f"{', '.join(f'{kind}:DIR' for kind in DATA_KINDS.own)} with {option('scenario')} real or distributed; or "
+        "synthetic.",
         parse=parse_data,
         names_place=True,
         of="trains",
     )
     data_disk: Text | None = about(
         None,
-        "Block device, written by bench data disk, from which every target reads the data set. Default: containers "
+        "Block device from which targets read the data set. bench data disk writes it. Default: containers "
         "and bare metal read the directory, a VM reads a packed disk file.",
         of="reads",
         needs=(DATA_SET,),
@@ -342,7 +345,7 @@ class DataOptions(OptionGroup):
     )
     cache: PageCache | None = about(
         None,
-        "Page cache of the data set's files, verified: cold or warm. Default: cold.",
+        "Page cache of the data set's files, which is verified. Default: cold.",
         of="reads",
         needs=(DATA_SET,),
     )
@@ -362,7 +365,7 @@ class JoiningOptions(OptionGroup):
 
     lab: Text | None = about(
         None,
-        "Virtual nodes on this machine: nodes=3,rate=1gbit[,delay=5ms]. Default: one node per instance, 1gbit.",
+        "Virtual nodes on this machine: nodes=3,rate=1gbit. Also delay=5ms. Default: one node per instance, 1gbit.",
         parse=parse_lab,
         of="joined",
         excludes=(given("inventory", why="it is a network on this machine"),),

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from suite.errors import RequestError, option
 from suite.request.option import Count, NotNegative, OptionGroup, Seed, Text, about, given
@@ -43,8 +43,8 @@ class Repetitions(OptionGroup):
     )
     until: Text | None = about(
         None,
-        "Add blocks until every 95 % interval is within plus or minus this: 2%. decided: until every comparison "
-        f"has a verdict at the {option('margin')}.",
+        "Add blocks until intervals are this narrow, such as 2%. Each 95 % interval is within plus or minus it. "
+        f"decided: until every comparison has a verdict at the {option('margin')}.",
         parse=_until,
         of="normalised",
         excludes=(_NO_BLOCKS,),
@@ -53,8 +53,8 @@ class Repetitions(OptionGroup):
     )
     detect: Text | None = about(
         None,
-        "Plan the blocks that detect a throughput difference of this size from bare metal, such as 2%, with a "
-        "power of 80 %. The test is two-sided at 5 %, corrected for all targets of the job. The number is fixed "
+        "Plan the blocks that detect this difference, such as 2%. It is one of throughput from bare metal, detected "
+        "with a power of 80 %. The test is two-sided at 5 %, corrected for all targets of the job. The number is fixed "
         "once, from earlier runs on this machine or after the first 10 blocks.",
         parse=parse_share,
         of="normalised",
@@ -70,9 +70,6 @@ class Repetitions(OptionGroup):
         parse=parse_share,
         meaning=False,
         common=True,
-    )
-    min_blocks: Count | None = about(
-        None, f"With {_ENDS}: at least this many blocks.", of="normalised", needs=_OPEN_ENDED, meaning=False
     )
     max_blocks: Count | None = about(
         None,
@@ -90,15 +87,6 @@ class Repetitions(OptionGroup):
         False, "Measure bare metal twice per block; any difference is noise.", meaning=False
     )
     seed: Seed = about(0, "Random seed of weights and data. Every run draws its own order of trials.")
-
-    @model_validator(mode="after")
-    def _least_and_most(self) -> Self:
-        least, most = self.min_blocks or 1, self.max_blocks or MOST_BLOCKS
-        if self.open_ended and least > most:
-            raise RequestError(
-                f"{option('min_blocks')} {least} is above {option('max_blocks')} {most}", remedy="swap the two values"
-            )
-        return self
 
     @property
     def open_ended(self) -> bool:

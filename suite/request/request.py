@@ -10,7 +10,7 @@ from pydantic import ConfigDict, ValidationError, model_validator
 from suite.errors import RequestError, nearest, option
 from suite.registries import ENGINES, SCENARIOS
 from suite.registry import Registry
-from suite.request.option import Option, OptionGroup
+from suite.request.option import Option, OptionGroup, without_gone
 from suite.request.parts import (
     DataOptions,
     EnvelopeOptions,
@@ -51,9 +51,9 @@ class RunRequest(OptionGroup):
             return groups
         values: dict[str, dict[str, Any]] = {}
         for stored, group in groups.items():
-            for name, value in (dict(group) if isinstance(group, (Mapping, OptionGroup)) else {}).items():
+            for name, value in without_gone(dict(group) if isinstance(group, (Mapping, OptionGroup)) else {}).items():
                 part = OPTIONS[name].part if name in OPTIONS else stored
-                if name in OPTIONS or value is not None:  # an option that older suites had, and that was not given
+                if name in OPTIONS or value is not None:  # an option that another suite has, and that was not given
                     values.setdefault(part, {})[name] = value
         models = group_models()
         if foreign := sorted(values.keys() - models.keys()):

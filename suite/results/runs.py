@@ -11,9 +11,10 @@ from suite.errors import RequestError
 from suite.plan import Plan
 from suite.records.headers import read_head, record_entries
 from suite.records.reader import NewerRecordError
+from suite.results import layout
 from suite.results.store import PLAN, RESULTS, stored_plan
 
-SWEEP = "sweep.json"
+SWEEP = layout.SWEEP
 _DEPTH = 3
 """How deep runs lie below results: in a sweep that a schedule has made in a directory of its own."""
 

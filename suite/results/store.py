@@ -27,12 +27,12 @@ from suite.part import Count, Part, first_problem
 from suite.plan import Plan
 from suite.records.reader import NewerRecordError, clean_record
 from suite.records.record import TrialRecord
-from suite.results import files
+from suite.results import files, layout
 from suite.trial_names import RECORD_FILES, record_file
 from suite.untrusted.parse import parse_object
 
-RESULTS = Path("results")
-PLAN, TRIALS, MODELS, MANIFEST = "plan.json", "trials", "models", "manifest.json"
+RESULTS, PLAN, TRIALS = layout.RESULTS, layout.PLAN, layout.TRIALS
+MODELS, MANIFEST = "models", "manifest.json"
 LOG = "bench.log"
 LOCK = ".lock"
 """The file that the one process which writes a run has locked."""
@@ -40,8 +40,6 @@ LOCKS = ".locks"
 """The directory of a sweep's locks; older versions call it so, too, and must see the same locks."""
 ATTEMPTS = "attempts"
 """The directory in which a sweep keeps the failed records of trials that were tried again."""
-PLOTS = "plots"
-"""The directory for the figures of a run."""
 STOP = ".stop"
 """The file that asks the process which runs a run or a sweep to end after its current trial."""
 
@@ -162,9 +160,9 @@ def sweep_temporaries(directory: Path) -> list[Path]:
     """
     top = directory.resolve()
     runs = [top]
-    if (top / "sweep.json").exists():
+    if (top / layout.SWEEP).exists():
         runs += [path for path in top.iterdir() if path.is_dir() and not path.is_symlink()]
-    parts = ("", TRIALS, MODELS, ATTEMPTS, PLOTS, LOCKS)
+    parts = ("", TRIALS, MODELS, ATTEMPTS, layout.PLOTS, layout.KEPT, LOCKS)
     return [path for run in runs for part in parts for path in files.remove_temporaries(run / part)]
 
 
@@ -172,24 +170,6 @@ def new_run_directory(results: Path = RESULTS) -> Path:
     """Return a new directory whose name sorts by time: ``results/20180312T101500-4242``."""
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S")
     return results / f"{stamp}-{os.getpid()}"
-
-
-def latest_run(results: Path = RESULTS) -> Path:
-    """Return the run below ``results`` that was written last; one without records only if none has any.
-
-    Names tell nothing: ``--out`` gives any. Raises RequestError if there is none.
-    """
-    runs = [plan.parent for plan in results.glob(f"*/{PLAN}")]
-    if not runs:
-        raise RequestError(f"no run in {results}/", remedy="make one with: bench run --target all, or name a directory")
-    return max(runs, key=_written)
-
-
-def _written(run: Path) -> tuple[bool, int, str]:
-    """Return whether a run has records, and when the last one, or its plan, was written."""
-    trials = run / TRIALS
-    begun = trials.is_dir() and any(trials.iterdir())
-    return begun, (trials if begun else run / PLAN).stat().st_mtime_ns, run.name
 
 
 class Run:

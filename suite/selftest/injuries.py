@@ -24,6 +24,8 @@ UNINJURED = "nothing"
 """The arm of every target that is not injured: A/A."""
 LEAST_APPLIED = 0.5
 """The share of what was asked for that a counter must show: neighbours may have held the target back before it did."""
+QUOTA = 0.9
+"""The share of its CPUs that the quota leaves to a job."""
 SLOW_DISK_BYTES_PER_S = 256 << 10
 SLOW_LINK, LATE_LINK = "250mbit", "100ms"
 LINK_HEADERS = 1.1
@@ -106,21 +108,17 @@ def _held(record: TrialRecord, _usual: TrialRecord) -> Truth | None:
     return Truth.exactly(peak / (peak - held)) if peak and 0 < held < peak else None
 
 
-def _quota(share: float) -> TruthOf:
+def _quota(record: TrialRecord, _usual: TrialRecord) -> Truth | None:
     """Return the range between the share that one busy CPU keeps and what is left by the kernel's count.
 
     The count is of the whole job, which now and then waits and is not held back meanwhile.
     """
-
-    def truth(record: TrialRecord, _usual: TrialRecord) -> Truth | None:
-        conditions = record.conditions
-        held_s, whole_s = (conditions.throttled_s, conditions.interval_s) if conditions else (None, None)
-        if not (held_s and whole_s) or held_s < LEAST_APPLIED * (1 - share) * whole_s:
-            return None
-        left = 1 - held_s / whole_s
-        return Truth(min(share, left), max(share, left))
-
-    return truth
+    conditions = record.conditions
+    held_s, whole_s = (conditions.throttled_s, conditions.interval_s) if conditions else (None, None)
+    if not (held_s and whole_s) or held_s < LEAST_APPLIED * (1 - QUOTA) * whole_s:
+        return None
+    left = 1 - held_s / whole_s
+    return Truth(min(QUOTA, left), max(QUOTA, left))
 
 
 def _from_disk(record: TrialRecord, usual: TrialRecord) -> Truth | None:
@@ -170,25 +168,18 @@ def _by_delay(delay: str) -> TruthOf:
     return truth
 
 
-def _slowed(percent: int) -> Injury:
-    share = 1 - percent / 100
-    return Injury(
-        f"a quota that holds the CPUs back by {percent} %",
-        f"CPU quota {percent} %",
-        _HERE,
-        lambda usual: replace(usual, cpu_share=share),
-        truth=_quota(share),
-        witness="the quota, and the kernel's count of the time that it held back",
-        phase="compute",
-    )
-
-
 NOTHING = Injury(
     "nothing at all", "no injury", _EVERYWHERE, lambda usual: usual, witness="nothing was done", scenario=None
 )
-CPU_QUOTA_5 = _slowed(5)
-CPU_QUOTA_10 = _slowed(10)
-CPU_QUOTA_20 = _slowed(20)
+CPU_QUOTA = Injury(
+    "a quota that holds the CPUs back by 10 %",
+    "CPU quota 10 %",
+    _HERE,
+    lambda usual: replace(usual, cpu_share=QUOTA),
+    truth=_quota,
+    witness="the quota, and the kernel's count of the time that it held back",
+    phase="compute",
+)
 LATE_STEPS = Injury(
     "every tenth step sleeps, by 10 % of all steps together",
     "late steps",

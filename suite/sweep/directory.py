@@ -18,12 +18,13 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from suite.errors import RequestError
 from suite.part import Part
 from suite.plan import Plan, Trial
 from suite.records.record import TrialRecord
+from suite.request.option import without_gone
 from suite.results.files import read
 from suite.results.store import ATTEMPTS, PLAN, RESULTS, TRIALS, Run, read_record, write_atomic
 from suite.sweep.cells import Cell
@@ -111,7 +112,7 @@ class Accepted(Part):
     format: int = 1
     sha256: str
     """The hash of the plan, as ``plan_hash`` gives it."""
-    sweep: Sweep
+    sweep: Annotated[Sweep, BeforeValidator(without_gone)]
     order_seed: int | None = None
     """The seed of the orders of the cells' trials: whichever machine begins a cell, its blocks belong together. None in
     a sweep that an older suite has accepted."""

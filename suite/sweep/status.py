@@ -152,4 +152,4 @@ def _expected_blocks(plan: Plan, sweep: Sweep, begun: Container[str], *, converg
     if not sweep.open_ended:
         return blocks
     count = sum(any(trial.trial_id in begun for trial in trials) for trials in blocks)
-    return blocks[: count if converged else max(sweep.min_blocks or 1, count + 1)]
+    return blocks[: count if converged else count + 1]

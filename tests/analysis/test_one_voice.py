@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 
 from analysis.audit.audit import audited
+from analysis.compare.by import compare_by
 from analysis.compare.comparison import compare
 from analysis.compare.regression import regress
 from analysis.compare.results import Comparison
@@ -24,11 +25,14 @@ from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explained
 from analysis.load.records import Records, load
 from analysis.report import page
+from analysis.report.answers.answer import Answer, answer
+from analysis.report.by import by_answer, by_document
 from analysis.report.document import document
 from analysis.report.elements import Document
 from analysis.report.formatting import ends, times
+from analysis.report.gate import answer as gate_answer
 from analysis.report.gate import gate_document
-from analysis.report.markdown import as_markdown
+from analysis.report.markdown import as_markdown, markdown
 from analysis.report.rows import as_csv, as_json
 from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document
@@ -140,6 +144,52 @@ def own_lines(told: Mapping[str, Any]) -> set[tuple[str, str]]:
     return {(times(row["ratio"]), ends((row["low"], row["high"]))) for row in supporting}
 
 
+def once(text: str, found: Answer, *, warned: bool = False) -> None:
+    """A document begins with its answer: number, word, why and next, in this order and each of them once.
+
+    With ``warned`` it ends with warnings, which give for each target what a reason is about.
+    """
+    plain = " ".join(re.sub(r"[|*_]", " ", html.unescape(text)).split())
+    heads = [f"{label}: {' '.join(part.split())}" for label, part in (("why", found.why), ("next", found.next))]
+    assert [plain.count(head) for head in heads] == [1, 1], plain
+    assert [len(re.findall(rf"\b{label}: ", plain)) for label in ("why", "next")] == [1, 1]
+    places = [plain.index(head) for head in heads]
+    for row in found.rows:
+        numbers = f"{row.value} {row.span}" if len(found.rows) > 1 else row.number
+        places.insert(-2, plain.index(" ".join(f"{row.subject} {numbers} {row.word}".split())))
+    assert places == sorted(places)
+    reasons = () if warned else found.why.split("; ")
+    sentences = [part for part in (*reasons, *found.facts, found.where) if len(part) > 40]
+    assert {part: plain.count(" ".join(part.split())) for part in sentences} == dict.fromkeys(sentences, 1)
+
+
+def test_a_document_has_the_four_things_of_its_answer_once(surfaces: Surfaces) -> None:
+    comparison, found = surfaces.comparison, answer(surfaces.comparison)
+    assert (found.why != "", found.next != "") == (True, True)
+    once(terminal(document(comparison), 400), found)
+    once(as_markdown(comparison), found, warned=True)
+    told = surfaces.told["answer"]
+    assert (told["why"], told["next"], told["lines"]) == (found.why, found.next, [*found.lines])
+
+
+@pytest.mark.parametrize("bound", [0.05, 0.9])
+def test_a_gate_has_the_four_things_of_its_answer_once(bound: float) -> None:
+    old, new = (load([RUNS / name]) for name in ("synthetic-podman", "synthetic-podman-later"))
+    found = regress(old, new, bound)
+    once(terminal(gate_document(found), 400), gate_answer(found))
+    told = json.loads(gate_output(found).model_dump_json())["answer"]
+    assert (told["why"], told["next"]) == (gate_answer(found).why, gate_answer(found).next)
+
+
+@pytest.mark.parametrize(
+    ("names", "key"), [(("synthetic-podman", "synthetic-docker"), "engine"), (("synthetic",), "model")]
+)
+def test_values_of_a_key_have_the_four_things_of_their_answer_once(names: tuple[str, ...], key: str) -> None:
+    found = compare_by(load([RUNS / name for name in names]), (key,), ())
+    for text in (terminal(by_document(found), 400), markdown(by_document(found))):
+        once(text, by_answer(found))
+
+
 def test_csv_gives_the_verdicts_of_the_json(surfaces: Surfaces) -> None:
     rows = csv.DictReader(io.StringIO(as_csv(surfaces.comparison)))
     assert [(row["verdict"], row["withheld"]) for row in rows] == [
@@ -192,7 +242,7 @@ def test_the_gate_cannot_tell_of_trials_that_carry_no_verdict(surfaces: Surfaces
         ):
             assert change["withheld"]
     if any(change.outcome for change in found.changes):
-        assert terminal(gate_document(found)).lower().startswith(found.outcome or "")
+        assert gate_answer(found).rows[0].word == found.outcome
 
 
 def test_the_run_that_decides_has_both_verdicts_and_withheld_ones(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from analysis.report.terminal import Terminal
 from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions
 from suite.targets import TARGETS
+from tests.analysis.test_stored_runs import RUNS
 
 SCREEN = (80, 24)
 HOST = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2", cpu_model="a CPU", hostname="node7")
@@ -179,3 +180,14 @@ def test_trials_of_two_units_are_two_jobs(tmp_path: Path, save: Any) -> None:
     save(target="container", unit="samples", throughput_per_s=5.0)
     warnings = [one.message for one in compare(load([tmp_path / "run"])).warnings]
     assert any("no ratio is formed: unit samples against images" in message for message in warnings), warnings
+
+
+def test_one_comparison_takes_eight_lines_and_what_finds_no_room_is_named(tmp_path: Path, save: Any) -> None:
+    lines = printed(compare(load([RUNS / "synthetic-podman"])))
+    assert len(lines) == 8, lines
+    assert ("elapsed" in lines[5], "opening" in lines[5]) == (True, True)
+    many = cells(save, tmp_path, TARGETS)
+    for width in (60, 120, 200):
+        text = " ".join(" ".join(printed(many, width)).split())
+        assert ("elapsed" in text, "opening" in text) == (True, True)
+        assert ("elapsed, opening: COLUMNS=160" in text) == ("elapsed opening" not in text)

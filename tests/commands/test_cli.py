@@ -8,9 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from importlib.metadata import EntryPoint
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,23 +89,56 @@ def test_completion_offers_commands_options_and_choices() -> None:
         return [each.value for each in complete.get_completions(list(words[:-1]), words[-1])]
 
     assert offered("rep") == ["reproduce", "report"]
-    assert offered("run", "--aggressor") == ["--aggressor", "--aggressors", "--aggressor-batch"]
+    assert offered("run", "--aggressor") == ["--aggressor", "--aggressors"]
     assert offered("run", "--engine", "") == [*ENGINES]
     assert offered("run", "--model", "a") == ["alexnet", "alexnet-small", "all"]
     assert offered("run", "--scenario", "synthetic", "--model", "alexnet-") == []
 
 
-def test_help_of_run_begins_with_what_most_people_need_and_can_be_of_one_scenario(bench: Bench) -> None:
-    whole = bench("run", "--help").output
-    options = [line.split()[0].strip(",") for line in whole.splitlines() if line.startswith("  --")]
-    common = ["scenario", "model", "profile", "target", "engine", "cpus", "memory", "blocks", "until", "detect"]
-    common += ["margin", "out", "continue", "dry-run", "concurrent", "wait", "json"]
-    assert options[: len(common)] == [f"--{name}" for name in common]
-    assert set(options) >= {flag(name) for name in OPTIONS}
-    shared = bench("run", "--scenario", "shared", "--help").output
-    assert "--aggressor-batch" in shared
-    assert "--strategy" not in shared
-    assert "--fio-job" not in shared
+COMMON_WORDS = (
+    *("scenario", "model", "profile", "target", "engine", "cpus", "memory", "blocks", "until", "detect", "margin"),
+    *("out", "continue", "all", "dry-run", "concurrent", "wait", "json"),
+)
+
+
+def named_in(text: str) -> list[str]:
+    return [line.split()[0].strip(",").removeprefix("--") for line in text.splitlines() if line.startswith("  --")]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "further"),
+    [
+        (None, ()),
+        ("serve", ("lab", "network", "comm-timeout", "requests", "rates", "clients")),
+        ("shared", ("aggressor", "aggressors")),
+        ("command", ("command", "command-files", "throughput-pattern", "unit")),
+    ],
+)
+def test_help_of_run_is_a_page_of_one_line_for_each_common_option_and_those_of_the_scenario(
+    bench: Bench, scenario: str | None, further: tuple[str, ...]
+) -> None:
+    text = bench("run", *(("--scenario", scenario) if scenario else ()), "--help").output
+    known = [name for name in COMMON_WORDS if scenario != "command" or name != "model"]
+    known = [name for name in known if scenario != "shared" or name not in ("until", "detect")]
+    assert named_in(text)[: len(known)] == known
+    assert {*further} <= {*named_in(text)[len(known) :]}
+    assert "--ablate" not in text.partition("Common options:")[2]
+    rows = text.partition("Common options:")[2].split("\nbench run")[0].splitlines()
+    for row, following in pairwise(rows):
+        assert len(row) <= 80
+        assert not (row[:4].isspace() and following[:4].isspace()), "a summary is one line"
+    assert len(text.splitlines()) <= 60
+
+
+def test_help_of_run_has_every_option_in_full_if_all_are_asked_for(bench: Bench) -> None:
+    whole = bench("run", "--help", "--all").output
+    assert {*named_in(whole)} >= {flag(name).removeprefix("--") for name in OPTIONS}
+    assert "--profile paper|gpu|quick|smoke\n" in whole, "a type that names its choices"
+    assert "One of paper" not in whole
+    assert named_in(bench("run", "--all", "--help").output) == named_in(whole)
+    shared = bench("run", "--scenario", "shared", "--help", "--all").output
+    assert ("--aggressors" in shared, "--recipe" in shared, "--strategy" in shared) == (True, True, False)
+    refused(bench("run", "--all"), "--all belongs to --help", "bench run --help --all")
 
 
 def test_the_version_is_told(bench: Bench) -> None:
@@ -480,7 +514,7 @@ def test_want_of_memory_in_bench_itself_is_a_message(
 @pytest.mark.usefixtures("unaudited")
 def test_until_goes_on_block_by_block_until_the_most(bench: Bench, machine: Machine, here: Path) -> None:
     two = ("--target", "bare-metal", "--target", "vm")
-    result = bench("run", *SMALL, *two, "--until", "2%", "--max-blocks", "2", "--min-blocks", "2")
+    result = bench("run", *SMALL, *two, "--until", "2%", "--max-blocks", "2")
     assert result.exit_code == 0, result.stderr
     assert len([event for event in machine.events if event.startswith("measure")]) == 2 + 4, "a warm-up block first"
     assert "stopped after 2 blocks" in result.stderr
@@ -489,7 +523,7 @@ def test_until_goes_on_block_by_block_until_the_most(bench: Bench, machine: Mach
 
 @pytest.mark.usefixtures("machine", "unaudited")
 def test_a_run_until_that_was_killed_in_its_last_block_finishes_it(bench: Bench, here: Path) -> None:
-    words = ("--target", "bare-metal", "--target", "vm", "--until", "2%", "--max-blocks", "2", "--min-blocks", "2")
+    words = ("--target", "bare-metal", "--target", "vm", "--until", "2%", "--max-blocks", "2")
     assert bench("run", *SMALL, *words).exit_code == 0
     (lost,) = (here / "out/trials").glob("*-vm-b001.json")
     lost.unlink()
@@ -560,20 +594,20 @@ DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images
     "asked",
     [
         {"model": "all", "until": "2%", "max_blocks": 9, "budget": "1h", "aa": True},
-        {"detect": "2%", "min_blocks": 12, "max_blocks": 40},
+        {"detect": "2%", "max_blocks": 40},
         {"recipe": "tuned", "batch": 3, "warmup_steps": 0, "trial_timeout": 9, "isa": "native", "seed": 5, "blocks": 4},
         {"target": ["bare-metal", "container"], "engine": "podman", "ablate": ["seccomp", "isa"], "warmup_blocks": 2},
         {"model": ["./my_model.py", "./my_model.py:TOY"], "profile": "smoke"},
         {"scenario": "real", "data": "generated", "cache": "warm", "loader_workers": 0, "decoder": "pillow"},
         {"scenario": "real", "data": "frames:/ucf", "frame_stride": 2},
-        {"scenario": "probe", "probe": ["cpu", "disk"], "fio_job": "my.fio", "cpus": "1"},
+        {"scenario": "probe", "probe": ["cpu", "disk"], "cpus": "1"},
         {"scenario": "command", "command": "python train.py 'a b'", "command_files": "mine", "seed": 4},
         {"scenario": "command", "command": "true", "throughput_pattern": "json", "unit": "rows", "threads": 1},
         {"scenario": "distributed", "target": "bare-metal"},
         {"scenario": "distributed", "target": "vm", "strategy": "all-reduce", "workers": 3, "comm_timeout": 7},
         {"scenario": "distributed", "target": "container", "network": "overlay", "lab": "nodes=4,rate=1gbit", "ps": 2},
         {"scenario": "shared", "target": "bare-metal", "profile": "smoke"},
-        {"scenario": "shared", "target": "bare-metal", "aggressor": ["disk", "alexnet"], "aggressor_batch": 3},
+        {"scenario": "shared", "target": "bare-metal", "aggressor": ["disk", "alexnet"], "aggressors": 3},
     ],
     ids=lambda asked: "-".join(map(str, asked.values())).replace(" ", ""),
 )
@@ -603,7 +637,6 @@ COURSE = {
     "warmup_blocks": 3,
     "budget": "1h",
     "aa": True,
-    "min_blocks": 4,
     "max_blocks": 50,
     "trial_timeout": 77,
     "comm_timeout": 88,
@@ -625,7 +658,7 @@ def test_an_option_of_the_course_leaves_the_comparison_key_as_it_is(name: str, m
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
     usual = {"scenario": "distributed", "target": ["bare-metal", "vm"]}
-    needed = {"until": "2%"} if name in ("min_blocks", "max_blocks", "budget") else {}
+    needed = {"until": "2%"} if name in ("max_blocks", "budget") else {}
     before, after = (
         ready(RunRequest.of(usual | more), lambda _: None).plan for more in ({}, {**needed, name: COURSE[name]})
     )

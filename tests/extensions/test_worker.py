@@ -116,7 +116,7 @@ def test_a_probe(package: Package) -> None:
 def test_an_aggressor(package: Package) -> None:
     source = example("An aggressor")
     package.add("virtbench.aggressors", "toy", source, "TOY")
-    words = ("--scenario", "shared", "--model", "alexnet", "--aggressor", "toy", "--bare-metal-cpus", "unrestricted")
+    words = ("--scenario", "shared", "--model", "alexnet", "--aggressor", "toy")
     records = run(package, *words, targets=HERE)
     beside = [record for record in records if record["aggressor"] == "toy"]
     digest = hashlib.sha256(source.encode()).hexdigest()

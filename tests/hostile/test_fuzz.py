@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison
 from analysis.load.records import Records
-from commands.compare import command
+from commands.compare import show
 from scenarios.synthetic import Synthetic
 from suite.errors import RequestError
 from suite.interfaces import Instance
@@ -96,7 +96,7 @@ def compared_once() -> Iterator[None]:
         return kept[force]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "compare_records", once)
+        patch.setattr(show, "compare_records", once)
         yield
 
 

@@ -53,7 +53,6 @@ def trained(run: Path, scenario: str, models: Sequence[str], targets: Sequence[s
     words += [word for target in targets for word in ("--target", target)]
     words += RUNC if "container" in targets else ()
     words += WORDS[scenario]
-    words += ("--bare-metal-cpus", "equal") if scenario == "shared" and "bare-metal" in targets else ()
     done = bench("run", "--scenario", scenario, *words, *data, *SMALL, "--out", str(run))
     assert done.returncode == 0, done.stdout + done.stderr
     found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (run / "trials").glob("*.json")]

@@ -3,14 +3,13 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scenarios.probe import Probing, scratch_bytes
 from scenarios.probe_startup import PhaseRecorder
-from suite.errors import MeasurementError, RequestError
+from suite.errors import MeasurementError
 from suite.interfaces import Instance
 from suite.job.job import Devices
 from suite.job.profiles import PROFILES
@@ -64,7 +63,7 @@ def test_what_the_worker_says_becomes_metrics(probe: Trial, observer: Any, scrip
 def test_the_worker_is_asked_for_the_trials_probe(probe: Trial, observer: Any, scripted: Scripted) -> None:
     node = scripted(*STORY, node={"data": "/mnt/data"})
     on_gpu = probe.with_job(devices=Devices(device="cuda"))
-    Probing(fio_job="[a]\nsize=1m").measure(on_gpu, [Instance(node)], observer, nullcontext())
+    Probing().measure(on_gpu, [Instance(node)], observer, nullcontext())
     argv, given = node.started[0]
     assert argv[-2:] == ["worker", "--probe"]
     assert json.loads(given) == {
@@ -72,7 +71,6 @@ def test_the_worker_is_asked_for_the_trials_probe(probe: Trial, observer: Any, s
         "threads": 1,
         "directory": "/mnt/data",
         "size": "smoke",
-        "job": None,
         "device": "cuda",
     }
 
@@ -188,21 +186,12 @@ def test_the_room_is_planned_for_the_disk_probe_alone() -> None:
     assert scratch_bytes(PROBES, ["memory", "startup"], "smoke") == {}
     assert scratch_bytes(PROBES, ["memory", "disk"], "smoke") == {"disk": 192 * MIB}
     assert scratch_bytes(PROBES, PROBES.names(), "paper") == {"disk": 6144 * MIB}
-    assert scratch_bytes(PROBES, ["disk"], "smoke", "[a]\nsize=10m\nnumjobs=2") == {"disk": 30 * MIB}
     for profile in (name for name, profile in PROFILES.items() if not profile.settle_s):
         assert scratch_bytes(PROBES, ["disk"], profile)
 
 
 def test_an_aggressor_that_trains_needs_no_room() -> None:
     assert scratch_bytes(AGGRESSORS, ["alexnet", "disk", "cpu"], "smoke") == {"disk": 192 * MIB}
-
-
-def test_a_bad_job_file_is_refused_before_anything_is_started() -> None:
-    for job in ("", "[a]\nsize=1m\nexec_prerun=reboot", "[a]\nrw=read"):
-        with pytest.raises(RequestError, match="--fio-job"):
-            Probing(fio_job=job)
-    with pytest.raises(RequestError):
-        scratch_bytes(PROBES, ["disk"], "smoke", "[a]")
 
 
 def test_a_declaration_has_the_name_of_its_registry() -> None:
@@ -230,13 +219,9 @@ def test_a_start_up_that_ended_before_its_first_step_is_a_failure(observer: Any)
     assert observer.phases == [("launching", ""), ("importing", "")]
 
 
-def test_a_probe_measures_through_a_node(probe: Trial, here: Any, observer: Any, tmp_path: Path) -> None:
-    here.data = str(tmp_path)
-    job = "[seq]\nrw=write\nsize=4m\nbs=256k"
-    disk = probe.with_job(model="disk").model_copy(update={"scratch_bytes": 8 * MIB})
-    measured = Probing(fio_job=job).measure(disk, [Instance(here)], observer, nullcontext())
-    assert measured.metrics["seq-throughput"].unit == "MiB/s"
-    assert measured.details["job"] == "[seq]\nrw=write\nsize=4m\nbs=256k"
+def test_a_probe_measures_through_a_node(probe: Trial, here: Any, observer: Any) -> None:
+    measured = Probing().measure(probe, [Instance(here)], observer, nullcontext())
+    assert {metric.unit for metric in measured.metrics.values()} == {"GB/s"}
     assert measured.timeline is not None
     assert measured.timeline.launch_s is not None
     assert 0 < measured.timeline.launch_s < measured.elapsed_s

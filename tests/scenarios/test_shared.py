@@ -23,7 +23,7 @@ from tests.scenarios.conftest import REPOSITORY, HereNode, RecordingObserver, Sc
 
 TINY = Sizes(batch=1, image_px=64, warmup_steps=1, steps=2)
 ENDLESS = TINY.model_copy(update={"steps": 100_000})
-PROBE = {"threads": 1, "directory": None, "size": "smoke", "job": None, "device": "cpu"}
+PROBE = {"threads": 1, "directory": None, "size": "smoke", "device": "cpu"}
 
 
 def planned(trial: Trial, aggressor: str | None, victim: Sizes = TINY) -> Trial:

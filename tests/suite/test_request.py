@@ -1,5 +1,6 @@
 """Requests: what each scenario knows, and that a request's command asks for the same."""
 
+import json
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from suite.errors import RequestError, flag
 from suite.registries import SCENARIOS, WORKLOADS
 from suite.request.option import ALL, Option
 from suite.request.request import OPTIONS, RunRequest, command_of
+from suite.sweep.directory import SweepDirectory
 from suite.sweep.model import key_of
 
 WRITTEN = {
@@ -43,7 +45,7 @@ WRITTEN = {
 }
 """What can be written for options that take a text of some form."""
 NEEDED: dict[str, dict[str, object]] = {
-    **{name: {"until": "2%"} for name in ("min_blocks", "max_blocks", "budget")},
+    **{name: {"until": "2%"} for name in ("max_blocks", "budget")},
     **{name: {"design": "alternating"} for name in ("rounds", "burst_steps")},
     **{name: {"data": "generated"} for name in ("data_disk", "frame_stride", "cache")},
     "checkpoint_every": {"checkpoint": "on"},
@@ -72,7 +74,6 @@ def requests(draw: st.DrawFn, scenario: str) -> RunRequest:
     known = [option for option in OPTIONS.values() if option.known_to(scenario) and option.name != "scenario"]
     chosen = draw(st.lists(st.sampled_from(known), unique_by=lambda option: option.name))
     values = {option.name: draw(values_of(option, scenario)) for option in chosen}
-    values.pop("min_blocks", None)
     values["scenario"] = scenario
     while contradicting := [name for name in values if contradicts(name, values)]:
         values.pop(contradicting[0])
@@ -146,7 +147,6 @@ def test_the_scenario_of_another_package_knows_what_is_not_about_others(monkeypa
         ({"nothing": 1}, "no option nothing", "choose among scenario, "),
         ({"cpus": "1-"}, "--cpus: '1-' is not a list of CPUs", "write it as 0-3"),
         ({"steps": "many"}, "--steps 'many'", "bench run --help"),
-        ({"until": "2%", "min_blocks": 3, "max_blocks": 2}, "--min-blocks 3 is above --max-blocks 2", "swap"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused(given: dict[str, object], message: str, remedy: str) -> None:
@@ -182,3 +182,22 @@ def test_every_option_has_one_sentence_at_least() -> None:
     for option in OPTIONS.values():
         assert option.help().endswith("."), option.name
         assert "\0" not in option.help()
+
+
+def test_what_stored_runs_and_sweeps_were_asked_for_is_read_without_options_that_are_gone(tmp_path: Path) -> None:
+    stored = {
+        "measurement": {"scenario": "shared"},
+        "repetitions": {"blocks": 3, "min_blocks": 9},
+        "shared": {"aggressor": ["disk"], "aggressor_batch": 2, "bare_metal_cpus": "equal"},
+        "scenario:probe": {"fio_job": "/mine/a.fio"},
+    }
+    read = RunRequest.model_validate(stored)
+    assert read.given() == {"scenario": "shared", "blocks": 3, "aggressor": ("disk",)}
+    sweep = {"name": "night", "until": "2%", "min_blocks": 9, "options": {"fio_job": "a.fio", "steps": 3}}
+    matrix = {"matrix": {"model": ["gan"], "aggressor_batch": [1, 2]}}
+    (tmp_path / "sweep.json").write_text(json.dumps({"sha256": "a", "sweep": sweep | matrix, "cells": {}}))
+    accepted = SweepDirectory(tmp_path).accepted()
+    assert accepted is not None
+    assert (accepted.sweep.matrix, accepted.sweep.options.given()) == ({"model": ["gan"]}, {"steps": 3})
+    with pytest.raises(RequestError, match="no option fio_job"):
+        RunRequest.of({"fio_job": "a.fio"})

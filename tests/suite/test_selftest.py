@@ -54,7 +54,8 @@ def test_page_faults_are_believed_where_the_kernel_has_counted_them() -> None:
 def test_a_quota_is_believed_where_the_kernel_has_held_something_back() -> None:
     held = make_record(**RATE, conditions={"interval_s": 10.0, "throttled_s": 0.9})
     assert truth("cpu-quota-10", held) == Truth(0.9, pytest.approx(0.91))  # type: ignore[arg-type]
-    assert truth("cpu-quota-20", held) is None, "less than half of what 20 % are"
+    hardly = make_record(**RATE, conditions={"interval_s": 10.0, "throttled_s": 0.4})
+    assert truth("cpu-quota-10", hardly) is None, "less than half of what 10 % are"
     assert truth("cpu-quota-10", make_record(**RATE)) is None
 
 

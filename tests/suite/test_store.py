@@ -15,7 +15,8 @@ from suite.plan import Plan
 from suite.process_identity import ProcessIdentity
 from suite.records.record import Outcome, TrialRecord
 from suite.results import files
-from suite.results.store import Run, StoreError, latest_run, new_run_directory, sweep_temporaries, write_atomic
+from suite.results.layout import latest_run
+from suite.results.store import Run, StoreError, new_run_directory, sweep_temporaries, write_atomic
 
 MakePlan = Callable[..., Plan]
 MakeRecord = Callable[..., TrialRecord]

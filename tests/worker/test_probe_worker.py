@@ -15,8 +15,7 @@ from suite.records.environment import Environment
 from suite.records.record import MetricValue
 from suite.records.usage import Usage
 from suite.registries import PROBES
-from worker.probes import network, tools
-from worker.probes.disk import DEFAULT_JOBS
+from worker.probes import disk, network, tools
 from worker.probes.network import free_port, round_trips_us, session
 from worker.probes.probe import ProbeError
 from worker.protocol import SpecError
@@ -24,9 +23,7 @@ from worker.spec import Request, parsed
 
 REPOSITORY = Path(__file__).parents[2]
 LOOPBACK = "127.0.0.1"
-QUICK_JOBS = (
-    "[seq]\nrw=read\nbs=256k\nsize=4m\nruntime=1\ntime_based\n[rnd]\nstonewall\nrw=randwrite\nsize=4m\nio_size=1m"
-)
+QUICK_JOBS = "[seq]\nrw=read\nbs=256k\nsize=4m\n[rnd]\nstonewall\nrw=randwrite\nsize=4m\nio_size=1m"
 
 
 def needs(*programs: str) -> pytest.MarkDecorator:
@@ -36,7 +33,7 @@ def needs(*programs: str) -> pytest.MarkDecorator:
 
 def asked(probe: str = "cpu", **change: object) -> dict[str, Any]:
     member = {"member": PROBES.place(probe)}
-    return {**member, "threads": 1, "directory": None, "size": "smoke", "job": None, "device": "cpu", **change}
+    return {**member, "threads": 1, "directory": None, "size": "smoke", "device": "cpu", **change}
 
 
 def worker(given: dict[str, Any] | str, **variables: str) -> tuple[int, list[dict[str, Any]], str]:
@@ -127,20 +124,30 @@ def test_without_perf_its_metrics_are_refused_and_the_others_are_there(tmp_path:
 
 
 @needs("fio")
-def test_the_disk_probe_runs_a_job_file_and_leaves_nothing(tmp_path: Path) -> None:
-    metrics = metrics_of(asked(probe="disk", directory=str(tmp_path), job=QUICK_JOBS))
-    assert units(metrics) == {
+def test_the_disk_probe_runs_its_jobs_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "quick.fio").write_text(QUICK_JOBS)
+    monkeypatch.setattr(disk, "JOBS", tmp_path / "quick.fio")
+    measured = disk.measure(parsed(Request, json.dumps(asked(probe="disk", directory=str(tmp_path / "data")))))
+    assert {name: (reading.unit, reading.better) for name, reading in measured.metrics.items()} == {
         "seq-throughput": ("MiB/s", "more"),
         "rnd-iops": ("1/s", "more"),
         "rnd-latency-p50": ("us", "less"),
         "rnd-latency-p99": ("us", "less"),
     }
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+@needs("fio")
+def test_a_disk_that_is_too_full_is_named_with_the_arithmetic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(disk.FILE_MIB, "smoke", 1 << 40)
+    with pytest.raises(ProbeError, match="MB, the data directory has room for"):
+        disk.measure(parsed(Request, json.dumps(asked(probe="disk", directory=str(tmp_path)))))
 
 
 @needs("fio")
 def test_fio_understands_the_probes_own_jobs() -> None:
-    argv = ["fio", "--parse-only", "--directory=/tmp", str(DEFAULT_JOBS)]
+    argv = ["fio", "--parse-only", "--directory=/tmp", str(disk.JOBS)]
     variables = {**os.environ, "SIZE": "128m", "RUNTIME": "2"}
     assert subprocess.run(argv, env=variables, check=False, capture_output=True).returncode == 0
 
@@ -152,9 +159,6 @@ def test_fio_understands_the_probes_own_jobs() -> None:
         ({"directory": None}, "no data directory"),
         ({"directory": "/proc/self"}, "cannot write in the data directory /proc/self"),
         ({"directory": "/nonexistent"}, "No such file or directory"),
-        ({"job": "[a]\nsize=1m\nexec_prerun=touch /tmp/escaped"}, "line 3: 'exec_prerun' may not be used"),
-        ({"job": "[a]\nsize=900t"}, "has room for"),
-        ({"job": "[a]\nsize=1m\nrw=read\nbs=none"}, "bs=none"),
     ],
 )
 def test_what_cannot_be_measured_says_why_and_what_to_do(change: dict[str, Any], says: str, tmp_path: Path) -> None:
@@ -233,7 +237,6 @@ def test_a_tool_that_hangs_is_given_up() -> None:
         (json.dumps(asked(size="huge")), "size is 'huge'"),
         (json.dumps(asked(threads=0)), "threads is 0"),
         (json.dumps(asked(threads=True)), "threads is True"),
-        (json.dumps(asked(job=["x"])), "job is"),
     ],
 )
 def test_a_wrong_request_names_the_key_and_what_would_do(given: str, says: str) -> None:

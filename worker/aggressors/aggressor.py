@@ -44,7 +44,7 @@ class Aggressor:
 
     name: str
     opened: Callable[[Request], AbstractContextManager[AggressorLoad]]
-    written_bytes: Callable[[str, str | None], int | None] = writes_nothing
+    written_bytes: Callable[[str], int | None] = writes_nothing
     """How many bytes it writes to the data disk, by the profile; see ``worker.probes.probe.Probe``."""
 
 

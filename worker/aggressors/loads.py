@@ -104,7 +104,7 @@ def disk_loaded(request: Request) -> Iterator[AggressorLoad]:
     """Read and write 4 KiB directly at random places, 32 at a time; its work is in bytes from and to the disk."""
     program = tools.find("fio")
     tools.version_of(program, disk.OLDEST_FIO)
-    size_bytes = disk.written_bytes(request.size, None)
+    size_bytes = disk.written_bytes(request.size)
     with disk.place_in(request.directory) as place:
         disk.check_space(place, size_bytes)
         argv = [program, "--name=aggressor", f"--filename={place}/data", f"--size={size_bytes}", "--rw=randrw"]

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from worker.probes import jobfile, tools
+from worker.probes import tools
 from worker.probes.probe import Measured, Probe, ProbeError, Reading
 from worker.spec import Request
 
-DEFAULT_JOBS = Path(__file__).with_name("disk.fio")
+JOBS = Path(__file__).with_name("disk.fio")
+FILE_MIB = {"smoke": 128, "quick": 512, "paper": 4096}
+RUNTIME_S = {"smoke": 2, "quick": 5, "paper": 30}
 OLDEST_FIO = (3, 0)  # its JSON counts latencies in nanoseconds from here on
 SPARE = 1.05
 """The file system's metadata takes room, too."""
@@ -26,39 +28,32 @@ _KNOWN_FAILURES = (
         "the file system of the data directory refuses direct I/O",
         "put it on a disk's own file system (VIRTBENCH_HOME); a page cache would be measured otherwise",
     ),
-    (re.compile("ENOSPC|err=28/"), 28, "the data disk is full", "make size= of the jobs smaller, or free some space"),
+    (re.compile("ENOSPC|err=28/"), 28, "the data disk is full", "choose a smaller --profile, or free some space"),
 )
 """The text and the error number by which fio reports a failure, what it means, and what to do."""
 
 
 def measure(request: Request) -> Measured:
-    """Return what fio measures: with the jobs of the suite, or with those of the user's job file."""
+    """Return what fio measures with the jobs of the suite."""
     program = tools.find("fio")
     version = tools.version_of(program, OLDEST_FIO)
-    try:
-        jobs = DEFAULT_JOBS.read_text() if request.job is None else jobfile.render(jobfile.parse(request.job))
-        needed_bytes = written_bytes(request.size, request.job)
-    except jobfile.JobFileError as error:
-        raise ProbeError(f"the job file: {error}", remedy="correct the file given with --fio-job") from None
     with place_in(request.directory) as place, tempfile.TemporaryDirectory() as notes:
-        check_space(place, needed_bytes)
+        check_space(place, written_bytes(request.size))
         written = Path(notes, "report.json")
-        Path(notes, "jobs.fio").write_text(jobs)
         # A file and not standard output: there fio's notes and its report mix.
         argv = [program, "--output-format=json", f"--output={written}", f"--directory={place}", "--eta=never"]
-        size, runtime = f"{jobfile.FILE_MIB[request.size]}m", str(jobfile.RUNTIME_S[request.size])
+        size, runtime = f"{FILE_MIB[request.size]}m", str(RUNTIME_S[request.size])
         variables = {**os.environ, "SIZE": size, "RUNTIME": runtime}
-        done = tools.run([*argv, f"{notes}/jobs.fio"], variables=variables)
+        done = tools.run([*argv, str(JOBS)], variables=variables)
         metrics = readings(written.read_text() if written.exists() else "", done.stderr + done.stdout)
     if done.returncode:
         raise fio_failure([], done.stderr)
-    details = {"fio": version, "job": jobs if request.job else "default", "size": size, "runtime_s": int(runtime)}
-    return Measured(metrics, details)
+    return Measured(metrics, {"fio": version, "size": size, "runtime_s": int(runtime)})
 
 
-def written_bytes(size: str, job: str | None) -> int:
-    """Return how many bytes the files of all jobs take. Raises JobFileError for a job file that cannot be used."""
-    return jobfile.FILE_MIB[size] << 20 if job is None else jobfile.needed_bytes(jobfile.parse(job), size)
+def written_bytes(size: str) -> int:
+    """Return how many bytes the file of all jobs takes."""
+    return FILE_MIB[size] << 20
 
 
 def place_in(directory: str | None) -> "tempfile.TemporaryDirectory[str]":
@@ -80,7 +75,7 @@ def check_space(place: str, needed_bytes: int) -> None:
     if free < needed_bytes * SPARE:
         raise ProbeError(
             f"the jobs need {needed_bytes / 1e6:.0f} MB, the data directory has room for {free / 1e6:.0f} MB",
-            remedy="make size= of the jobs smaller, choose a smaller --profile, or free some space",
+            remedy="choose a smaller --profile, or free some space",
         )
 
 
@@ -96,31 +91,24 @@ def readings(written: str, said: str) -> dict[str, Reading]:
         raise fio_failure([job.get("error", 0) for job in jobs or []], f"{said}\n{'' if report else written}")
     metrics: dict[str, Reading] = {}
     for job in jobs:
-        found = _of_job(job, {**report.get("global options", {}), **job.get("job options", {})})
-        if twice := sorted(metrics.keys() & found):
-            raise ProbeError(f"fio gives {twice[0]} twice", remedy="put group_reporting beside numjobs")
-        metrics |= found
+        metrics |= _of_job(job)
     return metrics
 
 
-def _of_job(job: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Reading]:
+def _of_job(job: Mapping[str, Any]) -> dict[str, Reading]:
     """Return the throughput of a sequential job, or the operations and latencies of a random one."""
-    active = [way for way in ("read", "write") if job[way]["total_ios"]]
-    if not active:
-        raise ProbeError(f"the job {job['jobname']} has read and written nothing", remedy="give it time: runtime=5")
-    at_random = str(options.get("rw", "read")).startswith("rand")
-    metrics: dict[str, Reading] = {}
-    for way in active:
-        name, counted = job["jobname"] + (f"-{way}" if len(active) > 1 else ""), job[way]
-        if not at_random:
-            metrics[f"{name}-throughput"] = Reading(counted["bw_bytes"] / MIB, "MiB/s", "more")
-            continue
-        metrics[f"{name}-iops"] = Reading(counted["iops"], "1/s", "more")
-        percentiles = counted["clat_ns"].get("percentile", {})
-        for short, long in _PERCENTILES.items():
-            if percentiles.get(long):
-                metrics[f"{name}-latency-{short}"] = Reading(percentiles[long] / 1e3, "us", "less")
-    return metrics
+    name, options = job["jobname"], job["job options"]
+    counted = job["write" if options["rw"].endswith("write") else "read"]
+    if not counted["total_ios"]:
+        raise ProbeError(f"the job {name} has read and written nothing", remedy="look at the disk: its log, its health")
+    if not options["rw"].startswith("rand"):
+        return {f"{name}-throughput": Reading(counted["bw_bytes"] / MIB, "MiB/s", "more")}
+    percentiles = counted["clat_ns"].get("percentile", {})
+    latencies = {short: percentiles[long] for short, long in _PERCENTILES.items() if percentiles.get(long)}
+    return {
+        f"{name}-iops": Reading(counted["iops"], "1/s", "more"),
+        **{f"{name}-latency-{short}": Reading(value / 1e3, "us", "less") for short, value in latencies.items()},
+    }
 
 
 def fio_failure(errors: list[int], said: str) -> ProbeError:
@@ -130,7 +118,7 @@ def fio_failure(errors: list[int], said: str) -> ProbeError:
             return ProbeError(meaning, remedy=remedy)
     words = [line.strip() for line in said.splitlines() if line.strip()]
     reasons = [line for line in words if line.startswith("fio: ")] or words[-3:] or ["it says nothing"]
-    return ProbeError(f"fio has failed: {'; '.join(reasons[:3])[:400]}", remedy="correct the job file; see fio(1)")
+    return ProbeError(f"fio has failed: {'; '.join(reasons[:3])[:400]}", remedy="see fio(1)")
 
 
-DISK = Probe("disk", measure, takes_job=True, written_bytes=written_bytes)
+DISK = Probe("disk", measure, written_bytes=written_bytes)

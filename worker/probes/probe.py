@@ -58,9 +58,9 @@ def quantile(samples: Sequence[float], share: float) -> float:
     return ordered[max(0, -(-round(share * 1000) * len(ordered) // 1000) - 1)]
 
 
-def writes_nothing(size: str, job: str | None) -> None:
+def writes_nothing(size: str) -> None:
     """Return None: the probe needs no room on the data disk."""
-    del size, job
+    del size
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,11 @@ class Probe:
     measure: Callable[[Request], Measured]
     computes: bool = False
     """Whether it computes with torch, which is then given the threads of the envelope."""
-    takes_job: bool = False
-    """Whether the user can give it a fio job file."""
     in_turns: bool = False
     """Whether it can be measured again and again, in turns with others, and leaves nothing behind that they would meet
     in theirs."""
-    written_bytes: Callable[[str, str | None], int | None] = writes_nothing
-    """How many bytes it writes to the data disk, by the profile and the user's job file; None for none."""
+    written_bytes: Callable[[str], int | None] = writes_nothing
+    """How many bytes it writes to the data disk, by the profile; None for none."""
 
 
 def measured_in_turns(probe: Probe, request: Request, turns: Turns, events: Events, orders: TextIO) -> Measured:

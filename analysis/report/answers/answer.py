@@ -1,9 +1,9 @@
-"""The answer to a comparison: number and word of every claim, why, and what to do next."""
+"""The answer: number and word of every row, why, and what to do next. Comparison, gate and ``--by`` have the same."""
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -35,6 +35,7 @@ class AnswerRow:
     over: str = ""
     """What the ratio is to; empty if there is none to show."""
     span: str = ""
+    why: tuple[str, ...] = ()
 
     @property
     def number(self) -> str:
@@ -79,23 +80,35 @@ def answer(comparison: Comparison, run: Path | None = None) -> Answer:
     facts = (*switched(comparison), *same_work(comparison))
     if not found:
         return Answer((), *_nothing(comparison), facts)
-    rows = _rows(found) if len(found) <= MOST_ROWS else _most_costly(found, [*_of_all_models(comparison)])
-    why, steps = "; ".join(_why(found)), "; ".join(next_steps(comparison, found, run))
-    return Answer(tuple(rows), why, steps, facts, _where(found), tuple(found))
-
-
-def _rows(found: Sequence[Claim]) -> Iterator[AnswerRow]:
-    for one, subject in zip(found, _subjects(found), strict=True):
-        yield AnswerRow(subject, one.word, one.value, one.over, one.span)
-
-
-def _most_costly(found: Sequence[Claim], of_all_models: Sequence[Claim]) -> Iterator[AnswerRow]:
-    """Yield the rows of all models together and of the claim that costs most, and one that counts all."""
     worst = min(found, key=lambda one: math.inf if one.withheld or one.slower is None else -one.slower)
-    yield from _rows([*of_all_models, worst])
-    words = Counter(one.word for one in found)
-    counts = ", ".join(f"{words[word]} {word}" for word in WORDS if words[word])
-    yield AnswerRow(count(len(found), "comparison"), "", counts)
+    shortened = _rows([*_of_all_models(comparison), worst])
+    steps = next_steps(comparison, found, run)
+    return replace(formed(_rows(found), WORDS, steps, facts, shortened), where=_where(found), claims=tuple(found))
+
+
+def formed(
+    rows: Sequence[AnswerRow],
+    words: Sequence[str],
+    steps: Iterable[str],
+    facts: Sequence[str] = (),
+    shortened: Sequence[AnswerRow] = (),
+) -> Answer:
+    """Return the answer of rows. Where these are too many, show those of ``shortened``, and how many have each word."""
+    shown = tuple(rows)
+    if len(rows) > MOST_ROWS:
+        counted = Counter(row.word for row in rows)
+        counts = ", ".join(f"{counted[word]} {word}" for word in words if counted[word])
+        shown = (*shortened, AnswerRow(count(len(rows), "comparison"), "", counts))
+    return Answer(shown, "; ".join(_why(rows)), "; ".join(steps), tuple(facts))
+
+
+def _rows(found: Sequence[Claim]) -> list[AnswerRow]:
+    return [row_of(one, subject) for one, subject in zip(found, _subjects(found), strict=True)]
+
+
+def row_of(one: Claim, subject: str) -> AnswerRow:
+    """Return the row of a claim."""
+    return AnswerRow(subject, one.word, one.value, one.over, one.span, one.why)
 
 
 def _subjects(found: Sequence[Claim]) -> list[str]:
@@ -112,17 +125,17 @@ def _subjects(found: Sequence[Claim]) -> list[str]:
     return subjects
 
 
-def _why(found: Sequence[Claim]) -> Iterator[str]:
+def _why(rows: Sequence[AnswerRow]) -> Iterator[str]:
     """Yield each reason once: with the subjects where not all share it, with its details where these agree."""
     by_reason: dict[str, dict[str, str]] = {}
-    for one, subject in zip(found, _subjects(found), strict=True):
-        for reason in one.why:
-            by_reason.setdefault(reason.partition(" (")[0], {})[subject] = reason
+    for row in rows:
+        for reason in row.why:
+            by_reason.setdefault(reason.partition(" (")[0], {})[row.subject] = reason
     for shared, texts in by_reason.items():
         details = set(texts.values())
         text = details.pop() if len(details) == 1 else shared
-        some = f"{len(texts)} of {len(found)}" if len(found) > MOST_ROWS else _named([*texts])
-        yield text if len(texts) == len(found) else f"{some}: {text}"
+        some = f"{len(texts)} of {len(rows)}" if len(rows) > MOST_ROWS else _named([*texts])
+        yield text if len(texts) == len(rows) else f"{some}: {text}"
 
 
 def _named(names: Sequence[str]) -> str:
@@ -131,11 +144,14 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _where(found: Sequence[Claim]) -> str:
-    """Return ``synthetic scenario, …; 20 blocks, host node7``: what all claims have in common."""
+    """Return ``synthetic data, …; 20 blocks, host node7``: what all claims have in common."""
     hosts = dict.fromkeys(host for one in found for host in one.around.hosts)
     blocks = sorted({one.found.blocks for one in found if one.found.measured}) or [0]
     span = count(blocks[-1], "block") if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]} blocks"
-    common = str(common_job([one.job for one in found]))
+    job = common_job([one.job for one in found])
+    common = str(job).replace(", none data", "")
+    if job.scenario in ("synthetic", "real"):  # its data says so
+        common = common.removeprefix(f"{job.scenario} scenario, ")
     return "; ".join(filter(None, (common, f"{span}, host {' and '.join(hosts)}" if hosts else span)))
 
 

@@ -36,6 +36,9 @@ _SIDES = {
 }
 
 
+_BASES = {"isolation": "itself alone", "run": "the old run"}
+
+
 @dataclass(frozen=True)
 class Claim:
     """One metric of one target over bare metal, with everything that makes it readable alone."""
@@ -94,7 +97,7 @@ class Claim:
     @property
     def base(self) -> str:
         """Return what it is compared with."""
-        return "itself alone" if self.found.kind == "isolation" else BASELINE.replace("-", " ")
+        return _BASES.get(self.found.kind) or ", ".join(self.found.base) or BASELINE.replace("-", " ")
 
     @property
     def over(self) -> str:

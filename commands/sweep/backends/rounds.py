@@ -157,23 +157,21 @@ def decisions_of(sweep: Sweep) -> "Callable[[CellRun], Decision]":
     # Not at the top: pandas and scipy take most of a second, and few sweeps are open-ended.
     from analysis.compare.convergence import should_stop_detecting, should_stop_run
     from analysis.load.records import load
-    from analysis.statistics.sequential import LEAST_BLOCKS
 
     # One more than there are: the rule must not stop for want of blocks, or a last one that was cut off would stay so.
     most = sweep.block_count + 1
-    least = sweep.min_blocks or min(LEAST_BLOCKS, sweep.block_count)
 
     def until(run: CellRun) -> "Decision":
         counts = any(not record.warm_up for record in run.records())
         records = load([run.directory]) if counts else None
-        return should_stop_run(records, sweep, min_blocks=least, max_blocks=most)
+        return should_stop_run(records, sweep, max_blocks=most)
 
     def detect(run: CellRun) -> "Decision":
         plan, finished = run.plan(), set(run.finished())
         every = range(sweep.block_count if plan else 0)
         blocks = sum(all(trial.trial_id in finished for trial in plan.trials_of(block)) for block in every if plan)
         return should_stop_detecting(
-            lambda: load([run.directory]), sweep.difference or 0.0, blocks, least=least, most=sweep.block_count
+            lambda: load([run.directory]), sweep.difference or 0.0, blocks, most=sweep.block_count
         )
 
     return until if sweep.until else detect

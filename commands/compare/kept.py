@@ -1,0 +1,163 @@
+"""Keeps the output of ``bench compare`` and ``bench report``, and prints it again while nothing has changed.
+
+RUN/.kept/NAME is sealed by a digest of the records' bytes, of the suite's version and files, and of a secret of this
+user: a file that is damaged, out of date or from elsewhere is written again. It is text, and nothing of it is run.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import chain
+from pathlib import Path
+from sysconfig import get_path
+from typing import Any, TextIO, cast
+
+from provisioning.paths import ROOMS, home, state
+from suite import __version__
+from suite.errors import RequestError
+from suite.results import files
+from suite.results.layout import KEPT, PLOTS, SWEEP
+from suite.selftest.certificate import FILE as CERTIFICATE
+from suite.untrusted.console import PlainConsole
+from suite.untrusted.terminal import CleanStream
+
+_READ = (".json", ".pt")
+"""The endings of the files that a comparison reads; of a kept model only the size."""
+Printed = list[tuple[int, str]]
+"""Texts in their order: 0 went to standard output, 1 to standard error."""
+
+
+class KeptOutput:
+    """The output that a request on directories gave, for as long as they, its files and the suite are the same."""
+
+    def __init__(self, directories: Sequence[Path], request: Mapping[str, object]) -> None:
+        name = repr((*map(str, directories), *request.items()))
+        self._directories = directories
+        self._path = directories[0] / KEPT / _sha256(name.encode(errors="backslashreplace"))[:32]
+        self._secret, self._state = b"", b""
+        self._files: list[tuple[str, int, int]] = []
+
+    def read(self) -> Printed | None:
+        """Return the output; None where there is none that is whole and up to date."""
+        try:
+            self._files = [*_files(self._directories)]
+            self._state = _state(self._files)
+            self._secret = _secret()
+            seal, _, text = files.read(self._path).partition(b"\n")
+            if not hmac.compare_digest(seal, self._seal(text)):
+                return None
+            printed, written = json.loads(text)
+            whole = all(_sha256(files.read(Path(path))) == digest for path, digest in written.items())
+        except (OSError, RequestError):
+            return None
+        return cast(Printed, printed) if whole else None
+
+    def write(self, printed: Printed, written: Iterable[Path] = ()) -> None:
+        """Keep the output and the digests of the files that were written, if the directory can be written to."""
+        with suppress(OSError):
+            # Else a record came in meanwhile, and the output may have it or not.
+            if self._secret and self._files == [*_files(self._directories)]:
+                text = json.dumps([printed, {str(path): _sha256(files.read(path)) for path in written}]).encode()
+                with files.whole(self._path, below=self._directories[0], sync=False) as file:
+                    file.write(self._seal(text) + b"\n" + text)
+
+    def _seal(self, text: bytes) -> bytes:
+        return hmac.new(self._secret, self._state + text, "sha256").hexdigest().encode()
+
+
+def once(directories: Sequence[Path], request: Mapping[str, object], make: Callable[[], Iterable[Path]]) -> None:
+    """Print what ``make`` prints and keep it with the files that it returns, or print what was kept of it."""
+    console = PlainConsole()
+    form = {"width": console.width, "colour": console.color_system, "encoding": console.encoding}
+    kept = KeptOutput(directories, {**request, **form})
+    if (printed := kept.read()) is None:
+        with _recorded() as printed:
+            written = make()
+        kept.write(printed, written)
+        return
+    for number, text in printed:
+        stream = _raw((sys.stdout, sys.stderr)[number])
+        stream.write(text)
+        stream.flush()
+
+
+class _Recorder:
+    """Writes to a stream, and notes what was written."""
+
+    def __init__(self, stream: TextIO, number: int, printed: Printed) -> None:
+        self._stream, self._number, self._printed = stream, number, printed
+
+    def write(self, text: str) -> int:
+        self._printed.append((self._number, text))
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (whatever a stream has)
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _recorded() -> Iterator[Printed]:
+    """Yield what is printed until the context ends; it is printed all the same."""
+    printed: Printed = []
+    before = sys.stdout, sys.stderr
+    recorders = (_Recorder(_raw(stream), number, printed) for number, stream in enumerate(before))
+    sys.stdout, sys.stderr = (cast(TextIO, CleanStream(cast(TextIO, recorder))) for recorder in recorders)
+    try:
+        yield printed
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _raw(stream: TextIO) -> TextIO:
+    """Return the stream behind one that cleans: what was kept was cleaned before."""
+    return cast(TextIO, getattr(stream, "rich_proxied_file", stream))
+
+
+def _files(directories: Sequence[Path]) -> Iterator[tuple[str, int, int]]:
+    """Yield path, time and size of all that a comparison of directories reads. Raises OSError for a link among it."""
+    paths = [str(path) for path in (home() / CERTIFICATE, *(directory.parent / SWEEP for directory in directories))]
+    for top, folders, names in chain.from_iterable(map(os.walk, directories)):
+        folders[:] = sorted(name for name in folders if name != PLOTS and not name.startswith("."))
+        paths += [f"{top}/{name}" for name in sorted(names) if name.endswith(_READ)]
+        if any(Path(top, name).is_symlink() for name in folders):
+            raise files.SpecialFileError("a link leads to records elsewhere")
+    for path in paths:
+        with suppress(FileNotFoundError):
+            status = os.lstat(path)
+            yield path, status.st_mtime_ns, status.st_size
+
+
+def _state(read: Iterable[tuple[str, int, int]]) -> bytes:
+    """Return the digest of files and of the suite, for which a version under work needs more than its number."""
+    digest = hashlib.sha256(repr((__version__, [*_sources()])).encode())
+    for path, _, size in read:
+        content = b"" if path.endswith(".pt") else files.read(Path(path))
+        digest.update(f"\n{path} {size} {_sha256(content)}".encode(errors="backslashreplace"))
+    return digest.digest()
+
+
+def _sources() -> Iterator[int]:
+    """Yield when the suite's files were written, and when a package was last installed."""
+    yield Path(get_path("purelib")).stat().st_mtime_ns
+    for room in ("analysis", "commands", "suite"):
+        for top, folders, names in os.walk(ROOMS / room):
+            folders[:] = sorted(name for name in folders if name != "__pycache__")
+            yield from (Path(top, name).stat().st_mtime_ns for name in sorted(names))
+
+
+def _secret() -> bytes:
+    """Return this user's secret, drawn if there is none: output that another user has sealed is not shown."""
+    path = state("kept") / "secret"
+    if not path.exists():
+        with suppress(FileExistsError), files.whole(path, new=True) as file:
+            file.write(secrets.token_bytes(32))
+    return files.read(path)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,30 @@
+"""Names the places of a run's files, and finds the latest run, without importing what reads them."""
+
+from pathlib import Path
+
+from suite.errors import RequestError
+
+RESULTS = Path("results")
+PLAN, SWEEP, TRIALS = "plan.json", "sweep.json", "trials"
+PLOTS = "plots"
+"""The directory for the figures of a run."""
+KEPT = ".kept"
+"""The directory for the output of ``bench compare`` and ``bench report`` on a run."""
+
+
+def latest_run(results: Path = RESULTS) -> Path:
+    """Return the run below ``results`` that was written last; one without records only if none has any.
+
+    Names tell nothing: ``--out`` gives any. Raises RequestError if there is none.
+    """
+    runs = [plan.parent for plan in results.glob(f"*/{PLAN}")]
+    if not runs:
+        raise RequestError(f"no run in {results}/", remedy="make one with: bench run --target all, or name a directory")
+    return max(runs, key=_written)
+
+
+def _written(run: Path) -> tuple[bool, int, str]:
+    """Return whether a run has records, and when the last one, or its plan, was written."""
+    trials = run / TRIALS
+    begun = trials.is_dir() and any(trials.iterdir())
+    return begun, (trials if begun else run / PLAN).stat().st_mtime_ns, run.name
