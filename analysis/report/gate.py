@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from analysis.compare.matching import place_of, switches_of
-from analysis.compare.regression import Change, Regression
+from analysis.compare.regression import EXIT_CODES, Change, Regression
 from analysis.report.elements import Element, Head, Line, Styled, Table
 from analysis.report.formatting import ends, percent, times
 from analysis.statistics.power import POWER
@@ -28,16 +28,21 @@ def gate_document(found: Regression) -> Iterator[Element]:
             yield Line(f"{name} was finished in the new run only, and is compared with nothing", label="warning")
         if found.spread_unknown:
             yield Line(f"the spread between runs is unknown: {LEAST_RUNS} old runs or more show it", label="warning")
-    changes = sorted(found.changes, key=_gravity)
+    # Those that decide come first, those that fail nothing last.
+    changes = sorted(found.changes, key=lambda change: (*EXIT_CODES, None).index(change.outcome))
     yield _table(changes, judged=found.outcome is not None)
     reasons: dict[str, list[str]] = {}
     for change in found.of("cannot tell"):
         reasons.setdefault(_why(change), []).append(change.name)
     for why, names in reasons.items():
         yield Line(f"{'; '.join(names)}: {why}", label="cannot tell")
+    targets: dict[str, dict[str, None]] = {}
     # Without a bound both runs were pooled before, and the warnings of that comparison name what changed.
-    for text, targets in _changed(found).items() if found.outcome else ():
-        yield Line(f"{text} on {', '.join(targets)}: it may explain a difference", label="changed")
+    for change in found.changes if found.outcome else ():
+        for text in change.notes:
+            targets.setdefault(text, {})[place_of(change.target, switches_of(change.arm))] = None
+    for text, changed in targets.items():
+        yield Line(f"{text} on {', '.join(changed)}: it may explain a difference", label="changed")
 
 
 def _table(changes: list[Change], *, judged: bool) -> Table:
@@ -70,15 +75,6 @@ def _why(change: Change) -> str:
     return f"{', '.join(reasons)}{more}{runs}"
 
 
-def _changed(found: Regression) -> dict[str, dict[str, None]]:
-    """Return the targets on which each fact changed between the runs."""
-    targets: dict[str, dict[str, None]] = {}
-    for change in found.changes:
-        for text in change.notes:
-            targets.setdefault(text, {})[place_of(change.target, switches_of(change.arm))] = None
-    return targets
-
-
 def answer(found: Regression) -> str:
     """Return the outcome of a gate as a sentence that names what decided it."""
     bound = percent(found.fail_above or 0)
@@ -98,7 +94,6 @@ def answer(found: Regression) -> str:
 
 
 def _advice(rows: Sequence[Change]) -> str:
-    """Return why rows cannot tell, or how many blocks would."""
     if reasons := dict.fromkeys(reason for one in rows if one.verdict for reason in one.verdict.withheld):
         return "; ".join(reasons)
     more = [one.verdict.more_blocks for one in rows if one.verdict and one.verdict.more_blocks is not None]
@@ -110,8 +105,3 @@ def _advice(rows: Sequence[Change]) -> str:
 def _blocks(more: int, *rows: Change) -> str:
     """Return how many blocks are needed besides, and where: those of several old runs are what they are."""
     return f"{count(more, 'more block')} in {'each' if any(one.spread is None for one in rows) else 'the new'} run"
-
-
-def _gravity(change: Change) -> int:
-    """Return the place of a row: those that decide first, those that fail nothing last."""
-    return ["slower", "cannot tell", "not slower", None].index(change.outcome)
