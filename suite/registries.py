@@ -47,8 +47,8 @@ FIGURES = Registry(
         "interference-map": "analysis.figures.interference:heat_map",
         "trials": "analysis.figures.points:every_trial",
         "latency": "analysis.figures.points:latency_lines",
-        "scaling": "analysis.figures.scaling:speed_up_lines",
-        "by": "analysis.figures.by:value_bars",
+        "scaling": "analysis.figures.points:speed_up_lines",
+        "by": "analysis.figures.bars:value_bars",
     },
 )
 

@@ -23,6 +23,7 @@ from analysis.load.records import Records, load
 from commands.compare.gate import judge
 from suite.errors import RequestError
 from suite.job.datasets import Dataset
+from suite.job.job import ComparisonKey
 from suite.records.environment import Environment, Environments
 from suite.results.store import Run
 from tests.analysis.conftest import measured, record, without_plan
@@ -50,7 +51,7 @@ def run_of(name: str, cells: dict[Cell, list[float]], host: str, failed: int) ->
         {
             "run_id": f"{name}-{engine}",
             "target": target,
-            "settings": str(one.trials["settings"].iloc[0]).replace("ENGINE", engine),
+            "settings": ComparisonKey((("engine", engine),)),
             "block": block,
             "throughput_per_s": speed,
             "elapsed_s": 100 / speed,

@@ -50,10 +50,7 @@ def audit(records: Records, *, every_digest: bool = True) -> Audit:
 
 
 def audited(records: Records, *, force: bool = False) -> Records:
-    """Return the records without those that the audit refuses, with its findings as warnings.
-
-    ``force`` keeps them, with a mark. Raises RequestError where none is left.
-    """
+    """Return records without those that the audit refuses, which ``force`` keeps and marks, and its warnings."""
     result = audit(records, every_digest=False)
     refused: dict[str, list[str]] = {}
     for finding in result.refused:

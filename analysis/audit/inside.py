@@ -1,15 +1,12 @@
 """The inside of a target held against its job: the engine, virtual machine, machine and network that the job names."""
 
-import json
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 import pandas as pd
 
 from analysis.audit.findings import AGAIN, Finding, Kind
-from analysis.load.records import Text
+from analysis.load.records import Facts, Text
 from suite.job.ablations import known_properties
 from suite.job.job import Job
 from suite.job.properties import SHARED_NETWORK, Properties
@@ -19,7 +16,8 @@ INSIDE = Kind("inside", "refused", AGAIN)
 _HOST, _POD = "host", "kubernetes"
 _UNNAMED = "unnamed"
 """A hypervisor that shows as a flag of the CPU alone; see ``worker.environment``."""
-Facts = Mapping[str, Any]
+Inside = dict[str, Any]
+"""The facts of the host, the target, a rank or an aggressor."""
 
 
 def inside(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
@@ -31,14 +29,14 @@ def inside(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
     ):
         key = (facts, job, *arm)
         if key not in problems:
-            problems[key] = tuple(_problems(facts.text, jobs[job], *arm))
+            problems[key] = tuple(_problems(facts, jobs[job], *arm))
         yield from (INSIDE.at(path, problem) for problem in problems[key])
 
 
-def _problems(text: str, job: Job, target: str, ablation: str | None) -> Iterator[str]:
+def _problems(recorded: Facts, job: Job, target: str, ablation: str | None) -> Iterator[str]:
     if (properties := known_properties(ablation)) is None:
         return
-    by_place, machine = _facts_by_place(text), job.machine_of(target)
+    by_place, machine = _facts_by_place(recorded), job.machine_of(target)
     for place, facts in by_place.items():
         if place == _HOST:
             continue
@@ -52,17 +50,14 @@ def _problems(text: str, job: Job, target: str, ablation: str | None) -> Iterato
             yield f"{place}: {problem}" if place else problem
 
 
-@lru_cache(maxsize=1000)
-def _facts_by_place(text: str) -> Mapping[str, Facts]:
+def _facts_by_place(recorded: Facts) -> dict[str, Inside]:
     """Return the facts of the host, the target, and each rank and aggressor, by the name of the place."""
-    # An inside of which nothing is known is one, too.
-    by_place: dict[str, dict[str, Any]] = defaultdict(dict, {"": {}})
-    for line in text.splitlines():
-        key, _, value = line.partition("=")
-        place, _, name = key.rpartition("/")
+    by_place: dict[str, Inside] = {"": {}}  # an inside of which nothing is known is one, too
+    for path, value in recorded.by_path.items():
+        place, _, name = path.rpartition("/")
         if name in _COMPARED:
-            by_place[place][name] = json.loads(value)
-    return dict(by_place)
+            by_place.setdefault(place, {})[name] = value
+    return by_place
 
 
 _COMPARED = (
@@ -71,7 +66,7 @@ _COMPARED = (
 )
 
 
-def _engine(facts: Facts, job: Job, target: str, properties: Properties) -> Iterator[str]:
+def _engine(facts: Inside, job: Job, target: str, properties: Properties) -> Iterator[str]:
     engine, network = facts.get("container_engine.name"), facts.get("container_engine.network")
     planned = (properties.engine or job.layers.engine) if target in CONTAINERS else None
     if engine != planned and (planned or target not in CONTAINERS):
@@ -82,7 +77,7 @@ def _engine(facts: Facts, job: Job, target: str, properties: Properties) -> Iter
         yield f"it was a pod on {facts['pod.node']}, and its job has no cluster"
 
 
-def _runtime(facts: Facts, job: Job, properties: Properties) -> Iterator[str]:
+def _runtime(facts: Inside, job: Job, properties: Properties) -> Iterator[str]:
     usual = "the usual one"
     runtime, kernel = facts.get("container_engine.runtime"), facts.get("container_engine.kernel")
     due = properties.oci_runtime or (None if properties.engine else job.layers.oci_runtime)
@@ -102,14 +97,14 @@ def _network(network: object, job: Job, properties: Properties) -> Iterator[str]
         yield f"its network was {network}, and that of its job is {due}"
 
 
-def _listed(facts: Facts, machine: OwnMachine) -> Iterator[str]:
+def _listed(facts: Inside, machine: OwnMachine) -> Iterator[str]:
     if (name := facts.get("machine")) != machine.name:
         yield f"it was on {name or 'this machine'}, and its target is listed on {machine.name}"
     if contradiction := machine.contradiction(hypervisor="hypervisor" in facts):
         yield contradiction
 
 
-def _machine(facts: Facts, job: Job, place: str) -> Iterator[str]:
+def _machine(facts: Inside, job: Job, place: str) -> Iterator[str]:
     machine = facts.get("machine")
     if machine is None or job.layers.engine == _POD:
         return  # the machine of an inventory that is a cluster's node is named beside the ratio
@@ -119,7 +114,7 @@ def _machine(facts: Facts, job: Job, place: str) -> Iterator[str]:
         yield f"it was on the machine {machine}, and its job was not to be there"
 
 
-def _virtual(facts: Facts, job: Job) -> Iterator[str]:
+def _virtual(facts: Inside, job: Job) -> Iterator[str]:
     accelerator, planned = facts.get("accelerator"), job.layers.accelerator
     if job.layers.engine == _POD and "pod.node" in facts:
         return  # a node that is a virtual machine attests it otherwise
@@ -129,7 +124,7 @@ def _virtual(facts: Facts, job: Job) -> Iterator[str]:
         yield "no hypervisor is seen inside of its virtual machine"
 
 
-def _real(facts: Facts, host: Facts) -> Iterator[str]:
+def _real(facts: Inside, host: Inside) -> Iterator[str]:
     if facts.get("accelerator", "none") != "none":
         yield f"it was in a virtual machine under {facts['accelerator']}, and its target has none"
     if facts.keys() & {"machine", "pod.node", "container_engine.kernel"}:

@@ -108,10 +108,7 @@ def _instances(trials: pd.DataFrame, places: Collection[TrialPlace]) -> Iterator
 
 @lru_cache(maxsize=1000)
 def _job_differences(recorded: str, planned: str) -> tuple[str, ...]:
-    """Return the fields of a record's job that are not as planned. What an older suite did not record is none.
-
-    Nor are the numbers of CPUs, if as many are planned, where the node of each block chooses them.
-    """
+    """Return the fields of a record's job that are not as planned, but for the CPUs that a node has chosen."""
     record, plan = (flattened(json.loads(text)) for text in (recorded, planned))
     rules = dict.fromkeys(_CHOSEN, FactRule(counts=len)) if plan.get("envelope.node_chosen") else {}
     return tuple(fact.path for fact in differ(record, plan, rules) if fact.first is not None)
@@ -145,7 +142,12 @@ def course(run: Path, trials: pd.DataFrame, timeout_s: float | None) -> Iterator
     late = timed[timed["position"] < before["position"]]
     for key, _ in late.groupby(["warm_up", "block"]):
         yield ORDER.at(run, f"{_name(*key)}: its trials began in another order than planned")
-    yield from _changes(run, trials)
+    changes: dict[str, dict[str, None]] = {}
+    # Probes look at different facts, so that each is held against itself.
+    for (_, target, *_), texts in changed_arms(trials[trials["ok"].astype(bool)], ("model", *ARM)):
+        changes.setdefault(target, {}).update(dict.fromkeys(texts))
+    for target, named in changes.items():
+        yield CHANGED.at(run, f"{target} was not the same all the time: {'; '.join(named)}")
     if trials["run_id"].nunique() < 2:
         return
     for key, ids in trials["run_id"].astype(object).groupby([trials["warm_up"], trials["block"]]):
@@ -155,16 +157,6 @@ def course(run: Path, trials: pd.DataFrame, timeout_s: float | None) -> Iterator
 
 def _name(warm_up: object, block: object) -> str:
     return f"{'warm-up ' if warm_up else ''}block {block}"
-
-
-def _changes(run: Path, trials: pd.DataFrame) -> Iterator[Finding]:
-    """Yield the facts that differ among the finished trials of one arm on one host."""
-    changes: dict[str, dict[str, None]] = {}
-    # Probes look at different facts, so that each is held against itself.
-    for (_, target, *_), texts in changed_arms(trials[trials["ok"].astype(bool)], ("model", *ARM)):
-        changes.setdefault(target, {}).update(dict.fromkeys(texts))
-    for target, named in changes.items():
-        yield CHANGED.at(run, f"{target} was not the same all the time: {'; '.join(named)}")
 
 
 def files(run: Path, *, every_digest: bool) -> Iterator[Finding]:

@@ -83,10 +83,7 @@ def turn_sums(taken: Alternation, job: Job, row: dict[Any, Any]) -> Iterator[str
 
 
 def turns_of_blocks(trials: pd.DataFrame, block: list[str]) -> Iterator[Finding]:
-    """Yield the trials of a block that did not take their turns together, or that computed at the same time.
-
-    ``trials`` have ``begin_s``; ``block`` names the columns that tell blocks apart.
-    """
+    """Yield the trials, with ``begin_s``, of a block that took no turns together, or that computed at the same time."""
     taking = trials[trials["alternation"].notna()]
     for (_, number, *_), rows in taking.groupby(block, observed=True):
         if rows["block_s"].nunique() > 1 or rows["begin_s"].max() - rows["begin_s"].min() > rows["block_s"].max():

@@ -5,42 +5,32 @@ these, which is named at the ratio. Cells of one sweep are paired by (sweep, blo
 see ``statistics.two_samples``. Machines are also compared with the median of the others.
 """
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pandas as pd
 
-from analysis.compare.contrasts import BY, MACHINE, effect, order, over
+from analysis.compare.contrasts import BY, MACHINE, Unjudged, judged, order, over
 from analysis.compare.pairing import decided_by, may_decide, plain, substitutes_of
-from analysis.compare.results import (
-    Arm,
-    Circumstances,
-    ComparedJob,
-    Comparison,
-    Contrast,
-    Disturbed,
-    GroupKey,
-    known_first,
-)
+from analysis.compare.results import Arm, Circumstances, ComparedJob, Comparison, Contrast, GroupKey, known_first
 from analysis.compare.standing import with_standing
 from analysis.compare.validity import changes, shortened
 from analysis.load.metrics import Metric, in_units, metrics_of
 from analysis.load.plans import plan_of
 from analysis.load.records import Records
-from analysis.statistics.order import DEPENDENCE_LEVEL, dependence
-from analysis.statistics.ratios import Location, exp, holm, judge, locate
+from analysis.statistics.ratios import Location, exp, locate
 from analysis.statistics.two_samples import difference
 from analysis.warnings.conditions import disturbed
 from suite.errors import RequestError, nearest
-from suite.job.job import IN_COLUMNS, settings_in
+from suite.job.job import IN_COLUMNS
 from suite.job.profiles import PROFILES
 from suite.registries import WORKLOADS
 from suite.request.repetitions import MARGIN
@@ -58,8 +48,6 @@ _MEDIAN_ERROR = math.sqrt(math.pi / 2)
 Settings = Mapping[str, str]
 Values = tuple[str, ...]
 """One value for each key."""
-Formed = tuple[Contrast, Location | None]
-"""A contrast that is not judged, and its log ratio; None if it has none."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +58,6 @@ class CellTrials:
     settings: Settings
     trials: pd.DataFrame
     metrics: Mapping[str, Metric]
-
-    @property
-    def disturbed(self) -> tuple[Disturbed, ...]:
-        return tuple(kind for kinds in disturbed(self.trials, ["target", "model"]).values() for kind in kinds)
 
     def logs(self, name: str) -> "pd.Series[float]":
         """Return the logarithms of a metric by sweep and block."""
@@ -90,24 +74,26 @@ def compare_by(records: Records, keys: Values, base: Values = (), *, margin: flo
     trials = plain(records.trials[records.trials["ok"]]).sort_values("started_at", kind="stable")
     jobs = _jobs(trials)
     ranks = _ranks(jobs, keys, base)
-    formed: list[Formed] = []
+    formed: list[Unjudged] = []
     around: dict[GroupKey, Circumstances] = defaultdict(Circumstances)
     for arm, cells in _alike(trials, records.metrics, jobs, keys):
         cells.sort(key=lambda cell: [rank.index(value) for rank, value in zip(ranks, cell.values, strict=True)])
         if len(cells) > 1 and cells[0].values[: len(base)] == base:
             before = around[arm.job, arm.model].disturbed
-            spoiled = {", ".join((arm.target, *_named(keys, cell))): cell.disturbed for cell in cells}
+            by_cell = {", ".join((arm.target, *_named(keys, cell))): cell.trials for cell in cells}
+            kinds = {name: disturbed(rows, ["target", "model"]).values() for name, rows in by_cell.items()}
+            spoiled = {name: tuple(chain.from_iterable(of_cell)) for name, of_cell in kinds.items()}
             around[arm.job, arm.model] = Circumstances(disturbed={**before, **spoiled})
             formed += _over_base(arm, keys, cells)
             formed += _over_others(arm, keys, cells) if keys == ("machine",) else ()
     if not formed:
         raise RequestError(f"no two records agree in all but {' and '.join(keys)}", remedy=_offer(jobs))
     # Trainings are the question; the probes after them explain.
-    judged = sorted(_judged(formed, margin), key=lambda row: (row.job.traits.probes, order(row.arm)))
+    rows = sorted(judged(formed, margin), key=lambda row: (row.job.traits.probes, order(row.arm)))
     return Comparison(
         runs=tuple(sorted(records.trials["run_id"].unique())),
         groups=(),
-        contrasts=with_standing(judged, around),
+        contrasts=with_standing(rows, around),
         warnings=records.warnings,
         margin=margin,
         warmup_trials=records.warmup_trials,
@@ -118,25 +104,19 @@ def _jobs(trials: pd.DataFrame) -> list[Settings]:
     """Return the settings of each trial and its ``PLACES``, by name: one object for all trials that agree in them."""
     host = trials["hostname"].astype(object).fillna(_NONE)
     facts, runs = trials["facts"].astype(object), trials["path"].map(lambda path: Path(path).parents[1])
-    machine = facts.map({text: _machine(text.text) for text in facts.unique()}).fillna(host)
+    # The node of the cluster, or the machine of the inventory, that the target was opened on.
+    machine = facts.map(lambda own: own.by_path.get("machine") or own.by_path.get("pod.node")).fillna(host)
     sites = {run: _site(run) for run in runs.unique()}
     context, inventory = (runs.map({run: site.get(key) for run, site in sites.items()}) for key in PLACES[2:4])
     places = (host, machine, context.fillna(_NONE), inventory.fillna(_NONE), context.fillna(inventory).fillna(host))
-    table = trials[[*_COLUMNS, _POOL, "settings"]].assign(**dict(zip(PLACES, places, strict=True))).astype(str)
-    rows = [*table.itertuples(index=False, name=None)]
-    jobs: dict[tuple[str, ...], Settings] = {}
-    for row in dict.fromkeys(rows):
-        named = dict(zip(table.columns, row, strict=True))
-        # An image is built again at will; its userland is one of the facts.
-        known = {**named, **settings_in(named["settings"])}
-        jobs[row] = {name: value for name, value in known.items() if name not in ("settings", "image")}
+    table = trials[[*_COLUMNS, _POOL]].assign(**dict(zip(PLACES, places, strict=True))).astype(str)
+    rows = [*zip(trials["settings"], table.itertuples(index=False, name=None), strict=True)]
+    # An image is built again at will; its userland is one of the facts.
+    jobs = {
+        (key, texts): {**dict(zip(table.columns, texts, strict=True)), **dict(key.without(["image"]).pairs)}
+        for key, texts in dict.fromkeys(rows)
+    }
     return [jobs[row] for row in rows]
-
-
-def _machine(facts: str) -> str | None:
-    """Return the node of the cluster, or the machine of the inventory, that a target was opened on."""
-    names = (line.partition("=")[2] for line in facts.splitlines() if line.startswith(("pod.node=", "machine=")))
-    return next((str(json.loads(name)) for name in names), None)
 
 
 def _site(run: Path) -> dict[str, str]:
@@ -183,20 +163,16 @@ def _ranks(jobs: Sequence[Settings], keys: Values, base: Values) -> list[list[st
     return ranks
 
 
-def _free(jobs: Sequence[Settings], keys: Values) -> list[str]:
-    """Return the settings that do not follow from the keys, nor from those before them."""
-    free: list[str] = []
-    for name in _names(jobs):
-        if name not in (*keys, *PLACES) and not decided_by([*keys, *free], name, jobs):
-            free.append(name)
-    return free
-
-
 def _alike(
     trials: pd.DataFrame, metrics: Sequence[Metric], jobs: Sequence[Settings], keys: Values
 ) -> Iterator[tuple[Arm, list[CellTrials]]]:
     """Yield, for each target, the cells that agree in all that does not follow from the keys."""
-    free = _free([*{id(job): job for job in jobs}.values()], keys)
+    free: list[str] = []
+    different = [*{id(job): job for job in jobs}.values()]
+    for name in _names(different):
+        # A setting that follows from the keys, or from those before it, parts nothing.
+        if name not in (*keys, *PLACES) and not decided_by([*keys, *free], name, different):
+            free.append(name)
     groups: dict[Values, dict[Values, list[int]]] = defaultdict(lambda: defaultdict(list))
     for number, (target, job) in enumerate(zip(trials["target"].astype(str), jobs, strict=True)):
         values, alike = (tuple(job.get(name, _NONE) for name in names) for names in (keys, free))
@@ -225,7 +201,7 @@ def _named(keys: Values, cell: CellTrials) -> Values:
     return tuple(f"{key}={shortened(value)}" for key, value in zip(keys, cell.values, strict=True))
 
 
-def _over_base(arm: Arm, keys: Values, cells: Sequence[CellTrials]) -> Iterator[Formed]:
+def _over_base(arm: Arm, keys: Values, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
     """Yield every metric of every cell over that of the first, which itself has neither interval nor verdict."""
     base = cells[0]
     for cell in cells:
@@ -236,21 +212,16 @@ def _over_base(arm: Arm, keys: Values, cells: Sequence[CellTrials]) -> Iterator[
             if place := locate(list(logs)):
                 known: dict[str, Any] = {"base": _named(keys, base), "trials": len(cell.trials), "notes": notes}
                 contrast = Contrast(kind=BY.name, arm=own, metric=metric, value=exp(place.centre), **known)
+                ratio = None
                 if cell is base:
-                    yield replace(contrast, ratio=1.0, blocks=place.n), None
+                    contrast = replace(contrast, ratio=1.0, blocks=place.n)
                 elif name in base.metrics and metric.unit == base.metrics[name].unit:
-                    yield _ratio(contrast, logs, base.logs(name))
-                else:
-                    yield contrast, None
+                    pairs, ratio = over(logs, base.logs(name), least=2)
+                    contrast = replace(contrast, by_block=tuple(map(exp, pairs)))
+                yield Unjudged(contrast, ratio, (BY.name, name))
 
 
-def _ratio(contrast: Contrast, own: "pd.Series[float]", base: "pd.Series[float]") -> Formed:
-    """Pair the blocks that both sides share, if these are several; else compare two independent samples."""
-    pairs, place = over(own, base, least=2)
-    return replace(contrast, by_block=tuple(map(exp, pairs))), place
-
-
-def _over_others(arm: Arm, keys: Values, cells: Sequence[CellTrials]) -> Iterator[Formed]:
+def _over_others(arm: Arm, keys: Values, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
     """Yield how each machine differs from the median of the others, by what decides and by every probe."""
     for name, metric in cells[0].metrics.items():
         if (metric.of_probe and not metric.supporting) or name == arm.job.traits.deciding[0]:
@@ -259,7 +230,8 @@ def _over_others(arm: Arm, keys: Values, cells: Sequence[CellTrials]) -> Iterato
                 others = _median([other for of, other in places.items() if of != values])
                 own, value = arm._replace(cell=values), exp(place.centre)
                 contrast = Contrast(kind=MACHINE.name, arm=own, metric=metric, value=value, base=(_OTHERS,))
-                yield contrast, difference(others, place)
+                # All probes are one family.
+                yield Unjudged(contrast, difference(others, place), (MACHINE.name, "" if metric.of_probe else name))
 
 
 def _median(places: Sequence[Location]) -> Location:
@@ -278,26 +250,6 @@ def _differences(keys: Values, base: CellTrials, cell: CellTrials) -> tuple[str,
         for name in names
         if len(_values(name, sides)) > 1 and not {*keys} & {*may_decide(name)}
     ]
-    facts = ([text.text for text in side.trials["facts"].astype(object).unique()] for side in (base, cell))
+    facts = (side.trials["facts"].unique() for side in (base, cell))
     chosen = tuple(f" {' -> '.join(pair)}" for pair in zip(base.values, cell.values, strict=True))
     return (*settings, *(text for text in changes(*facts) if not text.endswith(chosen)))
-
-
-def _judged(formed: Sequence[Formed], margin: float) -> Iterator[Contrast]:
-    """Yield the contrasts with their verdicts; those of a kind and metric are a family, and so are all probes."""
-    levels = holm([dependence(contrast.by_block) for contrast, _ in formed])
-    families: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for number, (contrast, _) in enumerate(formed):
-        probes = contrast.kind == MACHINE.name and contrast.metric.of_probe
-        families[contrast.kind, "" if probes else contrast.metric.name].append(number)
-    for numbers in families.values():
-        verdicts = judge([_gain(*formed[number]) for number in numbers], margin)
-        for number, verdict in zip(numbers, verdicts, strict=True):
-            (contrast, place), level = formed[number], levels[number]
-            known = {"by_block": contrast.by_block, "dependent": level if level <= DEPENDENCE_LEVEL else None}
-            yield replace(contrast, **{**vars(effect(place, verdict)), **known}) if place else contrast
-
-
-def _gain(contrast: Contrast, place: Location | None) -> Location | None:
-    """Return a log ratio with the sign by which more is faster, as it is for all of a family."""
-    return place and replace(place, centre=place.centre * (1 if contrast.metric.more_is_faster else -1))

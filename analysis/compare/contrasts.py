@@ -153,10 +153,7 @@ class Formed:
 def form(
     kind: ContrastKind, ok: pd.DataFrame, metrics: Sequence[Metric], *, force: bool = False, also: Sequence[str] = ()
 ) -> Formed:
-    """Pair the two sides of a kind block by block, and form every ratio that validity allows.
-
-    ``ok`` are the trials that are ok, with ``variant``; the columns ``also`` are paired, too.
-    """
+    """Pair the two sides of a kind, of trials that are ok, by block and form every ratio that validity allows."""
     chosen = kind.metrics or metrics
     ratios: dict[str, dict[Arm, pd.DataFrame]] = {metric.column: {} for metric in chosen}
     notes: dict[Arm, tuple[str, ...]] = {}
@@ -172,7 +169,12 @@ def form(
         refused += refusals(bad if sides.same else bad[with_trait(bad, "normalised")], kind.over, sides.ablation)
         for column, of_metric in all_ratios(compared, chosen, sides.ablation, sides.aggressor).items():
             ratios[column] |= of_metric
-        notes |= {} if kind in (TARGET, AGAIN) else _notes(sides, pairs)  # those are in the summaries
+        if kind not in (TARGET, AGAIN):  # whose notes are in the summaries
+            changed = ((key, (*substitutes_of(rows), *rows["changed"].unique())) for key, rows in grouped(sides.own))
+            marked = ((key, marks_of(rows)) for key, rows in grouped(pairs))
+            for (job, model, target), texts in chain(changed, marked):
+                arm = Arm(job, model, target, sides.ablation, sides.aggressor)
+                notes[arm] = tuple(dict.fromkeys((*notes.get(arm, ()), *filter(None, texts))))
     return Formed(ratios, notes, pairs, tuple(refused))
 
 
@@ -192,15 +194,6 @@ def all_ratios(
     return ratios
 
 
-def _notes(sides: Sides, pairs: pd.DataFrame) -> dict[Arm, tuple[str, ...]]:
-    """Return the substitutes of the trials, what changed between them, and the marks of their pairs."""
-    texts: dict[Arm, dict[str, None]] = defaultdict(dict)
-    trials = ((key, (*substitutes_of(rows), *rows["changed"].unique())) for key, rows in grouped(sides.own))
-    for (job, model, target), notes in chain(trials, ((key, marks_of(rows)) for key, rows in grouped(pairs))):
-        texts[Arm(job, model, target, sides.ablation, sides.aggressor)] |= dict.fromkeys(filter(None, notes))
-    return {arm: tuple(notes) for arm, notes in texts.items()}
-
-
 def contrasts(
     kind: ContrastKind,
     ratios: ByColumn,
@@ -214,27 +207,27 @@ def contrasts(
 ) -> list[Contrast]:
     """Return the contrast of every ratio with its verdict, in the order of the paper. ``looked``: see ``judged``.
 
-    Combined ratios have the notes of their ``members``, and all others their own and the noise floor of their base.
+    Those of a metric and job are one family. Combined ratios have the notes of their ``members``, and all others their
+    own and the noise floor of their base.
     """
-    chosen = kind.metrics or metrics
-    effects = judged(ratios, chosen, margin, looked)
-    arms = dict.fromkeys(arm for of_metric in effects.values() for arm in of_metric)
-    return [
-        Contrast(
-            kind=kind.name,
-            arm=arm,
-            metric=metric,
-            noise=floors.get((arm._replace(aggressor=""), metric.name)),
-            members=tuple(
-                f"{part.model} beside {part.aggressor}".removesuffix(" beside ") for part in members.get(arm, ())
-            ),
-            notes=tuple(dict.fromkeys(note for part in members.get(arm, (arm,)) for note in notes.get(part, ()))),
-            **vars(effects[metric.column][arm]),
-        )
-        for arm in sorted(arms, key=order)
-        for metric in chosen
-        if arm in effects[metric.column]
-    ]
+    unjudged = []
+    for metric in kind.metrics or metrics:
+        for arm, of_arm in ratios[metric.column].items():
+            parts, logs = members.get(arm, ()), of_arm[RATIO].to_numpy()
+            base = of_arm[BASE].to_numpy() if BASE in of_arm else None
+            contrast = Contrast(
+                kind=kind.name,
+                arm=arm,
+                metric=metric,
+                by_block=tuple(map(exp, of_arm[RATIO].dropna())),
+                noise=floors.get((arm._replace(aggressor=""), metric.name)),
+                members=tuple(f"{part.model} beside {part.aggressor}".removesuffix(" beside ") for part in parts),
+                notes=tuple(dict.fromkeys(note for part in parts or (arm,) for note in notes.get(part, ()))),
+            )
+            tail = None if base is None else tail_of(logs, base, more_is_faster=metric.more_is_faster)
+            unjudged.append(Unjudged(contrast, locate(logs), (arm.job, metric.column), tail))
+    found = judged([one for one in unjudged if one.location], margin, looked)
+    return sorted(found, key=lambda contrast: order(contrast.arm))
 
 
 def tabled(
@@ -251,61 +244,52 @@ def order(arm: Arm) -> tuple[object, ...]:
     return (*papers_order(*arm[:3]), arm.ablation, known_first(aggressor_names(), arm.aggressor))
 
 
-def judged(
-    ratios: Mapping[str, Mapping[Arm, pd.DataFrame]],
-    metrics: Iterable[Metric],
-    margin: float,
-    looked: int | None = None,
-) -> dict[str, dict[Arm, Effect]]:
-    """Return the effect of each, by the metric's column as in ``ratios``.
+class Unjudged(NamedTuple):
+    """A contrast before it is judged, and its log ratio; None if it has none."""
 
-    Verdicts are corrected for all ratios of a metric and job, which are one family; dependence for all that are given.
+    contrast: Contrast
+    location: Location | None
+    family: object = None
+    """The comparisons for whose number its verdict is corrected."""
+    tail: Tail | None = None
+
+    @property
+    def gain(self) -> Location | None:
+        """The log ratio with the sign by which more is faster."""
+        faster = self.contrast.metric.more_is_faster and self.contrast.kind != SLOWDOWNS.name
+        return self.location and replace(self.location, centre=self.location.centre * (1 if faster else -1))
+
+
+def judged(unjudged: Sequence[Unjudged], margin: float, looked: int | None = None) -> Iterator[Contrast]:
+    """Yield the contrasts of each family with their verdicts; dependence is corrected for all of them.
+
     ``looked``: the blocks after which the run began to look whether they decide; None if it did not.
     """
-    effects = {metric.column: _judged(ratios[metric.column], metric, margin, looked) for metric in metrics}
-    levels = iter(holm([dependence(one.by_block) for of_metric in effects.values() for one in of_metric.values()]))
-    return {
-        column: {
-            key: replace(effect, dependent=level if (level := next(levels)) <= DEPENDENCE_LEVEL else None)
-            for key, effect in of_metric.items()
-        }
-        for column, of_metric in effects.items()
-    }
-
-
-def _judged(ratios: Mapping[Arm, pd.DataFrame], metric: Metric, margin: float, looked: int | None) -> dict[Arm, Effect]:
-    families: dict[ComparedJob, list[Arm]] = defaultdict(list)
-    for key in ratios:
-        families[key.job].append(key)
-    effects: dict[Arm, Effect] = {}
-    for keys in families.values():
-        places = [locate(ratios[key][RATIO].to_numpy()) for key in keys]
-        tails = [_tail(ratios[key], metric) for key in keys]
-        level = level_of(places, looked) if looked else SIGNIFICANCE
-        verdicts = judge(places, margin, more_is_faster=metric.more_is_faster, level=level)
-        verdicts = qualified(verdicts, places, tails, margin)
-        for key, place, verdict, tail in zip(keys, places, verdicts, tails, strict=True):
-            if place is not None:
-                ratios_by_block = tuple(map(exp, ratios[key][RATIO].dropna()))
-                effects[key] = replace(effect(place, verdict, tail), by_block=ratios_by_block)
-    return effects
-
-
-def _tail(ratios: pd.DataFrame, metric: Metric) -> Tail | None:
-    if BASE not in ratios:
-        return None
-    return tail_of(ratios[RATIO].to_numpy(), ratios[BASE].to_numpy(), more_is_faster=metric.more_is_faster)
+    levels = holm([dependence(one.contrast.by_block) for one in unjudged])
+    families: dict[object, list[tuple[Unjudged, float]]] = defaultdict(list)
+    for one, level in zip(unjudged, levels, strict=True):
+        families[one.family].append((one, level))
+    for members in families.values():
+        locations = [one.location for one, _ in members]
+        level = level_of(locations, looked) if looked else SIGNIFICANCE
+        verdicts = judge([one.gain for one, _ in members], margin, level=level)
+        verdicts = qualified(verdicts, locations, [one.tail for one, _ in members], margin)
+        for ((contrast, location, _, tail), level), verdict in zip(members, verdicts, strict=True):
+            dependent = level if level <= DEPENDENCE_LEVEL else None
+            effects = vars(effect(location, verdict, tail)) if location else {}
+            yield replace(contrast, **{**effects, "by_block": contrast.by_block, "dependent": dependent})
 
 
 def effect(place: Location, verdict: Verdict | None = None, tail: Tail | None = None) -> Effect:
     """Return the effect that a mean of log ratios stands for."""
-    found = Effect(
-        ratio=exp(place.centre), blocks=place.n, interval=place.interval and _exp(place.interval), verdict=verdict
+    return Effect(
+        ratio=exp(place.centre),
+        blocks=place.n,
+        interval=place.interval and _exp(place.interval),
+        verdict=verdict,
+        expected=Expected(exp(tail.expected.centre), _exp(tail.expected.interval)) if tail else None,
+        slow=tail.slow if tail else None,
     )
-    if tail is None:
-        return found
-    expected = Expected(exp(tail.expected.centre), _exp(tail.expected.interval))
-    return replace(found, expected=expected, slow=tail.slow)
 
 
 def _exp(ends: tuple[float, float]) -> tuple[float, float]:
@@ -314,16 +298,13 @@ def _exp(ends: tuple[float, float]) -> tuple[float, float]:
 
 def layers(ratios: ByColumn) -> ByColumn:
     """Return log(container-vm / (container x vm)) of each job and model, in the blocks that hold all four targets."""
-    return {column: dict(_layers(of_metric)) for column, of_metric in ratios.items()}
-
-
-def _layers(ratios: Ratios) -> Iterator[tuple[Arm, pd.DataFrame]]:
-    for arm, both in ratios.items():
-        container, vm = (ratios.get(arm._replace(target=target)) for target in ("container", "vm"))
-        if arm.target == "container-vm" and container is not None and vm is not None:
-            values = (both[[RATIO]] - container[[RATIO]] - vm[[RATIO]]).dropna()
-            if len(values):
-                yield arm, values
+    combined: dict[str, dict[Arm, pd.DataFrame]] = {column: {} for column in ratios}
+    for column, of_metric in ratios.items():
+        for arm, both in of_metric.items():
+            container, vm = (of_metric.get(arm._replace(target=target)) for target in ("container", "vm"))
+            if arm.target == "container-vm" and container is not None and vm is not None:
+                combined[column][arm] = (both[[RATIO]] - container[[RATIO]] - vm[[RATIO]]).dropna()
+    return combined
 
 
 def combined(kind: ContrastKind, ratios: ByColumn, sweeps: Sweeps) -> tuple[ByColumn, Members]:
@@ -339,7 +320,10 @@ def combined(kind: ContrastKind, ratios: ByColumn, sweeps: Sweeps) -> tuple[ByCo
     means: dict[str, dict[Arm, pd.DataFrame]] = {metric.column: {} for metric in kind.metrics}
     for column, (whole, arms) in product(means, members.items()):
         if all(arm in ratios[column] for arm in arms):
-            means[column][whole] = _mean_of([by_sweep(ratios[column][arm][columns], sweeps) for arm in arms])
+            frames = [by_sweep(ratios[column][arm][columns], sweeps) for arm in arms]
+            joined = pd.concat(frames, axis=1, join="inner").dropna()
+            by_name = {name: joined.loc[:, joined.columns == name].mean(axis=1) for name in frames[0].columns}
+            means[column][whole] = pd.DataFrame(by_name)
     return means, members
 
 
@@ -382,20 +366,12 @@ def between(kind: str, pairs: Sequence[tuple[Side, Side]], sweeps: Sweeps, margi
 
     Sides that share blocks, of a run or of a sweep, are divided block by block, all others as two samples.
     """
-    places = [_place([by_sweep(side.logs, sweeps) for side in pair]) for pair in pairs]
-    faster = kind == JOBS.name and any(own.metric.more_is_faster for _, own in pairs)
-    verdicts = judge(places, margin, more_is_faster=faster)
-    effects = [effect(place, verdict) if place else Effect() for place, verdict in zip(places, verdicts, strict=True)]
-    return [
-        Contrast(kind=kind, arm=own.arm, over=base.arm, metric=own.metric, **vars(of_pair))
-        for (base, own), of_pair in zip(pairs, effects, strict=True)
-    ]
-
-
-def _place(sides: Sequence[pd.DataFrame]) -> Location | None:
-    """Return the logarithm of the second side over the first."""
-    base, own = (side[RATIO].dropna() for side in sides)
-    return over(own, base)[1]
+    unjudged = []
+    for base, own in pairs:
+        own_logs, base_logs = (by_sweep(side.logs, sweeps)[RATIO].dropna() for side in (own, base))
+        contrast = Contrast(kind=kind, arm=own.arm, over=base.arm, metric=own.metric)
+        unjudged.append(Unjudged(contrast, over(own_logs, base_logs)[1]))
+    return [*judged(unjudged, margin)]
 
 
 def over(
@@ -411,12 +387,6 @@ def over(
         return pairs, locate(list(pairs))
     places = [place for side in (base, own) if (place := locate(list(side)))]
     return pairs[:0], difference(*places) if len(places) == 2 else None
-
-
-def _mean_of(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the mean of frames of the same columns per block, of the blocks that all of them have."""
-    joined = pd.concat(frames, axis=1, join="inner").dropna()
-    return pd.DataFrame({name: joined.loc[:, joined.columns == name].mean(axis=1) for name in frames[0].columns})
 
 
 def beside(ok: pd.DataFrame) -> Iterator[Contrast]:

@@ -69,10 +69,7 @@ def _places(records: Records, metric: str) -> dict[str, Location | None]:
 
 
 def log_ratios(records: Records, metric: str) -> dict[str, dict[str, Samples]]:
-    """Return the logarithm of each ratio to bare metal in every block, by its name: ``resnet50 on vm``.
-
-    The ratios of a metric, whose column is the key, are one family of comparisons.
-    """
+    """Return the log ratios to bare metal by block, by metric's column, which is a family, and ratio's name."""
     trials = plain(with_variants(records.trials))
     if metric == METRICS[0].name and trials[METRICS[0].column].isna().all():
         metric = METRICS[1].name  # a command that prints no throughput is decided by its elapsed time

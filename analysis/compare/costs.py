@@ -2,22 +2,20 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.compare.contrasts import RATIO, Ratios, all_ratios, effect
-from analysis.compare.pairing import ROW, job_of, papers_order
+from analysis.compare.contrasts import effect
+from analysis.compare.pairing import ROW, grouped, job_of, papers_order
 from analysis.compare.results import Arm, Cost, GroupKey
-from analysis.load.metrics import Metric, with_trait
-from analysis.statistics.ratios import locate
+from analysis.load.metrics import with_trait
+from analysis.statistics.ratios import Location, locate
 from suite.targets import BASELINE
 
 ALL_IN = "serving_cpu_s"
 """The column of the CPU seconds of everything that serves the target, per trial."""
-_TO_BASELINE = Metric("all-in", ALL_IN, "s")
 _MEANS = {
     "cpu_steps_s": "cost_steps",
     "cpu_startup_s": "cost_startup",
@@ -55,17 +53,12 @@ def with_costs(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> dict[GroupKey, tuple[Cost, ...]]:
-    """Return the costs of each target by job and model, from trials as they are and their usable pairs with bare metal.
-
-    Both have the columns that ``with_costs`` adds. Empty if nothing is known.
-    """
+    """Return the costs of each target by job and model, from trials and pairs ``with_costs``; empty if unknown."""
     columns = [*_MEANS.values(), *_PEAKS.values(), *_BYTES.values()]
     if ok[columns].isna().all(axis=None):
         return {}
     targets = pairs[pairs["target"] != BASELINE]
-    probes = targets.loc[with_trait(targets, "probes"), "model"].unique()
-    of_probes = (replace(_TO_BASELINE, model=str(probe), of_probe=True) for probe in probes)
-    normalised = all_ratios(targets, [_TO_BASELINE, *of_probes])[ALL_IN]
+    normalised = {Arm(*key): locate(rows[ALL_IN].to_numpy()) for key, rows in grouped(targets)}
     rows = ok.groupby(ROW)
     positive = ok[list(_MEANS.values())].where(lambda values: values > 0)
     logs = pd.DataFrame(np.log(positive)).groupby([ok[key] for key in ROW])
@@ -75,23 +68,22 @@ def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> dict[GroupKey, tuple[Cost, .
     table["unit"] = rows["unit"].first()
     known = table.dropna(how="all", subset=columns).reset_index().to_dict("records")
     by_group: dict[GroupKey, tuple[Cost, ...]] = defaultdict(tuple)
-    for arm, cost in sorted((_cost(row, normalised) for row in known), key=lambda one: papers_order(*one[0][:3])):
-        by_group[arm.job, arm.model] += (cost,)
+    arms = [(Arm(job_of(row), str(row["model"]), str(row["target"])), row) for row in known]
+    for arm, row in sorted(arms, key=lambda pair: papers_order(*pair[0][:3])):
+        by_group[arm.job, arm.model] += (_cost(arm, row, normalised.get(arm)),)
     return by_group
 
 
-def _cost(row: Mapping[Any, Any], normalised: Ratios) -> tuple[Arm, Cost]:
-    arm = Arm(job_of(row), str(row["model"]), str(row["target"]))
-    place = locate(normalised[arm][RATIO].to_numpy()) if arm in normalised else None
+def _cost(arm: Arm, row: Mapping[Any, Any], all_in: Location | None) -> Cost:
     lines = (line for text in (*row["substitutes"], *row["changed"]) for line in text.splitlines())
     values: dict[str, Any] = {
         name: None if pd.isna(row[column]) else float(row[column])
         for name, column in (_MEANS | _PEAKS | _BYTES).items()
     }
-    return arm, Cost(
+    return Cost(
         target=arm.target,
         unit="trial" if arm.job.traits.probes else f"1,000 {row['unit']}",
-        normalised=effect(place) if place else None,
+        normalised=effect(all_in) if all_in else None,
         notes=tuple(dict.fromkeys(lines)),
         **values,
     )

@@ -1,63 +1,55 @@
-"""Groups: the targets of each job and model, in which circumstances they ran, and whether all did the same work."""
+"""Groups: the targets of each job and model, in which circumstances they ran, and what was measured."""
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 import pandas as pd
 
-from analysis.compare.contrasts import TARGET, Formed
-from analysis.compare.images import same_image
-from analysis.compare.pairing import (
-    BLOCK,
-    GROUP,
-    ROW,
-    SWITCHES,
-    baseline,
-    by_block,
-    grouped,
-    job_of,
-    plain,
-    substitutes_of,
-)
+from analysis.compare import pairing
+from analysis.compare.contrasts import TARGET, Floors
 from analysis.compare.results import (
     Arm,
     Circumstances,
-    ComparedJob,
     Contrast,
     Disturbed,
-    Effect,
     Group,
     GroupKey,
-    SameWork,
     TargetSummary,
     known_first,
 )
-from analysis.compare.validity import agreements, all_named, compact, rounding
-from analysis.load.computed import AGREEMENTS, Agreement
-from analysis.load.metrics import Metric, in_units, metrics_of, with_trait
-from analysis.statistics.ratios import NoiseFloor, locate
+from analysis.compare.validity import all_named, compact
+from analysis.load.metrics import Metric, in_units, metrics_of
+from analysis.statistics.ratios import locate
 from suite.registries import WORKLOADS
 from suite.targets import BASELINE, TARGETS
-from suite.trial_names import arm_name
 
 _BLOCK = ["run_id", "block"]
-_SIDES = ["computed", "facts", "generated_weights", "generated_pixels", "path"]
 
 
 def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric]) -> list[Group]:
-    """Return the targets of each job and model, in the order of the paper, as yet without what was measured.
-
-    ``trials`` are those of the targets as they are, failed ones too; ``pairs`` are the usable pairs with bare metal.
-    """
+    """Return the targets of each job and model, failed trials too, in the order of the paper, without contrasts."""
     targets: dict[GroupKey, list[TargetSummary]] = defaultdict(list)
     units: dict[GroupKey, object] = {}
-    with_base = dict(grouped(pairs))
-    for key, rows in grouped(trials):
+    with_base = dict(pairing.grouped(pairs))
+    for key, rows in pairing.grouped(trials):
         job, model, target = key
-        targets[job, model].append(_summary(target, rows, with_base.get(key, pairs[:0])))
+        own_pairs, finished = with_base.get(key, pairs[:0]), rows[rows["ok"]]
+        named = all_named(own_pairs["named"])
+        marks = filter(None, (*rows["changed"].unique(), *own_pairs["marks"].unique()))
+        summary = TargetSummary(
+            target=target,
+            ok=len(finished),
+            failed=len(rows) - len(finished),
+            substitutes=pairing.substitutes_of(rows),
+            marks=(*marks, *compact(named)),
+            differences=tuple(difference.text for difference in named),
+            losses=mean_losses(finished["losses"]),
+        )
+        targets[job, model].append(summary)
         units[job, model] = rows["unit"].iloc[0]
     names = WORKLOADS.names()
     # Trainings are the question; the probes after them explain.
@@ -75,34 +67,33 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric])
 
 def measured(
     groups: Iterable[Group],
-    formed: Formed,
+    pairs: pd.DataFrame,
     ok: pd.DataFrame,
-    effects: Mapping[str, Mapping[Arm, Effect]],
-    floors: Mapping[tuple[Arm, str], NoiseFloor],
+    ratios: Iterable[Contrast],
+    floors: Floors,
 ) -> Iterator[Contrast]:
-    """Yield every metric of every target over bare metal, also where nothing was measured.
-
-    ``ok`` are the trials that are ok, of targets as they are; ``effects`` are by the metric's column.
-    """
-    of_target, with_base = dict(grouped(ok)), dict(grouped(formed.pairs))
+    """Yield every metric of every target over bare metal, also where nothing was measured."""
+    of_target, with_base = dict(pairing.grouped(ok)), dict(pairing.grouped(pairs))
+    formed = {(contrast.arm, contrast.metric.column): contrast for contrast in ratios}
     for group, summary in ((one, summary) for one in groups for summary in one.targets):
         arm = Arm(*group.key, summary.target)
-        trials, pairs = of_target.get(arm[:3], ok[:0]), with_base.get(arm[:3], formed.pairs[:0])
+        trials = of_target.get(arm[:3], ok[:0])
         for metric in group.metrics:
             logs = metric.logs(trials)
-            place, effect = locate(by_block(trials, logs)), effects[metric.column].get(arm)
-            if place and summary.target == BASELINE and (blocks := int(pairs[metric.column].count())):
-                effect = Effect(ratio=1.0, blocks=blocks)
-            yield Contrast(
-                kind=TARGET.name,
-                arm=arm,
+            location = locate(pairing.by_block(trials, logs))
+            contrast = Contrast(kind=TARGET.name, arm=arm, metric=metric)
+            if location and summary.target != BASELINE:
+                contrast = formed.get((arm, metric.column), contrast)
+            elif location and (blocks := int(with_base.get(arm[:3], pairs[:0])[metric.column].count())):
+                contrast = replace(contrast, ratio=1.0, blocks=blocks)
+            yield replace(
+                contrast,
                 metric=metric,
-                value=math.exp(place.centre) if place else None,
+                value=math.exp(location.centre) if location else None,
                 trials=int(logs.count()),
                 failed=summary.failed,
                 noise=floors.get((arm._replace(target=BASELINE), metric.name)),
                 notes=summary.notes,
-                **vars(effect if place and effect else Effect()),
             )
 
 
@@ -115,30 +106,13 @@ def mean_losses(trials: "pd.Series[Any]") -> dict[str, float]:
     return {name: fmean(values) for name, values in columns.items()}
 
 
-def _summary(target: str, trials: pd.DataFrame, pairs: pd.DataFrame) -> TargetSummary:
-    """Return the facts of a target, from all its trials and their pairs with bare metal."""
-    ok, named = trials[trials["ok"]], all_named(pairs["named"])
-    return TargetSummary(
-        target=target,
-        ok=len(ok),
-        failed=len(trials) - len(ok),
-        substitutes=substitutes_of(trials),
-        marks=(*filter(None, (*trials["changed"].unique(), *pairs["marks"].unique())), *compact(named)),
-        differences=tuple(difference.text for difference in named),
-        losses=mean_losses(ok["losses"]),
-    )
-
-
 def circumstances(
     trials: pd.DataFrame, disturbed: Mapping[tuple[str, ...], tuple[Disturbed, ...]], *, decided: bool = False
 ) -> dict[GroupKey, Circumstances]:
-    """Return engine, hosts, what a further block takes, and what disturbed the trials, by job and model.
-
-    ``trials`` are all that count, failed ones too, with ``variant``.
-    """
+    """Return engine, hosts, what a further block takes, and what disturbed all trials that count, by job and model."""
     block_s = _block_seconds(trials)
     groups = {}
-    for key, rows in grouped(trials, GROUP):
+    for key, rows in pairing.grouped(trials, pairing.GROUP):
         own = [*vars(key[0]).values(), key[1]]
         spans = block_s[block_s.index.get_level_values("run_id").isin(rows["run_id"].unique())]
         groups[key] = Circumstances(
@@ -167,41 +141,3 @@ def _block_seconds(trials: pd.DataFrame) -> "pd.Series[float]":
     both = pd.DataFrame({"between": between * count, "seconds": blocks["seconds"].sum()})
     spans: pd.Series[float] = both.max(axis=1)
     return spans[spans > 0]
-
-
-def same_work(ok: pd.DataFrame) -> dict[GroupKey, tuple[SameWork, ...]]:
-    """Return how each arm agrees with the first bare-metal trial of its blocks in what it computed, by job and model.
-
-    Jobs that share the machine may have fewer threads than on bare metal: a victim is held against its target alone.
-    Validity refuses or names the pairs that do not agree; this covers every arm: ablations, second trials, victims.
-    ``ok`` are the trials that are ok, with ``variant``.
-    """
-    first = baseline(ok)
-    first = first[first["replica"] == 0].drop_duplicates(BLOCK)
-    columns = dict.fromkeys((*ROW, "replica", *SWITCHES, *BLOCK, *_SIDES, "rounds_freely"))
-    trials = ok.loc[~ok.index.isin(first.index), list(columns)]
-    victims = trials[trials["aggressor"].notna()]
-    alone = plain(ok[ok["replica"] == 0]).drop_duplicates([*BLOCK, "target"])
-    equal = trials.drop(victims.index).loc[lambda left: with_trait(left, "normalised")]
-    pairs = pd.concat(
-        [
-            equal.merge(first[[*BLOCK, *_SIDES]], on=BLOCK, suffixes=("", "_base")),
-            victims.merge(alone[[*BLOCK, "target", *_SIDES]], on=[*BLOCK, "target"], suffixes=("", "_base")),
-        ]
-    )
-    arms: dict[tuple[ComparedJob, str, str], list[tuple[Agreement, str, Mapping[Any, Any]]]] = defaultdict(list)
-    for row, agreed in zip(pairs.to_dict("records"), agreements(pairs), strict=True):
-        if agreed:
-            ablation, aggressor = (row[name] if isinstance(row[name], str) else None for name in SWITCHES)
-            arm = arm_name(row["target"], row["replica"], ablation, aggressor)
-            why = rounding(row["rounds_freely"], row["facts"].text, row["facts_base"].text)
-            arms[job_of(row), row["model"], arm].append((agreed, why, row))
-    by_group: dict[GroupKey, tuple[SameWork, ...]] = defaultdict(tuple)
-    for (job, model, arm), agreed_trials in arms.items():
-        least, why, _ = max(agreed_trials, key=lambda trial: (AGREEMENTS.index(trial[0].kind), trial[0].apart or 0.0))
-        different = sum(agreement.kind == "other" for agreement, *_ in agreed_trials)
-        image = same_image(row for *_, row in agreed_trials)
-        kind, text, apart, seeds_apart, drawn, _ = least
-        work = SameWork(arm, kind, len(agreed_trials), different, text, apart, seeds_apart, drawn, why, image)
-        by_group[job, model] += (work,)
-    return by_group

@@ -18,9 +18,9 @@ from analysis.compare.results import Arm
 from analysis.compare.validity import usable
 from analysis.load.metrics import Metric
 from analysis.warnings.findings import hosts_of
-from suite.host_compatibility import Host, differences
-from suite.job.envelope import GIB
-from suite.job.job import BETWEEN
+from suite.differ import gib
+from suite.host_compatibility import differences
+from suite.job.job import ComparisonKey
 from suite.targets import BASELINE
 
 
@@ -47,32 +47,27 @@ def matched(old: pd.DataFrame, new: pd.DataFrame) -> tuple[pd.DataFrame, pd.Data
 
 def prepared(trials: pd.DataFrame) -> pd.DataFrame:
     """Return trials without the digest of the image in ``settings``, and of whichever pool of hosts."""
-    parts = (text.split(BETWEEN) for text in trials["settings"].astype(str))
-    kept = [BETWEEN.join(part for part in settings if not part.startswith("image=")) for settings in parts]
     # Hosts are checked, or a key of the rows, wherever these are matched.
-    return trials.assign(settings=kept, pool="")
+    return trials.assign(settings=[key.without(["image"]) for key in trials["settings"]], pool="")
 
 
-def code_in(settings: str) -> str:
+def _code_in(key: ComparisonKey) -> dict[str, str]:
     """Return the settings that change with the user's own code: of a workload's file, or the files of a command."""
-    parts = settings.split(BETWEEN)
-    digests = ("workload_sha256=", *(["data_sha256="] if "data_kind=files" in parts else []))
-    return BETWEEN.join(part for part in parts if part.startswith(digests))
+    digests = ("workload_sha256", *(["data_sha256"] if ("data_kind", "files") in key.pairs else []))
+    return {name: value for name, value in key.pairs if name in digests}
 
 
 def without_code(trials: pd.DataFrame) -> pd.DataFrame:
     """Return trials without the digests of the user's own code in ``settings``."""
-    settings = ((text.split(BETWEEN), code_in(text).split(BETWEEN)) for text in trials["settings"].astype(str))
-    kept = [BETWEEN.join(part for part in parts if part not in code) for parts, code in settings]
-    return trials.assign(settings=kept)
+    return trials.assign(settings=[key.without(_code_in(key)) for key in trials["settings"]])
 
 
 def other_code(old: pd.DataFrame, new: pd.DataFrame) -> str:
     """Return ``code of train.py 3f0a9c... -> 77aa01...`` for models of both runs that share no code; else nothing."""
     sides: list[dict[str, set[str]]] = [{}, {}]
     for found, trials in zip(sides, (old, new), strict=True):
-        for model, settings in zip(trials["model"].astype(str), trials["settings"].astype(str), strict=True):
-            found.setdefault(model, set()).add(code_in(settings).partition("=")[2][:12])
+        for model, key in zip(trials["model"].astype(str), trials["settings"], strict=True):
+            found.setdefault(model, set()).add(next(iter(_code_in(key).values()), "")[:12])
     both = {model: (sides[0][model], sides[1][model]) for model in sides[0].keys() & sides[1].keys()}
     changed = {model: pair for model, pair in sorted(both.items()) if not pair[0] & pair[1]}
     return "; ".join(f"code of {model} {' -> '.join(map(', '.join, pair))}" for model, pair in changed.items())
@@ -151,15 +146,11 @@ def missing(
 
 
 def _missing_trials(arm: Arm, old: pd.DataFrame, new: pd.DataFrame, last: float) -> Iterator[Missing]:
-    if gone := sorted(place for place in _places(old) - _places(new) if place[0] <= last):
-        blocks = ", ".join(str(block) for block, _ in gone)
-        why = f"{len(gone)} of {len(_places(old))} trials are missing (block {blocks}){_failures(new)}"
+    finished = (rows[rows["ok"]] for rows in (old, new))
+    due, done = (set(zip(ok["block"], ok["replica"], strict=True)) for ok in finished)
+    if gone := sorted(block for block, replica in due - done if block <= last):
+        why = f"{len(gone)} of {len(due)} trials are missing (block {', '.join(map(str, gone))}){_failures(new)}"
         yield Missing("trials", name_of(arm), why)
-
-
-def _places(rows: pd.DataFrame) -> set[tuple[int, int]]:
-    ok = rows[rows["ok"]]
-    return set(zip(ok["block"], ok["replica"], strict=True))
 
 
 def _failures(rows: pd.DataFrame | None) -> str:
@@ -176,9 +167,8 @@ def other_hosts(old: pd.DataFrame, new: pd.DataFrame) -> str:
     known, seen = (hosts_of(trials.assign(host_kernel=None, host_mitigations=None)) for trials in (old, new))
     if all(any(one.hostname == host.hostname and not differences((one, host)) for one in known) for host in seen):
         return ""
-    return " and ".join(", ".join(map(_described, hosts)) for hosts in (known, seen))
-
-
-def _described(host: Host) -> str:
-    memory = "unknown memory" if host.memory_bytes is None else f"{host.memory_bytes / GIB:.4g} GiB"
-    return f"{host.name} ({host.cpu_model or 'unknown CPU model'}, {host.cpus or 'unknown'} CPUs, {memory})"
+    texts = []
+    for host in (*known, *seen):
+        memory = "unknown memory" if host.memory_bytes is None else gib(host.memory_bytes)
+        texts.append(f"{host.name} ({host.cpu_model or 'unknown CPU model'}, {host.cpus or 'unknown'} CPUs, {memory})")
+    return " and ".join(", ".join(side) for side in (texts[: len(known)], texts[len(known) :]))

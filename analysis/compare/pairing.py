@@ -1,7 +1,7 @@
 """Pairs trials: groups those that belong together, and joins each to the one that it is compared with."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
 from statistics import fmean
@@ -14,7 +14,7 @@ from analysis.compare.results import ComparedJob, known_first
 from analysis.compare.validity import COLUMNS as CHECKED
 from analysis.compare.validity import shortened
 from analysis.load.computed import together
-from suite.job.job import BETWEEN, SEQUENTIAL, Alternating, settings_in
+from suite.job.job import SEQUENTIAL, Alternating, ComparisonKey
 from suite.registries import WORKLOADS
 from suite.targets import BASELINE, TARGETS
 
@@ -51,16 +51,21 @@ def papers_order(job: object, model: str, target: str) -> tuple[Any, ...]:
 def with_variants(trials: pd.DataFrame) -> pd.DataFrame:
     """Add ``variant``: the settings that differ among trials of a scenario and model, ``name=value, …``."""
     keys = _comparison_keys(trials)
-    labels: dict[tuple[str, str], str] = {}
+    labels: dict[tuple[str, ComparisonKey], str] = {}
     for scenario in trials["scenario"].unique():
         in_scenario = trials["scenario"] == scenario
         differing = dict.fromkeys(_differing(keys[in_scenario], trials[in_scenario]))
-        labels |= {(scenario, text): _label(text, differing) for text in keys[in_scenario].unique()}
+        for key in keys[in_scenario].unique():
+            # Jobs recorded before there was a choice of design are sequential, and have no setting for it.
+            settings = {"design": SEQUENTIAL, **dict(key.pairs)}
+            shown = [name for name in differing if name in settings or name not in Alternating.model_fields]
+            label = ", ".join(f"{name}={settings.get(name, 'none')}" for name in shown)
+            labels[scenario, key] = shortened(label)
     return trials.assign(variant=[labels[key] for key in zip(trials["scenario"], keys, strict=True)])
 
 
-def _comparison_keys(trials: pd.DataFrame) -> "pd.Series[str]":
-    """Return the comparison key of each trial's job and host as one text, ``name=value; ...``.
+def _comparison_keys(trials: pd.DataFrame) -> "pd.Series[Any]":
+    """Return the comparison key of each trial's job and host: one object for all trials that agree in it.
 
     It is that of bare metal in the trial's block where it is there, so that a trial that departs from its block stays
     in the group in which its ratio is refused and named.
@@ -69,21 +74,17 @@ def _comparison_keys(trials: pd.DataFrame) -> "pd.Series[str]":
     base = baseline(trials)[[*BLOCK, *columns]].drop_duplicates(BLOCK)
     joined = trials[BLOCK].merge(base, on=BLOCK, how="left", indicator=True).set_index(trials.index)
     alone = joined["_merge"] == "left_only"
-    key = {name: joined[name].astype(object).mask(alone, trials[name].astype(object)) for name in columns}
-    text = key["settings"]
-    for name, column in _OF_HOST.items():
-        text = text + f"{BETWEEN}{name}=" + key[column].fillna("unknown").astype(str)
-    return text
+    own = [joined[name].astype(object).mask(alone, trials[name].astype(object)).fillna("unknown") for name in columns]
+    rows = [*zip(*own, strict=True)]
+    keys = {row: ComparisonKey((*row[0].pairs, *zip(_OF_HOST, map(str, row[1:]), strict=True))) for row in set(rows)}
+    return pd.Series([keys[row] for row in rows], index=trials.index, dtype=object)
 
 
-def _differing(keys: "pd.Series[str]", trials: pd.DataFrame) -> Iterator[str]:
+def _differing(keys: "pd.Series[Any]", trials: pd.DataFrame) -> Iterator[str]:
     """Yield the settings that differ among the trials of a model and follow from no other, in the order of the keys."""
-    for _, texts in keys.groupby(trials["model"], observed=True):
-        data = trials.loc[texts.index, "data"].astype(str)
-        jobs = [
-            {**settings_in(text), "data": kind}
-            for text, kind in pd.DataFrame({"text": texts, "data": data}).drop_duplicates().sort_values("text").values
-        ]
+    for _, of_model in keys.groupby(trials["model"], observed=True):
+        pairs = dict.fromkeys(zip(of_model, trials.loc[of_model.index, "data"].astype(str), strict=True))
+        jobs = [{**dict(key.pairs), "data": kind} for key, kind in sorted(pairs, key=lambda pair: str(pair[0]))]
         for name in dict.fromkeys(name for settings in jobs for name in settings):
             values = {settings.get(name) for settings in jobs}
             # Aggressors vary inside a run on purpose: only their own workloads distinguish runs.
@@ -101,14 +102,6 @@ def decided_by(keys: Sequence[str], name: str, jobs: Sequence[Mapping[str, str]]
     """Return whether the value of a setting follows from those of ``keys`` in all these jobs."""
     pairs = {(*(job.get(key) for key in keys), job.get(name)) for job in jobs}
     return len(pairs) == len({pair[:-1] for pair in pairs})
-
-
-def _label(key: str, differing: Iterable[str]) -> str:
-    # Jobs recorded before there was a choice of design are sequential, and have no setting for it.
-    settings = {"design": SEQUENTIAL, **settings_in(key)}
-    shown = [name for name in differing if name in settings or name not in Alternating.model_fields]
-    text = ", ".join(f"{name}={settings.get(name, 'none')}" for name in shown)
-    return shortened(text)
 
 
 def plain(trials: pd.DataFrame) -> pd.DataFrame:
@@ -130,7 +123,7 @@ def pair(own: pd.DataFrame, base: pd.DataFrame, columns: Sequence[str], *, same:
     """Join each target and block of ``own`` to the same block of ``base``; both must agree in the columns ``same``.
 
     The trials are ok and have ``variant``. ``columns`` become log(own / base), of the mean if a block holds two trials
-    of a target. The columns that ``validity.assess`` needs are kept, those of ``base`` with the suffix ``_base``. The
+    of a target. The columns that ``validity.usable`` needs are kept, those of ``base`` with the suffix ``_base``. The
     pairs are in the order of the blocks.
     """
     shared = [*BLOCK, *same]

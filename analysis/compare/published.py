@@ -16,18 +16,8 @@ from typing import Any, NamedTuple
 from analysis.compare.contrasts import ABLATION, AGGRESSOR, JOBS, RATIO, TARGET, Side, between, sweeps_of
 from analysis.compare.matching import named
 from analysis.compare.pairing import GROUP, grouped
-from analysis.compare.results import (
-    ClaimEvidence,
-    ClaimVerdict,
-    Comparison,
-    Contrast,
-    Effect,
-    Group,
-    JudgedClaim,
-    PublishedClaim,
-)
+from analysis.compare.results import ClaimEvidence, ClaimVerdict, Comparison, Contrast, JudgedClaim, PublishedClaim
 from analysis.compare.standing import with_standing
-from suite.job.job import settings_in
 
 _SAME: Mapping[str, str] = {"weights": "the same, bit for bit"}
 _BY_WORK: Mapping[str, ClaimVerdict] = {"weights": "confirmed", "other": "contradicted"}
@@ -104,7 +94,7 @@ class _Item(NamedTuple):
 def _items(comparison: Comparison) -> Iterator[_Item]:
     trials = dict(grouped(comparison.trials, GROUP)) if len(comparison.trials) else {}
     for group in (group for group in comparison.groups if group.key in trials):
-        settings = settings_in(str(trials[group.key]["settings"].iloc[0]))
+        settings = dict(trials[group.key]["settings"].iloc[0].pairs)
         hosts = ", ".join(group.circumstances.hosts)
         of_group = {**settings, **vars(group.job), "model": group.model, "hosts": hosts}
         for one in group.contrasts:
@@ -120,16 +110,16 @@ def _wanted(claim: PublishedClaim) -> Mapping[str, Sequence[str]]:
 def _inside(claim: PublishedClaim, items: Sequence[_Item], comparison: Comparison) -> Iterator[ClaimEvidence]:
     """Yield the contrasts of a claim's kind that the comparison holds, or how the weights of trials agree."""
     if claim.metric == "weights":
-        yield from _weights(claim, items, comparison.groups)
+        yield from _weights(claim, items, comparison)
     for contrast, facts in items:
         if contrast.kind == claim.kind and contrast.verdict and selected(facts, _wanted(claim)):
             yield _evidence(claim, named(contrast.arm), contrast)
 
 
-def _weights(claim: PublishedClaim, items: Sequence[_Item], groups: Sequence[Group]) -> Iterator[ClaimEvidence]:
+def _weights(claim: PublishedClaim, items: Sequence[_Item], comparison: Comparison) -> Iterator[ClaimEvidence]:
     wanted = {name: patterns for name, patterns in _wanted(claim).items() if name != "metric"}
     arms = dict.fromkeys(item.contrast.arm for item in items if selected(item.facts, wanted))
-    for group in groups:
+    for group in comparison.groups:
         for work in group.same_work:
             for arm in arms:
                 if (arm[:2], arm.target) == (group.key, work.arm):
@@ -157,12 +147,12 @@ def _pairs(claim: PublishedClaim, items: Sequence[_Item]) -> list[tuple[_Item, _
     return [(base, item) for item in own for base in bases[item.common(claim)] if base is not item]
 
 
-def _evidence(claim: PublishedClaim, what: str, result: Effect) -> ClaimEvidence:
+def _evidence(claim: PublishedClaim, what: str, result: Contrast) -> ClaimEvidence:
     reasons = result.verdict.withheld if result.verdict else ()
     return ClaimEvidence(what, _decided(claim, result), result, ", ".join(why.partition(" (")[0] for why in reasons))
 
 
-def _decided(claim: PublishedClaim, result: Effect) -> ClaimVerdict:
+def _decided(claim: PublishedClaim, result: Contrast) -> ClaimVerdict:
     """Return the verdict of a ratio on a claim: of its interval for a range, else of its own verdict."""
     verdict = result.verdict.name if result.verdict else None
     if not claim.between or verdict is None or result.interval is None:

@@ -58,7 +58,6 @@ class Change(Contrast):
 
     @property
     def old(self) -> float:
-        """Return the value of the old runs."""
         return exp(math.log(self.value or 1.0) - math.log(self.ratio or 1.0))
 
     @property
@@ -159,9 +158,8 @@ def regress(
 
 
 def _compared(arm: Arm, old: _Side, new: _Side, fail_above: float | None) -> Iterator[Contrast | Missing]:
-    """Yield the changes of a row."""
     rows = [side.tables[RUN][arm] for side in (old, new)]
-    notes = validity.changes(*([facts.text for facts in trials["facts"].astype(object).unique()] for trials in rows))
+    notes = validity.changes(*(trials["facts"].unique() for trials in rows))
     sides = {"of the old run": old.disturbed(arm), "of the new run": new.disturbed(arm)}
     # More blocks mend nothing if the trials decide nothing in any number of them.
     decides = not withheld(arm.job.profile, LEAST_BLOCKS, sides)
@@ -188,7 +186,6 @@ def _change(
     *,
     decides: bool,
 ) -> Change:
-    """Return a change, with its verdict if there is a bound."""
     samples, sign = [np.concatenate(side) for side in runs], -1 if metric.more_is_faster else 1
     old, new, mean = level_of(runs[0]), locate(samples[1]), mean_shift(*(sign * logs for logs in samples))
     assert old and new, "samples without a value are not compared"  # noqa: S101, PT018

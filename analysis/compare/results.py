@@ -452,10 +452,6 @@ class Comparison(Selection):
     def jobs(self) -> tuple[ComparedJob, ...]:
         return tuple(dict.fromkeys(group.job for group in self.groups))
 
-    @property
-    def costs(self) -> tuple[Cost, ...]:
-        return tuple(cost for group in self.groups for cost in group.costs)
-
 
 def known_first(known: Sequence[str], name: str) -> tuple[int, str]:
     """Return a sort key: names in the order of ``known``, all others after them in alphabetical order."""

@@ -3,6 +3,10 @@
 *Strong* scaling keeps the global batch, *weak* scaling that of a rank, whose speed-up is the scaled one of Gustafson,
 Comm. ACM 31 (1988) 532. Jobs that keep neither are not put together. The smallest number of workers stands for one
 processor. Jobs share no block, so their blocks are independent samples; see ``statistics.two_samples``.
+
+The quality of the images is compared at an equal number of images seen, of jobs that differ in how they divided the
+work. More workers with the same batch each see more images in as many steps, and take fewer updates to see as many:
+hence neither steps nor updates are equal there. A block is then a seed.
 """
 
 import math
@@ -13,18 +17,20 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compare.contrasts import STRONG, WEAK, ContrastKind, order
+from analysis.compare.contrasts import DIVISION, STRONG, WEAK, ContrastKind, Unjudged, judged, order
 from analysis.compare.groups import mean_losses
 from analysis.compare.pairing import ROW, by_block, job_of, substitutes_of
 from analysis.compare.results import Arm, Contrast, Division
 from analysis.compare.standing import Sides, withheld
 from analysis.load.metrics import METRICS, Metric, with_trait
+from analysis.load.records import Text
 from analysis.statistics.ratios import Location, exp, locate
 from analysis.statistics.two_samples import difference
 from analysis.warnings.conditions import disturbed
 from suite.job.distributed import SHARED_CPUS
-from suite.job.job import BETWEEN, Job, settings
+from suite.job.job import Job, settings
 from suite.records.record import Rank
+from suite.results.quality import IMAGE_METRICS
 
 _SHARES = ("efficiency", "serial share", "fitted serial share", "communicating")
 SCALED = {
@@ -41,6 +47,7 @@ SAME = (
     *("hostname", "host_kernel", "host_cpu_model", "userland_sha256", "torch", "torch_cpu_capability"),
 )
 """The columns in which jobs agree, beside one of the keys of a job."""
+_WAY = ["workers", "strategy", "batch"]
 _DIVISION = ("strategy", "steps", "warmup_steps")
 """The settings by which jobs can divide the same work in different ways."""
 
@@ -54,10 +61,7 @@ def karp_flatt(speed_up: float, factor: float) -> float:
 
 
 def amdahl(speed_ups: Sequence[float], factors: Sequence[float]) -> float:
-    """Return the share s of the least squares fit of 1 / speed-up = s + (1 - s) / factor.
-
-    Source of the law: Amdahl, AFIPS Conf. Proc. 30 (1967) 483.
-    """
+    """Return s of the least squares fit of 1 / speed-up = s + (1 - s) / factor (Amdahl, AFIPS 30 (1967) 483)."""
     parallel = [1 - 1 / factor for factor in factors]
     measured = [(1 / speed_up - 1 + part) * part for speed_up, part in zip(speed_ups, parallel, strict=True)]
     return math.fsum(measured) / math.fsum(part * part for part in parallel)
@@ -74,22 +78,20 @@ def trials_with_workers(ok: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFram
         return spread
     parts = evidence.drop_duplicates("path").set_index("path").loc[spread["path"], ["job", "ranks", "seed"]]
     parts = parts.set_axis(spread.index)
-    facts = {text: _facts_of(Job.model_validate_json(text.text)) for text in parts["job"].unique()}
+    facts: dict[Text, dict[str, object]] = {}
+    for text in parts["job"].unique():
+        job = Job.model_validate_json(text.text)
+        facts[text] = {
+            "workers": job.distributed and job.distributed.workers,
+            "strategy": job.distributed and job.distributed.strategy,
+            "share": _key_of_share(job),
+            "task": _key_of_share(job, _DIVISION),
+            "steps_taken": job.sizes and job.sizes.warmup_steps + job.sizes.steps,
+        }
     columns = pd.DataFrame([facts[text] for text in parts["job"]], index=spread.index)
     trials = spread.join(columns).assign(communicating=parts["ranks"].map(_communicating), seed=parts["seed"])
     trials = trials.dropna(subset=["workers", "communicating"])
     return trials.assign(images_seen=trials["steps_taken"] * trials["global_batch"]).astype({"workers": int})
-
-
-def _facts_of(job: Job) -> dict[str, object]:
-    given, sizes = job.distributed, job.sizes
-    return {
-        "workers": given and given.workers,
-        "strategy": given and given.strategy,
-        "share": _key_of_share(job),
-        "task": _key_of_share(job, _DIVISION),
-        "steps_taken": sizes and sizes.warmup_steps + sizes.steps,
-    }
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,10 @@ class Uncertain:
     value: float
     interval: tuple[float, float] | None = None
 
+    @classmethod
+    def of(cls, location: Location) -> "Uncertain":
+        return cls(location.centre, location.interval)
+
     def mapped(self, function: Callable[..., float], *more: float) -> "Uncertain":
         """Return a monotone function of the value and of the ends of its interval."""
         ends = sorted(function(end, *more) for end in self.interval or ())
@@ -106,10 +112,7 @@ class Uncertain:
 
 
 def scaling(trials: pd.DataFrame) -> Iterator[Contrast]:
-    """Yield every number of workers of the jobs that have several, in the order of the paper.
-
-    ``trials`` are those of ``trials_with_workers``.
-    """
+    """Yield the numbers of workers of jobs of ``trials_with_workers`` with several, in the order of the paper."""
     for kind, batch in _BATCHES.items() if len(trials) else ():
         jobs = trials.groupby([*SAME, "share", batch], dropna=False, observed=True)
         found = [one for _, alike in jobs for one in _scaling(kind, alike)]
@@ -130,7 +133,7 @@ def _key_of_share(job: Job, without: Sequence[str] = ()) -> str:
     }
     grows = ("workers", "batch", "lab.nodes", *(f"machines.{name}" for name in ("name", "interface", "cpus")))
     kept = {name: value for name, value in settings(job).items() if name not in (*grows, *without)}
-    return BETWEEN.join(f"{name}={value}" for name, value in {**kept, **share}.items())
+    return str({**kept, **share})
 
 
 def _communicating(ranks: Sequence[Rank] | None) -> float | None:
@@ -151,16 +154,16 @@ def _scaling(kind: ContrastKind, alike: pd.DataFrame) -> Iterator[Contrast]:
         waited = locate(by_block(rows[n], rows[n]["communicating"]))
         shared = SHARED_CPUS in (*substitutes[smallest], *substitutes[n])
         reasons = ["efficiency withheld: instances share CPUs"] if shared else []
-        values = {"throughput": _measured(place).mapped(exp)}
+        values = {"throughput": Uncertain.of(place).mapped(exp)}
         if n > smallest:
-            values["speed-up"] = _measured(difference(places[smallest], place)).mapped(exp)
+            values["speed-up"] = Uncertain.of(difference(places[smallest], place)).mapped(exp)
             if not shared:
                 speed_ups[n / smallest] = values["speed-up"]
                 values["efficiency"] = values["speed-up"].mapped(truediv, n / smallest)
                 values |= _serial_shares(speed_ups, last=n == max(places)) if kind is STRONG else ()
         sides = _sides(alike, smallest, n)
         decided = withheld(str(rows[n]["profile"].iloc[0]), min(places[smallest].n, place.n), sides)
-        values |= {"communicating": _measured(waited)} if waited else {}
+        values |= {"communicating": Uncertain.of(waited)} if waited else {}
         arm, notes = division(rows[smallest], rows[n])
         for name, one in values.items():
             number = {"ratio" if name == "speed-up" else "value": one.value}
@@ -185,10 +188,7 @@ def _sides(alike: pd.DataFrame, *numbers: int) -> Sides:
 
 
 def _serial_shares(speed_ups: Mapping[float, Uncertain], *, last: bool) -> Iterator[tuple[str, Uncertain]]:
-    """Yield the serial share by the last of the speed-ups, which are by factor, and that of the fit to all.
-
-    The ends of the latter are those of all speed-ups at once, which is cautious.
-    """
+    """Yield the serial share by the last speed-up, and that of the fit to all, with cautious ends: of all at once."""
     factors, found = zip(*speed_ups.items(), strict=True)
     yield "serial share", found[-1].mapped(karp_flatt, factors[-1])
     if last and len(found) > 1:
@@ -197,5 +197,34 @@ def _serial_shares(speed_ups: Mapping[float, Uncertain], *, last: bool) -> Itera
         yield "fitted serial share", Uncertain(fit, (ends[0], ends[1]) if ends else None)
 
 
-def _measured(place: Location) -> Uncertain:
-    return Uncertain(place.centre, place.interval)
+def quality(trials: pd.DataFrame, metrics: Sequence[Metric], margin: float) -> list[Contrast]:
+    """Return each way to divide the work of ``trials_with_workers``, over that with the fewest workers."""
+    own = [metric for metric in metrics if metric.name in IMAGE_METRICS]
+    if trials.empty or not own:
+        return []
+    # What two runs trained from one seed is one model, and no second sample.
+    trials = trials.assign(run_id="", block=trials["seed"])
+    jobs = trials.groupby([*SAME, "task", "images_seen"], dropna=False, observed=True)
+    found = [one for _, alike in jobs for one in _quality(alike, own, margin)]
+    return sorted(found, key=lambda one: (*order(one.arm), one.arm.division and one.arm.division.images_seen))
+
+
+def _quality(alike: pd.DataFrame, metrics: Sequence[Metric], margin: float) -> Iterator[Contrast]:
+    """Yield the ways of jobs that have seen as many images; none if there is one."""
+    ways = [trials for _, trials in alike.groupby(_WAY)]
+    compared: dict[Metric, dict[int, Location]] = {}
+    for metric in metrics:
+        located = {number: locate(by_block(trials, metric.logs(trials))) for number, trials in enumerate(ways)}
+        if len(of_metric := {number: location for number, location in located.items() if location}) > 1:
+            compared[metric] = of_metric
+    first = min((number for of_metric in compared.values() for number in of_metric), default=0)
+    unjudged = []
+    for metric, of_metric in compared.items():
+        base = next(iter(of_metric.values()))
+        for number, location in of_metric.items():
+            arm, notes = division(ways[first], ways[number])
+            trials = int(metric.logs(ways[number]).count())
+            parts: dict[str, Any] = {"value": exp(location.centre), "trials": trials, "notes": notes}
+            contrast = Contrast(kind=DIVISION.name, arm=arm, metric=metric, **parts)
+            unjudged.append(Unjudged(contrast, None if location is base else difference(base, location), metric))
+    yield from judged(unjudged, margin)

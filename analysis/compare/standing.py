@@ -13,7 +13,7 @@ from dataclasses import replace
 from analysis.compare.contrasts import ContrastKind
 from analysis.compare.matching import named
 from analysis.compare.pairing import papers_order
-from analysis.compare.results import Arm, Circumstances, Contrast, Disturbed, GroupKey
+from analysis.compare.results import Circumstances, Contrast, Disturbed, GroupKey
 from analysis.statistics.power import TRIM
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.job.profiles import PROFILES
@@ -38,19 +38,17 @@ def with_standing(
     contrasts: Iterable[Contrast], circumstances: Mapping[GroupKey, Circumstances]
 ) -> tuple[Contrast, ...]:
     """Return contrasts with the reasons in place of every verdict that their trials do not carry."""
-    return tuple(
-        replace(contrast, verdict=replace(contrast.verdict, name=None, withheld=reasons))
-        if contrast.verdict and (reasons := tuple(_reasons(contrast, circumstances)))
-        else contrast
-        for contrast in contrasts
-    )
-
-
-def _reasons(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> Iterator[str]:
-    yield from _of_run(contrast.job.profile, contrast.blocks)
-    if contrast.dependent is not None:
-        yield f"blocks resemble the one before (p = {contrast.dependent:.1g})"
-    yield from dict.fromkeys(reason for sides in _sides(contrast, circumstances) for reason in spoiled(sides))
+    standing = []
+    for contrast in contrasts:
+        if contrast.verdict:
+            reasons = [*_of_run(contrast.job.profile, contrast.blocks)]
+            if contrast.dependent is not None:
+                reasons.append(f"blocks resemble the one before (p = {contrast.dependent:.1g})")
+            reasons += dict.fromkeys(why for sides in _sides(contrast, circumstances) for why in spoiled(sides))
+            if reasons:
+                contrast = replace(contrast, verdict=replace(contrast.verdict, name=None, withheld=tuple(reasons)))
+        standing.append(contrast)
+    return tuple(standing)
 
 
 def _sides(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
@@ -59,64 +57,40 @@ def _sides(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) 
     What disturbs a training does not change what it learns: then there is none.
     """
     kind: ContrastKind = CONTRASTS.get(contrast.kind)
-    return _SIDES[kind.disturbed_by](contrast, circumstances) if kind.disturbed_by else []
+    around, target = circumstances.get(contrast.arm[:2], Circumstances()), contrast.target
+    match kind.disturbed_by:
+        case "target":
+            return [sides_of(around, target, base=kind.over if kind.over in TARGETS else BASELINE)]
+        case "layers":
+            return [sides_of(around, *around.disturbed)]
+        case "cells":
+            cells = (", ".join((target, *values)) for values in (contrast.arm.cell, contrast.base))
+            return [{f"on {cell}": around.disturbed.get(cell, ()) for cell in cells}]
+        case "runs":
+            return [around.disturbed]
+        case "":
+            return []
+    return _sides_of_several(contrast, kind, circumstances)
 
 
-def _of_target(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
-    kind: ContrastKind = CONTRASTS.get(contrast.kind)
-    base = kind.over if kind.over in TARGETS else BASELINE
-    return [sides_of(circumstances[contrast.job, contrast.model], contrast.target, base=base)]
-
-
-def _of_layers(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
-    around = circumstances[contrast.job, contrast.model]
-    return [sides_of(around, *around.disturbed)]
-
-
-def _of_models(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
+def _sides_of_several(
+    contrast: Contrast, kind: ContrastKind, circumstances: Mapping[GroupKey, Circumstances]
+) -> list[Sides]:
+    """Return what has disturbed the trials of a contrast over several models, or between two arms."""
     job, target = contrast.job, contrast.target
-    models = sorted(contrast.members, key=lambda model: papers_order(job, model, target))
-    return [sides_of(circumstances[job, model], target) for model in models]
-
-
-def _alone(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
-    # Beside an aggressor that has the same CPUs, it is the other work.
-    of_job = (around.disturbed for (job, _), around in circumstances.items() if job == contrast.job)
-    return [{f"on {contrast.target} alone": disturbed.get(contrast.target, ())} for disturbed in of_job]
-
-
-def _of_both(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
-    return [{f"of {named(arm)}": circumstances[arm[:2]].disturbed.get(arm.target, ()) for arm in _arms(contrast)}]
-
-
-def _of_cells(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
-    disturbed = circumstances[contrast.job, contrast.model].disturbed
-    cells = (", ".join((contrast.target, *values)) for values in (contrast.arm.cell, contrast.base))
-    return [{f"on {cell}": disturbed.get(cell, ()) for cell in cells}]
-
-
-def _of_runs(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
-    return [circumstances[contrast.job, contrast.model].disturbed]  # which are by the run
-
-
-_SIDES = {
-    "target": _of_target,
-    "layers": _of_layers,
-    "models": _of_models,
-    "alone": _alone,
-    "both": _of_both,
-    "both and base": _of_both,
-    "cells": _of_cells,
-    "runs": _of_runs,
-}
-
-
-def _arms(contrast: Contrast) -> Iterator[Arm]:
-    """Yield the arms whose trials, as they are, a contrast between two is made of."""
+    if kind.disturbed_by == "models":
+        models = sorted(contrast.members, key=lambda model: papers_order(job, model, target))
+        return [sides_of(circumstances[job, model], target) for model in models]
+    if kind.disturbed_by == "alone":
+        # Beside an aggressor that has the same CPUs, it is the other work.
+        of_job = (around.disturbed for key, around in circumstances.items() if key[0] == job)
+        return [{f"on {target} alone": disturbed.get(target, ())} for disturbed in of_job]
+    arms = []
     for arm in filter(None, (contrast.arm, contrast.over)):
-        yield arm._replace(aggressor="")
-        if CONTRASTS.get(contrast.kind).disturbed_by == "both and base" and not arm.aggressor:
-            yield arm._replace(target=BASELINE)
+        arms.append(arm._replace(aggressor=""))
+        if kind.disturbed_by == "both and base" and not arm.aggressor:
+            arms.append(arm._replace(target=BASELINE))
+    return [{f"of {named(arm)}": circumstances[arm[:2]].disturbed.get(arm.target, ()) for arm in arms}]
 
 
 def _of_run(name: str, blocks: int) -> Iterator[str]:
@@ -134,12 +108,9 @@ def spoiled(sides: Sides) -> tuple[str, ...]:
         for one in disturbed:
             if one.spoiled > TRIM * one.of:
                 by_kind[one.kind].append((side, one))
-    return tuple(map(_reason, by_kind.values()))
-
-
-def _reason(found: Sequence[tuple[str, Disturbed]]) -> str:
-    """Return one kind of disturbance, on one side or on both."""
-    trials, of = sum(one.spoiled for _, one in found), sum(one.of for _, one in found)
-    place, first = found[0]
-    where = f" {place}" if len(found) == 1 else ""
-    return f"{first.finding} ({first.bound} in {trials} of {of} trials{where})"
+    reasons = []
+    for (side, first), *others in by_kind.values():
+        spoiled, of = (sum(getattr(one, name) for _, one in [(side, first), *others]) for name in ("spoiled", "of"))
+        where = "" if others else f" {side}"
+        reasons.append(f"{first.finding} ({first.bound} in {spoiled} of {of} trials{where})")
+    return tuple(reasons)

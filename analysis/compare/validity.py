@@ -5,7 +5,6 @@ beside it. Two things let a pair pass in spite of the first kind, and the mark s
 (``isa=native`` leaves each target the CPU capability that it has), or the user forces it.
 """
 
-import json
 import math
 import re
 from collections import defaultdict
@@ -17,13 +16,14 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.computed import Agreement, agreement, seed_distance
+from analysis.load.records import Facts
 from suite.differ import MEMORY_TOLERANCE, FactRule, differ, gib
-from suite.job.job import SEED_IS_NOT_ALL, settings_in
+from suite.job.job import SEED_IS_NOT_ALL
 from suite.records.columns import Field
 from suite.records.differences import FIELDS, HOST, INSIDE
 
 COLUMNS = ("facts", "settings", "data", "profile", "recipe", "isa", "forced", "computed", "rounds_freely")
-"""The columns of both trials that ``assess`` needs."""
+"""The columns of both trials that ``usable`` needs."""
 _BY_PLACE: dict[str, dict[str, Field]] = {
     "": {one.path: one for one in (*INSIDE, *FIELDS)},
     "host": {one.path: one for one in HOST},
@@ -54,38 +54,8 @@ class Difference:
     """The name that a mark gives to its kind; empty for one that forbids the ratio."""
 
 
-@dataclass(frozen=True)
-class Assessment:
-    """The differences of each pair, in the pairs' index.
-
-    ``refused`` names what forbids the ratio, ``declared`` what the run announced. Each is one text, differences
-    separated by "; ", empty where there is none. ``named`` holds tuples of the differences that are part of the ratio.
-    """
-
-    refused: "pd.Series[str]"
-    declared: "pd.Series[str]"
-    named: "pd.Series[Any]"
-
-
-def assess(pairs: pd.DataFrame, switched: Collection[str] = ()) -> Assessment:
-    """Find how the two sides of each pair differ: ``COLUMNS``, and the same with ``_base`` appended.
-
-    What both do not know agrees; what one does not know differs. ``switched`` are fields that may differ because they
-    are what the pair is to show.
-    """
-    # Pairs are many, and the ways in which they differ few.
-    both = [*(side for name in COLUMNS if name != "computed" for side in (name, f"{name}_base")), "other_work"]
-    pairs = pairs.assign(other_work=pd.Series([*_other_work(pairs)], index=pairs.index, dtype=object))
-    kinds = pairs.groupby(both, dropna=False, observed=True, sort=False).ngroup().to_numpy()
-    found = [
-        _assess(row, frozenset(switched))
-        for row in pairs.loc[~pd.Series(kinds).duplicated().to_numpy(), both].to_dict("records")
-    ]
-    columns = zip(*(found[kind] for kind in kinds), strict=True) if len(pairs) else ((), (), ())
-    return Assessment(*(pd.Series(list(values), index=pairs.index, dtype=object) for values in columns))
-
-
 def _assess(pair: dict[Any, Any], switched: frozenset[str]) -> tuple[str, str, tuple[Difference, ...]]:
+    """Return what forbids the ratio of a pair, its marks, and the differences that are part of the ratio."""
     found = [one for one in _differences(pair) if one.name not in switched]
     native = pair["isa"] == pair["isa_base"] == "native"
     declared = [one.text.removeprefix("CPU capability ") for one in found if native and one.name == _CAPABILITY]
@@ -98,7 +68,14 @@ def _assess(pair: dict[Any, Any], switched: frozenset[str]) -> tuple[str, str, t
             named.append(Difference("computed", text, "losses or weights"))
         else:
             refused.append(text)
-    return "; ".join(dict.fromkeys(refused)), "; ".join(declared), tuple(named)
+    difference = "; ".join(dict.fromkeys(refused))
+    return difference, _mark(pair, difference, "; ".join(declared)), tuple(named)
+
+
+def _mark(pair: Mapping[Any, Any], difference: str, declared: str) -> str:
+    # A record that the audit refuses is here only because it was forced.
+    forced = dict.fromkeys(filter(None, (difference, pair["forced"], pair["forced_base"])))
+    return f"forced: {'; '.join(forced)}" if forced else declared
 
 
 _CAPABILITY = "torch_cpu_capability"
@@ -108,22 +85,15 @@ def _differences(pair: dict[Any, Any]) -> Iterator[Difference]:
     for name in ("data", "profile", "recipe"):
         if pair[name] != pair[f"{name}_base"]:
             yield Difference(name, f"{name} {pair[name]} against {pair[f'{name}_base']}", "")
-    yield from setting_differences(pair["settings"], pair["settings_base"])
-    yield from fact_differences(pair["facts"].text, pair["facts_base"].text)
-
-
-def setting_differences(own: str, base: str) -> Iterator[Difference]:
-    """Yield the settings of two comparison keys that differ."""
-    if own == base:
-        return
-    for fact in differ(settings_in(own), settings_in(base), _SETTINGS):
+    for fact in differ(dict(pair["settings"].pairs), dict(pair["settings_base"].pairs), _SETTINGS):
         yield Difference(fact.path, fact.against, "")
+    yield from fact_differences(pair["facts"], pair["facts_base"])
 
 
 @lru_cache(maxsize=10_000)
-def fact_differences(own: str, base: str) -> tuple[Difference, ...]:
-    """Return the facts of two environments (``fields.Environments.facts``) that differ and are not ignored."""
-    mine, its = ({key: json.loads(value) for key, value in _parts(text)} for text in (own, base))
+def fact_differences(own: Facts, base: Facts) -> tuple[Difference, ...]:
+    """Return the facts of two trials that differ and are not ignored."""
+    mine, its = own.by_path, base.by_path
     if bool(mine.get("pod.virtual")) != bool(its.get("pod.virtual")):
         # The virtual machine numbers its own CPUs. That it is another one is named beside bare metal, too.
         mine, its = ({"pod.node": "none", **side, "host_cpus": None} for side in (mine, its))
@@ -132,17 +102,17 @@ def fact_differences(own: str, base: str) -> tuple[Difference, ...]:
     return tuple(one for fact in differ(its, mine, _FACTS) for one in _difference(fact.path, fact.second, fact.first))
 
 
-def changes(*sides: Iterable[str]) -> tuple[str, ...]:
+def changes(*sides: Iterable[Facts]) -> tuple[str, ...]:
     """Return the facts that changed from side to side: ``kernel 6.1 -> 6.18``, ``runc 1.1.5 -> 9.9``.
 
-    A side holds the facts (``fields.Environments.facts``) of trials of one target. A change that the target shares with
-    its host or its ranks is named once.
+    A side holds the facts of trials of one target. A change that the target shares with its host or its ranks is named
+    once.
     """
-    known = [[dict(_parts(text)) for text in dict.fromkeys(side)] for side in sides]
-    every = [facts for side in known for facts in side]
+    tables = [[facts.by_path for facts in dict.fromkeys(side)] for side in sides]
+    every = [facts for side in tables for facts in side]
     found: dict[str, str] = {}
     for key in sorted(dict.fromkeys(key for facts in every for key in facts), key=lambda key: "/" in key):
-        course = _course(key, known) if len({facts.get(key) for facts in every}) > 1 else []
+        course = _course(key, tables) if any(facts.get(key) != every[0].get(key) for facts in every) else []
         if len(course) > 1:
             place, _, path = key.rpartition("/")
             name, text = _name(key, every), _arrows(path, course)
@@ -157,7 +127,7 @@ def agreements(pairs: pd.DataFrame) -> Iterator[Agreement | None]:
     runs = pairs.groupby(["run_id", "scenario", "model", "design"], observed=True, sort=False)
     seeds_apart = runs["computed_base"].transform(lambda trials: seed_distance(trials) or math.nan)
     for own, base, freely, facts, its, seeds in zip(*(pairs[name] for name in names), seeds_apart, strict=True):
-        may_round = own != base and bool(rounding(freely, facts.text, its.text))
+        may_round = own != base and bool(rounding(freely, facts, its))
         yield agreement(own, base, may_round=may_round, seeds_apart=None if math.isnan(seeds) else seeds)
 
 
@@ -167,18 +137,15 @@ def _other_work(pairs: pd.DataFrame) -> Iterator[tuple[str, bool]]:
     for agreed, freely, facts, its in sides:
         if agreed and agreed.kind == "other":
             may_round = agreed.rounded or SEED_IS_NOT_ALL in freely
-            yield agreed.text, may_round and bool(rounding(freely, facts.text, its.text))
+            yield agreed.text, may_round and bool(rounding(freely, facts, its))
         else:
             yield "", False
 
 
 @lru_cache(maxsize=10_000)
-def rounding(freely: str, own: str, base: str) -> str:
-    """Return why equal work of two trials may end in other bits: by the job, or by their facts; empty where it may not.
-
-    ``freely`` is ``Job.rounds_freely``.
-    """
-    mine, its = (dict(_parts(text)) for text in (own, base))
+def rounding(freely: str, own: Facts, base: Facts) -> str:
+    """Return why equal work may end in other bits, by ``Job.rounds_freely`` or facts; empty where it may not."""
+    mine, its = own.by_path, base.by_path
     differing = [
         _rule(key).label
         for key in dict.fromkeys((*its, *mine))
@@ -187,7 +154,7 @@ def rounding(freely: str, own: str, base: str) -> str:
     return ", ".join(dict.fromkeys((*filter(None, [freely]), *(f"other {label}" for label in differing))))
 
 
-def _course(key: str, sides: Iterable[list[dict[str, str]]]) -> list[list[Any]]:
+def _course(key: str, sides: Iterable[Sequence[Mapping[str, Any]]]) -> list[list[Any]]:
     """Return the values of a fact on each side that knows it, of sides with the same values the first."""
     place, _, path = key.rpartition("/")
     # As beside bare metal: what is only named, or belongs to a target, is nothing new where it was unknown.
@@ -197,8 +164,8 @@ def _course(key: str, sides: Iterable[list[dict[str, str]]]) -> list[list[Any]]:
     course: list[list[int]] = []
     for side in sides:
         numbers: set[int] = set()
-        for text in dict.fromkeys(facts.get(key, "null") for facts in side):
-            if (value := json.loads(text)) is not None or strict:
+        for value in (facts.get(key) for facts in side):
+            if value is not None or strict:
                 number = next((n for n, one in enumerate(seen) if rule.agree(value, one)), len(seen))
                 if number == len(seen):
                     seen.append(value)
@@ -208,11 +175,11 @@ def _course(key: str, sides: Iterable[list[dict[str, str]]]) -> list[list[Any]]:
     return [[seen[number] for number in numbers] for numbers in course]
 
 
-def _name(key: str, every: Iterable[Mapping[str, str]]) -> str:
+def _name(key: str, every: Iterable[Mapping[str, Any]]) -> str:
     """Return the label of a fact; of the version of a container engine the engine's name."""
     owner = key.removesuffix("version") + "name"
     names = {facts.get(owner) for facts in every} if key.endswith("container_engine.version") else set()
-    return str(json.loads(name)) if len(names) == 1 and (name := names.pop()) else _rule(key).label
+    return str(name) if len(names) == 1 and (name := names.pop()) else _rule(key).label
 
 
 def _arrows(path: str, course: Sequence[list[Any]]) -> str:
@@ -227,17 +194,6 @@ def _rule(key: str) -> Field:
     return _BY_PLACE["host" if place == "host" else ""][path]
 
 
-def _label(key: str) -> str:
-    place = key.rpartition("/")[0]
-    return f"{place} {_rule(key).label}" if place not in ("", "host") else _rule(key).label
-
-
-def _parts(text: str) -> Iterator[tuple[str, str]]:
-    for line in text.splitlines():
-        key, _, value = line.partition("=")
-        yield key, value
-
-
 def _difference(key: str, own: Any, base: Any) -> Iterator[Difference]:  # noqa: ANN401 (any value of JSON)
     place, _, path = key.rpartition("/")
     rule = _rule(key)
@@ -246,7 +202,8 @@ def _difference(key: str, own: Any, base: Any) -> Iterator[Difference]:  # noqa:
     lenient = place.startswith("aggressor") or (rule.treatment == "named" and path != "seccomp")
     if rule.treatment not in ("refused", "named") or (unknown and lenient):
         return
-    yield Difference(path if place != "host" else key, f"{_label(key)} {_between(path, own, base)}", rule.group)
+    label = rule.label if place in ("", "host") else f"{place} {rule.label}"
+    yield Difference(path if place != "host" else key, f"{label} {_between(path, own, base)}", rule.group)
 
 
 def _between(path: str, own: Any, base: Any) -> str:  # noqa: ANN401
@@ -315,20 +272,15 @@ class Usable:
 
 
 def usable(pairs: pd.DataFrame, *, force: bool = False, switched: Collection[str] = ()) -> Usable:
-    """Part the pairs into usable and refused ones; ``force`` refuses none and marks those that would be.
-
-    A record that the audit refuses is here only because it was forced, and its pairs are marked.
-    """
-    found = assess(pairs, switched)
-    bad = found.refused != ""
-    audited = [_joined(one, base) for one, base in zip(pairs["forced"], pairs["forced_base"], strict=True)]
-    forced = [_joined(one, *why) for one, why in zip(found.refused, audited, strict=True)]
-    marks = [f"forced: {'; '.join(why)}" if why else text for why, text in zip(forced, found.declared, strict=True)]
-    marked = pairs.assign(
-        marks=pd.Series(marks, index=pairs.index, dtype=object), named=found.named, difference=found.refused
-    )
-    return Usable(marked if force else marked[~bad], marked.iloc[:0] if force else marked[bad])
-
-
-def _joined(*texts: str) -> list[str]:
-    return list(dict.fromkeys(text for text in texts if text))
+    """Part pairs into usable and refused ones; ``force`` marks these instead. ``switched`` fields may differ."""
+    # Pairs are many, and the ways in which they differ few.
+    both = [*(side for name in COLUMNS if name != "computed" for side in (name, f"{name}_base")), "other_work"]
+    pairs = pairs.assign(other_work=pd.Series([*_other_work(pairs)], index=pairs.index, dtype=object))
+    kinds = pairs.groupby(both, dropna=False, observed=True, sort=False).ngroup().to_numpy()
+    first_of_kind = pairs.loc[~pd.Series(kinds).duplicated().to_numpy(), both].to_dict("records")
+    assessed = [_assess(row, frozenset(switched)) for row in first_of_kind]
+    columns = zip(*(assessed[kind] for kind in kinds), strict=True) if len(pairs) else ((), (), ())
+    for name, values in zip(("difference", "marks", "named"), columns, strict=True):
+        pairs[name] = pd.Series(list(values), index=pairs.index, dtype=object)
+    bad = pairs["difference"] != ""
+    return Usable(pairs if force else pairs[~bad], pairs.iloc[:0] if force else pairs[bad])

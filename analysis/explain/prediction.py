@@ -31,7 +31,6 @@ from analysis.load.records import Records
 from analysis.statistics.ratios import locate
 from suite.job.datasets import SYNTHETIC
 from suite.job.envelope import parse_bytes
-from suite.job.job import BETWEEN
 from suite.records.record import Rank
 
 _CPU = ("cpu/matrix-product-all-threads", "cpu/matrix-product-one-thread")
@@ -81,7 +80,7 @@ def predictions(
         first = training.loc[(*vars(one.job).values(), one.model, one.target)]
         same = probes[probes["key"] == first["key"]]
         ratios = _ratios(same, metrics, one.target, force) if len(same) else {}
-        synced = one.job.data == SYNTHETIC and "checkpoint=fsync" in first["settings"]
+        synced = one.job.data == SYNTHETIC and ("checkpoint", "fsync") in first["settings"].pairs
         waits = {"data": first["page_cache"] == "cold", "between epochs": synced}
         off_disk = {name for name, holds in waits.items() if not holds}
         decides = not (one.withheld or _withheld(comparison, one.target))
@@ -106,7 +105,7 @@ def communicating_shares(
         spent_s = {part.name: part.target_s / training["steps"] for part in one.parts if part.name in phases}
         # Records of others hold any number: a step of none, or of no time.
         known = step_bytes > 0 and math.isfinite(math.fsum(spent_s.values())) and "communicate" in spent_s
-        reduced = "strategy=all-reduce" in training["settings"]
+        reduced = ("strategy", "all-reduce") in training["settings"].pairs
         if not known:
             found.append(None)
             continue
@@ -152,12 +151,10 @@ def _places(
     trials: pd.DataFrame, columns: Sequence[str] = _HOST, settings: Sequence[str] = _LAYERS
 ) -> "pd.Series[str]":
     """Host, envelope and layers of each trial as one text: a probe speaks only for trials of the same."""
-    layers = {
-        text: BETWEEN.join(part for part in str(text).split(BETWEEN) if part.partition("=")[0] in settings)
-        for text in trials["settings"].unique()
-    }
+    keys = trials["settings"].astype(object)
+    layers = keys.map(lambda key: "\n".join(f"{name}={value}" for name, value in key.pairs if name in settings))
     host = trials[list(columns)].map(str).agg("\n".join, axis=1)  # a missing fact, too, is text then
-    return host + "\n" + trials["settings"].astype(object).map(layers)
+    return host + "\n" + layers
 
 
 def _ratios(probes: pd.DataFrame, metrics: Sequence[Metric], target: str, force: bool) -> Found:
@@ -175,10 +172,7 @@ def _ratios(probes: pd.DataFrame, metrics: Sequence[Metric], target: str, force:
 
 
 def predict(one: Explanation, ratios: Found, off_disk: Set[str], *, decides: bool = True) -> Prediction | None:
-    """Predict one explanation from what the probes lost; None where no probe says anything about any part.
-
-    ``off_disk`` are the parts that no probe of the disk predicts.
-    """
+    """Predict one explanation, except for ``off_disk``, from what the probes lost; None if none applies."""
     predicted = tuple(filter(None, (_predicted(part, ratios, off_disk, decides=decides) for part in one.parts)))
     if all(found.by is None for found in predicted):
         return None

@@ -1,6 +1,7 @@
 """Grouped bars: targets beside each other, normalised to bare metal, with the measured value above each.
 
-They carry 95 % intervals, the noise floor as lines around 1, and published values as markers.
+They carry 95 % intervals, the noise floor as lines around 1, and published values as markers. Values of keys are bars
+over the base; along the axis stands everything in which the bars of a place agree.
 """
 
 import textwrap
@@ -15,37 +16,22 @@ from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.compare.results import ComparedJob, Comparison, Contrast, Group
-from analysis.figures.drawing import (
-    WIDTH,
-    Drawing,
-    above,
-    canvas,
-    dots,
-    grouped,
-    intervals,
-    label,
-    legend,
-    legend_below,
-    middles,
-    printed_range,
-    ranges,
-    scale,
-    style,
-    targets_of,
-)
-from analysis.figures.reference import PAPER, SOURCE, Key, Reference, figure_number, kind_of
+from analysis.compare.results import Comparison, Contrast, Group, known_first
+from analysis.figures import drawing
+from analysis.figures.reference import PAPER, SOURCE, Reference, figure_number, kind_of
 from analysis.load.metrics import Metric
-from analysis.report.formatting import shown
+from analysis.report.formatting import rows_by_key, shown
 from analysis.statistics.ratios import NoiseFloor
 from suite.records.record import EPOCH, EPOCH_METRICS
-from suite.targets import BASELINE
+from suite.targets import BASELINE, TARGETS
 from suite.units import number
 
 _NAN = float("nan")
+Cell = tuple[str, Group, Metric]
+"""A place along the axis, and what its bars are of."""
 
 
-def training_bars(comparison: Comparison, reference: Reference) -> Iterator[Drawing]:
+def training_bars(comparison: Comparison, reference: Reference) -> Iterator[drawing.Drawing]:
     """Yield one drawing per metric that a training measured: the models that have it along the axis."""
     job = comparison.jobs[0]
     if job.traits.probes or not job.traits.normalised:
@@ -62,90 +48,73 @@ def training_bars(comparison: Comparison, reference: Reference) -> Iterator[Draw
         figure = figure_number(job, name)
         what = f"{metric.name}, {job.scenario} scenario, {job.data} data"
         title = f"Figure {figure}: {what}" if figure else f"{what[0].upper()}{what[1:]}"
-        yield Drawing(name, title, metric_chart(groups, metric, title, reference), figure)
+        yield drawing.Drawing(name, title, metric_chart(groups, metric, title, reference), figure)
 
 
-def time_per_epoch(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
+def time_per_epoch(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
     """Yield one drawing: the time per epoch of every workload, as the paper on GANs in managed clusters draws it.
 
     Bars of whole epochs, of first ones and of scaled times can stand beside each other, and each says which it is.
     """
-    timed = [(group, metric) for group in comparison.groups if (metric := group.epoch)]
-    if not timed:
-        return
-    names = [f"{group.model}\n{'' if metric.name == EPOCH else metric.name}".strip() for group, metric in timed]
-    bars = pd.DataFrame(
-        bar for name, (group, metric) in zip(names, timed, strict=True) for bar in _bars(name, group, metric)
-    ).assign(published=_NAN)
-    floors = {name: floor for name, (group, metric) in zip(names, timed, strict=True) if (floor := group.noise(metric))}
-    title = f"Time per epoch, {comparison.jobs[0].data} data"
-    with style():
-        yield Drawing("time-per-epoch", title, _chart(bars, [group for group, _ in timed], floors, title, "s"))
+    if timed := [(group, metric) for group in comparison.groups if (metric := group.epoch)]:
+        names = [f"{group.model}\n{'' if metric.name == EPOCH else metric.name}".strip() for group, metric in timed]
+        cells = [(name, *of_group) for name, of_group in zip(names, timed, strict=True)]
+        title = f"Time per epoch, {comparison.jobs[0].data} data"
+        yield drawing.Drawing("time-per-epoch", title, _chart(cells, title, "s"))
 
 
-def probe_bars(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
+def probe_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
     """Yield one drawing per probe: its metrics along the axis."""
     for group in comparison.groups:
         if group.job.traits.probes and group.measured:
             title = f"The probe {group.model}: every metric on every target"
-            yield Drawing(group.model, title, probe_chart(group))
+            yield drawing.Drawing(group.model, title, probe_chart(group))
 
 
 def metric_chart(groups: Sequence[Group], metric: Metric, title: str, reference: Reference) -> Figure:
     """Draw one metric of a job."""
-    bars = pd.DataFrame(bar for group in groups for bar in _bars(group.model, group, metric))
-    job = groups[0].job
-    keys = [
-        (job.scenario, kind_of(job.data), str(model), str(target), metric.name)
-        for model, target in zip(bars["place"], bars["target"], strict=True)
-    ]
-    bars["published"] = [reference.get(key, _NAN) if key[3] != BASELINE else _NAN for key in keys]
-    bars[["least", "most"]] = [_range(job, key, reference) for key in keys]
-    floors = {group.model: floor for group in groups if (floor := group.noise(metric))}
-    with style():
-        return _chart(bars, groups, floors, title, metric.unit or metric.name)
-
-
-def _range(job: ComparedJob, key: Key, reference: Reference) -> tuple[float, float]:
-    """Return the range that the paper's text gives a bar of its sizes, if its figures print no value of it."""
-    said = reference and job.profile == PAPER and key not in reference
-    return printed_range(job, *key[2:]) if said else (_NAN, _NAN)
+    return _chart([(group.model, group, metric) for group in groups], title, metric.unit or metric.name, reference)
 
 
 def probe_chart(group: Group) -> Figure:
     """Draw all metrics of a probe."""
-    names = {}
+    cells = []
     for metric in group.metrics:
         # Broken at its hyphens, so that neighbours do not run into each other.
         name = "\n".join(textwrap.wrap(metric.name.replace("-", "- "), 22)).replace("- ", "-")
-        names[metric.name] = f"{name}\n{metric.unit}, {metric.better} is better"
-    bars = pd.DataFrame(bar for metric in group.metrics for bar in _bars(names[metric.name], group, metric)).assign(
-        published=_NAN
+        cells.append((f"{name}\n{metric.unit}, {metric.better} is better", group, metric))
+    return _chart(cells, f"Probe: {group.model}", "the measured value")
+
+
+def _chart(cells: Sequence[Cell], title: str, unit: str, reference: Reference | None = None) -> Figure:
+    """Draw the targets of every cell; with a reference, what the paper prints of those of its models."""
+    bars = pd.DataFrame(
+        bar(name, target, group.of_target(target).get(metric.name)) | _printed(group, metric, target, reference or {})
+        for name, group, metric in cells
+        for target in (summary.target for summary in group.targets)
     )
-    floors = {names[metric.name]: floor for metric in group.metrics if (floor := group.noise(metric))}
-    with style():
-        return _chart(bars, [group], floors, f"Probe: {group.model}", "the measured value")
+    floors = {name: floor for name, group, metric in cells if (floor := group.noise(metric))}
+    groups = [group for _, group, _ in cells]
+    targets = [name for name in drawing.targets_of(groups) if name in set(bars["target"])]
+    legend = dict(zip(targets, drawing.legend(groups, targets), strict=True))
+    return draw_bars(bars, legend, floors, title, str(groups[0].job), unit)
 
 
-def _bars(place: str, group: Group, metric: Metric) -> Iterator[dict[str, object]]:
-    for summary in group.targets:
-        yield bar(place, summary.target, group.of_target(summary.target).get(metric.name))
+def _printed(group: Group, metric: Metric, target: str, reference: Reference) -> dict[str, float]:
+    """Return the value that the paper's figures print of a bar, or the range that its text gives one of its sizes."""
+    job, arm = group.job, (group.model, target, metric.name)
+    value = reference.get((job.scenario, kind_of(job.data), *arm))
+    in_text = value is None and reference and job.profile == PAPER
+    least, most = drawing.printed_range(job, *arm) if in_text else (_NAN, _NAN)
+    return {"published": _NAN if value is None or target == BASELINE else value, "least": least, "most": most}
 
 
-def bar(place: str, target: str, row: Contrast | None) -> dict[str, object]:
+def bar(place: str, target: str, row: Contrast | None) -> dict[str, Any]:
     """Return what is drawn of a contrast, if there is one."""
     low, high = row.interval if row and row.interval else (_NAN, _NAN)
     numbers = {"value": row and row.value, "ratio": row and row.ratio, "low": low, "high": high}
+    numbers |= dict.fromkeys(("published", "least", "most"))
     return {"place": place, "target": target, **{key: _NAN if one is None else one for key, one in numbers.items()}}
-
-
-def _chart(
-    bars: pd.DataFrame, groups: Sequence[Group], floors: Mapping[str, NoiseFloor], title: str, unit: str
-) -> Figure:
-    targets = [name for name in targets_of(groups) if name in set(bars["target"])]
-    return draw_bars(
-        bars, dict(zip(targets, legend(groups, targets), strict=True)), floors, title, str(groups[0].job), unit
-    )
 
 
 def draw_bars(
@@ -161,26 +130,30 @@ def draw_bars(
     normalised = bool(bars["ratio"].notna().any())
     bars["height"] = bars["ratio"] if normalised else bars["value"]
     places, targets = list(bars["place"].unique()), list(legend)
-    chart = canvas(max(6.4, 2.0 + 0.75 * len(places) * len(targets)), 4.8)
-    axes = chart.subplots()
-    grouped(axes, bars, "place", "height", places, targets)
-    bars["x"] = middles(bars, "place", places, targets)
-    published = bars[bars["published"].notna()] if normalised else bars.iloc[:0]
-    bars["top"] = bars[["height", "high"]].max(axis=1)
-    scale(axes, pd.concat([bars["height"], bars["low"], bars["top"], published["published"]]))
-    if axes.get_yscale() == "log":
-        dots(axes, bars)
-    _write_values(axes, bars)
-    what = f"relative to {over}" if normalised else f"{unit}, not normalised"
-    label(axes, title, f"{job}\nabove the marks: {unit}", what, normalised=normalised)
-    entries: list[Artist | Container | None] = [*legend.values(), intervals(axes, bars, "ratio")]
-    if normalised:
-        entries.append(_floors(axes, floors, places))
-    if len(published):
-        entries.append(_markers(axes, published, len(targets)))
-    if normalised and "least" in bars:
-        entries.append(ranges(axes, bars, len(targets)))
-    legend_below(chart, [entry for entry in entries if entry], len(targets))
+    with drawing.style():
+        chart = drawing.canvas(max(6.4, 2.0 + 0.75 * len(places) * len(targets)), 4.8)
+        axes = chart.subplots()
+        drawing.grouped(axes, bars, "place", "height", places, targets)
+        bars["x"] = drawing.middles(bars, "place", places, targets)
+        bars["top"] = bars[["height", "high"]].max(axis=1)
+        published = bars[bars["published"].notna()] if normalised else bars[:0]
+        drawing.scale(axes, pd.concat([bars["height"], bars["low"], bars["top"], published["published"]]))
+        if axes.get_yscale() == "log":
+            drawing.dots(axes, bars)
+        _write_values(axes, bars)
+        what = f"relative to {over}" if normalised else f"{unit}, not normalised"
+        drawing.label(axes, title, f"{job}\nabove the marks: {unit}", what, normalised=normalised)
+        entries: list[Artist | Container | None] = [*legend.values(), drawing.intervals(axes, bars, "ratio")]
+        if normalised:
+            entries.append(_floors(axes, floors, places))
+        if len(published):
+            beside = published["x"] + 0.25 * drawing.WIDTH / len(targets)  # the interval and the value
+            look: dict[str, Any] = {"marker": "D", "s": 42, "facecolor": "white", "edgecolor": "black"}
+            look |= {"linewidth": 1.3, "label": SOURCE, "zorder": 4}
+            entries.append(axes.scatter(beside, published["published"], **look))
+        if normalised:
+            entries.append(drawing.ranges(axes, bars, len(targets)))
+        drawing.legend_below(chart, [entry for entry in entries if entry], len(targets))
     return chart
 
 
@@ -191,7 +164,7 @@ def _write_values(axes: Axes, bars: pd.DataFrame) -> None:
         # A value that is not its own equal is NaN.
         measured, drawn = bar["value"] == bar["value"], bar["height"] == bar["height"]
         text = number(bar["value"]) if measured else "failed"
-        above(
+        drawing.above(
             axes,
             text if drawn or not measured else f"{text}\nnot normalised",
             *(bar["x"], bar["top"] if drawn else floor),
@@ -212,7 +185,34 @@ def _floors(axes: Axes, floors: Mapping[str, NoiseFloor], places: Sequence[str])
     return lines
 
 
-def _markers(axes: Axes, published: pd.DataFrame, targets: int) -> Artist:
-    beside = published["x"] + 0.25 * WIDTH / targets  # the interval and the value
-    look: dict[str, Any] = {"marker": "D", "s": 42, "facecolor": "white", "edgecolor": "black", "linewidth": 1.3}
-    return axes.scatter(beside, published["published"], label=SOURCE, zorder=4, **look)
+def value_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
+    """Yield one drawing for each metric of trainings, such as the time per epoch by model and data set."""
+    by_metric: dict[str, list[Contrast]] = {}
+    for row in rows_by_key(comparison):
+        if not row.metric.of_probe:
+            by_metric.setdefault(row.metric.name, []).append(row)
+    for name, rows in by_metric.items():
+        keys = [value.partition("=")[0] for value in rows[0].base]
+        title = f"{'Time per epoch' if name in EPOCH_METRICS else name.capitalize()} by {' and '.join(keys)}"
+        chart = _chart_of_values(rows, title)
+        drawing.stamp(chart, rows[0].job.profile)
+        yield drawing.Drawing("-".join(("by", *keys, name)), title, chart, description="the table holds the values")
+
+
+def _chart_of_values(rows: Sequence[Contrast], title: str) -> Figure:
+    notes = {row.target: dict[str, None]() for row in sorted(rows, key=lambda row: known_first(TARGETS, row.target))}
+    for row in rows:
+        notes[row.target] |= dict.fromkeys(row.notes)
+    # A place has the values, below the model and the settings if these differ from bar to bar.
+    models, jobs = len({row.model for row in rows}) > 1, len({row.job for row in rows}) > 1
+    names = ((row.model * models, row.job.variant * jobs, *_values(row.arm.cell)) for row in rows)
+    bars = pd.DataFrame(
+        bar("\n".join(filter(None, parts)), row.target, row) for parts, row in zip(names, rows, strict=True)
+    )
+    over = " or ".join(dict.fromkeys(", ".join(_values(row.base)) for row in rows))
+    legend = {target: drawing.entry(target, texts) for target, texts in notes.items()}
+    return draw_bars(bars, legend, {}, title, str(rows[0].job), rows[0].metric.unit, over)
+
+
+def _values(cell: Sequence[str]) -> list[str]:
+    return [value.partition("=")[2] for value in cell]

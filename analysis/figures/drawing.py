@@ -97,10 +97,7 @@ _FORMATS: Mapping[str, Callable[[Figure, IO[bytes]], None]] = {"png": _save_png,
 
 
 def write(charts: Iterable[tuple[str, Figure]], directory: Path) -> list[Path]:
-    """Write each figure as PNG and SVG under its name, and return the paths.
-
-    Raises RequestError if the directory cannot be written.
-    """
+    """Write each figure as PNG and SVG under its name, and return the paths. Raises RequestError if it cannot."""
     # Whoever may write the run could have made a link of its plots/; a directory that the user names may be one.
     below = directory.parent if directory.name == PLOTS else None
     remove_temporaries(directory)  # of a bench compare that was killed
@@ -206,10 +203,7 @@ def grouped(axes: Axes, bars: pd.DataFrame, x: str, y: str, places: Sequence[str
 
 
 def dots(axes: Axes, bars: pd.DataFrame) -> None:
-    """Replace bars by dots: on a logarithmic axis a bar has no zero to begin at.
-
-    Cleveland, The Elements of Graphing Data (1985).
-    """
+    """Replace bars by dots (Cleveland, 1985): on a logarithmic axis a bar has no zero to begin at."""
     for container in list(axes.containers):
         container.remove()
     colours = palette([str(target) for target in bars["target"].unique()])
@@ -248,10 +242,7 @@ def printed_range(job: ComparedJob, model: str, target: str, metric: str, aggres
 
 
 def ranges(axes: Axes, bars: pd.DataFrame, targets: int) -> Patch | None:
-    """Outline the published range of the bars that have one, ``least`` to ``most``; None where none has.
-
-    An end that is infinite lies beyond the frame: the outline is open there.
-    """
+    """Outline published ranges, ``least`` to ``most``, open at an infinite end; return the entry of the legend."""
     outlined, low, high = bars[bars["least"].notna()], *axes.get_ylim()
     if outlined.empty:
         return None

@@ -55,16 +55,8 @@ def _text(contrast: Contrast) -> str:
     return "\n".join([number, *textwrap.wrap(f"{verdict(contrast.verdict)}{why}", _VERDICT_LETTERS)])
 
 
-def _name(contrast: Contrast) -> str:
-    what = f"{contrast.model}, {contrast.metric.name}" if contrast.metric.of_probe else contrast.model
-    return f"{what}{f' beside {contrast.arm.aggressor}' if contrast.arm.aggressor else ''}: {contrast.target}"
-
-
 def forest(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
-    """Yield one drawing: every ratio of the job's deciding metrics; of victims, beside aggressors over alone.
-
-    Probes have a drawing each, since all of their metrics decide.
-    """
+    """Yield the drawing of every ratio of the job's deciding metrics, of victims over alone; one for each probe."""
     if not comparison.jobs[0].traits.probes:
         yield from _drawing(comparison, "forest")
         return
@@ -118,7 +110,11 @@ def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
             axes.plot(contrast.ratio, place, MARKERS.get(contrast.target, "P"), markersize=7, mec="0.1", **look)
         end: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
         axes.annotate(_text(contrast), (1, place), (8, 0), **end, fontsize=8.5)
-    axes.set_yticks(range(len(rows)), [_name(contrast) for contrast in rows], fontsize=9)
+    names = []
+    for contrast in rows:
+        what = f"{contrast.model}, {contrast.metric.name}" if contrast.metric.of_probe else contrast.model
+        names.append(" beside ".join(filter(None, (what, contrast.arm.aggressor))) + f": {contrast.target}")
+    axes.set_yticks(range(len(rows)), names, fontsize=9)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     _label(axes, rows, comparison.margin)
 

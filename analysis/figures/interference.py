@@ -12,20 +12,7 @@ from matplotlib.figure import Figure
 
 from analysis.compare.contrasts import SHARED_METRICS
 from analysis.compare.results import Arm, Comparison, Contrast, Measured, known_first
-from analysis.figures.drawing import (
-    Drawing,
-    above,
-    canvas,
-    entry,
-    grouped,
-    intervals,
-    label,
-    legend_below,
-    middles,
-    printed_range,
-    ranges,
-    style,
-)
+from analysis.figures import drawing
 from analysis.figures.reference import Reference, figure_number
 from analysis.load.metrics import Metric
 from analysis.report.formatting import notes_of
@@ -36,7 +23,7 @@ from suite.targets import TARGETS
 _PAPERS_AGGRESSOR = "alexnet"
 
 
-def loss_bars(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
+def loss_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
     """Yield what each victim loses beside AlexNet: the paper's figure 10, the time added, and the throughput lost."""
     rows = {arm: measured for arm, measured in _as_they_are(comparison).items() if arm.aggressor == _PAPERS_AGGRESSOR}
     for metric in SHARED_METRICS[:2]:
@@ -44,15 +31,17 @@ def loss_bars(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
             figure = figure_number(comparison.jobs[0], metric.name)
             what = f"{metric.name} beside AlexNet, shared scenario"
             title = f"Figure {figure}: {what}" if figure else f"{what[0].upper()}{what[1:]}"
-            yield Drawing(metric.name, title, _losses(rows, metric, title), figure)
+            with drawing.style():
+                chart = _losses(rows, metric, title)
+            yield drawing.Drawing(metric.name, title, chart, figure)
 
 
-def heat_map(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
+def heat_map(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
     """Yield the per cent of throughput lost: victims down, aggressors across, a panel for each target on one scale."""
     rows = _as_they_are(comparison)
     if any("throughput" in measured for measured in rows.values()):
         title = "Interference: throughput that victims lose beside aggressors"
-        yield Drawing("interference", title, _map(rows, title))
+        yield drawing.Drawing("interference", title, _map(rows, title))
 
 
 Rows = Mapping[Arm, Measured]
@@ -66,36 +55,25 @@ def _losses(rows: Rows, metric: Metric, title: str) -> Figure:
     """Draw bars by target, and the ranges that the paper's text gives as outlines."""
     victims, targets = _order(rows)
     bars = pd.DataFrame(
-        {"victim": arm.model, "target": arm.target, **_lost(measured[metric.name]), **_range(arm, metric)}
+        {"victim": arm.model, "target": arm.target, **_lost(measured[metric.name])}
         for arm, measured in rows.items()
         if metric.name in measured
     )
-    bars["x"] = middles(bars, "victim", victims, targets)
-    with style():
-        chart = canvas(max(6.4, 2.0 + 0.9 * len(victims) * len(targets)), 4.8)
-        axes = chart.subplots()
-        grouped(axes, bars, "victim", "lost", victims, targets)
-        entries: list[Artist | Container | None] = [entry(target, _notes(rows, target)) for target in targets]
-        entries.append(intervals(axes, bars, "lost"))
-        for bar in bars.to_dict("records"):
-            above(axes, f"{bar['lost']:.0f} %", bar["x"], np.nanmax([bar["lost"], bar["high"], 0]))
-        axes.margins(y=0.12)  # room for what is written above the bars
-        entries.append(ranges(axes, bars, len(targets)))
-        job = next(iter(rows)).job
-        label(axes, title, str(job), f"{metric.name} {_DIRECTION[metric.better]}, %", normalised=False)
-        axes.axhline(0, color="0.2", linewidth=1)
-        legend_below(chart, [one for one in entries if one], len(targets))
+    bars["x"] = drawing.middles(bars, "victim", victims, targets)
+    chart = drawing.canvas(max(6.4, 2.0 + 0.9 * len(victims) * len(targets)), 4.8)
+    axes = chart.subplots()
+    drawing.grouped(axes, bars, "victim", "lost", victims, targets)
+    entries: list[Artist | Container | None] = [drawing.entry(target, _notes(rows, target)) for target in targets]
+    entries.append(drawing.intervals(axes, bars, "lost"))
+    for bar in bars.to_dict("records"):
+        drawing.above(axes, f"{bar['lost']:.0f} %", bar["x"], np.nanmax([bar["lost"], bar["high"], 0]))
+    axes.margins(y=0.12)  # room for what is written above the bars
+    entries.append(drawing.ranges(axes, bars, len(targets)))
+    direction = "lost" if metric.more_is_faster else "added"
+    drawing.label(axes, title, str(next(iter(rows)).job), f"{metric.name} {direction}, %", normalised=False)
+    axes.axhline(0, color="0.2", linewidth=1)
+    drawing.legend_below(chart, [one for one in entries if one], len(targets))
     return chart
-
-
-_DIRECTION = {"more": "lost", "less": "added"}
-
-
-def _range(arm: Arm, metric: Metric) -> dict[str, float]:
-    """Return the ends of the range that the paper's text gives, as ``lost`` counts."""
-    found = printed_range(arm.job, arm.model, arm.target, metric.name, arm.aggressor)
-    least, most = sorted(100 * slower_by(end, more_is_faster=metric.more_is_faster) for end in found)
-    return {"least": least, "most": most}
 
 
 def _map(rows: Rows, title: str) -> Figure:
@@ -107,8 +85,8 @@ def _map(rows: Rows, title: str) -> Figure:
         if "throughput" in measured
     }
     top = max(10.0, *cells.values())
-    with style():
-        chart = canvas(2.0 + (1.2 + 0.9 * len(aggressors)) * len(targets), 2.4 + 0.6 * len(victims))
+    with drawing.style():
+        chart = drawing.canvas(2.0 + (1.2 + 0.9 * len(aggressors)) * len(targets), 2.4 + 0.6 * len(victims))
         for column, target in enumerate(targets):
             axes = chart.add_subplot(1, len(targets), column + 1)
             table = pd.DataFrame(
@@ -142,13 +120,16 @@ def _order(rows: Rows) -> tuple[list[str], list[str]]:
 
 
 def _lost(contrast: Contrast) -> dict[str, float]:
-    """Return the per cent that a rate loses, or that a time adds, as the paper counts it."""
+    """Return the per cent that a rate loses, or that a time adds, as the paper counts it, and as its text prints it."""
 
     def lost(ratio: float) -> float:
         return 100 * slower_by(ratio, more_is_faster=contrast.metric.more_is_faster)
 
+    arm = contrast.arm
     low, high = sorted(map(lost, contrast.interval or (math.nan, math.nan)))
-    return {"lost": lost(contrast.ratio or math.nan), "low": low, "high": high}
+    printed = drawing.printed_range(arm.job, arm.model, arm.target, contrast.metric.name, arm.aggressor)
+    least, most = sorted(map(lost, printed))
+    return {"lost": lost(contrast.ratio or math.nan), "low": low, "high": high, "least": least, "most": most}
 
 
 def _notes(rows: Rows, target: str) -> tuple[str, ...]:

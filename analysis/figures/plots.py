@@ -12,13 +12,14 @@ a number: synthetic-forest, probe-disk. Where a scenario has several jobs, what 
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.compare.results import ComparedJob, Comparison
 from analysis.figures.drawing import Drawing, FigureKind, stamp, write
 from analysis.figures.reference import Reference
+from analysis.report.tables import differing
 from suite.registries import FIGURES
 
 _LONGEST_NAME = 200
@@ -34,11 +35,7 @@ class Picture:
 
 
 def draw(comparison: Comparison, directory: Path, reference: Reference | None = None) -> list[Path]:
-    """Write every figure as PNG and SVG into ``directory`` and return the paths.
-
-    ``reference``: published ratios to draw as markers, such as ``analysis.figures.reference.normalised()``.
-    Raises RequestError if the directory cannot be written.
-    """
+    """Write every figure, marked with published ratios, and return the paths. Raises RequestError if it cannot."""
     drawn = (picture for job in comparison.jobs for picture in pictures(comparison, job, reference or {}))
     charts = ((picture.stem, picture.drawing.chart) for picture in drawn)
     # Values of a key are jobs of their own, and one picture has all of them.
@@ -47,30 +44,20 @@ def draw(comparison: Comparison, directory: Path, reference: Reference | None = 
 
 
 def pictures(comparison: Comparison, job: ComparedJob, reference: Reference) -> Iterator[Picture]:
-    """Yield what every figure of the registry draws of one job, in the order of the registry.
-
-    A figure of another package that cannot be loaded is left out; ``bench doctor`` tells why.
-    """
-    of_job = comparison.of(job)
-    broken = FIGURES.failures()
-    for name in FIGURES:
-        if name in broken:
-            continue
-        figure: FigureKind = FIGURES.get(name)
+    """Yield what each figure of the registry that can be loaded draws of one job; ``bench doctor`` names the others."""
+    of_job, broken = comparison.of(job), FIGURES.failures()
+    names = differing([other for other in comparison.jobs if other.scenario == job.scenario])
+    settings = filter(None, (getattr(job, name) for name in names))
+    job_parts = [job.scenario, *(_for_files(text).strip("-") for text in settings)]
+    figures: list[FigureKind] = [FIGURES.get(name) for name in FIGURES if name not in broken]
+    for figure in figures:
         for drawing in figure(of_job, reference):
             stamp(drawing.chart, job.profile)
             numbered = drawing.number is not None
-            parts = [*([f"figure-{drawing.number}"] if numbered else []), *_place(job, comparison), drawing.name]
+            parts = [*([f"figure-{drawing.number}"] if numbered else []), *job_parts, drawing.name]
             caption = f"{drawing.title}{' (numbered as in the paper)' if numbered else ''}"
             # A metric is called as its record likes: its name must not lead to another directory.
             yield Picture(_for_files("-".join(parts)), caption, drawing)
-
-
-def _place(job: ComparedJob, comparison: Comparison) -> list[str]:
-    """Return the scenario, and what differs among its jobs, fit for a file name."""
-    others: list[Mapping[str, str]] = [asdict(other) for other in comparison.jobs if other.scenario == job.scenario]
-    parts = [value for key, value in asdict(job).items() if key != "scenario" and len({o[key] for o in others}) > 1]
-    return [job.scenario, *(_for_files(part).strip("-") for part in parts if part)]
 
 
 def _for_files(text: str) -> str:

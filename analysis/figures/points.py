@@ -1,7 +1,11 @@
-"""Points: every trial as a dot, which bars of a mean cannot show, and the latencies of a service by percentile."""
+"""Points: every trial as a dot, which bars of a mean cannot show, and lines through them.
+
+Lines are the latencies of a service by percentile, and the speed-up over the number of workers beside the ideal.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import pandas as pd
@@ -10,12 +14,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from analysis.compare.results import Comparison, Group
-from analysis.figures.drawing import Drawing, canvas, label, legend, legend_below, palette, scale, style, targets_of
+from analysis.compare.results import Arm, Comparison, Effect, Group
+from analysis.figures import drawing
 from analysis.figures.reference import Reference
 from analysis.load.metrics import METRICS, Metric
-from analysis.report.formatting import sensible
+from analysis.report.formatting import notes_of, sensible
 from suite.targets import BASELINE
+from suite.units import count
 
 _MOST_VECTORS = 2000
 """More dots than these are drawn as one image inside an SVG, which would otherwise grow by 100 bytes for each."""
@@ -24,11 +29,8 @@ _CLOSED = "one client, in a closed loop"
 Panels = Mapping[str, Mapping[int, Metric]]
 
 
-def every_trial(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
-    """Yield the throughput of each finished trial over the geometric mean of bare metal, so that outliers show.
-
-    Nothing is drawn for probes, and of models that have no bare metal.
-    """
+def every_trial(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
+    """Yield the throughput of each finished training over bare metal's geometric mean, so that outliers show."""
     metric, groups = METRICS[0], comparison.groups
     base = {
         group.model: measured[metric.name].value
@@ -40,41 +42,42 @@ def every_trial(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
     trials = comparison.trials[comparison.trials["model"].isin(list(base))]
     dots = pd.DataFrame({"model": trials["model"].astype(str), "target": trials["target"].astype(str)})
     dots["ratio"] = trials[metric.column] / dots["model"].map(base)
-    with style():
+    with drawing.style():
         chart = _dots(dots, groups, [group.model for group in groups if group.model in base])
     text = "throughput of every single trial relative to bare metal's mean, one dot per trial"
-    yield Drawing("trials", "Every trial", chart, description=text)
+    yield drawing.Drawing("trials", "Every trial", chart, description=text)
 
 
 def _dots(dots: pd.DataFrame, groups: Sequence[Group], models: list[str]) -> Figure:
-    targets = [target for target in targets_of(groups) if target in set(dots["target"])]
-    chart = canvas(max(6.4, 2.0 + 0.75 * len(models) * len(targets)), 4.2)
+    targets = [target for target in drawing.targets_of(groups) if target in set(dots["target"])]
+    chart = drawing.canvas(max(6.4, 2.0 + 0.75 * len(models) * len(targets)), 4.2)
     axes = chart.subplots()
     order = {"x": "model", "y": "ratio", "hue": "target", "order": models, "hue_order": targets}
     # Not jittered: the same records give the same picture, and equal values are to lie on each other.
-    look = {"dodge": True, "jitter": False, "alpha": 0.6, "size": 6, "legend": False}
-    sns.stripplot(dots, **order, **look, palette=palette(targets), rasterized=len(dots) > _MOST_VECTORS, ax=axes)
-    scale(axes, dots["ratio"])
+    look = {"dodge": True, "jitter": False, "alpha": 0.6, "size": 6, "legend": False, "ax": axes}
+    sns.stripplot(dots, **order, **look, palette=drawing.palette(targets), rasterized=len(dots) > _MOST_VECTORS)
+    drawing.scale(axes, dots["ratio"])
     if axes.get_yscale() == "linear":
         margin = 0.1 * (dots["ratio"].max() - dots["ratio"].min()) or 0.1
         axes.set_ylim(dots["ratio"].min() - margin, dots["ratio"].max() + margin)
     below = f"{groups[0].job}\none dot per trial, over the geometric mean of {BASELINE}"
-    label(axes, "Every trial: throughput", below, f"relative to {BASELINE}", normalised=True)
-    entries = legend(groups, targets)
+    drawing.label(axes, "Every trial: throughput", below, f"relative to {BASELINE}", normalised=True)
+    entries = drawing.legend(groups, targets)
     for entry in entries:
         entry.set_hatch("")
-    legend_below(chart, entries, len(targets))
+    drawing.legend_below(chart, entries, len(targets))
     return chart
 
 
-def latency_lines(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
+def latency_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
     """Yield one drawing per model that was served."""
     for group in comparison.groups:
         if panels := _panels(group):
             title = f"Latency of {group.model} by percentile"
-            with style():
+            with drawing.style():
                 chart = _latencies(group, panels, title)
-            yield Drawing(f"{group.model}-latency", title, chart, description="in ms; the table holds the values")
+            text = "in ms; the table holds the values"
+            yield drawing.Drawing(f"{group.model}-latency", title, chart, description=text)
 
 
 def _panels(group: Group) -> Panels:
@@ -89,8 +92,8 @@ def _panels(group: Group) -> Panels:
 
 
 def _latencies(group: Group, panels: Panels, title: str) -> Figure:
-    targets = targets_of([group])
-    chart = canvas(max(6.4, 4.2 * len(panels)), 4.2)
+    targets = drawing.targets_of([group])
+    chart = drawing.canvas(max(6.4, 4.2 * len(panels)), 4.2)
     every = chart.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (way, metrics) in zip(every, panels.items(), strict=True):
         _lines(axes, group, metrics)
@@ -100,14 +103,14 @@ def _latencies(group: Group, panels: Panels, title: str) -> Figure:
         axes.yaxis.set_minor_locator(NullLocator())
         unit = next(iter(metrics.values())).unit
         below = f"{way}\nbars: the 95 % interval of the ratio to {BASELINE}"
-        label(axes, title if axes is every[0] else "", below, unit, normalised=False)
-    legend_below(chart, legend([group], targets), len(targets))
+        drawing.label(axes, title if axes is every[0] else "", below, unit, normalised=False)
+    drawing.legend_below(chart, drawing.legend([group], targets), len(targets))
     return chart
 
 
 def _lines(axes: Axes, group: Group, metrics: Mapping[int, Metric]) -> None:
     percents = sorted(metrics)
-    colours = palette([summary.target for summary in group.targets])
+    colours = drawing.palette([summary.target for summary in group.targets])
     look: dict[str, Any] = {"marker": "o", "markersize": 5, "linewidth": 1.5}
     names = {place: metrics[percent].name for place, percent in enumerate(percents)}
     for summary in group.targets:
@@ -120,3 +123,37 @@ def _lines(axes: Axes, group: Group, metrics: Mapping[int, Metric]) -> None:
                 low, high = (one.value / one.ratio * end for end in one.interval)
                 axes.vlines(place, low, high, color=colour, linewidth=1)
     axes.set_xticks(range(len(percents)), [f"p{each}" for each in percents])
+
+
+def speed_up_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
+    """Yield a drawing for each model and kind of scaling."""
+    kinds = ((kind, arm, measured) for kind in ("strong", "weak") for arm, measured in comparison.of_kind(kind).items())
+    for (kind, model), rows in groupby(kinds, lambda row: (row[0], row[1].model)):
+        title = f"{kind.capitalize()} scaling of {model}"
+        arms = [(arm, measured) for _, arm, measured in rows]
+        notes = {arm.target: notes_of(measured) for arm, measured in arms}
+        smallest = Effect(ratio=1.0)
+        points = [(arm, arm.division.workers, of.get("speed-up", smallest)) for arm, of in arms if arm.division]
+        with drawing.style():
+            chart = _speed_ups(points, notes, title)
+        text = "speed-up; the table holds the values"
+        yield drawing.Drawing(f"{model}-{kind}-scaling", title, chart, description=text)
+
+
+def _speed_ups(points: Sequence[tuple[Arm, int, Effect]], notes: Mapping[str, tuple[str, ...]], title: str) -> Figure:
+    chart = drawing.canvas(6.4, 4.2)
+    axes = chart.subplots()
+    targets = {target: [*of_target] for target, of_target in groupby(points, lambda point: point[0].target)}
+    colours, numbers = drawing.palette([*targets]), sorted({workers for _, workers, _ in points})
+    for target, of_target in targets.items():
+        ratios = [speed_up.ratio or 1.0 for *_, speed_up in of_target]
+        axes.plot([workers for _, workers, _ in of_target], ratios, marker="o", color=colours[target])
+    for arm, workers, speed_up in points:
+        axes.vlines(workers, *(speed_up.interval or [speed_up.ratio or 1.0] * 2), color=colours[arm.target])
+    axes.plot(numbers, [workers / numbers[0] for workers in numbers], linestyle=":", color="0.2")
+    axes.set_xticks(numbers)
+    below = f"over {count(numbers[0], 'worker')}, with 95 % intervals; dotted: the ideal"
+    drawing.label(axes, title, below, "speed-up", normalised=False)
+    axes.set_xlabel("workers")
+    drawing.legend_below(chart, [drawing.entry(target, notes[target]) for target in targets], len(targets))
+    return chart

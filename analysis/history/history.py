@@ -4,9 +4,10 @@ The run is the sample: what differs from night to night is in the noise between 
 do not hold. Two runs belong to one series if their jobs agree in everything but the image, and their host is the same.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,9 @@ from analysis.load.records import Records
 from analysis.statistics.change_points import change_points
 from analysis.statistics.ratios import exp, locate, slower_by
 from analysis.statistics.two_samples import difference
-from suite.job.job import settings_in
+
+FactsByRun = Mapping[Any, Mapping[Any, Any]]
+"""The facts and the image of each run."""
 
 
 def history_of(records: Records) -> History:
@@ -31,7 +34,7 @@ def history_of(records: Records) -> History:
         host=host if host.nunique() > 1 else "",
         # A directory is a run, whatever its name: the firings of a schedule hold cells of the same names.
         run_id=records.trials["path"].map(lambda path: str(Path(path).parents[1])),
-        image=records.trials["settings"].astype(str).map(lambda text: settings_in(text).get("image", "")),
+        image=records.trials["settings"].astype(object).map(lambda key: dict(key.pairs).get("image", "")),
     )
     trials = with_variants(trials)
     ok = trials[trials["ok"]]
@@ -43,7 +46,7 @@ def _series_of(host: str, ok: pd.DataFrame, metrics: Sequence[Metric]) -> Iterat
     kinds = tables(ok, metrics)
     for arm, rows in kinds[RUN].items():
         runs = rows.groupby("run_id")["started_at"].min().sort_values()
-        facts = rows.drop_duplicates("run_id").set_index("run_id")[["facts", "image"]]
+        facts = rows.drop_duplicates("run_id").set_index("run_id")[["facts", "image"]].to_dict("index")
         measured = in_units(metrics_of(metrics, arm.job.scenario, arm.model), rows["unit"].iloc[0])
         for metric, kind in product(measured, kinds):
             by_run = logs_of(kind, kinds[kind].get(arm), metric)
@@ -64,7 +67,7 @@ def _series_of(host: str, ok: pd.DataFrame, metrics: Sequence[Metric]) -> Iterat
                 )
 
 
-def _shifts(points: Sequence[Point], facts: pd.DataFrame, *, more_is_faster: bool) -> Iterator[Shift]:
+def _shifts(points: Sequence[Point], facts: FactsByRun, *, more_is_faster: bool) -> Iterator[Shift]:
     logs = np.log([point.value for point in points])
     changes = change_points(logs)
     for begin, first, end in zip([0, *changes], changes, [*changes[1:], len(points)], strict=False):
@@ -87,12 +90,12 @@ def _shifts(points: Sequence[Point], facts: pd.DataFrame, *, more_is_faster: boo
         )
 
 
-def _changed(points: Sequence[Point], facts: pd.DataFrame, first: int) -> tuple[str | None, tuple[str, ...]]:
+def _changed(points: Sequence[Point], facts: FactsByRun, first: int) -> tuple[str | None, tuple[str, ...]]:
     """Return what changed on the machine where the level did, else a run before or after, and at which run."""
     for number in (first, first - 1, first + 1):
         if 0 < number < len(points):
-            old, new = (facts.loc[points[neighbour].run] for neighbour in (number - 1, number))
-            texts = changes_of([old["facts"].text], [new["facts"].text])
+            old, new = (facts[points[neighbour].run] for neighbour in (number - 1, number))
+            texts = changes_of([old["facts"]], [new["facts"]])
             if new["image"] and old["image"] and new["image"] != old["image"]:
                 before, after = (run["image"].removeprefix("sha256:")[:12] for run in (old, new))
                 texts = (*texts, f"image {before} -> {after}")

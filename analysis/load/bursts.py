@@ -55,11 +55,8 @@ def settled(evidence: pd.DataFrame) -> "pd.Series[float]":
     for _, group in taking.groupby(["settings", "scenario", "model"], observed=True):
         costs = [switching(rows) for _, rows in group.groupby("target", observed=True)]
         if any(cost is not None and cost.shown for cost in costs):
-            burst_s[group.index] = [_rest_s(bursts_of(trial)) for _, trial in group.iterrows()]
+            # The geometric mean of the seconds per step of the bursts.
+            trials = ([burst[1:] or burst for burst in bursts_of(trial)] for _, trial in group.iterrows())
+            logs = ([math.log(math.fsum(rest) / len(rest)) for rest in rests] for rests in trials)
+            burst_s[group.index] = [math.exp(math.fsum(of_trial) / len(of_trial)) for of_trial in logs]
     return burst_s
-
-
-def _rest_s(bursts: Bursts) -> float:
-    """Return the geometric mean of the seconds per step of bursts without their first steps, where they have others."""
-    rests = [burst[1:] or burst for burst in bursts]
-    return math.exp(math.fsum(math.log(math.fsum(rest) / len(rest)) for rest in rests) / len(rests))

@@ -47,19 +47,14 @@ class Computed(NamedTuple):
 
         None where the two do not have the same losses to compare.
         """
-        if [(name, len(column)) for name, column in self.early] != [
-            (name, len(column)) for name, column in other.early
-        ]:
+        first, second = ([(name, len(losses)) for name, losses in work.early] for work in (self, other))
+        if first != second:
             return None
-        return max(
-            (_apart(losses, others) for (_, losses), (_, others) in zip(self.early, other.early, strict=True)),
-            default=None,
-        )
-
-
-def _apart(mine: Sequence[float], its: Sequence[float]) -> float:
-    larger = math.fsum(max(abs(a), abs(b)) for a, b in zip(mine, its, strict=True))
-    return math.fsum(abs(a - b) for a, b in zip(mine, its, strict=True)) / larger if larger else 0.0
+        shares = []
+        for (_, mine), (_, its) in zip(self.early, other.early, strict=True):
+            larger = math.fsum(max(abs(a), abs(b)) for a, b in zip(mine, its, strict=True))
+            shares.append(math.fsum(abs(a - b) for a, b in zip(mine, its, strict=True)) / larger if larger else 0.0)
+        return max(shares, default=None)
 
 
 def computed(

@@ -75,20 +75,12 @@ def in_units(metrics: Sequence[Metric], unit: object) -> tuple[Metric, ...]:
     return tuple(replace(metric, unit=f"{unit}/s") if metric == METRICS[0] else metric for metric in metrics)
 
 
-@dataclass(frozen=True)
-class Spread:
-    """A table of trials with a column for each metric of a workload's or probe's own, in place of ``metrics``."""
-
-    trials: pd.DataFrame
-    metrics: tuple[Metric, ...]
-    warnings: tuple[AnalysisWarning, ...]
+Spread = tuple[pd.DataFrame, tuple[Metric, ...], tuple[AnalysisWarning, ...]]
+"""A table of trials with a column for each own metric of a workload or probe, all metrics, and warnings."""
 
 
 def spread(trials: pd.DataFrame) -> Spread:
-    """Give each metric a column. Its unit and direction are those of the first record that has it.
-
-    A value in another unit or direction is left out, with a warning.
-    """
+    """Give each metric a column, in unit and direction of the first record; others are left out with a warning."""
     metrics: dict[str, Metric] = {}
     columns: dict[str, dict[object, float]] = {}
     redefined: dict[Metric, int] = {}
@@ -118,4 +110,4 @@ def spread(trials: pd.DataFrame) -> Spread:
         )
         for metric, count in redefined.items()
     )
-    return Spread(trials.drop(columns="metrics").join(added), (*METRICS, *metrics.values()), warnings)
+    return trials.drop(columns="metrics").join(added), (*METRICS, *metrics.values()), warnings

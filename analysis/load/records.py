@@ -6,7 +6,7 @@ holds, above all the steps, is read again from ``path`` by those who need it.
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from analysis.load.metrics import METRICS, Metric, spread
 from analysis.load.plans import extendable
 from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.errors import RequestError
-from suite.records.columns import AUDIT, FURTHER, TABLE
+from suite.records.columns import AUDIT, FURTHER, TABLE, Field
 from suite.records.differences import HOST, INSIDE, facts
 from suite.records.environment import Environment
 from suite.records.reader import NewerRecordError, Projection, UnusableRecordError, environments_of, job_of, remembered
@@ -44,15 +44,25 @@ _CHUNK = 1 << 16
 
 
 class Text(NamedTuple):
-    """A long text that many records share. As an object: pandas would copy a text for each."""
+    """The job of many records as JSON. As an object: pandas would copy a text for each."""
 
     text: str
 
 
+_shared_text = lru_cache(maxsize=10_000)(Text)
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """The facts of a trial's environments by their paths: one object for all trials that have the same."""
+
+    by_path: Mapping[str, Any]
+
+
 @lru_cache(maxsize=10_000)
-def _shared(text: str, more: str = "") -> Text:
-    """Return the text of both: one object for all records that have the same."""
-    return Text(text + more)
+def _shared(*texts: str) -> Facts:
+    """Return the facts of texts of JSON."""
+    return Facts({path: value for text in texts for path, value in json.loads(text).items()})
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,7 @@ class Records:
     ``metrics`` a column of each of the ``metrics``, ``sweep``, the directory of the sweep whose cells share their
     blocks, or the run's id for a run alone, ``pool``, the hosts whose trials are samples of one thing (they share a run
     or a sweep), and ``forced``, which the audit fills. Absent values are missing, never zero. ``settings`` is the
-    comparison key as text, ``substitutes`` holds one per line.
+    comparison key, ``substitutes`` holds one per line.
     """
 
     trials: pd.DataFrame
@@ -171,7 +181,7 @@ def _row(path: str, quality: RunQuality) -> tuple[Any, ...] | AnalysisWarning:
                 record.drawn_sha256,
                 record.last_step,
             ),
-            _shared(_environment_facts(record.environment), "".join(_further_facts(record))),
+            _shared(_environment_facts(record.environment), json.dumps(_further_facts(record))),
             _job_text(record.job),
             steps.elapsed_s if steps and record.alternation else None,
             path,
@@ -208,39 +218,37 @@ def _check(record: Any) -> None:  # noqa: ANN401
 
 @remembered
 def _job_text(text: bytes) -> Text:
-    return _shared(job_of(text).model_dump_json())
+    return _shared_text(job_of(text).model_dump_json())
 
 
 @remembered
 def _environment_facts(text: bytes) -> str:
-    """Return the facts of the host and of the inside of the target."""
+    """Return the facts of the host and of the inside of the target, as JSON."""
     environments = environments_of(text)
-    inside = environments.target or Environment()
-    return fact_lines("host/", facts(_plain(environments.host), HOST)) + fact_lines("", facts(_plain(inside), INSIDE))
+    inside = _facts_at("", environments.target or Environment(), INSIDE)
+    return json.dumps(_facts_at("host/", environments.host, HOST) | inside)
 
 
-def _plain(environment: Environment) -> dict[str, Any]:
-    return environment.model_dump(mode="json")
+def _facts_at(place: str, environment: Environment, fields: Sequence[Field]) -> dict[str, Any]:
+    """Return the facts of one environment; ``place`` stands before each path."""
+    return {place + path: value for path, value in facts(environment.model_dump(mode="json"), fields).items()}
 
 
-def fact_lines(place: str, values: Mapping[str, Any]) -> str:
-    """Return facts as lines ``PATH=JSON``; ``place`` stands before each path."""
-    return "".join(f"{place}{name}={json.dumps(value)}\n" for name, value in values.items())
-
-
-def _further_facts(record: Any) -> Iterable[str]:  # noqa: ANN401
-    yield f"suite_version={json.dumps(record.suite_version)}\n"
+def _further_facts(record: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return the facts of a record besides those of its host and target."""
+    further = {"suite_version": record.suite_version}
     for rank in record.ranks:
-        yield fact_lines(f"rank {rank.rank}/", facts(_plain(rank.environment), INSIDE))
+        further |= _facts_at(f"rank {rank.rank}/", rank.environment, INSIDE)
     for number, aggressor in enumerate(record.aggressors, start=1):
-        yield fact_lines(f"aggressor {number}/", facts(_plain(aggressor.environment), INSIDE))
+        further |= _facts_at(f"aggressor {number}/", aggressor.environment, INSIDE)
         if aggressor.aggression:
-            yield fact_lines("", {"aggressors.aggression.unit": aggressor.aggression.unit})
-    if record.data_use:
-        values = {f"data_use.{name}": getattr(record.data_use, name) for name in _DATA_FACTS}
-        yield fact_lines("", {name: value for name, value in values.items() if value is not None})
+            further["aggressors.aggression.unit"] = aggressor.aggression.unit
+    for name in _DATA_FACTS if record.data_use else ():
+        if (value := getattr(record.data_use, name)) is not None:
+            further[f"data_use.{name}"] = value
     if record.epochs and record.epochs.checkpoints:
-        yield fact_lines("", {"epochs.checkpoints.filesystem": record.epochs.checkpoints.filesystem})
+        further["epochs.checkpoints.filesystem"] = record.epochs.checkpoints.filesystem
+    return further
 
 
 def _table(
@@ -273,9 +281,8 @@ def _table(
         )
     if warm_up.any():
         trials = trials[~warm_up].reset_index(drop=True)
-    counted = spread(trials)
-    known = (*warnings, *counted.warnings)
-    return Records(counted.trials, directories, known, counted.metrics, int(warm_up.sum()), evidence)
+    counted, metrics, redefined = spread(trials)
+    return Records(counted, directories, (*warnings, *redefined), metrics, int(warm_up.sum()), evidence)
 
 
 def _run_ids(trials: pd.DataFrame) -> pd.Series:
@@ -299,7 +306,6 @@ def _sweeps(trials: pd.DataFrame) -> pd.Series:
 
 
 def _run_of(path: str) -> str:
-    """Return the directory of the run that a record is of."""
     return str(Path(path).parents[1])
 
 
@@ -314,7 +320,6 @@ def _pools(trials: pd.DataFrame) -> "pd.Series[str]":
 
 
 def _files(directory: Path) -> Iterator[str]:
-    """Yield the record files of a run, in the order of their names."""
     if not directory.is_dir():
         raise RequestError(f"no directory {directory}", remedy="name the directory of a run: the one given to --out")
     try:

@@ -12,35 +12,13 @@ from analysis.compare.published import citation
 from analysis.compare.results import ComparedJob, Comparison, Group, JudgedClaim
 from analysis.explain.explanation import Explained
 from analysis.figures.reference import PAPERS_KEY
+from analysis.report import formatting, tables
 from analysis.report.answers.answer import Answer, answer
 from analysis.report.elements import Element, Figure, Head, Heading, Line, Notes, Styled, Table, warnings
-from analysis.report.formatting import (
-    EXPECTED_GUIDE,
-    aa_line,
-    difference_lines,
-    group_lines,
-    overall_lines,
-    ratio,
-    reading_guide,
-    warmup_line,
-)
 from analysis.report.scaling import scaling_elements
-from analysis.report.tables import (
-    EXPECTED,
-    TITLE,
-    Footnotes,
-    cost_lines,
-    cost_table,
-    interference_lines,
-    interference_table,
-    jobs_with_aggressors,
-    kind_table,
-    overview_table,
-    own_table,
-    results_table,
-)
 from analysis.report.waterfall import explanation_parts, reason
 from analysis.warnings.types import notices
+from suite.units import count
 
 Level = Literal["overview", "full"]
 """``overview`` fits a screen; ``full`` has every metric with its interval, ablations, noise, advice and a legend."""
@@ -69,7 +47,7 @@ def document(
         return
     yield from (Line(text, indent=2) for text in map(reason, explained.explanations if explained else ()) if text)
     overall = (arm.job for arm in comparison.of_kind("models"))
-    for job in dict.fromkeys((*comparison.jobs, *jobs_with_aggressors(comparison), *overall)):
+    for job in dict.fromkeys((*comparison.jobs, *tables.jobs_with_aggressors(comparison), *overall)):
         yield from _job(comparison, job, costs=costs, explained=explained, figures=figures)
     yield from _published(comparison.claims)
     yield from _legend(comparison, figures=figures is not None)
@@ -80,15 +58,15 @@ def document(
 
 
 def _legend(comparison: Comparison, *, figures: bool) -> Iterator[Element]:
-    if guide := reading_guide(comparison):
+    if guide := formatting.reading_guide(comparison):
         yield Heading("How to read the numbers", rank=2)
         yield Line(f"{guide}. The noise floor is the smallest overhead that these blocks could have shown.", "dim")
-        yield Line(f"{EXPECTED_GUIDE}.", "dim", column=EXPECTED)
+        yield Line(f"{formatting.EXPECTED_GUIDE}.", "dim", column=tables.EXPECTED)
         if figures:
             marks = "White diamonds and dotted boxes in the figures are the values and ranges of"
             yield Line(f"{marks} {citation(PAPERS_KEY)}, where it gives one.", "dim")
-    if warmup := warmup_line(comparison):
-        yield Line(f"{warmup}.", "dim")
+    if comparison.warmup_trials:
+        yield Line(f"{count(comparison.warmup_trials, 'warm-up trial')} left out of everything.", "dim")
 
 
 def _published(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
@@ -102,7 +80,7 @@ def _published(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
         cited.add(row.claim.cited)
         yield Line(f"{row.claim.sentence} ({row.claim.paper}{paper}{printed})", label=row.verdict)
         for item in row.evidence:
-            measured = filter(None, (ratio(item.effect) if item.effect else "", item.text))
+            measured = filter(None, (formatting.ratio(item.effect) if item.effect else "", item.text))
             yield Line(f"{item.what}: {row.claim.metric} {'; '.join(measured)}", "dim", indent=2)
         if row.verdict in ("undecided", "not testable"):
             yield Line(f"{'to decide it: ' * (row.verdict == 'undecided')}{row.claim.advice}", "dim", indent=2)
@@ -126,33 +104,33 @@ def answer_elements(found: Answer) -> Iterator[Element]:
 
 def more_options(comparison: Comparison, level: Level, *, costs: bool) -> str:
     """Return which options show what a document leaves out, as the end of a line; empty if there are none."""
-    trained = any(group.job.traits.normalised and not group.job.traits.probes for group in comparison.groups)
-    left_out = {"--verbose": level == "overview", "--costs": bool(comparison.costs) and not costs, "--explain": trained}
-    hints = ", ".join(
-        option
-        for option, known in (*left_out.items(), ("--scaling", any(one.arm.division for one in comparison.contrasts)))
-        if known
-    )
+    left_out = {
+        "--verbose": level == "overview",
+        "--costs": not costs and any(group.costs for group in comparison.groups),
+        "--explain": any(group.job.traits.normalised and not group.job.traits.probes for group in comparison.groups),
+        "--scaling": any(one.arm.division for one in comparison.contrasts),
+    }
+    hints = ", ".join(option for option, left in left_out.items() if left)
     return f"; more: {hints}" if hints else ""
 
 
 def _overview(comparison: Comparison, found: Answer, *, costs: bool) -> Iterator[Element]:
-    footnotes = Footnotes(comparison, found.why)
+    footnotes = tables.Footnotes(comparison, found.why)
     trained = [group for group in comparison.groups if group.job.traits.normalised and not group.job.traits.probes]
     if trained:
-        yield overview_table(trained, footnotes, judged=not found.complete)
+        yield tables.overview_table(trained, footnotes, judged=not found.complete)
     for group in comparison.groups:
         parts = [
-            *([results_table(group, full=False)] if group.job.traits.probes else []),
+            *([tables.results_table(group, full=False)] if group.job.traits.probes else []),
             *_tables(group, costs=costs, losses=False),
         ]
-        if lines := tuple(filter(None, (aa_line(group),))):
+        if lines := tuple(filter(None, (formatting.aa_line(group),))):
             parts.append(Notes(lines))
         if parts:
             yield Heading(group.model, str(group.job) if group.job.traits.probes else "", rank=4)
             yield from parts
-    for job in jobs_with_aggressors(comparison):
-        yield Heading(TITLE, str(job))
+    for job in tables.jobs_with_aggressors(comparison):
+        yield Heading(tables.TITLE, str(job))
         yield from _interference(comparison, job)
     yield from footnotes.lines()
 
@@ -172,11 +150,11 @@ def _job(
     yield from islice(drawn, 1)  # the forest, in which every ratio is
     for group in of_job.groups:
         yield from _group(group, costs=costs)
-    if job in jobs_with_aggressors(comparison):
-        yield Heading(TITLE)
+    if job in tables.jobs_with_aggressors(comparison):
+        yield Heading(tables.TITLE)
         yield from _interference(comparison, job)
     yield from scaling_elements(of_job)
-    if overall := tuple(overall_lines(comparison, job)):
+    if overall := tuple(formatting.overall_lines(comparison, job)):
         yield Heading("all models")
         yield Notes(overall)
     if (first := next(drawn, None)) is not None:
@@ -189,23 +167,23 @@ def _job(
 
 def _group(group: Group, *, costs: bool) -> Iterator[Element]:
     yield Heading(group.model)
-    yield results_table(group)
-    yield Notes((*group_lines(group), *difference_lines(group)))
+    yield tables.results_table(group)
+    yield Notes((*formatting.group_lines(group), *formatting.difference_lines(group)))
     yield from _tables(group, costs=costs)
 
 
 def _tables(group: Group, *, costs: bool, losses: bool = True) -> Iterator[Element]:
     """Yield what was asked for besides the metrics of every training."""
-    if table := own_table(group, losses=losses):
+    if table := tables.own_table(group, losses=losses):
         yield table
     for kind in tabled_kinds():
         if arms := group.of_kind(kind.name):
-            yield kind_table(kind, group, arms)
+            yield tables.kind_table(kind, group, arms)
     if costs and group.costs:
-        yield cost_table(group)
-        yield Notes(tuple(cost_lines(group)))
+        yield tables.cost_table(group)
+        yield Notes(tuple(tables.cost_lines(group)))
 
 
 def _interference(comparison: Comparison, job: ComparedJob) -> Iterator[Element]:
-    yield interference_table(comparison, job)
-    yield Notes(tuple(interference_lines(comparison, job)))
+    yield tables.interference_table(comparison, job)
+    yield Notes(tuple(tables.interference_lines(comparison, job)))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from analysis.compare.results import Contrast, Effect
 from analysis.report.formatting import one_line, ratio, verdict
 from analysis.statistics.ratios import Verdict
-from analysis.warnings.types import Notice
+from analysis.warnings.types import AnalysisWarning
 from suite.units import number
 
 
@@ -151,7 +151,7 @@ def styled(found: Verdict) -> Styled:
     return Styled(verdict(found), found.name or "no verdict")
 
 
-def warnings(found: Iterable[Notice]) -> Iterator[Line]:
+def warnings(found: Iterable[AnalysisWarning]) -> Iterator[Line]:
     """Yield warnings, each with its advice."""
     for notice in found:
         yield Line(one_line(notice.message), label="warning")

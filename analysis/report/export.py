@@ -48,6 +48,7 @@ def trials_table(records: Records) -> pd.DataFrame:
     """
     units = {one.column: f"{one.column} [{one.unit}]" for one in records.metrics if one.model and one.unit}
     table = records.trials.drop(columns=[*NOT_EXPORTED]).rename(columns=units)
+    table["settings"] = table["settings"].astype(str)
     return table.astype(dict.fromkeys(COUNTS, "Int64"))
 
 
@@ -167,7 +168,6 @@ def _with_fixed_columns(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _parquet_type(name: str) -> Any:  # noqa: ANN401 (pyarrow has no types)
-    """Return the type of a column of trials or of steps."""
     import pyarrow
 
     if name in COUNTS or name == "step":

@@ -1,15 +1,14 @@
 """Numbers and findings as text, the same in every table, figure and page."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from analysis.compare.results import Arm, BurstVariation, ComparedJob, Comparison, Contrast, Effect, Group, Measured
+from analysis.compare.results import BurstVariation, ComparedJob, Comparison, Contrast, Effect, Group, Measured
 from analysis.load.metrics import METRICS, Metric
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import SIGNIFICANCE, Verdict, VerdictName
 from analysis.statistics.tails import SlowTrials
 from analysis.warnings.types import notices
-from suite.job.ablations import label_of
 from suite.records.record import EPOCH_METRICS
 from suite.targets import BASELINE
 from suite.units import count, number
@@ -82,10 +81,7 @@ def duration(value_s: float) -> str:
 
 
 def verdict(found: Verdict) -> str:
-    """Return ``slower``, or ``undecided, +12`` with the number of blocks that would probably decide.
-
-    A verdict that does not stand is none.
-    """
+    """Return ``slower``, ``undecided, +12`` with the blocks that would probably decide, or that there is no verdict."""
     if found.name is None:
         return "no verdict"
     more = reachable(found.more_blocks)
@@ -102,22 +98,10 @@ def ratio(found: Effect) -> str:
     return f"{times(found.ratio)}x{interval}{judged}"
 
 
-def slow_counts(found: SlowTrials) -> str:
-    """Return ``4 of 40 trials were over 10 % slower, none on bare metal``."""
-    base = str(found.base or "none")
-    return f"{found.own or 'none'} of {found.n} trials were over {found.over * 100:.0f} % slower, {base} on bare metal"
-
-
 def excluded(found: SlowTrials) -> str:
     """Return ``slow trials (over 10 % slower) in more than 7.3 % of runs``: what an ``equivalent`` excludes at 95 %."""
     share = math.ceil(found.excluded * 1000) / 10  # up: more than this is excluded
     return f"slow trials (over {found.over * 100:.0f} % slower) in more than {share:.3g} % of runs"
-
-
-def excluding(bounds: Iterable[SlowTrials | None]) -> str:
-    """Return ``; excluded: slow trials …`` with the weakest of the bounds; empty if there are none."""
-    known = [bound for bound in bounds if bound]
-    return f"; excluded: {excluded(max(known, key=lambda bound: bound.excluded))}" if known else ""
 
 
 def parted(found: Effect) -> bool:
@@ -129,23 +113,17 @@ def parted(found: Effect) -> bool:
     return departs or found.verdict.name in ("tail", "typical-only")
 
 
-def parting(found: Effect, after: str = "") -> str:
-    """Return ``typical 0.999x, expected 0.971x (0.945 to 0.990): 4 of 40 trials were over 10 % slower, …``.
-
-    Only of what has ``parted``; empty otherwise. ``after``: what is added to the interval.
-    """
+def parting(found: Effect) -> str:
+    """Return ``typical 0.999x, expected 0.971x (0.945 to 0.990): 4 of 40 trials …``; empty unless it has ``parted``."""
     if not parted(found) or not found.expected or not found.slow or found.ratio is None:
         return ""
-    expected = f"{times(found.expected.ratio)}x ({ends(found.expected.interval)}{after})"
-    text = f"typical {times(found.ratio)}x, expected {expected}"
-    return f"{text}: {slow_counts(found.slow)}"
+    slow = f"{found.slow.own or 'none'} of {found.slow.n} trials were over {found.slow.over * 100:.0f} % slower"
+    expected = f"{times(found.expected.ratio)}x ({ends(found.expected.interval)})"
+    return f"typical {times(found.ratio)}x, expected {expected}: {slow}, {found.slow.base or 'none'} on bare metal"
 
 
 def group_lines(group: Group) -> Iterator[str]:
-    """Yield what is known of a group besides its targets.
-
-    That is the noise of bare metal, and whether the layers add up.
-    """
+    """Yield what is known of a group besides its targets: the noise of bare metal, and whether the layers add up."""
     if not group.job.traits.normalised:
         yield "the victim alone, with idle instances beside it: what it does beside aggressors is compared with this"
     floors: dict[str, list[str]] = {}
@@ -221,15 +199,10 @@ def rows_by_key(comparison: Comparison) -> list[Contrast]:
 def _detectable(group: Group) -> Iterator[str]:
     """Yield ``throughput 3.1 % (vm, 34 blocks)`` for each metric: the target of which the least can be seen."""
     for metric in shown(group.metrics):
-        found = [
-            (contrast.verdict.detectable, contrast.target, contrast.blocks)
-            for contrast in group.contrasts
-            if (contrast.kind, contrast.metric) == ("target", metric)
-            and contrast.verdict
-            and contrast.verdict.detectable is not None
-        ]
-        if found:
-            share, target, blocks = max(found)
+        rows = [group.of_target(summary.target).get(metric.name) for summary in group.targets]
+        judged = [(row.verdict.detectable, row.target, row.blocks) for row in rows if row and row.verdict]
+        if shares := [(share, target, blocks) for share, target, blocks in judged if share is not None]:
+            share, target, blocks = max(shares)
             yield f"{metric.name} {floor(share)} ({target}, {count(blocks, 'block')})"
 
 
@@ -240,19 +213,15 @@ def difference_lines(group: Group) -> Iterator[str]:
             yield f"{summary.target} besides: {'; '.join(summary.differences)}"
 
 
-def ablation_line(arm: Arm, measured: Measured) -> str:
-    """Return ``switched in the same blocks: container, seccomp off: throughput 1.012x (0.998 to 1.026), undecided``."""
-    return f"switched in the same blocks: {arm.target}, {label_of(arm.ablation)}{_noted(measured)}: {effects(measured)}"
-
-
 def notes_of(measured: Measured) -> tuple[str, ...]:
     """Return the notes of an arm, which all of its metrics share."""
     return next((one.notes for one in measured.values()), ())
 
 
-def _noted(measured: Measured) -> str:
-    notes = notes_of(measured)
-    return f" ({', '.join(notes)})" if notes else ""
+def noted_effects(measured: Measured) -> str:
+    """Return ``effects`` after the notes of their arm: `` (accelerator:tcg): throughput 0.961x …``."""
+    notes = ", ".join(notes_of(measured))
+    return f"{notes and f' ({notes})'}: {effects(measured)}"
 
 
 def effects(measured: Measured, metrics: Sequence[Metric] = METRICS) -> str:
@@ -262,17 +231,11 @@ def effects(measured: Measured, metrics: Sequence[Metric] = METRICS) -> str:
     )
 
 
-def warmup_line(comparison: Comparison) -> str:
-    """Say that warm-up trials were left out; empty if none was."""
-    n = comparison.warmup_trials
-    return f"{n} warm-up trial{'s' if n > 1 else ''} left out of everything" if n else ""
-
-
 def overall_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str]:
     """Yield the ratios of each target of a job over all models."""
-    for arm, found in comparison.of_kind("models").items():
+    for arm, measured in comparison.of_kind("models").items():
         if arm.job == job:
-            yield f"{arm.target}{_noted(found)}: {effects(found)}"
+            yield f"{arm.target}{noted_effects(measured)}"
 
 
 EXPECTED_GUIDE = "expected: ratio of the mean times, slow trials and all, which a long queue of jobs pays"

@@ -37,12 +37,18 @@ def gate_document(found: Regression, new: Path | None = None) -> Iterator[Elemen
             yield Line(f"{name} was finished in the new run only, and is compared with nothing", label="warning")
         if found.spread_unknown:
             yield Line(f"the spread between runs is unknown: {LEAST_RUNS} old runs or more show it", label="warning")
-    yield _table(sorted(found.changes, key=_gravity), judged=found.outcome is not None)
+    # Those that decide come first, those that fail nothing last.
+    changes = sorted(found.changes, key=lambda change: (*EXIT_CODES, None).index(change.outcome))
+    yield _table(changes, judged=found.outcome is not None)
     for detail, names in _details(found, answered.why).items() if found.outcome else ():
         yield Line(f"{'; '.join(names)}: {detail}", label="cannot tell")
+    targets: dict[str, dict[str, None]] = {}
     # Without a bound both runs were pooled before, and the warnings of that comparison name what changed.
-    for text, targets in _changed(found).items() if found.outcome else ():
-        yield Line(f"{text} on {', '.join(targets)}: it may explain a difference", label="changed")
+    for change in found.changes if found.outcome else ():
+        for text in change.notes:
+            targets.setdefault(text, {})[place_of(change.target, switches_of(change.arm))] = None
+    for text, changed in targets.items():
+        yield Line(f"{text} on {', '.join(changed)}: it may explain a difference", label="changed")
 
 
 def _details(found: Regression, why: str) -> dict[str, list[str]]:
@@ -72,15 +78,6 @@ def _cells(change: Change) -> tuple[str | Styled, ...]:
     outcome = Styled(change.outcome or "", change.outcome if change.outcome in ("slower", "cannot tell") else "")
     values = (f"{number(value or 0.0)} {change.metric.unit}" for value in (change.old, change.value))
     return (*values, f"{times(change.ratio or 1.0)}x", interval, percent(change.slower), outcome)
-
-
-def _changed(found: Regression) -> dict[str, dict[str, None]]:
-    """Return the targets on which each fact changed between the runs."""
-    targets: dict[str, dict[str, None]] = {}
-    for change in found.changes:
-        for text in change.notes:
-            targets.setdefault(text, {})[place_of(change.target, switches_of(change.arm))] = None
-    return targets
 
 
 def answer(found: Regression, new: Path | None = None) -> Answer:
@@ -152,8 +149,3 @@ def _next(found: Regression, new: Path | None) -> str:
     more, side = max(filter(None, lacking), default=1), "each" if found.spread_unknown else "the new"
     extended = f"bench run --continue{where or ' RUN'} --blocks {more + max(change.samples[1] for change in rows)}"
     return f"about {count(more, 'more block')} in {side} run: {extended}"
-
-
-def _gravity(change: Change) -> int:
-    """Return the place of a row: those that decide first, those that fail nothing last."""
-    return _ORDER.index(change.outcome) if change.outcome else len(_ORDER)

@@ -8,6 +8,8 @@ from analysis.report.formatting import ends, times
 from analysis.statistics.change_points import LEAST_RUNS
 from suite.units import number
 
+_COLUMNS = ("runs", "first", "latest", "unit", "latest / first", "changes")
+
 
 def history_document(found: History) -> Iterator[Element]:
     """Yield a history: the answer, a table for each cell, and what changed when."""
@@ -15,7 +17,12 @@ def history_document(found: History) -> Iterator[Element]:
     for place in dict.fromkeys(series.place for series in found.series):
         of_place = [series for series in found.series if series.place == place]
         yield Heading(place)
-        yield _table(of_place)
+        rows = []
+        for one in of_place:
+            first, latest = one.points[0].value, one.points[-1].value
+            cells = (str(len(one.points)), number(first), number(latest), one.unit, f"{times(latest / first)}x")
+            rows.append((Head(one.what), (*cells, str(len(one.shifts) or "-"))))
+        yield Table("metric", "", tuple(map(Head, _COLUMNS)), tuple(rows), compact=True)
         for series in of_place:
             for shift in series.shifts:
                 yield Line(f"{series.what}: {shift_line(series, shift)}", label="changed")
@@ -39,26 +46,10 @@ def shift_line(series: Series, shift: Shift) -> str:
     interval = f" ({ends(shift.interval)})" if shift.interval else ""
     values = f"{number(shift.before)} to {number(shift.after)} {series.unit}".rstrip()
     values += f", {times(shift.ratio)}x{interval}"
-    return f"{_direction(shift)} since {_day(shift.started_at)} ({shift.run}): {values}; {'; '.join(_machine(shift))}"
-
-
-def _machine(shift: Shift) -> Iterator[str]:
-    if not shift.machine:
-        yield "nothing that the records know changed on the machine then"
-        return
-    yield from shift.machine
-    if shift.machine_at != shift.run:
-        yield f"all of it a run beside, at {shift.machine_at}"
-
-
-def _table(series: list[Series]) -> Table:
-    columns = ("runs", "first", "latest", "unit", "latest / first", "changes")
-    rows = []
-    for one in series:
-        first, latest = one.points[0].value, one.points[-1].value
-        ratio, shifts = f"{times(latest / first)}x", str(len(one.shifts)) if one.shifts else "-"
-        rows.append((Head(one.what), (str(len(one.points)), number(first), number(latest), one.unit, ratio, shifts)))
-    return Table("metric", "", tuple(map(Head, columns)), tuple(rows), compact=True)
+    machine = "; ".join(shift.machine) or "nothing that the records know changed on the machine then"
+    elsewhere = f"; all of it a run beside, at {shift.machine_at}"
+    machine += elsewhere if shift.machine and shift.machine_at != shift.run else ""
+    return f"{_direction(shift)} since {_day(shift.started_at)} ({shift.run}): {values}; {machine}"
 
 
 def _direction(shift: Shift) -> str:
@@ -66,5 +57,4 @@ def _direction(shift: Shift) -> str:
 
 
 def _day(started_at: str) -> str:
-    """Return the date and minute of an ISO time."""
     return started_at[:16].replace("T", " ")

@@ -2,16 +2,15 @@
 
 import base64
 from collections.abc import Iterator
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
 from analysis.compare.comparison import compare
-from analysis.compare.images import grid_of
 from analysis.compare.published import judge_claims
 from analysis.compare.results import ComparedJob, Comparison, Group
+from analysis.compare.same_work import grid_of
 from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explained
 from analysis.figures.drawing import svg
@@ -70,7 +69,7 @@ def render(
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals.update(formatting=formatting, line=line, certificate_document=certificate_document)
     for kind in _ELEMENTS:
-        environment.tests[kind.__name__.lower()] = partial(_is, kind)  # type: ignore[assignment]
+        environment.tests[kind.__name__.lower()] = lambda element, kind=kind: isinstance(element, kind)
     template = environment.from_string((files("analysis.report") / TEMPLATE).read_text(encoding="utf-8"))
     return template.generate(
         runs=comparison.runs,
@@ -89,7 +88,3 @@ def _grids(group: Group) -> Iterator[Figure]:
         if grid := grid_of(path):
             caption = f"images that {group.model} generated on {arm}"
             yield Figure(f"data:image/png;base64,{grid}", caption, caption, small=True)
-
-
-def _is(kind: type, element: object) -> bool:
-    return isinstance(element, kind)

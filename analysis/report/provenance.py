@@ -1,14 +1,14 @@
 """The origin of numbers: the plans and environments of the runs, and the commands that repeat them."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from analysis.load.plans import plan_of
 from analysis.load.records import Records
-from suite.errors import RequestError
 from suite.job.envelope import format_cpu_list
 from suite.plan import Plan
 from suite.records.reader import NewerRecordError, clean_record
@@ -17,17 +17,8 @@ from suite.registries import INJURIES
 from suite.request.request import OPTIONS, command_of
 from suite.request.traits import traits_of
 from suite.results.files import read_small
-from suite.results.store import stored_plan
 from suite.selftest.injuries import get_injury
 from suite.targets import VMS
-
-
-@dataclass(frozen=True)
-class EnvironmentFacts:
-    """The environment of one place, as a table: the host of a run, or the inside of one of its targets."""
-
-    name: str
-    facts: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -40,32 +31,37 @@ class Provenance:
     plan: str | None
     """The text of ``plan.json``, where there is one."""
     commands: tuple[str, ...]
-    environments: tuple[EnvironmentFacts, ...]
+    environments: Mapping[str, Mapping[str, str]]
+    """The facts of the host of a run, and of the inside of its targets."""
 
 
 def provenance(records: Records) -> tuple[Provenance, ...]:
     """Return the provenance of each run, with the environment of its first readable trial on each target."""
     found = []
     for run_id, trials in records.trials.groupby("run_id", observed=True):
-        environments: list[EnvironmentFacts] = []
+        environments: dict[str, dict[str, str]] = {}
         versions: dict[str, None] = {}
         for target, of_target in trials.groupby("target", observed=True):
             if record := _first(of_target["path"]):
                 versions[record.suite_version] = None
                 if not environments:
-                    environments.append(EnvironmentFacts("host", _facts(record.environment.host.model_dump())))
+                    environments["host"] = _facts(record.environment.host.model_dump())
                 if record.environment.target:
-                    environments.append(EnvironmentFacts(str(target), _facts(record.environment.target.model_dump())))
+                    environments[str(target)] = _facts(record.environment.target.model_dump())
         directory = Path(str(trials["path"].iloc[0])).parents[1]
-        plan = _plan(directory)
+        plan = plan_of(directory)
+        commands = [["bench", "compare", str(directory)], ["bench", "report", str(directory), "--html", "report.html"]]
+        if plan:
+            injured = set(plan.ablations) & set(INJURIES)
+            commands.insert(0, selftest_command(plan) if injured else run_command(plan))
         found.append(
             Provenance(
                 run_id=str(run_id),
                 suite_versions=tuple(versions),
                 started_at=str(trials["started_at"].min()),
                 plan=plan.model_dump_json(indent=2) if plan else None,
-                commands=tuple(_commands(plan, directory)),
-                environments=tuple(environments),
+                commands=tuple(map(shlex.join, commands)),
+                environments=environments,
             )
         )
     return tuple(found)
@@ -81,7 +77,6 @@ def _first(paths: "Iterator[str]") -> TrialRecord | None:
 
 
 def _facts(values: dict[str, object]) -> dict[str, str]:
-    """Return what is known, as text."""
     return {name: _text(value) for name, value in values.items() if value is not None}
 
 
@@ -91,20 +86,6 @@ def _text(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return " ".join(map(_text, value)) or "none"
     return str(value)
-
-
-def _plan(directory: Path) -> Plan | None:
-    try:
-        return stored_plan(directory)
-    except RequestError:
-        return None
-
-
-def _commands(plan: Plan | None, directory: Path) -> Iterator[str]:
-    if plan:
-        yield shlex.join(selftest_command(plan) if set(plan.ablations) & set(INJURIES) else run_command(plan))
-    yield shlex.join(["bench", "compare", str(directory)])
-    yield shlex.join(["bench", "report", str(directory), "--html", "report.html"])
 
 
 def selftest_command(plan: Plan) -> list[str]:

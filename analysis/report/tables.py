@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import product
 
-from analysis.compare.contrasts import SHARED_METRICS, ContrastKind
+from analysis.compare.contrasts import KEPT, SHARED_METRICS, STEAL, ContrastKind
 from analysis.compare.published import published_claims
 from analysis.compare.results import (
     Arm,
@@ -328,9 +328,12 @@ def interference_table(comparison: Comparison, job: ComparedJob) -> Table:
         notes[arm.target] |= dict.fromkeys(notes_of(measured))
     targets = sorted(notes, key=lambda name: known_first(TARGETS, name))
     rows: dict[str, dict[str, Cell]] = defaultdict(dict)
-    for facts, (arm, measured) in product((_beside, _alone), victims.items()):
-        for name, cell in facts(of_job, arm, measured):
+    for arm, measured in victims.items():
+        for name, cell in _beside(of_job, arm, measured):
             rows[name][arm.target] = cell
+    for (arm, measured), metric in product(victims.items(), SHARED_METRICS):
+        if metric.name in measured and (noise := measured[metric.name].noise):
+            rows[f"{_victim(arm)} alone: noise floor of {metric.name}"][arm.target] = floor(noise.share)
     heads = tuple(Head(name, tuple(notes[name])) for name in targets)
     known = {row: tuple(cells.get(name) for name in targets) for row, cells in rows.items() if any(cells.values())}
     return Table("victim", "target", heads, tuple((Head(row), cells) for row, cells in known.items()))
@@ -345,21 +348,11 @@ def _beside(of_job: Comparison, arm: Arm, measured: Measured) -> Iterator[tuple[
     beside = f"{_victim(arm)} beside {arm.aggressor}:"
     for metric in SHARED_METRICS:
         yield f"{beside} {metric.name}", measured.get(metric.name)
-    yield f"{beside} the aggressor's speed over that before", _first(of_job.of_kind("kept").get(arm))
+    yield f"{beside} the aggressor's speed over that before", of_job.of_kind("kept").get(arm, {}).get(KEPT.name)
     steal = of_job.of_kind("steal")
-    shares = [_first(steal.get(side)) for side in (arm._replace(aggressor=""), arm)]
+    shares = [steal.get(side, {}).get(STEAL.name) for side in (arm._replace(aggressor=""), arm)]
     texts = tuple(f"{number(share.value * 100)} %" for share in shares if share and share.value is not None)
     yield f"{beside} steal alone / beside", texts if len(texts) == len(shares) else None
-
-
-def _first(measured: Measured | None) -> Contrast | None:
-    return next(iter(measured.values()), None) if measured else None
-
-
-def _alone(_: Comparison, arm: Arm, measured: Measured) -> Iterator[tuple[str, Cell]]:
-    for metric in SHARED_METRICS:
-        known = measured[metric.name].noise if metric.name in measured else None
-        yield f"{_victim(arm)} alone: noise floor of {metric.name}", floor(known.share) if known else None
 
 
 def interference_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str]:

@@ -5,9 +5,9 @@ from itertools import accumulate, pairwise
 
 from analysis.explain.explanation import UNEXPLAINED, Explained, Explanation, Predicted, TimeDifference
 from analysis.report.elements import Bar, Cell, Element, Head, Heading, Line, Notes, Table, warnings
-from analysis.report.formatting import ablation_line, seconds
-from analysis.statistics.ratios import StepTimes
+from analysis.report.formatting import noted_effects, seconds
 from analysis.warnings.types import notices
+from suite.job.ablations import label_of
 from suite.targets import BASELINE
 from suite.units import count
 
@@ -25,11 +25,6 @@ def reason(one: Explanation) -> str:
 def _share(one: Explanation, part: TimeDifference) -> str:
     share = one.share(part)
     return "" if share is None else f"{round(100 * share) + 0.0:.0f} %"
-
-
-def interval(part: TimeDifference) -> str:
-    """Return the interval of a difference in seconds; empty where it has none."""
-    return "" if part.interval is None else f"{seconds(part.interval[0])} to {seconds(part.interval[1])}"
 
 
 NOTHING = (
@@ -59,8 +54,10 @@ def explanation_parts(explained: Explained, *, bars: bool = False) -> Iterator[E
         yield _table(one, bars=bars)
         no_share = ("no part is a share of the difference, which has no verdict",) if one.withheld else ()
         targets = [(one.job, one.model, target) for target in (one.target, BASELINE)]
-        switched = explained.of_kind("ablation").items()
-        ablations = (ablation_line(arm, found) for arm, found in switched if arm[:3] in targets)
+        switched = {arm: found for arm, found in explained.of_kind("ablation").items() if arm[:3] in targets}
+        names = (f"{arm.target}, {label_of(arm.ablation)}" for arm in switched)
+        effects = map(noted_effects, switched.values())
+        ablations = (f"switched in the same blocks: {''.join(pair)}" for pair in zip(names, effects, strict=True))
         yield Notes((*no_share, *step_lines(one), *ablations))
         yield from map(Line, prediction_lines(one))
     yield Line(_LEGEND, "dim")
@@ -83,7 +80,8 @@ def _table(one: Explanation, *, bars: bool) -> Table:
 
 def _cells(one: Explanation, part: TimeDifference) -> tuple[str, ...]:
     before, after = seconds(part.baseline_s).lstrip("+"), seconds(part.target_s).lstrip("+")
-    return before, after, seconds(part.difference_s), interval(part), _share(one, part)
+    interval = " to ".join(map(seconds, part.interval or ()))
+    return before, after, seconds(part.difference_s), interval, _share(one, part)
 
 
 def _bars(one: Explanation) -> Iterator[Bar]:
@@ -98,14 +96,11 @@ def _bars(one: Explanation) -> Iterator[Bar]:
 
 def step_lines(one: Explanation) -> Iterator[str]:
     """Yield how the measured steps spread on bare metal and on the target."""
-    for name, found in ((BASELINE, one.baseline_steps), (one.target, one.target_steps)):
-        if found:
-            yield f"steps on {name}: {_steps(found)}"
-
-
-def _steps(found: StepTimes) -> str:
-    jitter = "" if found.jitter_s is None else f", jitter {found.jitter_s * 1e3:.3g} ms"
-    return f"p50 {found.p50_s * 1e3:.3g} ms, p95 {found.p95_s * 1e3:.3g} ms, p99 {found.p99_s * 1e3:.3g} ms{jitter}"
+    for name, steps in ((BASELINE, one.baseline_steps), (one.target, one.target_steps)):
+        if steps:
+            times_s = {"p50": steps.p50_s, "p95": steps.p95_s, "p99": steps.p99_s, "jitter": steps.jitter_s}
+            texts = (f"{what} {time_s * 1e3:.3g} ms" for what, time_s in times_s.items() if time_s is not None)
+            yield f"steps on {name}: {', '.join(texts)}"
 
 
 def prediction_lines(one: Explanation) -> Iterator[str]:

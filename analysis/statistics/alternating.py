@@ -48,10 +48,7 @@ class Components:
 
 
 def components(log_ratios: Sequence[Sequence[Samples]]) -> Components:
-    """Estimate the components of variance of the log ratios of [block][pair of instances][round], without bias.
-
-    Missing rounds (NaN) are left out, and so are pairs and blocks that have no others.
-    """
+    """Estimate, without bias, the variances of the log ratios of [block][pair of instances][round]; NaN is left out."""
     pairs = list(_finite(log_ratios))
     if not pairs:
         return Components()

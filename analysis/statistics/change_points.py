@@ -28,10 +28,7 @@ Numbers = npt.NDArray[np.float64]
 
 
 def change_points(values: Numbers) -> list[int]:
-    """Return where the level changes: the places of the first values of each new level, in order.
-
-    The same values give the same places: the orders are drawn from a generator of their own.
-    """
+    """Return the places of the first values of each new level, in order; the same for the same values."""
     rng = np.random.default_rng(len(values))
     changes = _placed(values, _split(values, 0, len(values), rng))
     while changes:
@@ -85,7 +82,9 @@ def _split(values: Numbers, low: int, high: int, rng: np.random.Generator) -> li
 def _best(values: Numbers) -> tuple[int, float]:
     """Return the split with the largest energy distance, scaled by the sizes of its sides, and that distance."""
     n = len(values)
-    after = _distances_after(values)
+    # The sum of each value's distances to those after it, and to those before.
+    counts = np.arange(n - 1, 0, -1)
+    after = np.append(np.add.reduceat(pdist(values[:, None], "cityblock"), counts.cumsum() - counts), 0.0)
     before = _distances_to_all(values) - after
     sizes = np.arange(LEAST_RUNS, n - LEAST_RUNS + 1)
     left = before.cumsum()[sizes - 1]
@@ -96,12 +95,6 @@ def _best(values: Numbers) -> tuple[int, float]:
     scaled = energy * sizes * right_n / n
     best = int(scaled.argmax())
     return int(sizes[best]), float(scaled[best])
-
-
-def _distances_after(values: Numbers) -> Numbers:
-    """Return the sum of each value's distances to those after it."""
-    counts = np.arange(len(values) - 1, 0, -1)
-    return np.append(np.add.reduceat(pdist(values[:, None], "cityblock"), counts.cumsum() - counts), 0.0)
 
 
 def _distances_to_all(values: Numbers) -> Numbers:

@@ -19,16 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special
 
-from analysis.statistics.ratios import (
-    CONFIDENCE,
-    SIGNIFICANCE,
-    Location,
-    Samples,
-    Verdict,
-    holm,
-    p_inside,
-    t_quantile,
-)
+from analysis.statistics.ratios import CONFIDENCE, SIGNIFICANCE, Location, Samples, Verdict, holm, p_inside, t_quantile
 
 SLOW = 0.10
 """A slow trial is slower than the typical one by more than this share, and by more than ``_DEVIATIONS`` of noise."""
@@ -71,7 +62,6 @@ class Mean:
         return replace(self, centre=-self.centre, skewness=-self.skewness)
 
     def _transformed(self, student: float) -> float:
-        """Return Hall's transformation of a studentised statistic."""
         if abs(self.skewness) < _NOTHING:
             return student
         return ((1 + self.skewness * student / 3) ** 3 - 1) / self.skewness + self.skewness / 6

@@ -76,16 +76,15 @@ def _joined(old: Location, new: Location, more: int = 0) -> tuple[float, float]:
 
     Those of several old runs stay as they are.
     """
-    parts = [_part(place, more) for place in (old, new)]
+    parts = [
+        ((place.deviation or 0.0) ** 2 / (place.n + more), degrees_of_freedom(place.n + more))
+        if place.spread is None
+        else ((place.standard_error or 0.0) ** 2, place.degrees_of_freedom)
+        for place in (old, new)
+    ]
     total = sum(variance for variance, _ in parts)
     freedom = total**2 / sum(variance**2 / free for variance, free in parts) if total else parts[0][1] + parts[1][1]
     return math.sqrt(total), freedom if old.spread is None else min(freedom, old.degrees_of_freedom)
-
-
-def _part(place: Location, more: int) -> tuple[float, float]:
-    if place.spread is not None:
-        return (place.standard_error or 0.0) ** 2, place.degrees_of_freedom
-    return (place.deviation or 0.0) ** 2 / (place.n + more), degrees_of_freedom(place.n + more)
 
 
 def detectable(old: Location, new: Location, more: int = 0) -> float | None:

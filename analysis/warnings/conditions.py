@@ -237,7 +237,7 @@ def changed_arms(trials: pd.DataFrame, keys: Sequence[str]) -> Iterator[tuple[tu
     ordered = trials.sort_values("started_at", kind="stable").drop_duplicates([*keys, "facts"])
     arms = ordered[list(keys)].astype(object).fillna("")
     for key, facts in ordered["facts"].astype(object).groupby([arms[name] for name in keys], sort=False):
-        if len(facts) > 1 and (texts := changes(*([text.text] for text in facts))):
+        if len(facts) > 1 and (texts := changes(*([side] for side in facts))):
             yield tuple(map(str, key)), texts
 
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import pandas as pd
 
@@ -11,7 +10,7 @@ from analysis.compare.results import ComparedJob, Group
 from analysis.load.plans import open_ended, plan_of
 from analysis.load.records import Records
 from analysis.statistics.order import place_effect
-from analysis.statistics.ratios import Location, exp, judge
+from analysis.statistics.ratios import exp, judge
 from analysis.warnings.types import AnalysisWarning, Touched
 from suite.host_compatibility import Host, differences
 from suite.job.ablations import label_of
@@ -171,16 +170,15 @@ def hosts_of(trials: pd.DataFrame) -> list[Host]:
 
 
 def missing_trials(records: Records, trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
-    """Yield the arms of each run that lack planned trials. Warm-up trials, which count in nothing, may be missing.
-
-    ``trials`` have ``variant``. The blocks of an open-ended sweep are planned when they begin.
-    """
+    """Yield the arms of each run that lack trials of begun or planned blocks; warm-up trials may be missing."""
     for run in records.directories:
         if (plan := plan_of(run)) is None:
             continue
         recorded = records.evidence[records.evidence["path"].str.startswith(f"{run / TRIALS}/")]
         names, begun = set(recorded["trial_id"]), recorded["block"].max()
         grows = open_ended(run)
+        in_sweep = (run.parent / "sweep.json").is_file()
+        of_sweep = f"go on with the sweep: bench sweep run FILE --out {run.parent}"
         missing: Counter[tuple[str, str, str]] = Counter()
         total: Counter[tuple[str, str, str]] = Counter()
         for planned in plan.places():
@@ -196,7 +194,7 @@ def missing_trials(records: Records, trials: pd.DataFrame) -> Iterator[AnalysisW
             yield AnalysisWarning(
                 "missing-trials",
                 f"planned trials of {run} are missing",
-                _continuing(run),
+                of_sweep if in_sweep else f"go on with the run: bench run --continue {run}",
                 f"{model} on {arm}, {count} of {total[model, target, arm]}",
                 tuple(_touched(row) for _, row in rows.iterrows()),
             )
@@ -221,37 +219,25 @@ def orders(groups: Sequence[Group], pairs: pd.DataFrame) -> Iterator[AnalysisWar
 
 def _moved(by_group: Mapping[tuple[ComparedJob, str], Group], pairs: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield the ratios of targets whose mean place differs from bare metal's, and matters."""
-    uneven = list(_uneven(by_group, pairs))
+    uneven = []
+    for (job, model, target), trials in grouped(pairs):
+        for metric in by_group[job, model].deciding if (job, model) in by_group else ():
+            measured = trials[trials[metric.column].notna()]
+            later = (measured["position"] - measured["position_base"]).to_numpy()
+            if later.sum() and (effect := place_effect(measured[metric.column].to_numpy(), later)):
+                uneven.append((Touched(job, target, model), metric.name, effect, float(later.mean())))
     # Without a margin a verdict is whether the effect differs from none, corrected for all ratios.
     verdicts = judge([effect for *_, effect, _ in uneven], margin=0.0)
-    for (touched, metric, effect, mean), verdict in zip(uneven, verdicts, strict=True):
+    for (touched, name, effect, mean), verdict in zip(uneven, verdicts, strict=True):
         if effect.interval and verdict and verdict.name != "undecided":
             low, high = map(exp, effect.interval)
             came = f"{touched.target} came {abs(mean):.2g} places {'before' if mean < 0 else 'after'} {BASELINE}"
             yield AnalysisWarning(
                 "place-in-block",
-                f"{touched.job}, {touched.model}: the {metric} of {touched.target}: a trial one place later in its "
+                f"{touched.job}, {touched.model}: the {name} of {touched.target}: a trial one place later in its "
                 f"block has {exp(effect.centre):.3f} times as much (95 % interval {low:.3f} to {high:.3f}), and "
                 f"{came}: a factor of {exp(effect.centre * mean):.3f}",
                 "measure an even number of blocks, so that every target has the same mean place; a run of an older "
                 "suite, which is not level, measure again",
                 touches=(touched,),
             )
-
-
-def _uneven(
-    by_group: Mapping[tuple[ComparedJob, str], Group], pairs: pd.DataFrame
-) -> Iterator[tuple[Touched, str, Location, float]]:
-    """Yield what one place adds to each ratio whose trials are not level, and how many places later they came."""
-    for (job, model, target), rows in grouped(pairs):
-        for metric in by_group[job, model].deciding if (job, model) in by_group else ():
-            measured = rows[rows[metric.column].notna()]
-            later = (measured["position"] - measured["position_base"]).to_numpy()
-            if later.sum() and (effect := place_effect(measured[metric.column].to_numpy(), later)):
-                yield Touched(job, target, model), metric.name, effect, float(later.mean())
-
-
-def _continuing(run: Path) -> str:
-    if (run.parent / "sweep.json").is_file():
-        return f"go on with the sweep: bench sweep run FILE --out {run.parent}"
-    return f"go on with the run: bench run --continue {run}"

@@ -38,26 +38,13 @@ def skipped_record(
     return AnalysisWarning("skipped-record", f"{path} is left out: {reason}", advice)
 
 
-@dataclass(frozen=True)
-class Notice:
-    """A warning as a reader should see it; several targets may share one."""
-
-    message: str
-    advice: str
-    touches: frozenset[Touched]
-
-
-def notices(warnings: Iterable[AnalysisWarning], jobs: Collection[object]) -> list[Notice]:
-    """Return the warnings as a reader should see them: what several targets share is said once.
-
-    A message does not name its job if ``jobs`` has only one.
-    """
-    told: dict[object, Notice] = {}
+def notices(warnings: Iterable[AnalysisWarning], jobs: Collection[object]) -> list[AnalysisWarning]:
+    """Return the warnings for a reader: what several targets share once, without the name of the only job."""
+    told: dict[object, AnalysisWarning] = {}
     for found in warnings:
         key = found.finding if found.where else id(found)
         before = told.get(key)
         message = f"{before.message}; {found.where}" if before else found.message
-        touches = frozenset(found.touches) | (before.touches if before else frozenset())
-        told[key] = Notice(message, found.advice, touches)
+        told[key] = replace(found, finding=message, where="")
     prefix = f"{next(iter(jobs))}: " if len(jobs) == 1 else ""
-    return [replace(one, message=one.message.removeprefix(prefix)) for one in told.values()]
+    return [replace(one, finding=one.finding.removeprefix(prefix)) for one in told.values()]

@@ -5,7 +5,8 @@ comparison varies on purpose (the target, its replica, ablation and aggressor, w
 """
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -233,19 +234,23 @@ def settings(job: Job) -> dict[str, str]:
     return {"cpus": str(len(job.envelope.cpus)), **found}
 
 
-BETWEEN = "; "
-"""Stands between the settings of a comparison key."""
+@dataclass(frozen=True)
+class ComparisonKey:
+    """The settings of a job by their names, as one value: equal for trials that may be compared."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+    def without(self, names: Container[str]) -> "ComparisonKey":
+        return ComparisonKey(tuple(pair for pair in self.pairs if pair[0] not in names))
+
+    def __str__(self) -> str:
+        # What stands between settings must not stand inside of one.
+        return "; ".join(f"{name}={value}".replace("; ", r";\x20") for name, value in self.pairs)
 
 
-def comparison_key(job: Job) -> str:
-    """Return the settings of a job as one text: ``name=value; ...``."""
-    return BETWEEN.join(f"{name}={value}" for name, value in settings(job).items())
-
-
-def settings_in(key: str) -> dict[str, str]:
-    """Return the settings of a comparison key by their names."""
-    pairs = (setting.partition("=") for setting in key.split(BETWEEN))
-    return {name: value for name, _, value in pairs}
+def comparison_key(job: Job) -> ComparisonKey:
+    """Return the settings of a job as one value."""
+    return ComparisonKey(tuple(settings(job).items()))
 
 
 def leaves(part: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -277,5 +282,4 @@ def _text(path: str, value: object) -> str:
         value = shlex.join(value)
     if isinstance(value, list):
         return "+".join(",".join(map(str, one)) if isinstance(one, list) else str(one) for one in value)
-    # What stands between settings in a key must not stand inside of one.
-    return str(value).replace(BETWEEN, r";\x20")
+    return str(value)

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from analysis.compare.comparison import compare
-from analysis.compare.contrasts import RATIO, judged
+from analysis.compare.contrasts import AGAIN, RATIO, contrasts
 from analysis.compare.results import Arm, Comparison
 from analysis.load.metrics import METRICS
 from analysis.load.plans import extendable
@@ -254,8 +254,8 @@ def test_order_is_tested_at_one_level_over_all_ratios_of_a_comparison() -> None:
         ratios = {
             Arm(job, "model", str(target)): pd.DataFrame({RATIO: rng.normal(0, 0.004, 12)}) for target in range(60)
         }
-        effects = judged({METRICS[0].column: ratios}, METRICS[:1], 0.02)[METRICS[0].column]
-        alarms += any(effect.dependent is not None for effect in effects.values())
+        judged = contrasts(AGAIN, {METRICS[0].column: ratios}, METRICS[:1], 0.02)
+        alarms += any(contrast.dependent is not None for contrast in judged)
     assert alarms <= 3
 
 

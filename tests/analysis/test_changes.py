@@ -17,7 +17,7 @@ from analysis.audit.audit import audit, audited
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison
 from analysis.compare.validity import changes
-from analysis.load.records import load
+from analysis.load.records import Facts, load
 from analysis.report.document import document
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
@@ -203,18 +203,19 @@ def test_costs_carry_the_mark_of_their_target(tmp_path: Path) -> None:
         if engine := stored["environment"]["target"].get("container_engine"):
             engine["version"] = "9.9"
         path.write_text(json.dumps(stored | {"run_id": "new", "started_at": "2030-01-01T00:00:00+00:00"}))
-    notes = {one.target: one.notes for one in pooled(tmp_path, "old", "new").costs}
+    notes = {one.target: one.notes for one in pooled(tmp_path, "old", "new").groups[0].costs}
     assert "changed between trials: podman 4.3.1 -> 9.9" in notes["container"]
     assert not any("changed" in note for note in notes["bare-metal"])
 
 
 def test_several_values_of_one_side_are_listed_and_sides_of_the_same_values_are_no_change() -> None:
-    one, other = (f'container_engine.name="runc"\ncontainer_engine.version="{version}"\n' for version in ("1", "2"))
+    one, other = (
+        Facts({"container_engine.name": "runc", "container_engine.version": version}) for version in ("1", "2")
+    )
     assert changes([one, other], [other]) == ("runc 1, 2 -> 2",)
     assert changes([one, other], [other, one]) == ()
-    assert changes(['rank 0/kernel="6.1"\nrank 1/kernel="6.1"\n'], ['rank 0/kernel="6.2"\nrank 1/kernel="6.1"\n']) == (
-        "rank 0 kernel 6.1 -> 6.2",
-    )
+    before, after = (Facts({"rank 0/kernel": kernel, "rank 1/kernel": "6.1"}) for kernel in ("6.1", "6.2"))
+    assert changes([before], [after]) == ("rank 0 kernel 6.1 -> 6.2",)
 
 
 @pytest.fixture

@@ -1,4 +1,3 @@
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,10 @@ from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison, Measured, TargetSummary
 from analysis.compare.validity import fact_differences
 from analysis.load.computed import computed
-from analysis.load.records import COLUMNS, FLOATS, Records, Text, load
+from analysis.load.records import COLUMNS, FLOATS, Facts, Records, load
 from suite.job.distributed import DistributedJob, MachineSpec
 from suite.job.envelope import GIB, Envelope
+from suite.job.job import ComparisonKey
 from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.job.sharing import Sharing
@@ -434,7 +434,8 @@ def test_a_constant_factor_is_found_whatever_the_drift_between_blocks(factor: fl
     parts = {
         "path": "",
         "sweep": "same",
-        "facts": Text(""),
+        "settings": ComparisonKey(()),
+        "facts": Facts({}),
         "forced": "",
         "pool": "",
         "computed": computed(0, {}, None),
@@ -469,9 +470,6 @@ def test_another_card_of_a_model_is_named_and_another_model_refused(
         "cuda": "13.0",
         "cudnn": "91300",
     }
-    own, its = (
-        "\n".join(f"{key}={json.dumps(value)}" for key, value in side.items()) for side in ({**base, **facts}, base)
-    )
-    found = fact_differences(own, its)
+    found = fact_differences(Facts({**base, **facts}), Facts(base))
     assert [difference.group for difference in found] == ([] if group is None else [group])
     assert all(difference.text.startswith(text) for difference in found)

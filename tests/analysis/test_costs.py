@@ -46,7 +46,7 @@ def test_start_up_is_told_apart_from_the_rate_of_the_measured_steps(tmp_path: Pa
         save(block=block, **work, resources=used(1.0, 1.1, {"package-0": 20, "dram-0": 5}))
         save(block=block, **work, target="vm", resources=used(1.2, 2.2))
     comparison = compare(load([tmp_path / "run"]))
-    base, vm = comparison.costs
+    base, vm = comparison.groups[0].costs
     # 0.4 s for the 40 images of the measured steps. Processes of other devices are counted when they have ended.
     split = (None, None) if devices == 2 else (pytest.approx(10.0), pytest.approx(0.6))
     assert (base.cpu_steps_s, base.cpu_startup_s, base.unit) == (*split, "1,000 images")
@@ -68,7 +68,7 @@ def test_all_in_costs_of_a_distributed_job_are_those_of_the_images_of_all_ranks(
     work = {"sizes": WORK, "scenario": "distributed", "distributed": job, **given, "details": {"devices": devices}}
     for block in range(3):
         save(block=block, **work, resources=used(1.0, 2.5))
-    (base,) = compare(load([tmp_path / "run"])).costs
+    (base,) = compare(load([tmp_path / "run"])).groups[0].costs
     # 2.5 CPU seconds of everything for 100 images on each device; 1 of the worker that trained on half of them.
     assert (base.cpu_all_in_s, base.cpu_inside_s, base.all_in_to_inside) == pytest.approx((2.5, 1.0, 1.25))
 
@@ -87,7 +87,7 @@ def test_what_is_not_known_of_the_measured_steps_alone_is_not_shown(
 ) -> None:
     read = real(3 * MIB) if "scenario" in changes else {}
     save(**{**read, **changes, "sizes": WORK, "resources": used(1.0, 1.1)})
-    (base,) = compare(load([tmp_path / "run"])).costs
+    (base,) = compare(load([tmp_path / "run"])).groups[0].costs
     assert base.cpu_inside_s == pytest.approx(1.0)
     assert (base.cpu_steps_s, base.cpu_startup_s) == (None, None)
 
@@ -134,7 +134,7 @@ def test_records_that_counted_nothing_have_no_table_of_costs(tmp_path: Path, sav
     save(resources=None)
     save(target="vm", resources=None)
     comparison = compare(load([tmp_path / "run"]))
-    assert comparison.costs == ()
+    assert comparison.groups[0].costs == ()
     assert "CPU s inside" not in as_markdown(comparison)
 
 

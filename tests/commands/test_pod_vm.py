@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analysis.compare.validity import fact_differences
-from analysis.load.records import fact_lines
+from analysis.load.records import Facts
 from commands.run.forecast import Forecast
 from commands.run.validate import check_engine, refuse_ignored
 from provisioning.engines.base import Allotment, get_engine
@@ -297,5 +297,5 @@ def test_the_virtual_machine_is_named_and_numbers_its_own_cpus(
         {"host_cpus": [5], "pod": one},
         {"host_cpus": [1], **({"pod": other} if other else {})},
     ]
-    texts = [fact_lines("", facts(side, INSIDE)) for side in sides]
-    assert {found.name: found.text for found in fact_differences(*texts)} == differing
+    tables = [Facts(facts(side, INSIDE)) for side in sides]
+    assert {found.name: found.text for found in fact_differences(*tables)} == differing
