@@ -21,18 +21,19 @@ SCENARIOS = Registry(
     },
 )
 
+_ON_NODES = {
+    "docker": "provisioning.engines.docker:DOCKER",
+    "podman": "provisioning.engines.podman:PODMAN",
+    "runc": "provisioning.engines.runc:RUNC",
+    "gvisor": "provisioning.engines.gvisor:GVISOR",
+    "charliecloud": "provisioning.engines.charliecloud:CHARLIECLOUD",
+    "apptainer": "provisioning.engines.apptainer:APPTAINER",
+}
+"""The engines whose containers start on any node; an ablation can put each in the place of the run's."""
 ENGINES = Registry(
     "virtbench.engines",
     "container engine",
-    {
-        "docker": "provisioning.engines.docker:DOCKER",
-        "podman": "provisioning.engines.podman:PODMAN",
-        "runc": "provisioning.engines.runc:RUNC",
-        "gvisor": "provisioning.engines.gvisor:GVISOR",
-        "charliecloud": "provisioning.engines.charliecloud:CHARLIECLOUD",
-        "apptainer": "provisioning.engines.apptainer:APPTAINER",
-        "kubernetes": "provisioning.engines.kubernetes:KUBERNETES",
-    },
+    {**_ON_NODES, "kubernetes": "provisioning.engines.kubernetes:KUBERNETES"},
 )
 
 FIGURES = Registry(
@@ -165,12 +166,7 @@ ABLATIONS = Registry(
     "ablation",
     {
         "seccomp": "suite.job.ablations:SECCOMP",
-        "docker": "suite.job.ablations:DOCKER",
-        "podman": "suite.job.ablations:PODMAN",
-        "runc": "suite.job.ablations:RUNC",
-        "gvisor": "suite.job.ablations:GVISOR",
-        "charliecloud": "suite.job.ablations:CHARLIECLOUD",
-        "apptainer": "suite.job.ablations:APPTAINER",
+        **dict.fromkeys(_ON_NODES, "suite.job.ablations:by_engine"),
         "oci-runtime": "suite.job.ablations:run_by",
         "network": "suite.job.ablations:NETWORK",
         "cluster-ip": "suite.job.ablations:CLUSTER_IP",
@@ -190,6 +186,7 @@ ABLATIONS = Registry(
         "libvirt": "suite.job.ablations:LIBVIRT",
         "disk-cache": "suite.job.ablations:DISK_CACHE",
     },
+    (ENGINES, "suite.job.ablations:by_engine"),
 )
 
 INJURIES = Registry(

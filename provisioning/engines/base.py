@@ -303,9 +303,9 @@ def is_root(node: Node) -> bool:
     return node.run(["id", "-u"]).stdout.strip() == "0"
 
 
-def end_starting(name: str) -> list[str]:
-    """Return the command that ends clients which still start the container, on any node; see ``clients``."""
-    return program_argv(clients, name)
+def end_starting(name: str, program: str, mark: str, *, stays: bool = False) -> list[str]:
+    """Return the command that ends clients which still start the container, on any node; see ``clients.end``."""
+    return program_argv(clients, name, program.rpartition("/")[2], mark, *(["stays"] if stays else []))
 
 
 def get_engine(name: str) -> ContainerEngine:

@@ -127,7 +127,7 @@ class CommandLineEngine(ContainerEngine):
 
     def removal(self, name: str) -> list[list[str]]:
         remove = [*self.program, "rm", "--force", "--volumes", *self.removal_options, "--", name]
-        return [end_starting(name), remove]
+        return [end_starting(name, self.program[0], "--name"), remove]
 
     def _mounts(self, spec: ContainerSpec) -> list[str]:
         """Return the options of the bind mounts: ``--mount`` splits its value at commas, so that paths are quoted."""

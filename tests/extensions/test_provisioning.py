@@ -201,6 +201,14 @@ def test_a_container_engine_of_another_package_is_used(package: Package) -> None
     assert not list((package.place / "home/ledger").iterdir()), "the ledger's entry is gone, by way of the registry"
 
 
+def test_an_engine_of_another_package_takes_the_place_of_the_runs_as_an_ablation(package: Package) -> None:
+    package.add("virtbench.engines", "toy", ENGINE)
+    package.add("virtbench.engines", "twin", ENGINE.replace('"toy"', '"twin"'))
+    records = run(package, "--target", "container", "--engine", "toy", "--engine", "twin")
+    names = {record["ablation"]: record["environment"]["target"]["container_engine"]["name"] for record in records}
+    assert names == {None: "toy", "twin": "twin"}
+
+
 def test_an_engine_of_another_package_that_inherits_from_gvisors_takes_one_file(package: Package) -> None:
     package.add("virtbench.engines", "toy", OF_GVISOR)
     (record,) = run(package, "--target", "container", "--engine", "toy")

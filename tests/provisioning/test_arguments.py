@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from provisioning.cgroup import limits as cgroups
 from provisioning.cgroup.limits import BlockDevice
 from provisioning.engines.base import SLEEPER, TMPFS, ContainerSpec, get_engine, image_reference
-from provisioning.engines.docker import DOCKER
+from provisioning.engines.docker import DOCKER, Docker
 from provisioning.engines.podman import PODMAN
 from provisioning.engines.runc import RUNC, bundle_config
 from provisioning.gpus import DeviceNode, Edits
@@ -26,7 +26,7 @@ from provisioning.machines import virtiofs
 from provisioning.machines.accelerator import PROGRAM
 from provisioning.machines.qemu_command import Disk, QemuSpec, qemu_argv
 from provisioning.machines.ssh import SshAccess, free_port
-from suite.errors import CommandError
+from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Completed
 from suite.job.envelope import GIB, Envelope, most_processes, tmpfs_bytes
 from suite.job.properties import Properties
@@ -252,6 +252,16 @@ EDITS = Edits(
 )
 
 
+def test_an_engine_that_inherits_from_dockers_uses_its_own_program() -> None:
+    class Nerdctl(Docker):
+        name, program = "nerdctl", ("nerdctl",)
+
+    node = FakeNode({("nerdctl",): Completed(1, "", "no such image")})
+    with pytest.raises(MeasurementError, match="the nerdctl of"):
+        Nerdctl().check(node, "a" * 64)
+    assert {argv[0] for argv in node.ran} == {"nerdctl"}
+
+
 def test_docker_runs_the_image_of_its_store_and_podman_the_tree_under_an_overlay() -> None:
     assert DOCKER.run_argv(CONTAINER)[-2] == image_reference(CONTAINER.image) == "virtbench:0123456789ab"
     assert PODMAN.run_argv(CONTAINER)[-3:-1] == ["--rootfs", "/i/tree:O"]
@@ -397,7 +407,7 @@ def test_every_target_has_the_same_limit_of_processes(fake_node: Callable[..., A
     for run_argv in RUN_ARGV.values():
         assert values(run_argv(CONTAINER), "--pids-limit") == [limit]
     assert bundle_config(CONTAINER, {})["linux"]["resources"]["pids"] == {"limit": int(limit)}
-    node = fake_node()
+    node = FakeNode({("nerdctl",): Completed(1, "", "no such image")})
     cgroups.create(node, "g", Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2))
     assert ["cgset", "-r", f"pids.max={limit}", "g"] in node.ran
     (words,) = values(qemu_argv(replace(VM, cpus=(0, 1))), "-append")
@@ -563,7 +573,7 @@ def test_a_container_that_is_gone_is_removed_and_any_other_failure_is_raised(fak
     for engine, words in ((PODMAN, ("podman", "rm")), (RUNC, ("runc",))):
         with pytest.raises(CommandError, match="device is busy"):
             engine.remove(fake_node({words: Completed(1, "", "device is busy")}), "c1")
-    node = fake_node()
+    node = FakeNode({("nerdctl",): Completed(1, "", "no such image")})
     RUNC.remove(node, "c1")
     assert node.ran == RUNC.removal("c1")
     assert len(node.ran) == 4
