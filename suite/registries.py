@@ -93,6 +93,17 @@ BACKENDS = Registry(
     },
 )
 
+TIMERS = Registry(
+    "virtbench.timers",
+    "timer",
+    {
+        "systemd": "provisioning.timers.host:Systemd",
+        "cron": "provisioning.timers.host:Cron",
+        "kubernetes": "provisioning.timers.kubernetes:KubernetesTimer",
+    },
+)
+"""The timers of ``bench sweep schedule``, in the order in which they are tried."""
+
 WORKLOADS = Registry(
     "virtbench.workloads",
     "workload",
@@ -154,6 +165,18 @@ MACHINES = Registry(
     "machine provider",
     {"qemu": "provisioning.machines.qemu:QEMU", "libvirt": "provisioning.machines.libvirt:LIBVIRT"},
 )
+
+SITES = Registry(
+    "virtbench.sites",
+    "site",
+    {
+        "cluster": "provisioning.sites.cluster:ClusterSite",
+        "machines": "provisioning.sites.machines:Machines",
+        "lab": "provisioning.sites.lab:LabSite",
+        "here": "provisioning.sites.here:Here",
+    },
+)
+"""The sites, in the order in which a request is looked at for what leads there."""
 
 CLOUDS = Registry(
     "virtbench.clouds",

@@ -2,9 +2,9 @@
 
 import pytest
 
-from commands.run.resolve import carried
 from provisioning.doctor import Check
 from provisioning.engines.base import get_engine
+from provisioning.sites.here import carried
 from suite.errors import RequestError
 from suite.job.ablations import arms, label_of, properties_of
 from suite.request.request import RunRequest

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from provisioning import ledger
-from provisioning.engines.base import Allotment, ContainerEngine, ContainerSpec, image_reference
+from provisioning.engines.base import ContainerEngine, ContainerSpec, image_reference
 from provisioning.images.image import Image
 from provisioning.isa import reports_hypervisor
 from provisioning.kubernetes import owned
@@ -92,6 +92,16 @@ class PodOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
+class Allotment:
+    """The CPUs that a kubelet, which chooses them, gives to the pods of a run."""
+
+    cpus: tuple[int, ...] | None
+    """The CPUs that a pod has to itself; None where it has the time of so many, on any."""
+    cpuinfo: str = ""
+    """The content of /proc/cpuinfo in one of them."""
+
+
+@dataclass(frozen=True)
 class KubernetesEngine(ContainerEngine):
     settings: Mapping[str, str] = field(default_factory=dict)
     named: bool = False
@@ -102,7 +112,7 @@ class KubernetesEngine(ContainerEngine):
     rootfs = "overlay"
     network = "pod"
     commands_are_children = False
-    is_cluster = True
+    site = "cluster"
     takes_gpus = False
     by_default = False
     options = PodOptions
@@ -111,6 +121,10 @@ class KubernetesEngine(ContainerEngine):
         return replace(self, settings=given, named=True)
 
     def on_vm(self, node: str) -> "KubernetesEngine":
+        """Return the engine for pods on a node that is a virtual machine, which the pods attest.
+
+        Raises RequestError for a node that runs under the same kernel as this engine's own.
+        """
         engine = replace(self, settings={**self.settings, "node": node}, virtual=True)
         if engine._node.boot_id == self._node.boot_id:
             raise RequestError(
@@ -126,10 +140,12 @@ class KubernetesEngine(ContainerEngine):
         switched = {name for name, usual in vars(AS_IT_IS).items() if getattr(properties, name) != usual}
         return None if switched <= SWITCHES else "a pod cannot be given it"
 
-    def most_cpus(self) -> int | None:
+    def most_cpus(self) -> int:
+        """Return how many CPUs a pod can have."""
         return self._node.whole_cpus
 
     def check_cpus(self, count: int) -> None:
+        """Raise RequestError if pods of the node cannot have so many CPUs."""
         node, most = self._node.name, self._node.whole_cpus
         if count > most:
             raise RequestError(
@@ -168,6 +184,10 @@ class KubernetesEngine(ContainerEngine):
             import_image(host, self.settings.get("containerd", CONTAINERD), digest, archive)
 
     def allotment(self, image: Image, cpus: int, memory_bytes: int, count: int = 1) -> Allotment:
+        """Try which CPUs ``count`` pods get that are open at once. Raises BenchError if the cluster cannot run one.
+
+        ``cpus`` and ``memory_bytes`` are those of each.
+        """
         self._cluster.demand(RIGHTS)
         if not (self.settings.get("registry") or self._node.here):
             raise RequestError(
@@ -213,14 +233,7 @@ class KubernetesEngine(ContainerEngine):
             most = f"{self._node.whole_cpus} whole ones for all pods"
             raise error.within(f"a pod of {spec.cpu_count} CPUs on the node {self._node.name}, {most}") from error
 
-    def layers_at(self, node: Node) -> str:
-        raise RequestError("a pod has no layer for a data set", remedy=f"leave {option('ablate')} data-layer out")
-
     def host_network(self, namespace: str | None) -> str:
-        if namespace:
-            raise RequestError(
-                "a pod cannot join the network of a lab", remedy=f"choose {option('engine')} podman or runc"
-            )
         return "host"
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
@@ -283,9 +296,14 @@ class KubernetesEngine(ContainerEngine):
             time.sleep(TOLD_WITHIN_S / 100)
 
     def address(self, node: Node) -> str:
+        """Return the address of an opened pod in the network of its cluster."""
         return str(self._running(_name_of(node))["status"]["podIP"])
 
     def served(self, node: Node, port: int, way: str) -> AbstractContextManager[tuple[str, int]]:
+        """Put a service before a port of an opened pod; see ``Properties.service`` for ``way``.
+
+        Yields the address and the port to which its clients connect.
+        """
         return open_service(self._cluster, _name_of(node), port, way)
 
     def main_pid(self, node: Node, name: str) -> int | None:
@@ -293,14 +311,17 @@ class KubernetesEngine(ContainerEngine):
         return process.pid if process else None
 
     def entry(self, name: str) -> tuple[str, str]:
+        """Return the kind and the text of the pod's entry in the ledger of this machine."""
         return "kubernetes", owned.entry(self._cluster, name, KINDS)
 
     def await_end(self, name: str) -> None:
+        """Wait until nothing of a removed pod runs on this machine."""
         if self._node.here:
             await_end(name)
 
     def removal(self, name: str) -> list[list[str]]:
-        raise RequestError(f"the pod {name} is removed by the ledger alone", remedy="run: bench clean")
+        """Return nothing: the ledger removes pods."""
+        return []
 
     @cached_property
     def _cluster(self) -> Cluster:

@@ -18,7 +18,7 @@ from suite.job.envelope import parse_bytes, parse_cpu_list
 from suite.job.job import SEQUENTIAL, Alternating
 from suite.job.lab import parse_lab
 from suite.job.profiles import PROFILES, Recipe
-from suite.registries import ABLATIONS, DATA_KINDS, ENGINES, MACHINES, SCENARIOS, WORKLOADS
+from suite.registries import ABLATIONS, DATA_KINDS, ENGINES, MACHINES, SCENARIOS, SITES, WORKLOADS
 from suite.request.option import Asked, Count, Need, NotNegative, OptionGroup, Text, about, given
 from suite.request.traits import traits_of
 from suite.targets import CONTAINERS, TARGETS
@@ -373,6 +373,12 @@ class JoiningOptions(OptionGroup):
         f"{option('engine')} kubernetes, what is compared with the pods, on their node. Instances that are joined: one "
         "on each, in place of a lab.",
         of="inventory",
+    )
+    site: Text | None = about(
+        None,
+        "Site of the targets. Default: the one that the other options lead to.",
+        members=(SITES,),
+        stored_as_default=False,
     )
     network: ContainerNetwork = about(
         "overlay",

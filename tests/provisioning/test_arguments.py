@@ -407,7 +407,7 @@ def test_every_target_has_the_same_limit_of_processes(fake_node: Callable[..., A
     for run_argv in RUN_ARGV.values():
         assert values(run_argv(CONTAINER), "--pids-limit") == [limit]
     assert bundle_config(CONTAINER, {})["linux"]["resources"]["pids"] == {"limit": int(limit)}
-    node = FakeNode({("nerdctl",): Completed(1, "", "no such image")})
+    node = fake_node()
     cgroups.create(node, "g", Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2))
     assert ["cgset", "-r", f"pids.max={limit}", "g"] in node.ran
     (words,) = values(qemu_argv(replace(VM, cpus=(0, 1))), "-append")
@@ -573,7 +573,7 @@ def test_a_container_that_is_gone_is_removed_and_any_other_failure_is_raised(fak
     for engine, words in ((PODMAN, ("podman", "rm")), (RUNC, ("runc",))):
         with pytest.raises(CommandError, match="device is busy"):
             engine.remove(fake_node({words: Completed(1, "", "device is busy")}), "c1")
-    node = FakeNode({("nerdctl",): Completed(1, "", "no such image")})
+    node = fake_node()
     RUNC.remove(node, "c1")
     assert node.ran == RUNC.removal("c1")
     assert len(node.ran) == 4

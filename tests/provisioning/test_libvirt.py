@@ -13,6 +13,7 @@ from provisioning.lab.tap import Tap
 from provisioning.machines.libvirt import LIBVIRT, URI_VARIABLE, domain_xml, uri, virsh
 from provisioning.machines.qemu_command import Disk, kernel_words
 from provisioning.processes import TOKEN
+from provisioning.sites.here import Here
 from provisioning.targets import Choices
 from scenarios.synthetic import Synthetic
 from suite.errors import RequestError
@@ -124,4 +125,4 @@ def test_what_libvirt_cannot_do_is_refused_with_the_reason() -> None:
     with pytest.raises(RequestError, match="network namespace"):
         LIBVIRT.check_lab()
     with pytest.raises(RequestError, match="--ablate libvirt: it is the machine provider of the run already"):
-        refuse_ablation("libvirt", Choices(image, "runc", "tcg", provider="libvirt"), "reference", Synthetic())
+        refuse_ablation("libvirt", Here(Choices(image, "runc", "tcg", provider="libvirt")), "reference", Synthetic())
