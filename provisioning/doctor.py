@@ -146,10 +146,7 @@ def examine(named: Collection[str | None] | None = None) -> list[Check]:
             for engine in engines
             if _may_be_taken(engine, named)
         ]
-        for name in SITES:
-            if name not in failures[SITES.what]:
-                checks += SITES.get(name).capabilities()
-        checks += [*_gpus(named), *extensions]
+        checks += [*_sites(failures[SITES.what]), *_gpus(named), *extensions]
         return [*checks, *(_target(name, checks, node, image) for name in TARGETS)]
 
 
@@ -180,6 +177,10 @@ def _engine_version(engine: ContainerEngine, node: LocalNode) -> str:
 
 def _may_be_taken(engine: ContainerEngine, named: Collection[str | None] | None) -> bool:
     return named is None or engine.by_default or engine.name in named
+
+
+def _sites(broken: Collection[str]) -> list[Check]:
+    return [check for name in SITES if name not in broken for check in SITES.get(name).capabilities()]
 
 
 def _gpus(named: Collection[str | None] | None) -> list[Check]:

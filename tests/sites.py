@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from provisioning.engines.kubernetes import Allotment
+from provisioning.gpus import Card
 from provisioning.images.image import Image
 from provisioning.remote.discovery import DiscoveredMachine, Discovery
 from provisioning.remote.network import Place
@@ -65,7 +66,9 @@ def cluster(
     return site
 
 
-def pods(cpus: tuple[int, ...] | None, cpuinfo: str = "", node: str = "", whole_cpus: int = 8) -> Any:
+def pods(
+    cpus: tuple[int, ...] | None, cpuinfo: str = "", node: str = "", whole_cpus: int = 8, cards: tuple[Card, ...] = ()
+) -> Any:
     """Pods that a kubelet gives these CPUs; None for a quota. ``node`` names one that is not this machine."""
 
     def check_machine(machine: Any) -> None:
@@ -73,8 +76,9 @@ def pods(cpus: tuple[int, ...] | None, cpuinfo: str = "", node: str = "", whole_
             raise RequestError(f"{node} is another machine than {machine.name}")
 
     return SimpleNamespace(
-        allotment=lambda *_: Allotment(cpus, cpuinfo),
+        allotment=lambda *_: Allotment(cpus, cpuinfo, cards),
         check_machine=check_machine,
         check_cpus=lambda _: None,
+        check_gpus=lambda _: None,
         most_cpus=lambda: whole_cpus,
     )

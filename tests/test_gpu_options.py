@@ -119,7 +119,6 @@ OLD_CARD = {"capability": (7, 0)}
             "--workers 2: each needs 2 GPUs, and the job has 2",
         ),
         ({"engine": "gvisor"}, "'13.0'", {}, {}, "--engine gvisor does not go with --device cuda"),
-        ({"engine": "kubernetes"}, "'13.0'", {}, {}, "--engine kubernetes does not go with --device cuda"),
         ({"gpus": "0"}, "None", {}, {}, "--device cuda: the torch of image aaaaaaaaaaaa is built for CPUs"),
         ({"gpus": "0"}, "'13.0'", OLD_DRIVER, {}, "GPU 0: CUDA 13.0 needs driver 580, not 570.86.15"),
         ({"gpus": "0"}, "'13.0'", OLD_CARD, {}, "GPU 0: CUDA 13.0 needs capability 7.5, not 7.0"),

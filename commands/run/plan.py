@@ -114,7 +114,7 @@ def _plan(
         warmup_blocks=warmup_blocks,
         margin=repetitions.margin_share,
         scratch_bytes=scratch_bytes,
-        request=request.with_absolute_paths(),
+        request=resolved.site.stored(request),
     )
 
 

@@ -41,7 +41,7 @@ class Ready:
         dataset = self.plan.job.dataset
 
         def check() -> None:
-            if dataset and not dataset.device:
+            if dataset and dataset.directory and not dataset.device:
                 refuse_changed(dataset)
 
         check()

@@ -1,7 +1,7 @@
 """Resolve a request: what it names, and the site that serves it. Nothing is started."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -54,11 +54,14 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
     files = OPTIONS["model"].is_path if scenario.workloads else lambda _: False
     words = (adopt(word) if files(word) else word for word in scenario.models(request))
     models = tuple(dict.fromkeys(words))
-    data, dataset = data_of(request, scenario, note)
     kind = site_of(request)
+    data, dataset = str(request.data.data).partition(":")[0], None
+    if not (scenario.reads and kind.holds_data(request)):
+        data, dataset = data_of(request, scenario, note)
     kind.refuse_request(request)
     inputs = RunInputs(request, scenario, _image_of(request), dataset, note, checks)
-    return Resolved(inputs, kind.resolve(inputs), models, data)
+    site = kind.resolve(inputs)
+    return Resolved(replace(inputs, dataset=site.dataset(inputs)), site, models, data)
 
 
 def of_members_that_load(request: RunRequest, note: Note) -> RunRequest:

@@ -50,6 +50,8 @@ class ContainerSpec:
     """Hard limits of the node, ``("nofile", 20000)``: an engine's own defaults may exceed what the host may give."""
     edits: Edits = NO_EDITS
     """The devices and mounts that give it the GPUs."""
+    gpus: int = 0
+    """The GPUs of a pod, by their number: a device plugin of its node chooses which."""
     data: tuple[str, str, bool] | None = None
     """The data volume: its directory on the node, its place in the container, and whether it may be written."""
     seccomp: bool = True

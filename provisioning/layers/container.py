@@ -66,7 +66,7 @@ class ContainerLayer:
         version = engine.version(node)
         engine.check(node, self.image)
         spec = self.specification(node, node.userland)
-        if spec.data:
+        if spec.data and spec.data[0]:
             check_one_filesystem(node, spec.data[0])
         with ExitStack() as stack:
             self.hold(stack, node, spec)
@@ -90,7 +90,7 @@ class ContainerLayer:
                 userland="/",
                 cpus=node.cpus,
                 local=False,
-                data=MOUNT if node.data else None,
+                data=MOUNT if spec.data or spec.layer else None,
                 substitutes=tuple(_substitutes(node, spec, engine, about)),
                 facts={
                     "container_engine": about.model_dump(),

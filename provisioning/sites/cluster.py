@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,21 +11,25 @@ from typing import Any
 from provisioning import isa
 from provisioning.engines.base import ContainerEngine, get_engine
 from provisioning.engines.kubernetes import KubernetesEngine, nodes_of
+from provisioning.gpus import Card
 from provisioning.joining import check_instances, end_of, joined_fields, linked, needs
+from provisioning.kubernetes.claims import ClaimedData
 from provisioning.kubernetes.layer import PodLayer
 from provisioning.lab.connectivity import await_reached, free_port, interface_of
 from provisioning.nodes import local_node
 from provisioning.sites.base import NO_SERVICE, Capacity, Note, RunInputs, Site, joined_job
+from provisioning.sites.cards import check_gpus
 from provisioning.sites.here import Here, choices_of, refuse_adopted
 from provisioning.sites.machines import Machines, listed_for
 from provisioning.targets import Choices
 from provisioning.volumes import Volume
 from suite.errors import RequestError, option
 from suite.interfaces import Instance, Layer, Node
-from suite.job.datasets import SYNTHETIC
+from suite.job.datasets import SYNTHETIC, Dataset
 from suite.job.distributed import MachineSpec
 from suite.job.envelope import Envelope, format_cpu_list
 from suite.job.job import CpuCapability
+from suite.job.profiles import PROFILES
 from suite.job.properties import Properties
 from suite.plan import Plan, Trial
 from suite.request.request import RunRequest
@@ -41,6 +45,8 @@ class ClusterSite(Here):
     """The site of what is compared with the pods."""
     vm_node: str | None = None
     """The node that is the virtual machine of container-vm; None where the suite boots that."""
+    data: Dataset | None = None
+    """The data set, which may be one that pods alone see."""
     name = "cluster"
 
     @classmethod
@@ -53,12 +59,20 @@ class ClusterSite(Here):
         return VMS.intersection(request.targets.target) - CONTAINERS
 
     @classmethod
+    def refuse_request(cls, request: RunRequest) -> None:
+        """Refuse nothing: GPUs are those of the nodes."""
+
+    @classmethod
+    def holds_data(cls, request: RunRequest) -> bool:
+        return ClaimedData.of(request.data.data) is not None
+
+    @classmethod
     def resolve(cls, inputs: RunInputs) -> "ClusterSite":
         kind = JoinedPods if traits_of(inputs.request.scenario).joined else cls
         request, booted = inputs.request, cls.boots(inputs.request)
         if not request.joining.inventory:
             here = Here.with_guests(inputs, booted)
-            return kind.of_pods(here.choices, here.targets, inputs.note, lambda choices: replace(here, choices=choices))
+            return kind.of_pods(inputs, here.choices, here.targets, lambda _, choices: replace(here, choices=choices))
         targets = request.targets.target
         refuse_adopted(inputs.image)
         if inputs.scenario.joined:
@@ -67,25 +81,41 @@ class ClusterSite(Here):
                 remedy=f"leave {option('inventory')} out",
             )
 
-        def machines(choices: Choices) -> Site:
+        def machines(inputs: RunInputs, choices: Choices) -> Site:
             inventory = listed_for((*ON_REAL_MACHINES, *booted), request.joining.inventory or Path())
             check = choices.container_engine.check_machine
             return Machines.of_targets(inputs, inventory, (BASELINE,), check, choices)
 
         choices = choices_of(request, (), targets, inputs.image, inputs.note, booted)
-        return kind.of_pods(choices, targets, inputs.note, machines)
+        return kind.of_pods(inputs, choices, targets, machines)
 
     @classmethod
     def of_pods(
-        cls, choices: Choices, targets: tuple[str, ...], note: Note, beside: Callable[[Choices], Site]
+        cls,
+        inputs: RunInputs,
+        choices: Choices,
+        targets: tuple[str, ...],
+        beside: Callable[[RunInputs, Choices], Site],
     ) -> "ClusterSite":
         nodes = nodes_of(choices.engine_options["node"]) if "node" in choices.engine_options else {}
         if nodes:
             choices = replace(choices, engine_options={**choices.engine_options, "node": nodes["container"]})
         if "container" in targets:
             with local_node((), None) as node:
-                note(f"{choices.engine} {choices.container_engine.version(node)}")
-        return cls(choices, targets, beside=beside(choices), vm_node=nodes.get("container-vm"))
+                inputs.note(f"{choices.engine} {choices.container_engine.version(node)}")
+        if claimed := ClaimedData.of(inputs.request.data.data):
+            choices, dataset = _with_claim(inputs, choices, claimed)
+            inputs = replace(inputs, dataset=dataset)
+        vm_node = nodes.get("container-vm")
+        return cls(choices, targets, beside=beside(inputs, choices), vm_node=vm_node, data=inputs.dataset)
+
+    def dataset(self, inputs: RunInputs) -> Dataset | None:  # noqa: ARG002 (it may be one that pods alone see)
+        return self.data
+
+    def stored(self, request: RunRequest) -> RunRequest:
+        stored = super().stored(request)
+        # The path on a claim is no path of this machine.
+        return stored.changed(data=request.data.data) if self.holds_data(request) else stored
 
     @property
     def local(self) -> bool:
@@ -107,7 +137,7 @@ class ClusterSite(Here):
         return self.pods.values()
 
     def refuse(self, inputs: RunInputs, scratch_bytes: dict[str, int]) -> None:
-        request, engine = inputs.request, f"{option('engine')} {self.choices.engine}"
+        request, engine, gpus = inputs.request, f"{option('engine')} {self.choices.engine}", self._gpus(inputs.request)
         if ("container-vm" in self.targets) != bool(self.vm_node) or "container" not in self.targets:
             raise RequestError(
                 f"{engine}: the pods of container-vm are compared with those of container, on a "
@@ -121,6 +151,11 @@ class ClusterSite(Here):
             (set(self.targets) >= VMS, f"{option('target')} vm and container-vm, which is another machine", leave),
             (bool(request.data.data_disk), str(option("data_disk")), leave),
             (
+                gpus > 0 and (self.targets != ("container",) or inputs.scenario.neighbours),
+                f"{option('device')} cuda of other targets, or of neighbours: the cluster chooses the GPU of a pod",
+                f"use {option('target')} container alone",
+            ),
+            (
                 not re.fullmatch("[0-9]+", cpus),
                 f"{option('cpus')} {cpus}",
                 f"give a number with {option('cpus')}: the kubelet chooses which",
@@ -129,9 +164,27 @@ class ClusterSite(Here):
         for holds, words, remedy in rows:
             if holds:
                 raise RequestError(f"{engine} does not go with {words}", remedy=remedy)
-        for pods in self.engines if request.envelope.cpus else ():
-            pods.check_cpus(int(cpus))
-        if (self.vm_node or not self.local) and (inputs.dataset or scratch_bytes):
+        self._refuse_sizes(inputs, int(cpus) if request.envelope.cpus else 0, gpus)
+        self._refuse_data(inputs, scratch_bytes)
+
+    def _refuse_sizes(self, inputs: RunInputs, cpus: int, gpus: int) -> None:
+        """Raise RequestError for more CPUs or GPUs than pods of a node can have; 0 is not looked for."""
+        for pods in self.engines if cpus else ():
+            pods.check_cpus(cpus)
+        for pods, computes in zip(self.engines, self.computing(inputs), strict=False) if gpus else ():
+            if computes:
+                pods.check_gpus(gpus)
+
+    def _refuse_data(self, inputs: RunInputs, scratch_bytes: dict[str, int]) -> None:
+        """Raise RequestError for data, or room to write, that a target cannot reach."""
+        request = inputs.request
+        on_claim, others = self.holds_data(request), [name for name in self.targets if name not in CONTAINERS]
+        if on_claim and others and self.local:
+            raise RequestError(
+                f"{option('data')} {request.data.data}: {' and '.join(others)} on this machine cannot read a claim",
+                remedy=f"list the pods' node in {option('inventory')}, with the directory of its copy as data",
+            )
+        if (self.vm_node or not self.local) and (scratch_bytes or (self.data and not on_claim)):
             raise RequestError(
                 "a pod on another machine cannot reach this machine's data or scratch disk",
                 remedy=f"leave container-vm and {option('inventory')} out, or choose another {option('scenario')}, "
@@ -147,9 +200,13 @@ class ClusterSite(Here):
         count = inputs.scenario.instances(inputs.request)
         whole = max(1, len(envelope.cpus) // count)  # the kubelet gives whole CPUs
         allotments = {
-            target: engine.allotment(self.choices.image, whole, envelope.memory_bytes // count, count)
+            target: engine.allotment(
+                self.choices.image, whole, envelope.memory_bytes // count, count, self._gpus(inputs.request)
+            )
             for target, engine in self.pods.items()
         }
+        if self._gpus(inputs.request):
+            check_gpus(inputs.request, self.choices.image, allotments["container"].cards)
         if set(self.targets) - self.pods.keys() and self.local:
             with local_node((), None) as node:
                 self.choices.container_engine.check_machine(node)
@@ -157,6 +214,15 @@ class ClusterSite(Here):
         inputs.scenario.check_shares(inputs.request, envelope, self.targets, note)
         levels = {isa.capability(allotted.cpuinfo) for allotted in allotments.values()} if self.vm_node else ()
         return self.fields(envelope, self.shared_capability(inputs, envelope, levels))
+
+    def computing(self, inputs: RunInputs) -> Iterable[bool]:  # noqa: ARG002 (others look at it)
+        """Return, by node, whether its pods compute."""
+        return [True for _ in self.engines]
+
+    @staticmethod
+    def _gpus(request: RunRequest) -> int:
+        """Return how many GPUs a pod that computes has."""
+        return (request.gpus.devices or 1) if request.gpus.device == "cuda" else 0
 
     def given(self, envelope: Envelope, allotted: Mapping[str, tuple[int, ...] | None], note: Note) -> Envelope:
         """Return the envelope with the CPUs that the kubelets give: other targets have those of the container."""
@@ -195,6 +261,9 @@ class ClusterSite(Here):
         at_hand = self.engines if self.local else ()
         self.beside.prepare(plan, note, refuse_changed, at_hand if engines is None else engines)
 
+    def volume(self, trial: Trial) -> AbstractContextManager[Volume | None]:
+        return nullcontext() if "claim" in self.choices.engine_options else super().volume(trial)
+
     @contextmanager
     def opened(self, trial: Trial) -> Iterator[tuple[Instance, ...]]:
         in_pods = trial.target in self.pods and not trial.properties.engine
@@ -210,11 +279,35 @@ class ClusterSite(Here):
     ) -> list[Layer]:
         return [self.pod(self.pods[trial.target], trial, envelope, volume)]
 
-    def pod(self, engine: KubernetesEngine, trial: Trial, envelope: Envelope, volume: Volume | None = None) -> PodLayer:
+    def pod(
+        self,
+        engine: KubernetesEngine,
+        trial: Trial,
+        envelope: Envelope,
+        volume: Volume | None = None,
+        *,
+        computes: bool = True,
+    ) -> PodLayer:
         writable = volume is not None and volume.writable
         return PodLayer(
-            engine, self.choices.image.digest, envelope.memory_bytes, (), trial.properties, writable=writable
+            engine,
+            self.choices.image.digest,
+            envelope.memory_bytes,
+            properties=trial.properties,
+            writable=writable,
+            gpu_count=trial.job.devices.devices if trial.job.devices.device == "cuda" and computes else 0,
+            reads=trial.job.dataset is not None,
         )
+
+
+def _with_claim(inputs: RunInputs, choices: Choices, claimed: ClaimedData) -> tuple[Choices, Dataset]:
+    """Return the choices with the claim that pods read, and the data set, which a pod on the first node identifies."""
+    inputs.note(f"reading the claim {claimed.claim} in a pod")
+    first = {name: value.split(",")[0] for name, value in choices.engine_options.items()}
+    engine: Any = get_engine(choices.engine).configured({**first, "claim": ":".join(claimed)})
+    memory_bytes = PROFILES[inputs.request.measurement.profile].memory_bytes
+    claimed, dataset = engine.data_set(inputs.image, memory_bytes, inputs.request.data.frame_stride)
+    return replace(choices, engine_options={**choices.engine_options, "claim": ":".join(claimed)}), dataset
 
 
 class JoinedPods(ClusterSite):
@@ -254,7 +347,7 @@ class JoinedPods(ClusterSite):
                     f"{option(name)} {given[name]} is a network on this machine, and pods have the cluster's",
                     remedy=f"leave it out, or give {option('network')} host",
                 )
-        if request.data.data not in (None, SYNTHETIC):
+        if request.data.data not in (None, SYNTHETIC) and not self.holds_data(request):
             raise RequestError(
                 f"{option('data')} {request.data.data}: the nodes of a cluster have no data set of this machine",
                 remedy="leave it out",
@@ -267,12 +360,23 @@ class JoinedPods(ClusterSite):
                 remedy=f"name {count} different ones, with commas between them",
             )
 
+    def computing(self, inputs: RunInputs) -> Iterable[bool]:
+        workers, servers = inputs.scenario.ranks(inputs.request)
+        trains = bool(inputs.scenario.strategy(inputs.request))
+        return [not trains] * servers + [trains] * workers
+
     def part(self, inputs: RunInputs) -> dict[str, Any]:
         envelope, note = self.envelopes(inputs)[0], inputs.note
         nodes, allotted = self.choices.engine_options["node"].split(","), []
-        for node, engine in zip(nodes, self.placed, strict=True):
+        computing, cards = list(self.computing(inputs)), list[Card]()
+        for node, engine, computes in zip(nodes, self.placed, computing, strict=True):
             note(f"trying which CPUs a pod gets on {node}")
-            allotted.append(engine.allotment(self.choices.image, len(envelope.cpus), envelope.memory_bytes).cpus)
+            gpus = self._gpus(inputs.request) if computes else 0
+            given = engine.allotment(self.choices.image, len(envelope.cpus), envelope.memory_bytes, 1, gpus)
+            allotted.append(given.cpus)
+            cards += given.cards
+        if self._gpus(inputs.request):
+            check_gpus(inputs.request, self.choices.image, cards)
         if all(allotted):
             for node, cpus in zip(nodes, allotted, strict=True):
                 note(f"{node} gives the CPUs {format_cpu_list(cpus or ())}")
@@ -299,10 +403,11 @@ class JoinedPods(ClusterSite):
         Raises MeasurementError of kind ``network`` if one does not reach another.
         """
         job = joined_job(trial)
+        idle = "server" if job.strategy else "client"
         with ExitStack() as stack:
             instances = []
             for engine, planned in zip(self.placed, trial.instances, strict=True):
-                layer = self.pod(engine, trial, planned.envelope)
+                layer = self.pod(engine, trial, planned.envelope, computes=planned.role != idle)
                 network = engine.host_network(None) if job.network == "host" else None
                 machine = stack.enter_context(self.machine(planned.envelope, None))
                 node = stack.enter_context(replace(layer, network=network).opened(machine))

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import psutil
 
@@ -17,7 +17,7 @@ from provisioning.nodes import local_node
 from provisioning.sites.base import Capacity, Note, RunInputs, Site
 from provisioning.sites.cards import check_gpus, workers_here
 from provisioning.targets import Choices
-from provisioning.volumes import check_disk_space, disk_of, packed_bytes, prepare_disk, volume_of
+from provisioning.volumes import Volume, check_disk_space, disk_of, packed_bytes, prepare_disk, volume_of
 from suite.errors import RequestError, option
 from suite.interfaces import Instance, Node, open_stack
 from suite.job.ablations import properties_of
@@ -87,6 +87,9 @@ class Here(Site):
             if dataset and any(properties.data_in_layer for properties in switched):
                 check_disk_space(node, engine.layers_at(node), packed_bytes(dataset), "the layer of the data set")
 
+    def volume(self, trial: Trial) -> AbstractContextManager[Volume | None]:
+        return volume_of(trial)
+
     @contextmanager
     def opened(self, trial: Trial) -> Iterator[tuple[Instance, ...]]:
         """Open the instances. Of several, aggressors alone write: two guests cannot write to one disk."""
@@ -96,7 +99,7 @@ class Here(Site):
         with ExitStack() as stack:
             instances = []
             for (role, envelope), chosen_layers in zip(shares, choices, strict=True):
-                volume = stack.enter_context(volume_of(trial)) if role in ("", "aggressor") else None
+                volume = stack.enter_context(self.volume(trial)) if role in ("", "aggressor") else None
                 machine = stack.enter_context(self.machine(envelope, str(volume.directory) if volume else None))
                 stacked = self.layers(trial, envelope, chosen_layers, volume)
                 instances.append(Instance(stack.enter_context(open_stack(machine, stacked))))
@@ -180,7 +183,7 @@ def choices_of(
         image,
         engine,
         accel,
-        tuple(str(card.uuid) for card in _cards_of(request, image)),
+        () if get_engine(engine).site else tuple(str(card.uuid) for card in _cards_of(request, image)),
         provider=request.targets.provider,
         engine_options=options,
         oci_runtime=request.targets.oci_runtime,

@@ -321,7 +321,8 @@ class DataOptions(OptionGroup):
     data: Text | None = about(
         None,
         f"What is trained on: generated[:DIR], {', '.join(f'{kind}:DIR' for kind in DATA_KINDS.own)}, with "
-        f"{option('scenario')} real or distributed; or synthetic.",
+        f"{option('scenario')} real or distributed; or synthetic. With {option('engine')} kubernetes, KIND:CLAIM/PATH "
+        "is a directory of a claim.",
         parse=parse_data,
         names_place=True,
         of="trains",
