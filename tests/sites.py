@@ -81,4 +81,5 @@ def pods(
         check_cpus=lambda _: None,
         check_gpus=lambda _: None,
         most_cpus=lambda: whole_cpus,
+        guest_store=None,
     )

@@ -19,6 +19,7 @@ from provisioning.nodes import local_node
 from provisioning.sites.cluster import ClusterSite
 from scenarios.datasets.resolve import resolve
 from suite.errors import RequestError
+from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, Envelope
 from suite.request.request import RunRequest
 from tests.extensions.conftest import REPOSITORY
@@ -127,6 +128,15 @@ def test_a_job_has_the_data_set_and_the_stored_request_the_claim(
     with local_node((0,), "/tree") as host:
         spec = layer.specification(host, "/tree")  # type: ignore[attr-defined]
     assert spec.data == ("", "/mnt/data", False)
+
+
+def test_no_disk_of_a_guest_is_packed_for_a_pod_on_a_virtual_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("provisioning.sites.here.prepare_disk", pytest.fail)
+    monkeypatch.setattr("provisioning.sites.here.load", lambda *_: None)
+    both = ("container", "container-vm")
+    dataset = Dataset(kind="mnist", sha256="ab" * 32, images=60, size_bytes=4000)
+    site = site_of_pods(both, vm_node="n2", engines=dict.fromkeys(both, pods((1,))))
+    site.prepare(plan_of(targets=both, dataset=dataset, envelope=ENVELOPE), print)
 
 
 def test_bare_metal_beside_reads_the_copy_of_a_machine_that_is_listed_and_none_here() -> None:

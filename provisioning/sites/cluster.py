@@ -257,8 +257,10 @@ class ClusterSite(Here):
         refuse_changed: Callable[[], None] = lambda: None,
         engines: Iterable[ContainerEngine] | None = None,
     ) -> None:
-        # The image came to nodes that are other machines when their CPUs were tried.
+        # The image came to nodes that are other machines when their CPUs were tried. No guest is booted for pods.
         at_hand = self.engines if self.local else ()
+        others = tuple(target for target in plan.targets if target != "container-vm" or not self.vm_node)
+        plan = plan.model_copy(update={"targets": others})
         self.beside.prepare(plan, note, refuse_changed, at_hand if engines is None else engines)
 
     def volume(self, trial: Trial) -> AbstractContextManager[Volume | None]:
