@@ -21,7 +21,7 @@ from pathlib import Path
 from parts.lab_ranks import ended, lab_trial
 
 from provisioning.images.image import current
-from provisioning.openers import InLab
+from provisioning.sites.lab import LabSite
 from provisioning.targets import Choices
 from scenarios.job import clean_environment
 from suite.interfaces import Instance, Process
@@ -84,7 +84,7 @@ def main() -> None:
     choices = Choices(current(), options.engine, "tcg")
 
     def opened(measure: Callable[[Sequence[Instance]], Bandwidths]) -> Bandwidths:
-        with InLab(choices).opened(trial_of(options, choices)) as instances:
+        with LabSite(choices).opened(trial_of(options, choices)) as instances:
             return measure(instances)
 
     ways: dict[str, Callable[[], Bandwidths]] = {

@@ -20,7 +20,7 @@ from parts.exchange_rank import ELEMENTS
 from parts.lab_ranks import ended, lab_trial
 
 from provisioning.images.image import current
-from provisioning.openers import InLab
+from provisioning.sites.lab import LabSite
 from provisioning.targets import Choices
 from scenarios.job import clean_environment
 from suite.interfaces import Instance, Process
@@ -67,7 +67,7 @@ def started(rank: int, instances: list[Instance], options: argparse.Namespace) -
 def measured(target: str, options: argparse.Namespace) -> dict[str, list[list[float]]]:
     """Return the seconds of every step of the last worker, by way and round."""
     choices = Choices(current(), options.engine, "tcg")
-    with InLab(choices).opened(trial_of(target, options, choices)) as instances:
+    with LabSite(choices).opened(trial_of(target, options, choices)) as instances:
         ranks = [started(rank, list(instances), options) for rank in range(len(instances))]
         said = ended(ranks, target, WITHIN_S)
     taken_s: dict[str, list[list[float]]] = json.loads(said[-1][-1])

@@ -21,22 +21,16 @@ from provisioning.machines.base import MachineProvider, get_provider
 from provisioning.metrics import cache_counters
 from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import home, state
-from provisioning.processes import PACKAGES, installing
+from provisioning.processes import PACKAGES, PROGRAMS, installing
 from suite.errors import BenchError, of_system
 from suite.job.envelope import MEMORY_NOT_LIMITED
-from suite.registries import ENGINES, MACHINES, every_registry
+from suite.registries import ENGINES, MACHINES, SITES, every_registry
 from suite.targets import BASELINE, TARGETS, VMS
 
-Kind = Literal["host", "tool", "image", "accelerator", "provider", "engine", "gpu", "extension", "target"]
+Kind = Literal["host", "tool", "image", "accelerator", "provider", "engine", "gpu", "site", "extension", "target"]
 HOME_REMEDY = "set VIRTBENCH_HOME to a directory that can be written to"
 EXTENSION_REMEDY = "repair or uninstall the package that adds it; report it if the suite does"
-TOOLS = {
-    "taskset": "pinning",
-    "bwrap": "bare metal in the image's tree",
-    "cgexec": "bare metal under the envelope",
-    "mke2fs": "building images",
-    "mmdebstrap": "building images where no container registry is in reach",
-}
+TOOLS = {program.name: program.purpose for program in PROGRAMS if program.purpose}
 
 
 class Check(BaseModel):
@@ -152,7 +146,7 @@ def examine(named: Collection[str | None] | None = None) -> list[Check]:
             for engine in engines
             if _may_be_taken(engine, named)
         ]
-        checks += [*_gpus(named), *extensions]
+        checks += [*_sites(failures[SITES.what]), *_gpus(named), *extensions]
         return [*checks, *(_target(name, checks, node, image) for name in TARGETS)]
 
 
@@ -176,13 +170,17 @@ def _version(member: MachineProvider | ContainerEngine, node: LocalNode) -> str:
 
 def _engine_version(engine: ContainerEngine, node: LocalNode) -> str:
     version = _version(engine, node)
-    if not engine.is_cluster:  # the node of its pods is chosen by a request
+    if not engine.site:  # the node of its pods is chosen by a request
         engine.check_machine(node)
     return version
 
 
 def _may_be_taken(engine: ContainerEngine, named: Collection[str | None] | None) -> bool:
     return named is None or engine.by_default or engine.name in named
+
+
+def _sites(broken: Collection[str]) -> list[Check]:
+    return [check for name in SITES if name not in broken for check in SITES.get(name).capabilities()]
 
 
 def _gpus(named: Collection[str | None] | None) -> list[Check]:

@@ -1,11 +1,9 @@
 """Why the properties of a target cannot be switched in a run, as an ablation or an injury switches them."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 
 from provisioning.cgroup import limits as cgroups
-from provisioning.nodes import local_node
-from provisioning.remote.machine import machine
+from provisioning.sites.base import Site
 from provisioning.targets import Choices, is_limited
 from suite.errors import BenchError, RequestError, option
 from suite.interfaces import Node
@@ -14,21 +12,21 @@ from suite.job.properties import AS_IT_IS, DISK_LIMITS, Properties
 from suite.request.traits import Traits
 
 
-def refuse_ablation(name: str, choices: Choices, recipe: str, scenario: Traits) -> None:
+def refuse_ablation(name: str, site: Site, recipe: str, scenario: Traits) -> None:
     """Raise RequestError for an ablation that changes a property which cannot be switched in this run."""
-    properties = properties_of(name)
-    _refuse_with_scenario(name, properties, choices, scenario)
+    properties, choices = properties_of(name), site.choices
+    _refuse_with_scenario(name, properties, site, scenario)
     if hindrance := choices.provider_of(properties).hindrance(properties, choices.image):
         raise RequestError(f"{option('ablate')} {name}: {hindrance[0]}", remedy=hindrance[1])
     if properties == AS_IT_IS:
         remedy = f"write it as {option('ablate')} {written(name)}"
         raise RequestError(f"{option('ablate')} {name} changes nothing without a value", remedy=remedy)
-    if reason := next(hindrances(properties, choices, recipe), None):
+    if reason := next(hindrances(properties, site, recipe), None):
         remedy = f"leave out {option('ablate')} {name}, or change the other option"
         raise RequestError(f"{option('ablate')} {name}: {reason}", remedy=remedy)
 
 
-def _refuse_with_scenario(name: str, properties: Properties, choices: Choices, scenario: Traits) -> None:
+def _refuse_with_scenario(name: str, properties: Properties, site: Site, scenario: Traits) -> None:
     if (properties.virtiofs or properties.data_in_layer) and not scenario.needs_data:
         raise RequestError(
             f"{option('ablate')} {name} is about where a data set lies", remedy=f"use {option('scenario')} real"
@@ -38,59 +36,52 @@ def _refuse_with_scenario(name: str, properties: Properties, choices: Choices, s
             f"{option('ablate')} {name} is about the images of a training",
             remedy=f"use {option('scenario')} synthetic, or leave it out",
         )
-    if properties.host_network and scenario.joined and not choices.container_engine.is_cluster:
-        raise RequestError(
-            f"{option('ablate')} {name}: {option('network')} says how the instances are joined",
-            remedy=f"leave it out, and run it once more with {option('network')} host",
-        )
-    if properties.service and not (scenario.service and choices.container_engine.is_cluster):
-        raise RequestError(
-            f"{option('ablate')} {name} is about a service of a cluster, before a pod that serves",
-            remedy=f"use {option('scenario')} serve {option('target')} container {option('engine')} kubernetes",
-        )
+    if refusal := site.refuse_switch(properties, scenario):
+        raise RequestError(f"{option('ablate')} {name}{refusal[0]}", remedy=refusal[1])
 
 
-def hindrances(properties: Properties, choices: Choices, recipe: str) -> Iterator[str]:
+def hindrances(properties: Properties, site: Site, recipe: str) -> Iterator[str]:
     """Yield why these properties cannot be had, or would be the same if they were switched."""
-    engine = choices.container_engine
-    yield from _hindrances_of_engine(properties, choices)
+    engine = site.choices.container_engine
+    yield from _hindrances_of_engine(properties, site)
     if properties.bound_tree and engine.rootfs == "directory":
         yield f"{engine.name} runs the tree in place already"
-    yield from _hindrances_of_machines(properties, choices)
+    yield from _hindrances_of_machines(properties, site)
     if (properties.huge_pages or properties.channels_last) and recipe == "tuned":
         yield "the tuned recipe has them already"
     limits = ("pinned", "memory_limited", "confined", "cpu_share", *DISK_LIMITS.values())
     limited = any(getattr(properties, name) != getattr(AS_IT_IS, name) for name in limits)
-    if limited and not is_limited(choices.inventory):
+    if limited and not is_limited(local=site.local):
         yield "without root nothing is limited that could be"
     if properties.disk_limits:
-        yield from _hindrances_of_disks(choices)
+        yield from _hindrances_of_disks(site)
 
 
-def _hindrances_of_machines(properties: Properties, choices: Choices) -> Iterator[str]:
-    if choices.inventory and properties.data_in_layer:
+def _hindrances_of_machines(properties: Properties, site: Site) -> Iterator[str]:
+    choices = site.choices
+    if not site.local and properties.data_in_layer:
         yield "data is laid into layers on this machine only"
     if choices.gpus and properties.engine and not choices.engine_of(properties).takes_gpus:
         yield f"{properties.engine} takes no GPUs"
     of_guests = properties.provider or properties.virtiofs or properties.microvm or not properties.direct_io
-    if choices.own_vms and of_guests:
+    if not site.boots_guests and of_guests:
         yield "the suite boots no virtual machine"
 
 
-def _hindrances_of_disks(choices: Choices) -> Iterator[str]:
-    if choices.inventory:
+def _hindrances_of_disks(site: Site) -> Iterator[str]:
+    if not site.local:
         yield "disks are limited on this machine only"
     elif not cgroups.disks_can_be_limited():
         yield "the kernel's block I/O controller is not there"
     else:
         try:
-            cgroups.disks_under((str(choices.image.tree),))
+            cgroups.disks_under((str(site.choices.image.tree),))
         except RequestError as error:
             yield error.message
 
 
-def _hindrances_of_engine(properties: Properties, choices: Choices) -> Iterator[str]:
-    engine = choices.container_engine
+def _hindrances_of_engine(properties: Properties, site: Site) -> Iterator[str]:
+    choices, engine = site.choices, site.choices.container_engine
     if reason := engine.hindrance(properties):
         yield reason
     if properties.engine == engine.name:
@@ -101,7 +92,7 @@ def _hindrances_of_engine(properties: Properties, choices: Choices) -> Iterator[
         yield "it is the OCI runtime of the run already"
     elif properties.engine or properties.oci_runtime or properties.provider:
         try:
-            with _machines(choices) as nodes:
+            with site.nodes() as nodes:
                 for node in nodes:
                     engine.check_machine(node)
                     _check_switched(properties, choices, node)
@@ -117,13 +108,3 @@ def _check_switched(properties: Properties, choices: Choices, node: Node) -> Non
     engine = choices.engine_of(properties)
     engine.version(node)
     engine.check_machine(node)
-
-
-@contextmanager
-def _machines(choices: Choices) -> Iterator[list[Node]]:
-    """Open the machines that all targets but pods are opened on: this one, or those of the inventory."""
-    with ExitStack() as stack:
-        if choices.inventory:
-            yield [stack.enter_context(machine(planned)) for planned in choices.inventory.nodes]
-        else:
-            yield [stack.enter_context(local_node((), None))]

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import IO
+from typing import IO, NamedTuple
 
 import psutil
 
@@ -92,22 +92,42 @@ def program_argv(module: ModuleType, *words: str) -> list[str]:
     return ["python3", "-I", "-c", inspect.getsource(module), *words]
 
 
-_OF_PACKAGES = {
-    "bubblewrap": ("bwrap",),
-    "cgroup-tools": ("cgcreate", "cgexec", "cgset"),
-    "charliecloud": ("ch-run",),
-    "docker.io": ("docker",),
-    "e2fsprogs": ("mke2fs", "tune2fs"),
-    "iproute2": ("bridge", "ip", "tc"),
-    "libvirt-clients": ("virsh",),
-    "openssh-client": ("ssh", "ssh-keygen"),
-    "procps": ("sysctl",),
-    "qemu-system-x86": ("qemu-system-x86_64",),
-    "util-linux": ("nsenter", "setpriv", "taskset", "unshare"),
-    **{name: (name,) for name in ("apptainer", "cpio", "mmdebstrap", "podman", "runc", "runsc", "tar")},
-}
-PACKAGES = {program: package for package, programs in _OF_PACKAGES.items() for program in programs}
-"""The packages, as Debian calls them, of the programs that the suite starts."""
+class Program(NamedTuple):
+    """A program that the suite starts."""
+
+    name: str
+    package: str
+    """The package, as Debian calls it."""
+    purpose: str = ""
+    """Why this machine needs it, whichever engine and provider a run names; empty if it does not."""
+    on_machines: bool = False
+    """Whether every machine of an inventory needs it."""
+
+
+PROGRAMS = (
+    Program("taskset", "util-linux", "pinning"),
+    Program("bwrap", "bubblewrap", "bare metal in the image's tree", on_machines=True),
+    *(Program(name, "cgroup-tools") for name in ("cgcreate", "cgset")),
+    Program("cgexec", "cgroup-tools", "bare metal under the envelope", on_machines=True),
+    Program("ch-run", "charliecloud"),
+    Program("docker", "docker.io"),
+    Program("mke2fs", "e2fsprogs", "building images"),
+    Program("tune2fs", "e2fsprogs"),
+    *(Program(name, "iproute2", on_machines=True) for name in ("bridge", "ip")),
+    Program("tc", "iproute2"),
+    Program("virsh", "libvirt-clients"),
+    Program("mmdebstrap", "mmdebstrap", "building images where no container registry is in reach"),
+    *(Program(name, "openssh-client") for name in ("ssh", "ssh-keygen")),
+    Program("sysctl", "procps", on_machines=True),
+    Program("qemu-system-x86_64", "qemu-system-x86"),
+    *(Program(name, "util-linux", on_machines=True) for name in ("nsenter", "setpriv")),
+    Program("unshare", "util-linux"),
+    Program("tar", "tar", on_machines=True),
+    *(Program(name, name) for name in ("apptainer", "cpio", "podman", "runc", "runsc")),
+)
+"""What a machine needs: the programs that the suite starts, read by doctor and discovery, and held against the Makefile
+and docs/guide/distributed.md by a test."""
+PACKAGES = {program.name: program.package for program in PROGRAMS}
 
 
 def packages_of(*programs: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""The targets: which layers are stacked over this machine."""
+"""The targets: which layers are stacked over a machine."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -14,11 +14,9 @@ from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import DEFAULT_PROVIDER, GuestSpec, MachineProvider, get_provider
 from provisioning.volumes import Volume
 from suite.interfaces import Layer
-from suite.inventory import Inventory
 from suite.job.envelope import Envelope
 from suite.job.job import Layers
 from suite.job.properties import AS_IT_IS, Properties
-from suite.targets import CONTAINERS, VMS
 
 
 @dataclass(frozen=True)
@@ -30,15 +28,11 @@ class Choices:
     accelerator: Accelerator
     gpus: tuple[str, ...] = ()
     """The UUIDs of GPUs of this machine; of machines of an inventory the words that name them there."""
-    inventory: Inventory | None = None
-    """The machines, in place of this one. Pods are opened from this one all the same."""
     provider: str = DEFAULT_PROVIDER
     """The machine provider of the VM targets."""
     engine_options: Mapping[str, str] = field(default_factory=dict)
     """The options that the engine alone knows."""
     oci_runtime: str | None = None
-    vm_node: str | None = None
-    """The node of a cluster that is the virtual machine of container-vm; None where the suite boots that."""
 
     @cached_property
     def container_engine(self) -> ContainerEngine:
@@ -55,52 +49,16 @@ class Choices:
         """Return the machine provider of guests with these properties."""
         return get_provider(properties.provider or self.provider)
 
-    @cached_property
-    def engines(self) -> Mapping[str, ContainerEngine]:
-        """Return the engines of the targets that are a container on a node, by target."""
-        engine = self.container_engine
-        return {"container": engine, **({"container-vm": engine.on_vm(self.vm_node)} if self.vm_node else {})}
-
-    @property
-    def pods_elsewhere(self) -> bool:
-        """Return whether there are pods on a machine other than this one."""
-        return bool(self.vm_node or (self.inventory and self.container_engine.is_cluster))
-
-    @property
-    def own_vms(self) -> bool:
-        """Return whether a virtual machine is there already: a node of a cluster, or a machine of the inventory."""
-        return bool(self.vm_node) or {*map(self.opened_as, VMS)} != VMS
-
-    def opened_as(self, target: str) -> str:
-        """Return the target that the suite opens; see ``Inventory.opened_as``."""
-        return self.inventory.opened_as(target) if self.inventory else target
-
-    @property
-    def most_cpus(self) -> int | None:
-        """Return how many CPUs each container can have; None where it is this machine that decides."""
-        most = [engine.most_cpus() for each in self.placed for engine in each.engines.values()]
-        return min((cpus for cpus in most if cpus is not None), default=None)
-
-    @cached_property
-    def placed(self) -> "tuple[Choices, ...]":
-        """Return the choices for each of the nodes that the engine's options name, with commas between them."""
-        options = {name: value.split(",") for name, value in self.engine_options.items()}
-        count = max((len(parts) for parts in options.values()), default=1)
-        return tuple(
-            replace(self, engine_options={name: parts[number % len(parts)] for name, parts in options.items()})
-            for number in range(count)
-        )
-
-    def layers(self) -> Layers:
+    def layers(self, *, local: bool = True, boots_guests: bool = True) -> Layers:
         """Return the choices as a job records them."""
         return Layers(
             engine=self.engine,
-            accelerator=None if self.own_vms else self.accelerator,
+            accelerator=self.accelerator if boots_guests else None,
             image=self.image.digest,
             oci_runtime=self.oci_runtime,
             gpus=",".join(self.gpus) or None,
             provider=self.provider if self.provider != DEFAULT_PROVIDER else None,
-            confinement="user" if is_limited(self.inventory) else None,
+            confinement="user" if is_limited(local=local) else None,
             **{name: self.engine_options[name] for name in Layers.model_fields if name in self.engine_options},
         )
 
@@ -124,8 +82,9 @@ def layers(
     *,
     properties: Properties = AS_IT_IS,
     volume: Volume | None = None,
+    limited: bool | None = None,
 ) -> list[Layer]:
-    """Return the stack of a target, from the machine upwards."""
+    """Return the stack of a target, from the machine upwards. Without root, bare metal is not ``limited``."""
     engine = choices.engine_of(properties)
     guest = GuestSpec(choices.image, choices.accelerator, envelope, volume=volume, properties=properties)
     vm = VmLayer(choices.provider_of(properties), guest)
@@ -140,32 +99,18 @@ def layers(
         writable,
         layer=str(volume.layer) if volume and volume.layer else None,
     )
+    bare_metal: Layer = UnlimitedLayer(envelope, choices.gpus, writable)
+    if is_limited(local=True) if limited is None else limited:
+        bare_metal = UserlandLayer(envelope, choices.gpus, properties, writable)
     stacks: dict[str, list[Layer]] = {
-        "bare-metal": [bare_metal(choices, envelope, properties, writable=writable)],
+        "bare-metal": [bare_metal],
         "container": [container],
         "vm": [vm],
         "container-vm": [replace(vm, spec=replace(guest, store=store)), container],
     }
-    if target == "container-vm" and choices.vm_node:
-        return [replace(container, engine=choices.engines[target])]
-    return stacks[choices.opened_as(target)]
+    return stacks[target]
 
 
-def booted(targets: Collection[str], engine: str | None) -> frozenset[str]:
-    """Return the targets for which the suite boots a virtual machine: in a cluster, that of container-vm is a node."""
-    found = VMS.intersection(targets)
-    return found - CONTAINERS if engine and get_engine(engine).is_cluster else found
-
-
-def bare_metal(
-    choices: Choices, envelope: Envelope, properties: Properties = AS_IT_IS, *, writable: bool = False
-) -> Layer:
-    """Return the image's tree entered in place; without root without limits."""
-    if is_limited(choices.inventory):
-        return UserlandLayer(envelope, choices.gpus, properties, writable)
-    return UnlimitedLayer(envelope, choices.gpus, writable)
-
-
-def is_limited(inventory: Inventory | None) -> bool:
+def is_limited(*, local: bool) -> bool:
     """Return whether bare metal has a control group and an unnamed user: root makes them, here and elsewhere."""
-    return os.geteuid() == 0 or inventory is not None
+    return os.geteuid() == 0 or not local

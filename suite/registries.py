@@ -21,18 +21,19 @@ SCENARIOS = Registry(
     },
 )
 
+_ON_NODES = {
+    "docker": "provisioning.engines.docker:DOCKER",
+    "podman": "provisioning.engines.podman:PODMAN",
+    "runc": "provisioning.engines.runc:RUNC",
+    "gvisor": "provisioning.engines.gvisor:GVISOR",
+    "charliecloud": "provisioning.engines.charliecloud:CHARLIECLOUD",
+    "apptainer": "provisioning.engines.apptainer:APPTAINER",
+}
+"""The engines whose containers start on any node; an ablation can put each in the place of the run's."""
 ENGINES = Registry(
     "virtbench.engines",
     "container engine",
-    {
-        "docker": "provisioning.engines.docker:DOCKER",
-        "podman": "provisioning.engines.podman:PODMAN",
-        "runc": "provisioning.engines.runc:RUNC",
-        "gvisor": "provisioning.engines.gvisor:GVISOR",
-        "charliecloud": "provisioning.engines.charliecloud:CHARLIECLOUD",
-        "apptainer": "provisioning.engines.apptainer:APPTAINER",
-        "kubernetes": "provisioning.engines.kubernetes:KUBERNETES",
-    },
+    {**_ON_NODES, "kubernetes": "provisioning.engines.kubernetes:KUBERNETES"},
 )
 
 FIGURES = Registry(
@@ -91,6 +92,17 @@ BACKENDS = Registry(
         "kubernetes": "commands.sweep.backends.kubernetes:KubernetesBackend",
     },
 )
+
+TIMERS = Registry(
+    "virtbench.timers",
+    "timer",
+    {
+        "systemd": "provisioning.timers.host:Systemd",
+        "cron": "provisioning.timers.host:Cron",
+        "kubernetes": "provisioning.timers.kubernetes:KubernetesTimer",
+    },
+)
+"""The timers of ``bench sweep schedule``, in the order in which they are tried."""
 
 WORKLOADS = Registry(
     "virtbench.workloads",
@@ -154,6 +166,18 @@ MACHINES = Registry(
     {"qemu": "provisioning.machines.qemu:QEMU", "libvirt": "provisioning.machines.libvirt:LIBVIRT"},
 )
 
+SITES = Registry(
+    "virtbench.sites",
+    "site",
+    {
+        "cluster": "provisioning.sites.cluster:ClusterSite",
+        "machines": "provisioning.sites.machines:Machines",
+        "lab": "provisioning.sites.lab:LabSite",
+        "here": "provisioning.sites.here:Here",
+    },
+)
+"""The sites, in the order in which a request is looked at for what leads there."""
+
 CLOUDS = Registry(
     "virtbench.clouds",
     "cloud",
@@ -165,12 +189,7 @@ ABLATIONS = Registry(
     "ablation",
     {
         "seccomp": "suite.job.ablations:SECCOMP",
-        "docker": "suite.job.ablations:DOCKER",
-        "podman": "suite.job.ablations:PODMAN",
-        "runc": "suite.job.ablations:RUNC",
-        "gvisor": "suite.job.ablations:GVISOR",
-        "charliecloud": "suite.job.ablations:CHARLIECLOUD",
-        "apptainer": "suite.job.ablations:APPTAINER",
+        **dict.fromkeys(_ON_NODES, "suite.job.ablations:by_engine"),
         "oci-runtime": "suite.job.ablations:run_by",
         "network": "suite.job.ablations:NETWORK",
         "cluster-ip": "suite.job.ablations:CLUSTER_IP",
@@ -190,6 +209,7 @@ ABLATIONS = Registry(
         "libvirt": "suite.job.ablations:LIBVIRT",
         "disk-cache": "suite.job.ablations:DISK_CACHE",
     },
+    (ENGINES, "suite.job.ablations:by_engine"),
 )
 
 INJURIES = Registry(

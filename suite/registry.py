@@ -28,6 +28,8 @@ class Registry:
     """The word for a member in messages, such as ``container engine``."""
     own: Mapping[str, str]
     """``module:attribute`` by name."""
+    variants: "tuple[Registry, str] | None" = None
+    """Another registry whose added members are members of this one, too, and what makes each from its name."""
     _loaded: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     _adopted: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
     _refused: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -36,7 +38,10 @@ class Registry:
     def _places(self) -> dict[str, EntryPoint]:
         own = {name: EntryPoint(name, location, self.group) for name, location in self.own.items()}
         # A member of the suite keeps its name: another package must not change what a number means.
-        return {**{point.name: point for point in entry_points(group=self.group)}, **own}
+        added = {point.name: point for point in entry_points(group=self.group)}
+        others, maker = self.variants or (None, "")
+        made = {name: EntryPoint(name, maker, self.group) for name in (others.added() if others else ())}
+        return {**made, **added, **own}
 
     def names(self) -> tuple[str, ...]:
         """Return all names: those of the suite in their order, then those of other packages in alphabetical order."""

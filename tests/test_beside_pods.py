@@ -8,17 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from commands.run.inventory import envelopes_of, machines_of_targets
-from commands.run.resolve import choices_of
-from provisioning import openers
 from provisioning.engines.kubernetes import KubernetesEngine
-from provisioning.images.image import Image
 from provisioning.kubernetes import owned
 from provisioning.kubernetes.node import ClusterNode
 from provisioning.metrics.accounting import HostAccount, NoAccount, open_account
 from provisioning.remote.discovery import DiscoveredMachine, Discovery
-from provisioning.targets import Choices
-from scenarios.synthetic import Synthetic
+from provisioning.sites.base import site_of
+from provisioning.sites.cluster import ClusterSite
 from suite.errors import RequestError
 from suite.interfaces import Completed, Instance
 from suite.inventory import Inventory
@@ -27,15 +23,19 @@ from suite.plan import Trial
 from suite.process_identity import boot_id
 from suite.request.request import RunRequest
 from tests.jobs import plan_of
+from tests.sites import cluster, inputs_of, machines
 
 PODS = {"engine": "kubernetes", "node": "n1", "target": ("bare-metal", "container"), "memory": "1G"}
 ENVELOPE = Envelope(cpus=(3,), memory_bytes=GIB, threads=1)
 N1 = Inventory.model_validate({"node": [{"name": "m1", "host": "root@m1"}]})
-IMAGE = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
 
 
-def choices(inventory: Inventory | None = N1) -> Choices:
-    return Choices(IMAGE, "kubernetes", "tcg", inventory=inventory, engine_options={"node": "n1"})
+BOTH = ("bare-metal", "container")
+
+
+def site(inventory: Inventory | None = N1) -> ClusterSite:
+    beside = machines(inventory, targets=BOTH) if inventory else None
+    return cluster(BOTH, beside, node="n1")
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def place(name: str, boot: str = "") -> Any:
 def test_only_the_machine_that_is_the_node_is_compared_with_its_pods(
     booted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = choices().container_engine
+    engine = site().choices.container_engine
     booted("1-2-3")
     engine.check_machine(place("m1", "1-2-3"))
     for machine, name in ((place("m1", "4-5-6"), "m1 of the inventory"), (place("localhost"), "this machine")):
@@ -83,15 +83,17 @@ def test_only_the_machine_that_is_the_node_is_compared_with_its_pods(
     ],
 )
 def test_what_no_machine_beside_pods_carries_is_refused(
-    changed: dict[str, Any], hosts: list[str], said: str, tmp_path: Path
+    changed: dict[str, Any], hosts: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "hosts.toml"
     path.write_text(
         "".join(f'[[node]]\nname = "m{n}"\nhost = "m{n}.invalid"\n{more}\n' for n, more in enumerate(hosts))
     )
     asked = RunRequest.of(PODS).changed(**changed)
+    monkeypatch.setattr(KubernetesEngine, "version", lambda *_: "v1.30")
+    inputs = inputs_of(asked.changed(inventory=path))
     with pytest.raises(RequestError, match=said) as error:
-        machines_of_targets(asked, path, IMAGE, None, choices() if asked.targets.engine else None, print)
+        site_of(inputs.request).resolve(inputs)
     assert error.value.remedy
 
 
@@ -101,39 +103,36 @@ def test_other_scenarios_do_not_know_an_inventory(scenario: str) -> None:
         RunRequest.of({"scenario": scenario, "inventory": "hosts.toml"})
 
 
-def test_the_doctor_of_this_machine_is_not_asked_about_another(booted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    booted("1-2-3")
-    monkeypatch.setattr(KubernetesEngine, "version", lambda *_: "v1.30")
-    monkeypatch.setattr("provisioning.images.image.current", lambda _: IMAGE)
-    monkeypatch.setattr(Image, "check", lambda _: None)
-    said: list[str] = []
-    found = choices_of(RunRequest.of(PODS), (), ("bare-metal", "container"), said.append)
-    assert (found.engine, found.engine_options, said) == ("kubernetes", {"node": "n1"}, ["kubernetes v1.30"])
-
-
 def test_the_machine_gives_no_more_cpus_than_pods_of_its_node_can_have(
     booted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     booted("1-2-3")
-    one = DiscoveredMachine("m1", (0, 1, 2, 3), 8 * GIB, "avx2", 0.0)
-    asked: list[Any] = []
+    found = DiscoveredMachine("m1", (0, 1, 2, 3), 8 * GIB, "avx2", 0.0)
+    calls: list[Any] = []
 
     def discover(*given: Any) -> Discovery:
-        asked.extend(given)
-        return Discovery((one,), "kubernetes")
+        calls.extend(given)
+        return Discovery((found,), "kubernetes")
 
-    monkeypatch.setattr("commands.run.inventory.discover", discover)
-    monkeypatch.setattr("commands.run.inventory.read_inventory", lambda _: N1)
-    asked_for = {**PODS, "target": ("bare-metal", "container", "container-vm"), "node": "container=n1,container-vm=n2"}
-    found = machines_of_targets(RunRequest.of(asked_for), Path("hosts.toml"), IMAGE, None, choices(), print)
-    assert [each.cpus for each in found.envelopes] == [(0, 1)]
-    assert (found.targets, found.capability(print, always=True)) == (asked_for["target"], "avx2")
-    _, wanted, check, _ = asked
-    assert (wanted.network, wanted.guests, wanted.targets) == (None, False, ("bare-metal",))
+    monkeypatch.setattr("provisioning.sites.machines.discover", discover)
+    monkeypatch.setattr("provisioning.sites.machines.read_inventory", lambda _: N1)
+    monkeypatch.setattr("provisioning.doctor.examine", pytest.fail)
+    monkeypatch.setattr(KubernetesEngine, "version", lambda *_: "v1.30")
+    monkeypatch.setattr(KubernetesEngine, "on_vm", lambda self, _: self)
+    notes: list[str] = []
+    named = {"target": (*BOTH, "container-vm"), "node": "container=n1,container-vm=n2", "inventory": Path("hosts.toml")}
+    request = RunRequest.of({**PODS, **named})
+    resolved: Any = site_of(request).resolve(inputs_of(request, notes.append))
+    assert (resolved.choices.engine_options, resolved.vm_node, notes) == ({"node": "n1"}, "n2", ["kubernetes v1.30"])
+    assert [each.cpus for each in resolved.envelopes(inputs_of(request))] == [(0, 1)]
+    assert resolved.targets == named["target"]
+    assert resolved.capability(ENVELOPE, print, always=True) == "avx2"
+    _, _, targets, network, check = calls
+    assert (network, targets) == (None, ("bare-metal",))
     with pytest.raises(RequestError, match="m2 of the inventory is not the node n1"):
         check(place("m2", "4-5-6"))
     with pytest.raises(RequestError, match="on m1: --cpus 3"):
-        envelopes_of(RunRequest.of(PODS).changed(cpus="3"), Discovery((one,), "kubernetes"), 2)
+        resolved.envelopes(inputs_of(request.changed(cpus="3")))
 
 
 def trials() -> dict[tuple[str, str | None], Trial]:
@@ -160,10 +159,12 @@ def test_pods_are_opened_from_here_and_all_else_on_the_machine_of_the_inventory(
     def open_stack(node: Any, _layers: object) -> Iterator[Any]:
         yield node
 
-    for each in (on_machine, local_node, open_stack):
-        monkeypatch.setattr(openers, each.__name__, each)
+    monkeypatch.setattr("provisioning.sites.machines.on_machine", on_machine)
+    monkeypatch.setattr("provisioning.sites.base.local_node", local_node)
+    for module in ("here", "machines"):
+        monkeypatch.setattr(f"provisioning.sites.{module}.open_stack", open_stack)
     for arm, trial in trials().items():
-        with openers.opener_of(choices(inventory), Synthetic, (trial.target,)).opened(trial) as (instance,):
+        with site(inventory).opened(trial) as (instance,):
             name, cpus = cast("Any", instance.node)
             opened = ("m1", 1.5) if arm in by_ssh else ("localhost", None)
             assert (name, instance.clock_offset_s, cpus) == (*opened, ENVELOPE.cpus)
@@ -181,12 +182,12 @@ def test_the_machine_is_sent_the_tree_and_loaded_for_the_engines_that_run_there(
     def engine(name: str) -> Any:
         return SimpleNamespace(name=name, load=lambda node, *_: events.append(f"{name} loads on {node.name}"))
 
-    monkeypatch.setattr(openers, "machine", machine)
-    monkeypatch.setattr(openers, "get_engine", engine)
-    monkeypatch.setattr(openers, "sync_image", lambda node, *_: events.append(f"sync to {node.name}"))
-    given = choices()
-    given.__dict__["container_engine"] = KubernetesEngine()
-    openers.prepare(given, ("bare-metal", "container"), print, ablations=("runc", "seccomp"))
+    monkeypatch.setattr("provisioning.sites.machines.machine", machine)
+    monkeypatch.setattr("provisioning.sites.here.get_engine", engine)
+    monkeypatch.setattr(
+        "provisioning.sites.machines.sync_image", lambda node, *_: events.append(f"sync to {node.name}")
+    )
+    site().prepare(plan_of(targets=BOTH, ablations=("runc", "seccomp"), envelope=ENVELOPE), print)
     assert events == ["sync to m1", "runc loads on m1"]
 
 

@@ -1,15 +1,13 @@
 """What is said of a data set's options before anything is started."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from commands.run.validate import ablations_of, check_data
-from provisioning.images.image import Image
-from provisioning.targets import Choices
-from scenarios.real import Real
-from scenarios.synthetic import Synthetic
+from provisioning.sites.here import Here
 from suite.errors import RequestError
 from suite.job.ablations import get_ablation
 from suite.job.datasets import Dataset
@@ -19,25 +17,26 @@ from suite.job.profiles import Sizes
 from suite.plan import Plan
 from suite.registries import ABLATIONS
 from suite.request.request import RunRequest
+from tests import sites
 from tests.jobs import plan_of
+from tests.sites import inputs_of
 
 DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=7, size_bytes=4000)
 
 
 @pytest.fixture
-def choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choices:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
     monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path))
-    image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
-    return Choices(image, "podman", "tcg")
+    return sites.here("podman", ("container",))
 
 
 def request(*ablations: str, scenario: str = "real") -> RunRequest:
     return RunRequest.of({"scenario": scenario, "ablate": ablations})
 
 
-def test_of_all_switches_those_that_would_switch_nothing_are_left_out_and_named(choices: Choices) -> None:
+def test_of_all_switches_those_that_would_switch_nothing_are_left_out_and_named(site: Here) -> None:
     notes: list[str] = []
-    kept = ablations_of(request(*ABLATIONS), Real(), ("container",), choices, "avx2", notes.append)
+    kept = ablations_of(inputs_of(request(*ABLATIONS), notes.append), site, "avx2")
     assert {"seccomp", "rootfs", "data-layer"} <= set(kept)
     assert not {"disk-cache", "virtiofs"} & set(kept)
     assert {note.split(":")[1].split()[1] for note in notes} >= {"disk-cache", "virtiofs"}
@@ -45,20 +44,20 @@ def test_of_all_switches_those_that_would_switch_nothing_are_left_out_and_named(
 
 @pytest.mark.parametrize(("capability", "known"), [(None, "not capped"), ("default", "already default")])
 def test_vector_instructions_that_cannot_be_lowered_are_left_out_of_all_and_refused_alone(
-    capability: CpuCapability | None, known: str, choices: Choices
+    capability: CpuCapability | None, known: str, site: Here
 ) -> None:
     notes: list[str] = []
-    assert "isa" not in ablations_of(request(*ABLATIONS), Real(), ("container",), choices, capability, notes.append)
+    assert "isa" not in ablations_of(inputs_of(request(*ABLATIONS), notes.append), site, capability)
     assert f"left out: --ablate isa: the vector instructions are {known}" in notes
     with pytest.raises(RequestError, match=known):
-        ablations_of(request("isa"), Real(), ("container",), choices, capability, print)
+        ablations_of(inputs_of(request("isa")), site, capability)
 
 
 @pytest.mark.parametrize("name", ["virtiofs", "data-layer"])
-def test_a_named_switch_of_where_a_data_set_lies_is_refused_without_one(name: str, choices: Choices) -> None:
+def test_a_named_switch_of_where_a_data_set_lies_is_refused_without_one(name: str, site: Here) -> None:
     targets = get_ablation(name).targets
     with pytest.raises(RequestError, match=f"--ablate {name} is about where a data set lies"):
-        ablations_of(request(name, scenario="synthetic"), Synthetic(), targets, choices, "avx2", print)
+        ablations_of(inputs_of(request(name, scenario="synthetic")), replace(site, targets=targets), "avx2")
 
 
 def plan(batch: int = 1, dataset: Dataset = DATASET, **changes: Any) -> Plan:

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from commands.run import resolve
 from provisioning.doctor import Check
 from provisioning.gpus import Card
 from provisioning.hindrances import hindrances
 from provisioning.images.image import Image
-from provisioning.openers import InLab
+from provisioning.remote.discovery import Discovery
+from provisioning.sites import here
+from provisioning.sites.lab import LabSite
+from provisioning.sites.machines import discovered_choices
 from provisioning.targets import Choices
 from scenarios.distributed import check_way
 from suite.errors import MeasurementError, RequestError
@@ -22,6 +24,7 @@ from suite.job.ablations import properties_of
 from suite.request.request import RunRequest
 from suite.request.scenario import scenario_of
 from suite.targets import TARGETS
+from tests.sites import inputs_of
 
 CARDS = [
     Card(str(number), "H100", "580.1", f"GPU-{number}0000000", (9, 0), devices=(f"/dev/nvidia{number}",))
@@ -38,7 +41,7 @@ def request(**options: Any) -> RunRequest:
 @pytest.fixture
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Image]:
     """``image("13.0")``: an image whose torch is built with this version of CUDA."""
-    monkeypatch.setattr(resolve, "examined", lambda: (CARDS, None, None))
+    monkeypatch.setattr(here, "examined", lambda: (CARDS, None, None))
     monkeypatch.setattr(Image, "tree", tmp_path)
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"):
         monkeypatch.delenv(name, raising=False)
@@ -74,7 +77,7 @@ def test_the_gpus_are_those_that_are_named_or_slurms_or_the_first_that_work(
 ) -> None:
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [card.index for card in resolve._cards_of(request(**options), image("'13.0'"))] == indices
+    assert [card.index for card in here._cards_of(request(**options), image("'13.0'"))] == indices
 
 
 OLD_DRIVER = {"driver": "570.86.15"}
@@ -116,7 +119,6 @@ OLD_CARD = {"capability": (7, 0)}
             "--workers 2: each needs 2 GPUs, and the job has 2",
         ),
         ({"engine": "gvisor"}, "'13.0'", {}, {}, "--engine gvisor does not go with --device cuda"),
-        ({"engine": "kubernetes"}, "'13.0'", {}, {}, "--engine kubernetes does not go with --device cuda"),
         ({"gpus": "0"}, "None", {}, {}, "--device cuda: the torch of image aaaaaaaaaaaa is built for CPUs"),
         ({"gpus": "0"}, "'13.0'", OLD_DRIVER, {}, "GPU 0: CUDA 13.0 needs driver 580, not 570.86.15"),
         ({"gpus": "0"}, "'13.0'", OLD_CARD, {}, "GPU 0: CUDA 13.0 needs capability 7.5, not 7.0"),
@@ -135,36 +137,44 @@ def test_what_cannot_work_is_refused_in_one_sentence(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(resolve, "examined", lambda: ([replace(CARDS[0], **changed), *CARDS[1:]], None, None))
+    monkeypatch.setattr(here, "examined", lambda: ([replace(CARDS[0], **changed), *CARDS[1:]], None, None))
     if why is None:
-        assert resolve._cards_of(request(**options), image(cuda))
+        assert here._cards_of(request(**options), image(cuda))
         return
     with pytest.raises(RequestError, match=why) as caught:
-        resolve._cards_of(request(**options), image(cuda))
+        here._cards_of(request(**options), image(cuda))
     assert caught.value.remedy
     assert ". " not in caught.value.message
 
 
 def test_on_machines_of_an_inventory_gpus_are_counted_before_anything_starts(image: Callable[[str], Image]) -> None:
     several = {"devices": 2, "parallel": "ddp"}
-    assert resolve._gpus_there(request(**several), image("'13.0'")) == ("0", "1")
+    discovery = Discovery((), "runc")
+
+    def gpus(**options: Any) -> tuple[str, ...]:
+        inputs = replace(inputs_of(request(**options)), image=image("'13.0'"))
+        return discovered_choices(inputs, discovery).gpus
+
+    assert gpus(**several) == ("0", "1")
     with pytest.raises(RequestError, match="an instance has 1 GPU"):
-        resolve._gpus_there(request(gpus="3", **several), image("'13.0'"))
+        gpus(gpus="3", **several)
 
 
 def test_virtual_machines_with_gpus_are_refused_where_they_are_named_and_else_left_out() -> None:
     checks = [Check(kind="target", name=name, usable=True, evidence="seen") for name in TARGETS]
     notes: list[str] = []
-    assert resolve.carried(request(), checks, notes.append) == ("bare-metal", "container")
+    assert here.carried(request(), checks, notes.append) == ("bare-metal", "container")
     assert all("virtual machines with GPUs are not supported yet" in note for note in notes)
-    assert resolve.carried(RunRequest.of({}), checks, notes.append) == TARGETS
+    assert here.carried(RunRequest.of({}), checks, notes.append) == TARGETS
     with pytest.raises(RequestError, match="cannot carry vm: virtual machines with GPUs are not supported yet"):
-        resolve.carried(request(target=["bare-metal", "vm"]), checks, notes.append)
+        here.carried(request(target=["bare-metal", "vm"]), checks, notes.append)
 
 
 def test_an_engine_without_gpus_is_no_ablation_of_a_job_with_gpus(image: Callable[[str], Image]) -> None:
     for gpus, refused in ((("GPU-0",), True), ((), False)):
-        reasons = list(hindrances(properties_of("gvisor"), Choices(image("'13.0'"), "runc", "tcg", gpus), "reference"))
+        reasons = list(
+            hindrances(properties_of("gvisor"), here.Here(Choices(image("'13.0'"), "runc", "tcg", gpus)), "reference")
+        )
         assert ("gvisor takes no GPUs" in reasons) == refused
 
 
@@ -182,7 +192,7 @@ def test_instances_that_compute_have_gpus_of_their_own_and_others_none(scenario:
     job = SimpleNamespace(distributed=SimpleNamespace(strategy=strategy))
     trial: Any = SimpleNamespace(job=job, instances=[SimpleNamespace(role=role) for role in roles])
     image = Image(digest="a" * 64, variant="own", recipe_sha256="b" * 64, created_at="2026", base="", files={})
-    given = InLab(Choices(image, "runc", "kvm", ("0", "1"))).choices_of(trial, shared=shared)
+    given = LabSite(Choices(image, "runc", "kvm", ("0", "1"))).choices_of(trial, shared=shared)
     each = [choices.gpus for choices in given]
     assert each == (of_instances if shared else [("0", "1") if gpus else () for gpus in of_instances])
 
@@ -191,7 +201,7 @@ def test_each_of_two_workers_has_two_gpus_if_the_job_has_four() -> None:
     job = SimpleNamespace(distributed=SimpleNamespace(strategy="parameter-server"))
     trial: Any = SimpleNamespace(job=job, instances=[SimpleNamespace(role=role) for role in ROLES["distributed"][0]])
     image = Image(digest="a" * 64, variant="own", recipe_sha256="b" * 64, created_at="2026", base="", files={})
-    given = InLab(Choices(image, "runc", "kvm", ("0", "1", "2", "3"))).choices_of(trial, shared=True)
+    given = LabSite(Choices(image, "runc", "kvm", ("0", "1", "2", "3"))).choices_of(trial, shared=True)
     assert [choices.gpus for choices in given] == [(), ("0", "1"), ("2", "3")]
 
 

@@ -8,29 +8,28 @@ from typing import Any, cast
 
 import pytest
 
-from commands.run import inventory as inventories
 from commands.run.validate import refuse_ignored
-from provisioning import distributed, openers
 from provisioning.hindrances import hindrances
 from provisioning.images.image import Image
 from provisioning.layers.container import ContainerLayer
 from provisioning.layers.userland import UserlandLayer
 from provisioning.remote.discovery import DiscoveredMachine, Discovery, attest
-from provisioning.targets import Choices
-from scenarios.synthetic import Synthetic
+from provisioning.sites.base import Site
+from provisioning.sites.machines import Machines, on_machine
 from suite.errors import RequestError
 from suite.host_compatibility import Host
 from suite.interfaces import Completed, Instance
 from suite.inventory import Inventory, InventoryNode
 from suite.job.ablations import properties_of
 from suite.job.envelope import GIB, Envelope
+from suite.job.job import Layers
 from suite.records.course import envelope_differences
 from suite.records.environment import Environment
 from suite.request.request import RunRequest
 from suite.targets import TARGETS, VMS, OwnMachine
 from tests.jobs import plan_of
+from tests.sites import IMAGE, here, inputs_of, machines
 
-IMAGE = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
 GUESTS = ("vm", "container-vm")
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2)
 MACHINES = (
@@ -46,8 +45,13 @@ def listed() -> Inventory:
     )
 
 
-def choices(engine: str = "runc") -> Choices:
-    return Choices(IMAGE, engine, "tcg", inventory=listed())
+def site() -> Machines:
+    return machines(listed(), targets=TARGETS)
+
+
+def recorded(where: Site) -> Layers:
+    layers: Layers = where.fields(ENVELOPE, None)["layers"]
+    return layers
 
 
 def reached(planned: InventoryNode, cpuinfo: str, boot: str) -> Any:
@@ -73,11 +77,11 @@ def test_the_suite_boots_nothing_and_opens_each_target_on_its_own_machine(monkey
         yield (*node, [type(layer) for layer in layers])
 
     for each in (on_machine, open_stack):
-        monkeypatch.setattr(openers, each.__name__, each)
-    plan = plan_of(targets=TARGETS, envelope=ENVELOPE, machines=MACHINES, **choices().layers().model_dump())
+        monkeypatch.setattr(f"provisioning.sites.machines.{each.__name__}", each)
+    plan = plan_of(targets=TARGETS, envelope=ENVELOPE, machines=MACHINES, **recorded(site()).model_dump())
     opened = {}
     for trial in plan.trials():
-        with openers.opener_of(choices(), Synthetic, TARGETS).opened(trial) as (instance,):
+        with site().opened(trial) as (instance,):
             opened[trial.target] = cast("Any", instance.node)
     assert opened == {
         "bare-metal": ("m1", (0, 1), [UserlandLayer]),
@@ -85,8 +89,8 @@ def test_the_suite_boots_nothing_and_opens_each_target_on_its_own_machine(monkey
         "vm": ("m2", (4, 5), [UserlandLayer]),
         "container-vm": ("m2", (4, 5), [ContainerLayer]),
     }
-    assert choices().layers().accelerator is None
-    assert Choices(IMAGE, "runc", "tcg").layers().accelerator == "tcg"
+    assert recorded(site()).accelerator is None
+    assert recorded(here()).accelerator == "tcg"
 
 
 def test_room_to_write_is_made_on_the_machine_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +110,9 @@ def test_room_to_write_is_made_on_the_machine_and_removed(monkeypatch: pytest.Mo
         yield node
 
     for each in (on_machine, open_stack):
-        monkeypatch.setattr(openers, each.__name__, each)
+        monkeypatch.setattr(f"provisioning.sites.machines.{each.__name__}", each)
     (trial,) = plan_of(envelope=ENVELOPE, machines=MACHINES, scratch_bytes={"resnet50": 1000}).trials()
-    with openers.opener_of(choices(), Synthetic, TARGETS).opened(trial) as (instance,):
+    with site().opened(trial) as (instance,):
         assert str(instance.node.data).startswith("/var/lib/virtbench/scratch/")
         assert asked[0] == ["mkdir", "-p", "--", instance.node.data]
     assert asked[-1] == ["rm", "-r", "-f", "--", instance.node.data]
@@ -121,19 +125,19 @@ def test_every_machine_is_sent_and_loads_what_its_own_targets_need(monkeypatch: 
     def machine(planned: Any) -> Iterator[Any]:
         yield SimpleNamespace(name=planned.name, planned=planned)
 
-    monkeypatch.setattr(openers, "machine", machine)
+    monkeypatch.setattr("provisioning.sites.machines.machine", machine)
     for name in ("sync_image", "sync_file"):
-        monkeypatch.setattr(openers, name, lambda node, *_, name=name: events.append(f"{name} {node.name}"))
-    given = choices()
+        fake = lambda node, *_, name=name: events.append(f"{name} {node.name}")  # noqa: E731
+        monkeypatch.setattr(f"provisioning.sites.machines.{name}", fake)
+    given = site()
     loads = SimpleNamespace(
         name="docker",
-        is_cluster=False,
         guest_store=SimpleNamespace(make=pytest.fail),
         load=lambda node, *_: events.append(f"load {node.name}"),
     )
-    given.__dict__["container_engine"] = loads
+    given.choices.__dict__["container_engine"] = loads
     monkeypatch.setattr(Image, "file", lambda _, name: Path(name))
-    openers.prepare(given, ("bare-metal", "vm", "container-vm"), lambda _: None)
+    given.prepare(plan_of(targets=("bare-metal", "vm", "container-vm"), envelope=ENVELOPE), lambda _: None)
     assert events == ["sync_image m1", "sync_image m2", "load m2"], (
         "no disk of a guest, and no engine where none is used"
     )
@@ -170,8 +174,8 @@ def test_bare_metal_that_is_virtual_is_a_substitute_at_every_number(
     def machine(*_: object) -> Iterator[Any]:
         yield reached(planned, cpuinfo, "1")
 
-    monkeypatch.setattr(distributed, "machine", machine)
-    with distributed.on_machine(planned, (2, 3), IMAGE, None) as instance:
+    monkeypatch.setattr("provisioning.sites.machines.machine", machine)
+    with on_machine(planned, (2, 3), IMAGE, None) as instance:
         facts = dict(instance.node.facts)
         assert instance.node.substitutes == substitutes
     assert facts == {"accelerator": accelerator, "host_cpus": [2, 3], "machine_disk": "ext4 on /dev/vda"}
@@ -189,29 +193,29 @@ def test_the_machines_are_discovered_compared_and_given_equal_shares(
         asked.extend(given)
         return Discovery((one("m1", (0, 1, 2), "6.1"), one("m2", (4, 5), "6.12")), "runc")
 
-    monkeypatch.setattr(inventories, "discover", discover)
+    monkeypatch.setattr("provisioning.sites.machines.discover", discover)
     (tmp_path / "hosts.toml").write_text(
         '[[node]]\nname = "m0"\nhost = "m0"\ntargets = ["container"]\n'
         '[[node]]\nname = "m1"\nhost = "m1"\ntargets = ["bare-metal"]\n'
         '[[node]]\nname = "m2"\nhost = "m2"\ntargets = ["vm"]\n'
     )
-    request, notes = RunRequest.of({"target": ("bare-metal", "vm"), "memory": "1G"}), list[str]()
-    found = inventories.machines_of_targets(request, tmp_path / "hosts.toml", IMAGE, None, None, notes.append)
+    words = {"target": ("bare-metal", "vm"), "memory": "1G", "inventory": tmp_path / "hosts.toml", "ablate": ("isa",)}
+    notes = list[str]()
+    inputs = inputs_of(RunRequest.of(words), notes.append)
+    part = Machines.resolve(inputs).part(inputs)
     assert [node.name for node in asked[0].nodes] == ["m1", "m2"], "nobody reaches a machine without a target"
-    assert (asked[1].targets, asked[1].guests, asked[1].network) == (("bare-metal", "bare-metal"), False, None)
+    assert asked[2:4] == [("bare-metal", "bare-metal"), None]
     assert notes == ["the machines differ: kernel: m1 6.1, m2 6.12"]
-    assert {machine.name: machine.cpus for machine in found.own} == {"m1": (0, 1), "m2": (4, 5)}
-    assert found.capability(notes.append, always=True) == "avx2"
-    assert found.choices(IMAGE, ()).layers().accelerator is None
+    assert {machine.name: machine.cpus for machine in part["machines"]} == {"m1": (0, 1), "m2": (4, 5)}
+    assert (part["cpu_capability"], part["layers"].accelerator) == ("avx2", None)
 
 
 def test_a_job_over_several_instances_refuses_a_list_of_targets(tmp_path: Path) -> None:
     path = tmp_path / "hosts.toml"
     path.write_text("".join(f'[[node]]\nname = "m{n}"\nhost = "m{n}"\ntargets = ["vm"]\n' for n in range(3)))
     request = RunRequest.of({"scenario": "distributed", "inventory": str(path)})
-    scenario = SimpleNamespace(instances=lambda _: 3, ranks=lambda _: (2, 1))
     with pytest.raises(RequestError, match="lists targets at m0, and every target of distributed is on all machines"):
-        inventories.machines_of(request, cast("Any", scenario), path, IMAGE, None, print)
+        Machines.resolve(inputs_of(request))
 
 
 def test_what_is_asked_of_virtual_machines_that_nobody_boots_is_refused() -> None:
@@ -229,7 +233,7 @@ def test_what_is_asked_of_virtual_machines_that_nobody_boots_is_refused() -> Non
     ],
 )
 def test_ablations_that_would_switch_nothing_there_are_refused(ablation: str, said: str) -> None:
-    assert said in list(hindrances(properties_of(ablation), choices(), "reference"))
+    assert said in list(hindrances(properties_of(ablation), site(), "reference"))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.images.build import INSIDE
+from suite.registries import ENGINES, MACHINES, SITES
 
 REPOSITORY = Path(__file__).parents[1]
 ROOMS = ("suite", "worker", "scenarios", "provisioning", "analysis")
@@ -232,6 +233,33 @@ def test_nothing_is_handed_to_a_shell_as_text() -> None:
 
 def test_no_module_does_anything_at_import() -> None:
     assert breaking(lambda name: forbidden_at_top(tree(name)) == []) == []
+
+
+NAMED = {
+    name: place.partition(":")[0].replace(".", "/") + ".py"
+    for registry in (SITES, ENGINES, MACHINES)
+    for name, place in registry.own.items()
+}
+"""The file of each site, engine and provider, by name."""
+
+
+def compared_by_name(module: ast.AST, known: dict[str, str], where: str = "") -> list[str]:
+    """Comparisons with the name of a member outside its own file."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(module)
+        if isinstance(node, ast.Compare)
+        for part in ast.walk(node)
+        if isinstance(part, ast.Constant) and known.get(str(part.value), where) != where
+    ]
+
+
+def test_no_site_engine_or_provider_is_compared_by_its_name_outside_its_own_file() -> None:
+    # Records hold names, and the analysis reads nothing else.
+    rest = (name for name in NAMES if not name.startswith("analysis/"))
+    assert breaking(lambda name: compared_by_name(tree(name), NAMED, name) == [], rest) == []
+    seen = ast.parse("x == 'runc'; y in ('podman', 'no'); z = 'runc'; w == 'host'")
+    assert compared_by_name(seen, NAMED) == ["x == 'runc'", "y in ('podman', 'no')"]
 
 
 def test_the_folder_of_the_recipe_holds_no_python() -> None:

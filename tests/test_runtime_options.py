@@ -2,11 +2,11 @@
 
 import pytest
 
-from commands.run.resolve import carried
 from provisioning.doctor import Check
 from provisioning.engines.base import get_engine
 from provisioning.hindrances import refuse_ablation
 from provisioning.images.image import Image
+from provisioning.sites.here import Here, carried
 from provisioning.targets import Choices
 from scenarios.synthetic import Synthetic
 from suite.errors import RequestError
@@ -59,7 +59,7 @@ def test_a_value_that_no_ablation_takes_is_refused(name: str) -> None:
 
 def test_an_ablation_without_its_value_is_told_one() -> None:
     image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
-    choices = Choices(image, "podman", "tcg")
+    choices = Here(Choices(image, "podman", "tcg"))
     with pytest.raises(RequestError, match="--ablate oci-runtime changes nothing without a value") as caught:
         refuse_ablation("oci-runtime", choices, "reference", Synthetic())
     assert caught.value.remedy == "write it as --ablate oci-runtime=crun"

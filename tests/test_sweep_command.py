@@ -89,7 +89,7 @@ def _four_gpus(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, *_: (given.partition(":")[0], None))
-    monkeypatch.setattr("commands.run.resolve.examined", lambda: (CARDS, None, None))
+    monkeypatch.setattr("provisioning.sites.here.examined", lambda: (CARDS, None, None))
 
 
 @pytest.mark.usefixtures("_four_gpus")

@@ -6,6 +6,7 @@ import pytest
 
 from analysis.report.provenance import run_command
 from commands.run.validate import check_turns, fitted
+from provisioning.sites.cluster import JoinedPods
 from scenarios.distributed import Distributed
 from scenarios.probe import Probing
 from scenarios.real import Real
@@ -25,8 +26,8 @@ def request(**options: Any) -> RunRequest:
     return RunRequest.of({"design": "alternating", **options})
 
 
-def check(asked: RunRequest, targets: tuple[str, ...] = TARGETS, *, pods: bool = False) -> None:
-    check_turns(asked, scenario_of(asked), targets, pods=pods)
+def check(asked: RunRequest, targets: tuple[str, ...] = TARGETS, at_the_site: str = "") -> None:
+    check_turns(asked, scenario_of(asked), targets, at_the_site)
 
 
 def test_turns_have_defaults_and_can_be_stated() -> None:
@@ -62,7 +63,7 @@ def test_what_can_take_turns_is_not() -> None:
 
 def test_nodes_of_a_cluster_take_no_turns() -> None:
     with pytest.raises(RequestError, match="a node of a cluster holds one job at a time"):
-        check(request(scenario="distributed"), pods=True)
+        check(request(scenario="distributed"), at_the_site=JoinedPods.no_turns)
 
 
 def test_turns_need_two_jobs() -> None:

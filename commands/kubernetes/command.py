@@ -14,6 +14,7 @@ from commands.kubernetes.lifecycle import PipelinePart, address_of
 from commands.kubernetes.manifests import DATASET, NAME, PORT, Pipeline, PipelineModel, service, training
 from commands.lazy import SuggestingGroup
 from commands.output import Output
+from provisioning.kubernetes.claims import ON_CLAIM
 from provisioning.kubernetes.cluster import Cluster
 from suite.errors import RequestError
 from suite.job.datasets import shape_of
@@ -27,10 +28,6 @@ _REMEDIES = {
     "name": "write lower-case letters, digits and hyphens: faces",
     "image": "write it by its digest: registry.example.org/virtbench@sha256:…",
 }
-_DATA = re.compile(
-    r"(?P<dataset>[\w-]+):(?P<directory>(?P<claim>[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)(/(?!\.\.?(/|$))[^/\x00-\x1f]+)*)/?"
-)
-"""A data set on a claim. Its path does not lead out of the claim."""
 
 
 class PipelineOutput(Output):
@@ -177,7 +174,7 @@ def _checked(
 
 def _data(text: str) -> dict[str, str]:
     """Return the fields of a model that ``mnist:CLAIM/PATH`` gives. Raises RequestError."""
-    fields = _DATA.fullmatch(text)
+    fields = ON_CLAIM.fullmatch(text)
     if not fields or fields["dataset"] not in DATA_KINDS.own:
         raise RequestError(
             f"--data {text!r} is not a data set on a claim",

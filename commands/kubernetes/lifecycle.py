@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from commands.kubernetes.manifests import COMPONENT, PORT, Pipeline, PipelineModel, labels_of
-from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, Cluster, Object
+from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, Cluster, Object, no_claim
 from provisioning.kubernetes.opening import SCHEDULED_WITHIN_S
 from provisioning.kubernetes.owned import not_found_is_fine, remove_selected
 from provisioning.kubernetes.refusals import ApiError, AwayError, fault, refused_as_request
@@ -157,10 +157,7 @@ def demand_claims(cluster: Cluster, pipeline: Pipeline) -> None:
     """Raise RequestError unless the claims of the data sets are there: a pod would wait for one without an end."""
     for claim in filter(None, {item.claim for item in pipeline.models}):
         if _live(cluster, cluster.path("persistentvolumeclaims", claim)) is None:
-            raise RequestError(
-                f"there is no claim {claim} in the namespace {cluster.namespace}",
-                remedy=f"kubectl -n {cluster.namespace} get pvc lists the claims; name one with --data KIND:CLAIM/PATH",
-            )
+            raise no_claim(cluster, claim)
 
 
 def ensure(cluster: Cluster, manifest: Object, *, create: bool = True) -> None:

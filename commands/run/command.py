@@ -109,9 +109,7 @@ def _measured(
     """
     outlook = Outlook(observer, made.plan, store)
     loop = Loop(made.scenario, made.open_target, store, outlook, host_environment, open_account)
-    # The CPUs of the machines of an inventory are not this one's.
-    cpus = () if made.choices.inventory else made.plan.job.envelope.cpus
-    with neighbours.alone_on(cpus, observer.note, busy):
+    with neighbours.alone_on(made.site.here_cpus(made.plan), observer.note, busy):
         made.prepare(observer.note)
         _expect(made, store, observer)
         with store.exclusive(), store.sealed():

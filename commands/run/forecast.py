@@ -126,7 +126,7 @@ def _disk(made: Ready, store: Run, trials: int) -> Iterator[Space]:
     if plan.scratch_bytes:
         yield _space("what a trial writes", home(), max(plan.scratch_bytes.values()))
     dataset = plan.job.dataset
-    in_vm = dataset and not dataset.device and not made.choices.inventory and VMS.intersection(plan.targets)
+    in_vm = dataset and not dataset.device and made.site.local and VMS.intersection(plan.targets)
     if dataset and in_vm and not disk_of(dataset).exists():
         yield _space("the data set as a disk for VMs, kept", home(), packed_bytes(dataset))
 

@@ -10,10 +10,8 @@ from rich.console import Console
 
 from commands.run.plan import plan_of
 from commands.run.resolve import resolve
-from provisioning import openers
 from provisioning.doctor import Check
-from provisioning.openers import Opener
-from provisioning.targets import Choices
+from provisioning.sites.base import Site
 from scenarios.command_files import files_of
 from scenarios.datasets.resolve import sha256_now
 from suite.errors import RequestError
@@ -36,26 +34,22 @@ class Ready:
 
     plan: Plan
     scenario: Scenario
-    opener: Opener
-
-    @property
-    def choices(self) -> Choices:
-        return self.opener.choices
+    site: Site
 
     def prepare(self, note: Note) -> None:
-        """Make what is made once and kept; see ``provisioning.openers.prepare``."""
-        dataset, ablations = self.plan.job.dataset, self.plan.ablations
+        """Make what is made once and kept; see ``Site.prepare``."""
+        dataset = self.plan.job.dataset
 
         def check() -> None:
-            if dataset and not dataset.device:
+            if dataset and dataset.directory and not dataset.device:
                 refuse_changed(dataset)
 
         check()
-        openers.prepare(self.choices, self.plan.targets, note, dataset, ablations, check)
+        self.site.prepare(self.plan, note, check)
 
     @property
     def open_target(self) -> OpenTarget:
-        return self.opener.opened
+        return self.site.opened
 
 
 def ready(request: RunRequest, note: Note, checks: Sequence[Check] | None = None) -> Ready:
@@ -64,7 +58,7 @@ def ready(request: RunRequest, note: Note, checks: Sequence[Check] | None = None
     ``checks`` are what ``doctor.examine`` found, where it was asked already.
     """
     resolved = resolve(request, note, checks)
-    return Ready(plan_of(resolved, note), resolved.scenario, resolved.opener)
+    return Ready(plan_of(resolved, note), resolved.inputs.scenario, resolved.site)
 
 
 def refuse_changed(dataset: Dataset) -> None:

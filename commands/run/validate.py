@@ -1,15 +1,10 @@
 """Refuse contradictions of a resolved request, ablations that switch nothing, and turns that cannot be taken."""
 
-import os
-import re
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from provisioning.engines.base import get_engine
-from provisioning.gpus import Card
 from provisioning.hindrances import refuse_ablation
-from provisioning.images.image import Image, build_command
-from provisioning.targets import Choices, booted
+from provisioning.sites.base import RunInputs, Site, site_of
 from suite.errors import RequestError, option, spelled
 from suite.interfaces import TurnScenario
 from suite.job import ablations
@@ -20,10 +15,9 @@ from suite.plan import Plan, lower, together
 from suite.registries import ABLATIONS, WORKLOADS
 from suite.request.repetitions import DECIDED
 from suite.request.request import RunRequest
-from suite.request.scenario import PlannedScenario, scenario_of
+from suite.request.scenario import PlannedScenario
 from suite.request.traits import traits_of
-from suite.targets import BASELINE, CONTAINERS, VMS
-from suite.units import count
+from suite.targets import BASELINE
 
 Note = Callable[[str], None]
 MOST_OF_MEMORY = 0.5
@@ -34,8 +28,7 @@ def refuse_ignored(request: RunRequest) -> None:
     """Raise RequestError for an option that was given and would change nothing."""
     request.refuse_idle()
     given = request.given()
-    own_machines = request.joining.inventory and not traits_of(request.scenario).joined
-    if own_machines or not booted(request.targets.target, request.targets.engine):
+    if not site_of(request).boots(request):
         for name in ("provider", "accel"):
             if name in given:
                 raise RequestError(
@@ -81,119 +74,18 @@ def check_ratios(request: RunRequest, scenario: PlannedScenario, targets: tuple[
         )
 
 
-def check_engine(request: RunRequest, choices: Choices, targets: tuple[str, ...]) -> None:
-    """Raise RequestError for what the engine of a cluster cannot be asked for."""
-    if not CONTAINERS.intersection(targets) or not choices.container_engine.is_cluster:
-        return
-    if ("container-vm" in targets) != bool(choices.vm_node) or "container" not in targets:
-        raise RequestError(
-            f"{option('engine')} {choices.engine}: the pods of container-vm are compared with those of container, on a "
-            f"node that is a virtual machine; {option('node')} names one of each, or none of container-vm",
-            remedy=f"give {option('target')} container {option('target')} container-vm {option('node')} "
-            "container=N1,container-vm=N2; or leave container-vm out of both",
-        )
-    cpus = str(request.envelope.cpus or "1")
-    leave = f"leave one of them out, or use {option('engine')} podman"
-    asked = [
-        (set(targets) >= VMS, f"{option('target')} vm and container-vm, which is another machine", leave),
-        (bool(request.data.data_disk), str(option("data_disk")), leave),
-        (
-            not re.fullmatch("[0-9]+", cpus),
-            f"{option('cpus')} {cpus}",
-            f"give a number with {option('cpus')}: the kubelet chooses which",
-        ),
-    ]
-    for given, words, remedy in asked:
-        if given:
-            raise RequestError(f"{option('engine')} {choices.engine} does not go with {words}", remedy=remedy)
-    for placed in choices.placed if request.envelope.cpus else ():
-        for engine in placed.engines.values():
-            engine.check_cpus(int(cpus))
-
-
-CUDA_NEEDS: dict[str, tuple[int, tuple[int, ...]]] = {"13": (580, (7, 5)), "12": (525, (5, 0)), "11": (450, (3, 5))}
-"""The oldest driver and compute capability by the major version of CUDA (NVIDIA's release notes of each toolkit)."""
-MPS = Path("/tmp/nvidia-mps/control")  # noqa: S108 (the default of NVIDIA's daemon)
-
-
-def workers_here(request: RunRequest) -> int:
-    """Return how many workers of a job need GPUs for themselves on one machine."""
-    scenario = scenario_of(request)
-    return scenario.ranks(request)[0] if scenario.spread and not request.joining.inventory else 1
-
-
-def _share_of(request: RunRequest, gpus: int) -> int:
-    """Return how many GPUs each of the instances that share the machine has; too few are shared by all."""
-    scenario = scenario_of(request)
-    return gpus // (scenario.instances(request) if scenario.neighbours else 1) or gpus
-
-
-def check_gpus(request: RunRequest, image: Image, cards: Sequence[Card]) -> None:
-    """Raise RequestError where a job cannot compute on these GPUs."""
-    cuda, wanted, several = image.cuda, request.gpus.devices or 1, option("devices")
-    workers, share = workers_here(request), _share_of(request, len(cards))
-    engine = request.targets.engine
-    older = f"build the image for an older CUDA: {build_command('cuda')} 12.6, or update the driver"
-    rows: list[tuple[bool, str, str]] = [
-        (
-            bool(engine) and not get_engine(str(engine)).takes_gpus,
-            f"{option('engine')} {engine} does not go with {option('device')} cuda",
-            f"leave one of them out, or use {option('engine')} podman",
-        ),
-        (
-            not cards,
-            f"{option('device')} cuda: there is no GPU",
-            f"use {option('device')} cpu; bench doctor shows the GPUs, and CUDA_VISIBLE_DEVICES may hide them",
-        ),
-        (
-            workers > 1 and len(cards) < workers * wanted,
-            f"{option('workers')} {workers}: each needs {count(wanted, 'GPU')}, and the job has {len(cards)}",
-            f"name more with {option('gpus')}, or give fewer {option('workers')} or {several}",
-        ),
-        (wanted > 1 and request.gpus.parallel == "none", f"{several} {wanted} needs {option('parallel')}", "add it"),
-        (
-            share < wanted,
-            f"{several} {wanted}: an instance has {count(share, 'GPU')}",
-            f"name more with {option('gpus')}",
-        ),
-        (
-            cuda == "",
-            f"{option('device')} cuda: the torch of image {image.digest[:12]} is built for CPUs",
-            f"run: {build_command('cuda')}",
-        ),
-        (
-            any(card.uuid for card in cards) and (MPS.exists() or "CUDA_MPS_PIPE_DIRECTORY" in os.environ),
-            "MPS runs on this machine, and no target reaches it: each has users and a /tmp for itself",
-            "stop it: echo quit | nvidia-cuda-mps-control",
-        ),
-        *((True, sentence, older) for sentence in _outdated(str(cuda), cards)),
-    ]
-    for holds, sentence, remedy in rows:
-        if holds:
-            raise RequestError(sentence, remedy=remedy)
-
-
-def _outdated(cuda: str, cards: Sequence[Card]) -> Iterator[str]:
-    """Yield the cards that are too old for the image's CUDA, or have too old a driver."""
-    driver, capability = CUDA_NEEDS.get(cuda.partition(".")[0], (0, ()))
-    for card in cards:
-        if 0 < card.driver_branch < driver:
-            yield f"GPU {card.index}: CUDA {cuda} needs driver {driver}, not {card.driver}"
-        if card.capability and tuple(card.capability) < capability:
-            needed, there = (".".join(map(str, numbers)) for numbers in (capability, card.capability))
-            yield f"GPU {card.index}: CUDA {cuda} needs capability {needed}, not {there}"
-
-
-def check_turns(request: RunRequest, scenario: PlannedScenario, targets: tuple[str, ...], *, pods: bool) -> None:
-    """Raise RequestError, in one sentence, if the jobs of the request cannot take turns."""
+def check_turns(
+    request: RunRequest, scenario: PlannedScenario, targets: tuple[str, ...], at_the_site: str = ""
+) -> None:
+    """Raise RequestError, in one sentence, if the jobs of the request cannot take turns, or not ``at_the_site``."""
     if request.measurement.turns is None:
         return
     if not isinstance(scenario, TurnScenario):
         raise _refusal(request, scenario.no_turns)
     if hindrance := scenario.hinders_turns(request):
         raise _refusal(request, *hindrance)
-    if pods:
-        raise _refusal(request, "a node of a cluster holds one job at a time")
+    if at_the_site:
+        raise _refusal(request, at_the_site)
     if len(targets) < 2 and not request.repetitions.aa and not request.targets.ablate:
         raise _refusal(
             request,
@@ -263,38 +155,32 @@ def check_data(plan: Plan, devices: int) -> None:
         )
 
 
-def ablations_of(
-    request: RunRequest,
-    scenario: PlannedScenario,
-    targets: tuple[str, ...],
-    choices: Choices,
-    capability: CpuCapability | None,
-    note: Callable[[str], None],
-) -> tuple[str, ...]:
+def ablations_of(inputs: RunInputs, site: Site, capability: CpuCapability | None) -> tuple[str, ...]:
     """Return the ablations of the run; of all of them, those that would switch nothing are left out.
 
     Raises RequestError for one that was named, and that would switch nothing.
     """
+    request, scenario = inputs.request, inputs.scenario
     asked = request.targets.ablate
     kept = []
     for name in asked:
         try:
-            ablations.check((name,), targets)
-            refuse_ablation(name, choices, request.measurement.recipe, scenario)
+            ablations.check((name,), site.targets)
+            refuse_ablation(name, site, request.measurement.recipe, scenario)
             properties = ablations.properties_of(name)
             if properties.channels_last:
                 _refuse_without_images(name, request.measurement.model)
             if properties.engine and scenario.joined:
-                get_engine(properties.engine).check_network(request.joining.network, in_lab=not choices.inventory)
-            if properties.provider and scenario.joined and not choices.inventory:
-                choices.provider_of(properties).check_lab()
+                get_engine(properties.engine).check_network(request.joining.network, in_lab=site.local)
+            if properties.provider and scenario.joined and site.local:
+                site.choices.provider_of(properties).check_lab()
             if properties.lower_isa:
                 lower(capability)
             kept.append(name)
         except RequestError as error:
             if not set(asked) >= set(ABLATIONS.own):
                 raise
-            note(f"left out: {error.message}")
+            inputs.note(f"left out: {error.message}")
     return tuple(kept)
 
 

@@ -136,7 +136,7 @@ def measure(run: Ready, store: Run, observer: Observer) -> None:
     """Measure all trials of the plan into the store, or continue with them. Raises BenchError."""
     run.prepare(observer.note)
     if run.plan.job.dataset:
-        _read_ahead(run.choices.image.tree)
+        _read_ahead(run.site.choices.image.tree)
     loop = Loop(run.scenario, run.open_target, store, observer, host_environment, open_account)
     noted = ledger.holding("run-directory", str(store.directory.absolute()))
     with neighbours.alone_on(run.plan.job.envelope.cpus, observer.note), store.exclusive(), noted, store.sealed():
@@ -157,7 +157,7 @@ def _certificate(planned: Prepared, directory: Path, targets: tuple[str, ...], b
     smallest: dict[str, float] = {}
     for judgement in reversed(judged):
         smallest |= judgement.smallest  # that of the synthetic job counts, which is there first
-    choices = next(iter(planned.runs.values())).choices
+    choices = next(iter(planned.runs.values())).site.choices
     host = host_environment()
     return Certificate(
         suite_version=__version__,

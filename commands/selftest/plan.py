@@ -71,7 +71,7 @@ def prepared(chosen: Mapping[str, object], blocks: int, names: Sequence[str], no
 
 def emulated(run: Ready) -> bool:
     """Return whether the CPU of a target is emulated."""
-    return run.choices.accelerator == "tcg" and bool(VMS.intersection(run.plan.targets))
+    return run.site.choices.accelerator == "tcg" and bool(VMS.intersection(run.plan.targets))
 
 
 def _run(request: Mapping[str, object], wanted: Sequence[str], note: Note, checks: Sequence[Check]) -> Prepared:
@@ -107,7 +107,7 @@ def _hindrance(name: str, run: Ready) -> str | None:
                 choose_limiter(node, lab.model_copy(update=properties.link))
         except RequestError as error:
             return error.message
-    return next(hindrances(properties, run.choices, run.plan.job.recipe), None)
+    return next(hindrances(properties, run.site, run.plan.job.recipe), None)
 
 
 def _absent(name: str, targets: tuple[str, ...], reason: str) -> Absent:

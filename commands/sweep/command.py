@@ -189,8 +189,8 @@ def _run_all(request: SweepRequest, backend: Backend, busy: Busy | None, begun_s
         for cell in cells_of(sweep):
             stack.enter_context(directory.cell(cell.cell_id, sweep.budget.retries).sealed())
         if backend.runs_here:  # else a scheduler knows which CPUs are free
-            plans = [cell.ready.plan for cell in request.planned if cell.ready and not cell.ready.choices.inventory]
-            cpus = sorted({cpu for plan in plans for cpu in plan.job.envelope.cpus})
+            cells = [cell.ready for cell in request.planned if cell.ready]
+            cpus = sorted({cpu for cell in cells for cpu in cell.site.here_cpus(cell.plan)})
             stack.enter_context(neighbours.alone_on(cpus, request.observer.note, busy))
         clear_stop(directory.path, begun_s)
         return backend.run(request)

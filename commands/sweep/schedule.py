@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,14 @@ from commands.sweep.backends.base import backend_of
 from commands.sweep.resolve import PlanFile
 from provisioning.paths import bench_argv
 from provisioning.timers.base import ScheduledJob, ScheduleEntry, Timer, check_name, parse_schedule
-from provisioning.timers.host import Cron, Systemd
-from provisioning.timers.kubernetes import KubernetesTimer
 from suite.errors import RequestError
 from suite.part import Part
+from suite.registries import TIMERS
 from suite.results.runs import contains, find_runs
 from suite.results.store import RESULTS
 from suite.sweep.file import load_sweep
 from suite.units import parse_share
 
-TIMERS: Mapping[str, Callable[[], Timer]] = {"systemd": Systemd, "cron": Cron, "kubernetes": KubernetesTimer}
-"""In the order in which they are tried."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Timers give a job a shorter one, without the programs that make networks and disks."""
 
@@ -81,9 +78,7 @@ def firing_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Parent directory of the firings. Default: results/NAME-scheduled.",
 )
 @firing_options
-@click.option(
-    "--with", "kind", type=click.Choice(list(TIMERS)), help="Timer. Default: the first that works on this host."
-)
+@click.option("--with", "kind", type=click.Choice([*TIMERS]), help="Timer. Default: the first that works on this host.")
 @click.option("--dry-run", is_flag=True, help="Print the entry and install nothing.")
 @click.option("--list", "listing", is_flag=True, help="List installed schedules.")
 @click.option("--remove", metavar="NAME", help="Remove a schedule.")
@@ -132,7 +127,7 @@ def _remove(name: str) -> None:
 
 
 def _install(job: ScheduledJob, kind: str | None, *, dry_run: bool) -> None:
-    timer = TIMERS[kind]() if dry_run and kind else choose(kind)
+    timer: Timer = TIMERS.get(kind)() if dry_run and kind else choose(kind)
     rendered = timer.render(job)
     if dry_run:
         click.echo(f"# {job.name} would run at {job.schedule.text}, by {timer.kind}; nothing is installed.")
@@ -150,7 +145,7 @@ def _install(job: ScheduledJob, kind: str | None, *, dry_run: bool) -> None:
 def choose(kind: str | None) -> Timer:
     """Return the named timer, or the first that would fire here. Raises RequestError with the reason of each."""
     reasons: dict[str, str] = {}
-    for timer in [TIMERS[kind]()] if kind else [make() for make in TIMERS.values()]:
+    for timer in timers([kind] if kind else TIMERS):
         reason = timer.missing() or (None if kind else timer.asleep())
         if reason is None:
             return timer
@@ -164,8 +159,13 @@ def choose(kind: str | None) -> Timer:
 
 def installed() -> list[tuple[Timer, ScheduleEntry]]:
     """Return the entries of the suite with their timers, whether or not they would fire now."""
-    timers = (make() for make in TIMERS.values())
-    return [(timer, entry) for timer in timers if timer.missing() is None for entry in timer.installed()]
+    return [(timer, entry) for timer in timers(TIMERS) if timer.missing() is None for entry in timer.installed()]
+
+
+def timers(names: Iterable[str]) -> Iterator[Timer]:
+    """Yield the timers of these names that load."""
+    broken = TIMERS.failures()
+    yield from (TIMERS.get(name)() for name in names if name not in broken)
 
 
 def job_of(file: Path | None, every: str | None, name: str | None, into: Path | None, **options: Any) -> ScheduledJob:  # noqa: ANN401

@@ -6,7 +6,6 @@ other.
 # ruff: noqa: ARG002 (defaults need few of the arguments)
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -17,7 +16,7 @@ from provisioning.gpus import NO_EDITS, Edits
 from provisioning.images.image import Image
 from provisioning.paths import state
 from provisioning.processes import program_argv, run_apart
-from suite.errors import BenchError, CommandError, MeasurementError, RequestError, option
+from suite.errors import BenchError, CommandError, RequestError, option
 from suite.interfaces import COMMAND_WITHIN_S, Node
 from suite.job.envelope import most_processes, parse_cpu_list, tmpfs_bytes
 from suite.job.properties import DiskLimit, Properties
@@ -51,6 +50,8 @@ class ContainerSpec:
     """Hard limits of the node, ``("nofile", 20000)``: an engine's own defaults may exceed what the host may give."""
     edits: Edits = NO_EDITS
     """The devices and mounts that give it the GPUs."""
+    gpus: int = 0
+    """The GPUs of a pod, by their number: a device plugin of its node chooses which."""
     data: tuple[str, str, bool] | None = None
     """The data volume: its directory on the node, its place in the container, and whether it may be written."""
     seccomp: bool = True
@@ -99,24 +100,14 @@ class GuestStore:
     """Makes the disk if it is missing. Raises RequestError or MeasurementError if it cannot."""
 
 
-@dataclass(frozen=True)
-class Allotment:
-    """The CPUs that an engine which chooses them itself gives to the containers of a run."""
-
-    cpus: tuple[int, ...] | None
-    """The CPUs that a container has to itself; None where it has the time of so many, on any."""
-    cpuinfo: str = ""
-    """The content of /proc/cpuinfo in one of them."""
-
-
 class ContainerEngine(Protocol):
     """One way to run a container on a node. Inherit from it to get its defaults."""
 
     name: str
     options: type[OptionGroup] | None = None
     """The options of a run that only this engine has."""
-    is_cluster: bool = False
-    """Whether its containers are pods that a cluster places, not this machine."""
+    site: str = ""
+    """The site whose nodes alone start its containers; empty for an engine of any node."""
     by_default: bool = True
     """Whether it is taken if no engine is named and it is the first that works."""
     in_guests: bool = True
@@ -148,35 +139,13 @@ class ContainerEngine(Protocol):
             remedy=f"use {option('engine')} docker or podman; pods have {option('runtime_class')}",
         )
 
-    def on_vm(self, node: str) -> "ContainerEngine":
-        """Return the engine for containers on a node that is a virtual machine, which the containers attest.
-
-        Raises RequestError for a node that runs under the same kernel as this engine's own.
-        """
-        raise RequestError(f"{self.name} has no node {node}", remedy=f"use {option('engine')} kubernetes")
-
     def hindrance(self, properties: Properties) -> str | None:
         """Return why containers cannot have these properties; None if they can."""
         return None
 
-    def most_cpus(self) -> int | None:
-        """Return how many CPUs a container can have; None if this machine is the limit."""
-        return None
-
-    def check_cpus(self, count: int) -> None:
-        """Raise RequestError if the engine's containers cannot have so many CPUs."""
-        return
-
     def check_machine(self, node: Node) -> None:
         """Raise RequestError if the engine's containers run on another machine than this node."""
         return
-
-    def allotment(self, image: Image, cpus: int, memory_bytes: int, count: int = 1) -> Allotment | None:
-        """Try which CPUs ``count`` containers get that are open at once; None for an engine that can be given CPUs.
-
-        ``cpus`` and ``memory_bytes`` are those of each. Raises BenchError if it cannot run one.
-        """
-        return None
 
     def version(self, node: Node) -> str:
         """Return the version of the engine, and of ``runtime``. In a guest of the suite's its daemon is started first.
@@ -251,34 +220,9 @@ class ContainerEngine(Protocol):
         """Return the node on which the words of ``exec_argv`` run: for most engines the one below."""
         return node
 
-    def address(self, node: Node) -> str:
-        """Return the address of an opened container in the network that its engine has given it.
-
-        Raises MeasurementError for an engine whose containers the suite joins itself.
-        """
-        raise MeasurementError(
-            f"the containers of {self.name} have no address of their own on {node.name}", kind="plan"
-        )
-
-    def served(self, node: Node, port: int, way: str) -> AbstractContextManager[tuple[str, int]]:
-        """Put a service before a port of an opened container; see ``Properties.service`` for ``way``.
-
-        Yields the address and the port to which its clients connect. Raises MeasurementError for an engine that has no
-        services.
-        """
-        raise MeasurementError(f"{self.name} has no services to put before port {port} of {node.name}", kind="plan")
-
     def main_pid(self, node: Node, name: str) -> int | None:
         """Return the process id, on the node, of the container's first process; None if it has none there."""
         return None
-
-    def entry(self, name: str) -> tuple[str, str]:
-        """Return the kind and the text of the container's entry in the ledger of this machine."""
-        return "container", f"{self.name}:{name}"
-
-    def await_end(self, name: str) -> None:
-        """Wait until nothing of a removed container runs on this machine."""
-        return
 
     def removal(self, name: str) -> list[list[str]]:
         """Return the commands that kill the container and remove it with all that belongs to it."""
@@ -303,9 +247,9 @@ def is_root(node: Node) -> bool:
     return node.run(["id", "-u"]).stdout.strip() == "0"
 
 
-def end_starting(name: str) -> list[str]:
-    """Return the command that ends clients which still start the container, on any node; see ``clients``."""
-    return program_argv(clients, name)
+def end_starting(name: str, program: str, mark: str, *, stays: bool = False) -> list[str]:
+    """Return the command that ends clients which still start the container, on any node; see ``clients.end``."""
+    return program_argv(clients, name, program.rpartition("/")[2], mark, *(["stays"] if stays else []))
 
 
 def get_engine(name: str) -> ContainerEngine:

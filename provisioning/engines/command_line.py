@@ -15,6 +15,9 @@ COPIED_WITHIN_S = 6 * 3600.0
 READ_ONLY = ",readonly,bind-nonrecursive"
 """Without what is mounted below: docker before 25 and podman leave that writable."""
 
+NAMED = ("crun", "runc", "runsc")
+"""The OCI runtimes that answer with the name of their program; configurations give others any name."""
+
 
 class CommandLineEngine(ContainerEngine):
     """An engine that is driven by docker's command line."""
@@ -63,7 +66,7 @@ class CommandLineEngine(ContainerEngine):
                 f"the {self.name} of {node.name} has no OCI runtime {self.runtime} that works",
                 remedy="install it, and name it in daemon.json for docker, or in containers.conf for podman",
             ) from error
-        if self.runtime in ("crun", "runc", "runsc"):  # configurations give others any name
+        if self.runtime in NAMED:
             check_answer(self.runtime, runtime, node.name)
         return f"{version}, {runtime}"
 
@@ -127,7 +130,7 @@ class CommandLineEngine(ContainerEngine):
 
     def removal(self, name: str) -> list[list[str]]:
         remove = [*self.program, "rm", "--force", "--volumes", *self.removal_options, "--", name]
-        return [end_starting(name), remove]
+        return [end_starting(name, self.program[0], "--name"), remove]
 
     def _mounts(self, spec: ContainerSpec) -> list[str]:
         """Return the options of the bind mounts: ``--mount`` splits its value at commas, so that paths are quoted."""

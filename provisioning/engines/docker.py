@@ -101,31 +101,31 @@ class Docker(CommandLineEngine):
 
     def version(self, node: Node) -> str:
         if is_guest(node):
-            _start_daemon(node)
+            self._start_daemon(node)
         return super().version(node)
 
     def runtime_version(self, node: Node) -> str:
-        declared = json.loads(node.run([*PROGRAM, "info", "--format", "{{json .Runtimes}}"]).stdout)[self.runtime]
+        declared = json.loads(node.run([*self.program, "info", "--format", "{{json .Runtimes}}"]).stdout)[self.runtime]
         # containerd finds some by their type and not by a path.
         return node.run([declared["path"], "--version"]).stdout if "path" in declared else str(self.runtime)
 
     def load(self, host: Node, digest: str, archive: Path) -> None:
         """Load the archive into docker's own store if it is not there; then compare what the store holds."""
         wanted, reference = layers(archive), image_reference(digest)
-        if _held(host, reference) == wanted:
+        if self._held(host, reference) == wanted:
             return
-        argv = [*PROGRAM, "load", "--quiet"]
+        argv = [*self.program, "load", "--quiet"]
         with archive.open("rb") as content:
             loading = host.start(argv, stdin=content)
         if status := loading.wait(LOADED_WITHIN_S):
             raise CommandError(argv, status, f"{host.name}: {loading.output_tail()}")
-        if _held(host, reference) != wanted:
-            raise _missing(host, reference)
+        if self._held(host, reference) != wanted:
+            raise self._missing(host, reference)
 
     def check(self, node: Node, digest: str) -> None:
         reference = image_reference(digest)
-        if not _held(node, reference):
-            raise _missing(node, reference)
+        if not self._held(node, reference):
+            raise self._missing(node, reference)
 
     def host_network(self, namespace: str | None) -> str:
         self.check_network("host", in_lab=namespace is not None)
@@ -137,6 +137,40 @@ class Docker(CommandLineEngine):
             raise RequestError(
                 f"{option('network')} host: docker cannot start a container in the network of a lab node",
                 remedy=f"use {option('engine')} podman or runc, or {option('network')} overlay",
+            )
+
+    def _held(self, node: Node, reference: str) -> list[str]:
+        """Return the digests of the layers of the image of this name in the store; none if there is no such image."""
+        words = ["image", "inspect", "--format", "{{json .RootFS.Layers}}", reference]
+        answer = node.run([*self.program, *words], check=False)
+        digests: list[str] = json.loads(answer.stdout) if answer.returncode == 0 else []
+        return digests
+
+    def _missing(self, node: Node, reference: str) -> MeasurementError:
+        return MeasurementError(
+            f"the {self.name} of {node.name} does not hold {reference}",
+            kind="image",
+            remedy="run the command again: it loads the image first",
+        )
+
+    def _start_daemon(self, node: Node) -> None:
+        """Start the daemon in a guest of the suite's, where nobody else would."""
+        if node.run([*self.program, "info", "--format", "{{.ID}}"], check=False, timeout_s=60.0).returncode == 0:
+            return
+        with node.opening.running("daemon"):
+            daemon = node.start(DAEMON)
+            waited = node.run(
+                ["busybox", "timeout", str(int(DAEMON_READY_S)), "/opt/virtbench/guest/wait-for-docker"],
+                check=False,
+                timeout_s=DAEMON_READY_S + 10,
+            )
+        if waited.returncode:
+            daemon.kill()
+            raise MeasurementError(
+                f"dockerd was not ready within {DAEMON_READY_S:.0f} s on {node.name}",
+                kind="engine",
+                command=DAEMON,
+                output_tail=daemon.output_tail(),
             )
 
 
@@ -160,40 +194,3 @@ def layers(archive: Path) -> list[str]:
     except (OSError, tarfile.TarError, ValueError, LookupError) as error:
         raise RequestError(f"{archive} is no image: {error}", remedy="build it again: bench image build") from error
     return diff_ids
-
-
-def _held(node: Node, reference: str) -> list[str]:
-    """Return the digests of the layers of the image of this name in docker's store; none if there is no such image."""
-    words = ["image", "inspect", "--format", "{{json .RootFS.Layers}}", reference]
-    answer = node.run([*PROGRAM, *words], check=False)
-    digests: list[str] = json.loads(answer.stdout) if answer.returncode == 0 else []
-    return digests
-
-
-def _missing(node: Node, reference: str) -> MeasurementError:
-    return MeasurementError(
-        f"the docker of {node.name} does not hold {reference}",
-        kind="image",
-        remedy="run the command again: it loads the image first",
-    )
-
-
-def _start_daemon(node: Node) -> None:
-    """Start the daemon in a guest of the suite's, where nobody else would."""
-    if node.run([*PROGRAM, "info", "--format", "{{.ID}}"], check=False, timeout_s=60.0).returncode == 0:
-        return
-    with node.opening.running("daemon"):
-        daemon = node.start(DAEMON)
-        waited = node.run(
-            ["busybox", "timeout", str(int(DAEMON_READY_S)), "/opt/virtbench/guest/wait-for-docker"],
-            check=False,
-            timeout_s=DAEMON_READY_S + 10,
-        )
-    if waited.returncode:
-        daemon.kill()
-        raise MeasurementError(
-            f"dockerd was not ready within {DAEMON_READY_S:.0f} s on {node.name}",
-            kind="engine",
-            command=DAEMON,
-            output_tail=daemon.output_tail(),
-        )

@@ -3,28 +3,32 @@
 
 import os
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
 from provisioning import ledger
-from provisioning.engines.base import Allotment, ContainerEngine, ContainerSpec, image_reference
+from provisioning.engines.base import ContainerEngine, ContainerSpec, image_reference
+from provisioning.gpus import Card, examined
 from provisioning.images.image import Image
 from provisioning.isa import reports_hypervisor
 from provisioning.kubernetes import owned
-from provisioning.kubernetes.cluster import Cluster, Object, kubeconfig, not_installed
+from provisioning.kubernetes.claims import ClaimedData
+from provisioning.kubernetes.cluster import Cluster, Object, kubeconfig, no_claim, not_installed
 from provisioning.kubernetes.execution import PodNode, await_end, cpus_inside, first_process, kernel_inside
 from provisioning.kubernetes.node import CONTAINERD, MACHINE_ID, ClusterNode, import_image, local_name, others_on
 from provisioning.kubernetes.opening import SERVICE_RIGHTS, Opening, changed, open_service
 from provisioning.kubernetes.pod import CLAIMED, USER, Placement, manifest
-from provisioning.kubernetes.refusals import refused_as_request
+from provisioning.kubernetes.refusals import ApiError, refused_as_request
 from provisioning.kubernetes.states import PodState, container_status
 from provisioning.nodes import WrappedNode, local_node
+from provisioning.volumes import MOUNT
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Node
+from suite.job.datasets import Dataset
 from suite.job.envelope import format_cpu_list
 from suite.job.properties import AS_IT_IS, Properties
 from suite.process_identity import BOOT_ID
@@ -37,8 +41,10 @@ RIGHTS = {
     "pods/exec": ("get", "create"),
     "events": ("list", "watch"),
 }
+CLAIM_RIGHTS = {"persistentvolumeclaims": ("get",)}
 CLASS_RIGHTS = {"storageclasses.storage.k8s.io": ("list",)}
 KINDS = ("v1/pods",)
+NOT_FOUND = 404
 TOLD_WITHIN_S = 10.0
 ASKED_WITHIN_S = 2.0
 """How long a server has to answer that no run has named."""
@@ -92,6 +98,18 @@ class PodOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
+class Allotment:
+    """The CPUs that a kubelet, which chooses them, gives to the pods of a run."""
+
+    cpus: tuple[int, ...] | None
+    """The CPUs that a pod has to itself; None where it has the time of so many, on any."""
+    cpuinfo: str = ""
+    """The content of /proc/cpuinfo in one of them."""
+    cards: tuple[Card, ...] = ()
+    """The GPUs that one of them has."""
+
+
+@dataclass(frozen=True)
 class KubernetesEngine(ContainerEngine):
     settings: Mapping[str, str] = field(default_factory=dict)
     named: bool = False
@@ -102,8 +120,7 @@ class KubernetesEngine(ContainerEngine):
     rootfs = "overlay"
     network = "pod"
     commands_are_children = False
-    is_cluster = True
-    takes_gpus = False
+    site = "cluster"
     by_default = False
     options = PodOptions
 
@@ -111,6 +128,10 @@ class KubernetesEngine(ContainerEngine):
         return replace(self, settings=given, named=True)
 
     def on_vm(self, node: str) -> "KubernetesEngine":
+        """Return the engine for pods on a node that is a virtual machine, which the pods attest.
+
+        Raises RequestError for a node that runs under the same kernel as this engine's own.
+        """
         engine = replace(self, settings={**self.settings, "node": node}, virtual=True)
         if engine._node.boot_id == self._node.boot_id:
             raise RequestError(
@@ -126,15 +147,25 @@ class KubernetesEngine(ContainerEngine):
         switched = {name for name, usual in vars(AS_IT_IS).items() if getattr(properties, name) != usual}
         return None if switched <= SWITCHES else "a pod cannot be given it"
 
-    def most_cpus(self) -> int | None:
+    def most_cpus(self) -> int:
+        """Return how many CPUs a pod can have."""
         return self._node.whole_cpus
 
     def check_cpus(self, count: int) -> None:
+        """Raise RequestError if pods of the node cannot have so many CPUs."""
         node, most = self._node.name, self._node.whole_cpus
         if count > most:
             raise RequestError(
                 f"{option('cpus')} {count}: the node {node} has {most} whole CPUs for its pods",
                 remedy=f"ask for no more, or choose another {option('node')}",
+            )
+
+    def check_gpus(self, count: int) -> None:
+        """Raise RequestError if pods of the node cannot have so many GPUs."""
+        if count > (most := self._node.gpus):
+            raise RequestError(
+                f"{option('devices')} {count}: the node {self._node.name} has {most} GPUs for its pods",
+                remedy=f"ask for fewer, choose another {option('node')}, or install NVIDIA's device plugin there",
             )
 
     def check_machine(self, node: Node) -> None:
@@ -167,7 +198,11 @@ class KubernetesEngine(ContainerEngine):
         if not self.settings.get("registry") and self._node.here:
             import_image(host, self.settings.get("containerd", CONTAINERD), digest, archive)
 
-    def allotment(self, image: Image, cpus: int, memory_bytes: int, count: int = 1) -> Allotment:
+    def allotment(self, image: Image, cpus: int, memory_bytes: int, count: int = 1, gpus: int = 0) -> Allotment:
+        """Try which CPUs ``count`` pods get that are open at once. Raises BenchError if the cluster cannot run one.
+
+        ``cpus`` and ``memory_bytes`` are those of each.
+        """
         self._cluster.demand(RIGHTS)
         if not (self.settings.get("registry") or self._node.here):
             raise RequestError(
@@ -175,22 +210,54 @@ class KubernetesEngine(ContainerEngine):
                 remedy=f"name the one that has {image_reference(image.digest)} with {option('registry')}",
             )
         self._check_storage_class()
-        cpuinfo = ""
-        cpu_sets: list[tuple[int, ...]] = []
-        with local_node((), None) as host, ExitStack() as stack:
-            self.load(host, image.digest, image.file("oci.tar"))
-            for name in [ledger.fresh("virtbench") for _ in range(count)]:
-                spec = ContainerSpec(name, image.digest, str(image.tree), format_cpu_list(range(cpus)), memory_bytes)
-                stack.callback(await_end, name)
-                stack.enter_context(ledger.holding(*self.entry(name)))
-                self._try(host, spec)
-                inside = self._inside(host, name)
-                cpuinfo = self._attested(inside)
-                cpu_sets.append(cpus_inside(inside))
+        with ExitStack() as stack:
+            inside = [stack.enter_context(self.tried(image, cpus, memory_bytes, gpus)) for _ in range(count)]
+            cards = _cards_in(inside[0], gpus)
+            cpuinfos, cpu_sets = list(map(self._attested, inside)), list(map(cpus_inside, inside))
         # Pods of whole CPUs then have them alone, and the kubelet hands out free ones in the same order again.
         static = self._node.kubelet.get("cpuManagerPolicy") == "static"
         exclusive = static and all(len(cpu_set) == cpus for cpu_set in cpu_sets)
-        return Allotment(tuple(cpu for cpu_set in cpu_sets for cpu in cpu_set) if exclusive else None, cpuinfo)
+        return Allotment(
+            tuple(cpu for cpu_set in cpu_sets for cpu in cpu_set) if exclusive else None, cpuinfos[-1], cards
+        )
+
+    @contextmanager
+    def tried(self, image: Image, cpus: int, memory_bytes: int, gpus: int = 0) -> Iterator[PodNode]:
+        """Open a pod before anything is measured. Raises RequestError where the cluster or the node refuses it."""
+        name, tree = ledger.fresh("virtbench"), str(image.tree)
+        data = ("", MOUNT, False) if self.claimed else None
+        cpu_list = format_cpu_list(range(cpus))
+        spec = ContainerSpec(name, image.digest, tree, cpu_list, memory_bytes, data=data, gpus=gpus)
+        with local_node((), None) as host, ExitStack() as stack:
+            self.load(host, image.digest, image.file("oci.tar"))
+            stack.callback(await_end, name)
+            stack.enter_context(ledger.holding(*self.entry(name)))
+            try:
+                with refused_as_request():
+                    self.begin(host, spec)
+            except RequestError as error:
+                most = f"{self._node.whole_cpus} whole ones for all pods"
+                raise error.within(f"a pod of {cpus} CPUs on the node {self._node.name}, {most}") from error
+            yield self._inside(host, name)
+
+    def data_set(self, image: Image, memory_bytes: int, frame_stride: int | None) -> tuple[ClaimedData, Dataset]:
+        """Return the data set of the claim, as a pod on the node sees it. Raises RequestError if it cannot be read."""
+        claimed = ClaimedData(*self.settings["claim"].split(":", 2))
+        self._cluster.demand({**RIGHTS, **CLAIM_RIGHTS})
+        with refused_as_request():
+            try:
+                self._cluster.get(self._cluster.path("persistentvolumeclaims", claimed.claim))
+            except ApiError as error:
+                if error.status != NOT_FOUND:
+                    raise
+                raise no_claim(self._cluster, claimed.claim) from error
+        with self.tried(image, 1, memory_bytes) as inside:
+            return claimed.identified(inside, frame_stride)
+
+    @property
+    def claimed(self) -> bool:
+        """Return whether its pods read a data set of a claim."""
+        return "claim" in self.settings
 
     def _check_storage_class(self) -> None:
         """Raise RequestError for a storage class that the cluster does not have."""
@@ -204,23 +271,7 @@ class KubernetesEngine(ContainerEngine):
                 remedy=f"choose {option('storage_class')} from: {', '.join(known) or 'none, create one'}",
             )
 
-    def _try(self, host: Node, spec: ContainerSpec) -> None:
-        """Open a pod before anything is measured. Raises RequestError where the cluster or the node refuses it."""
-        try:
-            with refused_as_request():
-                self.begin(host, spec)
-        except RequestError as error:
-            most = f"{self._node.whole_cpus} whole ones for all pods"
-            raise error.within(f"a pod of {spec.cpu_count} CPUs on the node {self._node.name}, {most}") from error
-
-    def layers_at(self, node: Node) -> str:
-        raise RequestError("a pod has no layer for a data set", remedy=f"leave {option('ablate')} data-layer out")
-
     def host_network(self, namespace: str | None) -> str:
-        if namespace:
-            raise RequestError(
-                "a pod cannot join the network of a lab", remedy=f"choose {option('engine')} podman or runc"
-            )
         return "host"
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
@@ -244,6 +295,8 @@ class KubernetesEngine(ContainerEngine):
         )
         inside = self._inside(node, spec.name)
         facts: dict[str, object] = {} if spec.by_count else {"host_cpus": list(cpus_inside(inside))}
+        if spec.gpus:
+            facts["gpus"] = [card.fact for card in _cards_in(inside, spec.gpus)]
         if self.virtual:
             self._attested(inside)
             facts["accelerator"] = None  # unknown for a machine that the suite has not booted
@@ -283,9 +336,14 @@ class KubernetesEngine(ContainerEngine):
             time.sleep(TOLD_WITHIN_S / 100)
 
     def address(self, node: Node) -> str:
+        """Return the address of an opened pod in the network of its cluster."""
         return str(self._running(_name_of(node))["status"]["podIP"])
 
     def served(self, node: Node, port: int, way: str) -> AbstractContextManager[tuple[str, int]]:
+        """Put a service before a port of an opened pod; see ``Properties.service`` for ``way``.
+
+        Yields the address and the port to which its clients connect.
+        """
         return open_service(self._cluster, _name_of(node), port, way)
 
     def main_pid(self, node: Node, name: str) -> int | None:
@@ -293,14 +351,17 @@ class KubernetesEngine(ContainerEngine):
         return process.pid if process else None
 
     def entry(self, name: str) -> tuple[str, str]:
+        """Return the kind and the text of the pod's entry in the ledger of this machine."""
         return "kubernetes", owned.entry(self._cluster, name, KINDS)
 
     def await_end(self, name: str) -> None:
+        """Wait until nothing of a removed pod runs on this machine."""
         if self._node.here:
             await_end(name)
 
     def removal(self, name: str) -> list[list[str]]:
-        raise RequestError(f"the pod {name} is removed by the ledger alone", remedy="run: bench clean")
+        """Return nothing: the ledger removes pods."""
+        return []
 
     @cached_property
     def _cluster(self) -> Cluster:
@@ -313,8 +374,15 @@ class KubernetesEngine(ContainerEngine):
     def _placement(self, spec: ContainerSpec) -> Placement:
         registry = self.settings.get("registry")
         image = f"{registry}/{image_reference(spec.image)}" if registry else local_name(spec.image)
+        _, claim, path = self.settings["claim"].split(":", 2) if self.claimed else ("", "", "")
         return Placement(
-            self._node.hostname, image, bool(registry), *map(self.settings.get, ("runtime_class", "storage_class"))
+            self._node.hostname,
+            image,
+            bool(registry),
+            self.settings.get("runtime_class"),
+            self.settings.get("storage_class"),
+            claim,
+            path,
         )
 
     def _inside(self, node: Node, name: str) -> PodNode:
@@ -328,6 +396,18 @@ class KubernetesEngine(ContainerEngine):
             cluster=self._cluster,
             pod=name,
         )
+
+
+def _cards_in(inside: PodNode, count: int) -> tuple[Card, ...]:
+    """Return the GPUs that a pod sees. Raises MeasurementError unless they are as many as it asked for."""
+    cards, error, _ = examined(inside) if count else ([], None, None)
+    if len(cards) != count:
+        raise MeasurementError(
+            f"the pod has {len(cards)} GPUs instead of {count}: {error or 'NVML shows no others'}",
+            kind="device",
+            remedy=f"give the {option('runtime_class')} of NVIDIA's runtime, if it is not the node's usual one",
+        )
+    return tuple(cards)
 
 
 def _name_of(node: Node) -> str:

@@ -91,7 +91,8 @@ class Runc(ContainerEngine):
     def removal(self, name: str) -> list[list[str]]:
         delete = self.command("delete", "--force", "--", name)
         # runc does not delete the group of a container that it has not yet recorded.
-        return [end_starting(name), delete, remove_argv(name), ["rm", "-r", "-f", "--", f"{BUNDLES}/{name}"]]
+        end = end_starting(name, self.program, "--bundle", stays=True)
+        return [end, delete, remove_argv(name), ["rm", "-r", "-f", "--", f"{BUNDLES}/{name}"]]
 
 
 RUNC = Runc()

@@ -8,7 +8,7 @@ from typing import Any
 from provisioning.engines.base import image_reference
 from provisioning.kubernetes.cluster import Cluster, Object, quantity
 from provisioning.kubernetes.owned import own_node
-from provisioning.kubernetes.pod import HOSTNAME_LABEL
+from provisioning.kubernetes.pod import GPU_RESOURCE, HOSTNAME_LABEL
 from provisioning.kubernetes.refusals import ApiError
 from suite.errors import RequestError, nearest, option
 from suite.interfaces import Node
@@ -85,6 +85,11 @@ class ClusterNode:
     def whole_cpus(self) -> int:
         """The whole CPUs that its pods can have together."""
         return int(quantity(self.live["status"]["allocatable"]["cpu"]))
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs that its pods can have together."""
+        return int(self.live["status"]["allocatable"].get(GPU_RESOURCE, 0))
 
     def facts(self) -> dict[str, Any]:
         """Return the fields of ``records.environment.Pod`` that are the node's."""

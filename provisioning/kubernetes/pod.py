@@ -17,6 +17,8 @@ USER = 65534
 """The number of the user and of its group: nobody's, as no job needs root."""
 LIVES_AT_MOST_S = 24 * 3600
 HOSTNAME_LABEL = "kubernetes.io/hostname"
+GPU_RESOURCE = "nvidia.com/gpu"
+"""The resource of NVIDIA's device plugin, and the key of the taint of nodes that are kept for pods with GPUs."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (inside the pod)
 CLAIMED = "20Gi"
 ALONE = {
@@ -55,6 +57,9 @@ class Placement:
     runtime_class: str | None = None
     storage_class: str | None = None
     """The class of the claim that is written to; None for a directory of the node."""
+    claim: str = ""
+    """The claim that holds the data set to read, and the path on it; empty for a directory of the node."""
+    claim_path: str = ""
 
 
 def manifest(spec: ContainerSpec, placement: Placement) -> Object:
@@ -72,7 +77,11 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
         if writable and placement.storage_class:
             security["fsGroup"] = USER  # a claim's volume is root's until then
             source = {"ephemeral": {"volumeClaimTemplate": {"spec": _claim(placement.storage_class)}}}
-        volumes.append(PodVolume("data", source, target, read_only=not writable))
+        path = ""
+        if placement.claim and not writable:
+            source = {"persistentVolumeClaim": {"claimName": placement.claim, "readOnly": True}}
+            path = placement.claim_path
+        volumes.append(PodVolume("data", source, target, read_only=not writable, sub_path=path))
     template = pod_template(
         {
             "name": CONTAINER,
@@ -81,7 +90,7 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
             "command": list(SLEEPER),
             "securityContext": {"privileged": False, "readOnlyRootFilesystem": True},
         },
-        {"cpu": str(spec.cpu_count), "memory": str(spec.memory_bytes)},
+        {"cpu": str(spec.cpu_count), "memory": str(spec.memory_bytes), **_of_gpus(spec, str(spec.gpus))},
         volumes,
         labels(spec.name),
         ALONE,
@@ -93,10 +102,16 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
         hostIPC=False,
         shareProcessNamespace=False,
         securityContext=security,
+        **_of_gpus(spec, [{"key": GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}], "tolerations"),
         **({"runtimeClassName": placement.runtime_class} if placement.runtime_class else {}),
     )
     template["metadata"] |= {"name": spec.name, "ownerReferences": owners()}
     return {"apiVersion": "v1", "kind": "Pod", **template}
+
+
+def _of_gpus(spec: ContainerSpec, value: object, field: str = GPU_RESOURCE) -> Object:
+    """Return the field with its value for a pod with GPUs; nothing for others."""
+    return {field: value} if spec.gpus else {}
 
 
 def _claim(storage_class: str) -> Object:
@@ -113,6 +128,13 @@ class PodVolume:
     source: Object
     path: str
     read_only: bool = False
+    sub_path: str = ""
+    """The directory of the volume that is seen there; empty for the whole of it."""
+
+    @property
+    def mount(self) -> Object:
+        below = {"subPath": self.sub_path} if self.sub_path else {}
+        return {"name": self.name, "mountPath": self.path, "readOnly": self.read_only, **below}
 
 
 def pod_template(
@@ -127,7 +149,6 @@ def pod_template(
 
     ``settings`` are further fields of the pod; with ``serviceAccountName`` it gets the token of that account.
     """
-    mounts = [{"name": item.name, "mountPath": item.path, "readOnly": item.read_only} for item in volumes]
     return {
         "metadata": {
             "labels": dict(labels),
@@ -147,7 +168,7 @@ def pod_template(
                     "resources": {"requests": resources, "limits": resources},
                     **container,
                     "securityContext": {**UNPRIVILEGED, **container.get("securityContext", {})},
-                    "volumeMounts": mounts,
+                    "volumeMounts": [item.mount for item in volumes],
                 }
             ],
             "volumes": [{"name": item.name, **item.source} for item in volumes],

@@ -66,16 +66,10 @@ class ContainerLayer:
         version = engine.version(node)
         engine.check(node, self.image)
         spec = self.specification(node, node.userland)
-        if spec.data:
+        if spec.data and spec.data[0]:
             check_one_filesystem(node, spec.data[0])
         with ExitStack() as stack:
-            if node.local:
-                stack.callback(engine.await_end, spec.name)
-                stack.enter_context(ledger.holding(*engine.entry(spec.name)))
-            else:
-                for argv in reversed(engine.removal(spec.name)):
-                    stack.enter_context(undone_when_lost(node, argv))
-                stack.callback(engine.remove, node, spec.name)
+            self.hold(stack, node, spec)
             with node.opening.running("container"):
                 engine.begin(node, spec)
             if self.plug and (pid := engine.main_pid(node, spec.name)):
@@ -96,7 +90,7 @@ class ContainerLayer:
                 userland="/",
                 cpus=node.cpus,
                 local=False,
-                data=MOUNT if node.data else None,
+                data=MOUNT if spec.data or spec.layer else None,
                 substitutes=tuple(_substitutes(node, spec, engine, about)),
                 facts={
                     "container_engine": about.model_dump(),
@@ -109,6 +103,15 @@ class ContainerLayer:
                 host_processes=host_processes,
                 backing=_page_cache_behind(node, about),
             )
+
+    def hold(self, stack: ExitStack, node: Node, spec: ContainerSpec) -> None:
+        """Have the container removed when the stack is left, or when this process or the node is lost."""
+        if node.local:
+            stack.enter_context(ledger.holding("container", f"{self.engine.name}:{spec.name}"))
+            return
+        for argv in reversed(self.engine.removal(spec.name)):
+            stack.enter_context(undone_when_lost(node, argv))
+        stack.callback(self.engine.remove, node, spec.name)
 
     def specification(self, node: Node, tree: str) -> ContainerSpec:
         """Return the container to start on a node that has the image's unpacked tree."""

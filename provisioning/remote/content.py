@@ -12,12 +12,13 @@ from pathlib import Path
 
 from provisioning import artefacts, ledger
 from provisioning.images.image import Image
-from provisioning.nodes import undone
+from provisioning.nodes import local_node, undone
+from provisioning.paths import ROOMS
 from provisioning.processes import packages_of
 from provisioning.remote.machine import Machine
 from provisioning.volumes import DISKS, Volume, check_disk_space, disk_name
 from suite.errors import CommandError, MeasurementError, RequestError
-from suite.interfaces import Node
+from suite.interfaces import Completed, Node
 from suite.inventory import InventoryNode
 from suite.job.datasets import Dataset
 from suite.userland import MANIFEST, parse_line
@@ -27,6 +28,8 @@ PROGRAMS = packages_of("mke2fs")
 HASHED_WITHIN_S = 3600.0
 SENT_WITHIN_S = 3600.0
 VERIFIED_WITHIN_S = 900.0
+LISTER = ROOMS / "worker/data/listing.py"
+"""The program text that defines ``identify``: targets list a data set by it, too."""
 # The lister is written for the image's Python: a machine's may be too old to evaluate its annotations.
 BEFORE = "from __future__ import annotations\n"
 AFTER = """
@@ -45,10 +48,9 @@ def directory_of(planned: InventoryNode, dataset: Dataset) -> str:
     return planned.data or dataset.directory
 
 
-def check_data(machine: Node, directory: str, dataset: Dataset, lister: str) -> None:
-    """Raise RequestError if other data are there. ``lister`` is the program text that defines ``identify``."""
-    program = f"{BEFORE}{lister}{AFTER}".encode()
-    answer = machine.run(["python3", "-I", "-", directory], stdin=program, check=False, timeout_s=HASHED_WITHIN_S)
+def check_copy(machine: Node, directory: str, dataset: Dataset) -> None:
+    """Raise RequestError if the machine holds other data than this one does."""
+    answer = _listed(machine, directory)
     if answer.returncode:
         last = (answer.stderr.strip().splitlines() or ["no answer"])[-1]
         raise RequestError(
@@ -56,13 +58,23 @@ def check_data(machine: Node, directory: str, dataset: Dataset, lister: str) -> 
             remedy=f"copy {dataset.directory} to it, to the same path or to one that the inventory gives as data",
         )
     kind, sha256, files, size_bytes = json.loads(answer.stdout)
-    if sha256 != dataset.sha256:
+    expected = dataset.sha256
+    if dataset.digest == "manifest" or dataset.kind == "files":
+        # A machine's copy is held against this one, and not against its manifest.
+        with local_node((), None) as node:
+            expected = json.loads(_listed(node, dataset.directory).stdout)[1]
+    if sha256 != expected:
         compared = "contents" if kind == "contents" else "names, sizes, times and parts of files"
         raise RequestError(
             f"{machine.name} has another data set in {directory}: {files} files of {size_bytes} bytes, and "
             f"{dataset.directory} here holds {dataset.size_bytes} bytes ({compared} are compared)",
             remedy="make them alike, for instance with: rsync -a --checksum --delete",
         )
+
+
+def _listed(node: Node, directory: str) -> Completed:
+    program = f"{BEFORE}{LISTER.read_text()}{AFTER}".encode()
+    return node.run(["python3", "-I", "-", directory], stdin=program, check=False, timeout_s=HASHED_WITHIN_S)
 
 
 def disk_of(planned: InventoryNode, dataset: Dataset) -> str:

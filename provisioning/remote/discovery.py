@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from provisioning import processes
 from provisioning.engines.base import default_engine, get_engine
-from provisioning.images.image import Image
 from provisioning.isa import CPUINFO, capability, reports_hypervisor
 from provisioning.lab.nat import rules_for
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import DEFAULT_PROVIDER, MachineProvider, get_provider
-from provisioning.processes import packages_of
 from provisioning.remote import content
 from provisioning.remote.machine import Machine, machine
 from provisioning.remote.network import Place, places
+from provisioning.sites.base import RunInputs
 from suite.errors import BenchError, RequestError, option
 from suite.host_compatibility import Host
 from suite.inventory import Inventory
@@ -23,7 +23,7 @@ from suite.process_identity import BOOT_ID
 from suite.registries import ENGINES
 from suite.targets import CONTAINERS, VMS
 
-PROGRAMS = packages_of("bwrap", "cgexec", "ip", "bridge", "nsenter", "setpriv", "sysctl", "tar")
+PROGRAMS = {program.name: program.package for program in processes.PROGRAMS if program.on_machines}
 """The programs that every machine needs, and the Debian packages that have them."""
 
 
@@ -59,40 +59,27 @@ class Discovery:
     """The machine provider of virtual machines."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The layers that the machines are to carry."""
-
-    targets: tuple[str, ...]
-    image: Image
-    engine: str | None = None
-    """The engine; None for the first that works."""
-    accelerator: str = "auto"
-    network: str | None = "overlay"
-    """The network of containers; None for machines that are not joined."""
-    with_data: bool = False
-    """Whether there is a data set, which every machine holds."""
-    provider: str = DEFAULT_PROVIDER
-    """The machine provider of virtual machines."""
-
-    @property
-    def programs(self) -> dict[str, str]:
-        if not self.guests:
-            return PROGRAMS
-        return {**PROGRAMS, **get_provider(self.provider).tools, **(content.PROGRAMS if self.with_data else {})}
-
-    @property
-    def guests(self) -> bool:
-        return bool(VMS.intersection(self.targets))
+def needed(targets: Sequence[str], provider: str, *, with_data: bool) -> Mapping[str, str]:
+    """Return the programs that machines need for these targets, by the packages that have them."""
+    if not VMS.intersection(targets):
+        return PROGRAMS
+    return {**PROGRAMS, **get_provider(provider).tools, **(content.PROGRAMS if with_data else {})}
 
 
 def discover(
-    inventory: Inventory, wanted: Wanted, check: Callable[[Machine], None], note: Callable[[str], None]
+    inventory: Inventory,
+    inputs: RunInputs,
+    targets: Sequence[str],
+    network: str | None,
+    check: Callable[[Machine], None],
 ) -> Discovery:
-    """Return what the machines are and have; ``check`` looks for more on each.
+    """Return what the machines are and have that open these targets; ``check`` looks for more on each.
 
-    Raises RequestError for a machine that cannot be reached or lacks something.
+    ``network`` is that of containers; None for machines that are not joined. Raises RequestError for a machine that
+    cannot be reached or lacks something.
     """
+    wanted, note = inputs.request.targets, inputs.note
+    programs = needed(targets, wanted.provider, with_data=inputs.dataset is not None)
     with ExitStack() as stack:
         reached = []
         for planned in inventory.nodes:
@@ -101,18 +88,18 @@ def discover(
                 reached.append(stack.enter_context(machine(planned)))
             except BenchError as error:
                 raise RequestError(error.message, remedy=error.remedy) from error
-            _check_programs(reached[-1], wanted.programs)
-            if "container" in wanted.targets and wanted.network == "bridge":
+            _check_programs(reached[-1], programs)
+            if "container" in targets and network == "bridge":
                 rules_for(reached[-1])
             check(reached[-1])
         engine = wanted.engine or default_engine(())
-        if "container" in wanted.targets:
+        if "container" in targets:
             engine = _engine(reached, wanted.engine)
-        provider = get_provider(wanted.provider) if wanted.guests else None
+        provider = get_provider(wanted.provider) if VMS.intersection(targets) else None
         accelerator: Accelerator = "tcg"
-        locations = places(reached) if wanted.network else ()
+        locations = places(reached) if network else ()
         if provider:
-            accelerator = provider.choose_common_accelerator(reached, wanted.accelerator, wanted.image, note)
+            accelerator = provider.choose_common_accelerator(reached, wanted.accel, inputs.image, note)
         machines = tuple(_discovered(connected, provider, accelerator) for connected in reached)
         return Discovery(machines, engine, locations, accelerator, wanted.provider)
 

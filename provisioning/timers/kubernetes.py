@@ -119,7 +119,7 @@ def time_zone() -> str:
 
 def _options(job: ScheduledJob) -> KubernetesOptions:
     engine = load_sweep(job.plan).engine
-    if engine.kind != "kubernetes":
+    if engine.kind != KubernetesTimer.kind:
         raise RequestError(
             f"{job.plan} runs its blocks by the engine {engine.kind}, and a CronJob runs none itself",
             remedy='write kind = "kubernetes" into [engine], see docs/guide/kubernetes.md; or choose another --with',

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from suite.errors import RequestError, option
 from suite.job.properties import AS_IT_IS, Properties
-from suite.registries import ABLATIONS, INJURIES
+from suite.registries import ABLATIONS, ENGINES, INJURIES
 
 _CONTAINERS = ("container", "container-vm")
 _VMS = ("vm", "container-vm")
@@ -41,13 +41,10 @@ SECCOMP = Ablation(
 )
 
 
-def _by(engine: str, name: str = "") -> Ablation:
-    what, label = f"{name or engine} instead of the run's engine", f"by {name or engine}"
+def by_engine(engine: str) -> Ablation:
+    """Return the ablation that is called after a container engine."""
+    what, label = f"{engine} instead of the run's engine", f"by {engine}"
     return Ablation(what, label, ("container",), lambda usual: replace(usual, engine=engine))
-
-
-DOCKER, PODMAN, RUNC, GVISOR = _by("docker"), _by("podman"), _by("runc"), _by("gvisor", "gVisor")
-CHARLIECLOUD, APPTAINER = _by("charliecloud", "Charliecloud"), _by("apptainer", "Apptainer")
 
 
 def run_by(runtime: str) -> Ablation:
@@ -174,6 +171,8 @@ def get_ablation(name: str) -> Ablation:
     """Return the ablation, or the injury of a self-test. Raises RequestError for an unknown name, or a wrong value."""
     kind, equals, value = name.partition("=")
     member = (INJURIES if name in INJURIES else ABLATIONS).get(kind)
+    if kind in ENGINES and member is by_engine:
+        member = member(kind)
     if equals and not (callable(member) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,49}", value)):
         raise RequestError(
             f"{option('ablate')} {name} has a wrong value", remedy=f"write it as {option('ablate')} {written(kind)}"

@@ -175,10 +175,15 @@ def about(
     text: str | Callable[[], str],
     *,
     parse: Callable[[str], object] | None = None,
+    stored_as_default: bool = True,
     **more: Any,  # noqa: ANN401 (see About)
 ) -> Any:  # noqa: ANN401
-    """Return the field of an option: its default, its help, what refuses a text, and what else ``About`` holds."""
-    field = Field(default_factory=default) if callable(default) else Field(default)
+    """Return the field of an option: its default, its help, what refuses a text, and what else ``About`` holds.
+
+    Unless it is ``stored_as_default``, plans hold it only where it was given.
+    """
+    left_out = None if stored_as_default else (lambda value: value == default)
+    field = Field(default_factory=default) if callable(default) else Field(default, exclude_if=left_out)
     field.metadata += [*([checked(parse)] if parse else []), About(text, **more)]
     return field
 

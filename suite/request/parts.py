@@ -18,7 +18,7 @@ from suite.job.envelope import parse_bytes, parse_cpu_list
 from suite.job.job import SEQUENTIAL, Alternating
 from suite.job.lab import parse_lab
 from suite.job.profiles import PROFILES, Recipe
-from suite.registries import ABLATIONS, DATA_KINDS, ENGINES, MACHINES, SCENARIOS, WORKLOADS
+from suite.registries import ABLATIONS, DATA_KINDS, ENGINES, MACHINES, SCENARIOS, SITES, WORKLOADS
 from suite.request.option import Asked, Count, Need, NotNegative, OptionGroup, Text, about, given
 from suite.request.traits import traits_of
 from suite.targets import CONTAINERS, TARGETS
@@ -324,7 +324,7 @@ class DataOptions(OptionGroup):
         None,
         "Data to train on, such as imagenet:DIR. Known are generated[:DIR], "
         f"{', '.join(f'{kind}:DIR' for kind in DATA_KINDS.own)} with {option('scenario')} real or distributed; or "
-        "synthetic.",
+        f"synthetic. With {option('engine')} kubernetes, KIND:CLAIM/PATH is a directory of a claim.",
         parse=parse_data,
         names_place=True,
         of="trains",
@@ -376,6 +376,12 @@ class JoiningOptions(OptionGroup):
         f"{option('engine')} kubernetes, what is compared with the pods, on their node. Instances that are joined: one "
         "on each, in place of a lab.",
         of="inventory",
+    )
+    site: Text | None = about(
+        None,
+        "Site of the targets. Default: the one that the other options lead to.",
+        members=(SITES,),
+        stored_as_default=False,
     )
     network: ContainerNetwork = about(
         "overlay",

@@ -55,12 +55,12 @@ def answer_for(machine: Machine, patch: pytest.MonkeyPatch) -> Machine:
     image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
     answers: dict[str, Any] = {
         "provisioning.doctor.examine": machine.examine,
-        "commands.run.resolve.examined": lambda *_: ([], "nvml is not there", None),
+        "provisioning.sites.here.examined": lambda *_: ([], "nvml is not there", None),
         "commands.machine.examine_as_far_as_possible": machine.examine,
         "provisioning.images.image.current": lambda _variant: image,
         "provisioning.machines.accelerator.choose": lambda _requested: ("tcg", "asked for"),
         "provisioning.isa.shared": lambda *_, **__: "avx2",
-        "provisioning.openers.prepare": lambda *_: None,
+        "commands.run.prepare.Ready.prepare": lambda *_: None,
         "provisioning.neighbours.alone_on": lambda *_, **__: nullcontext(),
         "commands.run.prepare.Ready.open_target": machine.targets.opened,
     }

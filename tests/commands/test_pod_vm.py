@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,16 +9,13 @@ import pytest
 from analysis.compare.validity import fact_differences
 from analysis.load.records import Facts
 from commands.run.forecast import Forecast
-from commands.run.validate import check_engine, refuse_ignored
-from provisioning.engines.base import Allotment, get_engine
-from provisioning.engines.kubernetes import KUBERNETES, KubernetesEngine, nodes_of
-from provisioning.images.image import Image
+from commands.run.validate import refuse_ignored
+from provisioning.engines.kubernetes import KUBERNETES, Allotment, KubernetesEngine, nodes_of
 from provisioning.kubernetes.cluster import Cluster
 from provisioning.kubernetes.execution import PodNode, kernel_inside
-from provisioning.layers.container import ContainerLayer
-from provisioning.machines.accelerator import Accelerator
+from provisioning.kubernetes.layer import PodLayer
 from provisioning.nodes import local_node
-from provisioning.targets import Choices, booted, layers
+from provisioning.sites.base import site_of
 from suite.errors import RequestError
 from suite.job.envelope import GIB, Envelope
 from suite.process_identity import boot_id
@@ -30,9 +26,11 @@ from suite.request.request import RunRequest
 from tests.commands.conftest import SMALL, Bench, Machine, refused
 from tests.jobs import plan_of
 from tests.provisioning.kubernetes.conftest import Server, server
+from tests.sites import cluster, inputs_of
 
 __all__ = ["server"]
 NODES = "container=n1,container-vm=n2"
+ENVELOPE = Envelope(cpus=(1,), memory_bytes=GIB, threads=1)
 BOTH = ("--target", "container", "--target", "container-vm", "--engine", "kubernetes")
 GUEST, METAL = "flags\t\t: fpu avx2 fma hypervisor\n", "flags\t\t: fpu avx2 fma my_hypervisors\n"
 MANY = GUEST.replace("avx2", "avx2 avx512f avx512bw avx512dq avx512vl")
@@ -89,23 +87,25 @@ def test_a_node_for_other_targets_is_refused_where_it_is_written(text: str) -> N
 def test_container_vm_and_its_node_come_together_and_beside_container(
     targets: tuple[str, ...], vm_node: str | None
 ) -> None:
-    choices: Any = SimpleNamespace(engine="kubernetes", container_engine=KUBERNETES, vm_node=vm_node)
     with pytest.raises(RequestError, match="are compared with those of container") as caught:
-        check_engine(RunRequest.of({"engine": "kubernetes"}), choices, targets)
+        cluster(targets, vm_node=vm_node).refuse(inputs_of(RunRequest.of({"engine": "kubernetes"})), {})
     assert "--node container=N1,container-vm=N2" in str(caught.value.remedy)
 
 
 def test_a_vm_of_the_suites_own_is_no_part_of_what_a_node_is() -> None:
-    choices: Any = SimpleNamespace(engine="kubernetes", container_engine=KUBERNETES, vm_node="n2")
-    asked = RunRequest.of({"engine": "kubernetes"})
-    check_engine(asked, choices, ("bare-metal", "container", "container-vm"))
+    inputs = inputs_of(RunRequest.of({"engine": "kubernetes"}))
+    cluster(("bare-metal", "container", "container-vm"), vm_node="n2").refuse(inputs, {})
     with pytest.raises(RequestError, match="does not go with --target vm and container-vm"):
-        check_engine(asked, choices, ("vm", "container", "container-vm"))
+        cluster(("vm", "container", "container-vm"), vm_node="n2").refuse(inputs, {})
 
 
 def test_the_suite_boots_no_machine_for_it() -> None:
-    assert booted(("container", "container-vm", "vm"), "kubernetes") == {"vm"}
-    assert booted(("container", "container-vm"), "runc") == booted(("container-vm",), None) == {"container-vm"}
+    def booted(engine: str | None) -> frozenset[str]:
+        request = RunRequest.of({"target": ("container", "container-vm", "vm"), "engine": engine})
+        return site_of(request).boots(request)
+
+    assert booted("kubernetes") == {"vm"}
+    assert booted("runc") == booted(None) == {"vm", "container-vm"}
     words = {"engine": "kubernetes", "target": ("container", "container-vm"), "node": NODES}
     refuse_ignored(RunRequest.of(words))
     with pytest.raises(RequestError, match="--accel would change nothing: no target has a virtual machine that"):
@@ -179,21 +179,16 @@ def test_the_kernel_is_read_in_the_pod(server: Server, tmp_path: Path) -> None:
 def test_the_stack_is_a_container_on_its_node_and_no_machine_of_the_suite(
     nodes: Server,  # noqa: ARG001 (the cluster that is reached)
 ) -> None:
-    accelerator: Accelerator = "tcg"
-    image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
-    choices = Choices(image, "kubernetes", accelerator, engine_options={"node": "n1"}, vm_node="n2")
-    envelope = Envelope(cpus=(1,), memory_bytes=GIB, threads=1)
-    (layer,) = layers("container-vm", choices, envelope)
-    assert isinstance(layer, ContainerLayer)
-    assert layer.engine is choices.engines["container-vm"], "its connection is kept from trial to trial"
-    (other,) = layers("container", choices, envelope)
-    assert isinstance(other, ContainerLayer)
-    assert other.engine is choices.container_engine
-    assert choices.layers().accelerator is None
-    assert replace(choices, vm_node=None).layers().accelerator == "tcg"
-    assert len(layers("container-vm", replace(choices, engine="runc", engine_options={}, vm_node=None), envelope)) == 2
-    with pytest.raises(RequestError, match="runc has no node n2"):
-        get_engine("runc").on_vm("n2")
+    site = cluster(("container", "container-vm"), vm_node="n2", node="n1")
+    trials = {each.target: each for each in plan_of(targets=site.targets, envelope=ENVELOPE).trials()}
+    (layer,) = site.layers(trials["container-vm"], ENVELOPE)
+    assert isinstance(layer, PodLayer)
+    assert layer.engine is site.pods["container-vm"], "its connection is kept from trial to trial"
+    (other,) = site.layers(trials["container"], ENVELOPE)
+    assert isinstance(other, PodLayer)
+    assert other.engine is site.choices.container_engine
+    assert site.fields(ENVELOPE, None)["layers"].accelerator is None
+    assert cluster(node="n1").fields(ENVELOPE, None)["layers"].accelerator == "tcg"
 
 
 def test_each_target_is_held_to_the_cpus_of_its_own_node() -> None:

@@ -14,7 +14,7 @@ from tests.test_rooms import NAMES, dotted, tree
 
 TOLD = read(TRANSCRIPT.read_text())
 FLAGS = {spelling for each in OPTIONS.values() for spelling in each.flags}
-OTHER_COMMANDS = {"scenarios/datasets/processes.py": "--workers"}
+OTHER_COMMANDS = {"scenarios/datasets/processes.py": "--workers", "provisioning/images/adopt.py": "--site"}
 """Flags of other commands that are called as an option of a run: ``bench data make --workers``."""
 TYPED = r"(bench|kubectl|python) .*"
 """A command to type has flags, whatever the user wrote."""

@@ -176,6 +176,35 @@ class Toy(Cloud):
 MEMBER = Toy()
 """
 
+TIMER = """
+from provisioning.timers.base import Timer
+
+class Toy(Timer):
+    kind = "toy"
+
+    def missing(self):
+        return None
+
+    def asleep(self):
+        return None
+
+    def render(self, job):
+        return {"toy": job.schedule.cron}
+
+    def install(self, name, rendered):
+        raise NotImplementedError
+
+    def remove(self, name):
+        raise NotImplementedError
+
+    def installed(self):
+        return []
+"""
+
+SITE = f"""
+{example("A site")}
+"""
+
 ABLATION = """
 from dataclasses import replace
 from suite.job.ablations import Ablation
@@ -199,6 +228,14 @@ def test_a_container_engine_of_another_package_is_used(package: Package) -> None
             "kernel": None, "platform": None, "seccomp_sha256": None,
     }  # fmt: skip
     assert not list((package.place / "home/ledger").iterdir()), "the ledger's entry is gone, by way of the registry"
+
+
+def test_an_engine_of_another_package_takes_the_place_of_the_runs_as_an_ablation(package: Package) -> None:
+    package.add("virtbench.engines", "toy", ENGINE)
+    package.add("virtbench.engines", "twin", ENGINE.replace('"toy"', '"twin"'))
+    records = run(package, "--target", "container", "--engine", "toy", "--engine", "twin")
+    names = {record["ablation"]: record["environment"]["target"]["container_engine"]["name"] for record in records}
+    assert names == {None: "toy", "twin": "twin"}
 
 
 def test_an_engine_of_another_package_that_inherits_from_gvisors_takes_one_file(package: Package) -> None:
@@ -243,6 +280,43 @@ def test_a_machine_provider_of_another_package_is_used(package: Package) -> None
     assert record["job"]["layers"]["provider"] == "toy"
     assert record["substitutes"] == ["machine:none"]
     assert record["environment"]["target"]["accelerator"] == "kvm"
+
+
+def test_a_timer_of_another_package_is_used(package: Package) -> None:
+    package.add("virtbench.timers", "toy", TIMER, "Toy")
+    shown = package.bench("sweep", "schedule", "smoke", "--every", "6h", "--with", "toy", "--dry-run")
+    assert "0 */6 * * *" in shown.stdout, shown.stderr
+    assert "by toy; nothing is installed" in shown.stdout
+
+
+def test_a_site_of_another_package_carries_targets_in_directories_that_pretend_to_be_machines(package: Package) -> None:
+    package.add("virtbench.engines", "toy", ENGINE)
+    package.add("virtbench.machines", "cast", PROVIDER.replace('"toy"', '"cast"'), "TOY")
+    # The image of these tests has no program that bare metal starts in it.
+    package.add("virtbench.sites", "shelf", SITE.replace('"bare-metal"', '"vm"'), "Shelf")
+    for name in ("one", "two"):
+        (package.place / name).mkdir()
+    there = ("--site", "shelf", "--engine", "toy", "--provider", "cast", "--target", "vm", "--target", "container")
+    checks = {check["name"]: check for check in json.loads(package.bench("doctor", "--json").stdout)["checks"]}
+    assert (checks["shelf"]["kind"], checks["shelf"]["evidence"]) == ("site", "one, two")
+    # A dry run opens nothing, and what one of the places does not have is refused with its name.
+    dry = package.bench("run", *there, "--profile", "smoke", "--memory", "1G", "--dry-run", "--json")
+    assert dry.returncode == 0, dry.stderr
+    assert json.loads(dry.stdout)["plan"]["targets"] == ["vm", "container"]
+    large = package.bench("run", *there, "--profile", "smoke", "--memory", "3G", "--dry-run")
+    assert (large.returncode, "on two: 3.0 GiB of memory asked for" in large.stderr) == (2, True)
+    assert [path.name for path in package.place.glob("*/opened*")] == []
+    records = run(package, *there, "--ablate", "seccomp")
+    opened = {path.parent.name: path.read_text() for path in package.place.glob("*/opened")}
+    assert opened.keys() == {"one", "two"}
+    assert opened["one"] == "vm None"
+    assert opened["two"] in ("container None", "container seccomp")
+    arms = {(record["target"], record["ablation"]) for record in records}
+    assert arms == {("vm", None), ("container", None), ("container", "seccomp")}
+    refused = package.bench("run", *there, "--scenario", "probe", "--probe", "disk", "--memory", "1G")
+    assert (refused.returncode, "a shelf has no room to write" in refused.stderr) == (2, True)
+    elsewhere = package.bench("run", *there, "--scenario", "serve")
+    assert (elsewhere.returncode, "the other options lead to the site lab" in elsewhere.stderr) == (2, True)
 
 
 def test_an_ablation_of_another_package_is_used(package: Package) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from provisioning.metrics.accounting import open_account
 from provisioning.nodes import WrappedNode
-from provisioning.openers import InLab
+from provisioning.sites.lab import LabSite
 from provisioning.targets import Choices
 from scenarios.distributed import Distributed
 from suite.interfaces import Instance, Node
@@ -81,7 +81,7 @@ def run_distributed(
 
     @contextmanager
     def opened(trial: Trial) -> Iterator[Sequence[Instance]]:
-        with InLab(choices).opened(trial) as instances:
+        with LabSite(choices).opened(trial) as instances:
             thread = threading.Thread(target=disturb, args=(instances,))
             thread.start()
             yield instances

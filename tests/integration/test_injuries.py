@@ -13,7 +13,7 @@ from analysis.load.records import load
 from provisioning.cgroup import limits as cgroups
 from provisioning.metrics.accounting import open_account
 from provisioning.nodes import WrappedNode, write_file
-from provisioning.openers import Here
+from provisioning.sites.here import Here
 from provisioning.targets import Choices
 from scenarios.synthetic import Synthetic
 from suite.interfaces import Instance

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.distributed import open_on_machines
 from provisioning.engines.base import get_engine
 from provisioning.images.image import Image, stamp
 from provisioning.images.pack import oci_archive
@@ -20,6 +19,7 @@ from provisioning.machines.base import GuestSpec
 from provisioning.machines.qemu import QEMU
 from provisioning.remote.content import directory_of, disk_of, sync_file, sync_image
 from provisioning.remote.machine import machine
+from provisioning.sites.machines import open_on_machines
 from provisioning.volumes import DISKS, MOUNT, disk_name, prepare_disk
 from scenarios.datasets.resolve import resolve
 from suite import userland

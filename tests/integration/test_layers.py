@@ -49,7 +49,7 @@ pytestmark = pytest.mark.integration
 ENVELOPE = WHOLE.model_copy(update={"cpus": WHOLE.cpus[:1]})
 
 # A cluster has tests of its own.
-LOCAL_ENGINES = tuple(name for name in ENGINES if not get_engine(name).is_cluster)
+LOCAL_ENGINES = tuple(name for name in ENGINES if not get_engine(name).site)
 MOMENTS = 12
 OPENS = """
 import sys, time, cli

@@ -12,8 +12,8 @@ from PIL import Image as Picture
 from provisioning.cgroup import limits as cgroups
 from provisioning.metrics.accounting import open_account
 from provisioning.nodes import LocalNode, WrappedNode, local_node
-from provisioning.openers import Here, prepare
 from provisioning.paths import home, state
+from provisioning.sites.here import Here
 from provisioning.targets import Choices
 from scenarios.datasets.resolve import resolve
 from scenarios.real import Real
@@ -133,7 +133,7 @@ def test_a_slow_data_disk_is_seen_in_the_wait_for_data(target: str, tmp_path: Pa
     # Two processes read four batches ahead of two: of 12 images some would be read a second time, from the page cache.
     dataset = large_files(data_disk / "set", FILE_BYTES, images=24 if target == "bare-metal" else 12)
     choices = Choices(require_image(), "runc", "tcg")
-    prepare(choices, (target,), lambda _: None, dataset)
+    Here(choices).prepare(plan_of(targets=(target,), dataset=dataset), lambda _: None)
     device = Path(dataset.directory).stat().st_dev
 
     @contextmanager

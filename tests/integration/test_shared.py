@@ -14,7 +14,7 @@ import pytest
 from analysis.compare.comparison import compare
 from analysis.load.records import load
 from provisioning.metrics.accounting import open_account
-from provisioning.openers import BesideNeighbours
+from provisioning.sites.here import Here
 from provisioning.targets import Choices
 from scenarios.probe import scratch_bytes
 from scenarios.shared import Shared
@@ -67,7 +67,7 @@ def run_shared(
 
     @contextmanager
     def opened(trial: Trial) -> Iterator[Sequence[Instance]]:
-        with BesideNeighbours(choices).opened(trial) as instances:
+        with Here(choices).opened(trial) as instances:
             if disturb and not trial.aggressor:
                 raise MeasurementError("not asked for", kind="test")
             thread = threading.Thread(target=disturb)

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from provisioning.cgroup import limits as cgroups
 from provisioning.engines.base import SLEEPER, TMPFS
+from provisioning.engines.docker import Docker
 from provisioning.engines.podman import PODMAN
 from provisioning.engines.runc import RUNC, bundle_config
 from provisioning.layers.container import ContainerLayer
 from provisioning.layers.userland import NO_PRIVILEGES, chroot_argv
 from provisioning.machines.qemu_command import qemu_argv
 from provisioning.machines.ssh import SshAccess, free_port
-from suite.errors import CommandError
+from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Completed
 from suite.job.envelope import GIB, Envelope, most_processes, tmpfs_bytes
 from tests.extensions.conftest import REPOSITORY
@@ -52,6 +53,16 @@ def test_a_container_has_no_privilege_that_training_does_not_need(engine: str) -
     assert values(argv, "--security-opt") == ["no-new-privileges"], "and so the engine's own seccomp profile stays"
     assert values(argv, "--network") == ["none"]
     assert not {"--privileged", "--cap-add", "--pid", "--ipc", "--volume", "--mount"} & set(argv)
+
+
+def test_an_engine_that_inherits_from_dockers_uses_its_own_program() -> None:
+    class Nerdctl(Docker):
+        name, program = "nerdctl", ("nerdctl",)
+
+    node = FakeNode({("nerdctl",): Completed(1, "", "no such image")})
+    with pytest.raises(MeasurementError, match="the nerdctl of"):
+        Nerdctl().check(node, "a" * 64)
+    assert {argv[0] for argv in node.ran} == {"nerdctl"}
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,13 @@ def client(lasts_s: float, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
 @pytest.mark.parametrize("engine", ["podman", "docker"])
 def test_a_client_that_starts_the_container_is_waited_for(engine: str) -> None:
     with client(2, engine, "run", "--detach", "--name", NAME) as starting:
-        clients.end(NAME)
+        clients.end(NAME, engine, "--name")
         assert starting.poll() == 0
 
 
 def test_the_client_of_runc_stays_with_its_container_and_is_killed() -> None:
     with client(60, "runc", "run", "--bundle", f"/run/{NAME}", NAME) as starting:
-        clients.end(NAME)
+        clients.end(NAME, "runc", "--bundle", "stays")
         assert starting.wait(5) == -9
 
 
@@ -51,11 +51,12 @@ def test_the_client_of_runc_stays_with_its_container_and_is_killed() -> None:
 )
 def test_other_commands_and_other_containers_are_left_alone(words: tuple[str, ...]) -> None:
     with client(60, *words) as other:
-        clients.end(NAME)
+        clients.end(NAME, "runc", "--bundle", "stays")
+        clients.end(NAME, "podman", "--name")
         assert other.poll() is None
 
 
 def test_a_client_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "ENDED_WITHIN_S", 0.05)
     with client(60, "podman", "run", "--name", NAME), pytest.raises(TimeoutError, match=f"podman still starts {NAME}"):
-        clients.end(NAME)
+        clients.end(NAME, "podman", "--name")

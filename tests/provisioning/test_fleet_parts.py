@@ -15,8 +15,9 @@ from provisioning import volumes
 from provisioning.engines.docker import DOCKER, layers
 from provisioning.images.pack import oci_archive
 from provisioning.nodes import LocalNode
+from provisioning.remote import content
 from provisioning.remote.connection import Access, RemoteAgent
-from provisioning.remote.content import check_data, directory_of, disk_of, volume_on
+from provisioning.remote.content import check_copy, directory_of, disk_of, volume_on
 from provisioning.remote.network import forwarded
 from provisioning.volumes import prepare_disk
 from scenarios.command_files import files_of
@@ -27,7 +28,6 @@ from suite.inventory import InventoryNode
 from suite.job.datasets import Dataset
 from worker.data import listing
 
-LISTER = Path(listing.__file__).read_text()
 FAKE = Callable[..., Any]
 
 
@@ -44,7 +44,7 @@ def dataset(directory: Path) -> Dataset:
 def test_a_machine_with_the_same_files_elsewhere_holds_the_data_set(node: LocalNode, tmp_path: Path) -> None:
     here = dataset(tmp_path / "here")
     dataset(tmp_path / "there")
-    check_data(node, str(tmp_path / "there"), here, LISTER)
+    check_copy(node, str(tmp_path / "there"), here)
     planned = InventoryNode(name="n1", host="n1", data="/srv/there")
     assert directory_of(planned, here) == "/srv/there"
     assert directory_of(InventoryNode(name="n2", host="n2"), here) == here.directory
@@ -55,9 +55,9 @@ def test_a_machine_with_other_files_is_refused_by_name(node: LocalNode, tmp_path
     dataset(tmp_path / "there")
     (tmp_path / "there/class/two.jpg").write_bytes(b"1")
     with pytest.raises(RequestError, match=r"localhost has another data set in .*there: 2 files of 6 bytes"):
-        check_data(node, str(tmp_path / "there"), here, LISTER)
+        check_copy(node, str(tmp_path / "there"), here)
     with pytest.raises(RequestError, match=r"localhost does not hold the data set: .*nowhere: No such file"):
-        check_data(node, str(tmp_path / "nowhere"), here, LISTER)
+        check_copy(node, str(tmp_path / "nowhere"), here)
 
 
 def test_a_machine_with_other_contents_in_files_of_equal_names_and_sizes_is_refused(
@@ -67,37 +67,41 @@ def test_a_machine_with_other_contents_in_files_of_equal_names_and_sizes_is_refu
     dataset(tmp_path / "there")
     (tmp_path / "there/class/one.jpg").write_bytes(b"54321")
     with pytest.raises(RequestError, match=r"of 5 bytes, and .* \(contents are compared\)") as refused:
-        check_data(node, str(tmp_path / "there"), here, LISTER)
+        check_copy(node, str(tmp_path / "there"), here)
     assert "rsync -a --checksum --delete" in str(refused.value.remedy)
 
 
-def test_a_large_set_on_a_machine_is_compared_by_times_and_samples(node: LocalNode, tmp_path: Path) -> None:
-    here, program = dataset(tmp_path / "here"), LISTER.replace("HASHED_WHOLE_BELOW = 1 << 30", "HASHED_WHOLE_BELOW = 0")
+def test_a_large_set_on_a_machine_is_compared_by_times_and_samples(
+    node: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, program = dataset(tmp_path / "here"), content.LISTER.read_text()
+    (tmp_path / "listing.py").write_text(program.replace("HASHED_WHOLE_BELOW = 1 << 30", "HASHED_WHOLE_BELOW = 0"))
+    monkeypatch.setattr(content, "LISTER", tmp_path / "listing.py")
     dataset(tmp_path / "there")
     for place in ("here", "there"):
         os.utime(tmp_path / place / "class/one.jpg", (1000, 1000))
     sampled = listing.sampled(tmp_path / "here", tuple(listing.entries_of(tmp_path / "here")))
     here = here.model_copy(update={"sha256": sampled, "digest": "sampled"})
-    check_data(node, str(tmp_path / "there"), here, program)
+    check_copy(node, str(tmp_path / "there"), here)
     os.utime(tmp_path / "there/class/one.jpg", (1001, 1001))
     with pytest.raises(RequestError, match="names, sizes, times and parts of files are compared"):
-        check_data(node, str(tmp_path / "there"), here, program)
+        check_copy(node, str(tmp_path / "there"), here)
     (tmp_path / "there/class/one.jpg").unlink()
     with pytest.raises(RequestError, match="0 files of 0 bytes"):
-        check_data(node, str(tmp_path / "there"), here, program)
+        check_copy(node, str(tmp_path / "there"), here)
 
 
 def test_sets_of_equal_names_and_sizes_have_a_disk_each(node: LocalNode, home: Path, tmp_path: Path) -> None:
     disks = {}
-    for content in (b"12345", b"54321", b"12345"):
+    for data in (b"12345", b"54321", b"12345"):
         place = tmp_path / "set"
         (place / "class").mkdir(parents=True, exist_ok=True)
-        (place / "class/one.jpg").write_bytes(content)
+        (place / "class/one.jpg").write_bytes(data)
         packed = resolve(f"imagefolder:{place}", home)[1]
         prepare_disk(node, packed.directory, str(volumes.disk_of(packed)), packed, lambda _: None)
         held = node.run(["debugfs", "-R", "cat /class/one.jpg", str(volumes.disk_of(packed))]).stdout
-        assert held.strip().encode() == content
-        disks[volumes.disk_of(packed)] = content
+        assert held.strip().encode() == data
+        disks[volumes.disk_of(packed)] = data
     assert len(disks) == 2
 
 

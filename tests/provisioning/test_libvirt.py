@@ -8,6 +8,7 @@ from provisioning import ledger
 from provisioning.hindrances import refuse_ablation
 from provisioning.images.image import Image
 from provisioning.machines.libvirt import LIBVIRT, URI_VARIABLE, uri, virsh
+from provisioning.sites.here import Here
 from provisioning.targets import Choices
 from scenarios.synthetic import Synthetic
 from suite.errors import RequestError
@@ -50,4 +51,4 @@ def test_what_libvirt_cannot_do_is_refused_with_the_reason() -> None:
     with pytest.raises(RequestError, match="network namespace"):
         LIBVIRT.check_lab()
     with pytest.raises(RequestError, match="--ablate libvirt: it is the machine provider of the run already"):
-        refuse_ablation("libvirt", Choices(image, "runc", "tcg", provider="libvirt"), "reference", Synthetic())
+        refuse_ablation("libvirt", Here(Choices(image, "runc", "tcg", provider="libvirt")), "reference", Synthetic())

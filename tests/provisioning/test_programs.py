@@ -18,8 +18,22 @@ from provisioning.images.tree import BUILDERS
 from provisioning.machines.libvirt import LIBVIRT
 from provisioning.machines.qemu import QEMU
 from provisioning.nodes import LocalNode, local_node
-from provisioning.processes import program_argv
+from provisioning.processes import PROGRAMS, program_argv
 from suite.errors import BenchError
+from tests.extensions.conftest import REPOSITORY
+
+
+@pytest.mark.parametrize(
+    ("page", "begin", "packages"),
+    [
+        ("Makefile", "PACKAGES :=", {program.package for program in PROGRAMS if program.purpose}),
+        ("docs/guide/distributed.md", "**Requirements**", {each.package for each in PROGRAMS if each.on_machines}),
+    ],
+)
+def test_what_a_machine_needs_is_installed_and_documented(page: str, begin: str, packages: set[str]) -> None:
+    paragraph = (REPOSITORY / page).read_text().partition(begin)[2][:600]
+    assert packages
+    assert packages - set(re.findall(r"[a-z0-9-]+", paragraph)) == set()
 
 
 @pytest.mark.parametrize("word", ["virtbench-0123456789ab", "--", "-c", "a b", "$(false)"])

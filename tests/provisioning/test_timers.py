@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from commands.sweep.schedule import TIMERS, choose
+from commands.sweep.schedule import choose
 from provisioning.timers.base import ScheduledJob, Timer, parse_schedule
 from provisioning.timers.host import Cron, Systemd, quoted, without
 from suite.errors import CommandError, RequestError
+from suite.registries import TIMERS
 
 FOREIGN = "MAILTO=me\n# 0 2 * * * old\n\n5 5 * * * /usr/bin/true # virtbench-schedule\n@daily backup --all\n"
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from provisioning import ledger
-from provisioning.engines.base import ContainerEngine
-from provisioning.engines.kubernetes import KUBERNETES
+from provisioning.engines.kubernetes import KUBERNETES, KubernetesEngine
 from provisioning.images.image import current
 from provisioning.kubernetes import opening
 from provisioning.kubernetes.cluster import OWNER, Cluster, Object
-from provisioning.layers.container import ContainerLayer
+from provisioning.kubernetes.layer import PodLayer
 from provisioning.nodes import local_node
+from scenarios.datasets.resolve import resolve
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Node
 from suite.job.envelope import GIB
@@ -51,16 +51,16 @@ def given(cluster: fixture.Cluster) -> dict[str, str]:
 
 
 @pytest.fixture
-def engine(given: dict[str, str]) -> ContainerEngine:
+def engine(given: dict[str, str]) -> KubernetesEngine:
     return KUBERNETES.configured(given)
 
 
 @pytest.fixture
-def pod(engine: ContainerEngine) -> Iterator[Node]:
+def pod(engine: KubernetesEngine) -> Iterator[Node]:
     image = current()
     with local_node((0,), str(image.tree)) as host:
         engine.load(host, image.digest, image.file("oci.tar"))
-        with ContainerLayer(engine, image.digest, GIB).opened(host) as inside:
+        with PodLayer(engine, image.digest, GIB).opened(host) as inside:
             yield inside
 
 
@@ -95,6 +95,29 @@ def storage_class(cluster: fixture.Cluster, tmp_path: Path) -> Iterator[str]:
     yield "by-hand"
     for path in (volumes, classes):
         api.request("DELETE", f"{path}/by-hand")
+
+
+@pytest.fixture
+def sets(cluster: fixture.Cluster, tmp_path: Path) -> Iterator[Path]:
+    """The directory behind a claim, which the first node sees, with a set in MNIST's format."""
+    api, volumes = Cluster.connect(), "/api/v1/persistentvolumes"
+    make = [*BENCH, "data", "make", "--format", "mnist", "--images", "60", "--out", str(tmp_path / "sets/mnist")]
+    subprocess.run(make, check=True, capture_output=True)
+    named = {"storageClassName": "", "accessModes": ["ReadOnlyMany"]}
+    affinity = {"key": "kubernetes.io/hostname", "operator": "In", "values": [cluster.nodes[0]]}
+    volume = {
+        **named,
+        "capacity": {"storage": "1Gi"},
+        "local": {"path": str(tmp_path / "sets")},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [affinity]}]}},
+    }
+    meta = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "sets"}}
+    api.request("POST", volumes, {**meta, "spec": volume})
+    claim = {**named, "volumeName": "sets", "resources": {"requests": {"storage": "1Gi"}}}
+    api.create({**meta, "kind": "PersistentVolumeClaim", "spec": claim})
+    yield tmp_path / "sets"
+    api.delete("v1/persistentvolumeclaims", "sets")
+    api.request("DELETE", f"{volumes}/sets")
 
 
 def names(listed: Object) -> list[str]:
@@ -228,6 +251,21 @@ def test_a_pod_is_measured_beside_what_ssh_opens_on_its_node(
 
 
 @pytest.mark.timeout(900)
+def test_a_pod_reads_the_data_set_of_a_claim_beside_bare_metal_that_reads_its_copy(
+    given: dict[str, str], sets: Path, tmp_path: Path
+) -> None:
+    real = ("--scenario", "real", "--data", "mnist:sets/mnist", "--model", "vae", "--batch", "8")
+    run = tmp_path / "run"
+    with fleet(tmp_path, 1) as machines:
+        inventory = machines.inventory(f'data = "{sets}/mnist"')
+        found = measured([*words(given, run), *real, "--target", "bare-metal", "--inventory", str(inventory)], run)
+    assert {(each.target, each.outcome.status) for each in found} == {("container", "ok"), ("bare-metal", "ok")}
+    digest = resolve(f"mnist:{sets}/mnist", tmp_path)[1].sha256
+    assert {each.job.dataset and each.job.dataset.sha256 for each in found} == {digest}
+    assert left() == []
+
+
+@pytest.mark.timeout(900)
 def test_the_ranks_of_a_job_are_pods_of_two_nodes(cluster: fixture.Cluster, tmp_path: Path) -> None:
     run, nodes = tmp_path / "run", cluster.nodes[:2]
     asked = [*on_two(cluster, run), "--scenario", "distributed", "--workers", "1", "--ps", "1", "--ablate", "network"]
@@ -348,16 +386,16 @@ def test_a_pod_that_is_deleted_under_its_job_fails_with_the_reason(pod: Node) ->
     process.kill()  # gives its output back, too
 
 
-def opened(engine: ContainerEngine, digest: str, memory_bytes: int = GIB) -> None:
+def opened(engine: KubernetesEngine, digest: str, memory_bytes: int = GIB) -> None:
     with (
         local_node((0,), str(current().tree)) as host,
-        ContainerLayer(engine, digest, memory_bytes).opened(host),
+        PodLayer(engine, digest, memory_bytes).opened(host),
     ):
         pass
 
 
 def test_what_keeps_a_pod_from_starting_is_told_and_nothing_is_left(
-    engine: ContainerEngine, given: dict[str, str], lab: Cluster, monkeypatch: pytest.MonkeyPatch
+    engine: KubernetesEngine, given: dict[str, str], lab: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opening, "SCHEDULED_WITHIN_S", 3.0)
     with pytest.raises(MeasurementError, match="Insufficient memory") as error:

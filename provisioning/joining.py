@@ -1,0 +1,139 @@
+"""Join the instances of a job by a network, and check that each reaches the others."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+from provisioning.lab import nat as translated
+from provisioning.lab import overlay as vxlan
+from provisioning.lab.connectivity import End, connectivity
+from provisioning.lab.containers import ContainerBridge, Member
+from provisioning.lab.nat import nat
+from provisioning.lab.overlay import overlay
+from provisioning.layers.container import ContainerLayer, Plug
+from provisioning.sites.base import RunInputs
+from suite.interfaces import Instance, Layer
+from suite.job.distributed import DistributedJob, check_memory, cpus_are_shared
+from suite.job.envelope import Envelope
+from suite.records.record import Link
+from suite.request.request import RunRequest
+from suite.request.scenario import PlannedScenario
+from suite.targets import VMS
+
+COMM_TIMEOUT_S, EMULATED_COMM_TIMEOUT_S = 60, 600
+INTERFACE = "eth0"
+"""The interface of a container that is plugged into a bridge."""
+BETWEEN_NODES = {"overlay": overlay, "bridge": nat}
+"""The functions that make the bridges that containers are plugged into."""
+BRIDGES = {"overlay": vxlan.BRIDGE, "bridge": translated.BRIDGE}
+RATE_SAMPLE_S = 0.3
+UNKNOWN_RATE_BITS_PER_S = 2 * 10**9
+"""The assumed rate of links that nobody has limited: a sample takes long enough on 10 Gbit/s, and not on 1 Gbit/s."""
+RATE_WITHIN_S = 30
+
+
+def joined_fields(inputs: RunInputs, targets: Sequence[str], accelerator: str, **place: object) -> DistributedJob:
+    """Return the job of the request at its ``place``: fields of ``DistributedJob``, the network and where it stands."""
+    request, scenario = inputs.request, inputs.scenario
+    workers, servers = scenario.ranks(request)
+    # If CPUs are emulated, a step takes minutes.
+    emulated = accelerator == "tcg" and VMS.intersection(targets)
+    usual_s = EMULATED_COMM_TIMEOUT_S if emulated else COMM_TIMEOUT_S
+    asked = {
+        "strategy": scenario.strategy(request),
+        "workers": workers,
+        "servers": servers,
+        "comm_timeout_s": request.joining.comm_timeout or usual_s,
+    }
+    return DistributedJob.model_validate({**asked, **place})
+
+
+def needs(request: RunRequest, scenario: PlannedScenario, place: str) -> str:
+    """Return the words for a refusal: ``3 instances (1 servers, 2 workers) need a node each``."""
+    workers, servers = scenario.ranks(request)
+    return f"{workers + servers} instances ({servers} servers, {workers} workers) need a {place} each"
+
+
+def check_instances(distributed: DistributedJob, envelope: Envelope, note: Callable[[str], None]) -> None:
+    """Raise RequestError when an instance has too little memory. Each machine gives the envelope whole."""
+    count = len(distributed.roles)
+    check_memory(envelope, 1 if distributed.machines else count)
+    if not distributed.machines and cpus_are_shared(envelope, count):
+        note(f"{count} instances share {len(envelope.cpus)} CPUs, on every target alike")
+
+
+def open_containers(
+    stack: ExitStack,
+    job: DistributedJob,
+    places: Sequence[Instance],
+    stacks: Sequence[Sequence[Layer]],
+    namespaces: Sequence[str | None],
+) -> tuple[Instance, ...]:
+    """Open the containers of the targets that have them, on the network that the plan gives them."""
+    containers = [layers[-1] for layers in stacks if isinstance(layers[-1], ContainerLayer)]
+    if not containers:
+        return tuple(places)
+    if job.network == "host":
+        opened = []
+        for layer, lower, namespace in zip(containers, places, namespaces, strict=False):
+            network = layer.engine.host_network(namespace if lower.node.local else None)
+            node = stack.enter_context(replace(layer, network=network).opened(lower.node))
+            opened.append(replace(lower, node=node))
+        return tuple(opened)
+    members = [
+        Member(number, lower.node, str(lower.address), str(lower.interface))
+        for number, lower in enumerate(places, start=1)
+    ]
+    bridges = stack.enter_context(BETWEEN_NODES[job.network](members))
+    return tuple(
+        _plugged(stack, layer, lower, bridge) for layer, lower, bridge in zip(containers, places, bridges, strict=True)
+    )
+
+
+def _plugged(stack: ExitStack, layer: ContainerLayer, lower: Instance, bridge: ContainerBridge) -> Instance:
+    plug = Plug(bridge, bridge.address)
+    node = stack.enter_context(replace(layer, plug=plug).opened(lower.node))
+    return replace(
+        lower,
+        node=node,
+        address=plug.address,
+        interface=INTERFACE,
+        node_address=lower.address,
+        port=bridge.published[0] if bridge.published else None,
+    )
+
+
+def tunnelled(job: DistributedJob, stacks: Sequence[Sequence[Layer]]) -> bool:
+    return job.network == "overlay" and isinstance(stacks[0][-1], ContainerLayer)
+
+
+def linked(instances: Sequence[Instance], job: DistributedJob, *, tunnelled: bool) -> tuple[Instance, ...]:
+    """Return every instance with its links to the others. Raises MeasurementError if one does not reach another."""
+    ends = [end_of(f"rank {rank}", instance) for rank, instance in enumerate(instances)]
+    link = job.lab.rate_bits_per_s if job.lab else None
+    emulated = any("accelerator:tcg" in instance.node.substitutes for instance in instances)
+    pairs = connectivity(
+        ends,
+        measure_s=0 if emulated else RATE_WITHIN_S,
+        sample_bytes=int((link or UNKNOWN_RATE_BITS_PER_S) * RATE_SAMPLE_S / 8),
+        link_bits_per_s=link,
+        most_share=vxlan.MOST_SHARE if tunnelled else 1.0,
+    )
+    ranks = {end.name: rank for rank, end in enumerate(ends)}
+    return tuple(
+        replace(
+            instance,
+            links=tuple(
+                Link(rank=ranks[pair.target], **pair.model_dump(exclude={"source", "target", "address"}))
+                for pair in pairs
+                if pair.source == end.name
+            ),
+        )
+        for instance, end in zip(instances, ends, strict=True)
+    )
+
+
+def end_of(name: str, instance: Instance) -> End:
+    """Return the end, named so that messages name the machine and the interface."""
+    name = f"{name} ({instance.node.name}, {instance.interface})"
+    return End(name, instance.node, str(instance.address), port=instance.port or 0)

@@ -1,0 +1,1 @@
+"""The sites: where the targets of a run stand, and how they are opened there."""

@@ -1,0 +1,85 @@
+"""GPUs that a job can compute on: as many as it wants, new enough for the image's CUDA, and within its reach."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from provisioning.engines.base import get_engine
+from provisioning.gpus import Card
+from provisioning.images.image import Image, build_command
+from suite.errors import RequestError, option
+from suite.request.request import RunRequest
+from suite.request.scenario import scenario_of
+from suite.units import count
+
+CUDA_NEEDS: dict[str, tuple[int, tuple[int, ...]]] = {"13": (580, (7, 5)), "12": (525, (5, 0)), "11": (450, (3, 5))}
+"""The oldest driver and compute capability by the major version of CUDA (NVIDIA's release notes of each toolkit)."""
+MPS = Path("/tmp/nvidia-mps/control")  # noqa: S108 (the default of NVIDIA's daemon)
+
+
+def workers_here(request: RunRequest) -> int:
+    """Return how many workers of a job need GPUs for themselves on one machine."""
+    scenario = scenario_of(request)
+    return scenario.ranks(request)[0] if scenario.spread and not request.joining.inventory else 1
+
+
+def _share_of(request: RunRequest, gpus: int) -> int:
+    """Return how many GPUs each of the instances that share the machine has; too few are shared by all."""
+    scenario = scenario_of(request)
+    return gpus // (scenario.instances(request) if scenario.neighbours else 1) or gpus
+
+
+def check_gpus(request: RunRequest, image: Image, cards: Sequence[Card]) -> None:
+    """Raise RequestError where a job cannot compute on these GPUs."""
+    cuda, wanted, several = image.cuda, request.gpus.devices or 1, option("devices")
+    workers, share = workers_here(request), _share_of(request, len(cards))
+    engine = request.targets.engine
+    older = f"build the image for an older CUDA: {build_command('cuda')} 12.6, or update the driver"
+    rows: list[tuple[bool, str, str]] = [
+        (
+            bool(engine) and not get_engine(str(engine)).takes_gpus,
+            f"{option('engine')} {engine} does not go with {option('device')} cuda",
+            f"leave one of them out, or use {option('engine')} podman",
+        ),
+        (
+            not cards,
+            f"{option('device')} cuda: there is no GPU",
+            f"use {option('device')} cpu; bench doctor shows the GPUs, and CUDA_VISIBLE_DEVICES may hide them",
+        ),
+        (
+            workers > 1 and len(cards) < workers * wanted,
+            f"{option('workers')} {workers}: each needs {count(wanted, 'GPU')}, and the job has {len(cards)}",
+            f"name more with {option('gpus')}, or give fewer {option('workers')} or {several}",
+        ),
+        (wanted > 1 and request.gpus.parallel == "none", f"{several} {wanted} needs {option('parallel')}", "add it"),
+        (
+            share < wanted,
+            f"{several} {wanted}: an instance has {count(share, 'GPU')}",
+            f"name more with {option('gpus')}",
+        ),
+        (
+            cuda == "",
+            f"{option('device')} cuda: the torch of image {image.digest[:12]} is built for CPUs",
+            f"run: {build_command('cuda')}",
+        ),
+        (
+            any(card.uuid for card in cards) and (MPS.exists() or "CUDA_MPS_PIPE_DIRECTORY" in os.environ),
+            "MPS runs on this machine, and no target reaches it: each has users and a /tmp for itself",
+            "stop it: echo quit | nvidia-cuda-mps-control",
+        ),
+        *((True, sentence, older) for sentence in _outdated(str(cuda), cards)),
+    ]
+    for holds, sentence, remedy in rows:
+        if holds:
+            raise RequestError(sentence, remedy=remedy)
+
+
+def _outdated(cuda: str, cards: Sequence[Card]) -> Iterator[str]:
+    """Yield the cards that are too old for the image's CUDA, or have too old a driver."""
+    driver, capability = CUDA_NEEDS.get(cuda.partition(".")[0], (0, ()))
+    for card in cards:
+        if 0 < card.driver_branch < driver:
+            yield f"GPU {card.index}: CUDA {cuda} needs driver {driver}, not {card.driver}"
+        if card.capability and tuple(card.capability) < capability:
+            needed, there = (".".join(map(str, numbers)) for numbers in (capability, card.capability))
+            yield f"GPU {card.index}: CUDA {cuda} needs capability {needed}, not {there}"

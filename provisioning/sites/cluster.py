@@ -1,0 +1,433 @@
+"""A cluster: containers are pods on its nodes. All other targets stand at another site, on the machine of that node."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from provisioning import isa
+from provisioning.engines.base import ContainerEngine, get_engine
+from provisioning.engines.kubernetes import KubernetesEngine, nodes_of
+from provisioning.gpus import Card
+from provisioning.joining import check_instances, end_of, joined_fields, linked, needs
+from provisioning.kubernetes.claims import ClaimedData
+from provisioning.kubernetes.layer import PodLayer
+from provisioning.lab.connectivity import await_reached, free_port, interface_of
+from provisioning.nodes import local_node
+from provisioning.sites.base import NO_SERVICE, Capacity, Note, RunInputs, Site, joined_job
+from provisioning.sites.cards import check_gpus
+from provisioning.sites.here import Here, choices_of, refuse_adopted
+from provisioning.sites.machines import Machines, listed_for
+from provisioning.targets import Choices
+from provisioning.volumes import Volume
+from suite.errors import RequestError, option
+from suite.interfaces import Instance, Layer, Node
+from suite.job.datasets import SYNTHETIC, Dataset
+from suite.job.distributed import MachineSpec
+from suite.job.envelope import Envelope, format_cpu_list
+from suite.job.job import CpuCapability
+from suite.job.profiles import PROFILES
+from suite.job.properties import Properties
+from suite.plan import Plan, Trial
+from suite.request.request import RunRequest
+from suite.request.traits import Traits, traits_of
+from suite.targets import BASELINE, CONTAINERS, ON_REAL_MACHINES, VMS
+
+
+@dataclass(frozen=True)
+class ClusterSite(Here):
+    """Pods on a node; one for container and one for container-vm may be named."""
+
+    beside: Site = field(kw_only=True)
+    """The site of what is compared with the pods."""
+    vm_node: str | None = None
+    """The node that is the virtual machine of container-vm; None where the suite boots that."""
+    data: Dataset | None = None
+    """The data set, which may be one that pods alone see."""
+    name = "cluster"
+
+    @classmethod
+    def chosen_by(cls, request: RunRequest) -> bool:
+        engine = request.targets.engine
+        return engine is not None and get_engine(engine).site == cls.name
+
+    @classmethod
+    def boots(cls, request: RunRequest) -> frozenset[str]:
+        return VMS.intersection(request.targets.target) - CONTAINERS
+
+    @classmethod
+    def refuse_request(cls, request: RunRequest) -> None:
+        """Refuse nothing: GPUs are those of the nodes."""
+
+    @classmethod
+    def holds_data(cls, request: RunRequest) -> bool:
+        return ClaimedData.of(request.data.data) is not None
+
+    @classmethod
+    def resolve(cls, inputs: RunInputs) -> "ClusterSite":
+        kind = JoinedPods if traits_of(inputs.request.scenario).joined else cls
+        request, booted = inputs.request, cls.boots(inputs.request)
+        if not request.joining.inventory:
+            here = Here.with_guests(inputs, booted)
+            return kind.of_pods(inputs, here.choices, here.targets, lambda _, choices: replace(here, choices=choices))
+        targets = request.targets.target
+        refuse_adopted(inputs.image)
+        if inputs.scenario.joined:
+            raise RequestError(
+                f"{option('engine')} {request.targets.engine}: pods are opened from this machine only",
+                remedy=f"leave {option('inventory')} out",
+            )
+
+        def machines(inputs: RunInputs, choices: Choices) -> Site:
+            inventory = listed_for((*ON_REAL_MACHINES, *booted), request.joining.inventory or Path())
+            check = choices.container_engine.check_machine
+            return Machines.of_targets(inputs, inventory, (BASELINE,), check, choices)
+
+        choices = choices_of(request, (), targets, inputs.image, inputs.note, booted)
+        return kind.of_pods(inputs, choices, targets, machines)
+
+    @classmethod
+    def of_pods(
+        cls,
+        inputs: RunInputs,
+        choices: Choices,
+        targets: tuple[str, ...],
+        beside: Callable[[RunInputs, Choices], Site],
+    ) -> "ClusterSite":
+        nodes = nodes_of(choices.engine_options["node"]) if "node" in choices.engine_options else {}
+        if nodes:
+            choices = replace(choices, engine_options={**choices.engine_options, "node": nodes["container"]})
+        if "container" in targets:
+            with local_node((), None) as node:
+                inputs.note(f"{choices.engine} {choices.container_engine.version(node)}")
+        if claimed := ClaimedData.of(inputs.request.data.data):
+            choices, dataset = _with_claim(inputs, choices, claimed)
+            inputs = replace(inputs, dataset=dataset)
+        vm_node = nodes.get("container-vm")
+        return cls(choices, targets, beside=beside(inputs, choices), vm_node=vm_node, data=inputs.dataset)
+
+    def dataset(self, inputs: RunInputs) -> Dataset | None:  # noqa: ARG002 (it may be one that pods alone see)
+        return self.data
+
+    def stored(self, request: RunRequest) -> RunRequest:
+        stored = super().stored(request)
+        # The path on a claim is no path of this machine.
+        return stored.changed(data=request.data.data) if self.holds_data(request) else stored
+
+    @property
+    def local(self) -> bool:
+        return self.beside.local
+
+    @property
+    def boots_guests(self) -> bool:
+        return not self.vm_node and self.beside.boots_guests
+
+    @cached_property
+    def pods(self) -> Mapping[str, KubernetesEngine]:
+        """The engine of the pods, with their node, by target."""
+        engine: Any = self.choices.container_engine
+        return {"container": engine, **({"container-vm": engine.on_vm(self.vm_node)} if self.vm_node else {})}
+
+    @property
+    def engines(self) -> Iterable[KubernetesEngine]:
+        """Return the engine on every node."""
+        return self.pods.values()
+
+    def refuse(self, inputs: RunInputs, scratch_bytes: dict[str, int]) -> None:
+        request, engine, gpus = inputs.request, f"{option('engine')} {self.choices.engine}", self._gpus(inputs.request)
+        if ("container-vm" in self.targets) != bool(self.vm_node) or "container" not in self.targets:
+            raise RequestError(
+                f"{engine}: the pods of container-vm are compared with those of container, on a "
+                f"node that is a virtual machine; {option('node')} names one of each, or none of container-vm",
+                remedy=f"give {option('target')} container {option('target')} container-vm {option('node')} "
+                "container=N1,container-vm=N2; or leave container-vm out of both",
+            )
+        cpus = str(request.envelope.cpus or "1")
+        leave = f"leave one of them out, or use {option('engine')} podman"
+        rows = [
+            (set(self.targets) >= VMS, f"{option('target')} vm and container-vm, which is another machine", leave),
+            (bool(request.data.data_disk), str(option("data_disk")), leave),
+            (
+                gpus > 0 and (self.targets != ("container",) or inputs.scenario.neighbours),
+                f"{option('device')} cuda of other targets, or of neighbours: the cluster chooses the GPU of a pod",
+                f"use {option('target')} container alone",
+            ),
+            (
+                not re.fullmatch("[0-9]+", cpus),
+                f"{option('cpus')} {cpus}",
+                f"give a number with {option('cpus')}: the kubelet chooses which",
+            ),
+        ]
+        for holds, words, remedy in rows:
+            if holds:
+                raise RequestError(f"{engine} does not go with {words}", remedy=remedy)
+        self._refuse_sizes(inputs, int(cpus) if request.envelope.cpus else 0, gpus)
+        self._refuse_data(inputs, scratch_bytes)
+
+    def _refuse_sizes(self, inputs: RunInputs, cpus: int, gpus: int) -> None:
+        """Raise RequestError for more CPUs or GPUs than pods of a node can have; 0 is not looked for."""
+        for pods in self.engines if cpus else ():
+            pods.check_cpus(cpus)
+        for pods, computes in zip(self.engines, self.computing(inputs), strict=False) if gpus else ():
+            if computes:
+                pods.check_gpus(gpus)
+
+    def _refuse_data(self, inputs: RunInputs, scratch_bytes: dict[str, int]) -> None:
+        """Raise RequestError for data, or room to write, that a target cannot reach."""
+        request = inputs.request
+        on_claim, others = self.holds_data(request), [name for name in self.targets if name not in CONTAINERS]
+        if on_claim and others and self.local:
+            raise RequestError(
+                f"{option('data')} {request.data.data}: {' and '.join(others)} on this machine cannot read a claim",
+                remedy=f"list the pods' node in {option('inventory')}, with the directory of its copy as data",
+            )
+        if (self.vm_node or not self.local) and (scratch_bytes or (self.data and not on_claim)):
+            raise RequestError(
+                "a pod on another machine cannot reach this machine's data or scratch disk",
+                remedy=f"leave container-vm and {option('inventory')} out, or choose another {option('scenario')}, "
+                f"{option('probe')} or aggressor",
+            )
+
+    def places(self, inputs: RunInputs) -> tuple[Capacity, ...]:
+        most = min(engine.most_cpus() for engine in self.engines)
+        return tuple(replace(place, cpus=place.cpus[:most]) for place in self.beside.places(inputs))
+
+    def part(self, inputs: RunInputs) -> dict[str, Any]:
+        envelope, note = self.envelopes(inputs)[0], inputs.note
+        count = inputs.scenario.instances(inputs.request)
+        whole = max(1, len(envelope.cpus) // count)  # the kubelet gives whole CPUs
+        allotments = {
+            target: engine.allotment(
+                self.choices.image, whole, envelope.memory_bytes // count, count, self._gpus(inputs.request)
+            )
+            for target, engine in self.pods.items()
+        }
+        if self._gpus(inputs.request):
+            check_gpus(inputs.request, self.choices.image, allotments["container"].cards)
+        if set(self.targets) - self.pods.keys() and self.local:
+            with local_node((), None) as node:
+                self.choices.container_engine.check_machine(node)
+        envelope = self.given(envelope, {target: allotted.cpus for target, allotted in allotments.items()}, note)
+        inputs.scenario.check_shares(inputs.request, envelope, self.targets, note)
+        levels = {isa.capability(allotted.cpuinfo) for allotted in allotments.values()} if self.vm_node else ()
+        return self.fields(envelope, self.shared_capability(inputs, envelope, levels))
+
+    def computing(self, inputs: RunInputs) -> Iterable[bool]:  # noqa: ARG002 (others look at it)
+        """Return, by node, whether its pods compute."""
+        return [True for _ in self.engines]
+
+    @staticmethod
+    def _gpus(request: RunRequest) -> int:
+        """Return how many GPUs a pod that computes has."""
+        return (request.gpus.devices or 1) if request.gpus.device == "cuda" else 0
+
+    def given(self, envelope: Envelope, allotted: Mapping[str, tuple[int, ...] | None], note: Note) -> Envelope:
+        """Return the envelope with the CPUs that the kubelets give: other targets have those of the container."""
+        engine = self.choices.engine
+        if not all(allotted.values()):
+            note(f"{engine} gives no CPUs by number: every target has a quota of {len(envelope.cpus)} CPUs on any")
+            return envelope.model_copy(update={"pinning": "quota"})
+        cpus, node_cpus = allotted["container"] or (), allotted.get("container-vm")
+        note(f"{engine} gives the CPUs {format_cpu_list(cpus)}: every target is pinned to them")
+        if node_cpus:
+            note(f"container-vm is pinned to the CPUs {format_cpu_list(node_cpus)} of its own node")
+        return envelope.model_copy(update={"cpus": cpus, "node_cpus": node_cpus, "node_chosen": True})
+
+    def capability(self, envelope: Envelope, note: Note, *, always: bool) -> CpuCapability | None:
+        return self.beside.capability(envelope, note, always=always)
+
+    def refuse_switch(self, properties: Properties, scenario: Traits) -> tuple[str, str] | None:
+        return NO_SERVICE if properties.service and not scenario.service else None
+
+    @contextmanager
+    def nodes(self) -> Iterator[list[Node]]:
+        with self.beside.nodes() as nodes:
+            yield nodes
+
+    def here_cpus(self, plan: Plan) -> tuple[int, ...]:
+        return self.beside.here_cpus(plan)
+
+    def prepare(
+        self,
+        plan: Plan,
+        note: Note,
+        refuse_changed: Callable[[], None] = lambda: None,
+        engines: Iterable[ContainerEngine] | None = None,
+    ) -> None:
+        # The image came to nodes that are other machines when their CPUs were tried. No guest is booted for pods.
+        at_hand = self.engines if self.local else ()
+        others = tuple(target for target in plan.targets if target != "container-vm" or not self.vm_node)
+        plan = plan.model_copy(update={"targets": others})
+        self.beside.prepare(plan, note, refuse_changed, at_hand if engines is None else engines)
+
+    def volume(self, trial: Trial) -> AbstractContextManager[Volume | None]:
+        return nullcontext() if "claim" in self.choices.engine_options else super().volume(trial)
+
+    @contextmanager
+    def opened(self, trial: Trial) -> Iterator[tuple[Instance, ...]]:
+        in_pods = trial.target in self.pods and not trial.properties.engine
+        with super().opened(trial) if in_pods else self.beside.opened(trial) as instances:
+            yield instances
+
+    def layers(
+        self,
+        trial: Trial,
+        envelope: Envelope,
+        choices: Choices | None = None,  # noqa: ARG002 (a pod has no GPUs of this machine)
+        volume: Volume | None = None,
+    ) -> list[Layer]:
+        return [self.pod(self.pods[trial.target], trial, envelope, volume)]
+
+    def pod(
+        self,
+        engine: KubernetesEngine,
+        trial: Trial,
+        envelope: Envelope,
+        volume: Volume | None = None,
+        *,
+        computes: bool = True,
+    ) -> PodLayer:
+        writable = volume is not None and volume.writable
+        return PodLayer(
+            engine,
+            self.choices.image.digest,
+            envelope.memory_bytes,
+            properties=trial.properties,
+            writable=writable,
+            gpu_count=trial.job.devices.devices if trial.job.devices.device == "cuda" and computes else 0,
+            reads=trial.job.dataset is not None,
+        )
+
+
+def _with_claim(inputs: RunInputs, choices: Choices, claimed: ClaimedData) -> tuple[Choices, Dataset]:
+    """Return the choices with the claim that pods read, and the data set, which a pod on the first node identifies."""
+    inputs.note(f"reading the claim {claimed.claim} in a pod")
+    first = {name: value.split(",")[0] for name, value in choices.engine_options.items()}
+    engine: Any = get_engine(choices.engine).configured({**first, "claim": ":".join(claimed)})
+    memory_bytes = PROFILES[inputs.request.measurement.profile].memory_bytes
+    claimed, dataset = engine.data_set(inputs.image, memory_bytes, inputs.request.data.frame_stride)
+    return replace(choices, engine_options={**choices.engine_options, "claim": ":".join(claimed)}), dataset
+
+
+class JoinedPods(ClusterSite):
+    """The instances of a joined job, each a pod on a node of its own."""
+
+    instances_share = False
+    no_turns = "a node of a cluster holds one job at a time"
+
+    @cached_property
+    def placed(self) -> tuple[KubernetesEngine, ...]:
+        """The engine for each of the nodes that its options name, with commas between them."""
+        options = {name: value.split(",") for name, value in self.choices.engine_options.items()}
+        count = max((len(parts) for parts in options.values()), default=1)
+        engine: Any = get_engine(self.choices.engine)
+        return tuple(
+            engine.configured({name: parts[number % len(parts)] for name, parts in options.items()})
+            for number in range(count)
+        )
+
+    @property
+    def engines(self) -> Iterable[KubernetesEngine]:
+        return self.placed
+
+    def refuse(self, inputs: RunInputs, scratch_bytes: dict[str, int]) -> None:
+        super().refuse(inputs, scratch_bytes)
+        request = inputs.request
+        if self.targets != ("container",):
+            raise RequestError(
+                "the pods of one job are on several nodes of a cluster, which no other target runs on: they are "
+                f"compared with pods, such as those with {option('network')} host",
+                remedy=f"use {option('target')} container alone",
+            )
+        given = request.given()
+        for name in ("lab", "network"):
+            if name in given and given[name] != "host":
+                raise RequestError(
+                    f"{option(name)} {given[name]} is a network on this machine, and pods have the cluster's",
+                    remedy=f"leave it out, or give {option('network')} host",
+                )
+        if request.data.data not in (None, SYNTHETIC) and not self.holds_data(request):
+            raise RequestError(
+                f"{option('data')} {request.data.data}: the nodes of a cluster have no data set of this machine",
+                remedy="leave it out",
+            )
+        count, named = inputs.scenario.instances(request), self.choices.engine_options.get("node", "")
+        nodes = list(filter(None, named.split(",")))
+        if len(set(nodes)) != count or len(nodes) != count:
+            raise RequestError(
+                f"{option('node')} {named}: {needs(request, inputs.scenario, 'node')}",
+                remedy=f"name {count} different ones, with commas between them",
+            )
+
+    def computing(self, inputs: RunInputs) -> Iterable[bool]:
+        workers, servers = inputs.scenario.ranks(inputs.request)
+        trains = bool(inputs.scenario.strategy(inputs.request))
+        return [not trains] * servers + [trains] * workers
+
+    def part(self, inputs: RunInputs) -> dict[str, Any]:
+        envelope, note = self.envelopes(inputs)[0], inputs.note
+        nodes, allotted = self.choices.engine_options["node"].split(","), []
+        computing, cards = list(self.computing(inputs)), list[Card]()
+        for node, engine, computes in zip(nodes, self.placed, computing, strict=True):
+            note(f"trying which CPUs a pod gets on {node}")
+            gpus = self._gpus(inputs.request) if computes else 0
+            given = engine.allotment(self.choices.image, len(envelope.cpus), envelope.memory_bytes, 1, gpus)
+            allotted.append(given.cpus)
+            cards += given.cards
+        if self._gpus(inputs.request):
+            check_gpus(inputs.request, self.choices.image, cards)
+        if all(allotted):
+            for node, cpus in zip(nodes, allotted, strict=True):
+                note(f"{node} gives the CPUs {format_cpu_list(cpus or ())}")
+        else:
+            note(f"the nodes give no CPUs by number: every pod has a quota of {len(envelope.cpus)} CPUs on any")
+            envelope = envelope.model_copy(update={"pinning": "quota"})
+            allotted = [envelope.cpus] * len(nodes)
+        network, interface = "pod", "eth0"
+        if inputs.request.joining.network == "host":
+            network, interface = "host", "the node's"
+        machines = tuple(
+            MachineSpec(name=node, address=node, interface=interface, cpus=cpus or ())
+            for node, cpus in zip(nodes, allotted, strict=True)
+        )
+        joined = joined_fields(inputs, self.targets, self.choices.accelerator, network=network, machines=machines)
+        inputs.scenario.check_shares(inputs.request, envelope, self.targets, note)
+        check_instances(joined, envelope, note)
+        return self.fields(envelope, self.shared_capability(inputs, envelope), distributed=joined)
+
+    @contextmanager
+    def opened(self, trial: Trial) -> Iterator[tuple[Instance, ...]]:
+        """Open a pod for each instance, by rank, in the network of its cluster or of its node.
+
+        Raises MeasurementError of kind ``network`` if one does not reach another.
+        """
+        job = joined_job(trial)
+        idle = "server" if job.strategy else "client"
+        with ExitStack() as stack:
+            instances = []
+            for engine, planned in zip(self.placed, trial.instances, strict=True):
+                layer = self.pod(engine, trial, planned.envelope, computes=planned.role != idle)
+                network = engine.host_network(None) if job.network == "host" else None
+                machine = stack.enter_context(self.machine(planned.envelope, None))
+                node = stack.enter_context(replace(layer, network=network).opened(machine))
+                address = engine.address(node)
+                instances.append(Instance(node, address, interface_of(node, address)))
+            reached = linked(instances, job, tunnelled=False)
+            if way := trial.properties.service:
+                reached = _behind_service(stack, self.placed[0], reached, way)
+            yield reached
+
+
+def _behind_service(
+    stack: ExitStack, engine: KubernetesEngine, instances: tuple[Instance, ...], way: str
+) -> tuple[Instance, ...]:
+    """Put a service before the first instance, and wait until all others reach it by that."""
+    server, *clients = instances
+    port = free_port(server.node, str(server.address))
+    address, at = stack.enter_context(engine.served(server.node, port, way))
+    end = replace(end_of("server", server), port=port)
+    await_reached([end_of("client", client) for client in clients], end, f"{address}:{at}")
+    return (replace(server, port=port, service=(address, at)), *clients)

@@ -1,0 +1,232 @@
+"""This machine: one instance of a target, or several that share it."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+import psutil
+
+from provisioning import doctor, isa
+from provisioning.doctor import Check
+from provisioning.engines.base import ContainerEngine, default_engine, get_engine
+from provisioning.gpus import Card, chosen, examined
+from provisioning.images.image import Image
+from provisioning.machines.accelerator import Accelerator
+from provisioning.machines.base import GuestSpec, get_provider
+from provisioning.nodes import local_node
+from provisioning.sites.base import Capacity, Note, RunInputs, Site
+from provisioning.sites.cards import check_gpus, workers_here
+from provisioning.targets import Choices
+from provisioning.volumes import Volume, check_disk_space, disk_of, packed_bytes, prepare_disk, volume_of
+from suite.errors import RequestError, option
+from suite.interfaces import Instance, Node, open_stack
+from suite.job.ablations import properties_of
+from suite.job.envelope import Envelope
+from suite.job.job import CpuCapability
+from suite.plan import Plan, Trial
+from suite.request.parts import gpu_words
+from suite.request.request import OPTIONS, RunRequest
+from suite.targets import TARGETS, VMS
+
+
+class Here(Site):
+    name = "here"
+
+    @classmethod
+    def chosen_by(cls, request: RunRequest) -> bool:  # noqa: ARG003 (every request that no other site takes)
+        return True
+
+    @classmethod
+    def refuse_request(cls, request: RunRequest) -> None:
+        if request.gpus.device == "cuda" and (missing := examined()[1]):
+            raise RequestError(
+                f"{option('device')} cuda: {missing}",
+                remedy=f"install NVIDIA's driver, or use {option('device')} cpu",
+            )
+
+    @classmethod
+    def resolve(cls, inputs: RunInputs) -> "Here":
+        return cls.with_guests(inputs, cls.boots(inputs.request))
+
+    @classmethod
+    def with_guests(cls, inputs: RunInputs, booted: frozenset[str]) -> "Here":
+        """Return this machine; guests are booted for these targets alone."""
+        request, checks = inputs.request, inputs.checks
+        if checks is None:
+            inputs.note("checking this machine")
+            checks = doctor.examine({request.targets.engine})
+        checks = doctor.with_image(checks, inputs.image)
+        in_pods = VMS.intersection(request.targets.target) - booted
+        targets = carried(request, checks, inputs.note, inputs.image, in_pods)
+        return cls(choices_of(request, checks, targets, inputs.image, inputs.note, booted), targets)
+
+    def places(self, inputs: RunInputs) -> tuple[Capacity, ...]:  # noqa: ARG002 (others look at it)
+        return (Capacity(tuple(sorted(os.sched_getaffinity(0))), psutil.virtual_memory().total),)
+
+    def capability(self, envelope: Envelope, note: Note, *, always: bool) -> CpuCapability | None:
+        guest = GuestSpec(self.choices.image, self.choices.accelerator, envelope)
+        return isa.shared(self.targets, get_provider(self.choices.provider), guest, note, always=always)
+
+    def prepare(
+        self,
+        plan: Plan,
+        note: Note,
+        refuse_changed: Callable[[], None] = lambda: None,
+        engines: Iterable[ContainerEngine] | None = None,
+    ) -> None:
+        targets, dataset, image = plan.targets, plan.job.dataset, self.choices.image
+        engine, switched = self.choices.container_engine, list(map(properties_of, plan.ablations))
+        if engine.guest_store and "container-vm" in targets:
+            engine.guest_store.make(image, note)
+        with local_node((), None) as node:
+            if dataset and not dataset.device and VMS.intersection(targets):
+                prepare_disk(node, dataset.directory, str(disk_of(dataset)), dataset, note, refuse_changed)
+            if "container" not in targets:
+                return
+            load(node, [*([engine] if engines is None else engines), *switched_engines(plan)], image)
+            if dataset and any(properties.data_in_layer for properties in switched):
+                check_disk_space(node, engine.layers_at(node), packed_bytes(dataset), "the layer of the data set")
+
+    def volume(self, trial: Trial) -> AbstractContextManager[Volume | None]:
+        return volume_of(trial)
+
+    @contextmanager
+    def opened(self, trial: Trial) -> Iterator[tuple[Instance, ...]]:
+        """Open the instances. Of several, aggressors alone write: two guests cannot write to one disk."""
+        shares: list[tuple[str, Envelope]] = [(planned.role, planned.envelope) for planned in trial.instances]
+        shares = shares or [("", trial.envelope)]
+        choices = list(self.choices_of(trial, shared=True)) or [self.choices]
+        with ExitStack() as stack:
+            instances = []
+            for (role, envelope), chosen_layers in zip(shares, choices, strict=True):
+                volume = stack.enter_context(self.volume(trial)) if role in ("", "aggressor") else None
+                machine = stack.enter_context(self.machine(envelope, str(volume.directory) if volume else None))
+                stacked = self.layers(trial, envelope, chosen_layers, volume)
+                instances.append(Instance(stack.enter_context(open_stack(machine, stacked))))
+            yield tuple(instances)
+
+
+def load(node: Node, engines: Iterable[ContainerEngine], image: Image) -> None:
+    for engine in engines:
+        engine.load(node, image.digest, image.file("oci.tar"))
+
+
+def switched_engines(plan: Plan) -> list[ContainerEngine]:
+    """Return the engines that ablations of the plan put in the place of the run's."""
+    return [get_engine(name) for ablation in plan.ablations if (name := properties_of(ablation).engine)]
+
+
+def carried(
+    request: RunRequest,
+    checks: Sequence[Check],
+    note: Note,
+    image: Image | None = None,
+    in_pods: frozenset[str] = frozenset(),
+) -> tuple[str, ...]:
+    """Return the targets that this machine carries; of all targets, those that it does not carry are left out.
+
+    Those ``in_pods`` need what containers need. Raises RequestError for one that was named, and is not carried.
+    """
+    targets = request.targets.target
+    by_name = {check.name: check for check in checks if check.kind == "target"}
+    by_name |= dict.fromkeys(in_pods, by_name["container"])
+    if (missing := lacking_in_guests(request)) and "container-vm" not in in_pods:
+        why, remedy = f"the image of the guests has no {missing}", "leave it out, or use podman or runc as they are"
+        unusable = {"usable": False, "reason": why, "remedy": remedy}
+        by_name["container-vm"] = by_name["container-vm"].model_copy(update=unusable)
+    if why_no_vms := _without_vms(request, image):
+        unusable = {"usable": False, "reason": why_no_vms, "remedy": "leave vm and container-vm out"}
+        by_name |= {name: by_name[name].model_copy(update=unusable) for name in VMS}
+    everything = set(targets) == set(TARGETS)
+    usable = []
+    for target in targets:
+        check = by_name[target]
+        if check.usable:
+            usable.append(target)
+        elif everything and any(by_name[other].usable for other in TARGETS):
+            note(f"{target} is left out: {check.reason} (what to do: {check.remedy})")
+        else:
+            raise RequestError(f"this machine cannot carry {target}: {check.reason}", remedy=check.remedy)
+    return tuple(usable)
+
+
+def _without_vms(request: RunRequest, image: Image | None) -> str | None:
+    if request.gpus.device == "cuda":
+        return "virtual machines with GPUs are not supported yet"
+    return "an adopted image has no disk for virtual machines" if image and image.mounts else None
+
+
+def lacking_in_guests(request: RunRequest) -> str | None:
+    """Return the engine or the OCI runtime of the request that the image of the guests lacks; None if it has them."""
+    engine = request.targets.engine
+    return request.targets.oci_runtime or (engine if engine and not get_engine(engine).in_guests else None)
+
+
+def choices_of(
+    request: RunRequest,
+    checks: Sequence[Check],
+    targets: tuple[str, ...],
+    image: Image,
+    note: Note,
+    booted: frozenset[str] = VMS,
+) -> Choices:
+    """Return what the layers of the targets are made of. Raises RequestError for what does not work on this machine."""
+    engine = _engine_of(request, checks, targets)
+    declared = [name for name, declaration in OPTIONS.items() if declaration.engine == engine]
+    options = {name: str(request.value(name)) for name in declared if request.value(name)}
+    accel: Accelerator = "tcg"
+    if booted.intersection(targets):
+        accel, why = get_provider(request.targets.provider).choose_accelerator(request.targets.accel)
+        note(f"VMs run under {accel}: {why}")
+    refuse_adopted(image, engine, targets)
+    choices = Choices(
+        image,
+        engine,
+        accel,
+        () if get_engine(engine).site else tuple(str(card.uuid) for card in _cards_of(request, image)),
+        provider=request.targets.provider,
+        engine_options=options,
+        oci_runtime=request.targets.oci_runtime,
+    )
+    if "container" in targets and choices.oci_runtime:
+        with local_node((), None) as node:
+            note(f"{engine} {choices.container_engine.version(node)}")
+    return choices
+
+
+def _engine_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str, ...]) -> str:
+    """Return the engine that was named, or the default. Raises RequestError if it cannot run containers here."""
+    engines = {check.name: check for check in checks if check.kind == "engine"}
+    engine = request.targets.engine or default_engine([name for name, check in engines.items() if check.usable])
+    if "container" in targets and not get_engine(engine).site and not engines[engine].usable:
+        raise RequestError(f"{option('engine')} {engine}: {engines[engine].reason}", remedy=engines[engine].remedy)
+    return engine
+
+
+def refuse_adopted(image: Image, engine: str | None = None, targets: Sequence[str] = ("container",)) -> None:
+    """Raise RequestError for what an adopted image cannot serve: its tree exists as mounts of this machine."""
+    if image.mounts and "container" in targets and (engine is None or get_engine(engine).rootfs != "directory"):
+        where = f"{option('engine')} {engine}" if engine else option("inventory")
+        remedy = f"use {option('engine')} runc here, or an image of bench image build"
+        raise RequestError(f"{where}: image {image.digest[:12]} is this machine's own tree", remedy=remedy)
+
+
+def _cards_of(request: RunRequest, image: Image) -> tuple[Card, ...]:
+    """Return the GPUs of this machine that the request names, else those of CUDA_VISIBLE_DEVICES, else the first.
+
+    Raises RequestError for GPUs that are not there, or on which the image's torch cannot compute.
+    """
+    if request.gpus.device == "cpu":
+        return ()
+    cards, _, _ = examined()
+    words = request.gpus.gpus or os.environ.get("CUDA_VISIBLE_DEVICES")
+    usable = [card for card in cards if not card.fault]
+    first = tuple(usable[: workers_here(request) * (request.gpus.devices or 1)])
+    source = option("gpus") if request.gpus.gpus else "CUDA_VISIBLE_DEVICES"
+    try:
+        named = gpu_words(words) if words else ()
+    except RequestError as error:
+        raise RequestError(f"{source}: {error.message}", remedy=error.remedy) from error
+    given = first if words is None else chosen(cards, named, source)
+    check_gpus(request, image, given)
+    return given

@@ -1,0 +1,111 @@
+"""A lab on this machine: the instances of a joined job on nodes of a virtual network."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from provisioning.images.image import Image
+from provisioning.joining import check_instances, joined_fields, linked, needs, open_containers, tunnelled
+from provisioning.lab.lab import LabNode, open_lab
+from provisioning.lab.nat import rules_for
+from provisioning.lab.tap import join, tap
+from provisioning.layers.container import ContainerLayer
+from provisioning.layers.vm import VmLayer
+from provisioning.machines.base import get_provider
+from provisioning.nodes import local_node
+from provisioning.sites.base import RunInputs, joined_job
+from provisioning.sites.here import Here
+from provisioning.volumes import volume_of
+from suite.errors import MeasurementError, RequestError, option
+from suite.interfaces import Instance, Layer, Node
+from suite.job.distributed import DistributedJob, InstancePlan
+from suite.job.lab import LabSpec, parse_lab
+from suite.plan import Trial
+from suite.request.request import RunRequest
+from suite.request.traits import traits_of
+from suite.targets import VMS
+
+
+class LabSite(Here):
+    name = "lab"
+
+    @classmethod
+    def chosen_by(cls, request: RunRequest) -> bool:
+        return traits_of(request.scenario).joined
+
+    def part(self, inputs: RunInputs) -> dict[str, Any]:
+        """Return the fields with the instances on the nodes. Raises RequestError for a lab that cannot be."""
+        if os.geteuid():
+            raise RequestError("a lab network needs root: it makes network namespaces", remedy="run bench as root")
+        request, scenario, wanted = inputs.request, inputs.scenario, inputs.request.joining
+        count = scenario.instances(request)
+        lab = parse_lab(wanted.lab) if wanted.lab else LabSpec(nodes=max(2, count), rate="1gbit")
+        if lab.nodes < count:
+            raise RequestError(
+                f"{option('lab')} {lab}: {needs(request, scenario, 'node')}",
+                remedy=f"write nodes={count}, or ask for fewer",
+            )
+        if VMS.intersection(self.targets):
+            get_provider(self.choices.provider).check_lab()
+        if "container" in self.targets:
+            self.choices.container_engine.check_network(wanted.network, in_lab=True)
+            if wanted.network == "bridge":
+                with local_node((), None) as node:
+                    rules_for(node)
+        joined = joined_fields(inputs, self.targets, self.choices.accelerator, network=wanted.network, lab=lab)
+        fields = super().part(inputs)
+        check_instances(joined, fields["envelope"], inputs.note)
+        return {**fields, "distributed": joined}
+
+    @contextmanager
+    def opened(self, trial: Trial) -> Iterator[tuple[Instance, ...]]:
+        job = joined_job(trial)
+        if job.lab and trial.properties.link:
+            job = job.model_copy(update={"lab": job.lab.model_copy(update=trial.properties.link)})
+        with volume_of(trial) as volume:
+            shares = zip(trial.instances, self.choices_of(trial, shared=True), strict=True)
+            stacks = [self.layers(trial, planned.envelope, choices, volume) for planned, choices in shares]
+            directory = str(volume.directory) if volume else None
+            with open_in_lab(job, trial.instances, stacks, self.choices.image, directory) as instances:
+                yield instances
+
+
+@contextmanager
+def open_in_lab(
+    job: DistributedJob,
+    planned: Sequence[InstancePlan],
+    stacks: Sequence[Sequence[Layer]],
+    image: Image,
+    data: str | None,
+) -> Iterator[tuple[Instance, ...]]:
+    """Open one instance for each of ``planned``, by rank, in a lab.
+
+    ``stacks`` holds the layers of each, from the machine upwards. Raises MeasurementError of kind ``network`` if one
+    instance does not reach another.
+    """
+    if job.lab is None:
+        raise MeasurementError(
+            "this job was planned for machines", kind="plan", remedy=f"give its {option('inventory')}"
+        )
+    with ExitStack() as stack:
+        lab = stack.enter_context(open_lab(job.lab))
+        places = []
+        for number, (plan, layers) in enumerate(zip(planned, stacks, strict=True)):
+            node = stack.enter_context(local_node(plan.envelope.cpus, str(image.tree), data, image.python))
+            places.append(_lower(stack, node, lab.nodes[number], layers))
+        instances = open_containers(stack, job, places, stacks, [node.namespace for node in lab.nodes])
+        yield linked(instances, job, tunnelled=tunnelled(job, stacks))
+
+
+def _lower(stack: ExitStack, machine: Node, lab_node: LabNode, layers: Sequence[Layer]) -> Instance:
+    """Return what a container is started on: the lab node, or a guest in it. Bare metal and VMs are then complete."""
+    first = layers[0]
+    if isinstance(first, VmLayer):
+        plugged = stack.enter_context(tap(lab_node, machine))
+        guest = stack.enter_context(first.plugged(plugged).opened(lab_node.node(machine)))
+        return Instance(guest, plugged.address, join(guest, plugged))
+    node: Node = lab_node.node(machine)
+    if not isinstance(first, ContainerLayer):
+        node = stack.enter_context(first.opened(node))
+    return Instance(node, lab_node.address, lab_node.device)

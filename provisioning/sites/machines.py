@@ -1,0 +1,357 @@
+"""The machines of an inventory, reached by SSH: those that are listed for targets, or those of a joined job."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from provisioning.engines.base import ContainerEngine, get_engine
+from provisioning.gpus import Card
+from provisioning.images.image import Image
+from provisioning.isa import CPUINFO, lowest_of, reports_hypervisor
+from provisioning.joining import BRIDGES, end_of, joined_fields, linked, needs, open_containers, tunnelled
+from provisioning.lab.connectivity import free_port, reach
+from provisioning.layers.container import ContainerLayer
+from provisioning.layers.vm import VmLayer
+from provisioning.remote import content
+from provisioning.remote.content import (
+    check_copy,
+    directory_of,
+    scratch_on,
+    sync_file,
+    sync_image,
+    tree_of,
+    volume_on,
+)
+from provisioning.remote.discovery import Discovery, attest, discover
+from provisioning.remote.machine import Machine, machine
+from provisioning.remote.network import forwarded, joined, routed
+from provisioning.sites.base import Capacity, Note, RunInputs, Site, joined_job
+from provisioning.sites.cards import check_gpus
+from provisioning.sites.here import load, refuse_adopted, switched_engines
+from provisioning.targets import Choices
+from provisioning.volumes import disk_under, prepare_disk
+from suite.errors import MeasurementError, RequestError, option
+from suite.host_compatibility import differences
+from suite.interfaces import Instance, Layer, Node, open_stack
+from suite.inventory import Inventory, InventoryNode, read_inventory
+from suite.job.datasets import Dataset
+from suite.job.distributed import DistributedJob, MachineSpec, check_memory
+from suite.job.envelope import Envelope
+from suite.job.job import CpuCapability
+from suite.plan import Plan, Trial
+from suite.request.parts import gpu_words
+from suite.request.request import RunRequest
+from suite.request.traits import traits_of
+from suite.targets import VMS, ListedMachine, OwnMachine
+
+CLOCKS_APART_S = 1.0
+"""Nothing is measured across clocks; but logs that are so far apart are hard to read."""
+
+
+@dataclass(frozen=True)
+class Machines(Site):
+    """Each target on the machine that is listed for it."""
+
+    inventory: Inventory = field(kw_only=True)
+    discovery: Discovery = field(kw_only=True)
+    name = "machines"
+    instances_share = False
+
+    @classmethod
+    def chosen_by(cls, request: RunRequest) -> bool:
+        return bool(request.joining.inventory)
+
+    @classmethod
+    def boots(cls, request: RunRequest) -> frozenset[str]:
+        return super().boots(request) if traits_of(request.scenario).joined else frozenset()
+
+    @classmethod
+    def resolve(cls, inputs: RunInputs) -> "Machines":
+        refuse_adopted(inputs.image)
+        if inputs.scenario.joined:
+            return JoinedMachines.joined(inputs)
+        request = inputs.request
+        inventory = listed_for(request.targets.target, request.joining.inventory or Path())
+        boots: dict[str, str] = {}
+        opened = tuple(map(inventory.opened_as, request.targets.target))
+        return cls.of_targets(inputs, inventory, opened, lambda reached: attest(reached, boots))
+
+    @classmethod
+    def of_targets(
+        cls,
+        inputs: RunInputs,
+        inventory: Inventory,
+        opened: tuple[str, ...],
+        check: Callable[[Machine], None],
+        choices: Choices | None = None,
+    ) -> "Machines":
+        """Return the machines on which such targets are opened; ``choices`` are those of what is compared with them."""
+        discovery = discover(inventory, inputs, opened, None, _with_data_checked(check, inputs))
+        for difference in differences(found.host for found in discovery.machines):
+            inputs.note(f"the machines differ: {difference}")
+        return cls(
+            choices or discovered_choices(inputs, discovery),
+            inputs.request.targets.target,
+            inventory=inventory,
+            discovery=discovery,
+        )
+
+    @property
+    def local(self) -> bool:
+        return False
+
+    @property
+    def boots_guests(self) -> bool:
+        return {*map(self.opened_as, VMS)} == VMS
+
+    def opened_as(self, target: str) -> str:
+        return self.inventory.opened_as(target)
+
+    def places(self, inputs: RunInputs) -> tuple[Capacity, ...]:  # noqa: ARG002 (others look at it)
+        return tuple(Capacity(found.cpus, found.memory_bytes, found.name) for found in self.discovery.machines)
+
+    def part(self, inputs: RunInputs) -> dict[str, Any]:
+        fields = super().part(inputs)
+        as_listed = (node.model_dump(include={*ListedMachine.model_fields}) for node in self.inventory.nodes)
+        shares = zip(as_listed, self.envelopes(inputs), strict=True)
+        return {**fields, "machines": tuple(OwnMachine(**node, cpus=share.cpus) for node, share in shares)}
+
+    def capability(self, envelope: Envelope, note: Note, *, always: bool) -> CpuCapability | None:  # noqa: ARG002
+        """Return the vector instructions that all of the machines and their guests have; see ``isa.shared``."""
+        machines, guests_alone = self.discovery.machines, VMS.issuperset(self.targets)
+        levels = {found.capability for found in machines if not (guests_alone and found.guest_capability)}
+        levels |= {found.guest_capability for found in machines if found.guest_capability}
+        return lowest_of(levels, note, always=always)
+
+    @contextmanager
+    def nodes(self) -> Iterator[list[Node]]:
+        with ExitStack() as stack:
+            yield [stack.enter_context(machine(planned)) for planned in self.inventory.nodes]
+
+    def here_cpus(self, plan: Plan) -> tuple[int, ...]:  # noqa: ARG002 (those of its machines are not this one's)
+        return ()
+
+    def prepare(
+        self,
+        plan: Plan,
+        note: Note,
+        refuse_changed: Callable[[], None] = lambda: None,  # noqa: ARG002 (their copies were compared)
+        engines: Iterable[ContainerEngine] | None = None,
+    ) -> None:
+        engine, image, dataset = self.choices.container_engine, self.choices.image, plan.job.dataset
+        loading = [*([engine] if engines is None else engines), *switched_engines(plan)]
+        if engine.guest_store and "container-vm" in map(self.opened_as, plan.targets):
+            engine.guest_store.make(image, note)
+        for planned in self.inventory.nodes:
+            targets = self.inventory.opened_on(planned, plan.targets)
+            with machine(planned) as reached:
+                sync_image(reached, image, note)
+                if VMS.intersection(targets):
+                    sync_file(reached, image, "disk.img", note)
+                    if dataset:
+                        disk = content.disk_of(planned, dataset)
+                        prepare_disk(reached, directory_of(planned, dataset), disk, dataset, note)
+                if "container-vm" in targets and engine.guest_store:
+                    sync_file(reached, image, engine.guest_store.file, note)
+                for loader in loading if "container" in targets else ():
+                    note(f"comparing what the {loader.name} of {reached.name} holds with the image")
+                    load(reached, [loader], image)
+
+    @contextmanager
+    def opened(self, trial: Trial) -> Iterator[tuple[Instance, ...]]:
+        (planned,) = self.inventory.of_target(trial.target)
+        with ExitStack() as stack:
+            cpus, dataset = trial.envelope.cpus, trial.job.dataset
+            instance = stack.enter_context(on_machine(planned, cpus, self.choices.image, dataset))
+            volume = None
+            if trial.scratch_bytes:
+                volume = stack.enter_context(scratch_on(instance.node, planned, trial.scratch_bytes))
+                instance.node.data = str(volume.directory)
+            stacked = self.layers(trial, trial.envelope, volume=volume)
+            yield (replace(instance, node=stack.enter_context(open_stack(instance.node, stacked))),)
+
+
+class JoinedMachines(Machines):
+    """The instances of a joined job, one on each machine, which has its own data."""
+
+    @classmethod
+    def joined(cls, inputs: RunInputs) -> "JoinedMachines":
+        request, path = inputs.request, inputs.request.joining.inventory or Path()
+        inventory, count = read_inventory(path), inputs.scenario.instances(inputs.request)
+        if len(inventory.nodes) < count:
+            raise RequestError(
+                f"{option('inventory')} {path}: {needs(request, inputs.scenario, 'machine')}, and it lists "
+                f"{len(inventory.nodes)}",
+                remedy=f"list more, or ask for fewer with {option('workers')} and {option('ps')}",
+            )
+        if listed := [node.name for node in inventory.nodes if "targets" in node.model_fields_set]:
+            why = f"and every target of {request.scenario} is on all machines"
+            raise RequestError(
+                f"{option('inventory')} {path} lists targets at {listed[0]}, {why}", remedy="leave them out"
+            )
+        if engine := request.targets.engine:
+            get_engine(engine).check_network(request.joining.network, in_lab=False)
+        inventory = inventory.model_copy(update={"nodes": inventory.nodes[:count]})
+        check = _with_data_checked(lambda _: None, inputs)
+        discovery = discover(inventory, inputs, request.targets.target, request.joining.network, check)
+        for found, place in zip(discovery.machines, discovery.places, strict=True):
+            inputs.note(f"{found.name}: {place.interface} {place.address}, {len(found.cpus)} CPUs")
+            if abs(found.clock_offset_s) > CLOCKS_APART_S:
+                inputs.note(
+                    f"{found.name}: its clock is {found.clock_offset_s:+.1f} s off this machine's; all is timed here"
+                )
+        choices = discovered_choices(inputs, discovery)
+        return cls(choices, request.targets.target, inventory=inventory, discovery=discovery)
+
+    def part(self, inputs: RunInputs) -> dict[str, Any]:
+        discovery = self.discovery
+        fields = Site.part(self, inputs)
+        check_memory(fields["envelope"], 1)
+        machines = (
+            MachineSpec(name=found.name, address=place.address, interface=place.interface, cpus=envelope.cpus)
+            for found, place, envelope in zip(discovery.machines, discovery.places, self.envelopes(inputs), strict=True)
+        )
+        fields["distributed"] = joined_fields(
+            inputs,
+            self.targets,
+            discovery.accelerator,
+            network=inputs.request.joining.network,
+            machines=tuple(machines),
+            guests="routed" if VMS.intersection(self.targets) else None,
+        )
+        return fields
+
+    @contextmanager
+    def opened(self, trial: Trial) -> Iterator[tuple[Instance, ...]]:
+        shares = zip(trial.instances, self.choices_of(trial, shared=False), strict=True)
+        stacks = [self.layers(trial, planned.envelope, choices) for planned, choices in shares]
+        image, dataset = self.choices.image, trial.job.dataset
+        with open_on_machines(joined_job(trial), self.inventory, stacks, image, dataset) as instances:
+            yield instances
+
+
+def listed_for(targets: Sequence[str], path: Path) -> Inventory:
+    """Return the machines that the inventory lists for the targets: one for each. Raises RequestError for another."""
+    inventory = read_inventory(path)
+    for target in targets:
+        names = [node.name for node in inventory.of_target(target)]
+        if len(names) != 1:
+            wrong = f"{option('inventory')} {path} lists {' and '.join(names) or 'no machine'} for {target}"
+            raise RequestError(wrong, remedy=f'write targets = ["{target}"] at one node')
+    nodes = tuple(node for node in inventory.nodes if not {*targets}.isdisjoint(node.targets))
+    return inventory.model_copy(update={"nodes": nodes})
+
+
+def discovered_choices(inputs: RunInputs, discovery: Discovery) -> Choices:
+    """Return what the layers on these machines are made of. Raises RequestError for GPUs that cannot be used."""
+    gpus, words = inputs.request.gpus, tuple[str, ...]()
+    if gpus.device != "cpu":
+        words = gpu_words(gpus.gpus or ",".join(map(str, range(gpus.devices or 1))))
+        check_gpus(inputs.request, inputs.image, [Card(word) for word in words])
+    return Choices(inputs.image, discovery.engine, discovery.accelerator, words, discovery.provider)
+
+
+def _with_data_checked(check: Callable[[Machine], None], inputs: RunInputs) -> Callable[[Machine], None]:
+    """Return a check that also looks whether a machine holds the data set that this one has."""
+
+    def checked(reached: Machine) -> None:
+        check(reached)
+        if dataset := inputs.dataset:
+            directory = directory_of(reached.planned, dataset)
+            inputs.note(f"comparing {directory} on {reached.name} with the data set here")
+            check_copy(reached, directory, dataset)
+
+    return checked
+
+
+@contextmanager
+def open_on_machines(
+    job: DistributedJob,
+    inventory: Inventory,
+    stacks: Sequence[Sequence[Layer]],
+    image: Image,
+    dataset: Dataset | None,
+) -> Iterator[tuple[Instance, ...]]:
+    """Open one instance on each machine of an inventory; the machines hold the image and the data set.
+
+    Whether they reach each other is checked before anything is made on them, so that a message names the machines and
+    not containers.
+    """
+    with ExitStack() as stack:
+        machines = [
+            replace(
+                stack.enter_context(on_machine(planned, spec.cpus, image, dataset)),
+                address=spec.address,
+                interface=spec.interface,
+            )
+            for planned, spec in zip(inventory.nodes, job.machines, strict=True)
+        ]
+        _check_ways(machines)
+        first = [
+            _with_data(layers[0], machine.node, planned, dataset)
+            for layers, machine, planned in zip(stacks, machines, inventory.nodes, strict=True)
+        ]
+        places = _on_machines(stack, machines, first)
+        if job.network in BRIDGES and isinstance(stacks[0][0], ContainerLayer):
+            for machine in machines:
+                stack.enter_context(forwarded(machine.node, [BRIDGES[job.network]]))
+        instances = open_containers(stack, job, places, stacks, [None] * len(places))
+        port = instances[0].port or free_port(instances[0].node, str(instances[0].address))
+        master = replace(instances[0], port=port)
+        yield linked((master, *instances[1:]), job, tunnelled=tunnelled(job, stacks))
+
+
+@contextmanager
+def on_machine(
+    planned: InventoryNode, cpus: tuple[int, ...], image: Image, dataset: Dataset | None
+) -> Iterator[Instance]:
+    """Open a machine of an inventory, which holds the image and the data set, for a target with these CPUs."""
+    with machine(planned, tree_of(planned, image)) as node:
+        node.cpus = cpus
+        node.data = directory_of(planned, dataset) if dataset else None
+        disk = disk_under(node, tree_of(planned, image))
+        node.facts = {**node.facts, "host_cpus": list(cpus), "machine_disk": disk}
+        if planned.is_vm:
+            node.facts["accelerator"] = None  # unknown of a machine that the suite has not booted
+        elif planned.virtual and reports_hypervisor(node.run(["cat", str(CPUINFO)]).stdout):
+            node.substitutes = ("machine:virtual",)
+        yield Instance(node, clock_offset_s=node.agent.clock_offset_s())
+
+
+def _with_data(layer: Layer, machine: Node, planned: InventoryNode, dataset: Dataset | None) -> Layer:
+    """Return the layer with what it needs of the data: a VM gets a disk, all else reads the machine's directory."""
+    if dataset and isinstance(layer, VmLayer):
+        return replace(layer, spec=replace(layer.spec, volume=volume_on(machine, planned, dataset)))
+    return layer
+
+
+def _check_ways(machines: Sequence[Instance]) -> None:
+    """Raise MeasurementError if a machine does not reach another, or does through another interface."""
+    ends = [end_of(machine.node.name, machine) for machine in machines]
+    for pair in reach(ends):
+        source = next(end for end in ends if end.name == pair.source)
+        if pair.source_address != source.address:
+            raise MeasurementError(
+                f"{pair.source} reaches {pair.target} from {pair.source_address}, through another interface",
+                kind="network",
+                remedy="write the interface that leads there in the inventory: ip route get " + pair.address,
+            )
+
+
+def _on_machines(stack: ExitStack, machines: Sequence[Instance], first: Sequence[Layer]) -> Sequence[Instance]:
+    """Return what containers are started on: the machines, or guests of them. Bare metal and VMs are then complete."""
+    guests = [layer for layer in first if isinstance(layer, VmLayer)]
+    if guests:
+        taps = stack.enter_context(routed(machines))
+        return [
+            joined(machine, stack.enter_context(layer.plugged(tap).opened(machine.node)), tap)
+            for machine, layer, tap in zip(machines, guests, taps, strict=True)
+        ]
+    if isinstance(first[0], ContainerLayer):
+        return machines
+    return [
+        replace(machine, node=stack.enter_context(layer.opened(machine.node)))
+        for machine, layer in zip(machines, first, strict=True)
+    ]
