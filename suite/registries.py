@@ -49,6 +49,7 @@ FIGURES = Registry(
         "latency": "analysis.figures.points:latency_lines",
         "scaling": "analysis.figures.scaling:speed_up_lines",
         "by": "analysis.figures.by:value_bars",
+        "time-money": "analysis.figures.costs:time_money",
     },
 )
 

@@ -1,6 +1,5 @@
 """Groups: the targets of each job and model, in which circumstances they ran, and whether all did the same work."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
@@ -8,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compare.contrasts import TARGET, Formed
+from analysis.compare.contrasts import TARGET, Formed, valued
 from analysis.compare.images import same_image
 from analysis.compare.pairing import (
     BLOCK,
@@ -97,7 +96,7 @@ def measured(
                 kind=TARGET.name,
                 arm=arm,
                 metric=metric,
-                value=math.exp(place.centre) if place else None,
+                **valued(place),
                 trials=int(logs.count()),
                 failed=summary.failed,
                 noise=floors.get((arm._replace(target=BASELINE), metric.name)),

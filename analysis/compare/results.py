@@ -147,6 +147,8 @@ class Contrast(Effect):
     """The arm that it is over, where the kind leaves open which; None elsewhere."""
     value: float | None = None
     """The trimmed geometric mean over the blocks of the arm's own trials; None where it is unknown, or only a ratio."""
+    value_interval: tuple[float, float] | None = None
+    """The 95 % interval of the value, as its blocks give it."""
     trials: int = 0
     failed: int = 0
     base: tuple[str, ...] = ()

@@ -28,6 +28,7 @@ from analysis.report.scaling import scaling_document
 from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document
 from analysis.selftest.judging import speaks_for
+from commands.compare.costs import show_job
 from commands.compare.gate import gate, show_change
 from commands.compare.output import ByOutput, ExplanationOutput
 from commands.output import print_json
@@ -74,6 +75,8 @@ _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of paper
 @click.option(
     "--pool", callback=choice(("host",)), help="host: take equal hosts of several runs as one. Default: each is a row."
 )
+@click.option("--job", metavar="AMOUNT", help="Show time, money and energy of a whole job, such as '50 epochs'.")
+@click.option("--prices", type=click.Path(path_type=Path), help="With --job: file with the prices of places.")
 @click.option("--reference", is_flag=True, help="Mark the values of the paper (CLOSER 2018) in the figures.")
 @click.option("--fail-above", callback=shares, help="Fail if the last run is slower by more than this, such as 5%.")
 @click.option(
@@ -107,6 +110,7 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
       bench compare results/tonight --baseline 'results/nightly/*' --fail-above 5%
       bench compare --explain
       bench compare results/cellar results/rack --by host
+      bench compare results/cellar results/cloud --job "50 epochs" --prices prices.toml
       bench compare --markdown > table.md
     """
     _refuse_silenced(options)
@@ -116,6 +120,11 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     records = audited(load(chosen), force=options["force"])
     if options["pool"]:
         records = replace(records, trials=records.trials.assign(pool=""))
+    if options["job"]:
+        comparison = show_job(records, options)
+        if options["plots"] or options["form"] is None:
+            _draw(comparison, options["plots"] or chosen[0] / "plots", options)
+        return
     (_show_by if options["by"] else _show_targets)(records, chosen, options)
 
 
@@ -134,6 +143,7 @@ def _show_targets(records: Records, chosen: Sequence[Path], options: Mapping[str
 
 
 _SILENCES = {
+    "job": {"fail-above", "across", "explain", "costs", "scaling", "reference", "verbose", "claims"},
     "fail-above": {"plots", "explain", "costs", "scaling", "reference", "verbose", "claims", "csv", "markdown"},
     "by": {"fail-above", "across", "explain", "costs", "scaling", "reference", "verbose", "claims"},
     "explain": {"costs", "scaling", "verbose", "claims", "csv", "markdown"},
@@ -143,7 +153,11 @@ _SILENCES = {
     "markdown": {"costs", "verbose"},
 }
 """The options that an output has no place for, or holds in any case."""
-_NEEDS = {"across": ("fail-above", "5%"), "baseline": ("fail-above", "5%"), "base": ("by", "data")}
+_NEEDS = {
+    **dict.fromkeys(("across", "baseline"), ("fail-above", "5%")),
+    "prices": ("job", "'50 epochs'"),
+    "base": ("by", "data"),
+}
 
 
 def _refuse_silenced(options: Mapping[str, Any]) -> None:
@@ -208,7 +222,7 @@ def _draw(comparison: Comparison, place: Path, options: Mapping[str, Any]) -> No
     for name in unneeded:
         del sys.modules[name]
     drawn = draw(comparison, place, normalised() if options["reference"] else None)
-    part = options["explain"] or options["scaling"] or options["by"]
+    part = options["job"] or options["explain"] or options["scaling"] or options["by"]
     more = "" if part else more_options(comparison, _level(options), costs=options["costs"])
     click.echo(f"drawn: {place}: {count(len({path.stem for path in drawn}), 'figure')}{more}", err=True)
 

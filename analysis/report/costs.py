@@ -1,0 +1,57 @@
+"""The costs of a job as elements of a document: the decision, a table of values, and how they were made."""
+
+from collections.abc import Iterator, Sequence
+
+from analysis.compare.results import Comparison, Contrast
+from analysis.costs.decision import Places, arms, decisions, name_of
+from analysis.costs.job import ENERGY, PER_UNITS, TIME, Amount, job_metrics
+from analysis.costs.prices import RATES, Prices, Site
+from analysis.report.elements import Element, Head, Line, Notes, Table, warnings
+from analysis.report.formatting import percent, sensible
+from analysis.warnings.types import notices
+from suite.units import number
+
+
+def costs_document(comparison: Comparison, amount: Amount, prices: Prices | None, places: Places) -> Iterator[Element]:
+    """Yield the decision, then every value with its interval, then prices and what is counted."""
+    every = arms(comparison)
+    yield from (Line(sentence, "strong") for sentence in decisions(comparison, amount, places))
+    measured = {name for of_arm in every.values() for name in of_arm}
+    metrics = [one for one in job_metrics(prices.currency if prices else "") if one.name in measured]
+    rows = tuple(
+        (Head(name_of(arm, every), of_arm[TIME.name].notes), tuple(value(of_arm.get(one.name)) for one in metrics))
+        for arm, of_arm in every.items()
+    )
+    yield Table(str(amount), "", tuple(Head(one.name) for one in metrics), rows, "values with 95 % intervals")
+    yield Notes(tuple(_notes(measured, prices.places if prices else ())))
+    yield from warnings(notices(comparison.warnings, comparison.jobs))
+
+
+def value(row: Contrast | None) -> str | None:
+    """Return ``1.25 h (1.21 to 1.29)``, ``12.3 EUR``; None without a value."""
+    if row is None or row.value is None:
+        return None
+    scale, unit = (3600, "h") if row.metric.unit == "s" and row.value >= 5400 else (1, row.metric.unit)
+    span = row.value_interval if row.value_interval and sensible(row.value_interval) else ()
+    text = f" ({' to '.join(number(end / scale) for end in span)})" if span else ""
+    return f"{number(row.value / scale)} {unit}".rstrip() + text
+
+
+def _notes(measured: set[str], places: Sequence[Site]) -> Iterator[str]:
+    yield f"{TIME.name}: opening + start + units / steady rate, and checkpoints where a trial wrote them"
+    for site in places:
+        yield f"{site.name}: {_price(site)} ({site.source}, {site.date})"
+    if PER_UNITS.name in measured:
+        yield f"{PER_UNITS.name} is of 1,000 units, {ENERGY.name} of the job: both by the mean power of the whole host"
+    else:
+        yield "energy: no trial has a counter of it"
+    if places and not {*RATES} & measured:
+        yield "money: no trial of a place with a price gives the time of the job"
+
+
+def _price(site: Site) -> str:
+    if site.owned:
+        return f"owned, {number(site.owned.per_hour)} {site.currency} per used hour at {percent(site.owned.use)} use"
+    rates = {key.replace("_", " "): getattr(site, key) for key in RATES.values()}
+    offers = (f"{number(rate)} {site.currency} {name}" for name, rate in rates.items() if rate is not None)
+    return f"{', '.join(offers)}, at least {site.minimum_s:g} s in steps of {site.step_s:g} s"
