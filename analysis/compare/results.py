@@ -370,6 +370,11 @@ class Cost:
     disk_written_all_in_bytes: float | None
     energy_j: float | None
     """The energy of the whole host."""
+    cpu_allocated_s: float | None
+    """The CPUs of the envelope over the elapsed time; ``cpu_all_in_s`` is what was used of them."""
+    memory_allocated_gib_s: float | None
+    memory_used_gib_s: float | None
+    """The peak of everything that serves the target, over the elapsed time: at least what was used."""
     notes: tuple[str, ...]
 
 
