@@ -23,9 +23,10 @@ from suite.units import number
 
 TIME = Metric("job-time", "job_time", "s")
 PER_UNITS = Metric("energy", "job_energy_units", "J")
+NET = Metric("energy-net", "job_energy_net", "J")
 ENERGY = Metric("job-energy", "job_energy", "J")
 CARBON = Metric("job-carbon", "job_carbon", "g")
-_PHYSICAL = (TIME, PER_UNITS, ENERGY, CARBON)
+_PHYSICAL = (TIME, PER_UNITS, NET, ENERGY, CARBON)
 _EPOCHS, _J_PER_KWH = "epochs", 3.6e6
 
 
@@ -71,7 +72,12 @@ def with_job(records: Records, amount: Amount, prices: Prices | None = None) -> 
     if time_s[trials["ok"]].isna().all():
         raise _unusable(trials, amount)
     watts = (trials["energy_j"] / trials["interval_s"]).where(trials["burst_s"].isna())
-    columns = {TIME: time_s, PER_UNITS: watts * 1000 / work["per_s"], ENERGY: watts * time_s}
+    columns = {
+        TIME: time_s,
+        PER_UNITS: watts * 1000 / work["per_s"],
+        NET: (watts - work["idle_w"]) * 1000 / work["per_s"],
+        ENERGY: watts * time_s,
+    }
     if prices:
         columns |= dict(_priced(trials, prices, columns))
     known = {metric: values for metric, values in columns.items() if values.notna().any()}
@@ -83,7 +89,7 @@ def with_job(records: Records, amount: Amount, prices: Prices | None = None) -> 
 def _work_of(records: Records, amount: Amount) -> pd.DataFrame:
     """Return the parts of the job by trial: its start, units, rate, and checkpoints with the time of each."""
     trials = records.trials
-    evidence = records.evidence.drop_duplicates("path").set_index("path")[["job", "ready_s", "epochs"]]
+    evidence = records.evidence.drop_duplicates("path").set_index("path")[["job", "ready_s", "epochs", "idle_w"]]
     parts = evidence.loc[trials["path"]].set_axis(trials.index)
     facts = {text: _work(Job.model_validate_json(text.text), amount) for text in parts["job"].unique()}
     units, saved = (parts["job"].map({text: of[at] for text, of in facts.items()}).astype(float) for at in range(2))
@@ -94,6 +100,7 @@ def _work_of(records: Records, amount: Amount) -> pd.DataFrame:
             "units": units,
             "per_s": per_s.where(per_s > 0),
             "checkpoints": (units // saved).fillna(0.0),
+            "idle_w": parts["idle_w"].astype(float),
             "written_s": parts["epochs"].map(_checkpoint_s).astype(float),
         }
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from analysis.compare.results import Comparison, Contrast
 from analysis.costs.decision import Places, arms, decisions, name_of
-from analysis.costs.job import ENERGY, PER_UNITS, TIME, Amount, job_metrics
+from analysis.costs.job import ENERGY, NET, PER_UNITS, TIME, Amount, job_metrics
 from analysis.costs.prices import RATES, Prices, Site
 from analysis.report.elements import Element, Head, Line, Notes, Table, warnings
 from analysis.report.formatting import percent, sensible
@@ -43,6 +43,8 @@ def _notes(measured: set[str], places: Sequence[Site]) -> Iterator[str]:
         yield f"{site.name}: {_price(site)} ({site.source}, {site.date})"
     if PER_UNITS.name in measured:
         yield f"{PER_UNITS.name} is of 1,000 units, {ENERGY.name} of the job: both by the mean power of the whole host"
+        net = f"{NET.name} is without the idle power before the first block" if NET.name in measured else ""
+        yield net or f"{NET.name}: no trial recorded an idle power"
     else:
         yield "energy: no trial has a counter of it"
     if places and not {*RATES} & measured:

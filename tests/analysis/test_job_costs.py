@@ -118,10 +118,11 @@ def test_epochs_are_whole_batches_and_each_has_its_checkpoint(tmp_path: Path, sa
 def test_energy_is_the_mean_power_of_the_trial_over_the_job_and_carbon_follows_the_intensity(
     tmp_path: Path, save: Save
 ) -> None:
-    spent = Resources(energy_j={"package-0": 900.0, "dram-0": 100.0})
+    spent = Resources(energy_j={"package-0": 900.0, "dram-0": 100.0}, idle_w=40.0)
     save("r", **on("a"), **measured(10), resources=spent, conditions=Conditions(interval_s=10))
     row = priced(tmp_path, "1e4 images", place(per_hour=1.0, g_per_kwh=360))
     assert row["job_energy_units"] == pytest.approx(100 * 100), "1,000 images take 100 s at 100 W"
+    assert row["job_energy_net"] == pytest.approx(60 * 100), "40 W were drawn before the first block"
     assert row["job_energy"] == pytest.approx(100 * row["job_time"])
     assert row["job_carbon"] == pytest.approx(row["job_energy"] / 1e4)
 
