@@ -13,20 +13,27 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare.by import settings_of
-from analysis.costs.prices import RATES, Prices
+from analysis.costs.preemption import preempted
+from analysis.costs.prices import MONEY, RATES, SPOT, Prices
 from analysis.load.metrics import Metric
 from analysis.load.records import Records
 from suite.errors import RequestError
 from suite.job.job import Job
+from suite.job.preemption import Preemption
 from suite.records.record import Epochs
 from suite.units import number
 
 TIME = Metric("job-time", "job_time", "s")
 PER_UNITS = Metric("energy", "job_energy_units", "J")
 NET = Metric("energy-net", "job_energy_net", "J")
+MAKESPAN = Metric("job-makespan", "job_makespan", "s")
+SPACING = Metric("checkpoint-spacing", "job_checkpoint_spacing", "s")
+OPENINGS = Metric("job-openings", "job_openings", "")
+LOST = Metric("job-lost", "job_lost", "s")
+ON_SPOT = Metric("spot-to-on-demand", "job_spot_share", "x")
 ENERGY = Metric("job-energy", "job_energy", "J")
 CARBON = Metric("job-carbon", "job_carbon", "g")
-_PHYSICAL = (TIME, PER_UNITS, NET, ENERGY, CARBON)
+_PHYSICAL = (TIME, ON_SPOT, MAKESPAN, OPENINGS, LOST, SPACING, PER_UNITS, NET, ENERGY, CARBON)
 _EPOCHS, _J_PER_KWH = "epochs", 3.6e6
 
 
@@ -62,7 +69,9 @@ def _money(name: str, currency: str) -> Metric:
     return Metric(name, f"job_{name.replace('-', '_')}", currency)
 
 
-def with_job(records: Records, amount: Amount, prices: Prices | None = None) -> Records:
+def with_job(
+    records: Records, amount: Amount, prices: Prices | None = None, preemption: Preemption | None = None
+) -> Records:
     """Return the records with the metrics of a job of this amount. Those that a trial does not give are absent.
 
     Raises RequestError if no trial gives the time of the job, and for prices that do not fit the records.
@@ -78,6 +87,8 @@ def with_job(records: Records, amount: Amount, prices: Prices | None = None) -> 
         NET: (watts - work["idle_w"]) * 1000 / work["per_s"],
         ENERGY: watts * time_s,
     }
+    if preemption:
+        columns |= _preempted(work, preemption)
     if prices:
         columns |= dict(_priced(trials, prices, columns))
     known = {metric: values for metric, values in columns.items() if values.notna().any()}
@@ -131,19 +142,31 @@ def _unusable(trials: pd.DataFrame, amount: Amount) -> RequestError:
     return RequestError(message, remedy=f"give --job in {' or '.join(units) or 'units of a training'}")
 
 
+def _preempted(work: pd.DataFrame, preemption: Preemption) -> dict[Metric, "pd.Series[float]"]:
+    """Return the course of the jobs. It takes the time of a checkpoint."""
+    parts = (work["units"] / work["per_s"], work["start_s"], work["written_s"])
+    work_s, start_s, written_s = (np.asarray(part, np.float64) for part in parts)
+    course = vars(preempted(work_s, start_s, written_s, preemption))
+    metrics = {MAKESPAN: "makespan_s", SPACING: "interval_s", OPENINGS: "openings", LOST: "lost_s"}
+    return {metric: pd.Series(course[name], work.index) for metric, name in metrics.items()}
+
+
 def _priced(
     trials: pd.DataFrame, prices: Prices, columns: Mapping[Metric, "pd.Series[float]"]
 ) -> Iterator[tuple[Metric, "pd.Series[float]"]]:
-    """Yield the money and the carbon of the jobs."""
+    """Yield the money and the carbon of the jobs. A job on spot lasts as long as its preemption makes it."""
     places = prices.places_of(settings_of(trials))
     money = {name: pd.Series(np.nan, trials.index) for name in prices.offered}
-    carbon = pd.Series(np.nan, trials.index)
+    carbon, on_spot = (pd.Series(np.nan, trials.index) for _ in range(2))
     for site in prices.places:
         mine = np.array([other is site for other in places])
         for name, values in money.items():
-            if (bill := site.bill(name, np.asarray(columns[TIME][mine], np.float64))) is not None:
+            seconds = columns.get(MAKESPAN, columns[TIME]) if name == SPOT and not site.owned else columns[TIME]
+            if (bill := site.bill(name, np.asarray(seconds[mine], np.float64))) is not None:
                 values[mine] = bill
+        if site.spot_per_hour is not None:
+            on_spot[mine] = (money[SPOT] / money[MONEY].where(money[MONEY] > 0))[mine]
         if site.g_per_kwh is not None:
             carbon[mine] = columns[ENERGY][mine] / _J_PER_KWH * site.g_per_kwh
     yield from ((_money(name, prices.currency), values) for name, values in money.items())
-    yield CARBON, carbon
+    yield from ((ON_SPOT, on_spot), (CARBON, carbon))

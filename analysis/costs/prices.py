@@ -23,8 +23,8 @@ Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Named = Annotated[str, Field(min_length=1)]
 Numbers = npt.NDArray[np.float64]
-MONEY = "money"
-RATES = {MONEY: "per_hour", "money-spot": "spot_per_hour", "money-reserved": "reserved_per_hour"}
+MONEY, SPOT = "money", "money-spot"
+RATES = {MONEY: "per_hour", SPOT: "spot_per_hour", "money-reserved": "reserved_per_hour"}
 """The metrics of money, each with the price of an hour that it is made of."""
 GUIDE = "docs/guide/costs.md"
 _HOURS_A_YEAR = 8760

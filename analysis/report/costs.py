@@ -4,15 +4,20 @@ from collections.abc import Iterator, Sequence
 
 from analysis.compare.results import Comparison, Contrast
 from analysis.costs.decision import Places, arms, decisions, name_of
-from analysis.costs.job import ENERGY, NET, PER_UNITS, TIME, Amount, job_metrics
+from analysis.costs.job import ENERGY, LOST, MAKESPAN, NET, ON_SPOT, PER_UNITS, SPACING, TIME, Amount, job_metrics
 from analysis.costs.prices import RATES, Prices, Site
 from analysis.report.elements import Element, Head, Line, Notes, Table, warnings
 from analysis.report.formatting import percent, sensible
 from analysis.warnings.types import notices
+from suite.job.preemption import Preemption
 from suite.units import number
 
+_MEASURE = "add --checkpoint on --checkpoint-every 10 to bench run or, with a data set, --checkpoint on --epochs 2"
 
-def costs_document(comparison: Comparison, amount: Amount, prices: Prices | None, places: Places) -> Iterator[Element]:
+
+def costs_document(
+    comparison: Comparison, amount: Amount, prices: Prices | None, places: Places, preemption: Preemption | None
+) -> Iterator[Element]:
     """Yield the decision, then every value with its interval, then prices and what is counted."""
     every = arms(comparison)
     yield from (Line(sentence, "strong") for sentence in decisions(comparison, amount, places))
@@ -23,7 +28,7 @@ def costs_document(comparison: Comparison, amount: Amount, prices: Prices | None
         for arm, of_arm in every.items()
     )
     yield Table(str(amount), "", tuple(Head(one.name) for one in metrics), rows, "values with 95 % intervals")
-    yield Notes(tuple(_notes(measured, prices.places if prices else ())))
+    yield Notes((*_notes(measured, prices.places if prices else ()), *_preemption_notes(measured, preemption)))
     yield from warnings(notices(comparison.warnings, comparison.jobs))
 
 
@@ -49,6 +54,19 @@ def _notes(measured: set[str], places: Sequence[Site]) -> Iterator[str]:
         yield "energy: no trial has a counter of it"
     if places and not {*RATES} & measured:
         yield "money: no trial of a place with a price gives the time of the job"
+
+
+def _preemption_notes(measured: set[str], preemption: Preemption | None) -> Iterator[str]:
+    if preemption is None:
+        if ON_SPOT.name in measured:
+            yield f"{ON_SPOT.name}: as if it were never preempted; --preempt mean=1h counts what that costs"
+    elif MAKESPAN.name not in measured:
+        yield f"{MAKESPAN.name}: no trial wrote a checkpoint; to measure one, {_MEASURE}"
+    else:
+        how = f"preempted every {number(preemption.mean_s)} s on average, with {preemption.notice_s:g} s of notice"
+        yield f"{MAKESPAN.name}: {how}; {LOST.name} is work done again, by Daly (2006)"
+        if SPACING.name in measured:
+            yield f"{SPACING.name}: the work between checkpoints that makes it shortest, by Young (1974) and Daly"
 
 
 def _price(site: Site) -> str:

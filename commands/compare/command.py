@@ -76,6 +76,7 @@ _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of paper
     "--pool", callback=choice(("host",)), help="host: take equal hosts of several runs as one. Default: each is a row."
 )
 @click.option("--job", metavar="AMOUNT", help="Show time, money and energy of a whole job, such as '50 epochs'.")
+@click.option("--preempt", metavar="mean=1h", help="With --job: take its machine away at this mean interval.")
 @click.option("--prices", type=click.Path(path_type=Path), help="With --job: file with the prices of places.")
 @click.option("--reference", is_flag=True, help="Mark the values of the paper (CLOSER 2018) in the figures.")
 @click.option("--fail-above", callback=shares, help="Fail if the last run is slower by more than this, such as 5%.")
@@ -155,7 +156,7 @@ _SILENCES = {
 """The options that an output has no place for, or holds in any case."""
 _NEEDS = {
     **dict.fromkeys(("across", "baseline"), ("fail-above", "5%")),
-    "prices": ("job", "'50 epochs'"),
+    **dict.fromkeys(("prices", "preempt"), ("job", "'50 epochs'")),
     "base": ("by", "data"),
 }
 

@@ -18,6 +18,7 @@ from analysis.report.markdown import markdown
 from analysis.report.rows import as_csv, warning_outputs
 from analysis.report.terminal import Terminal
 from commands.compare.output import JobOutput, ValueRow
+from suite.job.preemption import parse_preemption
 from suite.untrusted.console import PlainConsole
 
 _PLACE = "place"
@@ -26,7 +27,8 @@ _PLACE = "place"
 def show_job(records: Records, options: Mapping[str, Any]) -> Comparison:
     """Print what a job takes: at every value of the keys or, without keys, in every place or on every target."""
     amount, prices = parse_amount(options["job"]), options["prices"] and read_prices(options["prices"])
-    priced, margin = with_job(records, amount, prices), margin_of(records.directories, options["margin"])
+    preemption = options["preempt"] and parse_preemption(options["preempt"])
+    priced, margin = with_job(records, amount, prices, preemption), margin_of(records.directories, options["margin"])
     several = len({settings[_PLACE] for settings in settings_of(records.trials)}) > 1
     keys = options["by"] or ((_PLACE,) if several else ())
     if keys:
@@ -43,7 +45,7 @@ def show_job(records: Records, options: Mapping[str, Any]) -> Comparison:
         case "csv":
             click.echo(as_csv(comparison).rstrip("\n"))
         case "markdown":
-            click.echo(markdown(costs_document(comparison, amount, prices, places)).rstrip("\n"))
+            click.echo(markdown(costs_document(comparison, amount, prices, places, preemption)).rstrip("\n"))
         case _:
-            PlainConsole().print(Terminal(costs_document(comparison, amount, prices, places)))
+            PlainConsole().print(Terminal(costs_document(comparison, amount, prices, places, preemption)))
     return comparison

@@ -16,10 +16,12 @@ from analysis.compare.by import compare_by
 from analysis.compare.results import Comparison
 from analysis.costs.decision import decisions, places_by_arm
 from analysis.costs.job import parse_amount, with_job
+from analysis.costs.preemption import Preempted, best_interval, preempted
 from analysis.costs.prices import Owned, Prices, Site, read_prices
 from analysis.load.records import load
 from suite.errors import RequestError
 from suite.job.datasets import Dataset
+from suite.job.preemption import Preemption
 from suite.job.profiles import Sizes
 from suite.records.record import Checkpoints, Epochs
 from suite.records.usage import Conditions, Resources
@@ -200,6 +202,78 @@ def test_targets_of_one_place_are_compared_in_money_too(tmp_path: Path, save: Sa
     assert {path.name for path in plots.iterdir()} >= {"synthetic-time-money.png"}
 
 
+def course(work: float, start: float, checkpoint: float, interval: float | None = None, **by: float) -> Preempted:
+    work_s, start_s, checkpoint_s = (np.array([part]) for part in (work, start, checkpoint))
+    interval_s = None if interval is None else np.array([interval])
+    return preempted(work_s, start_s, checkpoint_s, Preemption(**by), interval_s)
+
+
+def test_the_best_interval_is_that_of_young_and_daly_and_no_other_is_shorter() -> None:
+    (best,) = best_interval(np.array([10.0]), 3600)
+    assert best == pytest.approx(math.sqrt(2 * 10 * 3600) * (1 + math.sqrt(1 / 720) / 3 + 1 / 720 / 9) - 10)
+    around = [course(36_000, 60, 10, best * factor, mean_s=3600).makespan_s[0] for factor in (0.7, 1.0, 1.4)]
+    assert min(around) == around[1] == pytest.approx(course(36_000, 60, 10, mean_s=3600).makespan_s[0])
+
+
+def test_a_makespan_is_that_of_the_formula_and_close_to_the_undisturbed_one_without_preemption() -> None:
+    found = course(1000, 20, 2, 100, mean_s=500)
+    segments = 10 * 500 * math.exp(20 / 500) * math.expm1(102 / 500)
+    assert found.makespan_s[0] == pytest.approx(500 * math.expm1(20 / 500) + segments)
+    assert found.openings[0] == pytest.approx(1 + found.makespan_s[0] / 500)
+    rare = course(1000, 20, 2, 100, mean_s=1e9)
+    assert rare.makespan_s[0] == pytest.approx(20 + 1000 + 10 * 2, rel=1e-5)
+    assert (rare.openings[0], rare.lost_s[0]) == pytest.approx((1, 0), abs=1e-3)
+
+
+def test_a_notice_that_is_long_enough_for_a_checkpoint_loses_no_work() -> None:
+    found, late = course(1000, 20, 5, mean_s=500, notice_s=30), course(1000, 20, 50, mean_s=500, notice_s=30)
+    starting = 500 * math.expm1(20 / 500)
+    assert found.makespan_s[0] == pytest.approx(starting + 1000 + 2 * (30 + starting))
+    assert found.lost_s[0] == 0
+    assert late.lost_s[0] > 0, "it is too short"
+
+
+def test_the_course_of_a_preempted_job_is_that_of_simulated_ones() -> None:
+    rng = np.random.default_rng(5)
+    start, interval, checkpoint, mean, segments = 8.0, 30.0, 3.0, 60.0, 10
+    spans, openings = [], []
+    for _ in range(4000):
+        clock, done, opened = 0.0, 0, 0
+        while done < segments:
+            opened, left = opened + 1, rng.exponential(mean)
+            ended = min(int(max(0.0, left - start) // (interval + checkpoint)), segments - done)
+            done += ended
+            clock += start + ended * (interval + checkpoint) if done == segments else left
+        spans.append(clock)
+        openings.append(opened)
+    found = course(segments * interval, start, checkpoint, interval, mean_s=mean)
+    assert found.makespan_s[0] == pytest.approx(np.mean(spans), rel=0.03)
+    assert found.openings[0] == pytest.approx(np.mean(openings), rel=0.03)
+
+
+def test_preemption_makes_spot_dearer_and_without_a_checkpoint_names_the_run_that_measures_one(
+    tmp_path: Path, save: Save
+) -> None:
+    (tmp_path / "prices.toml").write_text(FILE.format(more="per_hour = 1\nspot_per_hour = 0.3"))
+    sizes = Sizes(batch=2, image_px=32, warmup_steps=1, steps=3)
+    epochs = Epochs(steps=3, seconds=[0.6], checkpoints=Checkpoints(seconds=[0.01], size_bytes=1))
+    for block in range(3):
+        save("without", block=block, **on("a"), **measured(10 + 0.01 * block))
+        steps = measured(10 + 0.01 * block)
+        save("with", block=block, **on("a"), **steps, sizes=sizes, epochs=epochs, checkpoint="on")
+    words = ("--job", "1e5 images", "--prices", tmp_path / "prices.toml", "--force")
+    shares = []
+    for more in ((), ("--preempt", "mean=5m")):
+        rows = json.loads(bench(tmp_path / "with", *words, *more, "--json").stdout)["rows"]
+        shares += [row["value"] for row in rows if row["metric"] == "spot-to-on-demand"]
+    assert shares[0] == pytest.approx(0.3)
+    assert 0.3 < shares[1] < 0.33
+    shown = bench(tmp_path / "without", *words, "--preempt", "mean=1h", "--plots", tmp_path / "plots").stdout
+    assert "no trial wrote a checkpoint; to measure one, add --checkpoint on --checkpoint-every 10" in " ".join(
+        shown.split()
+    )
+
+
 FILE = """[[place]]
 match = {{ host = "a" }}
 currency = "EUR"
@@ -284,6 +358,9 @@ def test_the_example_of_the_guide_is_a_file_of_prices() -> None:
         (["--job", "1e9 tokens"], "give --job in images"),
         (["--job", "50 epochs"], "no record gives the time of 50 epochs"),
         (["--prices", "x.toml"], "--prices needs --job"),
+        (["--preempt", "mean=1h"], "--preempt needs --job"),
+        (["--job", "1 images", "--preempt", "1h"], "write it as mean=1h or mean=1h,notice=30s"),
+        (["--job", "1 images", "--preempt", "mean=1"], "'1' has no unit"),
         (["--job", "1 images", "--costs"], "--costs has no effect with --job"),
     ],
 )
