@@ -6,6 +6,7 @@ from analysis.compare.results import Comparison, Contrast
 from analysis.costs.decision import Places, arms, decisions, name_of
 from analysis.costs.job import ENERGY, LOST, MAKESPAN, NET, ON_SPOT, PER_UNITS, SPACING, TIME, Amount, job_metrics
 from analysis.costs.prices import RATES, Prices, Site
+from analysis.report.document import published_elements
 from analysis.report.elements import Element, Head, Line, Notes, Table, warnings
 from analysis.report.formatting import percent, sensible
 from analysis.warnings.types import notices
@@ -29,6 +30,7 @@ def costs_document(
     )
     yield Table(str(amount), "", tuple(Head(one.name) for one in metrics), rows, "values with 95 % intervals")
     yield Notes((*_notes(measured, prices.places if prices else ()), *_preemption_notes(measured, preemption)))
+    yield from published_elements([row for row in comparison.claims if row.claim.metric == MAKESPAN.name])
     yield from warnings(notices(comparison.warnings, comparison.jobs))
 
 

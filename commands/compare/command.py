@@ -144,7 +144,7 @@ def _show_targets(records: Records, chosen: Sequence[Path], options: Mapping[str
 
 
 _SILENCES = {
-    "job": {"fail-above", "across", "explain", "costs", "scaling", "reference", "verbose", "claims"},
+    "job": {"fail-above", "across", "explain", "costs", "scaling", "reference", "verbose"},
     "fail-above": {"plots", "explain", "costs", "scaling", "reference", "verbose", "claims", "csv", "markdown"},
     "by": {"fail-above", "across", "explain", "costs", "scaling", "reference", "verbose", "claims"},
     "explain": {"costs", "scaling", "verbose", "claims", "csv", "markdown"},

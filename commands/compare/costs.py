@@ -7,6 +7,7 @@ import click
 
 from analysis.compare.by import compare_by, settings_of
 from analysis.compare.comparison import compare
+from analysis.compare.published import judge_claims
 from analysis.compare.results import Comparison
 from analysis.costs.decision import decisions, places_by_arm
 from analysis.costs.job import parse_amount, with_job
@@ -35,6 +36,7 @@ def show_job(records: Records, options: Mapping[str, Any]) -> Comparison:
         comparison = compare_by(priced, keys, options["base"], margin=margin)
     else:
         comparison = compare(priced, margin=margin, force=options["force"])
+        comparison = judge_claims(comparison) if options["claims"] else comparison
     places = places_by_arm(records.trials, keys, prices)
     match options["form"]:
         case "json":

@@ -274,6 +274,19 @@ def test_preemption_makes_spot_dearer_and_without_a_checkpoint_names_the_run_tha
     )
 
 
+@pytest.mark.parametrize(("mean", "verdict"), [("1m", "contradicted"), ("50h", "confirmed")])
+def test_the_claim_that_spot_costs_no_efficiency_is_judged_with_the_stated_mean(
+    tmp_path: Path, save: Save, mean: str, verdict: str
+) -> None:
+    epochs = Epochs(steps=3, seconds=[0.6], checkpoints=Checkpoints(seconds=[0.001], size_bytes=1))
+    for block in range(6):
+        save("r", block=block, **on("a"), **measured(10 + 0.01 * block), epochs=epochs, checkpoint="on")
+    words = ("--job", "1e5 images", "--preempt", f"mean={mean}", "--claims", "--force")
+    text = " ".join(bench(tmp_path / "r", *words, "--plots", tmp_path / "plots").stdout.split())
+    assert f"Published claims 1 {verdict}" in text, text
+    assert "job-makespan" in text.partition("Published claims")[2]
+
+
 FILE = """[[place]]
 match = {{ host = "a" }}
 currency = "EUR"
