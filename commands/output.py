@@ -13,6 +13,7 @@ OUTPUTS = {
     "audit": "commands.audit:AuditOutput",
     "compare": "analysis.report.rows:ComparisonOutput",
     "compare --by": "commands.compare.output:ByOutput",
+    "compare --job": "commands.compare.output:JobOutput",
     "compare --fail-above": "commands.compare.output:GateOutput",
     "compare --explain": "commands.compare.output:ExplanationOutput",
     "data list": "commands.data:SetsOutput",

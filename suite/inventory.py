@@ -9,7 +9,6 @@
 
 import difflib
 import re
-import tomllib
 from collections.abc import Sequence
 from ipaddress import IPv4Address
 from pathlib import Path, PurePosixPath
@@ -22,9 +21,9 @@ from suite.job.envelope import parse_cpu_list
 from suite.part import Part, checked
 from suite.targets import IN_PLACE, ListedMachine
 from suite.untrusted.files import refuse_writable_by_others
+from suite.untrusted.toml import read_toml
 
 DIRECTORY = "/var/lib/virtbench"
-_LARGEST_BYTES = 1 << 20
 EXAMPLE = 'write [[node]] with name = "n1" and host = "gpu1.example.org" for each machine'
 
 
@@ -81,7 +80,7 @@ def read_inventory(path: Path) -> Inventory:
 
     An inventory that others may write is refused, and so is an ssh_config that it names: they say what ssh starts here.
     """
-    written = _written(path)
+    written = read_toml(path, f"{option('inventory')} {path}", EXAMPLE)
     refuse_writable_by_others(path, option("inventory"))
     try:
         inventory = Inventory.model_validate(written)
@@ -94,19 +93,6 @@ def read_inventory(path: Path) -> Inventory:
                 f"{option('inventory')} {path}: two nodes have the {key} {twice[0]}", remedy=f"one {key} for each"
             )
     return inventory.model_copy(update={"nodes": tuple(_with_config(node, path) for node in inventory.nodes)})
-
-
-def _written(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST_BYTES + 1)
-        if len(text) > _LARGEST_BYTES:
-            raise RequestError(f"{option('inventory')} {path} is larger than 1 MiB", remedy=EXAMPLE)
-        return tomllib.loads(text.decode())
-    except OSError as error:
-        raise RequestError(f"{option('inventory')} {path}: {error.strerror}", remedy=EXAMPLE) from error
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"{option('inventory')} {path} is not TOML: {error}", remedy=EXAMPLE) from error
 
 
 def _with_config(node: InventoryNode, path: Path) -> InventoryNode:

@@ -50,6 +50,7 @@ FIGURES = Registry(
         "latency": "analysis.figures.points:latency_lines",
         "scaling": "analysis.figures.points:speed_up_lines",
         "by": "analysis.figures.bars:value_bars",
+        "time-money": "analysis.figures.costs:time_money",
     },
 )
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compare.contrasts import BY, MACHINE, Unjudged, judged, order, over
+from analysis.compare.contrasts import BY, MACHINE, Unjudged, judged, order, over, valued
 from analysis.compare.pairing import decided_by, may_decide, plain, substitutes_of
 from analysis.compare.results import Arm, Circumstances, ComparedJob, Comparison, Contrast, GroupKey, known_first
 from analysis.compare.standing import with_standing
@@ -72,7 +72,7 @@ def compare_by(records: Records, keys: Values, base: Values = (), *, margin: flo
     Raises RequestError for an unknown key, for one with a single value, and for a base that no record has.
     """
     trials = plain(records.trials[records.trials["ok"]]).sort_values("started_at", kind="stable")
-    jobs = _jobs(trials)
+    jobs = settings_of(trials)
     ranks = _ranks(jobs, keys, base)
     formed: list[Unjudged] = []
     around: dict[GroupKey, Circumstances] = defaultdict(Circumstances)
@@ -100,7 +100,7 @@ def compare_by(records: Records, keys: Values, base: Values = (), *, margin: flo
     )
 
 
-def _jobs(trials: pd.DataFrame) -> list[Settings]:
+def settings_of(trials: pd.DataFrame) -> list[Settings]:
     """Return the settings of each trial and its ``PLACES``, by name: one object for all trials that agree in them."""
     host = trials["hostname"].astype(object).fillna(_NONE)
     facts, runs = trials["facts"].astype(object), trials["path"].map(lambda path: Path(path).parents[1])
@@ -211,7 +211,7 @@ def _over_base(arm: Arm, keys: Values, cells: Sequence[CellTrials]) -> Iterator[
             logs = cell.logs(name)
             if place := locate(list(logs)):
                 known: dict[str, Any] = {"base": _named(keys, base), "trials": len(cell.trials), "notes": notes}
-                contrast = Contrast(kind=BY.name, arm=own, metric=metric, value=exp(place.centre), **known)
+                contrast = Contrast(kind=BY.name, arm=own, metric=metric, **valued(place), **known)
                 ratio = None
                 if cell is base:
                     contrast = replace(contrast, ratio=1.0, blocks=place.n)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from itertools import chain, product
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -290,6 +290,11 @@ def effect(place: Location, verdict: Verdict | None = None, tail: Tail | None = 
         expected=Expected(exp(tail.expected.centre), _exp(tail.expected.interval)) if tail else None,
         slow=tail.slow if tail else None,
     )
+
+
+def valued(place: Location | None) -> dict[str, Any]:
+    """Return the fields of a contrast that the mean of an arm's own logarithms stands for; none without it."""
+    return {"value": exp(place.centre), "value_interval": place.interval and _exp(place.interval)} if place else {}
 
 
 def _exp(ends: tuple[float, float]) -> tuple[float, float]:

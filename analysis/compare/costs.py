@@ -12,6 +12,7 @@ from analysis.compare.pairing import ROW, grouped, job_of, papers_order
 from analysis.compare.results import Arm, Cost, GroupKey
 from analysis.load.metrics import with_trait
 from analysis.statistics.ratios import Location, locate
+from suite.job.envelope import GIB
 from suite.targets import BASELINE
 
 ALL_IN = "serving_cpu_s"
@@ -23,6 +24,9 @@ _MEANS = {
     "cpu_all_in_s": ALL_IN,
     "all_in_to_inside": "cost_ratio",
     "energy_j": "energy_j",
+    "cpu_allocated_s": "cost_cpu_allocated",
+    "memory_allocated_gib_s": "cost_memory_allocated",
+    "memory_used_gib_s": "cost_memory_used",
 }
 _PEAKS = {"memory_inside_bytes": "worker_peak_memory_bytes", "memory_all_in_bytes": "serving_peak_memory_bytes"}
 _BYTES = {
@@ -44,11 +48,15 @@ def with_costs(trials: pd.DataFrame) -> pd.DataFrame:
     whole, all_in, takes_turns = trials["worker_cpu_s"], trials[ALL_IN], trials["burst_s"].notna()
     alone = ~with_trait(trials, "probes") & (devices == 1) & ~(trials["loader_workers"] > 0)
     steps = whole.where(takes_turns, trials["steps_cpu_s"]).where(alone)
+    peak_bytes, elapsed_s = trials["serving_peak_memory_bytes"], trials["elapsed_s"]
     share = (trials["batch"] * devices / trials["global_batch"]).fillna(1.0)
     return trials.assign(
         cost_steps=steps / (trials["batch"] * trials["steps"] / 1000),
         cost_startup=(whole - steps).mask(takes_turns),
         cost_ratio=all_in / whole.where(whole > 0) * share,
+        cost_cpu_allocated=(trials["cpus"] * elapsed_s).where(all_in.notna()),
+        cost_memory_allocated=(trials["memory_bytes"] * elapsed_s / GIB).where(peak_bytes.notna()),
+        cost_memory_used=peak_bytes * elapsed_s / GIB,
     )
 
 

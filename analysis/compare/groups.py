@@ -1,6 +1,5 @@
 """Groups: the targets of each job and model, in which circumstances they ran, and what was measured."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.compare import pairing
-from analysis.compare.contrasts import TARGET, Floors
+from analysis.compare.contrasts import TARGET, Floors, valued
 from analysis.compare.results import (
     Arm,
     Circumstances,
@@ -89,7 +88,7 @@ def measured(
             yield replace(
                 contrast,
                 metric=metric,
-                value=math.exp(location.centre) if location else None,
+                **valued(location),
                 trials=int(logs.count()),
                 failed=summary.failed,
                 noise=floors.get((arm._replace(target=BASELINE), metric.name)),

@@ -147,6 +147,8 @@ class Contrast(Effect):
     """The arm that it is over, where the kind leaves open which; None elsewhere."""
     value: float | None = None
     """The trimmed geometric mean over the blocks of the arm's own trials; None where it is unknown, or only a ratio."""
+    value_interval: tuple[float, float] | None = None
+    """The 95 % interval of the value, as its blocks give it."""
     trials: int = 0
     failed: int = 0
     base: tuple[str, ...] = ()
@@ -368,6 +370,11 @@ class Cost:
     disk_written_all_in_bytes: float | None
     energy_j: float | None
     """The energy of the whole host."""
+    cpu_allocated_s: float | None
+    """The CPUs of the envelope over the elapsed time; ``cpu_all_in_s`` is what was used of them."""
+    memory_allocated_gib_s: float | None
+    memory_used_gib_s: float | None
+    """The peak of everything that serves the target, over the elapsed time: at least what was used."""
     notes: tuple[str, ...]
 
 

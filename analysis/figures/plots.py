@@ -39,8 +39,9 @@ def draw(comparison: Comparison, directory: Path, reference: Reference | None = 
     drawn = (picture for job in comparison.jobs for picture in pictures(comparison, job, reference or {}))
     charts = ((picture.stem, picture.drawing.chart) for picture in drawn)
     # Values of a key are jobs of their own, and one picture has all of them.
-    by_key: FigureKind = FIGURES.get("by")
-    return write((*charts, *((_for_files(one.name), one.chart) for one in by_key(comparison, {}))), directory)
+    by_key: list[FigureKind] = [FIGURES.get(name) for name in ("by", "time-money") if comparison.of_kind("by")]
+    whole = (drawing for figure in by_key for drawing in figure(comparison, {}))
+    return write((*charts, *((_for_files(one.name), one.chart) for one in whole)), directory)
 
 
 def pictures(comparison: Comparison, job: ComparedJob, reference: Reference) -> Iterator[Picture]:

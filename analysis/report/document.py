@@ -43,13 +43,13 @@ def document(
     yield from answer_elements(found)
     if level == "overview":
         yield from _overview(comparison, found, costs=costs)
-        yield from _published(comparison.claims)
+        yield from published_elements(comparison.claims)
         return
     yield from (Line(text, indent=2) for text in map(reason, explained.explanations if explained else ()) if text)
     overall = (arm.job for arm in comparison.of_kind("models"))
     for job in dict.fromkeys((*comparison.jobs, *tables.jobs_with_aggressors(comparison), *overall)):
         yield from _job(comparison, job, costs=costs, explained=explained, figures=figures)
-    yield from _published(comparison.claims)
+    yield from published_elements(comparison.claims)
     yield from _legend(comparison, figures=figures is not None)
     noted = dict.fromkeys((*comparison.warnings, *(explained.warnings if explained else ())))
     if noticed := notices(noted, comparison.jobs):
@@ -69,7 +69,7 @@ def _legend(comparison: Comparison, *, figures: bool) -> Iterator[Element]:
         yield Line(f"{count(comparison.warmup_trials, 'warm-up trial')} left out of everything.", "dim")
 
 
-def _published(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
+def published_elements(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
     """Yield each published claim with its verdict, what was measured, and what would decide it."""
     if counts := Counter(row.verdict for row in judged):
         yield Heading("Published claims", ", ".join(f"{number} {name}" for name, number in counts.items()), rank=2)

@@ -22,7 +22,18 @@ from analysis.compare.results import (
 from analysis.figures import reference
 from analysis.load.metrics import METRICS, Metric
 from analysis.report.elements import Cell, Head, Line, Table, styled, warnings
-from analysis.report.formatting import TOO_NOISY, brief, floor, notes_of, one_line, ratio, sensible, shown, times
+from analysis.report.formatting import (
+    TOO_NOISY,
+    brief,
+    floor,
+    notes_of,
+    one_line,
+    percent,
+    ratio,
+    sensible,
+    shown,
+    times,
+)
 from analysis.warnings.types import AnalysisWarning, Touched, notices
 from suite.job.ablations import label_of
 from suite.records.columns import LATELY
@@ -247,6 +258,8 @@ _COSTS: Mapping[str, Callable[[Cost], Cell]] = {
     "disk read": lambda cost: _both(cost.disk_read_inside_bytes, cost.disk_read_all_in_bytes),
     "disk written": lambda cost: _both(cost.disk_written_inside_bytes, cost.disk_written_all_in_bytes),
     "energy J": lambda cost: _number(cost.energy_j),
+    "CPU s used / allocated": lambda cost: _used(cost.cpu_all_in_s, cost.cpu_allocated_s),
+    "GiB s used / allocated": lambda cost: _used(cost.memory_used_gib_s, cost.memory_allocated_gib_s),
 }
 
 _PARTED = tuple(_COSTS)[:2]
@@ -260,7 +273,8 @@ def cost_table(group: Group) -> Table:
     split = f"steps are the measured ones per {group.costs[0].unit}, start-up the rest of the job; " if parted else ""
     caption = (
         f"taken of the host per trial: {split}inside is the job by its own accounting, all-in everything that serves "
-        "the target by the host's; memory (the peak) and disk are inside / all-in; energy is the whole host's"
+        "the target by the host's; memory (the peak) and disk are inside / all-in; energy is the whole host's; used is "
+        "all-in, of memory its peak, and allocated the envelope, both over the elapsed time"
     )
     return Table("target", "", tuple(map(Head, cells)), rows, caption)
 
@@ -295,6 +309,13 @@ def _normalised(cost: Cost) -> Cell:
 
 def _number(value: float | None) -> str | None:
     return None if value is None else number(value)
+
+
+def _used(used: float | None, allocated: float | None) -> Cell:
+    """Return ``12.3``, ``40.0`` and ``31 %``; None where one is not known."""
+    if used is None or not allocated:
+        return None
+    return number(used), number(allocated), percent(used / allocated)
 
 
 def _both(inside: float | None, all_in: float | None) -> Cell:

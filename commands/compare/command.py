@@ -47,6 +47,9 @@ _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of paper
 @click.option(
     "--pool", callback=choice(("host",)), help="host: take equal hosts of several runs as one. Default: each is a row."
 )
+@click.option("--job", metavar="AMOUNT", help="Show time, money and energy of a whole job, such as '50 epochs'.")
+@click.option("--preempt", metavar="mean=1h", help="With --job: take its machine away at this mean interval.")
+@click.option("--prices", type=click.Path(path_type=Path), help="With --job: file with the prices of places.")
 @click.option("--reference", is_flag=True, help="Mark the values of the paper (CLOSER 2018) in the figures.")
 @click.option("--fail-above", callback=shares, help="Fail if the last run is slower by more than this, such as 5%.")
 @click.option(
@@ -80,6 +83,7 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
       bench compare results/tonight --baseline 'results/nightly/*' --fail-above 5%
       bench compare --explain
       bench compare results/cellar results/rack --by host
+      bench compare results/cellar results/cloud --job "50 epochs" --prices prices.toml
       bench compare --markdown > table.md
     """
     _refuse_silenced(options)
@@ -94,10 +98,14 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
         return show(chosen, options)
 
     chosen = list(directories) or [latest_run(RESULTS)]
-    once(chosen, {"command": "compare", **options}, show)
+    if options["prices"]:
+        show()  # a file outside the runs, whose change no digest of theirs shows
+    else:
+        once(chosen, {"command": "compare", **options}, show)
 
 
 _SILENCES = {
+    "job": {"fail-above", "across", "explain", "costs", "scaling", "reference", "verbose"},
     "fail-above": {"plots", "explain", "costs", "scaling", "reference", "verbose", "claims", "csv", "markdown"},
     "by": {"fail-above", "across", "explain", "costs", "scaling", "reference", "verbose", "claims"},
     "explain": {"costs", "scaling", "verbose", "claims", "csv", "markdown"},
@@ -107,7 +115,11 @@ _SILENCES = {
     "markdown": {"costs", "verbose"},
 }
 """The options that an output has no place for, or holds in any case."""
-_NEEDS = {"across": ("fail-above", "5%"), "baseline": ("fail-above", "5%"), "base": ("by", "data")}
+_NEEDS = {
+    **dict.fromkeys(("across", "baseline"), ("fail-above", "5%")),
+    **dict.fromkeys(("prices", "preempt"), ("job", "'50 epochs'")),
+    "base": ("by", "data"),
+}
 
 
 def _refuse_silenced(options: Mapping[str, Any]) -> None:

@@ -1,6 +1,8 @@
-"""The JSON of ``bench compare --fail-above`` and ``--explain``; see ``report.rows`` for that of a comparison."""
+"""The JSON of the options of ``bench compare``; see ``report.rows`` for that of a comparison."""
 
 from typing import Literal
+
+from pydantic import AliasPath, Field
 
 from analysis.compare.matching import Missing
 from analysis.compare.regression import Outcome, Regression
@@ -65,4 +67,22 @@ class ByOutput(Output):
     margin: float
     answer: AnswerText
     rows: tuple[Row, ...]
+    warnings: tuple[WarningOutput, ...]
+
+
+class ValueRow(Row):
+    """A contrast with the interval of its value."""
+
+    value_low: float | None = Field(None, validation_alias=AliasPath("value_interval", 0))
+    value_high: float | None = Field(None, validation_alias=AliasPath("value_interval", 1))
+
+
+class JobOutput(Output):
+    """The time, money and energy of a whole job, as metrics of ``rows``; ``answer`` is the decision in sentences."""
+
+    job: str
+    by: tuple[str, ...]
+    margin: float
+    answer: tuple[str, ...]
+    rows: tuple[ValueRow, ...]
     warnings: tuple[WarningOutput, ...]

@@ -28,6 +28,7 @@ from analysis.report.scaling import scaling_document
 from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document
 from analysis.selftest.judging import speaks_for
+from commands.compare.costs import show_job
 from commands.compare.gate import show_change
 from commands.compare.output import ByOutput, ExplanationOutput
 from commands.output import print_json
@@ -43,6 +44,10 @@ def show(chosen: Sequence[Path], options: Mapping[str, Any]) -> Iterable[Path]:
     records = audited(load(chosen), force=options["force"])
     if options["pool"]:
         records = replace(records, trials=records.trials.assign(pool=""))
+    if options["job"]:
+        comparison = show_job(records, options)
+        wanted = options["plots"] or options["form"] is None
+        return _draw(comparison, options["plots"] or chosen[0] / PLOTS, options) if wanted else ()
     return (_show_by if options["by"] else _show_targets)(records, chosen, options)
 
 
@@ -110,7 +115,7 @@ def _draw(comparison: Comparison, place: Path, options: Mapping[str, Any]) -> Se
     for name in unneeded:
         del sys.modules[name]
     drawn = draw(comparison, place, normalised() if options["reference"] else None)
-    part = options["explain"] or options["scaling"] or options["by"]
+    part = options["job"] or options["explain"] or options["scaling"] or options["by"]
     more = "" if part else more_options(comparison, _level(options), costs=options["costs"])
     click.echo(f"drawn: {place}: {count(len({path.stem for path in drawn}), 'figure')}{more}", err=True)
     return drawn

@@ -14,7 +14,7 @@ from commands.run.request_command import RequestCommand, with_help_alone
 from commands.run.steps import steps
 from commands.run.validate import refuse_ignored
 from provisioning import ledger, neighbours
-from provisioning.metrics.accounting import open_account
+from provisioning.metrics.accounting import accounts
 from provisioning.neighbours import Busy
 from suite.errors import RequestError
 from suite.loop import Loop
@@ -108,10 +108,10 @@ def _measured(
     A request to stop that was made before ``begun_s`` is of an earlier run.
     """
     outlook = Outlook(observer, made.plan, store)
-    loop = Loop(made.scenario, made.open_target, store, outlook, host_environment, open_account)
     with neighbours.alone_on(made.site.here_cpus(made.plan), observer.note, busy):
         made.prepare(observer.note)
         _expect(made, store, observer)
+        loop = Loop(made.scenario, made.open_target, store, outlook, host_environment, accounts())
         with store.exclusive(), store.sealed():
             clear_stop(store.directory, begun_s)
             go_on = f"go on with: bench run --continue {store.directory}"

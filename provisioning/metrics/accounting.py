@@ -4,10 +4,12 @@ Nothing runs in between, except on a host with GPUs (see ``gpu_usage``); where t
 sleeps meanwhile (see ``cache_counters``).
 """
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from types import TracebackType
 
 from provisioning.cgroup.counters import ControlGroup
@@ -15,12 +17,27 @@ from provisioning.metrics.cache_counters import Counting
 from provisioning.metrics.conditions import Energy, EnvelopeHost, HostReading, joules, read_energy
 from provisioning.metrics.footprint import Footprint, FootprintReading
 from provisioning.metrics.gpu_usage import GpuSampler
-from suite.interfaces import Instance, Node
+from suite.interfaces import Instance, Node, OpenAccount
 from suite.plan import Trial
 from suite.records.usage import Conditions, Resources, Usage
 
+IDLE_S = 10.0
+"""The time over which the idle power is measured."""
 
-def open_account(trial: Trial, instances: Sequence[Instance]) -> "HostAccount | NoAccount":
+
+def accounts() -> OpenAccount:
+    """Measure the idle power of this host, if it counts energy, and return what opens accounts that record it."""
+    idle_w = None
+    if before := read_energy():
+        begin_s = time.monotonic()
+        time.sleep(IDLE_S)
+        idle_w = math.fsum(joules(before, read_energy()).values()) / (time.monotonic() - begin_s)
+    return partial(open_account, idle_w=idle_w)
+
+
+def open_account(
+    trial: Trial, instances: Sequence[Instance], *, idle_w: float | None = None
+) -> "HostAccount | NoAccount":
     """Return the account for the opened instances; of those on other machines, where this host only launches, none."""
     nodes = [instance.node for instance in instances]
     pods = [node.facts.get("pod") for node in nodes]
@@ -28,7 +45,7 @@ def open_account(trial: Trial, instances: Sequence[Instance]) -> "HostAccount | 
     elsewhere |= any("machine" in node.facts for node in nodes)
     if elsewhere or (trial.job.distributed and trial.job.distributed.machines):
         return NoAccount()
-    return HostAccount(trial.envelope.cpus, nodes, victims=1 if trial.job.sharing else len(nodes))
+    return HostAccount(trial.envelope.cpus, nodes, victims=1 if trial.job.sharing else len(nodes), idle_w=idle_w)
 
 
 class NoAccount(AbstractContextManager[None]):
@@ -51,8 +68,10 @@ class HostAccount:
     told apart, and is no stranger to the conditions.
     """
 
-    def __init__(self, cpus: Sequence[int], nodes: Sequence[Node], *, victims: int | None = None) -> None:
-        self._cpus = cpus
+    def __init__(
+        self, cpus: Sequence[int], nodes: Sequence[Node], *, victims: int | None = None, idle_w: float | None = None
+    ) -> None:
+        self._cpus, self._idle_w = cpus, idle_w
         self._nodes = nodes
         self._victims = nodes[:victims]
         self.conditions: Conditions | None = None
@@ -88,7 +107,14 @@ class HostAccount:
         gpu_joules, gpus = self._gpus.stop()
         spent = joules(energy_before, energy) | gpu_joules
         counted = self._counting.stop()
-        self.resources = Resources(serving=serving, energy_j=spent or None, gpus=gpus, beside=aggressors, cache=counted)
+        self.resources = Resources(
+            serving=serving,
+            energy_j=spent or None,
+            idle_w=self._idle_w,
+            gpus=gpus,
+            beside=aggressors,
+            cache=counted,
+        )
         sampler_cpu_s = self._entering_cpu_s + self._gpus.cpu_s + time.thread_time() - begin_s
         self.conditions = conditions.model_copy(update={"load_1min": self._load_1min, "sampler_cpu_s": sampler_cpu_s})
 

@@ -370,6 +370,7 @@ AUDIT = (
     Column("generating_s", "timeline.generating_s", SECONDS, _SPANS),
     Column("between_s", "timeline.between_epochs_s", SECONDS, _SPANS),
     Column("printed_per_s", "details.throughputs", RATES),
+    Column("idle_w", "resources.idle_w", SECONDS, _COST),
     Column("ready_s", "timeline", FieldType(None, "number", _ready_s)),
     Column("epochs", "epochs", FieldType(Epochs)),
     Column("kept", "kept", _objects(list[KeptModel]), default=[]),

@@ -160,6 +160,8 @@ class Resources(Part):
     energy_j: dict[str, Seconds] | None = None
     """Energy by counter: ``package-0``, ``dram-0`` of the whole host (RAPL), ``gpu-0`` of the job alone (NVML). They
     do not overlap."""
+    idle_w: Seconds | None = None
+    """The power of the host's counters while it idled, in watts, measured once before the first block of the run."""
     gpus: list[GpuUsage] | None = None
     """Those of a job that takes turns are counted for all jobs of its block, over the whole block."""
     cache: CacheUse | None = None

@@ -1,6 +1,5 @@
 """Read a plan file. An error names the key, the value and what would do."""
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from suite.request.parts import EnvelopeOptions
 from suite.request.request import OPTIONS
 from suite.sweep.model import Budget, OutputOptions, Settings, Sweep, key_of
 from suite.untrusted.files import refuse_writable_by_others
+from suite.untrusted.toml import read_toml
 
 _TABLES: dict[str, type[BaseModel]] = {
     "include": Settings,
@@ -22,7 +22,7 @@ _TABLES: dict[str, type[BaseModel]] = {
 }
 PLANS = (Path(__file__).parent / "plans").resolve()
 """The plans that come with the suite: a link to plans/ in a checkout, a directory of the installed package."""
-_LARGEST_BYTES = 1 << 20
+_PAGE = "docs/guide/sweeps.md"
 _WANTED = {
     "tuple_type": "give a list: [...]",
     "list_type": "give a list: [...]",
@@ -56,32 +56,14 @@ def load_sweep(path: Path) -> Sweep:
 
     A plan that names other machines, how to reach them, or code to be run, is refused if others may write it.
     """
-    sweep = read_sweep(_toml_of(path), str(path))
+    remedy = f"name a plan file, or a plan that comes with bench: {', '.join(shipped_plans())}; see {_PAGE}"
+    sweep = read_sweep(read_toml(path, str(path), remedy), str(path))
     values = [(key, value) for key, values in sweep.matrix.items() for value in values]
     values += [pair for settings in (sweep.options, *sweep.include) for pair in settings.given().items()]
     code = any(key == "inventory" or _is_code(key, value) for key, value in values)
     if sweep.engine.kind != "local" or code:
         refuse_writable_by_others(path, "the plan")
     return _located(sweep, path.absolute().parent)
-
-
-def _toml_of(path: Path) -> dict[str, Any]:
-    page = "docs/guide/sweeps.md"
-    try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST_BYTES + 1)
-        if len(text) > _LARGEST_BYTES:
-            raise RequestError(f"{path} is larger than 1 MiB", remedy=f"name a plan file: see {page}")
-        return tomllib.loads(text.decode())
-    except RecursionError as error:
-        raise RequestError(f"{path} is nested too deeply", remedy=f"see {page}") from error
-    except OSError as error:
-        raise RequestError(
-            f"cannot read {path}: {error.strerror}",
-            remedy=f"name a plan file, or a plan that comes with bench: {', '.join(shipped_plans())}",
-        ) from error
-    except ValueError as error:  # not UTF-8, not TOML, or a number of more digits than Python reads
-        raise RequestError(f"{path} is not TOML: {error}", remedy=f"mend it there; see {page}") from error
 
 
 def _is_code(key: str, value: object) -> bool:

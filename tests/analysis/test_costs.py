@@ -59,6 +59,18 @@ def test_start_up_is_told_apart_from_the_rate_of_the_measured_steps(tmp_path: Pa
     assert (vm.disk_read_inside_bytes, vm.disk_read_all_in_bytes) == (3 * MIB, 0)
 
 
+def test_what_was_used_is_held_against_what_was_allocated(tmp_path: Path, save: Any) -> None:
+    for block in range(3):  # two CPUs and 2 GiB for 20 s
+        save(block=block, sizes=WORK, resources=used(8.0, 10.0))
+    comparison = compare(load([tmp_path / "run"]))
+    (base,) = comparison.costs
+    memory = (base.memory_used_gib_s, base.memory_allocated_gib_s)
+    assert (base.cpu_all_in_s, base.cpu_allocated_s, *memory) == pytest.approx((10, 40, 20 * 700 / 1024, 40))
+    text = printed(comparison, 160)
+    assert "10.0 40.0 25 %" in " ".join(text.split())
+    assert "13.7 40.0 34 %" in " ".join(text.split())
+
+
 @pytest.mark.parametrize("devices", [1, 2])
 def test_all_in_costs_of_a_distributed_job_are_those_of_the_images_of_all_ranks(
     devices: int, tmp_path: Path, save: Any

@@ -3,6 +3,7 @@
 import itertools
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 from provisioning.cgroup.counters import read
-from provisioning.metrics import conditions, gpu_usage
+from provisioning.metrics import accounting, conditions, gpu_usage
 from provisioning.metrics.conditions import joules, read_energy
 from provisioning.metrics.gpu_usage import GpuSampler
 from suite.records.columns import JOULES
@@ -41,6 +42,25 @@ def test_energy_is_told_by_package_and_by_the_memory_of_each(tmp_path: Path) -> 
     zone(tmp_path, "intel-rapl:1:1", "dram", 3_000_000)
     spent = joules(before, read_energy())
     assert spent == {"package-0": 5.5, "package-1": 0.0, "dram-0": 0.0, "dram-1": 2.0}, "cores are in their package"
+
+
+def test_the_idle_power_is_measured_once_and_only_where_there_is_a_counter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        zone(tmp_path, "intel-rapl:0", "package-0", 401_000_000)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    moments = iter((100.0, 110.0))
+    monkeypatch.setattr(time, "monotonic", lambda: next(moments))
+    assert accounting.accounts().keywords == {"idle_w": None}  # type: ignore[attr-defined]
+    assert slept == []
+    zone(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
+    assert accounting.accounts().keywords == {"idle_w": 40.0}  # type: ignore[attr-defined]
+    assert slept == [accounting.IDLE_S]
 
 
 @pytest.mark.parametrize(

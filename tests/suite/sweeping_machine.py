@@ -66,7 +66,7 @@ def furnish(patch: pytest.MonkeyPatch, home: Path) -> None:
     patch.setattr("provisioning.isa.shared", lambda *_, **__: "avx2")
     patch.setattr("commands.run.prepare.Ready.prepare", lambda *_: None)
     patch.setattr("commands.run.prepare.Ready.open_target", targets.opened)
-    patch.setattr("provisioning.metrics.accounting.open_account", lambda *_: FakeAccount())
+    patch.setattr("provisioning.metrics.accounting.open_account", lambda *_, **__: FakeAccount())
     patch.setattr("provisioning.neighbours.alone_on", lambda *_, **__: nullcontext())
 
 

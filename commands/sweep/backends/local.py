@@ -51,7 +51,7 @@ def run_here(
         request.directory,
         cells,
         host_environment,
-        accounting.open_account,
+        accounting.accounts(),
         request.observer,
         stop_rule,
         take_over,

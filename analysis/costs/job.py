@@ -1,0 +1,172 @@
+"""The time, money and energy of a whole job, as metrics of every trial: contrasts then judge them like any other.
+
+A trial is mostly imports; a job is opened and started once, and then runs at the steady rate of the trial. Its time is
+opening + start + units / rate + checkpoints. Energy is the mean power of the trial over that time.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+import pandas as pd
+
+from analysis.compare.by import settings_of
+from analysis.costs.preemption import preempted
+from analysis.costs.prices import MONEY, RATES, SPOT, Prices
+from analysis.load.metrics import Metric
+from analysis.load.records import Records
+from suite.errors import RequestError
+from suite.job.job import Job
+from suite.job.preemption import Preemption
+from suite.records.record import Epochs
+from suite.units import number
+
+TIME = Metric("job-time", "job_time", "s")
+PER_UNITS = Metric("energy", "job_energy_units", "J")
+NET = Metric("energy-net", "job_energy_net", "J")
+MAKESPAN = Metric("job-makespan", "job_makespan", "s")
+SPACING = Metric("checkpoint-spacing", "job_checkpoint_spacing", "s")
+OPENINGS = Metric("job-openings", "job_openings", "")
+LOST = Metric("job-lost", "job_lost", "s")
+ON_SPOT = Metric("spot-to-on-demand", "job_spot_share", "x")
+ENERGY = Metric("job-energy", "job_energy", "J")
+CARBON = Metric("job-carbon", "job_carbon", "g")
+_PHYSICAL = (TIME, ON_SPOT, MAKESPAN, OPENINGS, LOST, SPACING, PER_UNITS, NET, ENERGY, CARBON)
+_EPOCHS, _J_PER_KWH = "epochs", 3.6e6
+
+
+@dataclass(frozen=True)
+class Amount:
+    """The work of a job."""
+
+    number: float
+    unit: str
+
+    def __str__(self) -> str:
+        return f"{number(self.number) if self.number % 1 else f'{self.number:,.0f}'} {self.unit}"
+
+
+def parse_amount(text: str) -> Amount:
+    """Return the work that ``"50 epochs"`` or ``"1e6 images"`` means. Raises RequestError for other text."""
+    match = re.fullmatch(r"\s*([0-9.]+(?:e\+?\d+)?)\s+([a-z-]+)\s*", text)
+    try:
+        amount = float(match[1]) if match else 0.0
+    except ValueError:
+        amount = 0.0
+    if not match or not 0 < amount < 1e18:
+        raise RequestError(f"--job {text!r} is not an amount of work", remedy='write it as "50 epochs" or "1e6 images"')
+    return Amount(amount, match[2] if match[2].endswith("s") else f"{match[2]}s")
+
+
+def job_metrics(currency: str) -> list[Metric]:
+    """Return all metrics of a job; money is in the currency."""
+    return [TIME, *(_money(name, currency) for name in RATES), *_PHYSICAL[1:]]
+
+
+def _money(name: str, currency: str) -> Metric:
+    return Metric(name, f"job_{name.replace('-', '_')}", currency)
+
+
+def with_job(
+    records: Records, amount: Amount, prices: Prices | None = None, preemption: Preemption | None = None
+) -> Records:
+    """Return the records with the metrics of a job of this amount. Those that a trial does not give are absent.
+
+    Raises RequestError if no trial gives the time of the job, and for prices that do not fit the records.
+    """
+    trials, work = records.trials, _work_of(records, amount)
+    time_s = work["start_s"] + work["units"] / work["per_s"] + work["checkpoints"] * work["written_s"].fillna(0.0)
+    if time_s[trials["ok"]].isna().all():
+        raise _unusable(trials, amount)
+    watts = (trials["energy_j"] / trials["interval_s"]).where(trials["burst_s"].isna())
+    columns = {
+        TIME: time_s,
+        PER_UNITS: watts * 1000 / work["per_s"],
+        NET: (watts - work["idle_w"]) * 1000 / work["per_s"],
+        ENERGY: watts * time_s,
+    }
+    if preemption:
+        columns |= _preempted(work, preemption)
+    if prices:
+        columns |= dict(_priced(trials, prices, columns))
+    known = {metric: values for metric, values in columns.items() if values.notna().any()}
+    table = trials.assign(**{metric.column: values for metric, values in known.items()})
+    ordered = [metric for metric in job_metrics(prices.currency if prices else "") if metric in known]
+    return replace(records, trials=table, metrics=(*records.metrics, *ordered))
+
+
+def _work_of(records: Records, amount: Amount) -> pd.DataFrame:
+    """Return the parts of the job by trial: its start, units, rate, and checkpoints with the time of each."""
+    trials = records.trials
+    evidence = records.evidence.drop_duplicates("path").set_index("path")[["job", "ready_s", "epochs", "idle_w"]]
+    parts = evidence.loc[trials["path"]].set_axis(trials.index)
+    facts = {text: _work(Job.model_validate_json(text.text), amount) for text in parts["job"].unique()}
+    units, saved = (parts["job"].map({text: of[at] for text, of in facts.items()}).astype(float) for at in range(2))
+    per_s = trials["throughput_per_s"].mask(trials["burst_s"].notna(), trials["global_batch"] / trials["burst_s"])
+    return pd.DataFrame(
+        {
+            "start_s": trials["open_s"] + parts["ready_s"],
+            "units": units,
+            "per_s": per_s.where(per_s > 0),
+            "checkpoints": (units // saved).fillna(0.0),
+            "idle_w": parts["idle_w"].astype(float),
+            "written_s": parts["epochs"].map(_checkpoint_s).astype(float),
+        }
+    )
+
+
+def _work(job: Job, amount: Amount) -> tuple[float | None, float | None]:
+    """Return the units of the work, of epochs those in whole batches, and those between checkpoints.
+
+    None for a job that has no such unit, and for one without checkpoints.
+    """
+    of_epoch = float(job.epoch_steps * (job.global_batch or 0)) or None
+    saved = of_epoch if job.checkpoint else None
+    if amount.unit == _EPOCHS:
+        return amount.number * of_epoch if job.dataset and of_epoch else None, saved
+    return amount.number if amount.unit == job.unit else None, saved
+
+
+def _checkpoint_s(epochs: Epochs | None) -> float | None:
+    return median(epochs.checkpoints.seconds) if isinstance(epochs, Epochs) and epochs.checkpoints else None
+
+
+def _unusable(trials: pd.DataFrame, amount: Amount) -> RequestError:
+    units = [
+        *sorted(map(str, trials["unit"].dropna().unique())),
+        *[_EPOCHS] * bool(trials["data_sha256"].notna().any()),
+    ]
+    message = f"no record gives the time of {amount}: that takes an opening, a start, a rate and this unit"
+    return RequestError(message, remedy=f"give --job in {' or '.join(units) or 'units of a training'}")
+
+
+def _preempted(work: pd.DataFrame, preemption: Preemption) -> dict[Metric, "pd.Series[float]"]:
+    """Return the course of the jobs. It takes the time of a checkpoint."""
+    parts = (work["units"] / work["per_s"], work["start_s"], work["written_s"])
+    work_s, start_s, written_s = (np.asarray(part, np.float64) for part in parts)
+    course = vars(preempted(work_s, start_s, written_s, preemption))
+    metrics = {MAKESPAN: "makespan_s", SPACING: "interval_s", OPENINGS: "openings", LOST: "lost_s"}
+    return {metric: pd.Series(course[name], work.index) for metric, name in metrics.items()}
+
+
+def _priced(
+    trials: pd.DataFrame, prices: Prices, columns: Mapping[Metric, "pd.Series[float]"]
+) -> Iterator[tuple[Metric, "pd.Series[float]"]]:
+    """Yield the money and the carbon of the jobs. A job on spot lasts as long as its preemption makes it."""
+    places = prices.places_of(settings_of(trials))
+    money = {name: pd.Series(np.nan, trials.index) for name in prices.offered}
+    carbon, on_spot = (pd.Series(np.nan, trials.index) for _ in range(2))
+    for site in prices.places:
+        mine = np.array([other is site for other in places])
+        for name, values in money.items():
+            seconds = columns.get(MAKESPAN, columns[TIME]) if name == SPOT and not site.owned else columns[TIME]
+            if (bill := site.bill(name, np.asarray(seconds[mine], np.float64))) is not None:
+                values[mine] = bill
+        if site.spot_per_hour is not None:
+            on_spot[mine] = (money[SPOT] / money[MONEY].where(money[MONEY] > 0))[mine]
+        if site.g_per_kwh is not None:
+            carbon[mine] = columns[ENERGY][mine] / _J_PER_KWH * site.g_per_kwh
+    yield from ((_money(name, prices.currency), values) for name, values in money.items())
+    yield from ((ON_SPOT, on_spot), (CARBON, carbon))

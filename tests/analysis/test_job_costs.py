@@ -1,0 +1,395 @@
+"""What a job costs: hand-computed rows, properties, the decision, and the refusals of prices."""
+
+import json
+import math
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import cli
+from analysis.compare.by import compare_by
+from analysis.compare.results import Comparison
+from analysis.costs.decision import decisions, places_by_arm
+from analysis.costs.job import parse_amount, with_job
+from analysis.costs.preemption import Preempted, best_interval, preempted
+from analysis.costs.prices import Owned, Prices, Site, read_prices
+from analysis.load.records import load
+from suite.errors import RequestError
+from suite.job.datasets import Dataset
+from suite.job.preemption import Preemption
+from suite.job.profiles import Sizes
+from suite.records.record import Checkpoints, Epochs
+from suite.records.usage import Conditions, Resources
+from tests.analysis.conftest import Save, measured
+from tests.analysis.test_by import on
+
+REPOSITORY = Path(__file__).parents[2]
+ABOUT: dict[str, Any] = {"source": "a list", "date": date(2026, 11, 1), "currency": "EUR"}
+CELLAR = Owned(purchase=3504, life_years=4, yearly=876, watts=500, pue=2, per_kwh=0.1, use=0.5)
+"""An hour of its life costs 0.2, a used one 0.4 and 0.1 of electricity."""
+
+
+def place(**prices: Any) -> Site:
+    return Site(**{**ABOUT, "match": {"host": "a"}, **prices})
+
+
+def priced(tmp_path: Path, job: str, *places: Site) -> Any:
+    records = load(sorted(path for path in tmp_path.iterdir() if path.is_dir()))
+    prices = Prices(tmp_path / "prices.toml", places) if places else None
+    return with_job(records, parse_amount(job), prices).trials.iloc[0]
+
+
+def bench(*words: str | Path) -> Result:
+    return CliRunner().invoke(cli.main, ["compare", *map(str, words)], prog_name="bench")
+
+
+@pytest.mark.parametrize(
+    ("prices", "seconds", "money"),
+    [
+        ({"per_hour": 3.6}, 100.2, 0.101),  # begun seconds are whole
+        ({"per_hour": 3.6}, 100.0, 0.1),
+        ({"per_hour": 3.6, "minimum_s": 600}, 100.0, 0.6),
+        ({"per_hour": 3.6, "minimum_s": 600}, 601.5, 0.602),
+        ({"per_hour": 2.0, "step_s": 3600}, 3600.0, 2.0),
+        ({"per_hour": 2.0, "step_s": 3600}, 3601.0, 4.0),
+        ({"owned": CELLAR}, 7200.0, 1.0),
+        ({"owned": CELLAR.model_copy(update={"use": 1.0})}, 7200.0, 0.6),
+    ],
+)
+def test_a_time_is_billed_by_minimum_and_step_or_as_a_share_of_an_owned_machine(
+    prices: dict[str, Any], seconds: float, money: float
+) -> None:
+    bill = place(**prices).bill("money", np.array([seconds]))
+    assert bill == pytest.approx([money])
+
+
+def test_spot_and_reserved_have_prices_of_their_own_and_an_owned_machine_one_for_all() -> None:
+    rented, owned = place(per_hour=3.6, spot_per_hour=1.8), place(owned=CELLAR)
+    hour = np.array([3600.0])
+    assert [rented.bill(name, hour) for name in ("money", "money-spot", "money-reserved")] == [3.6, 1.8, None]
+    assert [owned.bill(name, hour) for name in ("money", "money-spot")] == [0.5, 0.5]
+
+
+def test_bills_are_never_negative_and_grow_with_time_and_price() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        times = np.sort(rng.exponential(4000, 20))
+        steps = {"minimum_s": rng.exponential(900), "step_s": rng.choice([1, 60, 3600])}
+        price = rng.exponential()
+        low = place(per_hour=price, **steps)
+        bills = low.bill("money", times)
+        dearer = low.model_copy(update={"per_hour": price * 1.1}).bill("money", times)
+        assert bills is not None
+        assert dearer is not None
+        assert (bills >= 0).all()
+        assert (np.diff(bills) >= 0).all()
+        assert (dearer >= bills).all()
+
+
+def test_the_break_even_use_is_that_at_which_both_cost_the_same() -> None:
+    use, same, never = CELLAR.uses([1.2, 1.0, 0.2])
+    assert use == pytest.approx(0.4), "0.6 for an hour, 0.1 of which is electricity: 0.2 / 0.5"
+    assert same == pytest.approx(CELLAR.use)
+    assert never == math.inf, "electricity alone costs that much"
+
+
+def test_a_job_is_opened_and_started_once_and_then_runs_at_the_steady_rate(tmp_path: Path, save: Save) -> None:
+    # Start-up is the timeline's 9.4 s of imports, the opening takes 0.5 s; ten images take a second.
+    save("r", **on("a"), **measured(10))
+    row = priced(tmp_path, "1e4 images", place(per_hour=3.6))
+    assert row["job_time"] == pytest.approx(0.5 + 9.4 + 1000)
+    assert row["job_money"] == pytest.approx(1.010)
+
+
+def test_epochs_are_whole_batches_and_each_has_its_checkpoint(tmp_path: Path, save: Save) -> None:
+    dataset = Dataset(kind="mnist", digest="contents", sha256="b" * 64, listing_sha256="b" * 64, images=7, size_bytes=9)
+    epochs = Epochs(steps=3, seconds=[0.6, 0.6], checkpoints=Checkpoints(seconds=[0.1, 0.3], size_bytes=1))
+    sizes = Sizes(batch=2, image_px=28, warmup_steps=0, steps=6, epochs=2)
+    work = {"scenario": "real", "data": "mnist", "dataset": dataset, "page_cache": "warm", "sizes": sizes}
+    steps = measured(10) | {"elapsed_s": 20.0}
+    save("r", **on("a"), **work, **steps, epochs=epochs, checkpoint="on")
+    row = priced(tmp_path, "50 epochs")
+    assert row["job_time"] == pytest.approx(0.5 + (20 - 0.6) + 50 * 6 / 10 + 50 * 0.2)
+
+
+def test_energy_is_the_mean_power_of_the_trial_over_the_job_and_carbon_follows_the_intensity(
+    tmp_path: Path, save: Save
+) -> None:
+    spent = Resources(energy_j={"package-0": 900.0, "dram-0": 100.0}, idle_w=40.0)
+    save("r", **on("a"), **measured(10), resources=spent, conditions=Conditions(interval_s=10))
+    row = priced(tmp_path, "1e4 images", place(per_hour=1.0, g_per_kwh=360))
+    assert row["job_energy_units"] == pytest.approx(100 * 100), "1,000 images take 100 s at 100 W"
+    assert row["job_energy_net"] == pytest.approx(60 * 100), "40 W were drawn before the first block"
+    assert row["job_energy"] == pytest.approx(100 * row["job_time"])
+    assert row["job_carbon"] == pytest.approx(row["job_energy"] / 1e4)
+
+
+def two_hosts(save: Save, slower: float, seed: int = 1, blocks: int = 6) -> None:
+    rng = np.random.default_rng(seed)
+    for host, speed in (("cellar", 10.0), ("cloud", 10.0 / slower)):
+        for block in range(blocks):
+            save(host, block=block, **on(host), **measured(speed * math.exp(0.004 * rng.normal())))
+
+
+def compared(tmp_path: Path, *places: Site) -> tuple[Comparison, list[str]]:
+    records, amount = load([tmp_path / "cellar", tmp_path / "cloud"]), parse_amount("1e5 images")
+    prices = Prices(tmp_path / "prices.toml", places)
+    comparison = compare_by(with_job(records, amount, prices), ("host",))
+    return comparison, [*decisions(comparison, amount, places_by_arm(records.trials, ("host",), prices))]
+
+
+def rented(host: str, per_hour: float, **more: Any) -> Site:
+    return place(match={"host": host}, per_hour=per_hour, **more)
+
+
+def test_the_decision_is_longer_and_cheaper_with_intervals_and_the_use_from_which_the_owned_one_is(
+    tmp_path: Path, save: Save
+) -> None:
+    two_hosts(save, 1.12)
+    cellar = place(match={"host": "cellar"}, owned=CELLAR)
+    _, (first, spot) = compared(tmp_path, cellar, rented("cloud", 0.31, spot_per_hour=0.1))
+    assert first.startswith("cloud takes 12 % (1")
+    assert "longer and costs 3" in first
+    assert ") less per 100,000 images than cellar, which is cheaper above 8" in first
+    assert "% to " in first.partition("cheaper above")[2]
+    assert spot.startswith("At the price of spot, cloud costs 7")
+    # The rented one does the work of an owned hour, of 0.5, in 1.12 hours: 0.31 x 1.12 = 0.347, and 0.2 / 0.247 = 0.81.
+
+
+def test_the_same_place_twice_claims_no_difference(tmp_path: Path, save: Save) -> None:
+    two_hosts(save, 1.0)
+    _, (sentence,) = compared(tmp_path, rented("cellar", 1.0), rented("cloud", 1.0))
+    assert "takes as much time (within 2 %) and costs as much money (within 2 %) per 100,000 images" in sentence
+    assert "than" not in sentence
+
+
+def test_too_few_blocks_claim_nothing_and_name_the_reason(tmp_path: Path, save: Save) -> None:
+    two_hosts(save, 1.3, blocks=3)
+    _, (sentence,) = compared(tmp_path, rented("cellar", 1.0), rented("cloud", 1.0))
+    assert "shows no difference in time (2" in sentence
+    assert "at least 5 blocks are needed" in sentence
+
+
+def test_other_prices_leave_the_times_as_they_are(tmp_path: Path, save: Save) -> None:
+    two_hosts(save, 1.12)
+    times = []
+    for price in (1.0, 7.0):
+        found, _ = compared(tmp_path, rented("cellar", price), rented("cloud", 2 * price))
+        times.append([row for row in found.contrasts if row.metric.name != "money"])
+    assert times[0] == times[1]
+
+
+def test_targets_of_one_place_are_compared_in_money_too(tmp_path: Path, save: Save) -> None:
+    for block in range(6):
+        for target, speed in (("bare-metal", 10.0), ("container", 8.0)):
+            save("r", block=block, target=target, **on("a"), **measured(speed + 0.01 * block))
+    (tmp_path / "prices.toml").write_text(FILE.format(more="per_hour = 1"))
+    words = (tmp_path / "r", "--job", "1e5 images", "--prices", tmp_path / "prices.toml", "--force")
+    shown = bench(*words, "--json")
+    answer = json.loads(shown.stdout)["answer"]
+    assert answer[0].startswith("container takes 25 % (25 % to 25 %) longer and costs 25 %"), shown.output
+    plots = tmp_path / "plots"
+    text = bench(*words, "--plots", plots)
+    assert text.stdout.startswith("container takes 25 %")
+    price = "host=a: 1.00 EUR per hour, at least 0 s in steps of 1 s (a list, 2026-11-01)"
+    assert price in " ".join(text.stdout.split())
+    assert "energy: no trial has a counter of it" in text.stdout
+    assert {path.name for path in plots.iterdir()} >= {"synthetic-time-money.png"}
+
+
+def course(work: float, start: float, checkpoint: float, interval: float | None = None, **by: float) -> Preempted:
+    work_s, start_s, checkpoint_s = (np.array([part]) for part in (work, start, checkpoint))
+    interval_s = None if interval is None else np.array([interval])
+    return preempted(work_s, start_s, checkpoint_s, Preemption(**by), interval_s)
+
+
+def test_the_best_interval_is_that_of_young_and_daly_and_no_other_is_shorter() -> None:
+    (best,) = best_interval(np.array([10.0]), 3600)
+    assert best == pytest.approx(math.sqrt(2 * 10 * 3600) * (1 + math.sqrt(1 / 720) / 3 + 1 / 720 / 9) - 10)
+    around = [course(36_000, 60, 10, best * factor, mean_s=3600).makespan_s[0] for factor in (0.7, 1.0, 1.4)]
+    assert min(around) == around[1] == pytest.approx(course(36_000, 60, 10, mean_s=3600).makespan_s[0])
+
+
+def test_a_makespan_is_that_of_the_formula_and_close_to_the_undisturbed_one_without_preemption() -> None:
+    found = course(1000, 20, 2, 100, mean_s=500)
+    segments = 10 * 500 * math.exp(20 / 500) * math.expm1(102 / 500)
+    assert found.makespan_s[0] == pytest.approx(500 * math.expm1(20 / 500) + segments)
+    assert found.openings[0] == pytest.approx(1 + found.makespan_s[0] / 500)
+    rare = course(1000, 20, 2, 100, mean_s=1e9)
+    assert rare.makespan_s[0] == pytest.approx(20 + 1000 + 10 * 2, rel=1e-5)
+    assert (rare.openings[0], rare.lost_s[0]) == pytest.approx((1, 0), abs=1e-3)
+
+
+def test_a_notice_that_is_long_enough_for_a_checkpoint_loses_no_work() -> None:
+    found, late = course(1000, 20, 5, mean_s=500, notice_s=30), course(1000, 20, 50, mean_s=500, notice_s=30)
+    starting = 500 * math.expm1(20 / 500)
+    assert found.makespan_s[0] == pytest.approx(starting + 1000 + 2 * (30 + starting))
+    assert found.lost_s[0] == 0
+    assert late.lost_s[0] > 0, "it is too short"
+
+
+def test_the_course_of_a_preempted_job_is_that_of_simulated_ones() -> None:
+    rng = np.random.default_rng(5)
+    start, interval, checkpoint, mean, segments = 8.0, 30.0, 3.0, 60.0, 10
+    spans, openings = [], []
+    for _ in range(4000):
+        clock, done, opened = 0.0, 0, 0
+        while done < segments:
+            opened, left = opened + 1, rng.exponential(mean)
+            ended = min(int(max(0.0, left - start) // (interval + checkpoint)), segments - done)
+            done += ended
+            clock += start + ended * (interval + checkpoint) if done == segments else left
+        spans.append(clock)
+        openings.append(opened)
+    found = course(segments * interval, start, checkpoint, interval, mean_s=mean)
+    assert found.makespan_s[0] == pytest.approx(np.mean(spans), rel=0.03)
+    assert found.openings[0] == pytest.approx(np.mean(openings), rel=0.03)
+
+
+def test_preemption_makes_spot_dearer_and_without_a_checkpoint_names_the_run_that_measures_one(
+    tmp_path: Path, save: Save
+) -> None:
+    (tmp_path / "prices.toml").write_text(FILE.format(more="per_hour = 1\nspot_per_hour = 0.3"))
+    sizes = Sizes(batch=2, image_px=32, warmup_steps=1, steps=3)
+    epochs = Epochs(steps=3, seconds=[0.6], checkpoints=Checkpoints(seconds=[0.01], size_bytes=1))
+    for block in range(3):
+        save("without", block=block, **on("a"), **measured(10 + 0.01 * block))
+        steps = measured(10 + 0.01 * block)
+        save("with", block=block, **on("a"), **steps, sizes=sizes, epochs=epochs, checkpoint="on")
+    words = ("--job", "1e5 images", "--prices", tmp_path / "prices.toml", "--force")
+    shares = []
+    for more in ((), ("--preempt", "mean=5m")):
+        rows = json.loads(bench(tmp_path / "with", *words, *more, "--json").stdout)["rows"]
+        shares += [row["value"] for row in rows if row["metric"] == "spot-to-on-demand"]
+    assert shares[0] == pytest.approx(0.3)
+    assert 0.3 < shares[1] < 0.33
+    shown = bench(tmp_path / "without", *words, "--preempt", "mean=1h", "--plots", tmp_path / "plots").stdout
+    assert "no trial wrote a checkpoint; to measure one, add --checkpoint on --checkpoint-every 10" in " ".join(
+        shown.split()
+    )
+
+
+@pytest.mark.parametrize(("mean", "verdict"), [("1m", "contradicted"), ("50h", "confirmed")])
+def test_the_claim_that_spot_costs_no_efficiency_is_judged_with_the_stated_mean(
+    tmp_path: Path, save: Save, mean: str, verdict: str
+) -> None:
+    epochs = Epochs(steps=3, seconds=[0.6], checkpoints=Checkpoints(seconds=[0.001], size_bytes=1))
+    for block in range(6):
+        save("r", block=block, **on("a"), **measured(10 + 0.01 * block), epochs=epochs, checkpoint="on")
+    words = ("--job", "1e5 images", "--preempt", f"mean={mean}", "--claims", "--force")
+    text = " ".join(bench(tmp_path / "r", *words, "--plots", tmp_path / "plots").stdout.split())
+    assert f"Published claims 1 {verdict}" in text, text
+    assert "job-makespan" in text.partition("Published claims")[2]
+
+
+FILE = """[[place]]
+match = {{ host = "a" }}
+currency = "EUR"
+source = "a list"
+date = 2026-11-01
+{more}
+"""
+CATALOGUE = """InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,SpotPrice,Region,AvailabilityZone
+n2-standard-8,,,8,32,0.39,0.09,europe-west4,europe-west4-a
+n2-standard-8,,,8,32,0.39,0.09,europe-west4,europe-west4-b
+n2-standard-8,,,8,32,0.41,0.11,us-east1,us-east1-b
+n2-standard-8,,,8,32,0.41,0.12,us-east1,us-east1-c
+"""
+LISTED = 'catalogue = {{ file = "vms.csv", instance = "{}", region = "{}"{} }}'
+
+
+def refused() -> Iterator[tuple[str, str, str]]:
+    def listed(*words: str) -> str:
+        return FILE.format(more=LISTED.format(*words))
+
+    whole = FILE.format(more="per_hour = 1")
+    second = whole.replace('"a"', '"b"').replace("EUR", "USD")
+    yield "two currencies", whole + second, "place.1.currency: USD, and place.0 is in EUR"
+    yield "no date", whole.replace("date =", "# date ="), "place.0.date: Field required"
+    yield "no source", whole.replace('"a list"', '""'), "place.0.source"
+    yield "negative", FILE.format(more="per_hour = -1"), "place.0.per_hour"
+    yield "infinite", FILE.format(more="per_hour = inf"), "place.0.per_hour"
+    yield "not a number", FILE.format(more="per_hour = nan"), "place.0.per_hour"
+    yield "no price", FILE.format(more=""), "place.0: Value error, give one of per_hour, owned, catalogue"
+    yield "two prices", FILE.format(more="per_hour = 1\n" + LISTED.format("x", "y", "")), "give one of"
+    yield "unknown key", FILE.format(more="per_hour = 1\nper_day = 2"), "place.0.per_day"
+    yield (
+        "use of nothing",
+        FILE.format(more="owned = { purchase = 1, life_years = 1, watts = 1, per_kwh = 1, use = 0 }"),
+        "place.0.owned.use",
+    )
+    yield "no place", "", "place: Field required"
+    yield "no TOML", "[[place", "is not TOML"
+    yield "no instance", listed("n2-standart-8", "europe-west4", ""), "place.0.catalogue.instance"
+    yield "no region", listed("n2-standard-8", "mars", ""), "place.0.catalogue.region"
+    yield "several zones", listed("n2-standard-8", "us-east1", ""), "place.0.catalogue.zone"
+    yield "no catalogue", listed("n2-standard-8", "us-east1", "").replace("vms", "none"), "place.0.catalogue.file"
+    yield "no record", whole.replace('host = "a"', 'host = "z"'), "place.0.match.host: no record matches host=z"
+    yield "no key", whole.replace('host = "a"', 'hosts = "a"'), "place.0.match.hosts: no record has this key"
+    yield "twice", whole + whole, "place.1.match: records of host=a match host=a, too"
+
+
+@pytest.mark.parametrize(("content", "expected"), [pytest.param(*row, id=name) for name, *row in refused()])
+def test_prices_that_mean_nothing_are_refused_with_file_and_key(
+    tmp_path: Path, save: Save, content: str, expected: str
+) -> None:
+    save("r", **on("a"), **measured(10))
+    (tmp_path / "vms.csv").write_text(CATALOGUE)
+    (tmp_path / "prices.toml").write_text(content)
+    shown = bench(tmp_path / "r", "--job", "1e5 images", "--prices", tmp_path / "prices.toml")
+    assert shown.exit_code == 2, shown.output
+    text = "".join(shown.output.split())
+    assert "".join(expected.split()) in text
+    assert "prices.toml" in text
+
+
+def test_a_catalogue_gives_the_prices_of_an_instance_in_a_region(tmp_path: Path) -> None:
+    (tmp_path / "vms.csv").write_text(CATALOGUE)
+    zone = ', zone = "us-east1-c"'
+    for region, named, price in (("europe-west4", "", (0.39, 0.09)), ("us-east1", zone, (0.41, 0.12))):
+        (tmp_path / "prices.toml").write_text(FILE.format(more=LISTED.format("n2-standard-8", region, named)))
+        (found,) = read_prices(tmp_path / "prices.toml").places
+        assert (found.per_hour, found.spot_per_hour) == price
+
+
+def test_the_example_of_the_guide_is_a_file_of_prices() -> None:
+    prices = read_prices(REPOSITORY / "docs/guide/prices.toml")
+    assert [one.name for one in prices.places] == ["host=cellar", "host=cloud"]
+    assert prices.offered == ["money", "money-spot", "money-reserved"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--job", "many images"], "is not an amount of work"),
+        (["--job", "0 images"], "is not an amount of work"),
+        (["--job", "1e9 tokens"], "give --job in images"),
+        (["--job", "50 epochs"], "no record gives the time of 50 epochs"),
+        (["--prices", "x.toml"], "--prices needs --job"),
+        (["--preempt", "mean=1h"], "--preempt needs --job"),
+        (["--job", "1 images", "--preempt", "1h"], "write it as mean=1h or mean=1h,notice=30s"),
+        (["--job", "1 images", "--preempt", "mean=1"], "'1' has no unit"),
+        (["--job", "1 images", "--costs"], "--costs has no effect with --job"),
+    ],
+)
+def test_a_job_that_no_record_gives_is_refused(tmp_path: Path, save: Save, words: list[str], expected: str) -> None:
+    save("r", **on("a"), **measured(10))
+    shown = bench(tmp_path / "r", *words)
+    assert shown.exit_code == 2
+    assert expected in " ".join(shown.output.split())
+
+
+def test_an_amount_is_shown_as_it_was_meant() -> None:
+    assert [str(parse_amount(text)) for text in ("50 epochs", "1e6 images", "1 epoch", "2.5 epochs")] == [
+        "50 epochs",
+        "1,000,000 images",
+        "1 epochs",
+        "2.50 epochs",
+    ]
+    with pytest.raises(RequestError, match="not an amount"):
+        parse_amount("-1 epochs")
