@@ -63,7 +63,7 @@ def test_what_was_used_is_held_against_what_was_allocated(tmp_path: Path, save: 
     for block in range(3):  # two CPUs and 2 GiB for 20 s
         save(block=block, sizes=WORK, resources=used(8.0, 10.0))
     comparison = compare(load([tmp_path / "run"]))
-    (base,) = comparison.costs
+    (base,) = comparison.groups[0].costs
     memory = (base.memory_used_gib_s, base.memory_allocated_gib_s)
     assert (base.cpu_all_in_s, base.cpu_allocated_s, *memory) == pytest.approx((10, 40, 20 * 700 / 1024, 40))
     text = printed(comparison, 160)
