@@ -11,8 +11,8 @@ from analysis.load.records import load
 from analysis.report.audit_list import audit_document
 from analysis.report.rows import WarningOutput, warning_outputs
 from analysis.report.terminal import Terminal
+from commands.latest import latest
 from commands.output import Output
-from suite.results.layout import RESULTS, latest_run
 from suite.untrusted.console import PlainConsole
 
 
@@ -42,7 +42,7 @@ def audit(directories: tuple[Path, ...], as_json: bool) -> None:
       bench audit results/night
       bench audit results/sweep --json
     """
-    records = load(list(directories) or [latest_run(RESULTS)], warm_ups=True)
+    records = load(list(directories) or [latest()], warm_ups=True)
     result = audit_records(records)
     if as_json:
         AuditOutput(runs=tuple(records.directories), warnings=warning_outputs(records.warnings), **vars(result)).tell()

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from commands.compare.kept import once
+from commands.latest import latest
 from commands.run.options import choice, shares
 from suite.errors import RequestError
 from suite.request.repetitions import MARGIN
-from suite.results.layout import RESULTS, latest_run
 
 _MARGIN = click.option(
     "--margin",
@@ -97,7 +97,7 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
 
         return show(chosen, options)
 
-    chosen = list(directories) or [latest_run(RESULTS)]
+    chosen = list(directories) or [latest()]
     if options["prices"]:
         show()  # a file outside the runs, whose change no digest of theirs shows
     else:
@@ -149,7 +149,7 @@ def report(directories: tuple[Path, ...], html: Path | None, margin: float | Non
       bench report
       bench report results/night --html night.html
     """
-    chosen = list(directories) or [latest_run(RESULTS)]
+    chosen = list(directories) or [latest()]
 
     def write() -> Iterable[Path]:
         from commands.compare.show import report_of

@@ -18,9 +18,9 @@ from analysis.load.records import Records, load
 from analysis.report.gate import gate_document
 from analysis.report.terminal import Terminal
 from commands.compare.output import gate_output
+from commands.latest import latest
 from commands.output import print_json
 from suite.errors import RequestError
-from suite.results.layout import RESULTS, latest_run
 from suite.results.runs import contains, find_runs
 from suite.sweep.below import runs_below
 from suite.untrusted.console import PlainConsole
@@ -28,7 +28,7 @@ from suite.untrusted.console import PlainConsole
 
 def gate(directories: Sequence[Path], options: dict[str, Any]) -> int:
     """Print whether the last directory is slower than the others; return the exit code of the outcome."""
-    *named, new = directories or [latest_run(RESULTS)]
+    *named, new = directories or [latest()]
     old = [*([path] for path in named), *baselines(options["baseline"], new)]
     if not old:
         raise RequestError(

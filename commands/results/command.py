@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
+from commands.latest import latest
 from commands.lazy import SuggestingGroup
 from commands.results.listing import as_json as listed
 from commands.results.listing import as_table, entries
 from commands.results.show import find_record, record_json, record_lines, run_lines, run_output
 from provisioning import ledger
 from suite.errors import RequestError
-from suite.results.layout import RESULTS, latest_run
+from suite.results.layout import RESULTS
 from suite.results.runs import SWEEP, contains, find_run, find_runs, summarise
 from suite.results.store import LOG, PLAN
 from suite.untrusted.console import PlainConsole
@@ -76,7 +77,7 @@ def show(name: str | None, as_json: bool) -> None:
     if record:
         click.echo(json.dumps(record_json(record), indent=1) if as_json else "\n".join(record_lines(record)))
         return
-    run = find_run(name) if name else latest_run(RESULTS)
+    run = find_run(name) if name else latest()
     if as_json:
         run_output(run).tell()
     else:

@@ -23,6 +23,13 @@ def latest_run(results: Path = RESULTS) -> Path:
     return max(runs, key=_written)
 
 
+def empty_after(run: Path) -> Path | None:
+    """Return the run beside this one that was begun last, after this one was written, and has no record."""
+    others = {plan.parent: _written(plan.parent) for plan in run.parent.glob(f"*/{PLAN}")}
+    later = [other for other, (begun, *when) in others.items() if not begun and when > [*_written(run)[1:]]]
+    return max(later, key=_written, default=None)
+
+
 def _written(run: Path) -> tuple[bool, int, str]:
     """Return whether a run has records, and when the last one, or its plan, was written."""
     trials = run / TRIALS

@@ -743,6 +743,17 @@ def test_the_latest_run_is_compared_by_default_and_drawn(bench: Bench, run_of_tw
     assert f"drawn: {Path('results') / run_of_two.name / 'plots'}" in result.stderr
 
 
+def test_a_later_run_without_a_record_is_named_and_not_compared_in_silence(bench: Bench, run_of_two: Path) -> None:
+    later = Path("results/later")
+    later.mkdir()
+    (later / "plan.json").write_bytes((run_of_two / "plan.json").read_bytes())
+    named = f"{later} is newer and has no record yet: this is results/{run_of_two.name}"
+    for words in (("compare", "--json"), ("results", "show"), ("audit",)):
+        assert named in bench(*words).stderr
+    os.utime(later / "plan.json", ns=(1, 1))
+    assert "is newer" not in bench("compare", "--json").stderr
+
+
 def test_a_limit_on_the_change_needs_two_runs(bench: Bench, run_of_two: Path) -> None:
     refused(bench("compare", str(run_of_two), "--fail-above", "5%"), "--fail-above compares a run with older ones")
 
