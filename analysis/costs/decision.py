@@ -20,6 +20,7 @@ Places = Mapping[tuple[tuple[str, ...], str], Site]
 """The place of each cell and target whose trials have the same one."""
 _WORDS = {TIME.name: ("takes", "longer", "less time", "time"), MONEY: ("costs", "more", "less", "money")}
 _DIFFERENT = ("slower", "faster")
+_OPEN = Verdict(None, None)
 
 
 def places_by_arm(trials: pd.DataFrame, keys: Sequence[str], prices: Prices | None) -> Places:
@@ -41,8 +42,9 @@ def arms(comparison: Comparison) -> dict[Arm, Measured]:
 
 
 def decisions(comparison: Comparison, amount: Amount, places: Places) -> Iterator[str]:
-    """Yield how each arm compares with its base: by time and money, then by the money of spot and of reserved."""
+    """Yield how each arm compares with its base: by time and money, by that of spot and of reserved; then why not."""
     every = arms(comparison)
+    withheld: dict[str, None] = {}
     for arm, measured in every.items():
         time = measured[TIME.name]
         base = arm._replace(cell=time.base) if arm.cell else arm._replace(target=BASELINE)
@@ -50,12 +52,15 @@ def decisions(comparison: Comparison, amount: Amount, places: Places) -> Iterato
             continue
         name, over = name_of(arm, every), f"per {amount} {{}} {name_of(base, every)}"
         money = {kind: row for kind in RATES if (row := measured.get(kind)) and row.ratio is not None}
+        withheld |= dict.fromkeys(why for row in (time, *money.values()) for why in (row.verdict or _OPEN).withheld)
         usual = money.pop(MONEY, None)
         own, other = (places.get((one.cell, one.target)) for one in (arm, base))
         use = _break_even(own, other, usual)
         yield f"{name} {_claims([time, *([usual] if usual else [])], over, comparison.margin)}{use}."
         for kind, row in money.items():
             yield f"At the price of {kind.partition('-')[2]}, {name} {_claims([row], over, comparison.margin)}."
+    if withheld:
+        yield f"No verdict: {'; '.join(withheld)}."
 
 
 def name_of(arm: Arm, every: Mapping[Arm, Measured]) -> str:
@@ -76,7 +81,7 @@ def _claims(rows: Sequence[Contrast], over: str, margin: float) -> str:
 
 def _claim(row: Contrast, margin: float) -> str:
     verb, more, less, what = _WORDS.get(row.metric.name, _WORDS[MONEY])
-    verdict, ratio = row.verdict or Verdict(None, None), row.ratio or 1.0
+    verdict, ratio = row.verdict or _OPEN, row.ratio or 1.0
     if verdict.name == "equivalent":
         return f"{verb} as much {what} (within {percent(margin)})"
     if verdict.name in _DIFFERENT:
@@ -84,8 +89,7 @@ def _claim(row: Contrast, margin: float) -> str:
         span = f" ({' to '.join(map(percent, sorted(ends)))})" * bool(ends)
         return f"{verb} {percent(abs(ratio - 1))}{span} {less if ratio < 1 else more}"
     interval = " to ".join(percent(end - 1) for end in row.interval or ())
-    reasons = "; ".join(filter(None, (interval, *verdict.withheld)))
-    return f"shows no difference in {what}{f' ({reasons})' * bool(reasons)}"
+    return f"has no verdict on {what}{f' ({interval})' * bool(interval)}"
 
 
 def _break_even(own: Site | None, base: Site | None, money: Contrast | None) -> str:

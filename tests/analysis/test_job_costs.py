@@ -170,9 +170,10 @@ def test_the_same_place_twice_claims_no_difference(tmp_path: Path, save: Save) -
 
 def test_too_few_blocks_claim_nothing_and_name_the_reason(tmp_path: Path, save: Save) -> None:
     two_hosts(save, 1.3, blocks=3)
-    _, (sentence,) = compared(tmp_path, rented("cellar", 1.0), rented("cloud", 1.0))
-    assert "shows no difference in time (2" in sentence
-    assert "at least 5 blocks are needed" in sentence
+    _, (sentence, why) = compared(tmp_path, rented("cellar", 1.0), rented("cloud", 1.0))
+    assert "has no verdict on time (2" in sentence
+    assert "blocks are needed" not in sentence
+    assert why == "No verdict: at least 5 blocks are needed."
 
 
 def test_other_prices_leave_the_times_as_they_are(tmp_path: Path, save: Save) -> None:
