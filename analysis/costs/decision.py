@@ -11,12 +11,12 @@ from analysis.compare.contrasts import BY, TARGET
 from analysis.compare.results import Arm, Comparison, Contrast, Measured
 from analysis.compare.validity import shortened
 from analysis.costs.job import TIME, Amount
-from analysis.costs.prices import MONEY, RATES, Prices, Site
+from analysis.costs.prices import MONEY, RATES, Prices, PricedPlace
 from analysis.report.formatting import percent
 from analysis.statistics.ratios import Verdict
 from suite.targets import BASELINE
 
-Places = Mapping[tuple[tuple[str, ...], str], Site]
+Places = Mapping[tuple[tuple[str, ...], str], PricedPlace]
 """The place of each cell and target whose trials have the same one."""
 _WORDS = {TIME.name: ("takes", "longer", "less time", "time"), MONEY: ("costs", "more", "less", "money")}
 _DIFFERENT = ("slower", "faster")
@@ -28,7 +28,7 @@ def places_by_arm(trials: pd.DataFrame, keys: Sequence[str], prices: Prices | No
     if prices is None:
         return {}
     settings = settings_of(trials)
-    by_arm: dict[tuple[tuple[str, ...], str], list[Site | None]] = {}
+    by_arm: dict[tuple[tuple[str, ...], str], list[PricedPlace | None]] = {}
     for job, target, site in zip(settings, trials["target"].astype(str), prices.places_of(settings), strict=True):
         cell = tuple(f"{key}={shortened(job.get(key, 'none'))}" for key in keys)
         by_arm.setdefault((cell, target), []).append(site)
@@ -92,7 +92,7 @@ def _claim(row: Contrast, margin: float) -> str:
     return f"has no verdict on {what}{f' ({interval})' * bool(interval)}"
 
 
-def _break_even(own: Site | None, base: Site | None, money: Contrast | None) -> str:
+def _break_even(own: PricedPlace | None, base: PricedPlace | None, money: Contrast | None) -> str:
     """Return from which use the owned one of two machines is cheaper; empty unless the other one is rented."""
     if not (own and base and money and money.ratio):
         return ""

@@ -83,7 +83,7 @@ class Catalogue(Part):
     """The zone, if those of the region have several prices."""
 
 
-class Site(Part):
+class PricedPlace(Part):
     """The prices of the trials that ``match`` selects: by the hour, of an owned machine, or from a catalogue."""
 
     match: Annotated[dict[str, str], Field(min_length=1)]
@@ -136,7 +136,7 @@ class Prices:
     """The places of a file, in its order; all are in one currency."""
 
     path: Path
-    places: tuple[Site, ...]
+    places: tuple[PricedPlace, ...]
 
     @property
     def currency(self) -> str:
@@ -147,13 +147,13 @@ class Prices:
         """Return the metrics of money for which a place has a price."""
         return [name for name in RATES if any(site.rate(name) is not None for site in self.places)]
 
-    def places_of(self, trials: Sequence[Mapping[str, str]]) -> list[Site | None]:
+    def places_of(self, trials: Sequence[Mapping[str, str]]) -> list[PricedPlace | None]:
         """Return the place of each trial, given its settings; None for a trial without a price.
 
         Raises RequestError for an unknown key, a place without a trial, and a trial of two places.
         """
         names = sorted({name for settings in trials for name in settings})
-        chosen: list[Site | None] = [None] * len(trials)
+        chosen: list[PricedPlace | None] = [None] * len(trials)
         for number, site in enumerate(self.places):
             key, value = next(iter(site.match.items()))
             if unknown := site.match.keys() - {*names}:
@@ -175,7 +175,7 @@ class Prices:
 
 
 class _File(Part):
-    place: Annotated[tuple[Site, ...], Field(min_length=1)]
+    place: Annotated[tuple[PricedPlace, ...], Field(min_length=1)]
 
 
 def read_prices(path: Path) -> Prices:
@@ -192,7 +192,7 @@ def read_prices(path: Path) -> Prices:
         raise RequestError(f"{path}: {first_problem(error)}", remedy=f"correct it there; see {GUIDE}") from error
 
 
-def _listed(prices: Prices, number: int, site: Site) -> Site:
+def _listed(prices: Prices, number: int, site: PricedPlace) -> PricedPlace:
     """Return a place with the prices of its catalogue."""
     if (wanted := site.catalogue) is None:
         return site
@@ -210,6 +210,6 @@ def _listed(prices: Prices, number: int, site: Site) -> Site:
     except (OSError, ValueError, KeyError) as error:
         remedy = f"name a CSV with SkyPilot's columns; see {GUIDE}"
         raise prices.refusal(number, "catalogue.file", f"{file} cannot be read: {error}", remedy) from error
-    return Site.model_validate(
+    return PricedPlace.model_validate(
         {**site.model_dump(), **dict(zip(_PRICES, offers.pop(), strict=True)), "catalogue": None}
     )

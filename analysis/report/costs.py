@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from analysis.compare.results import Comparison, Contrast, JudgedClaim
 from analysis.costs.decision import Places, arms, decisions, name_of
 from analysis.costs.job import ENERGY, LOST, MAKESPAN, NET, ON_SPOT, PER_UNITS, SPACING, TIME, Amount, job_metrics
-from analysis.costs.prices import RATES, Prices, Site
+from analysis.costs.prices import RATES, Prices, PricedPlace
 from analysis.report.document import published_elements
 from analysis.report.elements import Element, Head, Line, Notes, Table, warnings
 from analysis.report.formatting import percent, sensible
@@ -48,7 +48,7 @@ def value(row: Contrast | None) -> str | None:
     return f"{number(row.value / scale)} {unit}".rstrip() + text
 
 
-def _notes(measured: set[str], places: Sequence[Site]) -> Iterator[str]:
+def _notes(measured: set[str], places: Sequence[PricedPlace]) -> Iterator[str]:
     yield f"{TIME.name}: opening + start + units / steady rate, and checkpoints where a trial wrote them"
     for site in places:
         yield f"{site.name}: {_price(site)} ({site.source}, {site.date})"
@@ -75,7 +75,7 @@ def _preemption_notes(measured: set[str], preemption: Preemption | None) -> Iter
             yield f"{SPACING.name}: the work between checkpoints that makes it shortest, by Young (1974) and Daly"
 
 
-def _price(site: Site) -> str:
+def _price(site: PricedPlace) -> str:
     if site.owned:
         return f"owned, {number(site.owned.per_hour)} {site.currency} per used hour at {percent(site.owned.use)} use"
     rates = {key.replace("_", " "): getattr(site, key) for key in RATES.values()}

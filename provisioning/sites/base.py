@@ -165,7 +165,7 @@ class Site(ABC):
     ) -> CpuCapability | None:
         """Return the cap on the job's libraries, by ``levels`` if they are known; None for no cap."""
         wanted = inputs.request.targets
-        if wanted.isa != "shared":
+        if wanted.isa == "native":
             return None
         ablated = any(properties_of(name).lower_isa for name in wanted.ablate)
         if levels:

@@ -17,7 +17,7 @@ from analysis.compare.results import Comparison
 from analysis.costs.decision import decisions, places_by_arm
 from analysis.costs.job import parse_amount, with_job
 from analysis.costs.preemption import Preempted, best_interval, preempted
-from analysis.costs.prices import Owned, Prices, Site, read_prices
+from analysis.costs.prices import Owned, Prices, PricedPlace, read_prices
 from analysis.load.records import load
 from suite.errors import RequestError
 from suite.job.datasets import Dataset
@@ -34,11 +34,11 @@ CELLAR = Owned(purchase=3504, life_years=4, yearly=876, watts=500, pue=2, per_kw
 """An hour of its life costs 0.2, a used one 0.4 and 0.1 of electricity."""
 
 
-def place(**prices: Any) -> Site:
-    return Site(**{**ABOUT, "match": {"host": "a"}, **prices})
+def place(**prices: Any) -> PricedPlace:
+    return PricedPlace(**{**ABOUT, "match": {"host": "a"}, **prices})
 
 
-def priced(tmp_path: Path, job: str, *places: Site) -> Any:
+def priced(tmp_path: Path, job: str, *places: PricedPlace) -> Any:
     records = load(sorted(path for path in tmp_path.iterdir() if path.is_dir()))
     prices = Prices(tmp_path / "prices.toml", places) if places else None
     return with_job(records, parse_amount(job), prices).trials.iloc[0]
@@ -136,14 +136,14 @@ def two_hosts(save: Save, slower: float, seed: int = 1, blocks: int = 6) -> None
             save(host, block=block, **on(host), **measured(speed * math.exp(0.004 * rng.normal())))
 
 
-def compared(tmp_path: Path, *places: Site) -> tuple[Comparison, list[str]]:
+def compared(tmp_path: Path, *places: PricedPlace) -> tuple[Comparison, list[str]]:
     records, amount = load([tmp_path / "cellar", tmp_path / "cloud"]), parse_amount("1e5 images")
     prices = Prices(tmp_path / "prices.toml", places)
     comparison = compare_by(with_job(records, amount, prices), ("host",))
     return comparison, [*decisions(comparison, amount, places_by_arm(records.trials, ("host",), prices))]
 
 
-def rented(host: str, per_hour: float, **more: Any) -> Site:
+def rented(host: str, per_hour: float, **more: Any) -> PricedPlace:
     return place(match={"host": host}, per_hour=per_hour, **more)
 
 
