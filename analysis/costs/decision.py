@@ -11,7 +11,7 @@ from analysis.compare.contrasts import BY, TARGET
 from analysis.compare.results import Arm, Comparison, Contrast, Measured
 from analysis.compare.validity import shortened
 from analysis.costs.job import TIME, Amount
-from analysis.costs.prices import MONEY, RATES, Prices, PricedPlace
+from analysis.costs.prices import MONEY, RATES, PricedPlace, Prices
 from analysis.report.formatting import percent
 from analysis.statistics.ratios import Verdict
 from suite.targets import BASELINE

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from analysis.compare.results import Comparison, Contrast, JudgedClaim
 from analysis.costs.decision import Places, arms, decisions, name_of
 from analysis.costs.job import ENERGY, LOST, MAKESPAN, NET, ON_SPOT, PER_UNITS, SPACING, TIME, Amount, job_metrics
-from analysis.costs.prices import RATES, Prices, PricedPlace
+from analysis.costs.prices import RATES, PricedPlace, Prices
 from analysis.report.document import published_elements
 from analysis.report.elements import Element, Head, Line, Notes, Table, warnings
 from analysis.report.formatting import percent, sensible

@@ -17,7 +17,7 @@ from analysis.compare.results import Comparison
 from analysis.costs.decision import decisions, places_by_arm
 from analysis.costs.job import parse_amount, with_job
 from analysis.costs.preemption import Preempted, best_interval, preempted
-from analysis.costs.prices import Owned, Prices, PricedPlace, read_prices
+from analysis.costs.prices import Owned, PricedPlace, Prices, read_prices
 from analysis.load.records import load
 from suite.errors import RequestError
 from suite.job.datasets import Dataset
