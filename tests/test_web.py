@@ -280,7 +280,7 @@ def test_the_report_is_that_of_bench_report_drawn_once_and_again_for_another_rec
         path.write_text("another")
         return path
 
-    monkeypatch.setattr("commands.compare.command.report_of", report_of)
+    monkeypatch.setattr("commands.compare.show.report_of", report_of)
     assert drawn(client, "run=synthetic-podman").text == shown.text
     next((results / "synthetic-podman" / "trials").iterdir()).unlink()
     assert drawn(client, "run=synthetic-podman").text == "another"

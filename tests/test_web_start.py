@@ -92,12 +92,12 @@ def test_labels_are_words_and_what_holds_unless_it_is_changed_is_chosen(client: 
     assert page.count('name="target" value="') == page.count('name="target" value="container" checked') * 4
     assert re.search(r'<fieldset id="engine".*?<input type="checkbox" name="engine" value="podman">', page, re.DOTALL)
     assert '<option value="wait">wait until it has ended</option>' in page
-    again = client.get("/start?target=vm&engine=podman&engine=runc&profile=smoke&aa=on&gpus=7&busy=wait&fio_job=x").text
+    again = client.get("/start?target=vm&engine=podman&engine=runc&profile=smoke&aa=on&gpus=7&busy=wait&rates=x").text
     assert len(re.findall(r'name="target" value="[^"]+" checked', again)) == 1
     assert len(re.findall(r'name="engine" value="(podman|runc)" checked', again)) == 2
     assert "<option selected>smoke</option>" in again
     assert '<option value="wait" selected>' in again
-    assert '<input type="hidden" name="fio_job" value="x">' in again, "what has no field is checked all the same"
+    assert '<input type="hidden" name="rates" value="x">' in again, "what has no field is checked all the same"
 
 
 @pytest.mark.parametrize(("busy", "flag"), [("wait", "--wait"), ("share", "--concurrent"), ("", ""), ("rm", "")])
