@@ -133,7 +133,7 @@ def test_a_slow_data_disk_is_seen_in_the_wait_for_data(target: str, tmp_path: Pa
     # Two processes read four batches ahead of two: of 12 images some would be read a second time, from the page cache.
     dataset = large_files(data_disk / "set", FILE_BYTES, images=24 if target == "bare-metal" else 12)
     choices = Choices(require_image(), "runc", "tcg")
-    Here(choices).prepare(plan_of(targets=(target,), dataset=dataset), lambda _: None)
+    Here(choices).prepare(plan_of(targets=(target,), dataset=dataset, envelope=ENVELOPE), lambda _: None)
     device = Path(dataset.directory).stat().st_dev
 
     @contextmanager
