@@ -42,6 +42,6 @@ if __name__ == "__main__":
     patch = pytest.MonkeyPatch()
     furnish(patch, Path(os.environ["VIRTBENCH_HOME"]))
     patch.setattr("commands.run.prepare.Ready.open_target", staticmethod(opened))
-    patch.setattr("provisioning.metrics.accounting.open_account", lambda *_: FakeAccount(least_s=0.0))
+    patch.setattr("provisioning.metrics.accounting.open_account", lambda *_, **__: FakeAccount(least_s=0.0))
     patch.setattr("suite.records.course.envelope_differences", lambda *_: [])
     cli.main(sys.argv[1:])
