@@ -209,7 +209,7 @@ def gaps(trials: pd.DataFrame, runs: "pd.Series[str]") -> Iterator[Finding]:
     for _, rows in ok.loc[several, ["path", "facts"]].groupby(arms[several]):
         names = {
             # A filter of system calls is one only where none was expected.
-            facts: {name for name in facts.by_path if not name.endswith("seccomp")}
+            facts: {name for name, fact in facts.by_path.items() if fact is not None and not name.endswith("seccomp")}
             for facts in rows["facts"].unique()
         }
         every = set[str]().union(*names.values())
