@@ -205,6 +205,8 @@ def gaps(trials: pd.DataFrame, runs: "pd.Series[str]") -> Iterator[Finding]:
     for column in lost.columns[lost.any()]:
         for path in ok.loc[lost[column], "path"]:
             yield GAP.at(path, f"its {column} is missing, which other trials of its target have")
+    for path in ok.loc[ok["idle_w"].notna() & ok["energy_j"].isna(), "path"]:
+        yield GAP.at(path, "its energy is missing, of whose counter it has the idle power")
     several = ok["facts"].cat.codes.groupby(arms).transform("nunique") > 1
     for _, rows in ok.loc[several, ["path", "facts"]].groupby(arms[several]):
         names = {
