@@ -13,8 +13,8 @@ from analysis.report.history import history_document
 from analysis.report.terminal import Terminal
 from commands.output import Output
 from suite.errors import RequestError
+from suite.results.layout import PLOTS, RESULTS
 from suite.results.runs import find_runs
-from suite.results.store import RESULTS
 from suite.units import count
 from suite.untrusted.console import PlainConsole
 
@@ -54,6 +54,6 @@ def history(directory: Path, plots: Path | None, force: bool, as_json: bool) -> 
     # Matplotlib takes a second to import, which --json need not wait for.
     from analysis.figures.history import draw_history
 
-    target = plots or directory / "plots"
+    target = plots or directory / PLOTS
     drawn = draw_history(result, target)
     click.echo(f"drawn: {target}: {count(len({path.stem for path in drawn}), 'figure')}", err=True)

@@ -11,7 +11,7 @@ from scenarios.command_files import files_of
 from scenarios.events import ProbeTranscript
 from scenarios.job import attest, metrics_of, recordable, throughput_of
 from suite.errors import MeasurementError, RequestError, option
-from suite.interfaces import Instance, Measurement, Observer
+from suite.interfaces import Instance, Measurement, Note, Observer
 from suite.job.command import AUTO, COMMAND, SECONDS, UNIT, CommandJob, parse_command, parse_pattern
 from suite.job.datasets import Dataset
 from suite.job.profiles import Profile
@@ -19,7 +19,7 @@ from suite.plan import Trial
 from suite.records.record import Timeline
 from suite.request.option import OptionGroup, Text, about, given
 from suite.request.request import RunRequest
-from suite.request.scenario import Note, PlannedScenario
+from suite.request.scenario import PlannedScenario
 from worker.spec import CommandRequest
 
 TEMPORARY = "/tmp"  # noqa: S108 (the target's, which goes with it)

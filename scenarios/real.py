@@ -9,11 +9,11 @@ from scenarios.epochs import run_epochs
 from scenarios.job import prepare
 from scenarios.turns import TrainingTurns
 from suite.errors import MeasurementError, RequestError, option
-from suite.interfaces import Instance, Measurement, Observer, TurnTaker
+from suite.interfaces import Instance, Measurement, Note, Observer, TurnTaker
 from suite.job.datasets import GENERATED, SYNTHETIC, Dataset
 from suite.plan import Trial
 from suite.request.request import RunRequest
-from suite.request.scenario import Note, PlannedScenario
+from suite.request.scenario import PlannedScenario
 
 
 class ReadingScenario(PlannedScenario):

@@ -10,7 +10,7 @@ from scenarios.job import attest, launch, prepare, recordable, specification
 from scenarios.members import member_request, source_sha256
 from scenarios.probe import scratch_bytes
 from suite.errors import MeasurementError, RequestError, option
-from suite.interfaces import Instance, Measurement, Observer
+from suite.interfaces import Instance, Measurement, Note, Observer
 from suite.job.distributed import check_memory, cpus_are_shared
 from suite.job.envelope import Envelope
 from suite.job.profiles import Profile
@@ -20,7 +20,7 @@ from suite.records.record import AggressorInstance
 from suite.registries import AGGRESSORS, WORKLOADS
 from suite.request.option import Count, OptionGroup, Text, about
 from suite.request.request import RunRequest
-from suite.request.scenario import Note, PlannedScenario
+from suite.request.scenario import PlannedScenario
 from suite.targets import BASELINE
 from worker.spec import AggressorRequest
 

@@ -17,6 +17,8 @@ from suite.records.environment import Environment
 from suite.records.record import Link, TrialNumbers, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
 
+Note = Callable[[str], None]
+"""Tells the user one line."""
 COMMAND_WITHIN_S = 180.0
 """How long a short command may take, in an emulated guest on a busy machine too: only what hangs takes longer."""
 

@@ -1,1 +1,1 @@
-"""What jobs cost: money, preemption, energy; arithmetic on records, made when they are read."""
+"""Computes what jobs cost in money, preemption and energy, from records, when they are read."""

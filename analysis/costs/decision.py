@@ -45,22 +45,27 @@ def decisions(comparison: Comparison, amount: Amount, places: Places) -> Iterato
     """Yield how each arm compares with its base: by time and money, by that of spot and of reserved; then why not."""
     every = arms(comparison)
     withheld: dict[str, None] = {}
-    for arm, measured in every.items():
-        time = measured[TIME.name]
-        base = arm._replace(cell=time.base) if arm.cell else arm._replace(target=BASELINE)
-        if base == arm or base not in every or time.ratio is None:
-            continue
-        name, over = name_of(arm, every), f"per {amount} {{}} {name_of(base, every)}"
+    for arm, base, measured in _over_bases(every):
+        time, name, over = measured[TIME.name], name_of(arm, every), f"per {amount} {{}} {name_of(base, every)}"
         money = {kind: row for kind in RATES if (row := measured.get(kind)) and row.ratio is not None}
         withheld |= dict.fromkeys(why for row in (time, *money.values()) for why in (row.verdict or _OPEN).withheld)
         usual = money.pop(MONEY, None)
         own, other = (places.get((one.cell, one.target)) for one in (arm, base))
         use = _break_even(own, other, usual)
-        yield f"{name} {_claims([time, *([usual] if usual else [])], over, comparison.margin)}{use}."
+        yield f"{name} {_claims([*filter(None, (time, usual))], over, comparison.margin)}{use}."
         for kind, row in money.items():
             yield f"At the price of {kind.partition('-')[2]}, {name} {_claims([row], over, comparison.margin)}."
     if withheld:
         yield f"No verdict: {'; '.join(withheld)}."
+
+
+def _over_bases(every: Mapping[Arm, Measured]) -> Iterator[tuple[Arm, Arm, Measured]]:
+    """Yield each arm whose time is compared with that of another, the other one, and what was measured of the arm."""
+    for arm, measured in every.items():
+        time = measured[TIME.name]
+        base = arm._replace(cell=time.base) if arm.cell else arm._replace(target=BASELINE)
+        if base != arm and base in every and time.ratio is not None:
+            yield arm, base, measured
 
 
 def name_of(arm: Arm, every: Mapping[Arm, Measured]) -> str:

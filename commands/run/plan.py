@@ -1,7 +1,7 @@
 """Make the plan of a resolved request: everything is checked here, before anything is started."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import psutil
@@ -10,6 +10,7 @@ from commands.run.resolve import Resolved
 from commands.run.validate import ablations_of, check_data, check_ratios, check_turns, fitted
 from scenarios.members import source_sha256
 from suite.errors import RequestError, option
+from suite.interfaces import Note
 from suite.job.datasets import shape_of
 from suite.job.job import Alternating, Devices, Job, Layers, Loading
 from suite.job.profiles import EXTENTS, MOST_STEPS, Profile, Sizes
@@ -21,7 +22,6 @@ from suite.sweep.estimate import is_emulated, rough_s
 from worker.data.sets import steps_of_epoch
 from worker.workloads.workload import Workload
 
-Note = Callable[[str], None]
 LEAST_BLOCKS_TO_WARM_UP = 3
 """A run of so many blocks or more is about intervals, which a first block on cold caches would widen."""
 EMULATED_PATIENCE = 10

@@ -16,7 +16,7 @@ from scenarios.command_files import files_of
 from scenarios.datasets.resolve import sha256_now
 from suite.errors import RequestError
 from suite.host_compatibility import Host
-from suite.interfaces import OpenTarget, Scenario
+from suite.interfaces import Note, OpenTarget, Scenario
 from suite.job.datasets import Dataset
 from suite.plan import Plan
 from suite.progress import Display, Lines
@@ -24,8 +24,6 @@ from suite.records.environment import Environment
 from suite.request.request import RunRequest
 from suite.untrusted.console import PlainConsole
 from worker.environment import collect
-
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)

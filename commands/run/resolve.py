@@ -1,6 +1,6 @@
 """Resolve a request: what it names, and the site that serves it. Nothing is started."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,15 +15,13 @@ from provisioning.paths import home
 from provisioning.sites.base import RunInputs, Site, site_of
 from scenarios.own_workload import adopt
 from suite.errors import RequestError, option, spelled
-from suite.interfaces import TurnScenario
+from suite.interfaces import Note, TurnScenario
 from suite.job.datasets import Dataset
 from suite.job.profiles import PROFILES, Profile
 from suite.registries import WORKLOADS
 from suite.request.request import OPTIONS, RunRequest
 from suite.request.scenario import PlannedScenario, scenario_of
 from suite.targets import BASELINE
-
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)

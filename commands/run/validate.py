@@ -1,12 +1,12 @@
 """Refuse contradictions of a resolved request, ablations that switch nothing, and turns that cannot be taken."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from provisioning.engines.base import get_engine
 from provisioning.hindrances import refuse_ablation
 from provisioning.sites.base import RunInputs, Site, site_of
 from suite.errors import RequestError, option, spelled
-from suite.interfaces import TurnScenario
+from suite.interfaces import Note, TurnScenario
 from suite.job import ablations
 from suite.job.envelope import GIB
 from suite.job.job import SEQUENTIAL, CpuCapability, Job
@@ -19,7 +19,6 @@ from suite.request.scenario import PlannedScenario
 from suite.request.traits import traits_of
 from suite.targets import BASELINE
 
-Note = Callable[[str], None]
 MOST_OF_MEMORY = 0.5
 """The share of an instance's memory that a data set can take and stay cached beside the job."""
 

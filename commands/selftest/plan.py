@@ -1,6 +1,6 @@
 """The runs of a self-test: one for each scenario in which an injury shows, planned as ``bench run`` plans it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from commands.run.prepare import Ready, ready
@@ -10,13 +10,13 @@ from provisioning.hindrances import hindrances
 from provisioning.lab.shaping import choose_limiter
 from provisioning.nodes import local_node
 from suite.errors import RequestError
+from suite.interfaces import Note
 from suite.job.ablations import properties_of
 from suite.request.request import RunRequest
 from suite.selftest.certificate import Absent
 from suite.selftest.injuries import DISTRIBUTED, REAL, SYNTHETIC, get_injury, injuries_of
 from suite.targets import VMS
 
-Note = Callable[[str], None]
 COMMON: Mapping[str, object] = {"model": ("resnet50",), "profile": "smoke"}
 RUNS: Mapping[str, Mapping[str, object]] = {
     SYNTHETIC: {"steps": 30, "warmup_steps": 5},

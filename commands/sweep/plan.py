@@ -11,7 +11,8 @@ from analysis.figures import reference
 from commands.output import Output
 from commands.run.prepare import this_host
 from commands.sweep.backends.base import backend_of
-from commands.sweep.resolve import Note, PlanFile, Planned, resolve
+from commands.sweep.resolve import PlanFile, Planned, resolve
+from suite.interfaces import Note
 from suite.part import Part
 from suite.results.store import RESULTS
 from suite.sweep.directory import SweepDirectory, default_directory

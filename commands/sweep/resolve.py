@@ -1,7 +1,7 @@
 """Resolve the cells of a plan file: each goes the way of ``bench run``."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,12 @@ from commands.run.prepare import Ready, ready
 from provisioning import doctor
 from provisioning.doctor import Check
 from suite.errors import RequestError
+from suite.interfaces import Note
 from suite.request.request import RunRequest
 from suite.sweep.cells import Cell, cells_of, request_of
 from suite.sweep.file import plan_file
 from suite.sweep.model import Sweep, key_of
 from suite.units import count
-
-Note = Callable[[str], None]
 
 
 class PlanFile(click.Path):

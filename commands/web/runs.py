@@ -19,7 +19,7 @@ from commands.results.show import run_lines
 from commands.run.outlook import intervals_so_far
 from commands.web.app import settings
 from commands.web.kept import answer_of, digest, kept
-from commands.web.states import WORDS, facts, processes, state_of, written
+from commands.web.states import WORDS, RunState, facts, processes, state_of, written
 from suite.errors import RequestError
 from suite.process_identity import ProcessIdentity
 from suite.results.runs import SWEEP, find_runs, is_run
@@ -52,12 +52,12 @@ def _live(template: str, shown: object, values: Callable[[], Mapping[str, Any]])
     return response
 
 
-def _answers(run: Path, running: Mapping[Path, ProcessIdentity]) -> Sequence[Sequence[str]]:
+def _answers(run: Path, state: RunState, running: Mapping[Path, ProcessIdentity]) -> Sequence[Sequence[str]]:
     """Return subject, number and word of each comparison of a run; none while they are not ready, or it runs.
 
     They are made while nothing is measured: that takes a CPU.
     """
-    if state_of(run, running).word in ("waiting", "running", "refused"):
+    if state.word in ("waiting", "running", "refused"):
         return ()
     make = None if running else lambda: answer_of(run)
     return cast("Sequence[Sequence[str]]", json.loads(kept("answer", [run, written(run)], make) or "[]"))
@@ -80,7 +80,8 @@ def listing(*, choosing: bool = False) -> Response:
     chosen = [run for run in chosen if word not in WORDS or state_of(run, running).word == word]
     chosen = sorted(chosen, key=orders[sort]) if sort in orders else chosen
     page = chosen[PER_PAGE * number : PER_PAGE * (number + 1)]
-    rows = [(run, state_of(run, running), _answers(run, running), facts(run, times[run]).summary) for run in page]
+    states = [(run, state_of(run, running)) for run in page]
+    rows = [(run, state, _answers(run, state, running), facts(run, times[run]).summary) for run, state in states]
 
     def values() -> Mapping[str, Any]:
         shown = [(run.relative_to(results), *row) for run, *row in rows]
@@ -94,7 +95,8 @@ def listing(*, choosing: bool = False) -> Response:
 def one(name: str) -> Response:
     """Show a run: its state and progress, ratios, the end of its log, and its facts."""
     run, running = located(name), processes()
-    state, answers, times = state_of(run, running), _answers(run, running), written(run)
+    state, times = state_of(run, running), written(run)
+    answers = _answers(run, state, running)
 
     def values() -> Mapping[str, Any]:
         described: dict[str, Any] = {"lines": [], "forest": [], "problem": "", "again": None}

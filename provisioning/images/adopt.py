@@ -9,7 +9,7 @@ from pathlib import Path
 from provisioning import artefacts
 from provisioning.engines.runc import PROFILE
 from provisioning.images import trial_imports
-from provisioning.images.build import INSIDE, Note, now, workplace
+from provisioning.images.build import INSIDE, now, workplace
 from provisioning.images.image import DESCRIPTION, LISTS, Image, Mount, mounted, sha256
 from provisioning.images.tree import EMPTIED, MADE
 from provisioning.layers.userland import FIRST_USER, chroot_argv
@@ -17,6 +17,7 @@ from provisioning.nodes import IMAGE_PYTHON, LocalNode
 from provisioning.paths import RECIPE, ROOMS
 from suite import userland
 from suite.errors import RequestError
+from suite.interfaces import Note
 from suite.results.store import write_atomic
 
 NEEDED_BYTES = 1 << 30

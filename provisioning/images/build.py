@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import RECIPE, ROOMS, state
 from suite import userland
 from suite.errors import CommandError, RequestError
+from suite.interfaces import Note
 from suite.results.store import write_atomic
 
 BASE = "debian:bookworm-slim"
@@ -31,7 +32,6 @@ INSIDE = (
     *("suite/__init__.py", "suite/errors.py", "suite/userland.py"),
     *("suite/untrusted/__init__.py", "suite/untrusted/grid.py", "worker"),
 )
-Note = Callable[[str], None]
 
 
 def build(variant: Variant, note: Note, *, rebuild: bool = False, cuda: str = "") -> Image:

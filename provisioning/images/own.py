@@ -13,11 +13,12 @@ from tempfile import TemporaryDirectory
 from provisioning import artefacts
 from provisioning.engines.runc import ARCHITECTURE, PROFILE
 from provisioning.images import needs
-from provisioning.images.build import NEEDED_BYTES, Note, build, built, built_of, finish, workplace
+from provisioning.images.build import NEEDED_BYTES, build, built, built_of, finish, workplace
 from provisioning.images.image import RECIPES, Image
 from provisioning.images.tree import EMPTIED, MADE, Builder, settle, unpack, working_builder
 from provisioning.nodes import IMAGE_PYTHON, LocalNode, local_node
 from suite.errors import CommandError, RequestError
+from suite.interfaces import Note
 from suite.userland import MANIFEST, walk
 
 ADDED = ("boot", "usr/lib/modules", "usr/bin/busybox", "etc/inittab", "opt/virtbench", PROFILE)

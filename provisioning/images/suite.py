@@ -13,13 +13,14 @@ from importlib import metadata
 from pathlib import Path
 
 from provisioning import artefacts
-from provisioning.images.build import TARGET_PYTHON, Note, workplace
+from provisioning.images.build import TARGET_PYTHON, workplace
 from provisioning.images.image import DESCRIPTION, Image
 from provisioning.images.pack import add_layer
 from provisioning.kubernetes.pod import USER
 from provisioning.nodes import LocalNode
 from provisioning.paths import RECIPE, ROOMS
 from suite import userland
+from suite.interfaces import Note
 
 INSTALLED = ("cli.py", "suite", "worker", "scenarios", "provisioning", "analysis", "commands")
 AT, HOME = "opt/virtbench-suite", "var/lib/virtbench"

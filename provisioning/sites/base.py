@@ -18,7 +18,7 @@ from provisioning.nodes import LocalNode, local_node
 from provisioning.targets import Choices, is_limited, layers
 from provisioning.volumes import Volume
 from suite.errors import MeasurementError, RequestError, option
-from suite.interfaces import Instance, Layer, Node
+from suite.interfaces import Instance, Layer, Node, Note
 from suite.job.ablations import properties_of
 from suite.job.datasets import Dataset
 from suite.job.distributed import DistributedJob
@@ -32,8 +32,6 @@ from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
 from suite.request.traits import Traits
 from suite.targets import VMS
-
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ from provisioning.kubernetes.claims import ClaimedData
 from provisioning.kubernetes.layer import PodLayer
 from provisioning.lab.connectivity import await_reached, free_port, interface_of
 from provisioning.nodes import local_node
-from provisioning.sites.base import NO_SERVICE, Capacity, Note, RunInputs, Site, joined_job
+from provisioning.sites.base import NO_SERVICE, Capacity, RunInputs, Site, joined_job
 from provisioning.sites.cards import check_gpus
 from provisioning.sites.here import Here, choices_of, refuse_adopted
 from provisioning.sites.machines import Machines, listed_for
 from provisioning.targets import Choices
 from provisioning.volumes import Volume
 from suite.errors import RequestError, option
-from suite.interfaces import Instance, Layer, Node
+from suite.interfaces import Instance, Layer, Node, Note
 from suite.job.datasets import SYNTHETIC, Dataset
 from suite.job.distributed import MachineSpec
 from suite.job.envelope import Envelope, format_cpu_list

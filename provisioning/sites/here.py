@@ -14,12 +14,12 @@ from provisioning.images.image import Image
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import GuestSpec, get_provider
 from provisioning.nodes import local_node
-from provisioning.sites.base import Capacity, Note, RunInputs, Site
+from provisioning.sites.base import Capacity, RunInputs, Site
 from provisioning.sites.cards import check_gpus, workers_here
 from provisioning.targets import Choices
 from provisioning.volumes import Volume, check_disk_space, disk_of, packed_bytes, prepare_disk, volume_of
 from suite.errors import RequestError, option
-from suite.interfaces import Instance, Node, open_stack
+from suite.interfaces import Instance, Node, Note, open_stack
 from suite.job.ablations import properties_of
 from suite.job.envelope import Envelope
 from suite.job.job import CpuCapability

@@ -27,14 +27,14 @@ from provisioning.remote.content import (
 from provisioning.remote.discovery import Discovery, attest, discover
 from provisioning.remote.machine import Machine, machine
 from provisioning.remote.network import forwarded, joined, routed
-from provisioning.sites.base import Capacity, Note, RunInputs, Site, joined_job
+from provisioning.sites.base import Capacity, RunInputs, Site, joined_job
 from provisioning.sites.cards import check_gpus
 from provisioning.sites.here import load, refuse_adopted, switched_engines
 from provisioning.targets import Choices
 from provisioning.volumes import disk_under, prepare_disk
 from suite.errors import MeasurementError, RequestError, option
 from suite.host_compatibility import differences
-from suite.interfaces import Instance, Layer, Node, open_stack
+from suite.interfaces import Instance, Layer, Node, Note, open_stack
 from suite.inventory import Inventory, InventoryNode, read_inventory
 from suite.job.datasets import Dataset
 from suite.job.distributed import DistributedJob, MachineSpec, check_memory

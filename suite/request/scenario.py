@@ -1,13 +1,13 @@
 """The base of a scenario: it plans its part of a job from a request, says what cannot be, and measures."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from suite.errors import RequestError, option
-from suite.interfaces import Instance, Measurement, Observer
+from suite.interfaces import Instance, Measurement, Note, Observer
 from suite.job.datasets import SYNTHETIC, Dataset
 from suite.job.distributed import Strategy
 from suite.job.envelope import Envelope
@@ -19,8 +19,6 @@ from suite.registries import SCENARIOS, WORKLOADS
 from suite.registry import Registry
 from suite.request.request import OPTIONS, RunRequest
 from suite.request.traits import Traits
-
-Note = Callable[[str], None]
 
 
 class PlannedScenario(Traits, ABC):

@@ -25,9 +25,9 @@ def latest_run(results: Path = RESULTS) -> Path:
 
 def empty_after(run: Path) -> Path | None:
     """Return the run beside this one that was begun last, after this one was written, and has no record."""
-    others = {plan.parent: _written(plan.parent) for plan in run.parent.glob(f"*/{PLAN}")}
-    later = [other for other, (begun, *when) in others.items() if not begun and when > [*_written(run)[1:]]]
-    return max(later, key=_written, default=None)
+    written = {plan.parent: _written(plan.parent) for plan in run.parent.glob(f"*/{PLAN}")}
+    later = [other for other, (begun, *when) in written.items() if not begun and when > [*written[run][1:]]]
+    return max(later, key=lambda other: written[other], default=None)
 
 
 def _written(run: Path) -> tuple[bool, int, str]:
