@@ -1,6 +1,8 @@
 """One machine under two inventories, each with a CPU quota that nothing on it can see."""
 
+import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,6 +26,17 @@ SHARES = dict(zip(NAMES, (1.0, 0.7), strict=True))
 PERIOD_US, MOST_WEIGHT = 100_000, 262_144
 JOB = ("--model", "alexnet", "--profile", "quick", "--batch", "2", "--image-px", "64", "--steps", "40")
 CPU = min(os.sched_getaffinity(0))
+AGAIN = "again"
+PRICES = """
+[[place]]
+match = {{ inventory = "{name}" }}
+currency = "EUR"
+source = "this test"
+date = 2026-11-01
+per_hour = {per_hour}
+"""
+PER_HOUR = {"one": 1.0, "two": 0.5, AGAIN: 1.0}
+"""What makes the slower one cheaper: 0.5 / 0.7 = 71 % of the money of the other."""
 
 
 @contextmanager
@@ -49,6 +62,18 @@ def throughput(records: Path, key: str) -> Contrast:
     return second
 
 
+def decision(records: Path, *names: str) -> str:
+    """What ``bench compare --job`` decides between runs of inventories: its first sentence."""
+    prices = records / "prices.toml"
+    prices.write_text("".join(PRICES.format(name=name, per_hour=PER_HOUR[name]) for name in names))
+    runs = [str(records / name) for name in names]
+    words = ("--job", "1e6 images", "--prices", str(prices), "--by", "inventory", "--json")
+    ended = bench("compare", *runs, *words)
+    assert ended.returncode == 0, ended.stderr
+    first: str = json.loads(ended.stdout)["answer"][0]
+    return first
+
+
 def test_the_inventory_with_a_quota_of_70_percent_is_slower_by_as_much(tmp_path: Path) -> None:
     require_root()
     require_image()
@@ -59,14 +84,21 @@ def test_the_inventory_with_a_quota_of_70_percent_is_slower_by_as_much(tmp_path:
         inventory = stack.enter_context(ssh_machines(place(), before=before))
         nodes = dict(zip(NAMES, inventory.read_text().split("[[node]]")[1:], strict=True))
         virtual = "virtual = true\n" if reports_hypervisor(CPUINFO.read_text()) else ""
-        for name, lines in nodes.items():
+        for name, lines in (nodes | {AGAIN: nodes["one"]}).items():
             path = inventory.with_name(f"{name}.toml")
             path.write_text(f'[[node]]\n{lines.strip()}\ncpus = "{CPU}"\n{virtual}')
             where = ("--inventory", str(path), "--target", "bare-metal", "--threads", "1")
             ended = bench("run", *JOB, *where, "--blocks", "6", "--out", str(tmp_path / name))
             assert ended.returncode == 0, ended.stderr
     second = throughput(tmp_path, "inventory")
+    slower, same = decision(tmp_path, "one", "two"), decision(tmp_path, "one", AGAIN)
     assert second.interval
     assert second.verdict
     assert second.interval[0] <= SHARES["two"] <= second.interval[1], second
     assert second.verdict.name == "slower"
+    share = r"(\d+) % \((\d+) % to (\d+) %\)"
+    times = re.fullmatch(rf"two takes {share} longer and costs {share} less per 1e6 images than one\.", slower)
+    assert times, slower
+    assert int(times[2]) <= 100 * (1 / SHARES["two"] - 1) <= int(times[3]), slower
+    assert same.startswith("again "), same
+    assert not re.search("longer|less time|costs .* (more|less) ", same), same
