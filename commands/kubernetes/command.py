@@ -200,9 +200,9 @@ def _bring_up(cluster: Cluster, requested: Pipeline) -> None:
     manifests = [*training(requested), *service(requested)]
     lifecycle.demand_claims(cluster, requested)
     for manifest in manifests:  # all of them, before hours of training
-        lifecycle.ensure(cluster, manifest, create=False)
+        lifecycle.apply(cluster, manifest, create=False)
     for manifest in manifests:
-        lifecycle.ensure(cluster, manifest)
+        lifecycle.apply(cluster, manifest)
         # A ReadWriteOnce volume is on one node at a time: so one by one.
         if manifest["kind"] in ("Job", "Deployment"):
             lifecycle.follow(cluster, requested.name, manifest, _note)
