@@ -12,9 +12,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from commands.kubernetes.manifests import COMPONENT, PORT, Pipeline, PipelineModel, labels_of
-from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, MANAGER, Cluster, Object, no_claim
+from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, MANAGER, Cluster, Object
 from provisioning.kubernetes.opening import SCHEDULED_WITHIN_S
-from provisioning.kubernetes.owned import not_found_is_fine, remove_selected
+from provisioning.kubernetes.owned import demand_claim, find, remove_selected
 from provisioning.kubernetes.refusals import ApiError, AwayError, fault, refused_as_request
 from provisioning.kubernetes.states import JobState, condition, events_of
 from suite.differ import differ, flattened
@@ -150,24 +150,17 @@ _AGAIN = "fix the cause, remove the pipeline with bench kubernetes pipeline down
 def demand_claims(cluster: Cluster, pipeline: Pipeline) -> None:
     """Raise RequestError unless the claims of the data sets are there: a pod would wait for one without an end."""
     for claim in filter(None, {item.claim for item in pipeline.models}):
-        if _live(cluster, cluster.path("persistentvolumeclaims", claim)) is None:
-            raise no_claim(cluster, claim)
+        demand_claim(cluster, claim)
 
 
 def apply(cluster: Cluster, manifest: Object, *, create: bool = True) -> None:
-    """Apply a manifest, to an object that is there only as a trial. Raises RequestError where that is another object."""
-    live = _live(cluster, f"{cluster.path_of(manifest)}/{manifest['metadata']['name']}")
+    """Apply a manifest; one that is there is only compared. Raises RequestError for another object of its name."""
+    live = find(cluster, f"{cluster.path_of(manifest)}/{manifest['metadata']['name']}")
     with refused_as_request():
         if live is not None:
             _refuse_other(cluster, manifest, live)
         elif create:
             cluster.apply(manifest)
-
-
-def _live(cluster: Cluster, path: str) -> Object | None:
-    with not_found_is_fine():
-        return cluster.get(path)
-    return None
 
 
 def _refuse_other(cluster: Cluster, manifest: Object, live: Object) -> None:

@@ -107,7 +107,6 @@ def as_a_job(tree: Path, suite_tree: Path) -> list[str]:
 
 
 def _paths(node: Node, tree: Path, programs: list[str]) -> list[str]:
-    """Return the paths of the programs that exist and can be run."""
     return node.run([*without_capabilities(tree), BUSYBOX, "which", *programs], check=False).stdout.split()
 
 

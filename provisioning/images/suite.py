@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from provisioning import artefacts
-from provisioning.images.build import TARGET_PYTHON, workplace
+from provisioning.images.build import TARGET_PYTHON, copy_tree, workplace
 from provisioning.images.image import DESCRIPTION, Image
 from provisioning.images.pack import add_layer
 from provisioning.kubernetes.pod import USER
@@ -30,7 +30,6 @@ export PYTHONPATH=/{AT} VIRTBENCH_HOME=/{HOME} HOME=/{HOME}
 exec /usr/bin/python3 /{AT}/cli.py "$@"
 """
 LIBRARIES = ("virtbench", "kubernetes")
-IGNORED = shutil.ignore_patterns("__pycache__")
 
 
 def suite_reference(digest: str) -> str:
@@ -80,11 +79,7 @@ def _install(node: LocalNode, target: Path, pins: list[str]) -> None:
     argv += ["--target", str(target)]
     node.run([*argv, *pins], timeout_s=3600.0)
     for name in INSTALLED:
-        source = ROOMS / name
-        if source.is_dir():
-            shutil.copytree(source, target / name, ignore=IGNORED)
-        else:
-            shutil.copyfile(source, target / name)
+        copy_tree(ROOMS / name, target / name)
 
 
 def needed(*roots: str) -> dict[str, str]:

@@ -50,17 +50,9 @@ def not_installed() -> RequestError:
     return missing_extra("the Python client of Kubernetes", "kubernetes")
 
 
-def no_claim(cluster: "Cluster", name: str) -> RequestError:
-    return RequestError(
-        f"there is no claim {name} in the namespace {cluster.namespace}",
-        remedy=f"kubectl -n {cluster.namespace} get pvc lists the claims; name one with --data KIND:CLAIM/PATH",
-    )
-
-
 def quantity(value: object) -> Decimal:
     """Return the number of a quantity such as ``2``, ``1500m``, ``3G`` or ``4Gi``. Raises ValueError for another."""
-    parsed: Decimal = client_library("kubernetes.utils.quantity").parse_quantity(str(value))
-    return parsed
+    return Decimal(client_library("kubernetes.utils.quantity").parse_quantity(str(value)))
 
 
 def kubeconfig() -> str:

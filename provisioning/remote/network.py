@@ -112,7 +112,6 @@ def _known_address(asking: Machine, target: Machine) -> str:
 
 
 def host_name(ssh_config: str) -> str:
-    """Return the host name in the output of ``ssh -G``."""
     return next((line.split()[1] for line in ssh_config.splitlines() if line.startswith("hostname ")), "")
 
 
