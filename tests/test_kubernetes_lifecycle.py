@@ -239,23 +239,10 @@ def pod_of(spec: Object) -> Object:
 HOST = {"name": "host", "hostPath": {"path": "/"}}
 ADOPTED: list[tuple[str, Callable[[Object], object], str]] = [
     ("networkpolicies", lambda spec: spec.update(ingress=[{}]), "spec.ingress: [{}] instead of"),
-    ("networkpolicies", lambda spec: spec["ingress"].append({}), "spec.ingress: [{"),
-    ("networkpolicies", lambda spec: spec["ingress"][0].update({"from": [{"namespaceSelector": {}}]}), "podSelector"),
-    ("networkpolicies", lambda spec: spec.update(policyTypes=["Ingress"]), "spec.policyTypes"),
-    ("networkpolicies", lambda spec: spec["podSelector"].update(matchLabels={"app": "other"}), "spec.podSelector"),
-    ("services", lambda spec: spec.update(selector={"app": "other"}), "spec.selector.app"),
     ("services", lambda spec: spec.update(externalIPs=["192.0.2.1"]), "spec.externalIPs is not the pipeline's"),
-    ("services", lambda spec: spec.update(type="LoadBalancer"), "spec.type is not the pipeline's"),
     ("deployments", lambda spec: pod_of(spec)["volumes"].append(HOST), "spec.template.spec.volumes.k:"),
     ("deployments", lambda spec: pod_of(spec).update(hostNetwork=True), "spec.template.spec.hostNetwork is not the"),
-    ("deployments", lambda spec: pod_of(spec).update(serviceAccountName="admin"), "serviceAccountName"),
     ("jobs", lambda spec: pod_of(spec).update(initContainers=[{"name": "first"}]), "spec.template.spec.initContainers"),
-    (
-        "jobs",
-        lambda spec: pod_of(spec)["containers"][0]["securityContext"].update(privileged=True),
-        "privileged is not",
-    ),
-    ("jobs", lambda spec: spec.update(manualSelector=True, selector={"matchLabels": {}}), "spec.manualSelector is not"),
 ]
 
 

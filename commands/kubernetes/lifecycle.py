@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from commands.kubernetes.manifests import COMPONENT, PORT, Pipeline, PipelineModel, labels_of
 from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, MANAGER, Cluster, Object
 from provisioning.kubernetes.opening import SCHEDULED_WITHIN_S
-from provisioning.kubernetes.owned import demand_claim, find, remove_selected
+from provisioning.kubernetes.owned import find, remove_selected
 from provisioning.kubernetes.refusals import ApiError, AwayError, fault, refused_as_request
 from provisioning.kubernetes.states import JobState, condition, events_of
 from suite.differ import differ, flattened
@@ -145,12 +145,6 @@ _REMEDIES = {
     "timeout": "remove the pipeline with bench kubernetes pipeline down, and give it fewer --epochs or more --deadline",
 }
 _AGAIN = "fix the cause, remove the pipeline with bench kubernetes pipeline down, and bring it up again"
-
-
-def demand_claims(cluster: Cluster, pipeline: Pipeline) -> None:
-    """Raise RequestError unless the claims of the data sets are there: a pod would wait for one without an end."""
-    for claim in filter(None, {item.claim for item in pipeline.models}):
-        demand_claim(cluster, claim)
 
 
 def apply(cluster: Cluster, manifest: Object, *, create: bool = True) -> None:

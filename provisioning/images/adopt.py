@@ -8,9 +8,9 @@ from pathlib import Path
 
 from provisioning import artefacts
 from provisioning.engines.runc import PROFILE
-from provisioning.images import trial_imports
 from provisioning.images.build import copy_worker, now, workplace
 from provisioning.images.image import DESCRIPTION, LISTS, Image, Mount, mounted, sha256
+from provisioning.images.needs import import_inside
 from provisioning.images.tree import EMPTIED, MADE
 from provisioning.layers.userland import FIRST_USER, chroot_argv
 from provisioning.nodes import IMAGE_PYTHON, LocalNode
@@ -102,12 +102,7 @@ def _check(node: LocalNode, tree: Path, python: tuple[str, str], note: Note) -> 
     interpreter, paths = python
     note("importing what jobs import")
     variables = ("/usr/bin/env", "-i", "HOME=/tmp", f"PYTHONPATH={paths}", "PYTHONDONTWRITEBYTECODE=1")
-    argv = [*chroot_argv(str(tree), user=FIRST_USER), *variables, interpreter, "-", *MODULES]
-    answer = node.run(argv, stdin=Path(trial_imports.__file__).read_bytes(), timeout_s=600.0, check=False)
-    try:
-        failed = json.loads(answer.stdout.splitlines()[-1])["failed"]
-    except (IndexError, ValueError):
-        failed = {interpreter: (answer.stderr.strip().splitlines() or ["no answer"])[-1]}
+    _, failed = import_inside(node, [*chroot_argv(str(tree), user=FIRST_USER), *variables, interpreter], MODULES)
     if failed:
         why = "; ".join(f"{name} ({reason})" for name, reason in failed.items())
         raise RequestError(f"jobs cannot import {why}", remedy="name the directory of the packages with --site")

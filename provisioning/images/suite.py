@@ -32,11 +32,6 @@ exec /usr/bin/python3 /{AT}/cli.py "$@"
 LIBRARIES = ("virtbench", "kubernetes")
 
 
-def suite_reference(digest: str) -> str:
-    """Return the name of the suite's image: to be pushed to a registry, or imported."""
-    return f"virtbench-suite:{digest[:12]}"
-
-
 def build_suite(base: Image, note: Note) -> tuple[str, Path]:
     """Build the image that runs bench upon that of the targets; return its reference and its archive.
 
@@ -46,7 +41,7 @@ def build_suite(base: Image, note: Note) -> tuple[str, Path]:
     in_base = needed(*(line.partition("==")[0] for line in (RECIPE / "requirements.txt").read_text().splitlines()))
     pins = [f"{name}=={version}" for name, version in needed(*LIBRARIES).items() if name not in {*in_base, "virtbench"}]
     digest = _digest(base, pins)
-    reference, archive = suite_reference(digest), base.file(f"suite-{digest[:12]}.tar")
+    reference, archive = f"virtbench-suite:{digest[:12]}", base.file(f"suite-{digest[:12]}.tar")
     with artefacts.making("the image", note):
         if archive.exists():
             note(f"image {reference} is up to date")
