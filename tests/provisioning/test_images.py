@@ -117,9 +117,10 @@ def test_a_changed_file_of_the_tree_is_found_by_verifying(make_image: MakeImage)
 
 
 def test_the_newest_of_each_variant_is_the_current_one_and_kept_by_pruning(make_image: MakeImage) -> None:
-    with pytest.raises(RequestError, match="no cpu image has been built") as caught:
-        current()
-    assert "bench image build" in str(caught.value.remedy)
+    for variant, command in {"cpu": "run: bench image build", "cuda": "run: bench image build --cuda"}.items():
+        with pytest.raises(RequestError, match=f"no {variant} image has been built") as caught:
+            current(variant)
+        assert caught.value.remedy == command
     old = make_image("2026-01-01T00:00:00+00:00", "old")
     new = make_image("2026-02-01T00:00:00+00:00", "new")
     cuda = make_image("2025-03-01T00:00:00+00:00", "cuda", "cuda")

@@ -47,8 +47,8 @@ def start(token: str) -> Iterator[Start]:
 
 
 def test_output_comes_line_by_line_and_the_last_needs_no_end(start: Start) -> None:
-    process = start("printf", "a\\nb c\\n\\nlast")
-    assert list(process.lines(60)) == ["a", "b c", "", "last"]
+    process = start("printf", "a\\377\\nb c\\n\\nlast")
+    assert list(process.lines(60)) == ["a\N{REPLACEMENT CHARACTER}", "b c", "", "last"]
     assert process.wait(60) == 0
     assert not process.running()
 

@@ -58,7 +58,7 @@ def test_what_is_not_limited_without_root_is_a_substitute(fake_node: FakeNodes, 
 def test_only_what_the_program_has_can_be_switched(engine: ContainerEngine, refused: set[str]) -> None:
     own = [name for name in ABLATIONS.own if name != "oci-runtime"]
     assert {name for name in own if engine.hindrance(properties_of(name))} == refused
-    assert not (engine.by_default or engine.takes_gpus or engine.in_guests)
+    assert not any((engine.by_default, engine.takes_gpus, engine.in_guests))
 
 
 @pytest.mark.parametrize("engine", ENGINES_WITHOUT_ROOT)
