@@ -11,16 +11,11 @@ from provisioning.metrics import conditions
 from provisioning.metrics.accounting import of_gpus
 from provisioning.metrics.conditions import EnvelopeHost
 from provisioning.nodes import LocalNode
+from tests.provisioning.conftest import make
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 FACTS = {"gpus": [{"pci_address": address} for address in ("a", "b", "c", None)]}
 PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-def make(root: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
 
 
 def stat(*rows: str) -> str:

@@ -8,13 +8,7 @@ import pytest
 from provisioning.cgroup import limits as cgroups
 from provisioning.cgroup.counters import ControlGroup
 from suite.job.properties import DISK_LIMITS
-
-
-def make(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
+from tests.provisioning.conftest import make
 
 
 @pytest.fixture
