@@ -2,8 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import IO, Any
@@ -29,8 +29,9 @@ from provisioning.lab.lab import (
 from provisioning.lab.shaping import LinkShape, choose_limiter, shape_argvs
 from provisioning.nodes import LocalNode, undone
 from suite.errors import CommandError, MeasurementError, RequestError
-from suite.interfaces import Completed, Process, Stopwatch
+from suite.interfaces import Completed, Process
 from suite.job.lab import LabSpec, parse_lab
+from tests.provisioning.conftest import FakeNode
 
 GBIT = 10**9
 NODE = LabNode("n2", 2, "10.99.0.2", "02:ab:cd:ef:00:02", "/run/netns/vb-abcdef-n2")
@@ -264,27 +265,16 @@ class Late(Script):
         raise CommandError(["ssh"], None, "")
 
 
-@dataclass
-class Player:
+class Player(FakeNode):
     """A node whose programs play what the test gives them."""
 
-    plays: Callable[[Sequence[str]], Script]
-    answer: Completed = field(default_factory=lambda: Completed(0, "", ""))
-    started: list[tuple[list[str], bytes, Script]] = field(default_factory=list)
-    name: str = "player"
-    userland: str | None = None
-    backing: None = None
-    python: tuple[str, str] = ("/usr/bin/python3", "/opt/virtbench")
-    cpus: tuple[int, ...] = ()
-    local: bool = False
-    data: str | None = None
-    facts: Mapping[str, object] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
-    substitutes: tuple[str, ...] = ()
-    opening: Stopwatch = field(default_factory=Stopwatch)
+    def __init__(self, plays: Callable[[Sequence[str]], Script], answer: Completed | None = None) -> None:
+        super().__init__(name="player")
+        self.plays, self.answer = plays, answer or Completed(0, "", "")
+        self.started: list[tuple[list[str], bytes, Script]] = []
 
-    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
-        del argv, stdin, timeout_s, check
+    def run(self, argv: Sequence[str], **more: Any) -> Completed:
+        super().run(argv, **more)
         return self.answer
 
     def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
