@@ -184,7 +184,7 @@ class ContainerEngine(Protocol):
         """Return the value of ``ContainerSpec.network`` that gives a container the network of its node.
 
         ``namespace`` is the path of a lab node's network namespace; None if the node is a whole machine. Raises
-        RequestError if the engine cannot start a container in the network of a lab node.
+        RequestError if the engine cannot start a container in the network of a lab node, as ``check_network`` says.
         """
         self.check_network("host", in_lab=namespace is not None)
         return "host"
@@ -219,7 +219,6 @@ class ContainerEngine(Protocol):
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         """Return the words that start a command in the container; none where ``entered`` returns a node in it."""
-        return []
 
     def entered(self, node: Node, spec: ContainerSpec) -> Node:
         """Return the node on which the words of ``exec_argv`` run: for most engines the one below."""
@@ -230,11 +229,7 @@ class ContainerEngine(Protocol):
         return None
 
     def removal(self, name: str) -> list[list[str]]:
-        """Return the commands that kill the container and remove it with all that belongs to it.
-
-        None are needed where the ledger removes it.
-        """
-        return []
+        """Return the commands that kill the container and remove it; none where the ledger does."""
 
     def remove(self, node: Node, name: str) -> None:
         """Kill and remove the container; harmless if it is not there."""
