@@ -124,11 +124,9 @@ def seen(cluster: Cluster, name: str, kind: str, live: Object) -> FollowedPart:
     return FollowedPart(part, job.failure or job.hindrance, job.pod)
 
 
-_APPLIED = (
-    *("persistentvolumeclaims", "networkpolicies.networking.k8s.io", "jobs.batch", "services", "deployments.apps"),
-)
 RIGHTS = {
-    **dict.fromkeys(_APPLIED, ("get", "create", "patch")),
+    **dict.fromkeys(("persistentvolumeclaims", "services", "jobs.batch"), ("get", "create", "patch")),
+    **dict.fromkeys(("networkpolicies.networking.k8s.io", "deployments.apps"), ("get", "create", "patch")),
     "pods": ("list",),
     "pods/log": ("get",),
     "events": ("list",),
