@@ -260,7 +260,6 @@ def _tried(kind: Kind, name: str, attempt: Callable[[], str]) -> Check:
 
 
 def _unforeseen(error: Exception) -> tuple[str, str]:
-    """Return the reason and the remedy for an error that is none of the suite's."""
     return f"{type(error).__name__}: {error}", EXTENSION_REMEDY
 
 

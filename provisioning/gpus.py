@@ -72,7 +72,7 @@ class Card:
 
     @property
     def driver_branch(self) -> int:
-        """Return the first number of the driver's version; 0 if it is unknown."""
+        """The first number of the driver's version; 0 if it is unknown."""
         return int((self.driver or "0").partition(".")[0])
 
     @property
@@ -165,7 +165,6 @@ def _devices_of(node: Node, cards: Sequence[Card]) -> tuple[DeviceNode, ...]:
 
 
 def _device_nodes(node: Node, paths: Iterable[str]) -> dict[str, DeviceNode]:
-    """Return the character devices that are there, by path."""
     lines = node.run(["stat", "--format=%n %t %T", "--", *paths], check=False).stdout.splitlines()
     return {path: DeviceNode(path, int(major, 16), int(minor, 16)) for path, major, minor in map(str.split, lines)}
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from provisioning import processes
-from provisioning.cgroup import limits as cgroups
+from provisioning.cgroup import removal as group_removal
 from provisioning.clouds import base as clouds
 from provisioning.kubernetes import owned
 from provisioning.lab import netns
@@ -28,6 +28,7 @@ from suite.errors import BenchError, CommandError
 from suite.interruption import uninterrupted
 from suite.process_identity import ProcessIdentity
 from suite.registries import ENGINES, MACHINES
+from suite.registry import Registry
 from suite.results import files
 from suite.results.store import sweep_temporaries, write_atomic
 
@@ -112,14 +113,9 @@ def _remove_directory(name: str) -> None:
         shutil.rmtree(path)
 
 
-def _remove_container(name: str) -> None:
-    engine, _, name = name.partition(":")
-    ENGINES.get(engine).remove_local(name)
-
-
-def _remove_machine(name: str) -> None:
-    provider, _, name = name.partition(":")
-    MACHINES.get(provider).remove_local(name)
+def _remove_of(registry: Registry, name: str) -> None:
+    member, _, name = name.partition(":")
+    registry.get(member).remove_local(name)
 
 
 @dataclass(frozen=True)
@@ -134,10 +130,10 @@ KINDS: dict[str, LedgerKind] = {
     "processes": LedgerKind(r"[0-9a-f]{32}", processes.end_all),
     "directory": LedgerKind(rf"/.*/{_FRESH}", _remove_directory),
     "mount": LedgerKind(rf"/.*/({_FRESH}|images/{_FRESH_OR_DIGEST}/tree)", _remove_mount),
-    "cgroup": LedgerKind(r"virtbench-[0-9a-f]{12}", cgroups.remove),
+    "cgroup": LedgerKind(r"virtbench-[0-9a-f]{12}", group_removal.remove),
     "netns": LedgerKind(netns.FORM, netns.remove),
-    "container": LedgerKind(r"[a-z][a-z0-9_-]*:virtbench-[0-9a-f]{12}", _remove_container),
-    "machine": LedgerKind(r"[a-z][a-z0-9_-]*:virtbench-vm-[0-9a-f]{12}@\S+", _remove_machine),
+    "container": LedgerKind(r"[a-z][a-z0-9_-]*:virtbench-[0-9a-f]{12}", partial(_remove_of, ENGINES)),
+    "machine": LedgerKind(r"[a-z][a-z0-9_-]*:virtbench-vm-[0-9a-f]{12}@\S+", partial(_remove_of, MACHINES)),
     "kubernetes": LedgerKind(owned.FORM, owned.remove),
     "hired-machine": LedgerKind(clouds.FORM, lambda what: clouds.hired(what).remove()),
     "run-directory": LedgerKind(r"/.*", lambda what: sweep_temporaries(Path(what))),
@@ -189,7 +185,6 @@ def holding(kind: str, what: str, *, kept: bool = False) -> Iterator[str]:
 
 
 def holds(kind: str, what: str) -> bool:
-    """Return whether this process holds the thing."""
     return any(name == f"{kind} {what}" for name, _ in _HELD.values())
 
 

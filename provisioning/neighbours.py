@@ -136,7 +136,10 @@ def _holder(address: str) -> _Holder:
         return _Holder(f"process {pid} of the user {user}, it says,", believed=False)
     with suppress(OSError):  # it has just ended, or its file system is not seen from here
         words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
-        return _Holder(_named(pid, words), believed=True, pid=pid)
+        # The interpreter and the program without their directories.
+        command = " ".join([*(Path(word).name for word in words[:2]), *words[2:]])
+        command = re.sub(r"[^ -~]", "?", command.strip())
+        return _Holder(f"process {pid} ({command[:60]})", believed=True, pid=pid)
     return _Holder("another bench", believed=True)
 
 
@@ -168,13 +171,6 @@ def _left_of(store: Run) -> str:
             about = "at least" if plan.request and plan.request.repetitions.open_ended else "about"
             return f", for {about} {format_duration(durations_below(store.directory).guess(*left).seconds)} more"
     return ""
-
-
-def _named(pid: int, words: Sequence[str]) -> str:
-    # The interpreter and the program without their directories.
-    command = " ".join([*(Path(word).name for word in words[:2]), *words[2:]])
-    command = re.sub(r"[^ -~]", "?", command.strip())
-    return f"process {pid} ({command[:60]})"
 
 
 def _load(cpus: Sequence[int]) -> str | None:

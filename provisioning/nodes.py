@@ -102,8 +102,9 @@ class WrappedNode:
     wrap: Callable[[Sequence[str]], list[str]]
     name: str
     userland: str | None
-    cpus: tuple[int, ...]
-    local: bool
+    cpus: tuple[int, ...] = ()
+    """The CPUs of ``parent`` by default."""
+    local: bool = False
     data: str | None = None
     backing: Node | None = None
     python: tuple[str, str] = ("", "")
@@ -116,6 +117,7 @@ class WrappedNode:
 
     def __post_init__(self) -> None:
         inherited = self.parent.python if self.parent.python[1] else IMAGE_PYTHON
+        self.cpus = self.cpus or self.parent.cpus
         self.python = self.python if self.python[0] else inherited
         self.facts = {**self.parent.facts, **self.facts}
         self.variables = {**self.parent.variables, **self.variables}

@@ -36,7 +36,6 @@ class Choices:
 
     @cached_property
     def container_engine(self) -> ContainerEngine:
-        """Return the engine with its options."""
         engine = get_engine(self.engine).configured(self.engine_options)
         return engine.run_by(self.oci_runtime) if self.oci_runtime else engine
 
@@ -46,7 +45,6 @@ class Choices:
         return engine.run_by(properties.oci_runtime) if properties.oci_runtime else engine
 
     def provider_of(self, properties: Properties) -> MachineProvider:
-        """Return the machine provider of guests with these properties."""
         return get_provider(properties.provider or self.provider)
 
     def layers(self, *, local: bool = True, boots_guests: bool = True) -> Layers:
@@ -67,12 +65,8 @@ class Choices:
 
         If there are fewer GPUs than instances, all instances share them in turns of time.
         """
-        return replace(self, gpus=_share(self.gpus, number, count))
-
-
-def _share(devices: tuple[str, ...], number: int, count: int) -> tuple[str, ...]:
-    each = len(devices) // count
-    return devices[number * each : (number + 1) * each] if each else devices
+        share = len(self.gpus) // count
+        return replace(self, gpus=self.gpus[number * share : (number + 1) * share] if share else self.gpus)
 
 
 def layers(

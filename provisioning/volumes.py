@@ -95,7 +95,6 @@ def _mounted(device: str) -> Iterator[Path]:
 
 
 def same_device(first: Path, second: Path) -> bool:
-    """Return whether two places are on one device of this machine."""
     return first.stat().st_dev == second.stat().st_dev
 
 

@@ -16,6 +16,7 @@ from commands.lazy import SuggestingGroup
 from commands.output import Output
 from provisioning.kubernetes.claims import ON_CLAIM
 from provisioning.kubernetes.cluster import Cluster
+from provisioning.kubernetes.owned import demand_claim
 from suite.errors import RequestError
 from suite.job.datasets import shape_of
 from suite.job.envelope import parse_bytes
@@ -198,11 +199,12 @@ def _model(name: str, profile: str, data: Mapping[str, str]) -> PipelineModel:
 
 def _bring_up(cluster: Cluster, requested: Pipeline) -> None:
     manifests = [*training(requested), *service(requested)]
-    lifecycle.demand_claims(cluster, requested)
+    for claim in filter(None, {item.claim for item in requested.models}):
+        demand_claim(cluster, claim)
     for manifest in manifests:  # all of them, before hours of training
-        lifecycle.ensure(cluster, manifest, create=False)
+        lifecycle.apply(cluster, manifest, create=False)
     for manifest in manifests:
-        lifecycle.ensure(cluster, manifest)
+        lifecycle.apply(cluster, manifest)
         # A ReadWriteOnce volume is on one node at a time: so one by one.
         if manifest["kind"] in ("Job", "Deployment"):
             lifecycle.follow(cluster, requested.name, manifest, _note)

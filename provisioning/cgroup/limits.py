@@ -83,13 +83,8 @@ def create(
 
 
 def remove_argv(name: str) -> list[str]:
-    """Return the command that does on any machine what ``remove`` does on this one."""
+    """Return the command that removes a group on any machine; see ``group_removal``."""
     return program_argv(group_removal, name)
-
-
-def remove(name: str) -> None:
-    """Kill what is in the group on this machine and remove it; see ``group_removal``."""
-    group_removal.remove(name)
 
 
 def disks_can_be_limited() -> bool:

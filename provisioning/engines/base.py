@@ -8,7 +8,7 @@ other.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 
 from provisioning.cgroup.limits import BlockDevice
 from provisioning.engines import clients
@@ -184,8 +184,10 @@ class ContainerEngine(Protocol):
         """Return the value of ``ContainerSpec.network`` that gives a container the network of its node.
 
         ``namespace`` is the path of a lab node's network namespace; None if the node is a whole machine. Raises
-        RequestError if the engine cannot start a container in the network of a lab node.
+        RequestError if the engine cannot start a container in the network of a lab node, as ``check_network`` says.
         """
+        self.check_network("host", in_lab=namespace is not None)
+        return "host"
 
     def check_network(self, network: str, *, in_lab: bool) -> None:
         """Raise RequestError if containers cannot be joined by this network, in a lab or on machines."""
@@ -210,11 +212,13 @@ class ContainerEngine(Protocol):
     def begin(self, node: Node, spec: ContainerSpec) -> None:
         """Create and start the container with its sleeper.
 
-        All of it counts as the container's opening, but for the time in which ``node.opening`` is paused.
+        All of it counts as the container's opening, but for the time in which ``node.opening`` is paused. Nothing is
+        started by an engine whose commands each start a container.
         """
+        return
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
-        """Return the words that start a command in the container."""
+        """Return the words that start a command in the container; none where ``entered`` returns a node in it."""
 
     def entered(self, node: Node, spec: ContainerSpec) -> Node:
         """Return the node on which the words of ``exec_argv`` run: for most engines the one below."""
@@ -225,7 +229,7 @@ class ContainerEngine(Protocol):
         return None
 
     def removal(self, name: str) -> list[list[str]]:
-        """Return the commands that kill the container and remove it with all that belongs to it."""
+        """Return the commands that kill the container and remove it; none where the ledger does."""
 
     def remove(self, node: Node, name: str) -> None:
         """Kill and remove the container; harmless if it is not there."""
@@ -243,7 +247,6 @@ class ContainerEngine(Protocol):
 
 
 def is_root(node: Node) -> bool:
-    """Return whether commands on the node run as root."""
     return node.run(["id", "-u"]).stdout.strip() == "0"
 
 
@@ -254,8 +257,7 @@ def end_starting(name: str, program: str, mark: str, *, stays: bool = False) -> 
 
 def get_engine(name: str) -> ContainerEngine:
     """Return the engine. Raises RequestError for a name that is unknown, or that fails to load."""
-    engine: ContainerEngine = ENGINES.get(name)
-    return engine
+    return cast("ContainerEngine", ENGINES.get(name))
 
 
 def default_engine(usable: Collection[str]) -> str:

@@ -127,10 +127,6 @@ class Docker(CommandLineEngine):
         if not self._held(node, reference):
             raise self._missing(node, reference)
 
-    def host_network(self, namespace: str | None) -> str:
-        self.check_network("host", in_lab=namespace is not None)
-        return "host"
-
     def check_network(self, network: str, *, in_lab: bool) -> None:
         # Its containers are children of a daemon that lives in another network.
         if network == "host" and in_lab:

@@ -17,12 +17,12 @@ from provisioning.images.image import Image
 from provisioning.isa import reports_hypervisor
 from provisioning.kubernetes import owned
 from provisioning.kubernetes.claims import ClaimedData
-from provisioning.kubernetes.cluster import Cluster, Object, kubeconfig, no_claim, not_installed
+from provisioning.kubernetes.cluster import Cluster, Object, kubeconfig, not_installed
 from provisioning.kubernetes.execution import PodNode, await_end, cpus_inside, first_process, kernel_inside
 from provisioning.kubernetes.node import CONTAINERD, MACHINE_ID, ClusterNode, import_image, local_name, others_on
 from provisioning.kubernetes.opening import SERVICE_RIGHTS, Opening, changed, open_service
 from provisioning.kubernetes.pod import CLAIMED, USER, Placement, manifest
-from provisioning.kubernetes.refusals import ApiError, refused_as_request
+from provisioning.kubernetes.refusals import refused_as_request
 from provisioning.kubernetes.states import PodState, container_status
 from provisioning.nodes import WrappedNode, local_node
 from provisioning.volumes import MOUNT
@@ -44,7 +44,6 @@ RIGHTS = {
 CLAIM_RIGHTS = {"persistentvolumeclaims": ("get",)}
 CLASS_RIGHTS = {"storageclasses.storage.k8s.io": ("list",)}
 KINDS = ("v1/pods",)
-NOT_FOUND = 404
 TOLD_WITHIN_S = 10.0
 ASKED_WITHIN_S = 2.0
 """How long a server has to answer that no run has named."""
@@ -148,7 +147,6 @@ class KubernetesEngine(ContainerEngine):
         return None if switched <= SWITCHES else "a pod cannot be given it"
 
     def most_cpus(self) -> int:
-        """Return how many CPUs a pod can have."""
         return self._node.whole_cpus
 
     def check_cpus(self, count: int) -> None:
@@ -245,18 +243,12 @@ class KubernetesEngine(ContainerEngine):
         claimed = ClaimedData(*self.settings["claim"].split(":", 2))
         self._cluster.demand({**RIGHTS, **CLAIM_RIGHTS})
         with refused_as_request():
-            try:
-                self._cluster.get(self._cluster.path("persistentvolumeclaims", claimed.claim))
-            except ApiError as error:
-                if error.status != NOT_FOUND:
-                    raise
-                raise no_claim(self._cluster, claimed.claim) from error
+            owned.demand_claim(self._cluster, claimed.claim)
         with self.tried(image, 1, memory_bytes) as inside:
             return claimed.identified(inside, frame_stride)
 
     @property
     def claimed(self) -> bool:
-        """Return whether its pods read a data set of a claim."""
         return "claim" in self.settings
 
     def _check_storage_class(self) -> None:
@@ -271,15 +263,15 @@ class KubernetesEngine(ContainerEngine):
                 remedy=f"choose {option('storage_class')} from: {', '.join(known) or 'none, create one'}",
             )
 
-    def host_network(self, namespace: str | None) -> str:
-        return "host"
-
     def begin(self, node: Node, spec: ContainerSpec) -> None:
         if spec.data and spec.data[2] and not self.settings.get("storage_class"):
             node.run(["chown", f"{USER}:{USER}", "--", spec.data[0]])
         Opening(self._cluster, spec.name, node.opening).open(manifest(spec, self._placement(spec)))
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
+        return []
+
+    def removal(self, name: str) -> list[list[str]]:
         return []
 
     def entered(self, node: Node, spec: ContainerSpec) -> Node:
@@ -336,7 +328,6 @@ class KubernetesEngine(ContainerEngine):
             time.sleep(TOLD_WITHIN_S / 100)
 
     def address(self, node: Node) -> str:
-        """Return the address of an opened pod in the network of its cluster."""
         return str(self._running(_name_of(node))["status"]["podIP"])
 
     def served(self, node: Node, port: int, way: str) -> AbstractContextManager[tuple[str, int]]:
@@ -358,10 +349,6 @@ class KubernetesEngine(ContainerEngine):
         """Wait until nothing of a removed pod runs on this machine."""
         if self._node.here:
             await_end(name)
-
-    def removal(self, name: str) -> list[list[str]]:
-        """Return nothing: the ledger removes pods."""
-        return []
 
     @cached_property
     def _cluster(self) -> Cluster:
@@ -386,16 +373,8 @@ class KubernetesEngine(ContainerEngine):
         )
 
     def _inside(self, node: Node, name: str) -> PodNode:
-        return PodNode(
-            parent=node,
-            wrap=list,
-            name=f"{node.name}/{name}",
-            userland="/",
-            cpus=node.cpus,
-            local=False,
-            cluster=self._cluster,
-            pod=name,
-        )
+        place = f"{node.name}/{name}"
+        return PodNode(parent=node, wrap=list, name=place, userland="/", cluster=self._cluster, pod=name)
 
 
 def _cards_in(inside: PodNode, count: int) -> tuple[Card, ...]:

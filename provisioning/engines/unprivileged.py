@@ -55,15 +55,7 @@ class UnprivilegedEngine(ContainerEngine):
         switched = (name for name in self.lacks if getattr(properties, name) != getattr(AS_IT_IS, name))
         return next((f"{self.name} {self.lacks[name]}" for name in switched), None)
 
-    def host_network(self, namespace: str | None) -> str:
-        self.check_network("host", in_lab=namespace is not None)
-        return "host"
-
-    def begin(self, node: Node, spec: ContainerSpec) -> None:
-        """Do nothing: ``entered`` makes what all commands share, and each is a container."""
-
     def exec_argv(self, spec: ContainerSpec) -> list[str]:  # noqa: ARG002 (other engines are asked)
-        """Return nothing: the node that ``entered`` returns is in the container."""
         return []
 
     def entered(self, node: Node, spec: ContainerSpec) -> Node:
@@ -88,7 +80,6 @@ class UnprivilegedEngine(ContainerEngine):
             wrap=lambda argv: [*words, *argv],
             name=f"{node.name}/{self.name}",
             userland="/",
-            cpus=node.cpus,
             local=node.local,
             substitutes=substitutes,
             facts=limit_facts(host_processes, spec.limited_disks),

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from provisioning import artefacts
 from provisioning.engines.runc import PROFILE
-from provisioning.images import trial_imports
-from provisioning.images.build import INSIDE, now, workplace
+from provisioning.images.build import copy_worker, now, workplace
 from provisioning.images.image import DESCRIPTION, LISTS, Image, Mount, mounted, sha256
+from provisioning.images.needs import import_inside
 from provisioning.images.tree import EMPTIED, MADE
 from provisioning.layers.userland import FIRST_USER, chroot_argv
 from provisioning.nodes import IMAGE_PYTHON, LocalNode
-from provisioning.paths import RECIPE, ROOMS
 from suite import userland
 from suite.errors import RequestError
 from suite.interfaces import Note
@@ -40,7 +39,8 @@ def adopt(python: Path, sites: tuple[Path, ...], note: Note) -> Image:
     with artefacts.making("the image", note), workplace(NEEDED_BYTES) as (node, building):
         tree = building / "tree"
         interpreter, prefix = node.run([str(python), "-I", "-c", PREFIX]).stdout.splitlines()
-        mounts = [_programs(tree), *_packages(sites)]
+        packages = (Mount(place=f"opt/site{n}", sources=(str(site.resolve()),)) for n, site in enumerate(sites))
+        mounts = [_programs(tree), *packages]
         if not prefix.startswith("/usr"):
             mounts.insert(1, Mount(place=prefix.lstrip("/"), sources=(prefix,)))
         _lay_out(tree, mounts)
@@ -78,10 +78,6 @@ def _programs(tree: Path) -> Mount:
     return Mount(place="usr", sources=("added/usr", "/usr"))
 
 
-def _packages(sites: tuple[Path, ...]) -> list[Mount]:
-    return [Mount(place=f"opt/site{number}", sources=(str(site.resolve()),)) for number, site in enumerate(sites)]
-
-
 def _lay_out(tree: Path, mounts: list[Mount]) -> None:
     """Make the directories that are mounted over, and copy the worker and the little that is read of /etc."""
     for name in ("etc", "var/tmp", *EMPTIED, *MADE, *(mount.place for mount in mounts)):
@@ -96,20 +92,9 @@ def _lay_out(tree: Path, mounts: list[Mount]) -> None:
             shutil.copyfile(source, target)
     for name, text in {"hostname": "", "resolv.conf": "", "hosts": "127.0.0.1 localhost\n"}.items():
         (tree / "etc" / name).write_text(text)
-    _lay_out_worker(tree / IMAGE_PYTHON[1].lstrip("/"))
+    copy_worker(tree / IMAGE_PYTHON[1].lstrip("/"))
     for name in ("tmp", "var/tmp"):
         (tree / name).chmod(0o1777)
-
-
-def _lay_out_worker(inside: Path) -> None:
-    for source, name in [*((ROOMS / name, name) for name in INSIDE), (RECIPE / "guest", "guest")]:
-        (inside / name).parent.mkdir(parents=True, exist_ok=True)
-        copy = shutil.copytree if source.is_dir() else shutil.copyfile
-        copy(source, inside / name)
-    for path in inside.rglob("*"):
-        path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
-    for path in list(inside.rglob("__pycache__")):
-        shutil.rmtree(path)
 
 
 def _check(node: LocalNode, tree: Path, python: tuple[str, str], note: Note) -> None:
@@ -117,12 +102,7 @@ def _check(node: LocalNode, tree: Path, python: tuple[str, str], note: Note) -> 
     interpreter, paths = python
     note("importing what jobs import")
     variables = ("/usr/bin/env", "-i", "HOME=/tmp", f"PYTHONPATH={paths}", "PYTHONDONTWRITEBYTECODE=1")
-    argv = [*chroot_argv(str(tree), user=FIRST_USER), *variables, interpreter, "-", *MODULES]
-    answer = node.run(argv, stdin=Path(trial_imports.__file__).read_bytes(), timeout_s=600.0, check=False)
-    try:
-        failed = json.loads(answer.stdout.splitlines()[-1])["failed"]
-    except (IndexError, ValueError):
-        failed = {interpreter: (answer.stderr.strip().splitlines() or ["no answer"])[-1]}
+    _, failed = import_inside(node, [*chroot_argv(str(tree), user=FIRST_USER), *variables, interpreter], MODULES)
     if failed:
         why = "; ".join(f"{name} ({reason})" for name, reason in failed.items())
         raise RequestError(f"jobs cannot import {why}", remedy="name the directory of the packages with --site")

@@ -81,7 +81,6 @@ def workplace(needed_bytes: int) -> Iterator[tuple[LocalNode, Path]]:
 
 
 def now() -> str:
-    """Return the time as images record it."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
@@ -156,18 +155,26 @@ def _context(node: LocalNode, variant: Variant, cuda: str, note: Note) -> Path:
     _fetch_wheels(node, variant, cuda, context, note)
     for name in ("suite", "worker", "guest"):
         shutil.rmtree(context / name, ignore_errors=True)
-    for name in INSIDE:
-        source, target = ROOMS / name, context / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copyfile(source, target)
-    shutil.copytree(RECIPE / "guest", context / "guest")
-    # The same permissions whatever those of the checkout are: they are part of the digest.
-    for path in context.rglob("*"):
-        path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+    copy_worker(context)
     return context
+
+
+def copy_worker(inside: Path) -> None:
+    """Copy the parts of the suite that run in targets, and what a guest starts with, to a directory."""
+    for source, name in [*((ROOMS / name, name) for name in INSIDE), (RECIPE / "guest", "guest")]:
+        copy_tree(source, inside / name)
+    # The same permissions whatever those of the checkout are: they are part of the digest.
+    for path in inside.rglob("*"):
+        path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy a file, or a directory without the bytecode in it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copyfile(source, target)
 
 
 def _fetch_wheels(node: LocalNode, variant: Variant, cuda: str, context: Path, note: Note) -> None:

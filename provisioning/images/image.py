@@ -105,17 +105,15 @@ class Image(BaseModel):
     @property
     def cuda(self) -> str | None:
         """Return the version of CUDA that its torch is built with; empty for none, None if no torch is found."""
-        for file in (site / "torch/version.py" for site in self._sites()):
+        # The directories of Python packages, where they are before anything is mounted.
+        sites = [Path(source) for mount in self.mounts for source in mount.sources]
+        root = Path("/") if self.mounts else self.tree
+        sites += [site for way in _SITES for site in root.glob(way)]
+        for file in (site / "torch/version.py" for site in sites):
             if file.is_file():
                 built = re.search(r"^cuda\b.*= *'([\d.]+)'", file.read_text(), re.MULTILINE)
                 return built[1] if built else ""
         return None
-
-    def _sites(self) -> Iterator[Path]:
-        """Yield the directories of Python packages, where they are before anything is mounted."""
-        yield from (Path(source) for mount in self.mounts for source in mount.sources)
-        root = Path("/") if self.mounts else self.tree
-        yield from (site for way in _SITES for site in root.glob(way))
 
     @property
     def directory(self) -> Path:
@@ -187,7 +185,6 @@ class Image(BaseModel):
 
 
 def build_command(variant: str, source: str | None = None) -> str:
-    """Return the command that builds an image of the variant."""
     return BUILD + {"cpu": "", "cuda": " --cuda", "own": f" --from {source}"}[variant]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,7 +108,6 @@ def as_a_job(tree: Path, suite_tree: Path) -> list[str]:
 
 
 def _paths(node: Node, tree: Path, programs: list[str]) -> list[str]:
-    """Return the paths of the programs that exist and can be run."""
     return node.run([*without_capabilities(tree), BUSYBOX, "which", *programs], check=False).stdout.split()
 
 
@@ -133,15 +133,10 @@ def _python(node: Node, tree: Path, suite_tree: Path) -> list[Lack]:
     if not _paths(node, tree, [interpreter]):
         return []
     variables = ["HOME=/tmp", f"PYTHONPATH={python_path}", "PYTHONDONTWRITEBYTECODE=1"]
-    argv = [*as_a_job(tree, suite_tree), *variables, interpreter, "-"]
-    program = Path(trial_imports.__file__).read_bytes()
-    answer = node.run([*argv, *MODULES.values()], stdin=program, timeout_s=ANSWER_WITHIN_S, check=False)
-    try:
-        report = json.loads(answer.stdout.splitlines()[-1])
-        version, failed = (int(report["version"][0]), int(report["version"][1])), dict(report["failed"])
-    except (IndexError, KeyError, TypeError, ValueError):
-        last = (answer.stderr.strip().splitlines() or ["no answer"])[-1]
-        return [Lack(f"a working {interpreter} ({last[:200]})", "python3")]
+    argv = [*as_a_job(tree, suite_tree), *variables, interpreter]
+    version, failed = import_inside(node, argv, list(MODULES.values()))
+    if version is None:
+        return [Lack(f"a working {interpreter} ({failed[interpreter][:200]})", "python3")]
     if version < LEAST_PYTHON:
         least = "{}.{}".format(*LEAST_PYTHON)
         newer = f"Python {least} or newer ({interpreter} is {version[0]}.{version[1]})"
@@ -152,3 +147,19 @@ def _python(node: Node, tree: Path, suite_tree: Path) -> list[Lack]:
         for package, tried in MODULES.items()
         if tried in failed
     ]
+
+
+def import_inside(
+    node: Node, argv: Sequence[str], modules: Sequence[str]
+) -> tuple[tuple[int, int] | None, dict[str, str]]:
+    """Import these modules by the Python at the end of a command; return its version, and why those fail that do.
+
+    Of a Python that does not work there is no version, and the reason is that of its own name.
+    """
+    program = Path(trial_imports.__file__).read_bytes()
+    answer = node.run([*argv, "-", *modules], stdin=program, timeout_s=ANSWER_WITHIN_S, check=False)
+    try:
+        report = json.loads(answer.stdout.splitlines()[-1])
+        return (int(report["version"][0]), int(report["version"][1])), dict(report["failed"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None, {argv[-1]: (answer.stderr.strip().splitlines() or ["no answer"])[-1]}

@@ -57,37 +57,38 @@ def oci_archive(tree: Path, target: Path, digest: str) -> None:
 
     Owners and times are those of no host, so that the same tree gives the same archive.
     """
-    layer = _layer(tree, target.with_suffix(".layer"), _anonymous)
-    try:
-        with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as tar:
-            _finish(tar, image_reference(digest), [_add_file(tar, layer)])
-    finally:
-        layer.unlink(missing_ok=True)
+    _pack_image(tree, target, image_reference(digest), _anonymous)
 
 
 def add_layer(base: Path, tree: Path, target: Path, reference: str, owned: Callable[[tarfile.TarInfo], Any]) -> None:
     """Pack the image of ``base``, an archive of ``oci_archive``, with a second layer. ``owned`` completes its files."""
-    layer = _layer(tree, target.with_suffix(".layer"), owned)
+    _pack_image(tree, target, reference, owned, base)
+
+
+def _pack_image(
+    tree: Path, target: Path, reference: str, owned: Callable[[tarfile.TarInfo], Any], base: Path | None = None
+) -> None:
+    layer = target.with_suffix(".layer")
     try:
-        with tarfile.open(base) as old, tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as tar:
-            (blob,) = _read(old, "manifest.json")[0]["Layers"]
-            info = old.getmember(blob)
-            tar.addfile(info, old.extractfile(info))
-            _finish(tar, reference, [(PurePath(blob).name, info.size), _add_file(tar, layer)])
+        with tarfile.open(layer, "w", format=tarfile.PAX_FORMAT) as tar:
+            for path in sorted(tree.iterdir()):
+                tar.add(path, arcname=path.name, filter=owned)
+        with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as tar:
+            below = [_copy_layer(base, tar)] if base else []
+            _finish(tar, reference, [*below, _add_file(tar, layer)])
     finally:
         layer.unlink(missing_ok=True)
 
 
-def _layer(tree: Path, layer: Path, owned: Callable[[tarfile.TarInfo], Any]) -> Path:
-    with tarfile.open(layer, "w", format=tarfile.PAX_FORMAT) as tar:
-        for path in sorted(tree.iterdir()):
-            tar.add(path, arcname=path.name, filter=owned)
-    return layer
-
-
-def _read(tar: tarfile.TarFile, name: str) -> Any:  # noqa: ANN401 (JSON)
-    file = tar.extractfile(name)
-    return json.loads(file.read()) if file else None
+def _copy_layer(base: Path, tar: tarfile.TarFile) -> tuple[str, int]:
+    """Copy the one layer of an image; return its digest and size."""
+    with tarfile.open(base) as old:
+        manifest = old.extractfile("manifest.json")
+        layers = json.load(manifest)[0]["Layers"] if manifest else []
+        (blob,) = layers
+        info = old.getmember(blob)
+        tar.addfile(info, old.extractfile(info))
+    return PurePath(blob).name, info.size
 
 
 def _finish(tar: tarfile.TarFile, reference: str, layers: Sequence[tuple[str, int]]) -> None:

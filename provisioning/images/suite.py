@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from provisioning import artefacts
-from provisioning.images.build import TARGET_PYTHON, workplace
+from provisioning.images.build import TARGET_PYTHON, copy_tree, workplace
 from provisioning.images.image import DESCRIPTION, Image
 from provisioning.images.pack import add_layer
 from provisioning.kubernetes.pod import USER
@@ -30,12 +30,6 @@ export PYTHONPATH=/{AT} VIRTBENCH_HOME=/{HOME} HOME=/{HOME}
 exec /usr/bin/python3 /{AT}/cli.py "$@"
 """
 LIBRARIES = ("virtbench", "kubernetes")
-IGNORED = shutil.ignore_patterns("__pycache__")
-
-
-def suite_reference(digest: str) -> str:
-    """Return the name of the suite's image: to be pushed to a registry, or imported."""
-    return f"virtbench-suite:{digest[:12]}"
 
 
 def build_suite(base: Image, note: Note) -> tuple[str, Path]:
@@ -47,7 +41,7 @@ def build_suite(base: Image, note: Note) -> tuple[str, Path]:
     in_base = needed(*(line.partition("==")[0] for line in (RECIPE / "requirements.txt").read_text().splitlines()))
     pins = [f"{name}=={version}" for name, version in needed(*LIBRARIES).items() if name not in {*in_base, "virtbench"}]
     digest = _digest(base, pins)
-    reference, archive = suite_reference(digest), base.file(f"suite-{digest[:12]}.tar")
+    reference, archive = f"virtbench-suite:{digest[:12]}", base.file(f"suite-{digest[:12]}.tar")
     with artefacts.making("the image", note):
         if archive.exists():
             note(f"image {reference} is up to date")
@@ -80,11 +74,7 @@ def _install(node: LocalNode, target: Path, pins: list[str]) -> None:
     argv += ["--target", str(target)]
     node.run([*argv, *pins], timeout_s=3600.0)
     for name in INSTALLED:
-        source = ROOMS / name
-        if source.is_dir():
-            shutil.copytree(source, target / name, ignore=IGNORED)
-        else:
-            shutil.copyfile(source, target / name)
+        copy_tree(ROOMS / name, target / name)
 
 
 def needed(*roots: str) -> dict[str, str]:

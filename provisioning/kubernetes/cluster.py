@@ -27,7 +27,8 @@ Object = dict[str, Any]
 Query = Mapping[str, object]
 OWNER = "virtbench.dev/owner"
 """The label of everything that the suite makes in a cluster: the name in the ledger by which it is removed."""
-MANAGED = {"app.kubernetes.io/managed-by": "virtbench"}
+MANAGER = "virtbench"
+MANAGED = {"app.kubernetes.io/managed-by": MANAGER}
 REQUEST_WITHIN_S, ANSWERS_WITHIN_S = 30.0, 5.0
 RETRIED_EVERY_S = 1.0
 AWAY_AT_MOST_S = 120.0
@@ -49,17 +50,9 @@ def not_installed() -> RequestError:
     return missing_extra("the Python client of Kubernetes", "kubernetes")
 
 
-def no_claim(cluster: "Cluster", name: str) -> RequestError:
-    return RequestError(
-        f"there is no claim {name} in the namespace {cluster.namespace}",
-        remedy=f"kubectl -n {cluster.namespace} get pvc lists the claims; name one with --data KIND:CLAIM/PATH",
-    )
-
-
 def quantity(value: object) -> Decimal:
     """Return the number of a quantity such as ``2``, ``1500m``, ``3G`` or ``4Gi``. Raises ValueError for another."""
-    parsed: Decimal = client_library("kubernetes.utils.quantity").parse_quantity(str(value))
-    return parsed
+    return Decimal(client_library("kubernetes.utils.quantity").parse_quantity(str(value)))
 
 
 def kubeconfig() -> str:
@@ -160,6 +153,14 @@ class Cluster:
         """Create an object of the namespace, and return it as admission has left it."""
         return self.request("POST", self.path_of(manifest), manifest, query=query)
 
+    def apply(self, manifest: Object, **query: object) -> Object:
+        """Apply a manifest on the server, which makes the suite the manager of the fields in it; return the object.
+
+        Raises ApiError for a field that has another manager, unless ``force`` is ``"true"``.
+        """
+        path = f"{self.path_of(manifest)}/{manifest['metadata']['name']}"
+        return self.request("PATCH", path, manifest, query={"fieldManager": MANAGER, **query})
+
     def path_of_kind(self, kind: str) -> str:
         group, _, plural = kind.rpartition("/")
         return self.path(plural, group=group)
@@ -244,7 +245,8 @@ class Cluster:
         )
 
     def _serialized(self, method: str, path: str, body: Object | None, query: object) -> Any:  # noqa: ANN401
-        headers = {"Accept": "application/json", **({"Content-Type": "application/json"} if body else {})}
+        content = "application/apply-patch+yaml" if method == "PATCH" else "application/json"  # JSON is YAML, too
+        headers = {"Accept": "application/json", **({"Content-Type": content} if body else {})}
         options = {"header_params": headers, "query_params": query, "body": body, "auth_settings": AUTHENTICATION}
         try:
             serialized = self.api.param_serialize(method, path, **options)

@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from provisioning.kubernetes.cluster import OWNER, Cluster
+from provisioning.kubernetes.cluster import OWNER, Cluster, Object
 from provisioning.kubernetes.refusals import ApiError
-from suite.errors import MeasurementError
+from suite.errors import MeasurementError, RequestError
 from suite.untrusted.parse import JSON_TEXT
 
 FORM = rf'\[{JSON_TEXT}, {JSON_TEXT}, "[a-z0-9-]+", "[a-z0-9/,.]+", "virtbench-[0-9a-f]{{12}}"\]'
@@ -81,6 +81,22 @@ def not_found_is_fine() -> Iterator[None]:
     except ApiError as error:
         if error.status != NOT_FOUND:
             raise
+
+
+def find(cluster: Cluster, path: str) -> Object | None:
+    """Return the object at a path; None if there is none."""
+    with not_found_is_fine():
+        return cluster.get(path)
+    return None
+
+
+def demand_claim(cluster: Cluster, name: str) -> None:
+    """Raise RequestError unless the claim is there: a pod would wait for it without an end."""
+    if find(cluster, cluster.path("persistentvolumeclaims", name)) is None:
+        raise RequestError(
+            f"there is no claim {name} in the namespace {cluster.namespace}",
+            remedy=f"kubectl -n {cluster.namespace} get pvc lists the claims; name one with --data KIND:CLAIM/PATH",
+        )
 
 
 def own_node() -> str | None:

@@ -21,6 +21,7 @@ GPU_RESOURCE = "nvidia.com/gpu"
 """The resource of NVIDIA's device plugin, and the key of the taint of nodes that are kept for pods with GPUs."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (inside the pod)
 CLAIMED = "20Gi"
+"""The size of claims for all jobs and probes: many providers give more IOPS to larger volumes."""
 ALONE = {
     # Another container in the pod, or an eviction for a better place, would be measured, too; a Job's pod with a
     # sidecar never ends.
@@ -76,7 +77,9 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
         source: Object = {"hostPath": {"path": directory, "type": "Directory"}}
         if writable and placement.storage_class:
             security["fsGroup"] = USER  # a claim's volume is root's until then
-            source = {"ephemeral": {"volumeClaimTemplate": {"spec": _claim(placement.storage_class)}}}
+            size = {"requests": {"storage": CLAIMED}}
+            claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": placement.storage_class, "resources": size}
+            source = {"ephemeral": {"volumeClaimTemplate": {"spec": claim}}}
         path = ""
         if placement.claim and not writable:
             source = {"persistentVolumeClaim": {"claimName": placement.claim, "readOnly": True}}
@@ -112,12 +115,6 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
 def _of_gpus(spec: ContainerSpec, value: object, field: str = GPU_RESOURCE) -> Object:
     """Return the field with its value for a pod with GPUs; nothing for others."""
     return {field: value} if spec.gpus else {}
-
-
-def _claim(storage_class: str) -> Object:
-    """Return a claim of one size for all jobs and probes: many providers give more IOPS to larger volumes."""
-    size = {"requests": {"storage": CLAIMED}}
-    return {"accessModes": ["ReadWriteOnce"], "storageClassName": storage_class, "resources": size}
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,6 @@ class LabNode:
         return f"{self.address}/{PREFIX}"
 
     def argv(self, words: Sequence[str]) -> list[str]:
-        """Return the command as it runs in the node."""
         return [*netns.enter(self.namespace), *words]
 
     def node(self, parent: Node) -> WrappedNode:
@@ -61,7 +60,6 @@ class LabNode:
             wrap=self.argv,
             name=f"{parent.name}/{self.name}",
             userland=parent.userland,
-            cpus=parent.cpus,
             local=parent.local,
             data=parent.data,
         )

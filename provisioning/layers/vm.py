@@ -22,7 +22,6 @@ class VmLayer:
     spec: GuestSpec
 
     def plugged(self, tap: Tap) -> "VmLayer":
-        """Return the layer with a second network card of its guest plugged into the tap."""
         return replace(self, spec=replace(self.spec, tap=tap))
 
     @contextmanager
@@ -40,7 +39,6 @@ class VmLayer:
                 name="vm" if node.local else f"{node.name}/vm",
                 userland=booted.userland,
                 cpus=tuple(range(len(self.spec.envelope.cpus))),
-                local=False,
                 facts=booted.facts,
                 data=MOUNT if volume else None,
                 backing=own_environment(node, self.spec.envelope.cpus) if shared else None,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from provisioning.images.image import Image
 from provisioning.lab.tap import Tap
@@ -105,5 +105,4 @@ class MachineProvider(Protocol):
 
 def get_provider(name: str) -> MachineProvider:
     """Return the provider. Raises RequestError for a name that is unknown, or that fails to load."""
-    provider: MachineProvider = MACHINES.get(name)
-    return provider
+    return cast("MachineProvider", MACHINES.get(name))

@@ -80,18 +80,13 @@ class SshAccess:
         return ["ssh", "-F", "none", *option_words(settings), "-p", str(self.port), *options, "root@127.0.0.1"]
 
     def wrap(self, argv: Sequence[str]) -> list[str]:
-        """Return the command that runs the given one in the guest."""
-        return [*self.argv("-T"), "--", quoted(argv)]
+        # SSH hands the far side one string for its shell: each word is quoted for that.
+        return [*self.argv("-T"), "--", shlex.join(argv)]
 
 
 def option_words(settings: Mapping[str, str]) -> list[str]:
     """Return settings of ssh_config(5) as options, which take precedence over those of any file."""
     return [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
-
-
-def quoted(argv: Sequence[str]) -> str:
-    """Return a command for the far side. SSH hands it one string for its shell: each word is quoted for that."""
-    return shlex.join(argv)
 
 
 def destination(host: str, port: int | None = None, config: Path | None = None) -> list[str]:
@@ -109,7 +104,7 @@ def for_any_shell(argv: Sequence[str]) -> str:
 
     Characters that these shells read differently within quotes are sent as numbers, and sh turns them back.
     """
-    text = f"exec {quoted(argv)}"
+    text = f"exec {shlex.join(argv)}"
     if not re.search(r"[^ -~]|[!\\]", text):
         return text
     numbers = re.sub(

@@ -88,7 +88,7 @@ class Counting:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env=_environment(),
+                env={**os.environ, "LC_ALL": "C"},  # a comma in a number would begin a new field
                 start_new_session=True,  # Ctrl-C must not reach it
             )
             if not (self._perf.stdin and self._perf.stdout):
@@ -108,11 +108,6 @@ class Counting:
             self._perf.communicate()
             return CacheUse(absent=f"perf did not end within {WITHIN_S:g} s")
         return cache_use(text, self._own)
-
-
-def _environment() -> dict[str, str]:
-    """Return an environment in which numbers are as C writes them: a comma in one would begin a new field."""
-    return {**os.environ, "LC_ALL": "C"}
 
 
 def cache_use(text: str, job_cpus: Sequence[int] | None) -> CacheUse:

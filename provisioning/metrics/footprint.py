@@ -96,7 +96,6 @@ class Footprint:
         return bool(line & {os.getpid(), *self.pids}) or any(group.is_within(around) for around in groups)
 
     def used(self, before: FootprintReading, after: FootprintReading) -> Amounts:
-        """Return what was used between two readings."""
         used = difference(before.children, after.children)
         for pid, amounts in after.living.items():
             used = total(used, difference(before.living.get(pid, NOTHING), amounts))

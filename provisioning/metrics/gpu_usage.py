@@ -154,7 +154,6 @@ def _violation_ns(handle: Any, name: str) -> int | None:  # noqa: ANN401
 
 
 def _called(pid: int) -> str:
-    """Return a process's name and number for a message."""
     try:
         return f"{clean(psutil.Process(pid).name())} (process {pid})"
     except psutil.Error:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,11 +128,6 @@ class RemoteAgent:
                 kind="cleanup",
                 remedy=f"see why, and remove it there: {self._access.by_hand}",
             )
-
-    def abandon(self) -> None:
-        """Close the connection without raising, for a caller that already has an error to tell."""
-        with suppress(MeasurementError):
-            self.close()
 
     def _answer(self, number: int, within_s: float) -> dict[str, Any]:
         """Return the answer with this number; earlier ones are left over from a caller that was interrupted."""

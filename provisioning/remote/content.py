@@ -78,7 +78,6 @@ def _listed(node: Node, directory: str) -> Completed:
 
 
 def disk_of(planned: InventoryNode, dataset: Dataset) -> str:
-    """Return the path of the data set's disk on the machine."""
     return f"{planned.directory}/{DISKS}/{disk_name(dataset)}"
 
 
@@ -106,7 +105,6 @@ def scratch_on(machine: Node, planned: InventoryNode, size_bytes: int) -> Iterat
 
 
 def tree_of(planned: InventoryNode, image: Image) -> str:
-    """Return the path of the image's tree on the machine."""
     return f"{planned.directory}/images/{image.digest[:12]}/tree"
 
 

@@ -138,7 +138,8 @@ def machine(planned: InventoryNode, userland: str | None = None) -> Iterator[Mac
         try:
             yield _greeted(planned, carrier, access, agent, userland)
         except BaseException:
-            agent.abandon()
+            with suppress(MeasurementError):  # the first error says why
+                agent.close()
             raise
         agent.close()
 

@@ -100,7 +100,8 @@ def _known_address(asking: Machine, target: Machine) -> str:
     """Return the other machine's address: the inventory's, or what the asking one resolves its name in ssh to."""
     if target.planned.address:
         return target.planned.address
-    name = host_name(target.carrier.run(target.access.query()).stdout)
+    queried = target.carrier.run(target.access.query()).stdout.splitlines()
+    name = next((line.split()[1] for line in queried if line.startswith("hostname ")), "")
     answer = asking.run(["getent", "ahostsv4", name], check=False)
     address = next((line.split()[0] for line in answer.stdout.splitlines()), None)
     if address is None or address.startswith("127."):
@@ -109,11 +110,6 @@ def _known_address(asking: Machine, target: Machine) -> str:
             remedy=f"write address = … or interface = … for {asking.name} in the inventory",
         )
     return address
-
-
-def host_name(ssh_config: str) -> str:
-    """Return the host name in the output of ``ssh -G``."""
-    return next((line.split()[1] for line in ssh_config.splitlines() if line.startswith("hostname ")), "")
 
 
 def subnet(number: int) -> IPv4Network:

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image as Picture
 
 from provisioning.cgroup import limits as cgroups
+from provisioning.cgroup import removal as group_removal
 from provisioning.metrics.accounting import open_account
 from provisioning.nodes import LocalNode, WrappedNode, local_node
 from provisioning.paths import home, state
@@ -115,7 +116,7 @@ def slow(pid: int, device: int) -> Iterator[None]:
         yield
     finally:
         (cgroups.ROOT / "blkio/cgroup.procs").write_text("0")
-        cgroups.remove(group.name)
+        group_removal.remove(group.name)
 
 
 def qemu(node: Node) -> int:

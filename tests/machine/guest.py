@@ -2,6 +2,7 @@
 
 import io
 import os
+import shlex
 import subprocess
 import tarfile
 import time
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioning.machines.ssh import free_port, option_words, quoted
+from provisioning.machines.ssh import free_port, option_words
 from tests.machine.disks import REPOSITORY, run
 
 CPUS, MEMORY_MIB = 2, 6144
@@ -31,7 +32,7 @@ class Guest:
         settings = {"BatchMode": "yes", "LogLevel": "ERROR", "HostKeyAlias": "machine", "ConnectTimeout": "60"}
         alive = {"ServerAliveInterval": "60", "ServerAliveCountMax": "20"}
         words = option_words({**{name: str(path) for name, path in files.items()}, **settings, **alive})
-        return ["ssh", "-F", "none", *words, "-p", str(self.port), f"{user}@127.0.0.1", "--", quoted(argv)]
+        return ["ssh", "-F", "none", *words, "-p", str(self.port), f"{user}@127.0.0.1", "--", shlex.join(argv)]
 
     def run(self, user: str, script: str, within_s: float) -> "subprocess.CompletedProcess[str]":
         """Run a script of the shell; raises TimeoutExpired."""

@@ -99,3 +99,11 @@ def make_image(home: Path) -> Callable[..., Image]:
         return image
 
     return _make
+
+
+def make(root: Path, files: Mapping[str, str]) -> Path:
+    """Write files by their paths below a directory, which is returned."""
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root

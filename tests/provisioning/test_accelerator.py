@@ -36,27 +36,20 @@ def boot(monkeypatch: pytest.MonkeyPatch) -> FakeBoot:
     return made
 
 
-def test_tcg_is_given_without_asking(boot: FakeBoot) -> None:
+def test_where_no_guest_boots_auto_falls_to_tcg_and_kvm_is_refused_with_the_reason(boot: FakeBoot) -> None:
     assert choose("tcg") == ("tcg", "asked for")
-    assert boot.kernels == []
+    assert boot.kernels == [], "nothing was tried"
+    boot.reason = "/dev/kvm opens, but a guest did not boot"
+    assert choose("auto") == ("tcg", f"KVM is not usable: {boot.reason}")
+    with pytest.raises(RequestError, match=f"KVM is not usable: {boot.reason}") as caught:
+        choose("kvm")
+    assert "--accel tcg" in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize("requested", ["auto", "kvm"])
 def test_kvm_is_chosen_where_a_guest_has_booted_under_it(boot: FakeBoot, requested: str) -> None:
     assert choose(requested) == ("kvm", "a guest (a boot sector) boots under it")
     assert boot.kernels == [None]
-
-
-def test_auto_falls_to_tcg_with_one_line_that_says_why(boot: FakeBoot) -> None:
-    boot.reason = "/dev/kvm opens, but a guest did not boot"
-    assert choose("auto") == ("tcg", "KVM is not usable: /dev/kvm opens, but a guest did not boot")
-
-
-def test_kvm_is_refused_with_the_reason_where_no_guest_boots(boot: FakeBoot) -> None:
-    boot.reason = "/dev/kvm opens, but a guest did not boot"
-    with pytest.raises(RequestError, match="KVM is not usable: /dev/kvm opens, but a guest did not boot") as caught:
-        choose("kvm")
-    assert "--accel tcg" in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize("reason", [None, "it hangs"])
@@ -159,26 +152,17 @@ def test_the_kernel_of_the_image_ends_in_order_where_the_sector_has_a_status_of_
     assert probe_kvm().reason == "a guest (the image's kernel) boots under it"
 
 
-def test_a_host_without_kvm_is_told_so_and_asked_again_the_next_time(qemu: Path, home: Path) -> None:
+def test_what_a_host_lacks_is_told_and_asked_again_the_next_time(
+    qemu: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: False)
+        assert "group kvm" in probe_kvm().reason
+    qemu.unlink()
+    assert probe_kvm().reason == f"{qemu} is not installed"
     accelerator.KVM.unlink()
     assert "there is no " in probe_kvm().reason
     assert not (home / "cache/kvm.json").exists()
     accelerator.KVM.touch()
-    assert probe_kvm().usable
-    assert qemu.exists()
-
-
-def test_a_host_without_qemu_is_told_so_and_asked_again_once_it_is_installed(qemu: Path, home: Path) -> None:
-    qemu.unlink()
-    assert probe_kvm().reason == f"{qemu} is not installed"
-    assert not (home / "cache/kvm.json").exists()
     script(qemu, "exit 33")
     assert probe_kvm().usable
-
-
-def test_kvm_that_may_not_be_opened_is_told_with_what_helps(qemu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    probe = probe_kvm()
-    assert not probe.usable
-    assert "group kvm" in probe.reason
-    assert qemu.exists()

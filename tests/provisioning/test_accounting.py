@@ -28,17 +28,11 @@ from provisioning.metrics.footprint import (
 from provisioning.nodes import HostProcesses, LocalNode, WrappedNode
 from suite.interfaces import Node
 from suite.records.usage import Usage
+from tests.provisioning.conftest import make
 
 BURN_S = 0.4
 BURN = [sys.executable, "-S", "-c", f"import time\nwhile time.process_time() < {BURN_S}: pass"]
 CPUS = tuple(os.sched_getaffinity(0))
-
-
-def make(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
 
 
 def place(node: Node, host_processes: HostProcesses | None = None) -> WrappedNode:

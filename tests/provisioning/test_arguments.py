@@ -1,18 +1,16 @@
 """What is written for other programs: the transcript of it, and what no engine may be told."""
 
 import itertools
-import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from provisioning.cgroup import limits as cgroups
-from provisioning.engines.base import SLEEPER, TMPFS
 from provisioning.engines.docker import Docker
 from provisioning.engines.podman import PODMAN
 from provisioning.engines.runc import RUNC, bundle_config
@@ -22,8 +20,7 @@ from provisioning.machines.qemu_command import qemu_argv
 from provisioning.machines.ssh import SshAccess, free_port
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Completed
-from suite.job.envelope import GIB, Envelope, most_processes, tmpfs_bytes
-from tests.extensions.conftest import REPOSITORY
+from suite.job.envelope import GIB, Envelope, most_processes
 from tests.provisioning.conftest import FakeNode
 from tests.rendered import CONTAINER, EDITS, RUN_ARGV, TRANSCRIPT, VM, rendered
 
@@ -35,24 +32,6 @@ def test_what_is_written_for_other_programs_is_that_of_the_transcript() -> None:
 def values(argv: list[str], option: str) -> list[str]:
     """What follows each occurrence of an option."""
     return [value for word, value in itertools.pairwise(argv) if word == option]
-
-
-def test_qemu_is_confined_by_its_sandbox_and_reads_no_configuration_of_the_host() -> None:
-    argv = qemu_argv(VM)
-    (sandbox,) = values(argv, "-sandbox")
-    assert sandbox.split(",")[0] == "on"
-    assert {"elevateprivileges=deny", "spawn=deny"} < set(sandbox.split(","))
-    assert {"-nodefaults", "-no-user-config"} < set(argv)
-
-
-@pytest.mark.parametrize("engine", RUN_ARGV)
-def test_a_container_has_no_privilege_that_training_does_not_need(engine: str) -> None:
-    argv = RUN_ARGV[engine](CONTAINER)
-    assert "--read-only" in argv
-    assert values(argv, "--cap-drop") == ["ALL"]
-    assert values(argv, "--security-opt") == ["no-new-privileges"], "and so the engine's own seccomp profile stays"
-    assert values(argv, "--network") == ["none"]
-    assert not {"--privileged", "--cap-add", "--pid", "--ipc", "--volume", "--mount"} & set(argv)
 
 
 def test_an_engine_that_inherits_from_dockers_uses_its_own_program() -> None:
@@ -85,18 +64,6 @@ def test_rootless_podman_pins_by_affinity_where_no_cpus_are_delegated_to_the_use
     assert here.by_affinity is False, "a guest's podman is root's"
 
 
-def test_a_bundle_has_no_capability_and_gains_none() -> None:
-    process = bundle_config(CONTAINER, {})["process"]
-    assert set(process["capabilities"]) == {"bounding", "effective", "inheritable", "permitted", "ambient"}
-    assert not any(process["capabilities"].values())
-    assert process["noNewPrivileges"] is True
-    assert process["args"] == list(SLEEPER)
-    assert process["rlimits"] == [
-        {"type": "RLIMIT_NOFILE", "hard": 20000, "soft": 20000},
-        {"type": "RLIMIT_NPROC", "hard": 1000, "soft": 1000},
-    ]
-
-
 def test_every_target_has_the_same_limit_of_processes(fake_node: Callable[..., Any]) -> None:
     limit = str(most_processes(2))
     for run_argv in RUN_ARGV.values():
@@ -107,28 +74,6 @@ def test_every_target_has_the_same_limit_of_processes(fake_node: Callable[..., A
     assert ["cgset", "-r", f"pids.max={limit}", "g"] in node.ran
     (words,) = values(qemu_argv(replace(VM, cpus=(0, 1))), "-append")
     assert f" sysctl.kernel.threads-max={2 * int(limit)}" in words
-
-
-def test_file_systems_in_memory_have_half_of_the_envelope_in_every_target() -> None:
-    size = str(tmpfs_bytes(CONTAINER.memory_bytes))
-    assert size == str(Envelope(cpus=(0,), memory_bytes=2 * GIB, threads=1).tmpfs_bytes) == str(GIB)
-    for run_argv in RUN_ARGV.values():
-        argv = run_argv(replace(CONTAINER, memory_limited=False))
-        assert values(argv, "--shm-size") == [size]
-        assert values(argv, "--tmpfs") == [f"{path}:rw,exec,size={size}" for path in TMPFS]
-    mounts = {mount["destination"]: mount["options"] for mount in bundle_config(CONTAINER, {})["mounts"]}
-    assert all(f"size={size}" in mounts[path] for path in ("/dev/shm", *TMPFS))
-    for user in (None, 1879048200):
-        argv = chroot_argv("/i/tree", user=user, tmpfs_bytes=int(size))
-        assert [argv[place - 1 : place + 2] for place, word in enumerate(argv) if word == "--perms"] == [
-            [size, "--perms", "1777"]
-        ] * 2
-        assert values(argv, "--tmpfs") == ["/run", "/dev/shm", "/tmp"]
-    setup = (REPOSITORY / "docker/guest/setup").read_text()
-    assert re.findall(r"^mount .*\$\{VIRTBENCH_TMPFS:-50%\}\" tmpfs (\S+)$", setup, re.MULTILINE) == [
-        "/tmp",
-        "/dev/shm",
-    ]
 
 
 def test_confined_bare_metal_is_a_user_of_its_own_with_the_devices_of_a_container_and_its_gpus() -> None:
@@ -146,36 +91,16 @@ def test_confined_bare_metal_is_a_user_of_its_own_with_the_devices_of_a_containe
     assert values(chroot_argv("/i/tree"), "--dev-bind") == ["/dev"], "as root it has all devices"
 
 
-def test_ssh_believes_no_host_but_the_guest_and_uses_nothing_of_this_user() -> None:
-    argv = SshAccess("/r/vm-1", 2222).argv()
-    options = values(argv, "-o")
-    assert argv[:3] == ["ssh", "-F", "none"]
-    assert {"StrictHostKeyChecking=yes", "BatchMode=yes", "IdentitiesOnly=yes", "GlobalKnownHostsFile=none"} < set(
-        options
-    )
-    assert {"UserKnownHostsFile=/r/vm-1/known_hosts", "IdentityFile=/r/vm-1/client_key"} < set(options)
-    assert values(argv, "-p") == ["2222"]
-    assert argv[-1] == "root@127.0.0.1"
-
-
 words = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
 
 
+@example(["", " ", "a b", "'", '"', "; exit 3", "$(exit 3)", "`exit 3`", "a\nb", "*", "~", "\\"])
 @settings(max_examples=40)
 @given(st.lists(words, min_size=1, max_size=5))
 def test_words_come_through_a_real_shell_as_they_are(arguments: list[str]) -> None:
     far_side = SshAccess("/r", 1).wrap(["printf", "%s\\0", *arguments])[-1]
     said = subprocess.run(["sh", "-c", far_side], capture_output=True, check=True).stdout
     assert said.decode().split("\0")[:-1] == arguments
-
-
-@pytest.mark.parametrize(
-    "word", ["", " ", "a b", "'", '"', "; exit 3", "$(exit 3)", "`exit 3`", "a\nb", "*", "~", "\\"]
-)
-def test_what_a_shell_would_take_apart_comes_through_ssh_as_one_word(word: str) -> None:
-    far_side = SshAccess("/r", 1).wrap(["printf", "<%s>", word, "end"])[-1]
-    done = subprocess.run(["sh", "-c", far_side], capture_output=True, check=True)
-    assert done.stdout.decode() == f"<{word}><end>"
 
 
 def test_a_free_port_can_be_listened_on() -> None:

@@ -11,16 +11,11 @@ from provisioning.metrics import conditions
 from provisioning.metrics.accounting import of_gpus
 from provisioning.metrics.conditions import EnvelopeHost
 from provisioning.nodes import LocalNode
+from tests.provisioning.conftest import make
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 FACTS = {"gpus": [{"pci_address": address} for address in ("a", "b", "c", None)]}
 PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-def make(root: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
 
 
 def stat(*rows: str) -> str:
@@ -87,13 +82,8 @@ def test_how_the_cpus_are_set_is_told(host: EnvelopeHost) -> None:
     assert seen.frequency_mhz == (2000.0, 2000.0)
     assert seen.numa_nodes == [0, 1]
     assert seen.siblings_shared is True
-
-
-def test_whole_cores_share_no_siblings(host: EnvelopeHost) -> None:
-    whole = replace(host, cpus=(2, 3))
-    seen = whole.conditions(whole.read(1.0, 0.0), whole.read(2.0, 0.0), 0.0)
-    assert seen.siblings_shared is False
-    assert seen.numa_nodes == [1]
+    make(conditions.SYS, {"devices/system/cpu/cpu2/cpufreq/scaling_governor": "powersave"})
+    assert host.conditions(reading, reading, 0.0).governor == "performance+powersave"
 
 
 def test_a_gpu_of_another_node_than_the_cpus_is_seen(host: EnvelopeHost) -> None:
@@ -101,13 +91,8 @@ def test_a_gpu_of_another_node_than_the_cpus_is_seen(host: EnvelopeHost) -> None
     whole = replace(host, cpus=(2, 3), gpus=of_gpus([LocalNode("", (), None, facts=FACTS)] * 2, "pci_address"))
     assert whole.gpus == ["a", "b", "c"], "a GPU that nodes share is one"
     seen = whole.conditions(whole.read(1.0, 0.0), whole.read(2.0, 0.0), 0.0)
+    assert seen.siblings_shared is False, "the cores are whole"
     assert seen.numa_nodes == [1, 3], "those of GPUs that have none are left out"
-
-
-def test_governors_that_differ_are_all_named(host: EnvelopeHost) -> None:
-    make(conditions.SYS, {"devices/system/cpu/cpu2/cpufreq/scaling_governor": "powersave"})
-    reading = host.read(1.0, 0.0)
-    assert host.conditions(reading, reading, 0.0).governor == "performance+powersave"
 
 
 def test_without_a_driver_of_frequencies_the_kernel_says_what_it_measures(host: EnvelopeHost) -> None:

@@ -8,13 +8,7 @@ import pytest
 from provisioning.cgroup import limits as cgroups
 from provisioning.cgroup.counters import ControlGroup
 from suite.job.properties import DISK_LIMITS
-
-
-def make(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
+from tests.provisioning.conftest import make
 
 
 @pytest.fixture
@@ -52,13 +46,18 @@ def version_2(tmp_path: Path) -> Path:
     )
 
 
-def test_version_1_tells_cpu_memory_faults_and_what_was_read(version_1: Path) -> None:
-    group = ControlGroup(ControlGroup.named("job").paths, version_1)
-    assert group.cpu_s() == 1.5
-    assert group.peak_memory_bytes() == 4096
-    assert group.faults() == (7, 3)
-    assert group.disk_bytes() == (120, None), "what goes through the cache is written by nobody's group"
-    assert group.throttled_s() == [2.0, 0.5], "its own, and that of the group above it"
+@pytest.mark.parametrize(
+    ("version", "written_bytes", "throttled_s"),
+    # What goes through the cache is written by nobody's group. The topmost group of version 2 has no quota.
+    [("version_1", None, [2.0, 0.5]), ("version_2", 7, [2.0])],
+)
+def test_both_versions_tell_cpu_memory_faults_and_what_was_read(
+    version: str, written_bytes: int | None, throttled_s: list[float], request: pytest.FixtureRequest
+) -> None:
+    group = ControlGroup(ControlGroup.named("job").paths, request.getfixturevalue(version))
+    assert (group.cpu_s(), group.peak_memory_bytes(), group.faults()) == (1.5, 4096, (7, 3))
+    assert group.disk_bytes() == (120, written_bytes)
+    assert group.throttled_s() == throttled_s
 
 
 @pytest.mark.parametrize("version", ["version_1", "version_2"])
@@ -73,49 +72,31 @@ def test_a_limit_of_disks_is_told_where_it_is_one(version: str, request: pytest.
     assert group.disk_limits([]) == none
 
 
-def test_version_2_tells_the_same_and_what_was_written(version_2: Path) -> None:
-    group = ControlGroup(ControlGroup.named("job").paths, version_2)
-    assert group.cpu_s() == 1.5
-    assert group.peak_memory_bytes() == 4096
-    assert group.faults() == (7, 3)
-    assert group.disk_bytes() == (120, 7)
-    assert group.throttled_s() == [2.0], "the topmost group has no quota"
-
-
-@pytest.mark.parametrize("files", [{}, {"cgroup.controllers": "cpu"}, {"cpu/other/cpu.stat": "throttled_time 1"}])
-def test_a_group_that_is_not_there_tells_nothing(tmp_path: Path, files: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("files", "cpu_s", "disk_bytes"),
+    [
+        ({}, None, (None, None)),
+        ({"cgroup.controllers": "cpu"}, None, (None, None)),
+        ({"cpu/other/cpu.stat": "throttled_time 1"}, None, (None, None)),
+        ({"cgroup.controllers": "cpu", "job/cpu.stat": "usage_usec 1000000\n"}, 1.0, (None, None)),
+        ({"blkio/job/blkio.throttle.io_service_bytes": "Total 0\n"}, None, (None, None)),  # a total of no device
+        ({"cgroup.controllers": "io", "job/io.stat": ""}, None, (0, 0)),
+    ],
+)
+def test_what_a_group_or_a_controller_does_not_count_is_unknown_and_not_zero(
+    tmp_path: Path, files: dict[str, str], cpu_s: float | None, disk_bytes: tuple[int | None, int | None]
+) -> None:
     group = ControlGroup(ControlGroup.named("job").paths, make(tmp_path, files))
-    assert group.cpu_s() is None
-    assert group.peak_memory_bytes() is None
-    assert group.faults() == (None, None)
-    assert group.disk_bytes() == (None, None)
+    assert (group.cpu_s(), group.peak_memory_bytes(), group.faults()) == (cpu_s, None, (None, None))
+    assert group.disk_bytes() == disk_bytes
     assert group.throttled_s() == []
-
-
-def test_a_controller_that_a_group_lacks_tells_nothing(tmp_path: Path) -> None:
-    root = make(tmp_path, {"cgroup.controllers": "cpu", "job/cpu.stat": "usage_usec 1000000\n"})
-    group = ControlGroup(ControlGroup.named("job").paths, root)
-    assert (group.cpu_s(), group.peak_memory_bytes(), group.disk_bytes()) == (1.0, None, (None, None))
-
-
-def test_a_total_of_no_device_is_not_a_zero(tmp_path: Path) -> None:
-    root = make(tmp_path, {"blkio/job/blkio.throttle.io_service_bytes": "Total 0\n"})
-    assert ControlGroup(ControlGroup.named("job").paths, root).disk_bytes() == (None, None)
-
-
-def test_a_group_without_a_file_of_its_disk_traffic_yet_has_had_none(tmp_path: Path) -> None:
-    root = make(tmp_path, {"cgroup.controllers": "io", "job/io.stat": ""})
-    assert ControlGroup(ControlGroup.named("job").paths, root).disk_bytes() == (0, 0)
 
 
 def test_the_groups_of_a_process_are_those_of_its_controllers(tmp_path: Path) -> None:
     proc = make(tmp_path, {"7/cgroup": "4:memory:/m\n2:cpu,cpuacct:/c\n1:name=systemd:/s\n0::/two:three\n"})
     paths = ControlGroup.of_process(7, proc).paths
     assert (paths["memory"], paths["cpu"], paths["cpuacct"], paths[""]) == ("/m", "/c", "/c", "/two:three")
-
-
-def test_a_process_that_is_gone_is_in_no_group(tmp_path: Path) -> None:
-    assert ControlGroup.of_process(7, tmp_path).cpu_s() is None
+    assert ControlGroup.of_process(8, proc).cpu_s() is None, "it is gone"
 
 
 def test_the_group_of_this_process_can_be_asked_for_real() -> None:

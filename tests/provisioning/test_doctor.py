@@ -9,10 +9,9 @@ import pytest
 from provisioning import doctor
 from provisioning.doctor import Check, diagnose, with_image
 from provisioning.engines.base import get_engine
-from provisioning.images.image import Image, current
+from provisioning.images.image import Image
 from provisioning.machines.base import get_provider
 from provisioning.nodes import LocalNode
-from suite.errors import RequestError
 from suite.registries import ENGINES, MACHINES
 from suite.targets import TARGETS
 
@@ -124,13 +123,6 @@ def test_the_only_image_of_a_machine_is_named_in_the_next_step(
     step = diagnose(with_image(checks, image)).next_step
     assert step.startswith("bench run --target bare-metal")
     assert taking.format(image.digest[:12]) in step
-
-
-def test_a_missing_image_names_the_command_that_builds_it() -> None:
-    for variant, command in {"cpu": "run: bench image build", "cuda": "run: bench image build --cuda"}.items():
-        with pytest.raises(RequestError, match=f"no {variant} image has been built") as caught:
-            current(variant)
-        assert caught.value.remedy == command
 
 
 def test_every_missing_program_names_its_package_once(node: LocalNode, monkeypatch: pytest.MonkeyPatch) -> None:

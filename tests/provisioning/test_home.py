@@ -66,14 +66,9 @@ def test_the_tree_of_an_image_is_named_without_a_link_to_the_folder_of_images(ho
     assert image.tree == tmp_path / "disk/images" / ("a" * 12) / "tree"
 
 
-def test_the_runtime_folder_is_private(place: Path) -> None:
-    made(place, 0o700)
-    assert runtime() == place
-    assert mode(place) == 0o700
-
-
-def test_a_runtime_folder_that_others_may_enter_is_closed_to_them(place: Path) -> None:
-    made(place, 0o777)
+@pytest.mark.parametrize("permissions", [0o700, 0o777])
+def test_the_runtime_folder_is_private_or_is_made_so(place: Path, permissions: int) -> None:
+    made(place, permissions)
     assert runtime() == place
     assert mode(place) == 0o700
 

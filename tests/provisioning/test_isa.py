@@ -45,24 +45,20 @@ def test_targets_of_one_kind_need_no_cap_and_no_guest_is_asked(
     assert isa.shared(targets, QEMU, GuestSpec(image, "tcg", ENVELOPE), _asked, always=False) is None
 
 
-def test_a_host_is_capped_to_its_guest_and_it_is_told(
-    image: Image, monkeypatch: pytest.MonkeyPatch, host_cpu: Callable[[str], None]
+@pytest.mark.parametrize(("level", "cap"), [("avx2", "avx2"), ("avx512", None)])
+def test_a_host_is_capped_to_a_guest_that_has_less_and_it_is_told(
+    level: str,
+    cap: str | None,
+    image: Image,
+    monkeypatch: pytest.MonkeyPatch,
+    host_cpu: Callable[[str], None],
 ) -> None:
     host_cpu(AVX512)
-    monkeypatch.setattr(isa, "_of_guests", lambda *_: "avx2")
+    monkeypatch.setattr(isa, "_of_guests", lambda *_: level)
     said: list[str] = []
-    assert (
-        isa.shared(("bare-metal", "vm"), QEMU, GuestSpec(image, "tcg", ENVELOPE), said.append, always=False) == "avx2"
-    )
-    assert "avx2" in said[0]
-
-
-def test_a_guest_with_all_that_its_host_has_needs_no_cap(
-    image: Image, monkeypatch: pytest.MonkeyPatch, host_cpu: Callable[[str], None]
-) -> None:
-    host_cpu(AVX512)
-    monkeypatch.setattr(isa, "_of_guests", lambda *_: "avx512")
-    assert isa.shared(("bare-metal", "vm"), QEMU, GuestSpec(image, "kvm", ENVELOPE), _asked, always=False) is None
+    guest = GuestSpec(image, "tcg", ENVELOPE)
+    assert isa.shared(("bare-metal", "vm"), QEMU, guest, said.append, always=False) == cap
+    assert ["avx2" in line for line in said] == ([True] if cap else [])
 
 
 @pytest.mark.parametrize(

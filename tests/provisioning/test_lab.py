@@ -2,8 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import IO, Any
@@ -24,14 +24,14 @@ from provisioning.lab.containers import (
 from provisioning.lab.lab import (
     LabNode,
     free_subnet,
-    mac_of,
     routes_of,
 )
 from provisioning.lab.shaping import LinkShape, choose_limiter, shape_argvs
 from provisioning.nodes import LocalNode, undone
 from suite.errors import CommandError, MeasurementError, RequestError
-from suite.interfaces import Completed, Process, Stopwatch
+from suite.interfaces import Completed, Process
 from suite.job.lab import LabSpec, parse_lab
+from tests.provisioning.conftest import FakeNode
 
 GBIT = 10**9
 NODE = LabNode("n2", 2, "10.99.0.2", "02:ab:cd:ef:00:02", "/run/netns/vb-abcdef-n2")
@@ -61,6 +61,7 @@ class TestShaping:
     def test_a_delay_holds_twice_what_is_on_its_way(self) -> None:
         assert LinkShape(GBIT, 0.1).delayed_packets == int(2 * GBIT / 8 * 0.1 / 1514)
         assert LinkShape(None, 0.1).delayed_packets > LinkShape(GBIT, 0.1).delayed_packets
+        assert LinkShape(GBIT, 0.05).queue_bytes == GBIT // 8 // 10
 
     @pytest.mark.parametrize("rate", [10**6, 10**8, GBIT, 10 * GBIT, 400 * GBIT])
     def test_what_leaves_at_once_is_little_and_holds_the_largest_packet(self, rate: int) -> None:
@@ -68,9 +69,6 @@ class TestShaping:
         assert shape.burst_bytes >= 2 << 16
         assert shape.burst_bytes <= max(2 << 16, rate / 8 * 2e-3)
         assert shape.burst_bytes <= shape.queue_bytes < 1 << 32
-
-    def test_the_queue_holds_what_a_delay_keeps_on_its_way(self) -> None:
-        assert LinkShape(GBIT, 0.05).queue_bytes == GBIT // 8 // 10
 
     def test_htb_is_taken_where_tbf_is_missing(self, fake_node: Callable[..., Any]) -> None:
         node = fake_node({(*IN_A_NAMESPACE, *shape_argvs("lo", LinkShape(GBIT), "tbf")[0]): UNKNOWN})
@@ -98,9 +96,7 @@ class TestSubnet:
         assert str(free_subnet([])) == "10.99.0.0/24"
         assert str(free_subnet(["192.0.2.0/24", "default", "10.98.0.0/16"])) == "10.99.0.0/24"
         assert str(free_subnet(["10.99.0.7", "10.99.1.0/25"])) == "10.99.2.0/24"
-
-    def test_a_default_route_takes_nothing_and_a_wide_one_all(self) -> None:
-        assert str(free_subnet(["0.0.0.0/0"])) == "10.99.0.0/24"
+        assert str(free_subnet(["0.0.0.0/0"])) == "10.99.0.0/24", "a default route takes nothing"
         with pytest.raises(RequestError, match=r"routes all of 10\.99\.0\.0/16") as caught:
             free_subnet(["10.0.0.0/8"])
         assert caught.value.remedy
@@ -113,12 +109,6 @@ class TestSubnet:
 
 
 class TestNodes:
-    def test_hardware_addresses_are_local_unicast_and_no_two_alike(self) -> None:
-        macs = {mac_of("vb-abcdef", number) for number in range(1, 65)}
-        assert len(macs) == 64
-        assert all(int(mac[:2], 16) & 3 == 2 for mac in macs)
-        assert mac_of("vb-abcdef", 10) == "02:ab:cd:ef:00:0a"
-
     def test_a_node_is_its_parent_with_another_network(self) -> None:
         parent = LocalNode(
             "token", (0, 1), "/tree", data="/data", python=("python3", "/x"), facts={"accelerator": "none"}
@@ -151,14 +141,10 @@ class TestNamespaces:
         with pytest.raises(CommandError, match="left alone"):
             netns.remove(name)
 
-    def test_one_that_is_gone_is_no_error(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setattr(netns, "NETNS", tmp_path / "never-made")
-        netns.remove("vb-abcdef-n1")
-        ledger.KINDS["netns"].remove("vb-abcdef-sw")
-
     def test_one_that_stays_is_an_error(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (tmp_path / "vb-abcdef-n1").touch()
         monkeypatch.setattr(netns, "NETNS", tmp_path)
+        ledger.KINDS["netns"].remove("vb-abcdef-sw")
         with pytest.raises(CommandError, match="ip ended with"):
             netns.remove("vb-abcdef-n1")
 
@@ -279,27 +265,16 @@ class Late(Script):
         raise CommandError(["ssh"], None, "")
 
 
-@dataclass
-class Player:
+class Player(FakeNode):
     """A node whose programs play what the test gives them."""
 
-    plays: Callable[[Sequence[str]], Script]
-    answer: Completed = field(default_factory=lambda: Completed(0, "", ""))
-    started: list[tuple[list[str], bytes, Script]] = field(default_factory=list)
-    name: str = "player"
-    userland: str | None = None
-    backing: None = None
-    python: tuple[str, str] = ("/usr/bin/python3", "/opt/virtbench")
-    cpus: tuple[int, ...] = ()
-    local: bool = False
-    data: str | None = None
-    facts: Mapping[str, object] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
-    substitutes: tuple[str, ...] = ()
-    opening: Stopwatch = field(default_factory=Stopwatch)
+    def __init__(self, plays: Callable[[Sequence[str]], Script], answer: Completed | None = None) -> None:
+        super().__init__(name="player")
+        self.plays, self.answer = plays, answer or Completed(0, "", "")
+        self.started: list[tuple[list[str], bytes, Script]] = []
 
-    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
-        del argv, stdin, timeout_s, check
+    def run(self, argv: Sequence[str], **more: Any) -> Completed:
+        super().run(argv, **more)
         return self.answer
 
     def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
@@ -409,11 +384,9 @@ class TestConnectivity:
             connectivity.connectivity(ends, measure_s=1)
         assert caught.value.kind == "network"
 
-    def test_a_right_rate_passes_and_so_does_one_that_nobody_limits(self) -> None:
+    def test_an_overlay_that_is_faster_than_its_frames_allow_is_refused(self) -> None:
         connectivity.check_rate(pair(), 9.5e8, GBIT)
         connectivity.check_rate(pair(), 9e10, None)
-
-    def test_an_overlay_that_is_faster_than_its_frames_allow_is_refused(self) -> None:
         connectivity.check_rate(pair(), 1398 / 1514 * GBIT, GBIT, overlay.MOST_SHARE)
         with pytest.raises(MeasurementError, match="more than it can carry"):
             connectivity.check_rate(pair(), 0.955 * GBIT, GBIT, overlay.MOST_SHARE)
@@ -430,8 +403,6 @@ class TestIperf3:
         with pytest.raises(MeasurementError, match="no result") as caught:
             connectivity.parse(written, "what it said")
         assert caught.value.output_tail == "what it said"
-
-    def test_nothing_received_is_no_rate(self) -> None:
         with pytest.raises(MeasurementError, match="received nothing"):
             connectivity.parse(json.dumps({"end": {"sum_received": {"bits_per_second": 0}}}))
 

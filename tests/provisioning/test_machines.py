@@ -3,7 +3,6 @@
 import base64
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -17,30 +16,17 @@ import pytest
 
 from provisioning.machines.ssh import ssh_argv
 from provisioning.nodes import local_node
-from provisioning.processes import TOKEN, program_argv
+from provisioning.processes import program_argv
 from provisioning.remote import agent
 from provisioning.remote.connection import Access, RemoteAgent, marked
 from provisioning.remote.content import checksums
 from provisioning.remote.machine import QUICK_BYTES, Machine
-from provisioning.remote.network import Place, addresses, chosen, host_name
+from provisioning.remote.network import Place, addresses, chosen
 from suite import userland
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.inventory import InventoryNode
 
 NODE = InventoryNode(name="n1", host="alice@gpu1", port=2222, ssh_config=Path("/etc/other"))
-
-
-def test_a_command_reaches_the_far_shell_as_the_words_that_it_is() -> None:
-    words = ["printf", "%s|", "a b", "$HOME", "it's", "; exit 7", "\\x2d"]
-    line = Access(NODE, "/run/x/ssh").argv(words)[-1]
-    heard = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True).stdout
-    assert heard == "a b|$HOME|it's|; exit 7|\\x2d|"
-
-
-def test_no_shell_has_to_read_a_line_break_or_a_backslash_of_ours() -> None:
-    for words in (["a\nb"], ["it!"], ["\\"], ["\u00e9"], program_argv(agent, "abc.far")):
-        line = ssh_argv(["n1"], words)[-1]
-        assert re.fullmatch(r"exec sh -c 'eval \"\$\(printf %b \"\$1\"\)\"' sh '([\w@%+=:,./ -]|\\0[0-7]{3})*'", line)
 
 
 LOGIN_SHELLS = ["sh", "bash", "tcsh -f", "fish --no-config"]
@@ -130,13 +116,6 @@ def test_a_command_that_is_not_reached_fails_with_what_is_printed(entered: Any) 
         assert "Please login as" in process.output_tail()
 
 
-def test_a_remedy_names_port_and_configuration_of_the_inventory(entered: Any) -> None:
-    failing = "echo 'Host key verification failed.' >&2; exit 255"
-    with pytest.raises(MeasurementError, match="verification failed") as raised, entered(failing):
-        raise AssertionError("nobody may enter")
-    assert str(raised.value.remedy).endswith("ssh -F /etc/other -p 2222 alice@gpu1")
-
-
 @contextmanager
 def kept(token: str) -> Iterator["subprocess.Popen[str]"]:
     argv = [sys.executable, "-I", agent.__file__, token]
@@ -204,22 +183,9 @@ def test_the_keeper_runs_short_commands_itself(argv: list[str], returncode: int,
         said(process)
         heard = said(process, do="run", argv=argv, **given)
         assert (heard["returncode"], heard["stdout"]) == (returncode, stdout)
-
-
-def test_a_command_that_outlives_its_time_has_no_exit_status() -> None:
-    with kept("abc.far") as process:
-        said(process)
-        heard = said(process, do="run", argv=["sleep", "1000"], mark="abc.far.1", stdin="", timeout_s=0.2)
-        assert heard["returncode"] is None
-
-
-def test_the_keeper_tells_what_is_not_installed() -> None:
-    with kept("abc.far") as process:
-        said(process)
-        assert said(process, do="find", programs=["sh", "no-such-program"]) == {
-            "number": 7,
-            "missing": ["no-such-program"],
-        }
+        assert said(process, do="run", argv=["sleep", "1000"], **given | {"timeout_s": 0.2})["returncode"] is None
+        missing = said(process, do="find", programs=["sh", "no-such-program"])["missing"]
+        assert missing == ["no-such-program"]
 
 
 LINKS = json.loads(
@@ -251,10 +217,6 @@ def test_an_interface_that_a_machine_does_not_have_is_refused_with_those_it_has(
         chosen("n1", addresses(LINKS), interface, address)
 
 
-def test_the_name_that_ssh_would_connect_to_is_asked_of_ssh() -> None:
-    assert host_name("user root\nhostname gpu1.example.org\nport 22\n") == "gpu1.example.org"
-
-
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="coreutils")
 def test_the_checksums_of_a_tree_are_those_that_sha256sum_checks(tmp_path: Path) -> None:
     (tmp_path / "opt/virtbench").mkdir(parents=True)
@@ -270,11 +232,3 @@ def test_the_checksums_of_a_tree_are_those_that_sha256sum_checks(tmp_path: Path)
     ended = subprocess.run(check, input=text, cwd=tmp_path, text=True, check=False, capture_output=True)
     assert ended.returncode == 1
     assert "slash" in ended.stdout
-
-
-def test_a_mark_is_the_first_line_and_an_environment_variable_of_the_command() -> None:
-    code = f"import os; print(os.environ[{TOKEN!r}])"
-    heard = subprocess.run(
-        marked("abc.far.7", [sys.executable, "-c", code]), capture_output=True, text=True, check=True
-    )
-    assert heard.stdout == "abc.far.7\n" * 2

@@ -66,9 +66,6 @@ class Engine(ContainerEngine):
     def layers_at(self, node: Node) -> str:
         return node.name
 
-    def host_network(self, namespace: str | None) -> str:
-        return namespace or "host"
-
     def removal(self, name: str) -> list[list[str]]:
         del name
         return []

@@ -10,7 +10,7 @@ import pytest
 
 from provisioning.engines import unprivileged
 from provisioning.engines.apptainer import APPTAINER
-from provisioning.engines.base import ContainerEngine, default_engine, get_engine
+from provisioning.engines.base import ContainerEngine, get_engine
 from provisioning.engines.charliecloud import CHARLIECLOUD
 from provisioning.layers.container import ContainerLayer
 from provisioning.nodes import LocalNode
@@ -18,7 +18,7 @@ from suite.errors import BenchError, RequestError
 from suite.interfaces import Completed, open_stack
 from suite.job.ablations import properties_of
 from suite.job.envelope import GIB
-from suite.registries import ABLATIONS, ENGINES
+from suite.registries import ABLATIONS
 from tests.extensions.conftest import REPOSITORY
 from tests.rendered import CONTAINER
 
@@ -58,6 +58,7 @@ def test_what_is_not_limited_without_root_is_a_substitute(fake_node: FakeNodes, 
 def test_only_what_the_program_has_can_be_switched(engine: ContainerEngine, refused: set[str]) -> None:
     own = [name for name in ABLATIONS.own if name != "oci-runtime"]
     assert {name for name in own if engine.hindrance(properties_of(name))} == refused
+    assert not any((engine.by_default, engine.takes_gpus, engine.in_guests))
 
 
 @pytest.mark.parametrize("engine", ENGINES_WITHOUT_ROOT)
@@ -87,12 +88,6 @@ def test_charliecloud_needs_user_namespaces(fake_node: FakeNodes) -> None:
     assert CHARLIECLOUD.version(fake_node(runs)) == "0.31"
     with pytest.raises(BenchError, match="charliecloud needs user namespaces, which fake does not give"):
         CHARLIECLOUD.version(fake_node({**runs, ("unshare",): Completed(1, "", "Operation not permitted")}))
-
-
-def test_they_are_used_only_by_name_and_without_gpus() -> None:
-    assert default_engine(["charliecloud", "apptainer"]) == "runc"
-    assert default_engine([*ENGINES]) == "docker"
-    assert not any(engine.takes_gpus or engine.in_guests for engine in ENGINES_WITHOUT_ROOT)
 
 
 def test_a_stand_in_for_apptainer_runs_the_commands_of_a_container(

@@ -9,7 +9,7 @@ import pytest
 
 from provisioning import ledger
 from provisioning.kubernetes import owned
-from provisioning.kubernetes.cluster import OWNER, Cluster, Object, labels
+from provisioning.kubernetes.cluster import OWNER, Cluster, labels
 from provisioning.kubernetes.refusals import ApiError, AwayError
 from suite.errors import MeasurementError, RequestError
 from suite.records.course import failed
@@ -32,10 +32,6 @@ def test_a_token_that_the_server_repeats_is_hidden(server: Server, cluster: Clus
     assert caught.value.message.endswith("x ***")
     record = failed(MeasurementError("no", output_tail="header: Bearer secret", kind="kubernetes"))
     assert record.output_tail == "header: ***"
-
-
-def test_the_current_context_is_used_where_none_is_named(server: Server, tmp_path: Path) -> None:
-    assert Cluster.connect(config=server.kubeconfig(tmp_path / "c", current="here")).context == "here"
 
 
 @pytest.mark.parametrize(
@@ -67,26 +63,12 @@ def test_without_the_client_it_is_said_how_to_install_it(monkeypatch: pytest.Mon
     assert error.value.remedy == "pip install 'virtbench[kubernetes]'"
 
 
-@pytest.mark.parametrize(
-    ("status", "message", "kind", "remedy"),
-    [
-        (401, "Unauthorized", "kubernetes", "sign in"),
-        (403, 'pods is forbidden: User "u" cannot create resource "pods"', "kubernetes", "role"),
-        (403, 'nodes is forbidden: User "system:anonymous" cannot list resource "nodes"', "kubernetes", "sign in"),
-        (403, "pods is forbidden: exceeded quota: compute, requested: cpu=2", "quota", "raise the quota"),
-        (403, 'pods "x" is forbidden: violates PodSecurity "restricted"', "admission", "namespace"),
-        (400, 'admission webhook "policy" denied the request: no', "admission", "namespace"),
-    ],
-)
-def test_a_refusal_says_why_and_what_to_do(
-    server: Server, cluster: Cluster, status: int, message: str, kind: str, remedy: str
-) -> None:
-    server.answers[f"POST {PODS}"] = status, {"kind": "Status", "message": message}
-    with pytest.raises(ApiError) as error:
-        cluster.create({"apiVersion": "v1", "kind": "Pod"})
-    assert message in error.value.message
-    assert (error.value.kind, error.value.status) == (kind, status)
-    assert remedy in str(error.value.remedy)
+def test_a_manifest_is_applied_by_the_server_under_the_name_of_the_suite(server: Server, cluster: Cluster) -> None:
+    server.answers[f"PATCH {PODS}/{NAME}"] = 200, {"kind": "Pod"}
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": NAME}}
+    assert cluster.apply(manifest, dryRun="All", force="true") == {"kind": "Pod"}
+    assert server.asked == [f"PATCH {PODS}/{NAME}?fieldManager=virtbench&dryRun=All&force=true Bearer secret"]
+    assert (server.types, json.loads(server.sent[0])) == (["application/apply-patch+yaml"], manifest)
 
 
 def test_a_right_that_is_missing_is_named_with_its_verb(server: Server, cluster: Cluster) -> None:
@@ -100,20 +82,6 @@ def test_a_right_that_is_missing_is_named_with_its_verb(server: Server, cluster:
     assert [(each["group"], each["resource"], each["subresource"]) for each in reviewed] == [
         ("", "pods", "exec"),
         ("batch", "jobs", ""),
-    ]
-
-
-def test_a_right_is_asked_for_in_the_group_of_its_resource(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def request(_: Cluster, _method: str, _path: str, body: Object) -> Object:
-        asked.append(body["spec"]["resourceAttributes"])
-        return {"status": {"allowed": True}}
-
-    asked: list[Object] = []
-    monkeypatch.setattr(Cluster, "request", request)
-    cluster.demand({"jobs.batch": ("get",), "pods/log": ("list",)})
-    assert asked == [
-        {"namespace": "lab", "verb": "get", "group": "batch", "resource": "jobs", "subresource": ""},
-        {"namespace": "lab", "verb": "list", "group": "", "resource": "pods", "subresource": "log"},
     ]
 
 
@@ -133,19 +101,13 @@ def test_another_server_at_the_address_of_the_kubeconfig_is_named(
 def test_a_page_in_place_of_a_list_or_of_its_changes_is_named_and_what_pods_print_is_free(
     server: Server, cluster: Cluster
 ) -> None:
-    server.answers |= {f"GET {PODS}": (200, PAGE), f"GET {PODS}/p/log": (200, PAGE)}
+    server.answers |= {f"GET {PODS}": (200, PAGE), f"GET {PODS}/p/log": (200, PAGE), f"GET {PODS}/q/log": (200, "a\n")}
     with pytest.raises(MeasurementError, match="Sign in"):
         cluster.listed("v1/pods", {})
     with pytest.raises(MeasurementError, match="Sign in"):
         list(cluster.events(PODS, 1.0))
     assert cluster.get(f"{PODS}/p/log") == {"text": PAGE}
-
-
-def test_the_log_of_a_pod_with_a_sidecar_is_that_of_the_container_that_is_named(
-    server: Server, cluster: Cluster
-) -> None:
-    server.answers[f"GET {PODS}/p/log"] = 200, "a line\n"
-    assert list(cluster.log_lines("p", "bench", 1.0)) == ["a line"]
+    assert list(cluster.log_lines("q", "bench", 1.0)) == ["a"]
     assert "container=bench" in server.asked[-1]
 
 

@@ -1,6 +1,7 @@
 """What the texts of servers, kubelets and events mean, wherever they come from, and what the user can do."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -98,6 +99,7 @@ FORBIDDEN = 'pods "p" is forbidden: '
         (403, f"{FORBIDDEN}cpu max limit to request ratio per Container is 10", "admission", "Limit", "--cpus"),
         (403, f"{FORBIDDEN}no PriorityClass with name x was found", "admission", "admission refused it", "--namespace"),
         (403, f'{FORBIDDEN}violates PodSecurity "restricted"', "admission", "admission refused it", "--namespace"),
+        (400, 'admission webhook "policy" denied the request', "admission", "admission refused it", "--namespace"),
         (422, 'Pod "p" is invalid: spec.runtimeClassName', "invalid", "the server rejects it", "change"),
     ],
 )
@@ -117,19 +119,23 @@ def test_what_is_refused_for_the_request_is_a_wrong_request(
 
 
 @pytest.mark.parametrize(
-    ("status", "message"),
+    ("status", "message", "remedy"),
     [
-        (500, "etcd is away"),
-        (403, 'pods is forbidden: User "u" cannot create resource "pods"'),
-        (403, 'pods "p" is forbidden: User "u" cannot get resource "pods"'),
+        (500, "etcd is away", "None"),
+        (401, "Unauthorized", "sign in"),
+        (403, 'nodes is forbidden: User "system:anonymous" cannot list resource "nodes"', "sign in"),
+        (403, 'pods is forbidden: User "u" cannot create resource "pods"', "role"),
+        (403, 'pods "p" is forbidden: User "u" cannot get resource "pods"', "role"),
     ],
 )
 def test_what_another_day_may_allow_stays_a_failed_measurement(
-    status: int, message: str, server: Server, cluster: Cluster
+    status: int, message: str, remedy: str, server: Server, cluster: Cluster
 ) -> None:
-    server.answers[f"POST {PODS}"] = status, {"message": message}
-    with pytest.raises(ApiError), refused_as_request():
+    server.answers[f"POST {PODS}"] = status, {"kind": "Status", "message": message}
+    with pytest.raises(ApiError, match=re.escape(message)) as raised, refused_as_request():
         cluster.create(POD)
+    assert (raised.value.kind, raised.value.status) == ("kubernetes", status)
+    assert remedy in str(raised.value.remedy)
 
 
 def test_a_pod_that_cannot_be_opened_before_the_plan_names_node_and_cpus(

@@ -20,11 +20,6 @@ LIVE = {"spec": {"clusterIP": "10.99.0.7", "ports": [{"nodePort": 31000}]}}
 REVIEW = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
-@pytest.fixture
-def cluster(server: Server, tmp_path: Path) -> Cluster:
-    return Cluster.connect("here", config=server.kubeconfig(tmp_path / "config"))
-
-
 @pytest.mark.parametrize("way", [CLUSTER_IP, NODE_PORT])
 def test_the_service_leads_to_one_pod_and_is_valid_in_both_versions(way: str) -> None:
     sent = service_manifest("virtbench-ba9876543210", POD, 5000, way)
