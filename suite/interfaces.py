@@ -19,6 +19,8 @@ from suite.records.usage import Conditions, Resources, Usage
 
 Note = Callable[[str], None]
 """Tells the user one line."""
+Context = AbstractContextManager[object]
+"""Encloses a job from right before its launch until right after its end: an ``Account``, or nothing that counts."""
 COMMAND_WITHIN_S = 180.0
 """How long a short command may take, in an emulated guest on a busy machine too: only what hangs takes longer."""
 
@@ -65,7 +67,6 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of all parts together."""
         return math.fsum(self.parts.values())
 
     def running(self, part: str) -> AbstractContextManager[None]:
@@ -205,7 +206,7 @@ class Measurement(TrialNumbers):
         return self.model_copy(update=fields)
 
 
-class Account(AbstractContextManager[object], Protocol):
+class Account(Context, Protocol):
     """Counts what the host does during one job: the counters are read when it is entered and when it is left.
 
     A scenario enters it right before it launches the job and leaves it right after the job has ended, so that neither
@@ -272,13 +273,7 @@ class Scenario(Protocol):
 
     name: str
 
-    def measure(
-        self,
-        trial: Trial,
-        instances: Sequence[Instance],
-        observer: Observer,
-        account: AbstractContextManager[object],
-    ) -> Measurement:
+    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
         """Run the trial's job on its opened instances. Raises MeasurementError when it does not come to its end.
 
         ``account`` is entered right before the job is launched and left right after it has ended; see ``Account``.

@@ -132,7 +132,7 @@ def _ensure(directory: Path, plan: SetPlan, task: Sequence[tuple[int, str, str |
     """Draw each file (number, path, digest if written before) that is not there as it was written. Raises OSError."""
     kind, digests = plan.kind(), {}
     for number, path, known in task:
-        if known and _hash(directory / path) == known:
+        if known and _hashes(directory, [path])[path] == known:
             digests[path] = known
             continue
         content = kind.content(plan, number)
@@ -148,14 +148,16 @@ def write_whole(path: Path, content: bytes, directory: Path) -> None:
         os.fchmod(file.fileno(), 0o644)
 
 
-def _hash(path: Path) -> str | None:
-    """Return the SHA-256 of a file's content; None if there is no file."""
-    with (
-        contextlib.suppress(FileNotFoundError, NotADirectoryError, safe_files.SpecialFileError),
-        open(path, "rb", opener=safe_files.open_regular) as file,
-    ):
-        return hashlib.file_digest(file, "sha256").hexdigest()
-    return None
+def _hashes(directory: Path, paths: Sequence[str]) -> dict[str, str | None]:
+    """Return the SHA-256 of each file's content; None if there is no file."""
+    digests: dict[str, str | None] = dict.fromkeys(paths)
+    for path in paths:
+        with (
+            contextlib.suppress(FileNotFoundError, NotADirectoryError, safe_files.SpecialFileError),
+            open(directory / path, "rb", opener=safe_files.open_regular) as file,
+        ):
+            digests[path] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
 
 
 def _finish(directory: Path, plan: SetPlan, digests: dict[str, str]) -> SetManifest:
@@ -197,26 +199,21 @@ def _locked(directory: Path, note: Callable[[str], object] | None) -> Iterator[N
 def _refuse_others(directory: Path, plan: SetPlan) -> None:
     """Raise RequestError unless the directory is empty, or holds this plan or the beginning of it."""
     if (stored := read_plan(directory)) is None:
-        _refuse_content(directory)
+        names = sorted(p.name for p in directory.iterdir() if not p.name.startswith(".") and p.name != "lost+found")
+        if names:
+            raise RequestError(
+                f"{directory} holds something else: {', '.join(names[:3])}", remedy="give an empty or new directory"
+            )
         return
-    names, grows = ("format", "images", "size", "seed", "classes"), plan.kind().grows
+    keys, grows = ("format", "images", "size", "seed", "classes"), plan.kind().grows
     least = stored.model_copy(update={"images": plan.images}) if grows and stored.images < plan.images else stored
-    if differing := [name for name in names if getattr(least, name) != getattr(plan, name)]:
-        values = stored.model_dump(include=set(names), exclude_none=True)
-        was = " ".join(f"--{name} {values[name]}" for name in names if name in values)
+    if differing := [name for name in keys if getattr(least, name) != getattr(plan, name)]:
+        values = stored.model_dump(include=set(keys), exclude_none=True)
+        was = " ".join(f"--{name} {values[name]}" for name in keys if name in values)
         more = "; only --images may grow" if grows else ""
         raise RequestError(
             f"{directory} holds a set of another plan: {', '.join(differing)} differ",
             remedy=f"it was made with {was}{more}; or give another directory with --out",
-        )
-
-
-def _refuse_content(directory: Path) -> None:
-    """Raise RequestError unless the directory is empty but for hidden files."""
-    names = sorted(p.name for p in directory.iterdir() if not p.name.startswith(".") and p.name != "lost+found")
-    if names:
-        raise RequestError(
-            f"{directory} holds something else: {', '.join(names[:3])}", remedy="give an empty or new directory"
         )
 
 
@@ -248,7 +245,13 @@ def verify(directory: Path, workers: int | None = None, progress: Progress | Non
 
     Raises RequestError if there is no finished set, and BenchError if a file cannot be read.
     """
-    manifest, count = _finished(directory), worker_count(workers)
+    manifest, count = read_manifest(directory), worker_count(workers)
+    if manifest is None and read_plan(directory):
+        raise RequestError(
+            f"{directory} is not finished", remedy="run the bench data make again with which it was begun"
+        )
+    if manifest is None:
+        raise RequestError(f"{directory} holds no {MANIFEST}", remedy="name a set that bench data list shows")
     try:
         present = (os.fsdecode(path) for path, _ in files(directory))
         lines = [f"{path}: is no part of the set" for path in present if path not in manifest.files and path != PLAN]
@@ -263,30 +266,15 @@ def verify(directory: Path, workers: int | None = None, progress: Progress | Non
         ) from error
 
 
-def _finished(directory: Path) -> SetManifest:
-    """Return the manifest of a finished set. Raises RequestError if there is none."""
-    if manifest := read_manifest(directory):
-        return manifest
-    if read_plan(directory):
-        raise RequestError(
-            f"{directory} is not finished", remedy="run the bench data make again with which it was begun"
-        )
-    raise RequestError(f"{directory} holds no {MANIFEST}", remedy="name a set that bench data list shows")
-
-
 def _changed(directory: Path, wanted: Mapping[str, str], count: int, progress: Progress) -> Iterator[str]:
     """Yield a line for each file that is missing or has another digest than the ``wanted`` one; hash in processes."""
     paths, done = list(wanted), 0
     starts = range(0, len(paths), _HASHED_AT_ONCE)
     tasks = (paths[start : start + _HASHED_AT_ONCE] for start in starts)
-    with contextlib.closing(spread(partial(_digests, directory), tasks, min(count, len(starts)))) as results:
+    with contextlib.closing(spread(partial(_hashes, directory), tasks, min(count, len(starts)))) as results:
         for digests in results:
             for path, sha256 in digests.items():
                 if sha256 != wanted[path]:
                     yield f"{path}: other content" if sha256 else f"{path}: is missing"
             done += len(digests)
             progress(done, len(paths))
-
-
-def _digests(directory: Path, paths: Sequence[str]) -> dict[str, str | None]:
-    return {path: _hash(directory / path) for path in paths}

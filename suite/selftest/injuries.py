@@ -6,11 +6,11 @@ known ratio lies in the interval), in place (its phase grows most) and in verdic
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from suite.job.ablations import Ablation
 from suite.job.lab import bits_per_s, seconds
-from suite.job.properties import AS_IT_IS
+from suite.job.properties import AS_IT_IS, Properties
 from suite.records.record import TrialRecord
 from suite.registries import INJURIES
 
@@ -68,7 +68,7 @@ class Injury(Ablation):
     @property
     def changes(self) -> bool:
         """Return whether anything is done to the target."""
-        return self.change(AS_IT_IS) != AS_IT_IS
+        return self.properties != AS_IT_IS
 
 
 def span_s(record: TrialRecord) -> float:
@@ -168,14 +168,12 @@ def _by_delay(delay: str) -> TruthOf:
     return truth
 
 
-NOTHING = Injury(
-    "nothing at all", "no injury", _EVERYWHERE, lambda usual: usual, witness="nothing was done", scenario=None
-)
+NOTHING = Injury("nothing at all", "no injury", _EVERYWHERE, AS_IT_IS, witness="nothing was done", scenario=None)
 CPU_QUOTA = Injury(
     "a quota that holds the CPUs back by 10 %",
     "CPU quota 10 %",
     _HERE,
-    lambda usual: replace(usual, cpu_share=QUOTA),
+    Properties(cpu_share=QUOTA),
     truth=_quota,
     witness="the quota, and the kernel's count of the time that it held back",
     phase="compute",
@@ -184,7 +182,7 @@ LATE_STEPS = Injury(
     "every tenth step sleeps, by 10 % of all steps together",
     "late steps",
     _EVERYWHERE,
-    lambda usual: replace(usual, step_injury={"kind": "late-step", "share": 0.1, "every": 10}),
+    Properties(step_injury={"kind": "late-step", "share": 0.1, "every": 10}),
     truth=_clocked,
     witness="the worker's clock around the sleep",
     phase="compute",
@@ -193,7 +191,7 @@ LATE_BATCHES = Injury(
     "every fifth batch comes late, by 5 % of all steps together",
     "late batches",
     _EVERYWHERE,
-    lambda usual: replace(usual, step_injury={"kind": "late-batch", "share": 0.05, "every": 5}),
+    Properties(step_injury={"kind": "late-batch", "share": 0.05, "every": 5}),
     truth=_clocked,
     witness="the worker's clock around the sleep",
     phase="data",
@@ -202,7 +200,7 @@ PAGE_FAULTS = Injury(
     "every step faults fresh pages in, for 15 % of its time",
     "page-fault tax",
     _EVERYWHERE,
-    lambda usual: replace(usual, step_injury={"kind": "page-faults", "share": 0.15}),
+    Properties(step_injury={"kind": "page-faults", "share": 0.15}),
     truth=_faulted,
     witness="the worker's clock around the faults, and the kernel's count of them",
     phase="compute",
@@ -211,7 +209,7 @@ HELD_MEMORY = Injury(
     f"the job holds {HELD_BYTES >> 20} MiB that it has no use for",
     "held memory",
     _EVERYWHERE,
-    lambda usual: replace(usual, step_injury={"kind": "held-memory", "held_bytes": HELD_BYTES}),
+    Properties(step_injury={"kind": "held-memory", "held_bytes": HELD_BYTES}),
     truth=_held,
     witness="the number of bytes that the worker has touched",
     metric=MEMORY,
@@ -220,7 +218,7 @@ SLOW_DISK = Injury(
     f"at most {SLOW_DISK_BYTES_PER_S >> 10} KiB/s from the disk that holds the data set",
     "slow disk",
     _HERE,
-    lambda usual: replace(usual, disk_limit_bytes_per_s=SLOW_DISK_BYTES_PER_S),
+    Properties(disk_limit_bytes_per_s=SLOW_DISK_BYTES_PER_S),
     truth=_from_disk,
     witness="the limit, and the size of the files that the job read",
     phase="data",
@@ -230,7 +228,7 @@ SLOW_LINKS = Injury(
     f"links of {SLOW_LINK}/s",
     "slow links",
     _EVERYWHERE,
-    lambda usual: replace(usual, link={"rate": SLOW_LINK}),
+    Properties(link={"rate": SLOW_LINK}),
     truth=_by_rate(SLOW_LINK),
     witness="the rate, and the bytes that the ranks counted",
     phase="communicate",
@@ -240,7 +238,7 @@ LATE_LINKS = Injury(
     f"links with a delay of {LATE_LINK} one way",
     "late links",
     _EVERYWHERE,
-    lambda usual: replace(usual, link={"delay": LATE_LINK}),
+    Properties(link={"delay": LATE_LINK}),
     truth=_by_delay(LATE_LINK),
     witness="the delay: each step waits for one way there and one way back at least",
     phase="communicate",
