@@ -206,6 +206,11 @@ class Plan(Part):
                 position += 1
 
     def _arms(self, job: Job) -> list[Arm]:
+        arms = self._alone(job)
+        aggressors = job.sharing.aggressors if job.sharing else ()
+        return [*arms, *((*arm[:3], name) for arm in arms if not arm[1] for name in aggressors)]
+
+    def _alone(self, job: Job) -> list[Arm]:
         arms: list[Arm] = [(target, 0, None, None) for target in self.targets]
         if self.aa:
             # What a victim loses is held against the same target, so that each target shows what is only noise.
@@ -215,8 +220,7 @@ class Plan(Part):
         if job.turns and (partner := job.turns.partner):
             plain = (BASELINE, 0, None, None)
             arms = [plain, *(arm for arm in arms if arm[0] == partner and arm != plain)]
-        aggressors = job.sharing.aggressors if job.sharing else ()
-        return [*arms, *((*arm[:3], name) for arm in arms if not arm[1] for name in aggressors)]
+        return arms
 
     def _trial(self, place: TrialPlace) -> Trial:
         (target, replica, ablation, aggressor), job = place.arm, place.job

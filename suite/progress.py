@@ -91,7 +91,6 @@ class Allowance:
         self._spent_s = 0.0
 
     def left(self) -> bool:
-        """Return whether more may be spent."""
         return self._spent_s <= self.GRACE_S + self.SHARE * (time.monotonic() - self._begun_s)
 
     @contextmanager

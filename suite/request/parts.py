@@ -29,10 +29,6 @@ _LEAST_MEMORY_BYTES = 1 << 20
 """A bare number below it is no memory of a target: its unit was forgotten."""
 
 
-def _has_epochs_to_keep(asked: Asked) -> bool:
-    return asked("keep_model") != "each" or asked("epochs") is not None
-
-
 _IN_TURNS = (given("design", "alternating", "both"),)
 _ON_GPUS = (given("device", "cuda"),)
 _IN_CONTAINERS = (given("target", *sorted(CONTAINERS)),)
@@ -42,11 +38,8 @@ def _reads(asked: Asked) -> bool:
     return traits_of(asked("scenario")).needs_data or asked("data") not in (None, SYNTHETIC)
 
 
-def _draws(asked: Asked) -> bool:
-    return not _reads(asked)
-
-
 DATA_SET = Need("a data set", _reads, f"name one with {option('data')}")
+_DRAWN = Need("drawn images, for a data set has channels of its own", lambda asked: not _reads(asked), "use drawn ones")
 
 
 def _models(scenario: str | None) -> tuple[str, ...]:
@@ -126,7 +119,7 @@ class MeasurementOptions(OptionGroup):
         f"Image channels of workloads that accept one or three. Default: those of {option('data')}, else the "
         "workload's.",
         of="workloads",
-        idle_without=(Need("drawn images, for a data set has channels of its own", _draws, "use drawn ones"),),
+        idle_without=(_DRAWN,),
     )
     steps: Count | None = about(
         None,
@@ -175,7 +168,7 @@ class MeasurementOptions(OptionGroup):
         needs=(
             Need(
                 f"{option('epochs')} for each",
-                _has_epochs_to_keep,
+                lambda asked: asked("keep_model") != "each" or asked("epochs") is not None,
                 f"give last, or add {option('epochs')} 3 in {option('scenario')} real",
             ),
         ),

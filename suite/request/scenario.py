@@ -31,7 +31,6 @@ class PlannedScenario(Traits, ABC):
 
     @classmethod
     def of(cls, request: RunRequest) -> Self:
-        """Return the scenario for the request."""
         return cls()
 
     def models(self, request: RunRequest) -> tuple[str, ...]:

@@ -256,9 +256,8 @@ class Run:
                 remedy="free some space, and go on with the run; what was measured before is kept",
             )
 
-    def keep_attempt(self, record: TrialRecord) -> None:  # noqa: ARG002 (a cell of a sweep does)
+    def keep_attempt(self, record: TrialRecord) -> None:
         """Keep a failed attempt beside the record of its trial. A run keeps the records alone."""
-        return
 
     @contextmanager
     def sealed(self) -> Iterator[None]:
@@ -307,7 +306,6 @@ class Run:
             write_atomic(self.directory / MANIFEST, text + "\n")
 
     def records(self) -> Iterator[TrialRecord]:
-        """Yield every record, one per trial."""
         yield from filter(None, map(read_record, self.record_files()))
 
     def record_files(self) -> list[Path]:

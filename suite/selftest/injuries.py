@@ -44,7 +44,6 @@ class Truth:
 
     @classmethod
     def exactly(cls, ratio: float) -> "Truth":
-        """Return the truth that leaves nothing open."""
         return cls(ratio, ratio)
 
 
@@ -56,7 +55,7 @@ TruthOf = Callable[[TrialRecord, TrialRecord], Truth | None]
 class Injury(Ablation):
     """A change of known size. Its truth never rests on the ratio that it is to be compared with."""
 
-    truth: TruthOf = lambda _injured, _usual: Truth.exactly(1.0)
+    truth: TruthOf = lambda _injured, _usual: Truth(1.0, 1.0)
     witness: str = ""
     """The witness of the size."""
     metric: str = THROUGHPUT
@@ -67,7 +66,6 @@ class Injury(Ablation):
 
     @property
     def changes(self) -> bool:
-        """Return whether anything is done to the target."""
         return self.properties != AS_IT_IS
 
 
@@ -135,41 +133,32 @@ def _from_disk(record: TrialRecord, usual: TrialRecord) -> Truth | None:
     return Truth(ratio, min(1.0, ratio / (1 - ahead))) if ratio < 1 and ahead < 1 else None
 
 
-def _by_rate(rate: str) -> TruthOf:
+def _by_slow_links(record: TrialRecord, usual: TrialRecord) -> Truth | None:
     """Return the range between both directions at once and one after the other, from the bytes that the ranks counted.
 
     In the first case the computing overlaps, too; in the second nothing does.
     """
-
-    def truth(record: TrialRecord, usual: TrialRecord) -> Truth | None:
-        ranks = [rank for rank in record.ranks if rank.role == "worker"]
-        counted = [(rank.sent_bytes, rank.received_bytes) for rank in ranks if rank.sent_bytes and rank.received_bytes]
-        sizes = record.job.sizes
-        if len(counted) < len(ranks) or not ranks or sizes is None:
-            return None
-        # The counts hold the warm-up steps.
-        share = sizes.steps / (sizes.steps + sizes.warmup_steps) * 8 / bits_per_s(rate)
-        sent_s, received_s = (share * sum(both[way] for both in counted) for way in (0, 1))
-        least_s = max(sent_s, received_s)
-        most_s = LINK_HEADERS * (sent_s + received_s) + span_s(usual)
-        return Truth(span_s(usual) / most_s, min(1.0, span_s(usual) / least_s))
-
-    return truth
+    ranks = [rank for rank in record.ranks if rank.role == "worker"]
+    counted = [(rank.sent_bytes, rank.received_bytes) for rank in ranks if rank.sent_bytes and rank.received_bytes]
+    sizes = record.job.sizes
+    if len(counted) < len(ranks) or not ranks or sizes is None:
+        return None
+    # The counts hold the warm-up steps.
+    share = sizes.steps / (sizes.steps + sizes.warmup_steps) * 8 / bits_per_s(SLOW_LINK)
+    sent_s, received_s = (share * sum(both[way] for both in counted) for way in (0, 1))
+    most_s = LINK_HEADERS * (sent_s + received_s) + span_s(usual)
+    return Truth(span_s(usual) / most_s, min(1.0, span_s(usual) / max(sent_s, received_s)))
 
 
-def _by_delay(delay: str) -> TruthOf:
+def _by_late_links(record: TrialRecord, usual: TrialRecord) -> Truth | None:
     """Return at most the throughput of steps that each wait for one more way there and one more way back."""
-
-    def truth(record: TrialRecord, usual: TrialRecord) -> Truth | None:
-        if record.job.sizes is None:
-            return None
-        return Truth(0.0, span_s(usual) / (span_s(usual) + record.job.sizes.steps * 2 * seconds(delay)))
-
-    return truth
+    if record.job.sizes is None:
+        return None
+    return Truth(0.0, span_s(usual) / (span_s(usual) + record.job.sizes.steps * 2 * seconds(LATE_LINK)))
 
 
 NOTHING = Injury("nothing at all", "no injury", _EVERYWHERE, AS_IT_IS, witness="nothing was done", scenario=None)
-CPU_QUOTA = Injury(
+CPU_QUOTA_10 = Injury(
     "a quota that holds the CPUs back by 10 %",
     "CPU quota 10 %",
     _HERE,
@@ -229,7 +218,7 @@ SLOW_LINKS = Injury(
     "slow links",
     _EVERYWHERE,
     Properties(link={"rate": SLOW_LINK}),
-    truth=_by_rate(SLOW_LINK),
+    truth=_by_slow_links,
     witness="the rate, and the bytes that the ranks counted",
     phase="communicate",
     scenario=DISTRIBUTED,
@@ -239,7 +228,7 @@ LATE_LINKS = Injury(
     "late links",
     _EVERYWHERE,
     Properties(link={"delay": LATE_LINK}),
-    truth=_by_delay(LATE_LINK),
+    truth=_by_late_links,
     witness="the delay: each step waits for one way there and one way back at least",
     phase="communicate",
     scenario=DISTRIBUTED,
