@@ -199,21 +199,26 @@ def _locked(directory: Path, note: Callable[[str], object] | None) -> Iterator[N
 def _refuse_others(directory: Path, plan: SetPlan) -> None:
     """Raise RequestError unless the directory is empty, or holds this plan or the beginning of it."""
     if (stored := read_plan(directory)) is None:
-        names = sorted(p.name for p in directory.iterdir() if not p.name.startswith(".") and p.name != "lost+found")
-        if names:
-            raise RequestError(
-                f"{directory} holds something else: {', '.join(names[:3])}", remedy="give an empty or new directory"
-            )
+        _refuse_content(directory)
         return
-    keys, grows = ("format", "images", "size", "seed", "classes"), plan.kind().grows
+    names, grows = ("format", "images", "size", "seed", "classes"), plan.kind().grows
     least = stored.model_copy(update={"images": plan.images}) if grows and stored.images < plan.images else stored
-    if differing := [name for name in keys if getattr(least, name) != getattr(plan, name)]:
-        values = stored.model_dump(include=set(keys), exclude_none=True)
-        was = " ".join(f"--{name} {values[name]}" for name in keys if name in values)
+    if differing := [name for name in names if getattr(least, name) != getattr(plan, name)]:
+        values = stored.model_dump(include=set(names), exclude_none=True)
+        was = " ".join(f"--{name} {values[name]}" for name in names if name in values)
         more = "; only --images may grow" if grows else ""
         raise RequestError(
             f"{directory} holds a set of another plan: {', '.join(differing)} differ",
             remedy=f"it was made with {was}{more}; or give another directory with --out",
+        )
+
+
+def _refuse_content(directory: Path) -> None:
+    """Raise RequestError unless the directory is empty but for hidden files."""
+    names = sorted(p.name for p in directory.iterdir() if not p.name.startswith(".") and p.name != "lost+found")
+    if names:
+        raise RequestError(
+            f"{directory} holds something else: {', '.join(names[:3])}", remedy="give an empty or new directory"
         )
 
 
@@ -245,13 +250,7 @@ def verify(directory: Path, workers: int | None = None, progress: Progress | Non
 
     Raises RequestError if there is no finished set, and BenchError if a file cannot be read.
     """
-    manifest, count = read_manifest(directory), worker_count(workers)
-    if manifest is None and read_plan(directory):
-        raise RequestError(
-            f"{directory} is not finished", remedy="run the bench data make again with which it was begun"
-        )
-    if manifest is None:
-        raise RequestError(f"{directory} holds no {MANIFEST}", remedy="name a set that bench data list shows")
+    manifest, count = _finished(directory), worker_count(workers)
     try:
         present = (os.fsdecode(path) for path, _ in files(directory))
         lines = [f"{path}: is no part of the set" for path in present if path not in manifest.files and path != PLAN]
@@ -264,6 +263,16 @@ def verify(directory: Path, workers: int | None = None, progress: Progress | Non
         raise BenchError(
             f"cannot read {error.filename or directory}: {error.strerror}", remedy="mend it, and verify again"
         ) from error
+
+
+def _finished(directory: Path) -> SetManifest:
+    if manifest := read_manifest(directory):
+        return manifest
+    if read_plan(directory):
+        raise RequestError(
+            f"{directory} is not finished", remedy="run the bench data make again with which it was begun"
+        )
+    raise RequestError(f"{directory} holds no {MANIFEST}", remedy="name a set that bench data list shows")
 
 
 def _changed(directory: Path, wanted: Mapping[str, str], count: int, progress: Progress) -> Iterator[str]:
