@@ -12,11 +12,7 @@ def test_the_paper_profile_is_table_1_of_the_paper() -> None:
     assert {model: w.batch for model, w in workloads.items()} == {"inception_v3": 32, "resnet50": 32, "alexnet": 512}
     assert {(w.warmup_steps, w.steps) for w in workloads.values()} == {(10, 100)}
     # The models' own image sizes.
-    assert {model: w.image_px for model, w in workloads.items()} == {
-        "inception_v3": 299,
-        "resnet50": 224,
-        "alexnet": 224,
-    }
+    assert {name: w.image_px for name, w in workloads.items()} == {"inception_v3": 299, "resnet50": 224, "alexnet": 224}
 
 
 def test_the_gpu_profile_has_the_sizes_of_paper_and_is_long_enough_for_clocks_to_settle() -> None:
