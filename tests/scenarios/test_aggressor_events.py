@@ -46,9 +46,7 @@ def progress(log: AggressorLog, works: Iterator[float] | list[float]) -> None:
         log.hear(line("progress", steps=steps, work=work))
 
 
-def test_a_victim_can_be_launched_when_the_aggressor_has_worked_for_a_while(
-    log: AggressorLog, ready: list[Any]
-) -> None:
+def test_a_victim_is_launched_when_the_aggressor_has_worked_for_a_while(log: AggressorLog, ready: list[Any]) -> None:
     begin(log)
     for steps, enough in ((1, []), (2, [True])):
         log.hear(line("progress", steps=steps, work=10.0 * steps))

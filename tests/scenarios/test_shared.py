@@ -81,6 +81,8 @@ def test_the_steps_of_a_training_aggressor_enclose_the_victim(
     assert one.environment.threads == 1
     assert len(measured.weights_sha256) == len(measured.drawn_sha256) == 64, "the victim's"
     assert not any(process.running() for process in there.processes)
+    names = [name for name, _ in observer.phases]
+    assert names.index("aggressor") < names.index("launching"), "the victim is launched when the aggressor measures"
 
 
 def test_a_victim_alone_has_an_idle_instance_beside_it(
@@ -93,32 +95,19 @@ def test_a_victim_alone_has_an_idle_instance_beside_it(
     assert there.processes == []
 
 
-def test_the_victim_is_launched_when_the_aggressor_measures(
-    trial: Trial, here: HereNode, there: HereNode, observer: RecordingObserver
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(signal.SIGKILL, "the aggressor cpu in instance 1 .*killed"), (signal.SIGTERM, "it ended before the victim did")],
+)
+def test_an_aggressor_that_is_ended_in_mid_run_ends_the_trial_at_once(
+    number: int, told: str, trial: Trial, watched: Watched, there: HereNode, observer: RecordingObserver
 ) -> None:
-    measure(planned(trial, "cpu"), here, there, observer)
-    names = [name for name, _ in observer.phases]
-    assert names.index("aggressor") < names.index("launching")
-
-
-def test_an_aggressor_that_is_killed_in_mid_run_ends_the_trial_at_once(
-    trial: Trial, watched: Watched, there: HereNode, observer: RecordingObserver
-) -> None:
-    watched.act = lambda: there.processes[0]._popen.kill()
-    with pytest.raises(MeasurementError, match=r"the aggressor cpu in instance 1 .*killed") as caught:
+    watched.act = lambda: there.processes[0]._popen.send_signal(number)
+    with pytest.raises(MeasurementError, match=told) as caught:
         measure(planned(trial, "cpu", ENDLESS), watched, there, observer)
     assert caught.value.kind == "aggressor"
     assert caught.value.remedy
     assert not any(process.running() for process in watched.processes)
-
-
-def test_an_aggressor_that_ends_in_order_but_early_ends_the_trial_too(
-    trial: Trial, watched: Watched, there: HereNode, observer: RecordingObserver
-) -> None:
-    watched.act = lambda: there.processes[0]._popen.terminate()
-    with pytest.raises(MeasurementError, match="it ended before the victim did") as caught:
-        measure(planned(trial, "cpu", ENDLESS), watched, there, observer)
-    assert caught.value.kind == "aggressor"
 
 
 def test_an_aggressor_that_cannot_work_says_why_before_the_victim_is_launched(
@@ -235,17 +224,11 @@ def test_a_program_that_ends_by_itself_is_a_failure_with_its_words() -> None:
         ({"training": {"workload": "worker.workloads.classifier:ALEXNET"}}, "training: object missing required field"),
     ],
 )
-def test_what_cannot_be_an_aggressor_is_refused(asked: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_an_aggressor_is_refused(asked: dict[str, Any], said: str, spec: dict[str, Any]) -> None:
     from worker.aggressors.aggressor import parse
     from worker.protocol import SpecError
 
     with pytest.raises(SpecError, match=said):
         parse(json.dumps(asked))
-
-
-def test_an_aggressor_that_trains_has_neither_data_nor_ranks(spec: dict[str, Any]) -> None:
-    from worker.aggressors.aggressor import parse
-    from worker.protocol import SpecError
-
     with pytest.raises(SpecError, match="no ddp"):
         parse(json.dumps({"training": {**spec, "threads": 2, "devices": 2, "parallel": "ddp"}}))
