@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from scenarios.events import SERVER_ORDER, Silent
-from scenarios.job import AttestedJob, data_use_of, digest_of_ranks, measurement_of, prepare, recordable
+from scenarios.job import AttestedJob, data_use_of, digest_of_ranks, listening, measurement_of, prepare, recordable
 from scenarios.real import ReadingScenario
 from scenarios.turns import TrainingTurns
 from suite.errors import MeasurementError, RequestError, option
@@ -100,15 +100,10 @@ class Distributed(ReadingScenario):
     def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
         """Run all ranks. Raises MeasurementError, with the rank that failed first, unless the job comes to its end."""
         ranks, measured = _prepared(trial, instances, observer), {}
-        with account, ThreadPoolExecutor(len(ranks)) as pool:
-            try:
-                for rank in ranks:
-                    rank.job.launch()
-                elapsed_s = followed(ranks, [pool.submit(rank.job.follow) for rank in ranks])
-            finally:
-                # Also on Ctrl-C: the threads end with what they listen to.
-                for rank in ranks:
-                    rank.job.kill()
+        with account, listening([rank.job for rank in ranks]) as pool:
+            for rank in ranks:
+                rank.job.launch()
+            elapsed_s = followed(ranks, [pool.submit(rank.job.follow) for rank in ranks])
         for rank in _workers(ranks):
             with recordable(rank.job.argv):
                 measured[rank.number] = measurement_of(rank.job, elapsed_s)

@@ -5,6 +5,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any, Generic, TypeVar
@@ -232,6 +233,17 @@ def launch(
         elapsed_s = job.follow()
     with recordable(job.argv):
         return measurement_of(job, elapsed_s).changed(data_use=data_use_of(job))
+
+
+@contextmanager
+def listening(jobs: Sequence[AttestedJob[Any]]) -> Iterator[ThreadPoolExecutor]:
+    """Yield a pool with a thread for each job. At the end, also by Ctrl-C, the threads end with what they listen to."""
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        try:
+            yield pool
+        finally:
+            for job in jobs:
+                job.kill()
 
 
 @contextmanager

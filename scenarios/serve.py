@@ -6,7 +6,7 @@ come over the network that the target has. Weights are drawn from the seed in th
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from threading import Event
 from typing import Annotated
@@ -15,7 +15,7 @@ from pydantic import Field
 
 from scenarios.distributed import PORT, RankProcess, followed, record_of
 from scenarios.events import PhaseLog, Silent
-from scenarios.job import attest, metrics_of, recordable, throughput_of
+from scenarios.job import attest, listening, metrics_of, recordable, throughput_of
 from scenarios.members import plugin_of
 from suite.errors import RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Observer
@@ -153,29 +153,24 @@ def _rank(
 
 def _run(server: RankProcess, client: RankProcess, ready: Event, account: Context) -> float:
     """Launch the server once the client waits for it. Returns the seconds from then until both have ended."""
-    with ThreadPoolExecutor(2) as pool:
-        try:
-            client.job.launch()
-            asking = pool.submit(client.job.follow)
-            asking.add_done_callback(lambda _: ready.set())
-            ready.wait()
-            if asking.done():
-                asking.result()
-            with account:
-                orders = server.job.launch_ordered()
+    with listening([server.job, client.job]) as pool:
+        client.job.launch()
+        asking = pool.submit(client.job.follow)
+        asking.add_done_callback(lambda _: ready.set())
+        ready.wait()
+        if asking.done():
+            asking.result()
+        with account:
+            orders = server.job.launch_ordered()
 
-                def end_server(_: Future[float]) -> None:
-                    with suppress(BrokenPipeError):  # it reads on until it is told something
-                        orders.write(b"end\n")
-                        orders.close()
+            def end_server(_: Future[float]) -> None:
+                with suppress(BrokenPipeError):  # it reads on until it is told something
+                    orders.write(b"end\n")
+                    orders.close()
 
-                asking.add_done_callback(end_server)
-                serving: Future[float] = pool.submit(server.job.follow)
-                return followed([server, client], [serving, asking])
-        finally:
-            # Also on Ctrl-C: the threads end with what they listen to.
-            server.job.kill()
-            client.job.kill()
+            asking.add_done_callback(end_server)
+            serving: Future[float] = pool.submit(server.job.follow)
+            return followed([server, client], [serving, asking])
 
 
 def _measurement(server: RankProcess, client: RankProcess, elapsed_s: float) -> Measurement:

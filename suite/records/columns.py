@@ -384,14 +384,3 @@ FURTHER = (
     Column("instances", "alternation.instances", COUNT, _TURNS),
 )
 """Fields that are read, and are no columns of a table."""
-
-EXEMPT = {
-    "conditions.absent": "explains why others are null",
-    "conditions.frequency_mhz": "two moments beside the job",
-    "conditions.load_1min": "conditions.other_cpu_s is counted over the whole job",
-    "conditions.sampler_cpu_s": "the cost of measuring, which is the same on every target",
-    "environment": "the facts that differences.py treats are one column; tables show some of them",
-    "resources": "recorded to explain a trial; tables show cpu_s, memory, disk, energy and cache misses",
-    "details": "notes of the scenario; they promise nothing",
-}
-"""The fields, and all below them, that no row reads, each with the reason."""

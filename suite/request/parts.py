@@ -63,11 +63,6 @@ def words_of(form: str, what: str, example: str) -> Callable[[str], tuple[str, .
 gpu_words = words_of(r"\d+(:\d+)?|(GPU|MIG)-[0-9a-f-]+", "an index or UUID of a GPU", "0,1")
 
 
-def _cpus(text: str) -> None:
-    if not (text.isascii() and text.strip().isdigit()):
-        parse_cpu_list(text)
-
-
 def memory_of(text: str) -> int:
     """Return the bytes of an amount of memory. Raises RequestError for one whose unit was forgotten: ``4``."""
     found = parse_bytes(text)
@@ -264,7 +259,10 @@ class EnvelopeOptions(OptionGroup):
     """Envelope of every target."""
 
     cpus: Count | Text | None = about(
-        None, "Number of CPUs (2), or a list (0-1,4). Default: all that this process may use.", parse=_cpus, common=True
+        None,
+        "Number of CPUs (2), or a list (0-1,4). Default: all that this process may use.",
+        parse=lambda text: (text.isascii() and text.strip().isdigit()) or parse_cpu_list(text),
+        common=True,
     )
     memory: Text | None = about(
         None, "Memory of every target, such as 4G. Default: the profile's.", parse=memory_of, common=True
