@@ -62,37 +62,32 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.parts: dict[str, float] = {}
-        self._part = ""
-        self._since_s: float | None = None
+        self._part: str | None = None
+        self._since_s = 0.0
 
     @property
     def seconds(self) -> float:
         return math.fsum(self.parts.values())
 
-    def running(self, part: str) -> AbstractContextManager[None]:
-        """Run it for as long as the context lasts; the time is that of the part."""
-        return self._switched(part, on=True)
-
     def paused(self) -> AbstractContextManager[None]:
         """Stop it for as long as the context lasts; it then runs again if it did before."""
-        return self._switched(self._part, on=False)
+        return self.running(None)
 
     @contextmanager
-    def _switched(self, part: str, *, on: bool) -> Iterator[None]:
-        before, part_before = self._switch(on=on), self._part
-        self._part = part
+    def running(self, part: str | None) -> Iterator[None]:
+        """Run it for as long as the context lasts; the time is that of the part."""
+        before = self._part
+        self._switch(part)
         try:
             yield
         finally:
-            self._switch(on=before)
-            self._part = part_before
+            self._switch(before)
 
-    def _switch(self, *, on: bool) -> bool:
-        now_s, since_s = time.monotonic(), self._since_s
-        if since_s is not None:
-            self.parts[self._part] = self.parts.get(self._part, 0.0) + now_s - since_s
-        self._since_s = now_s if on else None
-        return since_s is not None
+    def _switch(self, part: str | None) -> None:
+        now_s = time.monotonic()
+        if self._part is not None:
+            self.parts[self._part] = self.parts.get(self._part, 0.0) + now_s - self._since_s
+        self._part, self._since_s = part, now_s
 
 
 class Node(Protocol):

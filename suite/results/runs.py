@@ -9,7 +9,7 @@ from pathlib import Path
 
 from suite.errors import RequestError
 from suite.plan import Plan
-from suite.records.headers import read_head, record_entries
+from suite.records.headers import read_header, record_entries
 from suite.records.reader import NewerRecordError
 from suite.results import layout
 from suite.results.store import PLAN, RESULTS, stored_plan
@@ -103,12 +103,12 @@ def with_plan(run: Path) -> tuple[RunSummary, Plan | None]:
     for entry in record_entries(run):
         try:
             size_bytes += entry.stat().st_size
-            head = read_head(entry.path)
+            header = read_header(entry.path)
         except (OSError, NewerRecordError):  # removed in between, or of a later suite
-            head = None
-        outcomes[("failed", "ok")[head.ok] if head else "unreadable"] += 1
-        if head:
-            times.append(head.started_at)
+            header = None
+        outcomes[("failed", "ok")[header.ok] if header else "unreadable"] += 1
+        if header:
+            times.append(header.started_at)
     summary = RunSummary(
         run_id=run.resolve().name,
         directory=str(run),
