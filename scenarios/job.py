@@ -20,6 +20,7 @@ from scenarios.reading import CachedData, arrange_page_cache, asked, data_of, da
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Context, Measurement, Node, Observer, Process
 from suite.job.profiles import Sizes
+from suite.part import first_problem
 from suite.plan import Trial, planned
 from suite.records.columns import counted_steps
 from suite.records.environment import Environment, Gpu
@@ -252,11 +253,8 @@ def recordable(argv: list[str]) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise MeasurementError(
-            f"what the worker said cannot be recorded: {where}: {first['msg']}", kind="protocol", command=argv
-        ) from error
+        told = f"what the worker said cannot be recorded: {first_problem(error)}"
+        raise MeasurementError(told, kind="protocol", command=argv) from error
 
 
 def measurement_of(job: AttestedJob[Transcript], elapsed_s: float) -> Measurement:

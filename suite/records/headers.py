@@ -4,7 +4,6 @@ Made for 100,000 records.
 """
 
 import datetime
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from suite.job.job import Alternating, design_of
 from suite.records.columns import AUDIT, FURTHER, TABLE
 from suite.records.reader import NewerRecordError, Projection
 from suite.results.files import open_small
-from suite.results.store import TRIALS
+from suite.results.store import Run
 from suite.trial_names import arm_name
 
 
@@ -104,17 +103,7 @@ def read_header(path: str | Path) -> RecordHeader | None:
 
 def headers(run: Path) -> Iterator[RecordHeader]:
     """Yield the header of each record of a run, in the order of the names. Files that are not records are left out."""
-    for entry in record_entries(run):
+    for path in Run(run).record_files():
         with suppress(NewerRecordError):
-            if header := read_header(entry.path):
+            if header := read_header(path):
                 yield header
-
-
-def record_entries(run: Path) -> "list[os.DirEntry[str]]":
-    """Return the files of a run's records in the order of their names; none if the run has not begun."""
-    try:
-        with os.scandir(run / TRIALS) as entries:
-            records = [entry for entry in entries if entry.name.endswith(".json") and not entry.name.startswith(".")]
-    except OSError:
-        return []
-    return sorted(records, key=lambda entry: entry.name)
