@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Event
 
 from scenarios.events import AggressorLog, Transcript
 from scenarios.failure import failure_of_exit
-from scenarios.job import AttestedJob
+from scenarios.job import AttestedJob, listening
 from suite.errors import BenchError, CommandError, MeasurementError, option
 from suite.interfaces import Process
 from suite.records.record import Aggression, AggressorInstance
@@ -150,15 +150,10 @@ class AggressorGroup:
 def running_aggressors(aggressors: Sequence[AggressorProcess], timeout_s: float) -> Iterator[AggressorGroup]:
     """Launch all and listen to each in a thread of its own; at the end none is left. Each may live ``timeout_s``."""
     group = AggressorGroup(aggressors)
-    with ThreadPoolExecutor(len(aggressors)) as pool:
-        try:
-            for each in aggressors:
-                each.job.launch()
-                future = pool.submit(each.listen, timeout_s)
-                future.add_done_callback(lambda _, each=each: group.ended(each))  # type: ignore[misc]
-                group.futures.append(future)
-            yield group
-        finally:
-            # Also on Ctrl-C: the threads end with what they listen to.
-            for each in aggressors:
-                each.job.kill()
+    with listening([each.job for each in aggressors]) as pool:
+        for each in aggressors:
+            each.job.launch()
+            future = pool.submit(each.listen, timeout_s)
+            future.add_done_callback(lambda _, each=each: group.ended(each))  # type: ignore[misc]
+            group.futures.append(future)
+        yield group

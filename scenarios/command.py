@@ -1,21 +1,20 @@
 """A command: a program of the user's own, run as it is in place of a training. Its trial's model is its name."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from scenarios.command_files import files_of
-from scenarios.events import ProbeTranscript
+from scenarios.events import PhaseLog
 from scenarios.job import attest, metrics_of, recordable, throughput_of
-from suite.errors import MeasurementError, RequestError, option
-from suite.interfaces import Instance, Measurement, Note, Observer
+from suite.errors import RequestError, option
+from suite.interfaces import Context, Instance, Measurement, Note, Observer
 from suite.job.command import AUTO, COMMAND, SECONDS, UNIT, CommandJob, parse_command, parse_pattern
 from suite.job.datasets import Dataset
 from suite.job.profiles import Profile
-from suite.plan import Trial
+from suite.plan import Trial, planned
 from suite.records.record import Timeline
 from suite.request.option import OptionGroup, Text, about, given
 from suite.request.request import RunRequest
@@ -96,23 +95,18 @@ class Command(PlannedScenario):
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
         return {"command": self._command}
 
-    def measure(
-        self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
-    ) -> Measurement:
+    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
         """Run the command. Raises MeasurementError unless it ends well and has printed what is read of it."""
-        if trial.job.command is None:
-            raise MeasurementError("a command was planned without its words", kind="plan")
-        (instance,) = instances
-        envelope = trial.job.envelope
+        (instance,), envelope = instances, trial.job.envelope
         request = CommandRequest(
-            **trial.job.command.model_dump(),
+            **planned(trial.job.command, "its command").model_dump(),
             threads=envelope.threads,
             directory=instance.node.data,
             tmpfs_bytes=envelope.tmpfs_bytes,
             # Outside of an image /tmp is the machine's: the node's own directory goes with the trial.
             scratch=TEMPORARY if instance.node.userland else ".",
         )
-        log = ProbeTranscript(observer=observer)
+        log = PhaseLog(observer=observer)
         observer.phase("attesting")
         job = attest(trial, instance.node, request, log, "--command")
         with account:
@@ -128,7 +122,12 @@ class Command(PlannedScenario):
             return Measurement(
                 elapsed_s=elapsed_s,
                 throughput_per_s=throughput_of(log),
-                timeline=_timeline(log, elapsed_s),
+                timeline=Timeline(
+                    **log.ends(elapsed_s),
+                    build_s=log.between("started", "environment"),
+                    measured_s=log.between("environment", "metrics"),  # the command's own, from its start to its end
+                    teardown_s=log.between("metrics", "done"),
+                ),
                 environment=job.environment(),
                 metrics=metrics_of(log.said("metrics", "metrics")),
                 clock_ratio=log.clock_ratio("environment", "metrics"),
@@ -137,13 +136,3 @@ class Command(PlannedScenario):
                 last_step=last_step if isinstance(last_step, int) and last_step < 1 << 50 else None,
                 substitutes=tuple(":".join(map(str, pair)) for pair in log.said("environment", "substitutes").items()),
             )
-
-
-def _timeline(log: ProbeTranscript, elapsed_s: float) -> Timeline:
-    """Return where the time went; ``measured_s`` is the command's own, from its start to its end."""
-    return Timeline(
-        **log.ends(elapsed_s),
-        build_s=log.between("started", "environment"),
-        measured_s=log.between("environment", "metrics"),
-        teardown_s=log.between("metrics", "done"),
-    )

@@ -57,7 +57,11 @@ def _below(root: Path) -> Iterator[tuple[File, bool]]:
     """
     _check(root, root.lstat().st_mode, root)
     outputs = [os.fstat(number) for number in (1, 2)]
-    for place, directories, files in os.walk(root, onerror=_raise):
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for place, directories, files in os.walk(root, onerror=fail):
         directories[:] = sorted(name for name in directories if not is_apart({*os.listdir(Path(place, name))}))
         for path in (Path(place, name) for name in sorted([*directories, *files])):
             info = path.lstat()
@@ -65,10 +69,6 @@ def _below(root: Path) -> Iterator[tuple[File, bool]]:
             if not stat.S_ISDIR(info.st_mode) and not any(os.path.samestat(info, output) for output in outputs):
                 name = os.fsencode(path.relative_to(root))
                 yield File(name, info.st_size, info.st_mtime_ns), stat.S_ISLNK(info.st_mode)
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def _check(path: Path, mode: int, root: Path) -> None:

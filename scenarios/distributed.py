@@ -2,20 +2,19 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from scenarios.events import SERVER_ORDER, Silent
-from scenarios.job import AttestedJob, data_use_of, digest_of_ranks, measurement_of, prepare, recordable
+from scenarios.job import AttestedJob, data_use_of, digest_of_ranks, listening, measurement_of, prepare, recordable
 from scenarios.real import ReadingScenario
 from scenarios.turns import TrainingTurns
 from suite.errors import MeasurementError, RequestError, option
-from suite.interfaces import Instance, Measurement, Observer, Turn, TurnTaker
+from suite.interfaces import Context, Instance, Measurement, Observer, Turn, TurnTaker
 from suite.job.distributed import DistributedJob, Role, Strategy
 from suite.job.job import Devices
 from suite.job.profiles import Profile
-from suite.plan import Trial
+from suite.plan import Trial, planned
 from suite.records.record import Rank
 from suite.registries import WORKLOADS
 from suite.request.option import Count, OptionGroup, about, given
@@ -98,14 +97,13 @@ class Distributed(ReadingScenario):
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
         return {}
 
-    def measure(
-        self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
-    ) -> Measurement:
+    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
         """Run all ranks. Raises MeasurementError, with the rank that failed first, unless the job comes to its end."""
-        ranks = _prepared(trial, instances, observer)
-        with account:
-            elapsed_s = _run(ranks)
-        measured = {}
+        ranks, measured = _prepared(trial, instances, observer), {}
+        with account, listening([rank.job for rank in ranks]) as pool:
+            for rank in ranks:
+                rank.job.launch()
+            elapsed_s = followed(ranks, [pool.submit(rank.job.follow) for rank in ranks])
         for rank in _workers(ranks):
             with recordable(rank.job.argv):
                 measured[rank.number] = measurement_of(rank.job, elapsed_s)
@@ -141,7 +139,7 @@ class RankTurns:
         self._turns = {rank.number: TrainingTurns(rank.job) for rank in _workers(ranks)}
 
     def begin(self) -> None:
-        """See ``suite.interfaces.TurnTaker``. The ranks meet while they are built, so all are launched first."""
+        # The ranks meet while they are built, so all are launched first.
         for rank in self._ranks:
             if turns := self._turns.get(rank.number):
                 turns.launch()
@@ -150,7 +148,7 @@ class RankTurns:
         self._each(TrainingTurns.ready)
 
     def turn(self) -> Turn:
-        """See ``suite.interfaces.TurnTaker``. A turn lasts as long as that of the slowest worker.
+        """Let each worker take its turn, which lasts as long as that of the slowest.
 
         The rest is the first worker's own account, as the steps of a distributed job are.
         """
@@ -159,12 +157,10 @@ class RankTurns:
         return replace(turns[0], **slowest)
 
     def end(self) -> Measurement:
-        """See ``suite.interfaces.TurnTaker``."""
         measured = self._each(TrainingTurns.end, to_the_end=True)
         return _measurement(self._ranks, dict(zip(self._turns, measured, strict=True)))
 
     def kill(self) -> None:
-        """See ``suite.interfaces.TurnTaker``."""
         for turns in self._turns.values():
             turns.kill()
         for rank in self._ranks:
@@ -193,9 +189,8 @@ class RankTurns:
 
 def _prepared(trial: Trial, instances: Sequence[Instance], observer: Observer) -> list[RankProcess]:
     """Attest the ranks, arrange their page caches, and prepare their launches."""
-    if trial.job.distributed is None:
-        raise MeasurementError("a distributed job was planned without its instances", kind="plan")
-    return [_rank(trial, trial.job.distributed, number, instances, observer) for number in range(len(instances))]
+    distributed = planned(trial.job.distributed, "its instances")
+    return [_rank(trial, distributed, number, instances, observer) for number in range(len(instances))]
 
 
 def _workers(ranks: Sequence[RankProcess]) -> list[RankProcess]:
@@ -205,12 +200,12 @@ def _workers(ranks: Sequence[RankProcess]) -> list[RankProcess]:
 def _rank(
     trial: Trial, distributed: DistributedJob, number: int, instances: Sequence[Instance], observer: Observer
 ) -> RankProcess:
-    instance, planned = instances[number], trial.instances[number]
+    instance, share = instances[number], trial.instances[number]
     keeps = GENERATOR_RANK if distributed.strategy == SPLIT else distributed.servers
     own = trial.with_job(
-        envelope=planned.envelope,
+        envelope=share.envelope,
         # A server has no GPU: its parameters are in host memory.
-        devices=trial.job.devices if planned.role == "worker" else Devices(),
+        devices=trial.job.devices if share.role == "worker" else Devices(),
         keep_model=trial.job.keep_model if number == keeps else None,
     )
     view = Membership(
@@ -225,24 +220,11 @@ def _rank(
         join_timeout_s=trial.trial_timeout_s,
     )
     job = prepare(own, instance.node, observer, f"rank {number}", distributed=view)
-    if planned.role == "server":
+    if share.role == "server":
         job.log.order = SERVER_ORDER
     if number != distributed.servers:
         job.log.observer = Silent()  # a display has one line: that of the first worker
-    return RankProcess(number, planned.role, instance, job)
-
-
-def _run(ranks: Sequence[RankProcess]) -> float:
-    """Launch all and hear them to their ends. Returns the seconds from the first launch to the last end."""
-    with ThreadPoolExecutor(len(ranks)) as pool:
-        try:
-            for rank in ranks:
-                rank.job.launch()
-            return followed(ranks, [pool.submit(rank.job.follow) for rank in ranks])
-        finally:
-            # Also on Ctrl-C: the threads end with what they listen to.
-            for rank in ranks:
-                rank.job.kill()
+    return RankProcess(number, share.role, instance, job)
 
 
 def followed(ranks: Sequence[RankProcess], futures: "list[Future[float]]") -> float:

@@ -1,18 +1,17 @@
 """The epochs and checkpoints of a training: what the worker says of them, and the metrics that are made of it."""
 
 import math
-from contextlib import AbstractContextManager
 
 from scenarios.events import Transcript
 from scenarios.job import AttestedJob, launch, prepare, recordable, scratch_of
 from scenarios.reading import TEMPORARY, mounted_at
 from suite.errors import MeasurementError
-from suite.interfaces import Measurement, Node, Observer
+from suite.interfaces import Context, Measurement, Node, Observer
 from suite.plan import Trial
 from suite.records.record import Epochs, Timeline
 
 
-def run_epochs(trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]) -> Measurement:
+def run_epochs(trial: Trial, node: Node, observer: Observer, account: Context) -> Measurement:
     """Run a training. Returns the measurement with its epochs, if it has any. Raises MeasurementError."""
     job = prepare(trial, node, observer)
     measured = launch(job, account)

@@ -210,14 +210,21 @@ class TurnsTranscript(Transcript):
 
 
 @dataclass(kw_only=True)
-class ProbeTranscript(EventLog):
-    """The events of a probing worker."""
+class PhaseLog(EventLog):
+    """The events of a worker of which each begins a phase: a probe's, unless others are given."""
 
-    order: Sequence[str] = tuple(PROBE_PHASES)
+    order: Sequence[str] = ()
+    phases: Mapping[str, str] = field(default_factory=lambda: PROBE_PHASES)
+    heard: Callable[[str], object] = lambda _: None
+    """Called with the name of each."""
+
+    def __post_init__(self) -> None:
+        self.order = tuple(self.phases)
 
     def _take(self, event: Event) -> None:
-        if (phase := PROBE_PHASES[event.name]) != self.phase:
+        if (phase := self.phases[event.name]) != self.phase:
             self._enter(phase)
+        self.heard(event.name)
 
 
 @dataclass(kw_only=True)

@@ -5,7 +5,8 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any, Generic, TypeVar
 
@@ -17,9 +18,10 @@ from scenarios.failure import failure_of_exit, with_process
 from scenarios.members import plugin_of, turns_of
 from scenarios.reading import CachedData, arrange_page_cache, asked, data_of, data_use, mounted_at
 from suite.errors import CommandError, MeasurementError
-from suite.interfaces import Measurement, Node, Observer, Process
+from suite.interfaces import Context, Measurement, Node, Observer, Process
 from suite.job.profiles import Sizes
-from suite.plan import Trial
+from suite.part import first_problem
+from suite.plan import Trial, planned
 from suite.records.columns import counted_steps
 from suite.records.environment import Environment, Gpu
 from suite.records.record import DataUse, Generated, KeptModel, MetricValue, Steps
@@ -84,11 +86,8 @@ def clean_environment(threads: int, recipe: str, **more: str) -> list[str]:
     return ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items())]
 
 
-def workload_of(trial: Trial) -> Sizes:
-    """Return the sizes of the job. Raises MeasurementError for a trial of a probe."""
-    if trial.job.sizes is None:
-        raise MeasurementError(f"{trial.trial_id} was planned without a workload: it trains nothing", kind="plan")
-    return trial.job.sizes
+def _sizes_of(trial: Trial) -> Sizes:
+    return planned(trial.job.sizes, "a workload: it trains nothing")
 
 
 def scratch_of(trial: Trial, node: Node) -> str | None:
@@ -106,7 +105,7 @@ def specification(
     return Spec(
         workload=WORKLOADS.place(trial.job.model),
         plugin=plugin_of(WORKLOADS, trial.job.model, trial.job.workload_sha256),
-        **workload_of(trial).model_dump(),
+        **_sizes_of(trial).model_dump(),
         threads=trial.job.envelope.threads,
         recipe=trial.job.recipe,
         channels_last=trial.properties.channels_last,
@@ -194,7 +193,7 @@ class AttestedJob(Generic[Log]):
         return merged_environment(self.attested, self.log.said("environment", "environment"), self.node.facts)
 
 
-def run_job(trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]) -> Measurement:
+def run_job(trial: Trial, node: Node, observer: Observer, account: Context) -> Measurement:
     """Attest the node, then run the trial's job on it. Raises MeasurementError when it does not come to its end."""
     return launch(prepare(trial, node, observer), account)
 
@@ -210,7 +209,7 @@ def prepare(
     spec = specification(trial, data=data, distributed=distributed, scratch=scratch)
     observer.phase("attesting", detail)
     log = TurnsTranscript if trial.job.turns else Transcript
-    job = attest(trial, node, spec, log(workload=workload_of(trial), observer=observer))
+    job = attest(trial, node, spec, log(workload=_sizes_of(trial), observer=observer))
     job.seen = arrange_page_cache(trial, node, worker_argv, observer)
     return job
 
@@ -226,7 +225,7 @@ def attest(trial: Trial, node: Node, spec: Strict, log: Log, *words: str) -> Att
 
 def launch(
     job: AttestedJob[Transcript],
-    account: AbstractContextManager[object],
+    account: Context,
     launched: Callable[[Process], None] = lambda _: None,
 ) -> Measurement:
     """Run the job to its end; ``launched`` is given its process, for who may have to end it."""
@@ -238,16 +237,24 @@ def launch(
 
 
 @contextmanager
+def listening(jobs: Sequence[AttestedJob[Any]]) -> Iterator[ThreadPoolExecutor]:
+    """Yield a pool with a thread for each job. At the end, also by Ctrl-C, the threads end with what they listen to."""
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        try:
+            yield pool
+        finally:
+            for job in jobs:
+                job.kill()
+
+
+@contextmanager
 def recordable(argv: list[str]) -> Iterator[None]:
     """Turn what the worker said and records cannot hold into a failure of the job."""
     try:
         yield
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise MeasurementError(
-            f"what the worker said cannot be recorded: {where}: {first['msg']}", kind="protocol", command=argv
-        ) from error
+        told = f"what the worker said cannot be recorded: {first_problem(error)}"
+        raise MeasurementError(told, kind="protocol", command=argv) from error
 
 
 def measurement_of(job: AttestedJob[Transcript], elapsed_s: float) -> Measurement:

@@ -117,7 +117,6 @@ def _only_workload(plugin: Plugin, path: Path) -> str:
 
 
 def _is_declared(each: object, plugin: Plugin) -> bool:
-    """Return whether an object of the module is a class of workloads that is declared there."""
     return isinstance(each, type) and issubclass(each, Workload) and each.__module__ == plugin.module
 
 

@@ -4,15 +4,14 @@ A trial's model is the name of its probe, and its profile says how much is measu
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Protocol
 
-from scenarios.events import EventLog, ProbeTranscript, ProbeTurnsTranscript
+from scenarios.events import EventLog, PhaseLog, ProbeTurnsTranscript
 from scenarios.job import AttestedJob, attest, metrics_of, recordable
 from scenarios.members import member_request
 from scenarios.turns import BurstMessage, WorkerTurns
 from suite.errors import MeasurementError, RequestError, option
-from suite.interfaces import Instance, Measurement, Node, Observer, TurnTaker
+from suite.interfaces import Context, Instance, Measurement, Node, Observer, TurnTaker
 from suite.job.job import Alternating
 from suite.job.profiles import Profile
 from suite.plan import Trial
@@ -36,7 +35,7 @@ class HostProbe(Protocol):
     def written_bytes(self, size: str) -> int | None:
         """Return how many bytes it writes to the data disk; see ``worker.probes.probe.Probe``."""
 
-    def run(self, trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]) -> Measurement:
+    def run(self, trial: Trial, node: Node, observer: Observer, account: Context) -> Measurement:
         """Run the probe on a node. Raises MeasurementError when it does not come to its end."""
 
 
@@ -79,9 +78,7 @@ class Probing(PlannedScenario):
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
         return {}
 
-    def measure(
-        self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
-    ) -> Measurement:
+    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
         """Run the probe. Raises MeasurementError when it does not come to its end."""
         (instance,) = instances
         node = instance.node
@@ -92,7 +89,15 @@ class Probing(PlannedScenario):
             raise MeasurementError(error.message, kind="probe", remedy=remedy) from error
         if not isinstance(probe, Probe):
             return probe.run(trial, node, observer, account)
-        self._check_space(trial, node)
+        # Refused alike on every target: a directory of bare metal would have room where the disk of a VM has none.
+        needed, planned_bytes = probe.written_bytes(trial.job.profile), trial.scratch_bytes or 0
+        if needed and (node.data is None or planned_bytes < needed):
+            have = f"{planned_bytes / 1e6:.0f} MB are planned" if node.data else "there is no data volume"
+            raise MeasurementError(
+                f"the {trial.job.model} probe writes {needed / 1e6:.0f} MB, and on {node.name} {have}",
+                kind="probe",
+                remedy="run it with bench run, which plans the room",
+            )
         attested = _attested(trial, node, observer)
         with account:
             elapsed_s = attested.follow()
@@ -103,17 +108,6 @@ class Probing(PlannedScenario):
         (instance,) = instances
         return ProbeTurns(_attested(trial, instance.node, observer))
 
-    def _check_space(self, trial: Trial, node: Node) -> None:
-        """Refuse alike on every target: a directory of bare metal would have room where the disk of a VM has none."""
-        needed = PROBES.get(trial.job.model).written_bytes(trial.job.profile)
-        if needed and (node.data is None or (trial.scratch_bytes or 0) < needed):
-            have = f"{(trial.scratch_bytes or 0) / 1e6:.0f} MB are planned" if node.data else "there is no data volume"
-            raise MeasurementError(
-                f"the {trial.job.model} probe writes {needed / 1e6:.0f} MB, and on {node.name} {have}",
-                kind="probe",
-                remedy="run it with bench run, which plans the room",
-            )
-
 
 class ProbeTurns(WorkerTurns[BurstMessage]):
     """A probe that is measured in every turn, of which the means are its metrics. A measurement of it is a step."""
@@ -121,12 +115,10 @@ class ProbeTurns(WorkerTurns[BurstMessage]):
     message = BurstMessage
 
     def steps_of(self, burst: BurstMessage) -> int:
-        """See ``scenarios.turns.WorkerTurns``."""
         turns = self.job.trial.job.turns
         return turns.burst_steps if turns else 0
 
     def measurement(self, elapsed_s: float, span_s: float) -> Measurement:
-        """See ``scenarios.turns.WorkerTurns``."""
         return _measurement(self.job, elapsed_s)
 
 
@@ -137,7 +129,7 @@ def _in_turns(probe: str) -> bool:
 def _attested(trial: Trial, node: Node, observer: Observer) -> AttestedJob[EventLog]:
     """Attest the node, and return the probe's job for it."""
     observer.phase("attesting")
-    log = ProbeTurnsTranscript(observer=observer) if trial.job.turns else ProbeTranscript(observer=observer)
+    log = ProbeTurnsTranscript(observer=observer) if trial.job.turns else PhaseLog(observer=observer)
     return attest(trial, node, member_request(PROBES, trial, node), log, "--probe")
 
 

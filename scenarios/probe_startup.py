@@ -5,13 +5,12 @@ has got there. (The timeline's launch holds the end of the process too, and need
 """
 
 import time
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from scenarios.events import Silent
 from scenarios.job import run_job
 from suite.errors import MeasurementError
-from suite.interfaces import Measurement, Node, Observer
+from suite.interfaces import Context, Measurement, Node, Observer
 from suite.job.job import Devices
 from suite.job.profiles import Sizes
 from suite.plan import Trial
@@ -57,7 +56,7 @@ class Startup:
     name = "startup"
     written_bytes = staticmethod(writes_nothing)
 
-    def run(self, trial: Trial, node: Node, observer: Observer, account: AbstractContextManager[object]) -> Measurement:
+    def run(self, trial: Trial, node: Node, observer: Observer, account: Context) -> Measurement:
         """Run the least training there is. Raises MeasurementError when it does not come to its end."""
         model, workload = LEAST
         stopwatch = PhaseRecorder(observer)

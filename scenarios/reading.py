@@ -68,7 +68,13 @@ def arrange_page_cache(
     observer.phase("page cache", trial.job.page_cache)
     dataset, state, backing = trial.job.dataset, trial.job.page_cache, node.backing
     for place in filter(None, (node, backing) if state == "cold" else ()):
-        _check_disk(place)
+        filesystem, _ = mounted_at(place, _directory(place))
+        if filesystem in DISK_STAND_INS:
+            raise MeasurementError(
+                f"the data set of {place.name} lies on {filesystem}, from whose memory it cannot be evicted",
+                kind="page-cache",
+                remedy=f"copy it to a disk with another file system, such as ext4, or use {option('cache')} warm",
+            )
     below = None
     if state == "cold" and backing:
         below = _arranged(trial, dataset, state, backing, launch_of(backing, trial))
@@ -78,17 +84,6 @@ def arrange_page_cache(
         # One kernel, one cache: who may not see it from inside is told from below.
         share = below if state == "cold" else _arranged(trial, dataset, state, backing, launch_of(backing, trial))
     return CachedData(share, filesystem, device, dataset.listing_sha256)
-
-
-def _check_disk(node: Node) -> None:
-    """Raise MeasurementError for a file system whose files stay in memory, whatever the page cache holds of them."""
-    filesystem, _ = mounted_at(node, _directory(node))
-    if filesystem in DISK_STAND_INS:
-        raise MeasurementError(
-            f"the data set of {node.name} lies on {filesystem}, from whose memory it cannot be evicted",
-            kind="page-cache",
-            remedy=f"copy it to a disk with another file system, such as ext4, or use {option('cache')} warm",
-        )
 
 
 def _arranged(trial: Trial, dataset: Dataset, state: str, node: Node, argv: Sequence[str]) -> float | None:

@@ -5,26 +5,24 @@ come over the network that the target has. Weights are drawn from the seed in th
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from threading import Event
-from typing import IO, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
 from scenarios.distributed import PORT, RankProcess, followed, record_of
-from scenarios.events import Event as Said
-from scenarios.events import EventLog, Silent
-from scenarios.job import attest, metrics_of, recordable, throughput_of
+from scenarios.events import PhaseLog, Silent
+from scenarios.job import attest, listening, metrics_of, recordable, throughput_of
 from scenarios.members import plugin_of
-from suite.errors import MeasurementError, RequestError, option
-from suite.interfaces import Instance, Measurement, Observer
+from suite.errors import RequestError, option
+from suite.interfaces import Context, Instance, Measurement, Observer
 from suite.job.profiles import EXTENTS, Profile
 from suite.job.serving import LOADS, MOST_CLIENTS, MOST_REQUESTS, TOKEN_LOADS, Serving, parse_rates
 from suite.job.sharing import sizes_of
-from suite.plan import Trial
+from suite.plan import Trial, planned
 from suite.records.record import MetricValue, Timeline
 from suite.registries import WORKLOADS
 from suite.request.option import OptionGroup, Text, about
@@ -47,19 +45,6 @@ CLIENT_PHASES = {
     "done": "finishing",
 }
 """The events of server and client in their order, and the phase that begins with each."""
-
-
-@dataclass(kw_only=True)
-class ServeLog(EventLog):
-    """The events of the server or the client. Tells ``heard`` the name of each."""
-
-    phases: Mapping[str, str]
-    heard: Callable[[str], object] = lambda _: None
-
-    def _take(self, event: Said) -> None:
-        if (phase := self.phases[event.name]) != self.phase:
-            self._enter(phase)
-        self.heard(event.name)
 
 
 class ServingOptions(OptionGroup):
@@ -118,21 +103,17 @@ class Serve(PlannedScenario):
         )
         return {"serving": serving}
 
-    def measure(
-        self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
-    ) -> Measurement:
+    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
         """Serve, and measure what a client sees. Raises MeasurementError, of who failed first, where one fails."""
-        serving, distributed = trial.job.serving, trial.job.distributed
-        if serving is None or distributed is None:
-            raise MeasurementError("a service was planned without its load or its instances", kind="plan")
+        serving, distributed = planned(trial.job.serving, "its load"), planned(trial.job.distributed, "its instances")
         ready = Event()
         observer.phase("attesting")
         own = (instances[0].address, instances[0].port or PORT)
         asked = instances[0].service or own
-        serving_log = ServeLog(order=tuple(SERVER_PHASES), phases=SERVER_PHASES, observer=Silent())
-        asking_log = ServeLog(order=tuple(CLIENT_PHASES), phases=CLIENT_PHASES, observer=observer)
+        serving_log = PhaseLog(phases=SERVER_PHASES, observer=Silent())
+        asking_log = PhaseLog(phases=CLIENT_PHASES, observer=observer)
         asking_log.heard = lambda name: ready.set() if name == "environment" else None
-        threads = [planned.envelope.threads for planned in trial.instances]
+        threads = [share.envelope.threads for share in trial.instances]
         spec = ServeSpec(
             workload=WORKLOADS.place(trial.job.model),
             plugin=plugin_of(WORKLOADS, trial.job.model, trial.job.workload_sha256),
@@ -162,41 +143,34 @@ class Serve(PlannedScenario):
 
 
 def _rank(
-    trial: Trial, number: int, instances: Sequence[Instance], spec: Strict, log: ServeLog, word: str
+    trial: Trial, number: int, instances: Sequence[Instance], spec: Strict, log: PhaseLog, word: str
 ) -> RankProcess:
     """Attest an instance and prepare what runs in it."""
-    planned = trial.instances[number]
-    own = trial.with_job(envelope=planned.envelope)
-    job = attest(own, instances[number].node, spec, log, word)
-    return RankProcess(number, planned.role, instances[number], job)
+    share = trial.instances[number]
+    job = attest(trial.with_job(envelope=share.envelope), instances[number].node, spec, log, word)
+    return RankProcess(number, share.role, instances[number], job)
 
 
-def _run(server: RankProcess, client: RankProcess, ready: Event, account: AbstractContextManager[object]) -> float:
+def _run(server: RankProcess, client: RankProcess, ready: Event, account: Context) -> float:
     """Launch the server once the client waits for it. Returns the seconds from then until both have ended."""
-    with ThreadPoolExecutor(2) as pool:
-        try:
-            client.job.launch()
-            asking = pool.submit(client.job.follow)
-            asking.add_done_callback(lambda _: ready.set())
-            ready.wait()
-            if asking.done():
-                asking.result()
-            with account:
-                orders = server.job.launch_ordered()
-                asking.add_done_callback(lambda _: _end(orders))
-                serving: Future[float] = pool.submit(server.job.follow)
-                return followed([server, client], [serving, asking])
-        finally:
-            # Also on Ctrl-C: the threads end with what they listen to.
-            server.job.kill()
-            client.job.kill()
+    with listening([server.job, client.job]) as pool:
+        client.job.launch()
+        asking = pool.submit(client.job.follow)
+        asking.add_done_callback(lambda _: ready.set())
+        ready.wait()
+        if asking.done():
+            asking.result()
+        with account:
+            orders = server.job.launch_ordered()
 
+            def end_server(_: Future[float]) -> None:
+                with suppress(BrokenPipeError):  # it reads on until it is told something
+                    orders.write(b"end\n")
+                    orders.close()
 
-def _end(orders: IO[bytes]) -> None:
-    """End the server, which reads on until it is told something."""
-    with suppress(BrokenPipeError):
-        orders.write(b"end\n")
-        orders.close()
+            asking.add_done_callback(end_server)
+            serving: Future[float] = pool.submit(server.job.follow)
+            return followed([server, client], [serving, asking])
 
 
 def _measurement(server: RankProcess, client: RankProcess, elapsed_s: float) -> Measurement:

@@ -1,7 +1,6 @@
 """Shared resources: a victim alone and beside aggressors, each in an instance of its own on one machine."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from threading import Event
 
 from scenarios.aggressor import AggressorProcess, running_aggressors
@@ -10,12 +9,12 @@ from scenarios.job import attest, launch, prepare, recordable, specification
 from scenarios.members import member_request, source_sha256
 from scenarios.probe import scratch_bytes
 from suite.errors import MeasurementError, RequestError, option
-from suite.interfaces import Instance, Measurement, Note, Observer
+from suite.interfaces import Context, Instance, Measurement, Note, Observer
 from suite.job.distributed import check_memory, cpus_are_shared
 from suite.job.envelope import Envelope
 from suite.job.profiles import Profile
 from suite.job.sharing import PAPERS_VICTIMS, Sharing, architecture, victim_names
-from suite.plan import Trial
+from suite.plan import Trial, planned
 from suite.records.record import AggressorInstance
 from suite.registries import AGGRESSORS, WORKLOADS
 from suite.request.option import Count, OptionGroup, Text, about
@@ -91,20 +90,16 @@ class Shared(PlannedScenario):
             f"{option('aggressors')}, or measure {option('target')} {BASELINE} alone",
         )
 
-    def measure(
-        self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
-    ) -> Measurement:
+    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
         """Run the victim, alone or beside the aggressors. Raises MeasurementError when it does not come to its end.
 
         The error is of kind ``aggressor`` when the victim was not under load all the time: such a trial is neither one
         alone nor one beside an aggressor.
         """
-        if trial.job.sharing is None:
-            raise MeasurementError("a shared machine was planned without what shares it", kind="plan")
-        envelope = trial.instances[0].envelope
-        own = trial.with_job(model=architecture(trial.job.model), envelope=envelope)
+        sharing = planned(trial.job.sharing, "what shares the machine")
+        own = trial.with_job(model=architecture(trial.job.model), envelope=trial.instances[0].envelope)
         job = prepare(own, instances[0].node, observer)
-        aggressors = [_prepared(trial, trial.job.sharing, number, instances) for number in range(1, len(instances))]
+        aggressors = [_prepared(trial, sharing, number, instances) for number in range(1, len(instances))]
         if trial.aggressor is None:
             measured = launch(job, account)
             with recordable(job.argv):

@@ -11,7 +11,8 @@ from scenarios.events import Event, Transcript
 from scenarios.failure import failure_of_exit
 from scenarios.job import AttestedJob, data_use_of, measurement, order, recordable
 from suite.errors import MeasurementError
-from suite.interfaces import Measurement, Process, Turn
+from suite.interfaces import Measurement, Turn
+from suite.plan import planned
 from suite.records.columns import counted_steps
 from suite.records.record import Steps, Timeline
 from suite.records.usage import Usage
@@ -63,19 +64,17 @@ class WorkerTurns(Generic[_Said]):
 
     def ready(self) -> None:
         """Return when it is ready for its first turn. Raises MeasurementError where it does not come so far."""
-        self._hear(self._process, "measuring")
+        self._hear("measuring")
 
     def begin(self) -> None:
-        """See ``suite.interfaces.TurnTaker``."""
         self.launch()
         self.ready()
 
     def turn(self) -> Turn:
-        """See ``suite.interfaces.TurnTaker``."""
         begun_s = self.job.log.clock()
         if self._orders:
             order(self._orders, BURST.encode())
-        said = self._hear(self._process, "burst")
+        said = self._hear("burst")
         if (computed := self.job.log.events.pop("computed", None)) is None:
             raise MeasurementError("the worker did not say when its burst had ended", kind="protocol")
         with recordable(self.job.argv):
@@ -107,7 +106,6 @@ class WorkerTurns(Generic[_Said]):
             )
 
     def kill(self) -> None:
-        """See ``suite.interfaces.TurnTaker``."""
         self._close()
         self.job.kill()
 
@@ -119,20 +117,14 @@ class WorkerTurns(Generic[_Said]):
         """Return what was measured in the bursts, which took ``span_s`` together. Raises MeasurementError."""
         raise NotImplementedError
 
-    @property
-    def _process(self) -> Process:
-        if self.job.process is None:
-            raise MeasurementError("a turn before the job was launched", kind="plan")
-        return self.job.process
-
     def _close(self) -> None:
         with suppress(BrokenPipeError):
             if self._orders:
                 self._orders.close()
 
-    def _hear(self, process: Process, awaited: str) -> Event:
+    def _hear(self, awaited: str) -> Event:
         """Hear the worker up to this event. Raises MeasurementError where it does not come in time."""
-        trial, log = self.job.trial, self.job.log
+        trial, log, process = self.job.trial, self.job.log, planned(self.job.process, "a launch before its turns")
         with self.job.explained(process, "been ready" if awaited == "measuring" else "ended its burst"):
             for line in process.lines(trial.trial_timeout_s):
                 event: Event = log.hear(line)
@@ -149,23 +141,17 @@ class TrainingTurns(WorkerTurns[StepsBurst]):
     job: AttestedJob[Transcript]
 
     def steps_of(self, burst: StepsBurst) -> int:
-        """See ``WorkerTurns``."""
         return counted_steps(burst.steps)
 
     def measurement(self, elapsed_s: float, span_s: float) -> Measurement:
-        """See ``WorkerTurns``."""
-        return measurement(self.job, elapsed_s, self._steps(), span_s).changed(data_use=data_use_of(self.job))
+        """Return the measurement of the steps of all bursts, one after the other."""
 
-    def _steps(self) -> Steps:
-        """Return the steps of all bursts, one after the other."""
+        def joined(parts: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
+            names = [name for name, column in parts[0].items() if column] if parts else []
+            return {name: [each for part in parts for each in part[name]] for name in names}
+
         bursts = [burst.steps.model_dump() for burst in self.bursts]
-        phases = [burst.pop("phases") for burst in bursts]
-        columns = {name: _joined(bursts, name) for name, values in (bursts[0] if bursts else {}).items() if values}
-        named = {name: _joined(phases, name) for name in (phases[0] if phases else ())}
+        phases = joined([burst.pop("phases") for burst in bursts])
         losses = self.job.log.said("steps", "losses")
-        return Steps.model_validate({**columns, "phases": named, "losses": losses})
-
-
-def _joined(bursts: Sequence[Mapping[str, Sequence[float]]], name: str) -> list[float]:
-    """Return a column of all bursts, one after the other."""
-    return [each for burst in bursts for each in burst[name]]
+        steps = Steps.model_validate({**joined(bursts), "phases": phases, "losses": losses})
+        return measurement(self.job, elapsed_s, steps, span_s).changed(data_use=data_use_of(self.job))

@@ -43,7 +43,6 @@ class FactRule:
         return bool(abs(first - second) <= self.tolerance * min(abs(first), abs(second)))
 
     def shown(self, value: object) -> str:
-        """Return a value as messages show it."""
         return UNKNOWN if value is None else self.text(value)
 
 

@@ -69,7 +69,6 @@ class BenchError(Exception):
 
     @property
     def with_remedy(self) -> str:
-        """Return the message and the remedy, if there is one, in one line."""
         return "; ".join(filter(None, (self.message, self.remedy)))
 
 

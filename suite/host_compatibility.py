@@ -38,7 +38,6 @@ class Host(BaseModel):
 
     @property
     def name(self) -> str:
-        """The host as messages call it."""
         return self.hostname or "a host without a name"
 
 

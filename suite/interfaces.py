@@ -19,6 +19,8 @@ from suite.records.usage import Conditions, Resources, Usage
 
 Note = Callable[[str], None]
 """Tells the user one line."""
+Context = AbstractContextManager[object]
+"""Encloses a job from right before its launch until right after its end: an ``Account``, or nothing that counts."""
 COMMAND_WITHIN_S = 180.0
 """How long a short command may take, in an emulated guest on a busy machine too: only what hangs takes longer."""
 
@@ -60,38 +62,32 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.parts: dict[str, float] = {}
-        self._part = ""
-        self._since_s: float | None = None
+        self._part: str | None = None
+        self._since_s = 0.0
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of all parts together."""
         return math.fsum(self.parts.values())
-
-    def running(self, part: str) -> AbstractContextManager[None]:
-        """Run it for as long as the context lasts; the time is that of the part."""
-        return self._switched(part, on=True)
 
     def paused(self) -> AbstractContextManager[None]:
         """Stop it for as long as the context lasts; it then runs again if it did before."""
-        return self._switched(self._part, on=False)
+        return self.running(None)
 
     @contextmanager
-    def _switched(self, part: str, *, on: bool) -> Iterator[None]:
-        before, part_before = self._switch(on=on), self._part
-        self._part = part
+    def running(self, part: str | None) -> Iterator[None]:
+        """Run it for as long as the context lasts; the time is that of the part."""
+        before = self._part
+        self._switch(part)
         try:
             yield
         finally:
-            self._switch(on=before)
-            self._part = part_before
+            self._switch(before)
 
-    def _switch(self, *, on: bool) -> bool:
-        now_s, since_s = time.monotonic(), self._since_s
-        if since_s is not None:
-            self.parts[self._part] = self.parts.get(self._part, 0.0) + now_s - since_s
-        self._since_s = now_s if on else None
-        return since_s is not None
+    def _switch(self, part: str | None) -> None:
+        now_s = time.monotonic()
+        if self._part is not None:
+            self.parts[self._part] = self.parts.get(self._part, 0.0) + now_s - self._since_s
+        self._part, self._since_s = part, now_s
 
 
 class Node(Protocol):
@@ -205,7 +201,7 @@ class Measurement(TrialNumbers):
         return self.model_copy(update=fields)
 
 
-class Account(AbstractContextManager[object], Protocol):
+class Account(Context, Protocol):
     """Counts what the host does during one job: the counters are read when it is entered and when it is left.
 
     A scenario enters it right before it launches the job and leaves it right after the job has ended, so that neither
@@ -272,13 +268,7 @@ class Scenario(Protocol):
 
     name: str
 
-    def measure(
-        self,
-        trial: Trial,
-        instances: Sequence[Instance],
-        observer: Observer,
-        account: AbstractContextManager[object],
-    ) -> Measurement:
+    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
         """Run the trial's job on its opened instances. Raises MeasurementError when it does not come to its end.
 
         ``account`` is entered right before the job is launched and left right after it has ended; see ``Account``.

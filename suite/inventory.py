@@ -63,7 +63,6 @@ class Inventory(Part):
     nodes: Annotated[tuple[InventoryNode, ...], Field(alias="node", min_length=1, max_length=64)]
 
     def of_target(self, target: str) -> tuple[InventoryNode, ...]:
-        """Return the machines that are listed for a target."""
         return tuple(node for node in self.nodes if target in node.targets)
 
     def opened_as(self, target: str) -> str:

@@ -54,8 +54,18 @@ class Loop:
         return records
 
     def _recorded(self, courses: Sequence[Course], finished: Set[str]) -> list[TrialRecord]:
-        """Save the models and the records of a group. Raises StoreError, after the records if models cannot be kept."""
-        unwritten = [error for course in courses if (error := self._keep_models(course))]
+        """Save the models and the records of a group. Raises StoreError, after the records if models cannot be kept.
+
+        A trial whose models cannot be stored has failed.
+        """
+        unwritten: list[StoreError] = []
+        for course in courses:
+            if course.measurement and not course.failure:
+                try:
+                    self.store.keep_models(course.measurement.models)
+                except StoreError as error:
+                    course.failure = error
+                    unwritten.append(error)
         made = [course.record(self.store.run_id) for course in courses]
         self._save(made, finished)
         for record in made:
@@ -63,16 +73,6 @@ class Loop:
         if unwritten:
             raise unwritten[0]
         return made
-
-    def _keep_models(self, course: Course) -> StoreError | None:
-        """Store the models of a trial that is ok. A trial whose models cannot be stored has failed; return why."""
-        if course.measurement and not course.failure:
-            try:
-                self.store.keep_models(course.measurement.models)
-            except StoreError as error:
-                course.failure = error
-                return error
-        return None
 
     def _save(self, made: Sequence[TrialRecord], finished: Set[str]) -> None:
         """Write the records of a group, if it is not worse than what is there of it."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from suite.errors import RequestError, option
+from suite.errors import MeasurementError, RequestError, option
 from suite.job import ablations
 from suite.job.distributed import InstancePlan, instances_of
 from suite.job.envelope import Envelope
@@ -57,7 +57,6 @@ class Trial(Part):
 
     @property
     def cpu_capability(self) -> CpuCapability | None:
-        """Return what the libraries are capped to in this trial."""
         return lower(self.job.cpu_capability) if self.properties.lower_isa else self.job.cpu_capability
 
     def with_job(self, **changes: object) -> "Trial":
@@ -65,7 +64,6 @@ class Trial(Part):
 
     @property
     def envelope(self) -> Envelope:
-        """Return the envelope of the trial's target."""
         return self.job.envelope_of(self.target)
 
     @property
@@ -182,27 +180,18 @@ class Plan(Part):
         """Yield the trials of one block, in order. The first one has the warm-up blocks; ``WARM_UP`` is these alone."""
         if block in (0, WARM_UP):
             for warm_up in range(self.warmup_blocks):
-                yield from self._block(warm_up, warm_up=True)
+                yield from map(self._trial, self._places(warm_up, warm_up=True))
         if block != WARM_UP:
-            yield from self._block(block, warm_up=False)
+            yield from map(self._trial, self._places(block, warm_up=False))
 
-    def places(self) -> Iterator["TrialPlace"]:
+    def places(self) -> Iterator[TrialPlace]:
         """Yield what tells each trial from all others and where it is due, without making the trials."""
         for warm_up, blocks in ((True, self.warmup_blocks), (False, self.blocks)):
             for block in range(blocks):
-                for position, job, arm in self._order(block, warm_up=warm_up):
-                    name = trial_name(job.scenario, job.model, arm_name(*arm, job.design), block, warm_up=warm_up)
-                    yield TrialPlace(name, block, position, warm_up, self._seed(block), arm, job)
+                yield from self._places(block, warm_up=warm_up)
 
-    def _seed(self, block: int) -> int:
-        return self.seed * 100_003 + block
-
-    def _block(self, block: int, *, warm_up: bool) -> Iterator[Trial]:
-        for position, job, arm in self._order(block, warm_up=warm_up):
-            yield self._trial(block, position, job, arm, warm_up=warm_up)
-
-    def _order(self, block: int, *, warm_up: bool) -> Iterator[tuple[int, Job, Arm]]:
-        kind = "warm-up/" if warm_up else ""
+    def _places(self, block: int, *, warm_up: bool) -> Iterator[TrialPlace]:
+        kind, seed = "warm-up/" if warm_up else "", self.seed * 100_003 + block
         alone = random.Random(f"{self.seed}/{kind}{block}")
         position = 0
         for job in self.jobs:
@@ -212,7 +201,8 @@ class Plan(Part):
             else:
                 order = balanced(arms, block, f"{self.order_seed}/{kind}{job.model}/{job.design}")
             for arm in order:
-                yield position, job, arm
+                name = trial_name(job.scenario, job.model, arm_name(*arm, job.design), block, warm_up=warm_up)
+                yield TrialPlace(name, block, position, warm_up, seed, arm, job)
                 position += 1
 
     def _arms(self, job: Job) -> list[Arm]:
@@ -232,23 +222,23 @@ class Plan(Part):
             arms = [plain, *(arm for arm in arms if arm[0] == partner and arm != plain)]
         return arms
 
-    def _trial(self, block: int, position: int, job: Job, arm: Arm, *, warm_up: bool) -> Trial:
-        target, replica, ablation, aggressor = arm
+    def _trial(self, place: TrialPlace) -> Trial:
+        (target, replica, ablation, aggressor), job = place.arm, place.job
         if job.sharing:
             instances = job.sharing.instances_of(target, job.envelope_of(target))
         else:
             instances = instances_of(job.distributed, job.envelope) if job.distributed else ()
         return Trial(
-            trial_id=trial_name(job.scenario, job.model, arm_name(*arm, job.design), block, warm_up=warm_up),
+            trial_id=place.trial_id,
             job=job,
             target=target,
             replica=replica,
             ablation=ablation,
             aggressor=aggressor,
-            warm_up=warm_up,
-            block=block,
-            position=position,
-            seed=self._seed(block),
+            warm_up=place.warm_up,
+            block=place.block,
+            position=place.position,
+            seed=place.seed,
             order_seed=self.order_seed,
             trial_timeout_s=self.trial_timeout_s,
             scratch_bytes=self.scratch_bytes.get(job.model),
@@ -256,10 +246,21 @@ class Plan(Part):
         )
 
 
+def planned(part: _Item | None, what: str) -> _Item:
+    """Return a part that the jobs of a scenario always have. Raises MeasurementError where one was planned without."""
+    if part is None:
+        raise MeasurementError(f"the trial was planned without {what}", kind="plan")
+    return part
+
+
 def together(trials: Iterable[Trial]) -> Iterator[list[Trial]]:
     """Yield the trials that are open at once: those of a block that take turns, and every other one by itself."""
-    for _, group in itertools.groupby(trials, _place):
-        yield list(group)
+
+    def group_of(trial: Trial) -> tuple[object, ...]:
+        alone = (trial.trial_id,)
+        return (trial.warm_up, trial.block, trial.job.model, trial.job.design) if trial.job.turns else alone
+
+    yield from (list(group) for _, group in itertools.groupby(trials, group_of))
 
 
 def rounds_of(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
@@ -288,10 +289,6 @@ def balanced(items: Sequence[_Item], number: int, seed: str) -> list[_Item]:
     zigzag = ((place + 1) // 2 * (1 if place % 2 else -1) for place in range(count))
     order = [labels[(row + step) % count] for step in zigzag]
     return order[::-1] if reverse != bool(number % 2) else order
-
-
-def _place(trial: Trial) -> tuple[object, ...]:
-    return (trial.warm_up, trial.block, trial.job.model, trial.job.design) if trial.job.turns else (trial.trial_id,)
 
 
 def lower(capability: CpuCapability | None) -> CpuCapability:

@@ -15,7 +15,6 @@ FIRST_NAMESPACE = 0xEFFFFFFC
 
 
 def boot_id() -> str:
-    """Return a value that changes with each boot of this machine."""
     return BOOT_ID.read_text().strip()
 
 

@@ -20,43 +20,51 @@ SHOWN = 3
 """The most metrics of a trial in its line: a service has a dozen, and a line is to fit a terminal."""
 
 
-class Lines:
-    """Prints one plain line per trial, for logs, pipes and CI. See ``suite.interfaces.Observer``."""
+class _Followed:
+    """The trials that run now, by how lines about them begin."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self) -> None:
         self.clock = Clock()
-        self._stream = stream
         self._heads: dict[str, str] = {}
 
     def trial_started(self, trial: Trial, number: int, of: int) -> None:
         self.clock.started(trial, number, of)
         self._heads[trial.trial_id] = head(trial, number, of)
+
+    def _ended(self, record: TrialRecord) -> str:
+        self.clock.finished(record.trial_id)
+        return f"{self._heads.pop(record.trial_id)}: {summary(record)}"
+
+
+class Lines(_Followed):
+    """Prints one plain line per trial, for logs, pipes and CI. See ``suite.interfaces.Observer``."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
 
     def phase(self, name: str, detail: str = "") -> None:
         """Say nothing: a line of a log is worth a result."""
 
     def trial_finished(self, record: TrialRecord) -> None:
-        self.clock.finished(record.trial_id)
-        self.note(f"{self._heads.pop(record.trial_id)}: {summary(record)}{self.clock.left()}")
+        self.note(f"{self._ended(record)}{self.clock.left()}")
 
     def note(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
 
 
-class Display:
+class Display(_Followed):
     """Shows one live line on a terminal, redrawn on each call and never by itself."""
 
     def __init__(self, console: Console) -> None:
-        self.clock = Clock()
+        super().__init__()
         self._console = console
         self._head = ""
-        self._heads: dict[str, str] = {}
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._live.start()
 
     def trial_started(self, trial: Trial, number: int, of: int) -> None:
-        self.clock.started(trial, number, of)
-        self._heads[trial.trial_id] = head(trial, number, of)
+        super().trial_started(trial, number, of)
         in_turns = f"{_place(trial, number, of)}, {trial.job.model} in turns"  # all targets at once
         self._head = in_turns if trial.job.turns else self._heads[trial.trial_id]
 
@@ -65,10 +73,9 @@ class Display:
         self._live.update(self._shown(Text(text, "cyan", no_wrap=True, overflow="ellipsis")), refresh=True)
 
     def trial_finished(self, record: TrialRecord) -> None:
-        self.clock.finished(record.trial_id)
         style = "green" if record.outcome.status == "ok" else "red"
         self._live.update(self._shown(Text("")), refresh=True)
-        self._console.print(Text(f"{self._heads.pop(record.trial_id)}: {summary(record)}", style))
+        self._console.print(Text(self._ended(record), style))
 
     def _shown(self, line: Text) -> RenderableType:
         return line
@@ -91,7 +98,6 @@ class Allowance:
         self._spent_s = 0.0
 
     def left(self) -> bool:
-        """Return whether more may be spent."""
         return self._spent_s <= self.GRACE_S + self.SHARE * (time.monotonic() - self._begun_s)
 
     @contextmanager

@@ -7,6 +7,12 @@ come from here.
 
 from suite.registry import Registry
 
+
+def _constants(module: str, names: str) -> dict[str, str]:
+    """Return members that a module declares under their names: ``huge-pages`` as ``HUGE_PAGES``."""
+    return {name: f"{module}:{name.upper().replace('-', '_')}" for name in names.split()}
+
+
 SCENARIOS = Registry(
     "virtbench.scenarios",
     "scenario",
@@ -21,19 +27,12 @@ SCENARIOS = Registry(
     },
 )
 
-_ON_NODES = {
-    "docker": "provisioning.engines.docker:DOCKER",
-    "podman": "provisioning.engines.podman:PODMAN",
-    "runc": "provisioning.engines.runc:RUNC",
-    "gvisor": "provisioning.engines.gvisor:GVISOR",
-    "charliecloud": "provisioning.engines.charliecloud:CHARLIECLOUD",
-    "apptainer": "provisioning.engines.apptainer:APPTAINER",
-}
+_ON_NODES = ("docker", "podman", "runc", "gvisor", "charliecloud", "apptainer")
 """The engines whose containers start on any node; an ablation can put each in the place of the run's."""
 ENGINES = Registry(
     "virtbench.engines",
     "container engine",
-    {**_ON_NODES, "kubernetes": "provisioning.engines.kubernetes:KUBERNETES"},
+    {name: f"provisioning.engines.{name}:{name.upper()}" for name in (*_ON_NODES, "kubernetes")},
 )
 
 FIGURES = Registry(
@@ -192,23 +191,9 @@ ABLATIONS = Registry(
         "seccomp": "suite.job.ablations:SECCOMP",
         **dict.fromkeys(_ON_NODES, "suite.job.ablations:by_engine"),
         "oci-runtime": "suite.job.ablations:run_by",
-        "network": "suite.job.ablations:NETWORK",
-        "cluster-ip": "suite.job.ablations:CLUSTER_IP",
-        "node-port": "suite.job.ablations:NODE_PORT",
-        "rootfs": "suite.job.ablations:ROOTFS",
-        "huge-pages": "suite.job.ablations:HUGE_PAGES",
-        "channels-last": "suite.job.ablations:CHANNELS_LAST",
-        "pinning": "suite.job.ablations:PINNING",
-        "isa": "suite.job.ablations:ISA",
-        "memory-limit": "suite.job.ablations:MEMORY_LIMIT",
-        "disk-limit": "suite.job.ablations:DISK_LIMIT",
-        "disk-iops": "suite.job.ablations:DISK_IOPS",
-        "confinement": "suite.job.ablations:CONFINEMENT",
-        "virtiofs": "suite.job.ablations:VIRTIOFS",
-        "data-layer": "suite.job.ablations:DATA_LAYER",
-        "microvm": "suite.job.ablations:MICROVM",
-        "libvirt": "suite.job.ablations:LIBVIRT",
-        "disk-cache": "suite.job.ablations:DISK_CACHE",
+        **_constants("suite.job.ablations", "network cluster-ip node-port rootfs huge-pages channels-last pinning isa"),
+        **_constants("suite.job.ablations", "memory-limit disk-limit disk-iops confinement virtiofs data-layer"),
+        **_constants("suite.job.ablations", "microvm libvirt disk-cache"),
     },
     (ENGINES, "suite.job.ablations:by_engine"),
 )
@@ -216,21 +201,13 @@ ABLATIONS = Registry(
 INJURIES = Registry(
     "virtbench.injuries",
     "injury",
-    {
-        "nothing": "suite.selftest.injuries:NOTHING",
-        "cpu-quota-10": "suite.selftest.injuries:CPU_QUOTA",
-        "late-steps": "suite.selftest.injuries:LATE_STEPS",
-        "late-batches": "suite.selftest.injuries:LATE_BATCHES",
-        "page-faults": "suite.selftest.injuries:PAGE_FAULTS",
-        "held-memory": "suite.selftest.injuries:HELD_MEMORY",
-        "slow-disk": "suite.selftest.injuries:SLOW_DISK",
-        "slow-links": "suite.selftest.injuries:SLOW_LINKS",
-        "late-links": "suite.selftest.injuries:LATE_LINKS",
-    },
+    _constants(
+        "suite.selftest.injuries",
+        "nothing cpu-quota-10 late-steps late-batches page-faults held-memory slow-disk slow-links late-links",
+    ),
 )
 """The injuries of known size that ``bench selftest`` does; ``nothing`` is the A/A arm of every target."""
 
 
 def every_registry() -> tuple[Registry, ...]:
-    """Return all registries of this module, in the order in which they stand here."""
     return tuple(registry for registry in globals().values() if isinstance(registry, Registry))

@@ -90,7 +90,6 @@ class Registry:
         return self._places[name].value.partition("[")[0].strip()
 
     def added(self) -> tuple[str, ...]:
-        """Return the names that other packages have added."""
         return tuple(name for name in self.names() if name not in self.own)
 
     def failures(self) -> dict[str, str]:

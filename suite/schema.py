@@ -11,12 +11,10 @@ SWEEP_SCHEMA = Path(__file__).with_name("sweep.schema.json")
 
 
 def record_schema() -> str:
-    """Return the schema of a record, as it is published."""
     return json.dumps(TrialRecord.model_json_schema(), indent=1, sort_keys=True) + "\n"
 
 
 def sweep_schema() -> str:
-    """Return the schema of a plan file, as it is published."""
     return json.dumps(Sweep.model_json_schema(), indent=1, sort_keys=True) + "\n"
 
 

@@ -26,7 +26,6 @@ def trial_name(scenario: str, model: str, arm: str, block: int, *, warm_up: bool
 
 
 def record_file(trial_id: str) -> str:
-    """Return the name of the file that holds a trial's record."""
     return f"{trial_id}.json"
 
 

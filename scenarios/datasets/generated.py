@@ -132,7 +132,6 @@ def write_readable(path: Path, text: str) -> None:
 
 
 def data_folder(home: Path) -> Path:
-    """Return the directory in which sets are made by default."""
     return home / "data"
 
 

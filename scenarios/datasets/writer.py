@@ -132,7 +132,7 @@ def _ensure(directory: Path, plan: SetPlan, task: Sequence[tuple[int, str, str |
     """Draw each file (number, path, digest if written before) that is not there as it was written. Raises OSError."""
     kind, digests = plan.kind(), {}
     for number, path, known in task:
-        if known and _hash(directory / path) == known:
+        if known and _hashes(directory, [path])[path] == known:
             digests[path] = known
             continue
         content = kind.content(plan, number)
@@ -148,14 +148,16 @@ def write_whole(path: Path, content: bytes, directory: Path) -> None:
         os.fchmod(file.fileno(), 0o644)
 
 
-def _hash(path: Path) -> str | None:
-    """Return the SHA-256 of a file's content; None if there is no file."""
-    with (
-        contextlib.suppress(FileNotFoundError, NotADirectoryError, safe_files.SpecialFileError),
-        open(path, "rb", opener=safe_files.open_regular) as file,
-    ):
-        return hashlib.file_digest(file, "sha256").hexdigest()
-    return None
+def _hashes(directory: Path, paths: Sequence[str]) -> dict[str, str | None]:
+    """Return the SHA-256 of each file's content; None if there is no file."""
+    digests: dict[str, str | None] = dict.fromkeys(paths)
+    for path in paths:
+        with (
+            contextlib.suppress(FileNotFoundError, NotADirectoryError, safe_files.SpecialFileError),
+            open(directory / path, "rb", opener=safe_files.open_regular) as file,
+        ):
+            digests[path] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
 
 
 def _finish(directory: Path, plan: SetPlan, digests: dict[str, str]) -> SetManifest:
@@ -264,7 +266,6 @@ def verify(directory: Path, workers: int | None = None, progress: Progress | Non
 
 
 def _finished(directory: Path) -> SetManifest:
-    """Return the manifest of a finished set. Raises RequestError if there is none."""
     if manifest := read_manifest(directory):
         return manifest
     if read_plan(directory):
@@ -279,14 +280,10 @@ def _changed(directory: Path, wanted: Mapping[str, str], count: int, progress: P
     paths, done = list(wanted), 0
     starts = range(0, len(paths), _HASHED_AT_ONCE)
     tasks = (paths[start : start + _HASHED_AT_ONCE] for start in starts)
-    with contextlib.closing(spread(partial(_digests, directory), tasks, min(count, len(starts)))) as results:
+    with contextlib.closing(spread(partial(_hashes, directory), tasks, min(count, len(starts)))) as results:
         for digests in results:
             for path, sha256 in digests.items():
                 if sha256 != wanted[path]:
                     yield f"{path}: other content" if sha256 else f"{path}: is missing"
             done += len(digests)
             progress(done, len(paths))
-
-
-def _digests(directory: Path, paths: Sequence[str]) -> dict[str, str | None]:
-    return {path: _hash(directory / path) for path in paths}

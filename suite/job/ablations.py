@@ -4,8 +4,8 @@ Each has one fixed meaning, so that its name alone says what was measured.
 """
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from suite.errors import RequestError, option
 from suite.job.properties import AS_IT_IS, Properties
@@ -18,15 +18,15 @@ _ALL = ("bare-metal", *_CONTAINERS, "vm")
 
 @dataclass(frozen=True)
 class Ablation:
-    """One switch: what becomes of the properties, and which targets have them."""
+    """One switch: the properties with it, and the targets that have them."""
 
     summary: str
     """A phrase that says what the switched target has instead."""
     label: str
     """The same in two or three words, for tables and warnings."""
     targets: tuple[str, ...]
-    change: Callable[[Properties], Properties]
-    """Returns the properties of the switched target, given those of the target as it is."""
+    properties: Properties
+    """The properties of the switched target."""
     differs: tuple[str, ...] = ()
     """Fields of the environment in which the switched trial may differ from the trial that it is compared with: what
     was switched itself. Everything else must still agree."""
@@ -36,7 +36,7 @@ SECCOMP = Ablation(
     "no system call filter on the container",
     "seccomp off",
     _CONTAINERS,
-    lambda usual: replace(usual, seccomp=False),
+    Properties(seccomp=False),
     differs=("seccomp",),
 )
 
@@ -44,13 +44,13 @@ SECCOMP = Ablation(
 def by_engine(engine: str) -> Ablation:
     """Return the ablation that is called after a container engine."""
     what, label = f"{engine} instead of the run's engine", f"by {engine}"
-    return Ablation(what, label, ("container",), lambda usual: replace(usual, engine=engine))
+    return Ablation(what, label, ("container",), Properties(engine=engine))
 
 
 def run_by(runtime: str) -> Ablation:
     """Return the ablation ``oci-runtime=NAME``, given the name; without one it changes nothing."""
     what, label = f"{runtime or '=NAME'} instead of the engine's OCI runtime", f"run by {runtime}"
-    return Ablation(what, label, ("container",), lambda usual: replace(usual, oci_runtime=runtime or None))
+    return Ablation(what, label, ("container",), Properties(oci_runtime=runtime or None))
 
 
 _VALUES = {"oci-runtime": "crun"}
@@ -59,52 +59,52 @@ NETWORK = Ablation(
     "the node's network instead of a private namespace",
     "network of the node",
     _CONTAINERS,
-    lambda usual: replace(usual, host_network=True),
+    Properties(host_network=True),
 )
 CLUSTER_IP = Ablation(
     "clients use a service's cluster address instead of the pod's",
     "by the service's address",
     ("container",),
-    lambda usual: replace(usual, service="ClusterIP"),
+    Properties(service="ClusterIP"),
 )
 NODE_PORT = Ablation(
     "clients use a service's port on the server's node instead of the pod's address",
     "by the node's port",
     ("container",),
-    lambda usual: replace(usual, service="NodePort"),
+    Properties(service="NodePort"),
 )
 ROOTFS = Ablation(
     "the image's tree bound in place instead of an overlay",
     "root file system bound in place",
     _CONTAINERS,
-    lambda usual: replace(usual, bound_tree=True),
+    Properties(bound_tree=True),
 )
 HUGE_PAGES = Ablation(
     "memory of the job in transparent huge pages",
     "huge pages on",
     _ALL,
-    lambda usual: replace(usual, huge_pages=True),
+    Properties(huge_pages=True),
     differs=("allocator", "transparent_hugepages"),
 )
 CHANNELS_LAST = Ablation(
     "images and weights in memory with their channels last (NHWC)",
     "channels last",
     _ALL,
-    lambda usual: replace(usual, channels_last=True),
+    Properties(channels_last=True),
     differs=("memory_format",),
 )
 PINNING = Ablation(
     "CPUs by count (a quota, unpinned vCPUs) instead of by number",
     "pinning off",
     _ALL,
-    lambda usual: replace(usual, pinned=False),
+    Properties(pinned=False),
     differs=("host_cpus", "cpus"),
 )
 ISA = Ablation(
     "vector instructions capped to the next lower level",
     "lower vector instructions",
     _ALL,
-    lambda usual: replace(usual, lower_isa=True),
+    Properties(lower_isa=True),
     differs=("torch_cpu_capability",),
 )
 # The memory of a guest limits everything that runs in it: container-vm has no limit to lift.
@@ -112,58 +112,47 @@ MEMORY_LIMIT = Ablation(
     "no memory limit on the instance",
     "memory limit off",
     ("bare-metal", "container"),
-    lambda usual: replace(usual, memory_limited=False),
+    Properties(memory_limited=False),
     differs=("memory_bytes",),
 )
 DISK_LIMIT = Ablation(
     "at most 32 MiB/s read and 32 MiB/s written per disk",
     "disk limit on",
     _ALL,
-    lambda usual: replace(usual, disk_limit_bytes_per_s=32 << 20),
+    Properties(disk_limit_bytes_per_s=32 << 20),
     differs=("disk_limit_bytes_per_s",),
 )
 DISK_IOPS = Ablation(
     "at most 100 reads and 100 writes per second and disk",
     "disk requests limited",
     _ALL,
-    lambda usual: replace(usual, disk_limit_iops=100),
+    Properties(disk_limit_iops=100),
     differs=("disk_limit_iops",),
 )
 CONFINEMENT = Ablation(
-    "the job as root, unconfined",
-    "root on the machine",
-    ("bare-metal",),
-    lambda usual: replace(usual, confined=False),
+    "the job as root, unconfined", "root on the machine", ("bare-metal",), Properties(confined=False)
 )
 VIRTIOFS = Ablation(
     "the data set's directory shared with the VM instead of a virtual disk",
     "data by virtiofs",
     _VMS,
-    lambda usual: replace(usual, virtiofs=True),
+    Properties(virtiofs=True),
 )
 DATA_LAYER = Ablation(
     "the data set in a container layer instead of a bind mount",
     "data in a layer of its own",
     ("container",),
-    lambda usual: replace(usual, data_in_layer=True),
+    Properties(data_in_layer=True),
 )
 MICROVM = Ablation(
-    "QEMU's machine type microvm, virtio over MMIO without PCI",
-    "light VM",
-    _VMS,
-    lambda usual: replace(usual, microvm=True),
+    "QEMU's machine type microvm, virtio over MMIO without PCI", "light VM", _VMS, Properties(microvm=True)
 )
-LIBVIRT = Ablation(
-    "libvirt instead of the run's machine provider",
-    "by libvirt",
-    _VMS,
-    lambda usual: replace(usual, provider="libvirt"),
-)
+LIBVIRT = Ablation("libvirt instead of the run's machine provider", "by libvirt", _VMS, Properties(provider="libvirt"))
 DISK_CACHE = Ablation(
     "cache=writeback instead of cache=none for the disks of the VM",
     "disk cache writeback",
     _VMS,
-    lambda usual: replace(usual, direct_io=False),
+    Properties(direct_io=False),
 )
 
 
@@ -188,7 +177,7 @@ def written(kind: str) -> str:
 
 def properties_of(name: str | None) -> Properties:
     """Return the properties of a target under an ablation; None is the target as it is."""
-    return get_ablation(name).change(AS_IT_IS) if name else AS_IT_IS
+    return get_ablation(name).properties if name else AS_IT_IS
 
 
 def known_properties(name: str | None) -> Properties | None:

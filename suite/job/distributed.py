@@ -1,5 +1,6 @@
 """A distributed job: its instances, what each is given, and how they are connected."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -75,7 +76,11 @@ def instances_of(distributed: DistributedJob, envelope: Envelope) -> tuple[Insta
         shares = tuple(envelope.model_copy(update={"cpus": machine.cpus}) for machine in distributed.machines)
     else:
         shares = divided(envelope, len(distributed.roles))
-    return tuple(InstancePlan(role=role, envelope=share) for role, share in zip(distributed.roles, shares, strict=True))
+    return with_roles(distributed.roles, shares)
+
+
+def with_roles(roles: Sequence[Role], shares: Sequence[Envelope]) -> tuple[InstancePlan, ...]:
+    return tuple(InstancePlan(role=role, envelope=share) for role, share in zip(roles, shares, strict=True))
 
 
 def divided(envelope: Envelope, count: int) -> tuple[Envelope, ...]:

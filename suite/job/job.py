@@ -185,7 +185,6 @@ class Job(Part):
 
     @property
     def design(self) -> str:
-        """Return the name of the design by which trials of the job are measured."""
         return design_of(self.turns)
 
 
@@ -249,7 +248,6 @@ class ComparisonKey:
 
 
 def comparison_key(job: Job) -> ComparisonKey:
-    """Return the settings of a job as one value."""
     return ComparisonKey(tuple(settings(job).items()))
 
 

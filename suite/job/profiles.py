@@ -3,7 +3,7 @@
 Every number can be overridden on the command line.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -130,9 +130,13 @@ PROFILES = {
 def check_sizes(workload: str, sizes: Sizes, called: str) -> None:
     """Raise RequestError, about the job ``called`` so, for sizes that the layers of the workload cannot take."""
     declared = WORKLOADS.get(workload)
-    for name in EXTENTS:
-        if value := getattr(sizes, name):
-            _check_extent(declared, name, value, called)
+    for name, (what, size) in EXTENTS.items():
+        value = getattr(sizes, name)
+        if value and not declared.has(name):
+            remedy = f"leave out {option(name)} {value}"
+            raise RequestError(f"{called} has no {what}, and no {option(name)}", remedy=remedy)
+        if value and (wanted := declared.size_wanted(value)):
+            raise RequestError(f"{called} cannot take {size.format(value)}", remedy=f"give {option(name)} {wanted}")
     if sizes.tokens and sizes.batch % sizes.tokens:
         raise RequestError(
             f"{called} cannot make a batch of {sizes.batch} tokens from sequences of {sizes.tokens}",
@@ -150,11 +154,3 @@ def check_sizes(workload: str, sizes: Sizes, called: str) -> None:
             f"{called} takes colour images alone, and no {option('channels')}",
             remedy=f"leave out {option('channels')} {sizes.channels}",
         )
-
-
-def _check_extent(declared: Any, name: str, value: int, called: str) -> None:  # noqa: ANN401 (suite has no workloads)
-    what, size = EXTENTS[name]
-    if not declared.has(name):
-        raise RequestError(f"{called} has no {what}, and no {option(name)}", remedy=f"leave out {option(name)} {value}")
-    if wanted := declared.size_wanted(value):
-        raise RequestError(f"{called} cannot take {size.format(value)}", remedy=f"give {option(name)} {wanted}")

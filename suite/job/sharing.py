@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from suite.job.distributed import InstancePlan, Role, divided
+from suite.job.distributed import InstancePlan, Role, divided, with_roles
 from suite.job.envelope import Envelope
 from suite.job.profiles import Profile, Sizes, check_sizes
 from suite.part import Part
@@ -39,9 +39,7 @@ class Sharing(Part):
         whole = target == "bare-metal" and self.bare_metal_cpus == "unrestricted"
         shares = (envelope,) * count if whole else divided(envelope, count)
         aggressors: list[Role] = ["aggressor"] * self.copies
-        return tuple(
-            InstancePlan(role=role, envelope=share) for role, share in zip(("victim", *aggressors), shares, strict=True)
-        )
+        return with_roles(("victim", *aggressors), shares)
 
 
 def victim_names() -> tuple[str, ...]:

@@ -101,11 +101,6 @@ _Count = Annotated[int, Meta(ge=0, lt=1 << 50)]
 _Words = Annotated[str, Meta(max_length=500)]
 
 
-def _p99(seconds: list[float]) -> float | None:
-    """Return the 99th percentile, which is the time of one step: a synchronous cluster waits for its slowest step."""
-    return sorted(seconds)[(99 * len(seconds) - 1) // 100] if seconds else None
-
-
 def _tail(seconds: list[float]) -> float | None:
     """Return the 99th percentile over the median."""
     steps = sorted(seconds)
@@ -196,11 +191,24 @@ LINES = FieldType(
 )
 MODELS = FieldType(list[KeptModel], "text", lambda kept: "\n".join(model.weights_sha256 for model in kept) or None)
 CPU_LIST = FieldType(list[_Count], "text", lambda cpus: ",".join(map(str, sorted(cpus))))
-SUM, P99, TAIL = (FieldType(_Times, "number", derive) for derive in (sum, _p99, _tail))
+SUM, TAIL = FieldType(_Times, "number", sum), FieldType(_Times, "number", _tail)
+# The 99th percentile is the time of one step: a synchronous cluster waits for its slowest.
+P99 = FieldType(_Times, "number", lambda steps: sorted(steps)[(99 * len(steps) - 1) // 100] if steps else None)
 RATES = FieldType(list[_Positive], "number", lambda rates: statistics.median(rates) if rates else None)
 PHASES = FieldType(dict[_Words, _Times], "number", lambda phases: sum(map(sum, phases.values())))
 JOULES = FieldType(dict[str, _Seconds], "number", lambda counters: sum(counters.values()) if counters else None)
 PARTS_S = FieldType(dict[_Words, _Seconds], "number", lambda parts: math.fsum(parts.values()))
+
+
+def _rows(
+    part: str,
+    names: str,
+    kind: FieldType,
+    meaning: Field | None = None,
+    default: Any = None,  # noqa: ANN401
+) -> list[Column]:
+    """Return columns that are called as their fields, which are alike in all but these names."""
+    return [Column(name, part + name, kind, meaning, default) for name in names.split()]
 
 
 def _objects(kind: Any) -> FieldType:  # noqa: ANN401 (any type that msgspec reads)
@@ -220,7 +228,6 @@ _SOON = _checked("the trials of a block lie close in time, and never at the same
 _PAIRED = _measured("trials are paired inside a run")
 _FAILED = _measured("failed trials are counted")
 _WARNED, _COST = _measured("a warning shows it"), _measured("the cost table holds it")
-_CLOCKS = _measured("a warning shows it")
 _STEPS = _checked("steps and their phases sum to the measured span")
 _SPANS, _READ = _checked("its parts sum to the elapsed time"), _checked("no fewer images are read than are trained")
 _TURNS = _checked("trials of a block take turns together, and never at once")
@@ -241,35 +248,25 @@ _STATUS = FieldType(Literal["ok", "failed"], "flag", lambda status: status == "o
 
 TABLE = (
     Column("run_id", "run_id", CATEGORY, _PAIRED, REQUIRED),
-    Column("trial_id", "trial_id", FieldType(_pattern(TrialId), "text"), _PLACE, REQUIRED),
+    Column("trial_id", "trial_id", NAME, _PLACE, REQUIRED),
     Column("started_at", "started_at", WORDS, _SOON, REQUIRED),
-    Column("scenario", "job.scenario", CATEGORY, default=REQUIRED),
-    Column("data", "job.data", CATEGORY, default=REQUIRED),
-    Column("profile", "job.profile", CATEGORY, default=REQUIRED),
-    Column("recipe", "job.recipe", CATEGORY, default=REQUIRED),
-    Column("model", "job.model", CATEGORY, default=REQUIRED),
+    *_rows("job.", "scenario data profile recipe model", CATEGORY, default=REQUIRED),
     Column("target", "target", FieldType(_pattern(Name), "category"), _PLACE, REQUIRED),
     Column("replica", "replica", COUNT, _PLACE, 0),
-    Column("block", "block", COUNT, _PLACE, REQUIRED),
-    Column("position", "position", COUNT, _PLACE, REQUIRED),
+    *_rows("", "block position", COUNT, _PLACE, REQUIRED),
     Column("ablation", "ablation", NAME, _PLACE),
     Column("warm_up", "warm_up", FLAG, _PLACE, False),
     Column("page_cache", "job.page_cache", TEXT),
     Column("batch", "job.sizes.batch", COUNT),
     Column("global_batch", "job.global_batch", COUNT),
     Column("generate", "job.generate", COUNT),
-    Column("image_px", "job.sizes.image_px", COUNT),
-    Column("tokens", "job.sizes.tokens", COUNT),
-    Column("warmup_steps", "job.sizes.warmup_steps", COUNT),
-    Column("steps", "job.sizes.steps", COUNT),
+    *_rows("job.sizes.", "image_px tokens warmup_steps steps", COUNT),
     Column("unit", "job.unit", CATEGORY),
     Column("cpus", "job.envelope.cpus", HOW_MANY, default=REQUIRED),
-    Column("memory_bytes", "job.envelope.memory_bytes", COUNT, default=REQUIRED),
-    Column("threads", "job.envelope.threads", COUNT, default=REQUIRED),
+    *_rows("job.envelope.", "memory_bytes threads", COUNT, default=REQUIRED),
     Column("engine", "job.layers.engine", CATEGORY),
     Column("isa", "job.isa", CATEGORY),
-    Column("design", "job.design", CATEGORY, default=REQUIRED),
-    Column("rounds_freely", "job.rounds_freely", CATEGORY, default=REQUIRED),
+    *_rows("job.", "design rounds_freely", CATEGORY, default=REQUIRED),
     Column("settings", "job", FieldType(None, "category", comparison_key), default=REQUIRED),
     Column("hostname", "environment.host.hostname", TEXT),
     Column("host_kernel", "environment.host.kernel", TEXT),
@@ -280,17 +277,13 @@ TABLE = (
     Column("error_kind", "outcome.kind", WORDS, _QUOTED),
     Column("error_message", "outcome.message", TEXT, _QUOTED),
     Column("throughput_per_s", "throughput_per_s", POSITIVE, _METRIC),
-    Column("elapsed_s", "elapsed_s", SECONDS, _METRIC),
-    Column("open_s", "open_s", SECONDS, _METRIC),
+    *_rows("", "elapsed_s open_s", SECONDS, _METRIC),
     Column("step_p99_s", "steps.elapsed_s", P99, _STEPS),
     Column("step_tail", "steps.elapsed_s", TAIL),
-    Column("clock_ratio", "clock_ratio", POSITIVE, _CLOCKS),
+    Column("clock_ratio", "clock_ratio", POSITIVE, _WARNED),
     Column("unfinished_s", "unfinished_s", SECONDS, _WARNED),
     Column("substitutes", "substitutes", SUBSTITUTES, _measured("shown wherever the numbers are"), []),
-    Column("userland_sha256", "environment.target.userland_sha256", TEXT),
-    Column("accelerator", "environment.target.accelerator", TEXT),
-    Column("torch", "environment.target.torch", TEXT),
-    Column("torch_cpu_capability", "environment.target.torch_cpu_capability", TEXT),
+    *_rows("environment.target.", "userland_sha256 accelerator torch torch_cpu_capability", TEXT),
     Column("seen_cpus", "environment.target.cpus", HOW_MANY),
     Column("seen_memory_bytes", "environment.target.memory_bytes", COUNT),
     Column("seen_threads", "environment.target.threads", COUNT),
@@ -298,11 +291,8 @@ TABLE = (
     Column("host_mitigations", "environment.host.mitigations", LINES),
     Column("mitigations", "environment.target.mitigations", LINES),
     Column("interval_s", "conditions.interval_s", POSITIVE, _checked("the counters enclose the job")),
-    Column("steal_s", "conditions.steal_s", SECONDS, _WARNED),
-    Column("other_cpu_s", "conditions.other_cpu_s", SECONDS, _WARNED),
-    Column("throttled_s", "conditions.throttled_s", SECONDS, _WARNED),
-    Column("thermal_throttles", "conditions.thermal_throttles", COUNT, _WARNED),
-    Column("swapped_bytes", "conditions.swapped_bytes", COUNT, _WARNED),
+    *_rows("conditions.", "steal_s other_cpu_s throttled_s", SECONDS, _WARNED),
+    *_rows("conditions.", "thermal_throttles swapped_bytes", COUNT, _WARNED),
     Column("governor", "conditions.governor", TEXT, _WARNED),
     Column("siblings_shared", "conditions.siblings_shared", FLAG, _WARNED),
     Column("numa_nodes", "conditions.numa_nodes", HOW_MANY, _WARNED),
@@ -322,7 +312,7 @@ TABLE = (
     Column("data_sha256", "data_use.sha256", TEXT),
     Column("data_bytes", "data_use.asked_bytes", COUNT),
     Column("images_read", "data_use.images_read", COUNT, _READ),
-    Column("damaged", "data_use.damaged", COUNT, _measured("a warning shows it")),
+    Column("damaged", "data_use.damaged", COUNT, _WARNED),
     Column("models", "kept", MODELS, default=[]),
     Column("aggressor", "aggressor", NAME, _PLACE),
     *(
@@ -331,10 +321,8 @@ TABLE = (
     ),
     Column("burst_s", "alternation.burst_s", POSITIVE),
     Column("block_s", "alternation.block_s", SECONDS, _TURNS),
-    Column("waiting_share", "alternation.waiting_share", SECONDS),
-    Column("turn_s", "alternation.turn_s", SECONDS),
-    Column("beside_s", "alternation.beside_s", NUMBER),
-    Column("late_s", "alternation.late_s", NUMBER),
+    *_rows("alternation.", "waiting_share turn_s", SECONDS),
+    *_rows("alternation.", "beside_s late_s", NUMBER),
     Column("generated_weights", "generated.weights_sha256", _DIGEST, _SAME_IMAGE),
     Column("generated_pixels", "generated.pixels_sha256", _DIGEST, _SAME_IMAGE, REQUIRED_INSIDE),
     Column("metrics", "metrics", _objects(dict[_Words, MetricValue]), default={}),
@@ -358,8 +346,7 @@ AUDIT = (
     Column("computed_s", "steps.compute_s", SUM, _STEPS),
     Column("communicated_s", "steps.communicate_s", SUM, _STEPS),
     Column("parts_s", "steps.phases", PHASES, _STEPS, {}),
-    Column("launch_s", "timeline.launch_s", SECONDS, _SPANS),
-    Column("measured_s", "timeline.measured_s", SECONDS, _SPANS),
+    *_rows("timeline.", "launch_s measured_s", SECONDS, _SPANS),
     Column("timeline_s", "timeline", FieldType(None, "number", _timeline_s)),
     Column("whole_timeline", "timeline", FieldType(None, "flag", _whole_timeline)),
     Column("alternation", "alternation", FieldType(Alternation)),
@@ -397,14 +384,3 @@ FURTHER = (
     Column("instances", "alternation.instances", COUNT, _TURNS),
 )
 """Fields that are read, and are no columns of a table."""
-
-EXEMPT = {
-    "conditions.absent": "explains why others are null",
-    "conditions.frequency_mhz": "two moments beside the job",
-    "conditions.load_1min": "conditions.other_cpu_s is counted over the whole job",
-    "conditions.sampler_cpu_s": "the cost of measuring, which is the same on every target",
-    "environment": "the facts that differences.py treats are one column; tables show some of them",
-    "resources": "recorded to explain a trial; tables show cpu_s, memory, disk, energy and cache misses",
-    "details": "notes of the scenario; they promise nothing",
-}
-"""The fields, and all below them, that no row reads, each with the reason."""

@@ -195,7 +195,6 @@ _ELSEWHERE = (
 
 
 def fields_of(columns: Iterable[Column]) -> Iterator[Field]:
-    """Yield the treatment of each column that has one."""
     return (replace(column.meaning, path=column.pattern) for column in columns if column.meaning)
 
 

@@ -326,7 +326,6 @@ class Alternation(Part):
 
     @property
     def span_s(self) -> float:
-        """The seconds of all bursts."""
         return math.fsum(burst.span_s for burst in self.bursts)
 
     @property

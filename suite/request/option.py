@@ -137,7 +137,6 @@ class About:
     """Whether it is one of those that most people need, which help shows first."""
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:  # noqa: ANN401
-        """Return the JSON schema of a field with this as its description."""
         help_text = self.help if isinstance(self.help, str) else self.help()
         return {**handler(schema), "description": spelled(help_text, str)}
 
@@ -277,7 +276,6 @@ class Option:
         return text
 
     def help(self, *, listed: bool = True) -> str:
-        """Return its description as the command line shows it."""
         return self.description(flag, listed=listed) + (" Repeatable." if self.repeatable else "")
 
     @property
@@ -314,7 +312,6 @@ class Option:
         return f"any but {names}" if most and foreign else names
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:  # noqa: ANN401
-        """Return the JSON schema of a key of a plan file that gives this option."""
         return {**handler(schema), "description": self.description()}
 
     def refuse_foreign(self, scenario: str) -> None:

@@ -29,10 +29,6 @@ _LEAST_MEMORY_BYTES = 1 << 20
 """A bare number below it is no memory of a target: its unit was forgotten."""
 
 
-def _has_epochs_to_keep(asked: Asked) -> bool:
-    return asked("keep_model") != "each" or asked("epochs") is not None
-
-
 _IN_TURNS = (given("design", "alternating", "both"),)
 _ON_GPUS = (given("device", "cuda"),)
 _IN_CONTAINERS = (given("target", *sorted(CONTAINERS)),)
@@ -42,11 +38,8 @@ def _reads(asked: Asked) -> bool:
     return traits_of(asked("scenario")).needs_data or asked("data") not in (None, SYNTHETIC)
 
 
-def _draws(asked: Asked) -> bool:
-    return not _reads(asked)
-
-
 DATA_SET = Need("a data set", _reads, f"name one with {option('data')}")
+_DRAWN = Need("drawn images, for a data set has channels of its own", lambda asked: not _reads(asked), "use drawn ones")
 
 
 def _models(scenario: str | None) -> tuple[str, ...]:
@@ -68,11 +61,6 @@ def words_of(form: str, what: str, example: str) -> Callable[[str], tuple[str, .
 
 
 gpu_words = words_of(r"\d+(:\d+)?|(GPU|MIG)-[0-9a-f-]+", "an index or UUID of a GPU", "0,1")
-
-
-def _cpus(text: str) -> None:
-    if not (text.isascii() and text.strip().isdigit()):
-        parse_cpu_list(text)
 
 
 def memory_of(text: str) -> int:
@@ -126,7 +114,7 @@ class MeasurementOptions(OptionGroup):
         f"Image channels of workloads that accept one or three. Default: those of {option('data')}, else the "
         "workload's.",
         of="workloads",
-        idle_without=(Need("drawn images, for a data set has channels of its own", _draws, "use drawn ones"),),
+        idle_without=(_DRAWN,),
     )
     steps: Count | None = about(
         None,
@@ -175,7 +163,7 @@ class MeasurementOptions(OptionGroup):
         needs=(
             Need(
                 f"{option('epochs')} for each",
-                _has_epochs_to_keep,
+                lambda asked: asked("keep_model") != "each" or asked("epochs") is not None,
                 f"give last, or add {option('epochs')} 3 in {option('scenario')} real",
             ),
         ),
@@ -271,7 +259,10 @@ class EnvelopeOptions(OptionGroup):
     """Envelope of every target."""
 
     cpus: Count | Text | None = about(
-        None, "Number of CPUs (2), or a list (0-1,4). Default: all that this process may use.", parse=_cpus, common=True
+        None,
+        "Number of CPUs (2), or a list (0-1,4). Default: all that this process may use.",
+        parse=lambda text: (text.isascii() and text.strip().isdigit()) or parse_cpu_list(text),
+        common=True,
     )
     memory: Text | None = about(
         None, "Memory of every target, such as 4G. Default: the profile's.", parse=memory_of, common=True

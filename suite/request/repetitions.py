@@ -22,11 +22,6 @@ _OPEN_ENDED = (given("until", example=DECIDED), given("detect", example="2%"))
 _NO_BLOCKS = given("blocks", why=f"{option('max_blocks')} limits their number")
 
 
-def _until(text: str) -> None:
-    if text != DECIDED:
-        parse_share(text)
-
-
 EXTENDING = ("blocks", "until", "detect", "max_blocks", "budget")
 """The options that extend a run."""
 
@@ -45,7 +40,7 @@ class Repetitions(OptionGroup):
         None,
         "Add blocks until intervals are this narrow, such as 2%. Each 95 % interval is within plus or minus it. "
         f"decided: until every comparison has a verdict at the {option('margin')}.",
-        parse=_until,
+        parse=lambda text: text == DECIDED or parse_share(text),
         of="normalised",
         excludes=(_NO_BLOCKS,),
         meaning=False,

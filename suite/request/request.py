@@ -162,15 +162,15 @@ class _Options(Mapping[str, Option]):
 
     @cached_property
     def _by_name(self) -> dict[str, Option]:
-        found = {name: each for part, model in _common_groups().items() for name, each in _declared(part, model)}
-        for kind, registry in OWNERS.items():
-            for member, model in _bringing_options(registry).items():
-                added = dict(_declared(f"{kind}:{member}", model, **{kind: member}))
-                if twice := sorted(added.keys() & found.keys()):
-                    registry.refuse(member, f"it declares the option {twice[0]} a second time")
-                else:
-                    found |= added
-        return found
+        options: dict[str, Option] = {}
+        for part, model, owner in _groups():
+            added = {name: Option(name, part, field, **owner) for name, field in model.model_fields.items()}
+            if twice := sorted(added.keys() & options.keys()):
+                for kind, member in owner.items():
+                    OWNERS[kind].refuse(member, f"it declares the option {twice[0]} a second time")
+            else:
+                options |= added
+        return options
 
     def __getitem__(self, name: str) -> Option:
         return self._by_name[name]
@@ -182,24 +182,18 @@ class _Options(Mapping[str, Option]):
         return len(self._by_name)
 
 
-def _common_groups() -> dict[str, type[OptionGroup]]:
-    fields = RunRequest.model_fields
-    return {name: field.annotation for name, field in fields.items() if isinstance(field.annotation, type)}
-
-
-def _declared(part: str, model: type[OptionGroup], **owner: str) -> Iterator[tuple[str, Option]]:
-    for name, field in model.model_fields.items():
-        yield name, Option(name, part, field, **owner)
-
-
-def _bringing_options(registry: Registry) -> dict[str, type[OptionGroup]]:
-    """Return the groups of options that members of a registry declare, by member."""
-    broken = registry.failures()
-    groups = {name: getattr(registry.get(name), "options", None) for name in registry if name not in broken}
-    # One that inherits from another leaves the options to it.
-    declared = dict.fromkeys(filter(None, groups.values()))
-    first = {group: next(name for name in groups if groups[name] is group) for group in declared}
-    return {name: group for group, name in first.items()}
+def _groups() -> Iterator[tuple[str, type[OptionGroup], dict[str, str]]]:
+    """Yield the name and the model of each group of options, and the member of a registry that declares it."""
+    for name, field in RunRequest.model_fields.items():
+        if isinstance(field.annotation, type):
+            yield name, field.annotation, {}
+    for kind, registry in OWNERS.items():
+        broken, models = registry.failures(), set[type[OptionGroup]]()
+        for name in registry:
+            model = None if name in broken else getattr(registry.get(name), "options", None)
+            if model and model not in models:  # one that inherits from another leaves the options to it
+                models.add(model)
+                yield f"{kind}:{name}", model, {kind: name}
 
 
 OPTIONS: Mapping[str, Option] = _Options()
@@ -208,10 +202,8 @@ OPTIONS: Mapping[str, Option] = _Options()
 @cache
 def group_models() -> dict[str, type[OptionGroup]]:
     """Return the model of each group of options, by its name in a request."""
-    parts = dict.fromkeys(each.part for each in OPTIONS.values())
-    owned = {f"{kind}:{name}": model for kind in OWNERS for name, model in _bringing_options(OWNERS[kind]).items()}
-    owned |= _common_groups()
-    return {part: owned[part] for part in parts}
+    parts = {each.part for each in OPTIONS.values()}
+    return {part: model for part, model, _ in _groups() if part in parts}
 
 
 def _refusal(error: ValidationError) -> RequestError:

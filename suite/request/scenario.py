@@ -2,12 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from suite.errors import RequestError, option
-from suite.interfaces import Instance, Measurement, Note, Observer
+from suite.interfaces import Context, Instance, Measurement, Note, Observer
 from suite.job.datasets import SYNTHETIC, Dataset
 from suite.job.distributed import Strategy
 from suite.job.envelope import Envelope
@@ -32,7 +31,6 @@ class PlannedScenario(Traits, ABC):
 
     @classmethod
     def of(cls, request: RunRequest) -> Self:
-        """Return the scenario for the request."""
         return cls()
 
     def models(self, request: RunRequest) -> tuple[str, ...]:
@@ -118,9 +116,7 @@ class PlannedScenario(Traits, ABC):
         return {"options": {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}}
 
     @abstractmethod
-    def measure(
-        self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
-    ) -> Measurement:
+    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
         """Measure; see ``suite.interfaces.Scenario``."""
 
 

@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Annotated, Literal
@@ -256,9 +256,8 @@ class Run:
                 remedy="free some space, and go on with the run; what was measured before is kept",
             )
 
-    def keep_attempt(self, record: TrialRecord) -> None:  # noqa: ARG002 (a cell of a sweep does)
+    def keep_attempt(self, record: TrialRecord) -> None:
         """Keep a failed attempt beside the record of its trial. A run keeps the records alone."""
-        return
 
     @contextmanager
     def sealed(self) -> Iterator[None]:
@@ -268,9 +267,7 @@ class Run:
         """
         if (self.directory / MANIFEST).exists():  # else there is nothing to take off, and no record to read for it
             kept = {f"{TRIALS}/{record_file(trial_id)}" for trial_id in self.finished()}
-            self._change_manifest(
-                lambda listed: {name: file for name, file in listed.items() if name in kept or "/" not in name}
-            )
+            self._list({name: file for name, file in self._listed().items() if name in kept or "/" not in name})
         try:
             yield
         finally:
@@ -282,32 +279,29 @@ class Run:
         Only who holds the whole run may call this: blocks of a sweep on other machines share the manifest, and no lock.
         Raises StoreError.
         """
-
-        def complete(listed: dict[str, ListedFile]) -> dict[str, ListedFile]:
-            paths = {path.relative_to(self.directory).as_posix(): path for path in self.record_files()}
-            paths[PLAN] = self.directory / PLAN
-            return listed | {name: ListedFile.of(path) for name, path in paths.items() if name not in listed}
-
         if (self.directory / PLAN).exists():
-            self._change_manifest(complete)
+            listed, paths = self._listed(), [self.directory / PLAN, *self.record_files()]
+            names = {path.relative_to(self.directory).as_posix(): path for path in paths}
+            self._list(listed | {name: ListedFile.of(path) for name, path in names.items() if name not in listed})
 
     def list_file(self, name: str) -> None:
         """List a file as it is now, which its writer has just written."""
-        self._change_manifest(lambda listed: listed | {name: ListedFile.of(self.directory / name)})
+        self._list(self._listed() | {name: ListedFile.of(self.directory / name)})
 
     def unlist(self, name: str) -> None:
         """Take a file off the manifest before it is written anew."""
-        self._change_manifest(lambda listed: {path: file for path, file in listed.items() if path != name})
+        self._list({path: file for path, file in self._listed().items() if path != name})
 
-    def _change_manifest(self, change: Callable[[dict[str, ListedFile]], dict[str, ListedFile]]) -> None:
-        before = read_manifest(self.directory) or Manifest(files={})
-        listed = change(before.files)
-        if listed != before.files:
+    def _listed(self) -> dict[str, ListedFile]:
+        manifest = read_manifest(self.directory)
+        return manifest.files if manifest else {}
+
+    def _list(self, listed: Mapping[str, ListedFile]) -> None:
+        if listed != self._listed():
             text = Manifest(files=dict(sorted(listed.items()))).model_dump_json(indent=1)
             write_atomic(self.directory / MANIFEST, text + "\n")
 
     def records(self) -> Iterator[TrialRecord]:
-        """Yield every record, one per trial."""
         yield from filter(None, map(read_record, self.record_files()))
 
     def record_files(self) -> list[Path]:

@@ -60,7 +60,6 @@ class InjuryFinding(Part):
 
     @property
     def facets(self) -> Mapping[str, bool | None]:
-        """Return what was right, by name."""
         return dict(zip(FACETS, (self.size, self.place, self.verdict_right), strict=True))
 
     @property
@@ -84,7 +83,6 @@ class Absent(Part):
 
     @property
     def name(self) -> str:
-        """Return what is not done, and where."""
         return f"{self.injury} on {', '.join(self.targets)}" if self.targets else self.injury
 
 

@@ -6,11 +6,11 @@ known ratio lies in the interval), in place (its phase grows most) and in verdic
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from suite.job.ablations import Ablation
 from suite.job.lab import bits_per_s, seconds
-from suite.job.properties import AS_IT_IS
+from suite.job.properties import AS_IT_IS, Properties
 from suite.records.record import TrialRecord
 from suite.registries import INJURIES
 
@@ -44,7 +44,6 @@ class Truth:
 
     @classmethod
     def exactly(cls, ratio: float) -> "Truth":
-        """Return the truth that leaves nothing open."""
         return cls(ratio, ratio)
 
 
@@ -56,7 +55,7 @@ TruthOf = Callable[[TrialRecord, TrialRecord], Truth | None]
 class Injury(Ablation):
     """A change of known size. Its truth never rests on the ratio that it is to be compared with."""
 
-    truth: TruthOf = lambda _injured, _usual: Truth.exactly(1.0)
+    truth: TruthOf = lambda _injured, _usual: Truth(1.0, 1.0)
     witness: str = ""
     """The witness of the size."""
     metric: str = THROUGHPUT
@@ -67,8 +66,7 @@ class Injury(Ablation):
 
     @property
     def changes(self) -> bool:
-        """Return whether anything is done to the target."""
-        return self.change(AS_IT_IS) != AS_IT_IS
+        return self.properties != AS_IT_IS
 
 
 def span_s(record: TrialRecord) -> float:
@@ -135,47 +133,36 @@ def _from_disk(record: TrialRecord, usual: TrialRecord) -> Truth | None:
     return Truth(ratio, min(1.0, ratio / (1 - ahead))) if ratio < 1 and ahead < 1 else None
 
 
-def _by_rate(rate: str) -> TruthOf:
+def _by_slow_links(record: TrialRecord, usual: TrialRecord) -> Truth | None:
     """Return the range between both directions at once and one after the other, from the bytes that the ranks counted.
 
     In the first case the computing overlaps, too; in the second nothing does.
     """
-
-    def truth(record: TrialRecord, usual: TrialRecord) -> Truth | None:
-        ranks = [rank for rank in record.ranks if rank.role == "worker"]
-        counted = [(rank.sent_bytes, rank.received_bytes) for rank in ranks if rank.sent_bytes and rank.received_bytes]
-        sizes = record.job.sizes
-        if len(counted) < len(ranks) or not ranks or sizes is None:
-            return None
-        # The counts hold the warm-up steps.
-        share = sizes.steps / (sizes.steps + sizes.warmup_steps) * 8 / bits_per_s(rate)
-        sent_s, received_s = (share * sum(both[way] for both in counted) for way in (0, 1))
-        least_s = max(sent_s, received_s)
-        most_s = LINK_HEADERS * (sent_s + received_s) + span_s(usual)
-        return Truth(span_s(usual) / most_s, min(1.0, span_s(usual) / least_s))
-
-    return truth
+    ranks = [rank for rank in record.ranks if rank.role == "worker"]
+    counted = [(rank.sent_bytes, rank.received_bytes) for rank in ranks if rank.sent_bytes and rank.received_bytes]
+    sizes = record.job.sizes
+    if len(counted) < len(ranks) or not ranks or sizes is None:
+        return None
+    # The counts hold the warm-up steps.
+    share = sizes.steps / (sizes.steps + sizes.warmup_steps) * 8 / bits_per_s(SLOW_LINK)
+    sent_s, received_s = (share * sum(both[way] for both in counted) for way in (0, 1))
+    most_s = LINK_HEADERS * (sent_s + received_s) + span_s(usual)
+    return Truth(span_s(usual) / most_s, min(1.0, span_s(usual) / max(sent_s, received_s)))
 
 
-def _by_delay(delay: str) -> TruthOf:
+def _by_late_links(record: TrialRecord, usual: TrialRecord) -> Truth | None:
     """Return at most the throughput of steps that each wait for one more way there and one more way back."""
-
-    def truth(record: TrialRecord, usual: TrialRecord) -> Truth | None:
-        if record.job.sizes is None:
-            return None
-        return Truth(0.0, span_s(usual) / (span_s(usual) + record.job.sizes.steps * 2 * seconds(delay)))
-
-    return truth
+    if record.job.sizes is None:
+        return None
+    return Truth(0.0, span_s(usual) / (span_s(usual) + record.job.sizes.steps * 2 * seconds(LATE_LINK)))
 
 
-NOTHING = Injury(
-    "nothing at all", "no injury", _EVERYWHERE, lambda usual: usual, witness="nothing was done", scenario=None
-)
-CPU_QUOTA = Injury(
+NOTHING = Injury("nothing at all", "no injury", _EVERYWHERE, AS_IT_IS, witness="nothing was done", scenario=None)
+CPU_QUOTA_10 = Injury(
     "a quota that holds the CPUs back by 10 %",
     "CPU quota 10 %",
     _HERE,
-    lambda usual: replace(usual, cpu_share=QUOTA),
+    Properties(cpu_share=QUOTA),
     truth=_quota,
     witness="the quota, and the kernel's count of the time that it held back",
     phase="compute",
@@ -184,7 +171,7 @@ LATE_STEPS = Injury(
     "every tenth step sleeps, by 10 % of all steps together",
     "late steps",
     _EVERYWHERE,
-    lambda usual: replace(usual, step_injury={"kind": "late-step", "share": 0.1, "every": 10}),
+    Properties(step_injury={"kind": "late-step", "share": 0.1, "every": 10}),
     truth=_clocked,
     witness="the worker's clock around the sleep",
     phase="compute",
@@ -193,7 +180,7 @@ LATE_BATCHES = Injury(
     "every fifth batch comes late, by 5 % of all steps together",
     "late batches",
     _EVERYWHERE,
-    lambda usual: replace(usual, step_injury={"kind": "late-batch", "share": 0.05, "every": 5}),
+    Properties(step_injury={"kind": "late-batch", "share": 0.05, "every": 5}),
     truth=_clocked,
     witness="the worker's clock around the sleep",
     phase="data",
@@ -202,7 +189,7 @@ PAGE_FAULTS = Injury(
     "every step faults fresh pages in, for 15 % of its time",
     "page-fault tax",
     _EVERYWHERE,
-    lambda usual: replace(usual, step_injury={"kind": "page-faults", "share": 0.15}),
+    Properties(step_injury={"kind": "page-faults", "share": 0.15}),
     truth=_faulted,
     witness="the worker's clock around the faults, and the kernel's count of them",
     phase="compute",
@@ -211,7 +198,7 @@ HELD_MEMORY = Injury(
     f"the job holds {HELD_BYTES >> 20} MiB that it has no use for",
     "held memory",
     _EVERYWHERE,
-    lambda usual: replace(usual, step_injury={"kind": "held-memory", "held_bytes": HELD_BYTES}),
+    Properties(step_injury={"kind": "held-memory", "held_bytes": HELD_BYTES}),
     truth=_held,
     witness="the number of bytes that the worker has touched",
     metric=MEMORY,
@@ -220,7 +207,7 @@ SLOW_DISK = Injury(
     f"at most {SLOW_DISK_BYTES_PER_S >> 10} KiB/s from the disk that holds the data set",
     "slow disk",
     _HERE,
-    lambda usual: replace(usual, disk_limit_bytes_per_s=SLOW_DISK_BYTES_PER_S),
+    Properties(disk_limit_bytes_per_s=SLOW_DISK_BYTES_PER_S),
     truth=_from_disk,
     witness="the limit, and the size of the files that the job read",
     phase="data",
@@ -230,8 +217,8 @@ SLOW_LINKS = Injury(
     f"links of {SLOW_LINK}/s",
     "slow links",
     _EVERYWHERE,
-    lambda usual: replace(usual, link={"rate": SLOW_LINK}),
-    truth=_by_rate(SLOW_LINK),
+    Properties(link={"rate": SLOW_LINK}),
+    truth=_by_slow_links,
     witness="the rate, and the bytes that the ranks counted",
     phase="communicate",
     scenario=DISTRIBUTED,
@@ -240,8 +227,8 @@ LATE_LINKS = Injury(
     f"links with a delay of {LATE_LINK} one way",
     "late links",
     _EVERYWHERE,
-    lambda usual: replace(usual, link={"delay": LATE_LINK}),
-    truth=_by_delay(LATE_LINK),
+    Properties(link={"delay": LATE_LINK}),
+    truth=_by_late_links,
     witness="the delay: each step waits for one way there and one way back at least",
     phase="communicate",
     scenario=DISTRIBUTED,

@@ -67,7 +67,6 @@ class CellRun(Run):
         write_atomic(path, record.model_dump_json(indent=1) + "\n", below=self.directory)
 
     def attempts(self) -> Counter[str]:
-        """Count the failures of each trial."""
         return Counter(trial_of_attempt(path.name) for path in (self.directory / ATTEMPTS).glob(RECORD_FILES))
 
     def finished(self) -> Iterator[str]:
@@ -80,7 +79,10 @@ class CellRun(Run):
                 yield path.stem
         for trial_id, failed in self.attempts().items():
             if failed > self.retries:
-                self._restore(trial_id, failed)
+                path = self.directory / TRIALS / record_file(trial_id)
+                if not path.exists():  # a kill came between writing the attempt and writing the trial
+                    attempt = read(self.directory / ATTEMPTS / attempt_file(trial_id, failed))
+                    write_atomic(path, attempt.decode(), below=self.directory)
                 yield trial_id
 
     def left(self, plan: Plan, blocks: Iterable[int]) -> dict[int, list[Trial]]:
@@ -88,13 +90,6 @@ class CellRun(Run):
         finished = set(self.finished())
         left = {block: [item for item in plan.trials_of(block) if item.trial_id not in finished] for block in blocks}
         return {block: trials for block, trials in left.items() if trials}
-
-    def _restore(self, trial_id: str, failed: int) -> None:
-        """Write the record that a kill between writing the attempt and writing the trial has left out."""
-        path = self.directory / TRIALS / record_file(trial_id)
-        if not path.exists():
-            attempt = read(self.directory / ATTEMPTS / attempt_file(trial_id, failed))
-            write_atomic(path, attempt.decode(), below=self.directory)
 
 
 StopRule = Callable[[CellRun], str | None]

@@ -174,7 +174,6 @@ def _fit(header: RecordHeader, seconds: float) -> _Fit:
 
 
 def is_emulated(trial: Trial) -> bool:
-    """Return whether the CPU of the trial's guest is emulated."""
     return trial.target in VMS and trial.job.layers.accelerator == "tcg"
 
 

@@ -54,7 +54,6 @@ def packed(lines: Iterable[str]) -> str:
 
 
 def unpacked(word: str) -> list[str]:
-    """Return the lines that ``packed`` was given."""
     return gzip.decompress(base64.b64decode(word)).decode().splitlines()
 
 

@@ -59,19 +59,15 @@ def join_pool(directory: Path, machine: PoolMember) -> None:
     path = directory / POOL
     if not path.exists():
         write_atomic(path, machine.model_dump_json(indent=1) + "\n", new=True)
-    first = _first(path)
+    try:
+        first = PoolMember.model_validate_json(read(path))
+    except (FileNotFoundError, SpecialFileError, ValidationError) as error:
+        raise RequestError(f"{path} was not written by this suite", remedy="give another --out") from error
     if unequal := differences(first, machine):
         raise RequestError(
             f"{machine.host.name} is unequal to {first.host.name}, which began {directory}: {'; '.join(unequal)}",
             remedy="use equal machines only (with Slurm: constraint in [engine]), or give another --out for this one",
         )
-
-
-def _first(path: Path) -> PoolMember:
-    try:
-        return PoolMember.model_validate_json(read(path))
-    except (FileNotFoundError, SpecialFileError, ValidationError) as error:
-        raise RequestError(f"{path} was not written by this suite", remedy="give another --out") from error
 
 
 _SAME = sorted(Trial.model_fields.keys() & TrialRecord.model_fields.keys())

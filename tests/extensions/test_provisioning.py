@@ -206,14 +206,14 @@ SITE = f"""
 """
 
 ABLATION = """
-from dataclasses import replace
 from suite.job.ablations import Ablation
+from suite.job.properties import Properties
 
 MEMBER = Ablation(
     "the network of the node, and huge pages",
     "network of the node, huge pages on",
     ("container",),
-    lambda usual: replace(usual, host_network=True, huge_pages=True),
+    Properties(host_network=True, huge_pages=True),
 )
 """
 

@@ -7,17 +7,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import pytest
 
 from suite.errors import CommandError
-from suite.interfaces import Completed, Process, Stopwatch
+from suite.interfaces import Completed, Process
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.plan import Trial
 from suite.records.record import TrialRecord
 from tests.jobs import in_job
+from tests.suite.conftest import FakeNode
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -66,20 +67,13 @@ class HereProcess:
 
 
 @dataclass
-class HereNode:
+class HereNode(FakeNode):
     """This machine, with the tests' own interpreter in the place of the image's."""
 
     name: str = "here"
-    userland: str | None = None
-    backing: "HereNode | None" = None
+    backing: "HereNode | None" = None  # type: ignore[assignment]
     python: tuple[str, str] = (sys.executable, str(REPOSITORY))
     cpus: tuple[int, ...] = (0,)
-    local: bool = True
-    data: str | None = None
-    facts: Mapping[str, object] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
-    substitutes: tuple[str, ...] = ()
-    opening: Stopwatch = field(default_factory=Stopwatch)
     processes: list[HereProcess] = field(default_factory=list)
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
@@ -163,12 +157,19 @@ def observer() -> RecordingObserver:
     return RecordingObserver()
 
 
-@pytest.fixture
-def here() -> Iterator[HereNode]:
-    node = HereNode()
+Node = TypeVar("Node", bound=HereNode)
+
+
+def closed(node: Node) -> Iterator[Node]:
+    """Yield a node, whose processes have ended when the test has."""
     yield node
     for process in node.processes:
         process.close()
+
+
+@pytest.fixture
+def here() -> Iterator[HereNode]:
+    yield from closed(HereNode())
 
 
 @pytest.fixture
@@ -199,16 +200,7 @@ def trial() -> Trial:
 @pytest.fixture
 def spec() -> dict[str, Any]:
     """A job of a second on one core."""
-    return {
-        "workload": "worker.workloads.classifier:ALEXNET",
-        "batch": 1,
-        "image_px": 64,
-        "warmup_steps": 1,
-        "steps": 2,
-        "threads": 1,
-        "recipe": "reference",
-        "seed": 3,
-        "device": "cpu",
-        "devices": 1,
-        "parallel": "none",
-    }
+    sizes = {"batch": 1, "image_px": 64, "warmup_steps": 1, "steps": 2}
+    device = {"device": "cpu", "devices": 1, "parallel": "none"}
+    common = {"workload": "worker.workloads.classifier:ALEXNET", "threads": 1, "recipe": "reference", "seed": 3}
+    return {**common, **sizes, **device}

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -45,15 +46,11 @@ def progress(log: AggressorLog, works: Iterator[float] | list[float]) -> None:
         log.hear(line("progress", steps=steps, work=work))
 
 
-def test_a_victim_can_be_launched_when_the_aggressor_has_worked_for_a_while(
-    log: AggressorLog, ready: list[bool]
-) -> None:
+def test_a_victim_is_launched_when_the_aggressor_has_worked_for_a_while(log: AggressorLog, ready: list[Any]) -> None:
     begin(log)
-    assert not ready
-    log.hear(line("progress", steps=1, work=10.0))
-    assert not ready
-    log.hear(line("progress", steps=2, work=20.0))
-    assert ready
+    for steps, enough in ((1, []), (2, [True])):
+        log.hear(line("progress", steps=steps, work=10.0 * steps))
+        assert ready == enough
     assert log.progress[-1].arrived_s - log.progress[0].arrived_s >= LEAST_BEFORE_S
 
 
@@ -70,12 +67,8 @@ def test_of_moments_that_it_did_not_tell_of_nothing_is_known(log: AggressorLog) 
     assert log.per_s(begin_s, begin_s + 2.5) is None
     assert log.per_s(begin_s - 1, begin_s + 1) is None
     assert log.per_s(begin_s + 1, begin_s + 1) is None
-
-
-def test_work_that_the_place_cannot_tell_has_no_speed() -> None:
-    progress = [Progress(0.0, 0, 0.0), Progress(1.0, 4, None)]
-    assert work_at(progress, 0.5) is None
-    assert work_at(progress, 0.0) == 0.0
+    uncounted = [Progress(0.0, 0, 0.0), Progress(1.0, 4, None)]
+    assert (work_at(uncounted, 0.5), work_at(uncounted, 0.0)) == (None, 0.0)
 
 
 def test_what_comes_in_the_wrong_order_is_refused(log: AggressorLog) -> None:
@@ -93,9 +86,6 @@ def test_what_is_no_event_of_it_is_refused(log: AggressorLog, said: str) -> None
     with pytest.raises(MeasurementError) as caught:
         log.hear(said)
     assert caught.value.kind == "protocol"
-
-
-def test_its_own_reason_for_failing_is_told(log: AggressorLog) -> None:
     with pytest.raises(MeasurementError, match="fio is not installed here") as caught:
         log.hear(line("error", kind="probe", message="fio is not installed here"))
-    assert caught.value.kind == "probe"
+    assert caught.value.kind == "probe", "its own reason for failing"

@@ -77,21 +77,6 @@ def test_of_lines_that_are_json_objects_the_keys_are_read_from_both_outputs(run:
     assert run("print(1)").last_step is None
 
 
-def facts(run: Run, tmp_path: Path, *words: str) -> dict[str, Any]:
-    """Return the surroundings as a command finds them, which it writes to a place outside of its own."""
-    program = f"""
-import getpass, json, os, resource, shutil, sys
-limits = [resource.getrlimit(each) for each in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_CORE)]
-with open({str(tmp_path.parent / "said")!r}, "w") as said:
-    json.dump({{"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ), "user": getpass.getuser(),
-        "limits": limits, "python": shutil.which("python")}}, said)
-print(sys.stdin.read() or "nothing to read")
-"""
-    run(program, "python", "train.py", *words)
-    said: dict[str, Any] = json.loads((tmp_path.parent / "said").read_text())
-    return said
-
-
 RATE = "(?P<throughput>[0-9.,]+)"
 
 
@@ -147,6 +132,9 @@ def test_the_trial_ends_with_its_process_and_ends_and_counts_what_that_has_left(
     assert (measured.throughput_per_s, measured.details["processes_left"]) == (100, 1)
     assert any(note.endswith("processes that the command left behind, now ended: 1") for note in observer.notes)
     assert not Path("/proc", place.read_text(), "stat").exists()
+    helped = "import time\nfrom multiprocessing.shared_memory import SharedMemory\n"
+    helped += "used = SharedMemory(create=True, size=9)\ntime.sleep(1)\nused.unlink()"
+    assert run(helped).details["processes_left"] == 0, "helpers that end by themselves are not counted"
 
 
 def test_orphans_are_found_by_their_session_where_no_subreaper_is_known() -> None:
@@ -168,12 +156,6 @@ print(len(_descendants()), _end_all(parent), len(_descendants()))
     assert done.stdout == "1 1 0\n"
 
 
-def test_helpers_that_end_by_themselves_are_not_counted_as_left(run: Run) -> None:
-    program = "import time\nfrom multiprocessing.shared_memory import SharedMemory\n"
-    program += "used = SharedMemory(create=True, size=9)\ntime.sleep(1)\nused.unlink()"
-    assert run(program).details["processes_left"] == 0
-
-
 def test_the_peak_of_memory_is_that_of_all_processes_together(run: Run) -> None:
     program = """
 import multiprocessing, time
@@ -185,28 +167,25 @@ children = [multiprocessing.get_context("fork").Process(target=hold) for _ in ra
 [child.start() for child in children]
 [child.join() for child in children]
 """
-    assert 400 < measured_mb(run(program)) < 520
-
-
-def test_the_peak_of_memory_is_that_of_the_command_and_not_of_the_worker(run: Run) -> None:
-    assert 0 < measured_mb(run("", "sleep", "0.5")) < 5
+    assert 400 < run(program).metrics["peak-memory"].value < 520
+    assert 0 < run("", "sleep", "0.5").metrics["peak-memory"].value < 5, "that of the command, not of the worker"
     assert "peak-memory" not in run("", "true").metrics, "it has ended before a sample"
 
 
-def measured_mb(measured: Measurement) -> float:
-    return measured.metrics["peak-memory"].value
-
-
-def test_the_command_has_the_jobs_environment_and_no_shell(run: Run, tmp_path: Path) -> None:
-    said = facts(run, tmp_path, "$HOME; *")
+def test_the_command_finds_the_same_surroundings_everywhere_and_no_shell(run: Run, tmp_path: Path) -> None:
+    program = f"""
+import getpass, json, os, resource, shutil, sys
+limits = [resource.getrlimit(each) for each in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_CORE)]
+with open({str(tmp_path.parent / "said")!r}, "w") as said:
+    json.dump({{"argv": sys.argv[1:], "env": dict(os.environ), "user": getpass.getuser(), "limits": limits,
+        "python": shutil.which("python")}}, said)
+print(sys.stdin.read() or "nothing to read")
+"""
+    run(program, "python", "train.py", "$HOME; *")
+    said = json.loads((tmp_path.parent / "said").read_text())
     assert said["argv"] == ["$HOME; *"]
-    assert said["env"]["OMP_NUM_THREADS"] == "1"
-    assert said["env"]["HOME"] == "/tmp"
+    assert (said["env"]["OMP_NUM_THREADS"], said["env"]["HOME"]) == ("1", "/tmp")
     assert "PYTHONPATH" not in said["env"], "the worker's own modules are not the command's"
-
-
-def test_the_command_finds_the_same_surroundings_everywhere(run: Run, tmp_path: Path) -> None:
-    said = facts(run, tmp_path)
     assert said["user"] == "virtbench"
     assert said["limits"] == [[16384, 16384], [8 << 20, 8 << 20], [0, 0]]
     assert said["python"], "scripts of a shell find it, too"
@@ -233,12 +212,8 @@ print(pathlib.Path("data/input").read_text(), os.getcwd())
     assert not Path(copy["directory"]).exists()
     assert {path.name for path in tmp_path.rglob("*")} == {"train.py", "data", "input", "latest"}
     assert (tmp_path / "data/input").read_text() == "5 rows"
-
-
-def test_without_files_the_command_works_in_an_empty_directory_that_it_may_write_to(run: Run, here: HereNode) -> None:
-    measured = run("", "sh", "-c", "pwd; ls -A; mkdir out && echo 3 rows", throughput=r"(?P<throughput>\d+) rows")
-    assert measured.throughput_per_s == 3
-    assert here.data is not None
+    empty = run("", "sh", "-c", "mkdir out && echo 3 rows", throughput=r"(?P<throughput>\d+) rows")
+    assert empty.throughput_per_s == 3, "without files it may write, too"
 
 
 def test_outside_of_an_image_the_copy_is_in_the_directory_of_the_node(trial: Trial, observer: Any) -> None:
@@ -259,6 +234,7 @@ def test_whatever_cannot_be_levelled_is_a_substitute(run: Run) -> None:
 @pytest.mark.parametrize(
     ("program", "message"),
     [
+        ("print(2); import sys; sys.exit('the reason')", "the command ended with exit status 1"),
         ("print('epoch 1'); raise SystemExit(3)", "the command ended with exit status 3; it printed last: epoch 1"),
         ("raise SystemExit(3)", "the command ended with exit status 3; it has printed nothing"),
         ("import os; os.kill(os.getpid(), 9)", "the command was ended by SIGKILL"),
@@ -272,26 +248,25 @@ def test_a_command_that_fails_is_told_with_what_it_printed_last(program: str, me
     assert message in error.message
     assert error.kind == "command"
     assert (error.remedy == "give the targets more with --memory") == ("SIGKILL" in message)
+    assert ("the reason" in error.output_tail.splitlines()) == ("the reason" in program)
 
 
-def test_the_end_of_its_output_is_in_the_failure(run: Run) -> None:
-    error = failure(run, "print('first'); [print('line', i) for i in range(100)]; import sys; sys.exit('the reason')")
-    assert error.output_tail.splitlines()[-1] == "the reason"
-    assert "line 98" in error.output_tail
-
-
-def test_a_command_that_prints_no_throughput_is_told_with_what_it_printed_last(run: Run) -> None:
-    error = failure(run, "print('a'); print('12 images')", throughput=r"(?P<throughput>\d+) tokens")
-    assert error.message == "the command has printed no throughput; it printed last: a | 12 images"
-    assert error.remedy == "correct --throughput-pattern, or leave it out"
-
-
-def test_a_program_that_is_not_there_is_told(run: Run) -> None:
-    error = failure(run, "", "no-such-program", "--epochs", "1")
-    assert error.message == "no-such-program cannot be started in the target: No such file or directory"
-    assert "--command-files" in str(error.remedy)
-
-
-def test_a_pattern_that_does_not_come_to_its_end_ends_the_trial(run: Run) -> None:
-    error = failure(run, "print('a' * 60)", throughput="(a+)+(?P<throughput>b)")
-    assert error.message == "--throughput-pattern searched one line for more than 1 s"
+@pytest.mark.parametrize(
+    ("words", "throughput", "message", "remedy"),
+    [
+        (
+            ["print('a'); print('12 images')"],
+            r"(?P<throughput>\d+) tokens",
+            "the command has printed no throughput; it printed last: a | 12 images",
+            "correct --throughput-pattern, or leave it out",
+        ),
+        (["", "no-such-program"], None, "no-such-program cannot be started in the target: No such", "--command-files"),
+        (["print('a' * 60)"], "(a+)+(?P<throughput>b)", "--throughput-pattern searched one line for more than 1 s", ""),
+    ],
+)
+def test_a_command_or_a_pattern_that_cannot_work_is_told(
+    words: list[str], throughput: str | None, message: str, remedy: str, run: Run
+) -> None:
+    error = failure(run, *words, throughput=throughput)
+    assert message in error.message
+    assert remedy in str(error.remedy)

@@ -141,17 +141,11 @@ def test_long_hashing_tells_how_far_it_is(mine: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_is_no_directory_with_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="No such file or directory"):
-        files_of(tmp_path / "none")
     (tmp_path / "file").touch()
-    with pytest.raises(RequestError, match="Not a directory"):
-        files_of(tmp_path / "file")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(RequestError, match="holds no file"):
-        files_of(tmp_path / "empty")
-    (tmp_path / 'a"b').mkdir()
-    with pytest.raises(RequestError, match="quotation mark"):
-        files_of(tmp_path / 'a"b')
-    (tmp_path / "empty/file").touch()
-    with pytest.raises(RequestError, match="holds no file"):
-        files_of(tmp_path / "empty")
+    for name in ("empty", "of an empty file", 'a"b'):
+        (tmp_path / name).mkdir()
+    (tmp_path / "of an empty file/file").touch()
+    refusals = {"none": "No such file or directory", "file": "Not a directory", 'a"b': "quotation mark"}
+    for name, told in {**refusals, "empty": "holds no file", "of an empty file": "holds no file"}.items():
+        with pytest.raises(RequestError, match=told):
+            files_of(tmp_path / name)

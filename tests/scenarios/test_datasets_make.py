@@ -65,7 +65,10 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_every_image_is_a_jpeg_in_the_folder_of_its_class(tmp_path: Path) -> None:
-    made = small(tmp_path / "set")
+    told: list[tuple[int, int]] = []
+    (tmp_path / "set/lost+found").mkdir(parents=True)  # as on a disk of its own
+    made = small(tmp_path / "set", progress=lambda done, of: told.append((done, of)))
+    assert told == [(16, 20), (20, 20)]
     files = sorted((tmp_path / "set").glob("class-*/*.jpg"))
     assert len(files) == len(made.files) == 20
     assert {path.parent.name for path in files} == {"class-0000", "class-0001", "class-0002", "class-0003"}
@@ -73,6 +76,10 @@ def test_every_image_is_a_jpeg_in_the_folder_of_its_class(tmp_path: Path) -> Non
         with Image.open(path) as image:
             image.load()
             assert (image.format, image.mode) == ("JPEG", "RGB")
+    assert verify(tmp_path / "set", workers=1) == []
+    assert not set(made.files.values()) & set(small(tmp_path / "other", seed=1).files.values()), "of another seed"
+    fewer = small(tmp_path / "fewer", 3, classes=1000)
+    assert sorted(path.partition("/")[0] for path in fewer.files) == ["class-0000", "class-0001", "class-0002"]
 
 
 def test_the_manifest_says_what_is_there(tmp_path: Path) -> None:
@@ -96,17 +103,10 @@ def test_all_may_read_it_whatever_the_umask(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644)
 
 
-def test_processes_change_nothing_in_the_bytes(tmp_path: Path) -> None:
+def test_an_image_depends_on_its_seed_and_number_alone_and_not_on_the_processes(tmp_path: Path) -> None:
     small(tmp_path / "one", 50)
     small(tmp_path / "two", 50, workers=2)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
-
-
-def test_another_seed_gives_other_images(tmp_path: Path) -> None:
-    assert not set(small(tmp_path / "a").files.values()) & set(small(tmp_path / "b", seed=1).files.values())
-
-
-def test_an_image_depends_on_its_seed_and_number_alone() -> None:
     assert picture(3, 5, "small") == picture(3, 5, "small")
     assert len({picture(seed, index, "small") for seed in (0, 1) for index in range(5)}) == 10
 
@@ -121,16 +121,7 @@ def test_sizes_are_as_those_of_imagenet() -> None:
     assert len(set(shapes)) > 30
     assert 0.1 < sum(height > width for width, height in shapes) / 150 < 0.4
     assert shapes.count((500, 375)) > 20
-
-
-def test_small_ones_are_a_few_kilobytes() -> None:
-    files = [picture(0, index, "small") for index in range(100)]
-    assert 1_000 < statistics.mean(map(len, files)) < 5_000
-
-
-def test_fewer_images_than_classes_leave_no_class_empty(tmp_path: Path) -> None:
-    small(tmp_path, 3, classes=1000)
-    assert sorted(path.name for path in tmp_path.glob("class-*")) == ["class-0000", "class-0001", "class-0002"]
+    assert 1_000 < statistics.mean(len(picture(0, index, "small")) for index in range(100)) < 5_000
 
 
 def test_made_twice_nothing_is_drawn_nor_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,18 +160,21 @@ def test_what_was_stopped_is_not_finished_and_continues_where_it_was(
     assert contents(tmp_path / "set") == contents(tmp_path / "whole")
 
 
-def test_a_full_disk_says_what_is_there_and_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full_after(monkeypatch, 7, OSError(errno.ENOSPC, "No space left on device", "x"))
-    with pytest.raises(BenchError, match="the disk is full; 7 of 20 files are in") as raised:
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "x"), "the disk is full; 7 of 20 files are in"),
+        (OSError(errno.EIO, "Input/output error", "/x/y.jpg"), r"Input/output error: /x/y\.jpg; 7 of 20"),
+    ],
+)
+def test_a_disk_that_is_full_or_fails_says_what_is_there_and_how_to_go_on(
+    error: OSError, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_after(monkeypatch, 7, error)
+    with pytest.raises(BenchError, match=told) as raised:
         small(tmp_path)
     assert raised.value.exit_code == 1
     assert "the same command continues" in str(raised.value.remedy)
-
-
-def test_a_disk_that_fails_is_not_called_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full_after(monkeypatch, 7, OSError(errno.EIO, "Input/output error", "/x/y.jpg"))
-    with pytest.raises(BenchError, match=r"Input/output error: /x/y\.jpg; 7 of 20"):
-        small(tmp_path)
 
 
 def test_stopped_in_the_middle_of_a_file_no_half_one_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,12 +273,6 @@ def test_a_directory_with_files_of_others_is_refused_and_left_alone(tmp_path: Pa
     assert contents(tmp_path) == {name: b"mine"}
 
 
-def test_an_empty_disk_of_its_own_is_taken(tmp_path: Path) -> None:
-    (tmp_path / "lost+found").mkdir()
-    small(tmp_path)
-    assert verify(tmp_path, workers=1) == []
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"seed": 1}', '{"schema_version": 99}', "\x00"])
 def test_a_plan_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / PLAN).write_text(text)
@@ -300,28 +288,20 @@ def test_a_file_of_others_in_the_middle_of_a_set_stops_it_from_being_finished(tm
     assert (tmp_path / "class-0000" / "mine.jpg").read_bytes() == b"mine"
 
 
-def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", "x")
+
     (tmp_path / "file").write_text("mine")
     refused(tmp_path / "file", "is a file", "--out")
     refused(tmp_path / "file" / "below", "--out")
     assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(*_: object, **__: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", "x")
-
-    monkeypatch.setattr(Path, "mkdir", denied)
-    refused(tmp_path / "set", "Permission denied", "--out")
-
-
-def test_a_read_only_directory_is_an_error_and_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(*_: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system", "x")
-
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", denied)
+        refused(tmp_path / "set", "Read-only file system", "--out")
     monkeypatch.setattr(Path, "chmod", denied)
     with pytest.raises(BenchError, match="Read-only file system"):
-        small(tmp_path)
+        small(tmp_path / "set")
 
 
 class Disk:
@@ -377,12 +357,6 @@ def test_of_two_at_a_time_the_second_waits_and_says_so(tmp_path: Path) -> None:
     assert told == [f"another bench is making {tmp_path}: waiting until it has ended"]
 
 
-def test_progress_comes_to_its_end(tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
-    small(tmp_path, 40, progress=lambda done, of: told.append((done, of)))
-    assert told == [(16, 40), (32, 40), (40, 40)]
-
-
 def die(_task: int) -> None:
     os.kill(os.getpid(), 9)
 
@@ -405,11 +379,8 @@ def test_an_error_of_a_task_arrives_whole_and_no_process_stays(workers: int) -> 
         list(spread(fail, range(40), workers))
     assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, "/3")
     assert multiprocessing.active_children() == []
-
-
-def test_every_task_is_done_once() -> None:
-    assert sorted(spread(abs, range(100), 2)) == list(range(100))
-    assert list(spread(abs, [], 2)) == []
+    assert sorted(spread(abs, range(100), workers)) == list(range(100))
+    assert list(spread(abs, [], workers)) == []
 
 
 def test_nothing_is_said_to_be_there_before_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

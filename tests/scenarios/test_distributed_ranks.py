@@ -12,7 +12,7 @@ from scenarios import distributed
 from scenarios.distributed import Distributed
 from scenarios.job import digest_of_ranks
 from suite.errors import MeasurementError, RequestError
-from suite.interfaces import Instance, TurnTaker
+from suite.interfaces import Instance, Measurement, TurnTaker
 from suite.job.distributed import DistributedJob, check_memory, divided, instances_of
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import Alternating, Devices
@@ -58,123 +58,122 @@ def instances(nodes: Sequence[Any]) -> list[Instance]:
     return [Instance(node, f"10.0.0.{number}", "eth0") for number, node in enumerate(nodes, start=1)]
 
 
-def failure(planned: Trial, nodes: Sequence[Any], observer: Any) -> MeasurementError:
+Measure = Callable[..., Measurement]
+
+
+@pytest.fixture
+def measure(planned: Trial, observer: Any) -> Measure:
+    """``measure(*nodes)``: what comes of a job whose ranks are on these; ``job`` has other fields of it."""
+
+    def measured(*nodes: Any, trial: Trial = planned, **job: Any) -> Measurement:
+        return Distributed().measure(trial.with_job(**job), instances(nodes), observer, nullcontext())
+
+    return measured
+
+
+def failure(measure: Measure, *nodes: Any) -> MeasurementError:
     with pytest.raises(MeasurementError) as raised:
-        Distributed().measure(planned, instances(nodes), observer, nullcontext())
+        measure(*nodes)
     assert all(node.process.killed for node in nodes)
     return raised.value
 
 
+@pytest.fixture
+def nodes(scripted: Scripted) -> list[Any]:
+    """A server, a worker that takes 4 s, and one that takes 8."""
+    return [scripted(*SERVER), scripted(*worker(4.0)), scripted(*worker(8.0))]
+
+
+def serverless(trial: Trial, strategy: Any, **job: Any) -> Trial:
+    parts = DistributedJob(strategy=strategy, workers=2, servers=0, network="overlay", lab=LabSpec(nodes=2))
+    made = trial.with_job(scenario="distributed", distributed=parts, envelope=ENVELOPE, **job)
+    return made.model_copy(update={"instances": instances_of(parts, ENVELOPE)})
+
+
 def test_the_throughput_is_the_sum_of_the_workers_and_every_rank_is_recorded(
-    planned: Trial, observer: Any, scripted: Scripted
+    measure: Measure, nodes: list[Any]
 ) -> None:
-    nodes = [scripted(*SERVER), scripted(*worker(4.0)), scripted(*worker(8.0))]
-    measured = Distributed().measure(planned, instances(nodes), observer, nullcontext())
+    measured = measure(*nodes)
     assert measured.throughput_per_s == 2 * 3 / 4.0 + 2 * 3 / 8.0
-    assert [(rank.role, rank.address) for rank in measured.ranks] == [
-        ("server", "10.0.0.1"),
-        ("worker", "10.0.0.2"),
-        ("worker", "10.0.0.3"),
-    ]
+    roles = [(rank.role, rank.address) for rank in measured.ranks]
+    assert roles == [("server", "10.0.0.1"), ("worker", "10.0.0.2"), ("worker", "10.0.0.3")]
     assert [rank.throughput_per_s for rank in measured.ranks] == [None, 1.5, 0.75]
     assert [rank.sent_bytes for rank in measured.ranks] == [40, 40, 40]
     assert measured.ranks[1].compute_s == 4.0
     assert measured.weights_sha256 == f"{4:064}", "the steps and the weights are the first worker's"
     assert measured.drawn_sha256 == digest_of_ranks([f"{4:064}", f"{8:064}"]), "each worker draws by itself"
+    told = [json.loads(node.started[0][1])["distributed"] for node in nodes]
+    assert [each["rank"] for each in told] == [0, 1, 2]
+    assert {(each["master"], each["timeout_s"]) for each in told} == {("10.0.0.1", 60)}
+    assert all("OMP_WAIT_POLICY=passive" in node.started[0][0] for node in nodes)
 
 
 def test_the_devices_of_all_workers_count_and_a_server_has_none_of_them(
-    planned: Trial, observer: Any, scripted: Scripted
+    planned: Trial, measure: Measure, nodes: list[Any]
 ) -> None:
     """The founding paper's two GPUs for each of two workers."""
     several = planned.with_job(devices=Devices(device="cuda", devices=2, parallel="parameter-cpu"))
-    nodes = [scripted(*SERVER), scripted(*worker(4.0)), scripted(*worker(8.0))]
-    measured = Distributed().measure(several, instances(nodes), observer, nullcontext())
+    measured = measure(*nodes, trial=several)
     assert several.job.global_batch == 2 * 2 * 2, "batch, devices, workers"
     assert [rank.throughput_per_s for rank in measured.ranks] == [None, 2 * 2 * 3 / 4.0, 2 * 2 * 3 / 8.0]
     assert measured.throughput_per_s == 2 * 2 * 3 / 4.0 + 2 * 2 * 3 / 8.0
     told = [json.loads(node.started[0][1]) for node in nodes]
-    assert [(each["device"], each["devices"], each["parallel"]) for each in told] == [
-        ("cpu", 1, "none"),
-        ("cuda", 2, "parameter-cpu"),
-        ("cuda", 2, "parameter-cpu"),
-    ]
-    assert {
-        name: measured.details[name] for name in ("device", "devices", "parallel")
-    } == several.job.devices.model_dump(exclude={"sync"})
+    given = [(each["device"], each["devices"], each["parallel"]) for each in told]
+    assert given == [("cpu", 1, "none"), *[("cuda", 2, "parameter-cpu")] * 2]
+    recorded = {name: measured.details[name] for name in ("device", "devices", "parallel")}
+    assert recorded == several.job.devices.model_dump(exclude={"sync"})
 
 
-def test_a_split_gan_is_proven_by_the_weights_of_both_ranks(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    parts = DistributedJob(strategy="split", workers=2, servers=0, network="overlay", lab=LabSpec(nodes=2))
-    split = trial.with_job(scenario="distributed", distributed=parts, envelope=ENVELOPE)
-    split = split.model_copy(update={"instances": instances_of(parts, ENVELOPE)})
-    nodes = [scripted(*worker(4.0)), scripted(*worker(8.0))]
-    measured = Distributed().measure(split, instances(nodes), observer, nullcontext())
+def test_a_split_gan_is_proven_by_the_weights_of_both_ranks(trial: Trial, measure: Measure, nodes: list[Any]) -> None:
+    measured = measure(*nodes[1:], trial=serverless(trial, "split"))
     assert measured.weights_sha256 == digest_of_ranks([f"{4:064}", f"{8:064}"])
 
 
-def test_a_round_of_messages_is_one_of_all_workers(planned: Trial, observer: Any, scripted: Scripted) -> None:
+def test_a_round_of_messages_is_one_of_all_workers(planned: Trial, measure: Measure, nodes: list[Any]) -> None:
     rounds = planned.with_job(shares_batch=True)
-    nodes = [scripted(*SERVER), scripted(*worker(4.0)), scripted(*worker(8.0))]
-    measured = Distributed().measure(rounds, instances(nodes), observer, nullcontext())
-    assert measured.throughput_per_s == 2 * 3 / 4.0
+    assert measure(*nodes, trial=rounds).throughput_per_s == 2 * 3 / 4.0
     assert (rounds.job.global_batch, planned.job.global_batch) == (2, 4)
-
-
-def test_each_rank_is_told_its_place_and_where_the_first_one_is(
-    planned: Trial, observer: Any, scripted: Scripted
-) -> None:
-    nodes = [scripted(*SERVER), scripted(*worker(4.0)), scripted(*worker(4.0))]
-    Distributed().measure(planned, instances(nodes), observer, nullcontext())
-    told = [json.loads(node.started[0][1])["distributed"] for node in nodes]
-    assert [each["rank"] for each in told] == [0, 1, 2]
-    assert {each["master"] for each in told} == {"10.0.0.1"}
-    assert {each["timeout_s"] for each in told} == {60}
-    assert all("OMP_WAIT_POLICY=passive" in node.started[0][0] for node in nodes)
 
 
 @pytest.mark.parametrize(("strategy", "keeper"), [("all-reduce", 0), ("split", 1)])
 def test_the_rank_that_has_the_generator_keeps_it(
-    strategy: Any, keeper: int, trial: Trial, observer: Any, scripted: Scripted
+    strategy: str, keeper: int, trial: Trial, measure: Measure, scripted: Scripted
 ) -> None:
-    parts = DistributedJob(strategy=strategy, workers=2, servers=0, network="overlay", lab=LabSpec(nodes=2))
-    made = trial.with_job(scenario="distributed", distributed=parts, envelope=ENVELOPE, keep_model="last")
     said = [*worker(4.0)[:-1], event("model", 116.2, epoch=None, training_s=4.0, **KEPT), worker(4.0)[-1]]
     nodes = [scripted(*(said if rank == keeper else worker(4.0))) for rank in range(2)]
-    split = made.model_copy(update={"instances": instances_of(parts, ENVELOPE)})
-    measured = Distributed().measure(split, instances(nodes), observer, nullcontext())
+    measured = measure(*nodes, trial=serverless(trial, strategy, keep_model="last"))
     told = [json.loads(node.started[0][1]).get("keep_model") for node in nodes]
     assert told == ["last" if rank == keeper else None for rank in range(2)]
     assert [one.weights_sha256 for one in measured.kept] == [*measured.models] == [KEPT["weights_sha256"]]
 
 
-def test_who_lost_a_peer_is_not_blamed_for_it(planned: Trial, observer: Any, scripted: Scripted) -> None:
+def test_who_lost_a_peer_is_not_blamed_for_it(measure: Measure, scripted: Scripted) -> None:
     lost = event("error", 106.0, kind="network", message="lost worker 1 (rank 2)")
-    nodes = [
+    error = failure(
+        measure,
         scripted(*BEGIN, lost, status=1),
         scripted(*worker(4.0)[:7], 0.1, lost, status=1),
         scripted(*worker(4.0)[:7], 0.2, status=-9),
-    ]
-    error = failure(planned, nodes, observer)
+    )
     assert error.kind == "killed"
     assert error.message.startswith("worker (rank 2) on ")
     assert "lost worker 1 (rank 2)" in error.output_tail
 
 
 def test_a_rank_that_stays_silent_is_ended_and_not_blamed(
-    planned: Trial, observer: Any, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+    measure: Measure, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distributed, "LAST_WORDS_S", 0.1)
     lost = event("error", 106.0, kind="network", message="no beat of worker 0 (rank 1)")
-    nodes = [scripted(*BEGIN, lost, status=1), scripted(*BEGIN, 1.0, status=-9), scripted(*BEGIN, 1.0, status=-9)]
-    error = failure(planned, nodes, observer)
+    silent = (scripted(*BEGIN, 1.0, status=-9) for _ in range(2))
+    error = failure(measure, scripted(*BEGIN, lost, status=1), *silent)
     assert error.kind == "network"
     assert "no beat of worker 0" in error.message
 
 
-def test_a_job_without_a_cluster_is_refused(trial: Trial, observer: Any, scripted: Scripted) -> None:
+def test_a_job_without_a_cluster_is_refused(trial: Trial, measure: Measure, scripted: Scripted) -> None:
     with pytest.raises(MeasurementError, match="without its instances"):
-        Distributed().measure(trial, instances([scripted()]), observer, nullcontext())
+        measure(scripted(), trial=trial)
 
 
 # ------------------------------------------------------------------------------------------------------ taking turns

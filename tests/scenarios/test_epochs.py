@@ -52,6 +52,8 @@ def test_the_first_epoch_the_others_and_the_checkpoints_are_apart(planned: Trial
     values = {name: metric.value for name, metric in found.metrics.items()}
     assert values == {"first-epoch": 2.0, "epoch": 0.75, "checkpoint": 0.1875}
     assert found.metrics["epoch"].samples == [1.0, 0.5]
+    assert set(values) < set(OF_EVERY_TRAINING) > set(EPOCH_METRICS), "no workload can have a metric of these names"
+    assert set(measured(of_epochs(planned, 1), observer, epochs_s=[4.0]).metrics) == {"first-epoch"}
     assert found.throughput_per_s == pytest.approx(2 * 3 / 3.5), "what lies between epochs is no part of it"
     assert found.timeline
     assert (found.timeline.measured_s, found.timeline.between_epochs_s) == (3.5, 0.5)
@@ -64,7 +66,8 @@ def test_checkpoints_of_drawn_data_are_written_to_the_disk_and_in_no_throughput(
     )
     node = ReadingNode(process=ScriptedProcess([*STORY[:-2], told, STORY[-1]]), data="/mnt/data")
     found = Synthetic().measure(drawn, [Instance(node)], observer, nullcontext())
-    assert json.loads(node.started[0][1])["checkpoint"] == {"mode": "fsync", "directory": "/mnt/data"}
+    spec = json.loads(node.started[0][1])
+    assert (spec["epochs"], spec["checkpoint"]) == (3, {"mode": "fsync", "directory": "/mnt/data"})
     assert {name: metric.value for name, metric in found.metrics.items()} == {"checkpoint": 0.1875}
     assert found.epochs
     assert found.epochs.checkpoints
@@ -74,24 +77,8 @@ def test_checkpoints_of_drawn_data_are_written_to_the_disk_and_in_no_throughput(
     assert (found.timeline.measured_s, found.timeline.between_epochs_s) == (3.5, 0.5)
 
 
-def test_one_epoch_is_the_first_and_is_not_taken_for_another(planned: Trial, observer: Any) -> None:
-    assert set(measured(of_epochs(planned, 1), observer, epochs_s=[4.0]).metrics) == {"first-epoch"}
-
-
 @pytest.mark.parametrize("said", [[4.0], None, [2.0, -1.0], "two"])
 def test_a_worker_that_says_no_such_epochs_has_failed(said: object, planned: Trial, observer: Any) -> None:
     with pytest.raises(MeasurementError) as raised:
         measured(of_epochs(planned, 2), observer, epochs_s=said)
     assert raised.value.kind == "protocol"
-
-
-def test_the_worker_is_told_of_epochs_and_checkpoints(planned: Trial, observer: Any) -> None:
-    node = ReadingNode(process=ScriptedProcess([]), data="/mnt/data", says={})
-    with pytest.raises(MeasurementError):
-        Real().measure(of_epochs(planned, 3).with_job(checkpoint="fsync"), [Instance(node)], observer, nullcontext())
-    spec = json.loads(node.started[0][1])
-    assert (spec["epochs"], spec["checkpoint"]) == (3, {"mode": "fsync"})
-
-
-def test_no_workload_can_have_a_metric_of_these_names() -> None:
-    assert set(EPOCH_METRICS) < set(OF_EVERY_TRAINING)

@@ -15,7 +15,7 @@ from provisioning.gpus import Card
 from scenarios.events import Transcript
 from scenarios.job import digest_of_ranks, merged_environment, run_job, specification, worker_argv
 from suite.errors import MeasurementError
-from suite.interfaces import Completed, Measurement, Node, Observer
+from suite.interfaces import Completed, Measurement
 from suite.job.envelope import GIB, MEMORY_NOT_LIMITED, Envelope
 from suite.job.job import Devices
 from suite.plan import Trial
@@ -23,7 +23,7 @@ from suite.records.record import Generated, KeptModel, MetricValue, Steps
 from suite.records.usage import Usage
 from worker.spec import parse_spec
 
-Scripted = Callable[..., Any]
+Scripted, Run = Callable[..., Any], Callable[..., Measurement]
 
 
 def event(name: str, t: float, **fields: object) -> str:
@@ -72,17 +72,24 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def failure(trial: Trial, node: Node, observer: Observer) -> MeasurementError:
+@pytest.fixture
+def run(trial: Trial, observer: Any, scripted: Scripted) -> Run:
+    """``run(*lines)``: what comes of a worker that says these; ``job`` has other fields of the job than the trial's."""
+
+    def measured(*script: str | float | None, job: Mapping[str, Any] | None = None, **process: Any) -> Measurement:
+        return run_job(trial.with_job(**(job or {})), scripted(*script, **process), observer, nullcontext())
+
+    return measured
+
+
+def failure(run: Run, *script: str | float | None, **how: Any) -> MeasurementError:
     with pytest.raises(MeasurementError) as raised:
-        run_job(trial, node, observer, nullcontext())
+        run(*script, **how)
     return raised.value
 
 
-def test_throughput_is_images_over_the_measured_span_of_all_devices(
-    trial: Trial, observer: Any, scripted: Scripted
-) -> None:
-    several = trial.with_job(devices=Devices(devices=2, parallel="parameter-cpu"))
-    measured = run_job(several, scripted(*STORY), observer, nullcontext())
+def test_throughput_is_images_over_the_measured_span_of_all_devices(run: Run) -> None:
+    measured = run(*STORY, job={"devices": Devices(devices=2, parallel="parameter-cpu")})
     assert measured.throughput_per_s == 2 * 2 * 3 / 4.0
     assert measured.steps is not None
     assert measured.steps.elapsed_s == [1.0, 1.0, 2.0]
@@ -91,18 +98,16 @@ def test_throughput_is_images_over_the_measured_span_of_all_devices(
     assert measured.details["parallel"] == "parameter-cpu"
 
 
-def test_steps_without_times_are_those_of_a_job_that_waits_at_the_ends_of_its_span(
-    trial: Trial, observer: Any, scripted: Scripted
-) -> None:
-    span = trial.with_job(devices=Devices(device="cuda", sync="span"))
+def test_steps_without_times_are_those_of_a_job_that_waits_at_the_ends_of_its_span(run: Run, trial: Trial) -> None:
+    span = {"devices": Devices(device="cuda", sync="span")}
     untimed = [*STORY[:8], event("steps", 109.6, steps={}, losses={"loss": [3.0, 2.0, 1.0]}), STORY[9]]
-    measured = run_job(span, scripted(*untimed), observer, nullcontext())
+    measured = run(*untimed, job=span)
     assert measured.steps == Steps(losses={"loss": [3.0, 2.0, 1.0]})
     assert measured.throughput_per_s == 2 * 3 / 4.0
     assert measured.details["sync"] == "span"
-    assert specification(span).sync == "span"
-    assert "without its time" in str(failure(trial, scripted(*untimed), observer))
-    assert failure(span, scripted(*STORY), observer).kind == "protocol"
+    assert specification(trial.with_job(**span)).sync == "span"
+    assert "without its time" in str(failure(run, *untimed))
+    assert failure(run, *STORY, job=span).kind == "protocol"
 
 
 def test_the_host_counts_from_the_launch_to_the_end_and_no_longer(
@@ -121,25 +126,14 @@ def test_the_host_counts_from_the_launch_to_the_end_and_no_longer(
     assert seen == [(0, ["attesting"]), (1, ["finishing"])]
 
 
-def test_what_the_worker_used_is_what_it_says_at_its_end(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    used = {"cpu_s": 7.5, "peak_memory_bytes": 1 << 30, "disk_read_bytes": None}
-    story = [*STORY[:-1], event("done", 109.75, usage=used)]
-    measured = run_job(trial, scripted(*story), observer, nullcontext())
-    assert measured.usage == Usage(cpu_s=7.5, peak_memory_bytes=1 << 30)
-
-
-def test_a_worker_of_an_image_of_before_that_says_nothing_of_it(
-    trial: Trial, observer: Any, scripted: Scripted
-) -> None:
-    measured = run_job(trial, scripted(*STORY), observer, nullcontext())
-    assert (measured.usage, measured.weights_sha256) == (None, None)
-
-
-def test_the_digest_of_the_weights_is_what_the_worker_says(trial: Trial, observer: Any, scripted: Scripted) -> None:
+def test_usage_and_digests_are_what_the_worker_says(run: Run) -> None:
     steps = event("steps", 109.6, steps=STEPS, weights_sha256="ab" * 32, unfinished_s=0.5)
-    done = event("done", 109.75, drawn=["cd" * 32])
-    measured = run_job(trial, scripted(*STORY[:8], steps, done), observer, nullcontext())
+    used = {"cpu_s": 7.5, "peak_memory_bytes": 1 << 30, "disk_read_bytes": None}
+    measured = run(*STORY[:8], steps, event("done", 109.75, drawn=["cd" * 32], usage=used))
     assert (measured.weights_sha256, measured.drawn_sha256, measured.unfinished_s) == ("ab" * 32, "cd" * 32, 0.5)
+    assert measured.usage == Usage(cpu_s=7.5, peak_memory_bytes=1 << 30)
+    silent = run(*STORY)
+    assert (silent.usage, silent.weights_sha256) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -151,16 +145,10 @@ def test_the_digest_of_several_ranks_is_that_of_all_digests(digests: Any, combin
     assert digest_of_ranks(digests) == (both if combined == "both" else combined)
 
 
-def test_a_usage_that_cannot_be_recorded_names_the_field(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    error = failure(trial, scripted(*STORY[:-1], event("done", 109.75, usage={"cpu_s": -1})), observer)
-    assert error.kind == "protocol"
-    assert "cpu_s" in error.message
-
-
 @pytest.mark.usefixtures("clock")
-def test_the_launch_and_the_exit_are_taken_on_the_hosts_clock(trial: Trial, observer: Any, scripted: Scripted) -> None:
+def test_the_launch_and_the_exit_are_taken_on_the_hosts_clock(run: Run) -> None:
     # The worker's clock runs ten seconds here in no time at all.
-    timeline = run_job(trial, scripted(0.2, *STORY, 0.3), observer, nullcontext()).timeline
+    timeline = run(0.2, *STORY, 0.3).timeline
     assert timeline is not None
     assert timeline.launch_s == pytest.approx(0.2)
     assert timeline.exit_s == pytest.approx(0.3)
@@ -169,11 +157,10 @@ def test_the_launch_and_the_exit_are_taken_on_the_hosts_clock(trial: Trial, obse
 
 
 @pytest.mark.usefixtures("clock")
-def test_the_parts_of_a_trial_make_up_the_whole(trial: Trial, observer: Any, scripted: Scripted) -> None:
+def test_the_parts_of_a_trial_make_up_the_whole(run: Run) -> None:
     told = [json.loads(line)["t"] for line in STORY]
     pauses = [0.2, *(later - earlier for earlier, later in pairwise(told))]
-    script = [item for pause, line in zip(pauses, STORY, strict=True) for item in (pause, line)]
-    measured = run_job(trial, scripted(*script, 0.3), observer, nullcontext())
+    measured = run(*(item for pause, line in zip(pauses, STORY, strict=True) for item in (pause, line)), 0.3)
     assert measured.timeline is not None
     assert measured.elapsed_s == pytest.approx(0.2 + 9.75 + 0.3)
     parts_s = [each for each in measured.timeline.model_dump().values() if each is not None]
@@ -181,95 +168,85 @@ def test_the_parts_of_a_trial_make_up_the_whole(trial: Trial, observer: Any, scr
     assert measured.clock_ratio == pytest.approx(1.0)
 
 
-def test_the_launch_is_what_is_left_of_the_elapsed_time(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    at_once = [json.dumps({**json.loads(line), "t": 1.0 + 1e-6 * number}) for number, line in enumerate(STORY)]
-    measured = run_job(trial, scripted(0.05, *at_once), observer, nullcontext())
-    assert measured.timeline is not None
-    assert measured.timeline.launch_s is not None
-    assert 0.05 <= measured.timeline.launch_s <= measured.elapsed_s
-
-
-def test_clocks_are_not_compared_over_a_short_span(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    assert run_job(trial, scripted(*STORY), observer, nullcontext()).clock_ratio is None
+def test_clocks_are_not_compared_over_a_short_span(run: Run) -> None:
+    assert run(*STORY).clock_ratio is None
 
 
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize(("told_s", "ratio"), [(4.0, 2.0), (1.0, 0.5)])
-def test_a_clock_that_runs_fast_or_slow_shows(
-    told_s: float, ratio: float, trial: Trial, observer: Any, scripted: Scripted
-) -> None:
+def test_a_clock_that_runs_fast_or_slow_shows(told_s: float, ratio: float, run: Run) -> None:
     """The host's span decides whether they are compared: a slow clock cannot make it short."""
-    measured = run_job(
-        trial, scripted(*STORY[:7], 2.0, event("measured", 105.5 + told_s), *STORY[8:]), observer, nullcontext()
-    )
+    measured = run(*STORY[:7], 2.0, event("measured", 105.5 + told_s), *STORY[8:])
     assert measured.clock_ratio == pytest.approx(ratio)
 
 
-def test_the_observer_hears_nothing_between_measuring_and_measured(
-    trial: Trial, observer: Any, scripted: Scripted
-) -> None:
-    run_job(trial, scripted(*STORY), observer, nullcontext())
+def test_the_observer_hears_nothing_between_measuring_and_measured(run: Run, observer: Any) -> None:
+    run(*STORY)
     assert observer.phases == [
-        ("attesting", ""),
-        ("launching", ""),
-        ("importing", ""),
-        ("building", ""),
-        ("warm-up", "0/2"),
-        ("warm-up", "1/2"),
-        ("measuring", "3 steps"),
-        ("finishing", ""),
+        *((name, "") for name in ("attesting", "launching", "importing", "building")),
+        *(("warm-up", "0/2"), ("warm-up", "1/2"), ("measuring", "3 steps"), ("finishing", "")),
     ]
 
 
-def test_without_warm_up_measuring_is_told_when_the_model_is_built(
-    trial: Trial, observer: Any, scripted: Scripted
-) -> None:
+def test_without_warm_up_measuring_is_told_when_the_model_is_built(run: Run, trial: Trial, observer: Any) -> None:
     assert trial.job.sizes is not None
-    workload = trial.job.sizes.model_copy(update={"warmup_steps": 0})
-    story = [line for line in STORY if "warmup" not in line]
-    run_job(trial.with_job(sizes=workload), scripted(*story), observer, nullcontext())
+    sizes = trial.job.sizes.model_copy(update={"warmup_steps": 0})
+    run(*(line for line in STORY if "warmup" not in line), job={"sizes": sizes})
     assert observer.phases[-2:] == [("measuring", "3 steps"), ("finishing", "")]
 
 
 def test_a_garbage_line_is_quoted_in_the_failure(trial: Trial, observer: Any, scripted: Scripted) -> None:
     node = scripted(STORY[0], "Segmentation fault " + "x" * 1000)
-    error = failure(trial, node, observer)
-    assert error.kind == "protocol"
-    assert "Segmentation fault xxx" in error.message
-    assert len(error.message) < 300
-    assert error.output_tail == "the last words"
-    assert error.command[-1] == "worker"
+    with pytest.raises(MeasurementError, match="Segmentation fault xxx") as raised:
+        run_job(trial, node, observer, nullcontext())
+    assert raised.value.kind == "protocol"
+    assert len(raised.value.message) < 300
+    assert raised.value.output_tail == "the last words"
+    assert raised.value.command[-1] == "worker"
     assert node.process.killed
 
 
-@pytest.mark.parametrize("line", ["[]", "7", "{}", '{"event": "hello", "t": 1}', '{"event": "started", "t": NaN}', ""])
-def test_json_that_is_no_event_is_garbage_too(line: str, trial: Trial, observer: Any, scripted: Scripted) -> None:
-    assert failure(trial, scripted(line), observer).kind == "protocol"
+MISSING = "ModuleNotFoundError: No module named 'helper' (my_model.py, line 9, in build)"
+NO_MEMORY = event("error", 101.0, kind="out-of-memory", message="can't allocate memory")
 
 
-@pytest.mark.parametrize("story", [STORY[1:], [STORY[0], *STORY], [*STORY[:5], *STORY[3:]], [*STORY[:6], *STORY[7:]]])
-def test_events_out_of_order_are_refused(story: list[str], trial: Trial, observer: Any, scripted: Scripted) -> None:
-    assert failure(trial, scripted(*story), observer).kind == "protocol"
+def with_steps(steps: object) -> list[str]:
+    return [*STORY[:8], event("steps", 109.6, steps=steps), STORY[-1]]
 
 
-def test_the_workers_own_reason_is_kept(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    said = event("error", 101.0, kind="out-of-memory", message="can't allocate memory")
-    error = failure(trial, scripted(STORY[0], said, status=1), observer)
-    assert (error.kind, error.message) == ("out-of-memory", "can't allocate memory")
-    assert "--memory" in str(error.remedy)
-
-
-@pytest.mark.parametrize("status", [-9, 137])
-def test_a_killed_worker_most_likely_wanted_too_much_memory(
-    status: int, trial: Trial, observer: Any, scripted: Scripted
+@pytest.mark.parametrize(
+    ("script", "process", "kind", "words"),
+    [
+        *(([line], {}, "protocol", []) for line in ("[]", "7", "{}", '{"event": "hello", "t": 1}', "")),
+        (['{"event": "started", "t": NaN}'], {}, "protocol", []),
+        *((story, {}, "protocol", []) for story in (STORY[1:], [STORY[0], *STORY], [*STORY[:5], *STORY[3:]])),
+        ([*STORY[:6], *STORY[7:]], {}, "protocol", []),
+        ([*STORY[:-1], event("done", 109.75, usage={"cpu_s": -1})], {}, "protocol", ["cpu_s"]),
+        ([STORY[0], NO_MEMORY], {"status": 1}, "out-of-memory", ["can't allocate memory", "--memory"]),
+        *((STORY[:5], {"status": status}, "killed", ["limit of 2.0 GiB", "'warm-up'"]) for status in (-9, 137)),
+        (STORY[:5], {"status": -11}, "killed", ["SIGSEGV"]),
+        (STORY[:-1], {}, "protocol", ["ended early"]),
+        (STORY[:-1], {"status": 127}, "protocol", ["status 127"]),
+        (STORY[:-1], {"status": 255}, "protocol", ["status 255"]),
+        (STORY, {"status": -11}, "killed", []),
+        ([*STORY[:2], event("error", 101.0, kind="import", message=MISSING)], {}, "import", [MISSING, "into the file"]),
+        ([*STORY[:7], None], {}, "timeout", ["120 s", "'measuring'"]),
+        (with_steps({name: column and column[:2] for name, column in STEPS.items()}), {}, "protocol", ["2 steps"]),
+        (with_steps({**STEPS, "data_s": [-1.0, 0.0, 0.0]}), {}, "protocol", ["data_s"]),
+        (STORY, {"node": {"attestation": "no such file"}}, "protocol", ["no such file"]),
+        (STORY, {"job": {"generate": 8}}, "protocol", []),
+    ],
+)
+def test_every_bad_end_is_a_failure_of_one_kind_that_says_what_happened(
+    script: list[Any], process: dict[str, Any], kind: str, words: list[str], run: Run
 ) -> None:
-    error = failure(trial, scripted(*STORY[:5], status=status), observer)
-    assert error.kind == "killed"
-    assert "limit of 2.0 GiB" in error.message
-    assert "'warm-up'" in error.message
+    error = failure(run, *script, **process)
+    assert error.kind == kind
+    assert [word for word in words if word not in f"{error.message} {error.remedy}"] == []
 
 
 V1 = "9:memory:/virtbench-0\n4:cpu,cpuacct:/virtbench-0\n0::/\n"
+V2, STAT = {"/proc/self/cgroup": "0::/\n"}, "/proc/vmstat"
 COUNTED_1, COUNTED_2 = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n", "low 0\noom 3\noom_kill {}\noom_group_kill 9\n"
 MEMORY = "/sys/fs/cgroup/memory"
 SHARED = (MEMORY_NOT_LIMITED,)
@@ -282,19 +259,11 @@ SHARED = (MEMORY_NOT_LIMITED,)
         ({"/proc/self/cgroup": V1, f"{MEMORY}/virtbench-0/memory.oom_control": COUNTED_1}, {}, 2),
         ({"/proc/self/cgroup": V1, f"{MEMORY}/virtbench-0/memory.oom_control": COUNTED_1}, {}, 0),
         ({"/proc/self/cgroup": V1, f"{MEMORY}/memory.oom_control": COUNTED_1}, {}, 1),
-        ({"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup/memory.events": COUNTED_2}, {}, 1),
+        ({**V2, "/sys/fs/cgroup/memory.events": COUNTED_2}, {}, 1),
         ({"/proc/self/cgroup": "0::/a/b\n", "/sys/fs/cgroup/a/b/memory.events": COUNTED_2}, {}, 0),
-        (
-            {"/proc/self/cgroup": "0::/\n", "/proc/vmstat": "pgfault 7\noom_kill {}\n"},
-            {"facts": {"accelerator": "tcg"}},
-            1,
-        ),
-        (
-            {"/proc/self/cgroup": "0::/\n", "/proc/vmstat": "pgfault 7\noom_kill 3\n"},
-            {"facts": {"accelerator": "none"}},
-            None,
-        ),
-        ({"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup/memory.events": COUNTED_2}, {"substitutes": SHARED}, None),
+        ({**V2, STAT: "pgfault 7\noom_kill {}\n"}, {"facts": {"accelerator": "tcg"}}, 1),
+        ({**V2, STAT: "pgfault 7\noom_kill 3\n"}, {"facts": {"accelerator": "none"}}, None),
+        ({**V2, "/sys/fs/cgroup/memory.events": COUNTED_2}, {"substitutes": SHARED}, None),
         ({}, {}, None),
     ],
 )
@@ -315,63 +284,10 @@ def test_want_of_memory_is_what_the_kernel_has_counted_inside_of_the_instance(
         return Completed(0, files[argv[1]].format(kills), "") if argv[1] in files else Completed(1, "", "no such file")
 
     node.run = run
-    error = failure(trial, node, observer)
     says = {None: "either it wanted more memory", 0: "from outside"}.get(kills, "; it wanted more memory")
-    assert says in error.message
-    assert error.kind == ("out-of-memory" if kills else "killed")
-
-
-def test_a_crash_names_its_signal(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    error = failure(trial, scripted(*STORY[:5], status=-11), observer)
-    assert error.kind == "killed"
-    assert "SIGSEGV" in error.message
-
-
-@pytest.mark.parametrize(("status", "says"), [(0, "ended early"), (127, "status 127"), (255, "status 255")])
-def test_a_worker_that_ends_without_its_last_line_has_failed(
-    status: int, says: str, trial: Trial, observer: Any, scripted: Scripted
-) -> None:
-    error = failure(trial, scripted(*STORY[:-1], status=status), observer)
-    assert error.kind == "protocol"
-    assert says in error.message
-
-
-def test_a_bad_exit_status_after_the_last_line_is_a_failure(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    assert failure(trial, scripted(*STORY, status=-11), observer).kind == "killed"
-
-
-def test_a_module_that_did_not_travel_has_a_remedy(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    missing = "ModuleNotFoundError: No module named 'helper' (my_model.py, line 9, in build)"
-    error = failure(trial, scripted(*STORY[:2], event("error", 101.0, kind="import", message=missing)), observer)
-    assert (error.message, error.kind) == (missing, "import")
-    assert "put modules of yours into the file" in str(error.remedy)
-
-
-def test_a_timeout_says_in_which_phase_the_worker_was(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    error = failure(trial, scripted(*STORY[:7], None), observer)
-    assert error.kind == "timeout"
-    assert "120 s" in error.message
-    assert "'measuring'" in error.message
-
-
-def test_steps_that_are_too_few_are_refused(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    short = {name: column and column[:2] for name, column in STEPS.items()}
-    error = failure(trial, scripted(*STORY[:8], event("steps", 109.6, steps=short), STORY[-1]), observer)
-    assert error.kind == "protocol"
-    assert "2 steps" in error.message
-
-
-def test_steps_that_cannot_be_recorded_name_the_field(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    odd = {**STEPS, "data_s": [-1.0, 0.0, 0.0]}
-    error = failure(trial, scripted(*STORY[:8], event("steps", 109.6, steps=odd), STORY[-1]), observer)
-    assert error.kind == "protocol"
-    assert "data_s" in error.message
-
-
-def test_an_attestation_that_is_no_json_is_quoted(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    error = failure(trial, scripted(*STORY, node={"attestation": "no such file"}), observer)
-    assert error.kind == "protocol"
-    assert "no such file" in error.message
+    with pytest.raises(MeasurementError, match=says) as raised:
+        run_job(trial, node, observer, nullcontext())
+    assert raised.value.kind == ("out-of-memory" if kills else "killed")
 
 
 def test_facts_complete_what_the_inside_sees_and_never_replace_it() -> None:
@@ -386,61 +302,43 @@ def test_facts_complete_what_the_inside_sees_and_never_replace_it() -> None:
     assert merged_environment(shown, said, {**facts, "seccomp": "sentry"}).seccomp == "sentry"
 
 
-def test_nothing_of_the_launching_environment_reaches_the_worker(trial: Trial, scripted: Scripted) -> None:
-    node = scripted(node={"python": ("/usr/bin/python3", "/opt/virtbench")})
+def test_the_worker_is_launched_with_the_variables_of_its_node_and_job_alone(trial: Trial, scripted: Scripted) -> None:
+    node = scripted(node={"python": ("/usr/bin/python3", "/opt"), "variables": {"CUDA_VISIBLE_DEVICES": "GPU-a"}})
     argv = worker_argv(node, trial.with_job(envelope=Envelope(cpus=(0,), memory_bytes=GIB, threads=3)))
     assert argv[:2] == ["/usr/bin/env", "-i"]
     assert argv[-3:] == ["/usr/bin/python3", "-m", "worker"]
-    assert {"OMP_NUM_THREADS=3", "MKL_NUM_THREADS=3", "PYTHONPATH=/opt/virtbench"} <= set(argv)
-    assert not [word for word in argv if word.startswith("GLIBC_TUNABLES")]
+    assert {"OMP_NUM_THREADS=3", "MKL_NUM_THREADS=3", "PYTHONPATH=/opt", "CUDA_VISIBLE_DEVICES=GPU-a"} <= set(argv)
+    assert not [word for word in argv if word.startswith("GLIBC_TUNABLES") or "CAPABILITY" in word]
+    tuned = worker_argv(scripted(), trial.with_job(recipe="tuned"))
+    assert [word for word in tuned if word.startswith("GLIBC_TUNABLES=") and "mmap_max=0" in word]
+    capped = worker_argv(scripted(), trial.with_job(cpu_capability="avx2"))
+    assert {"ATEN_CPU_CAPABILITY=avx2", "ONEDNN_MAX_CPU_ISA=AVX2", "MKL_ENABLE_INSTRUCTIONS=AVX2"} <= set(capped)
 
 
-def test_the_tuned_recipe_has_an_allocator_that_keeps_its_memory(trial: Trial, scripted: Scripted) -> None:
-    argv = worker_argv(scripted(), trial.with_job(recipe="tuned"))
-    assert [word for word in argv if word.startswith("GLIBC_TUNABLES=") and "mmap_max=0" in word]
-
-
-def test_a_capped_job_tells_every_library_that_chooses_its_code(trial: Trial, scripted: Scripted) -> None:
-    argv = worker_argv(scripted(), trial.with_job(cpu_capability="avx2"))
-    assert {"ATEN_CPU_CAPABILITY=avx2", "ONEDNN_MAX_CPU_ISA=AVX2", "MKL_ENABLE_INSTRUCTIONS=AVX2"} <= set(argv)
-    assert not [word for word in worker_argv(scripted(), trial) if "CAPABILITY" in word]
-
-
-def test_the_worker_is_given_the_whole_trial(trial: Trial, observer: Any, scripted: Scripted) -> None:
+def test_the_worker_is_given_the_whole_trial(
+    trial: Trial, observer: Any, scripted: Scripted, spec: dict[str, Any]
+) -> None:
     node = scripted(*STORY)
     run_job(trial, node, observer, nullcontext())
     given = json.loads(node.started[0][1])
-    spec = parse_spec(json.dumps(given))
-    assert (spec.channels, spec.epochs, spec.data, spec.distributed, spec.turns) == (None,) * 5
-    assert given == {
-        "workload": "worker.workloads.classifier:ALEXNET",
-        "batch": 2,
-        "image_px": 64,
-        "warmup_steps": 2,
-        "steps": 3,
-        "threads": 1,
-        "recipe": "reference",
-        "seed": 7,
-        "device": "cpu",
-        "devices": 1,
-        "parallel": "none",
-    }
+    decoded = parse_spec(json.dumps(given))
+    assert (decoded.channels, decoded.epochs, decoded.data, decoded.distributed, decoded.turns) == (None,) * 5
+    assert given == {**spec, "batch": 2, "warmup_steps": 2, "steps": 3, "seed": 7}
+    others = specification(trial.with_job(generate=8, keep_model="each"))
+    assert (others.generate, others.keep_model) == (8, "each")
 
 
 GENERATED = {"images": 8, "weights_sha256": "ab" * 32, "pixels_sha256": "cd" * 32, "png": None}
 IMAGE_METRIC = {"image": {"value": 0.25, "unit": "s", "better": "less", "samples": [0.25]}}
 
 
-def generating(trial: Trial, observer: Any, scripted: Scripted, **said: object) -> Measurement:
+def generating(run: Run, **said: object) -> Measurement:
     told = event("generated", 109.72, **{"generated": GENERATED, "metrics": IMAGE_METRIC, **said})
-    story = [*STORY[:-1], event("generating", 109.62), told, STORY[-1]]
-    return run_job(trial.with_job(generate=8), scripted(*story), observer, nullcontext())
+    return run(*STORY[:-1], event("generating", 109.62), told, STORY[-1], job={"generate": 8})
 
 
-def test_generating_is_a_part_of_the_timeline_and_of_no_throughput(
-    trial: Trial, observer: Any, scripted: Scripted
-) -> None:
-    measured = generating(trial, observer, scripted)
+def test_generating_is_a_part_of_the_timeline_and_of_no_throughput(run: Run, observer: Any) -> None:
+    measured = generating(run)
     assert measured.generated == Generated.model_validate(GENERATED)
     assert measured.metrics == {"image": MetricValue.model_validate(IMAGE_METRIC["image"])}
     assert measured.throughput_per_s == 2 * 3 / 4.0
@@ -448,6 +346,20 @@ def test_generating_is_a_part_of_the_timeline_and_of_no_throughput(
     assert timeline
     assert (timeline.measured_s, timeline.generating_s, timeline.teardown_s) == pytest.approx((4.0, 0.1, 0.15))
     assert observer.phases[-1] == ("generating", "")
+
+
+def keeping(run: Run, *models: Mapping[str, object]) -> Measurement:
+    told = [event("model", 109.65, **{"epoch": None, "training_s": 4.0, **model}) for model in models]
+    return run(*STORY[:-1], *told, STORY[-1], job={"keep_model": "last"})
+
+
+KEPT = {"weights_sha256": "ab" * 32, "text": "bnVtYmVycw=="}
+
+
+def test_a_kept_model_is_in_the_record_and_its_file_beside_it(run: Run) -> None:
+    measured = keeping(run, KEPT)
+    assert measured.kept == [KeptModel(weights_sha256="ab" * 32, training_s=4.0, size_bytes=7)]
+    assert measured.models == {"ab" * 32: b"numbers"}
 
 
 @pytest.mark.parametrize(
@@ -458,49 +370,6 @@ def test_generating_is_a_part_of_the_timeline_and_of_no_throughput(
         ({"generated": {**GENERATED, "png": "iVBORw0KGgo="}}, "png"),
         ({"generated": {**GENERATED, "pixels_sha256": "none"}}, "pixels_sha256"),
         ({"metrics": {"image": {"value": 0.0, "unit": "s", "better": "less"}}}, "value"),
-    ],
-)
-def test_a_worker_that_generated_something_else_has_failed(
-    said: dict[str, Any], why: str, trial: Trial, observer: Any, scripted: Scripted
-) -> None:
-    with pytest.raises(MeasurementError, match=why) as raised:
-        generating(trial, observer, scripted, **said)
-    assert raised.value.kind == "protocol"
-
-
-def test_a_worker_of_an_image_of_before_generates_nothing_and_has_failed(
-    trial: Trial, observer: Any, scripted: Scripted
-) -> None:
-    error = failure(trial.with_job(generate=8), scripted(*STORY), observer)
-    assert error.kind == "protocol"
-
-
-def test_the_worker_is_told_how_many_images_to_generate(trial: Trial) -> None:
-    assert specification(trial).generate is None
-    assert specification(trial.with_job(generate=8)).generate == 8
-
-
-def keeping(
-    trial: Trial, observer: Any, scripted: Scripted, *models: Mapping[str, object], mode: str = "last"
-) -> Measurement:
-    told = [event("model", 109.65, **{"epoch": None, "training_s": 4.0, **model}) for model in models]
-    story = [*STORY[:-1], *told, STORY[-1]]
-    return run_job(trial.with_job(keep_model=mode), scripted(*story), observer, nullcontext())
-
-
-KEPT = {"weights_sha256": "ab" * 32, "text": "bnVtYmVycw=="}
-
-
-def test_a_kept_model_is_in_the_record_and_its_file_beside_it(trial: Trial, observer: Any, scripted: Scripted) -> None:
-    measured = keeping(trial, observer, scripted, KEPT)
-    assert measured.kept == [KeptModel(weights_sha256="ab" * 32, training_s=4.0, size_bytes=7)]
-    assert measured.models == {"ab" * 32: b"numbers"}
-    assert specification(trial.with_job(keep_model="each")).keep_model == "each"
-
-
-@pytest.mark.parametrize(
-    ("models", "why"),
-    [
         ([], "kept 0 models, and 1 were asked for"),
         ([KEPT, KEPT], "kept 2 models, and 1 were asked for"),
         ([{**KEPT, "epoch": 1}], "kept 1 models"),
@@ -510,11 +379,9 @@ def test_a_kept_model_is_in_the_record_and_its_file_beside_it(trial: Trial, obse
         ([{**KEPT, "training_s": -1.0}], "training_s"),
     ],
 )
-def test_a_worker_that_kept_something_else_has_failed(
-    models: list[dict[str, object]], why: str, trial: Trial, observer: Any, scripted: Scripted
-) -> None:
+def test_a_worker_that_generated_or_kept_something_else_has_failed(said: Any, why: str, run: Run) -> None:
     with pytest.raises(MeasurementError, match=why) as raised:
-        keeping(trial, observer, scripted, *models)
+        generating(run, **said) if isinstance(said, dict) else keeping(run, *said)
     assert raised.value.kind == "protocol"
 
 
@@ -555,8 +422,3 @@ def test_a_job_computes_on_the_gpus_that_were_chosen_or_fails(
         return
     found = merged_environment({}, said, facts).gpus
     assert [gpu.uuid for gpu in found or []] == chosen
-
-
-def test_the_variables_of_a_node_reach_its_worker(trial: Trial, scripted: Scripted) -> None:
-    node = scripted(node={"variables": {"CUDA_VISIBLE_DEVICES": "GPU-a"}})
-    assert "CUDA_VISIBLE_DEVICES=GPU-a" in worker_argv(node, trial)

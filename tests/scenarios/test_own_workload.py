@@ -44,14 +44,19 @@ def write(tmp_path: Path) -> Write:
     return written
 
 
-def test_the_target_is_sent_the_file_and_builds_the_workload_of_it(write: Write, trial: Trial) -> None:
-    path = write(f"# as I have written it\n{TOY}")
+def test_the_target_is_sent_the_file_and_builds_the_workload_of_it(
+    write: Write, trial: Trial, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(f"# as I have written it\nprint('loading my model')\n{TOY}")
     name = adopt(str(path))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     assert (name, source_sha256(WORKLOADS, name)) == ("my_model.py", digest)
     given = json.loads(specification(trial.with_job(model=name, workload_sha256=digest)).encoded())
     assert given["plugin"]["source"] == path.read_text()
     assert parse_spec(json.dumps(given)).load_workload().sizes == {"smoke": (4, 8)}
+    assert name in WORKLOADS
+    assert name not in [*WORKLOADS, *WORKLOADS.names(), *WORKLOADS.added()], "it is in no list of names"
+    assert capsys.readouterr() == ("", "loading my model\n"), "what it prints is kept out of standard output"
 
 
 def test_a_class_that_needs_no_arguments_stands_for_its_instance(write: Write, trial: Trial) -> None:
@@ -65,7 +70,9 @@ def test_a_class_that_needs_no_arguments_stands_for_its_instance(write: Write, t
     assert parse_spec(given).load_workload().name == "toy"
 
 
-def test_a_workload_without_images_has_a_batch_alone_and_no_size_of_images(write: Write) -> None:
+def test_a_workload_without_images_has_a_batch_alone_or_sequences_and_no_size_of_images(
+    write: Write, trial: Trial
+) -> None:
     own = "    def draw(self, batch, shape, generator):\n        raise NotImplementedError\n\n    def"
     name = adopt(str(write(TOY.replace("(4, 8)", "512").replace("    def", own, 1))))
     sizes = PROFILES["smoke"].sizes_of(name)
@@ -73,12 +80,9 @@ def test_a_workload_without_images_has_a_batch_alone_and_no_size_of_images(write
     check_sizes(name, sizes, name)
     with pytest.raises(RequestError, match=r"my_model\.py has no images, and no --image-px"):
         check_sizes(name, sizes.model_copy(update={"image_px": 64}), name)
-
-
-def test_a_workload_of_sequences_names_its_extent_and_its_depth(write: Write, trial: Trial) -> None:
-    own = "    def draw(self, batch, shape, generator):\n        raise NotImplementedError\n\n    def"
     source = TOY.replace("(4, 8)", "(64, 16)").replace("    def", own, 1)
-    name = adopt(str(write(source.replace('name="toy"', 'name="toy", extent="tokens", depth={"smoke": 3}'))))
+    extent = 'name="toy", extent="tokens", depth={"smoke": 3}'
+    name = adopt(str(write(source.replace('name="toy"', extent), "sequences.py")))
     sizes = PROFILES["smoke"].sizes_of(name)
     assert (sizes.batch, sizes.tokens, sizes.depth, sizes.image_px) == (64, 16, 3, None)
     job = {"model": name, "sizes": sizes, "workload_sha256": source_sha256(WORKLOADS, name)}
@@ -93,12 +97,6 @@ def test_of_several_one_is_named(write: Write) -> None:
     assert told.value.remedy == f"name one: {path}:OTHER"
     assert adopt(f"{path}:OTHER") == "my_model.py+OTHER"
     assert WORKLOADS.get("my_model.py+OTHER").name == "other"
-
-
-def test_what_was_adopted_is_in_no_list_of_names(write: Write) -> None:
-    name = adopt(str(write(TOY)))
-    assert name in WORKLOADS
-    assert name not in [*WORKLOADS, *WORKLOADS.names(), *WORKLOADS.added()]
 
 
 def test_two_files_of_one_name_are_refused(write: Write) -> None:
@@ -148,11 +146,6 @@ def test_a_module_beside_the_file_does_not_travel(write: Write) -> None:
         adopt(str(write(f"from helper import thing\n{TOY}")))
     assert "helper is not sent into the targets; move its code into my_model.py, or" in str(refused.value.remedy)
     assert "--scenario command with --command-files" in str(refused.value.remedy)
-
-
-def test_what_a_file_prints_is_kept_out_of_standard_output(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    adopt(str(write(f"print('loading my model')\n{TOY}", "prints.py")))
-    assert capsys.readouterr() == ("", "loading my model\n")
 
 
 def test_a_file_that_is_not_there_or_no_text_is_refused(write: Write, tmp_path: Path) -> None:

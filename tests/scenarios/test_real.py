@@ -19,6 +19,7 @@ from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import Devices, Loading
 from suite.plan import Trial
+from suite.records.record import DataUse
 from suite.registries import SCENARIOS
 from tests.scenarios.conftest import HereNode, ScriptedNode, ScriptedProcess
 from tests.scenarios.pictures import damage, folder
@@ -27,14 +28,8 @@ from worker.data.listing import listing
 from worker.spec import Data, parse_spec
 
 SHA256, LISTING = "ab" * 32, "cd" * 32
-USE = {
-    "decoder": "simplejpeg",
-    "loader_workers": 2,
-    "images_read": 20,
-    "bytes_read": 4000,
-    "damaged": 1,
-    "damaged_files": ["a/1.jpg"],
-}
+USE: dict[str, Any] = {"decoder": "simplejpeg", "loader_workers": 2, "images_read": 20, "bytes_read": 4000}
+USE |= {"damaged": 1, "damaged_files": ["a/1.jpg"]}
 MOUNTS = """\
 1 1 254:0 / / ro,noatime - ext4 /dev/vda ro
 2 1 0:20 / /mnt rw - tmpfs tmpfs rw
@@ -65,15 +60,8 @@ class ReadingNode(ScriptedNode):
 
 @pytest.fixture
 def planned(trial: Trial) -> Trial:
-    dataset = Dataset(
-        kind="imagefolder",
-        directory="/data/pets",
-        sha256=SHA256,
-        digest="contents",
-        listing_sha256=LISTING,
-        images=20,
-        size_bytes=4000,
-    )
+    digests: dict[str, Any] = {"sha256": SHA256, "digest": "contents", "listing_sha256": LISTING}
+    dataset = Dataset(kind="imagefolder", directory="/data/pets", **digests, images=20, size_bytes=4000)
     return trial.with_job(scenario="real", dataset=dataset, page_cache="cold")
 
 
@@ -88,95 +76,92 @@ def reading() -> Callable[..., ReadingNode]:
     return make
 
 
-def failure(trial: Trial, node: ScriptedNode, observer: Any) -> MeasurementError:
-    with pytest.raises(MeasurementError) as raised:
-        Real().measure(trial, [Instance(node)], observer, nullcontext())
-    assert node.started == [] or raised.value.kind == "protocol", "nothing is launched that cannot count"
-    return raised.value
+@pytest.fixture
+def used(planned: Trial, observer: Any) -> Callable[..., DataUse]:
+    """``used(node, page_cache="warm")``: how a job on the node has read its data, by its record."""
+
+    def measured(node: HereNode, **job: Any) -> DataUse:
+        use = Real().measure(planned.with_job(**job), [Instance(node)], observer, nullcontext()).data_use
+        assert use is not None
+        return use
+
+    return measured
 
 
-def test_the_record_says_what_was_read_and_in_which_state(planned: Trial, observer: Any, reading: Any) -> None:
+@pytest.fixture
+def failure(planned: Trial, observer: Any) -> Callable[..., MeasurementError]:
+    def failed(node: ScriptedNode, trial: Trial = planned, **job: Any) -> MeasurementError:
+        with pytest.raises(MeasurementError) as raised:
+            Real().measure(trial.with_job(**job), [Instance(node)], observer, nullcontext())
+        assert node.started == [] or raised.value.kind == "protocol", "nothing is launched that cannot count"
+        return raised.value
+
+    return failed
+
+
+def test_the_record_says_what_was_read_and_in_which_state(planned: Trial, used: Any, reading: Any) -> None:
     node = reading(page_cache_share=0.002)
-    planned = planned.with_job(loading=Loading(loader_workers=2))
-    use = Real().measure(planned, [Instance(node)], observer, nullcontext()).data_use
-    assert use is not None
-    assert use.model_dump() == {
-        **USE,
-        "kind": "imagefolder",
-        "sha256": SHA256,
-        "listing_sha256": LISTING,
-        "images": 20,
-        "size_bytes": 4000,
-        "page_cache_share": 0.002,
-        "filesystem": "ext4",
-        "device": "/dev/vdb",
-    }
+    by_target = {"listing_sha256": LISTING, "page_cache_share": 0.002, "filesystem": "ext4", "device": "/dev/vdb"}
+    known = {"kind": "imagefolder", "sha256": SHA256, "images": 20, "size_bytes": 4000}
+    assert used(node, loading=Loading(loader_workers=2)).model_dump() == {**USE, **known, **by_target}
     argv, timeout_s = node.asked[0]
     assert argv[-5:] == ["-m", "worker", "--page-cache", "cold", "/mnt/data"]
     assert timeout_s == planned.trial_timeout_s
 
 
-@pytest.mark.parametrize("data", ["/nowhere", "/mnt/database", "/mnt/data2/sub"])
-def test_the_file_system_is_that_of_the_innermost_mount(data: str, planned: Trial, observer: Any, reading: Any) -> None:
+@pytest.mark.parametrize(
+    ("data", "filesystem"), [("/nowhere", "ext4"), ("/mnt/database", "tmpfs"), ("/mnt/data2/sub", "overlay")]
+)
+def test_the_file_system_is_that_of_the_innermost_mount(
+    data: str, filesystem: str, planned: Trial, observer: Any, reading: Any
+) -> None:
     warm, node = planned.with_job(page_cache="warm"), reading(data=data, page_cache_share=1)
     measured = Real().measure(warm, [Instance(node)], observer, nullcontext())
-    use = measured.data_use
-    assert use is not None
-    assert measured.environment.filesystem == use.filesystem
-    assert use.filesystem == {"/nowhere": "ext4", "/mnt/database": "tmpfs", "/mnt/data2/sub": "overlay"}[data]
+    assert measured.data_use is not None
+    assert measured.environment.filesystem == measured.data_use.filesystem == filesystem
 
 
 @pytest.mark.parametrize("behind", [False, True])
-def test_what_stays_in_memory_is_not_taken_for_cold(behind: bool, planned: Trial, observer: Any, reading: Any) -> None:
+def test_what_stays_in_memory_is_not_taken_for_cold(behind: bool, failure: Any, reading: Any) -> None:
     """On tmpfs nothing can be evicted; of ZFS the page cache holds nothing, and its own cache all."""
-    node = reading(page_cache_share=0.0)
-    if behind:
-        node.backing = reading(data="/mnt/database")
-    else:
-        node.data = "/mnt/database"
-    error = failure(planned, node, observer)
+    node = reading(page_cache_share=0.0, data="/mnt/data" if behind else "/mnt/database")
+    node.backing = reading(data="/mnt/database") if behind else None
+    error = failure(node)
     assert (error.kind, error.message.split(",")[0]) == ("page-cache", "the data set of here lies on tmpfs")
     assert "--cache warm" in (error.remedy or "")
 
 
-@pytest.mark.parametrize("state", ["cold", "warm"])
+@pytest.mark.parametrize(("state", "share"), [("cold", 0.0), ("warm", 1.0)])
 def test_a_page_cache_behind_that_of_the_target_is_emptied_too(
-    state: str, planned: Trial, observer: Any, reading: Any
+    state: str, share: float, used: Any, reading: Any
 ) -> None:
-    share = 0.0 if state == "cold" else 1.0
-    behind, node = reading(data="/data/pets"), reading(page_cache_share=share)
-    node.backing = behind
-    trial = planned.with_job(page_cache=state)
-    Real().measure(trial, [Instance(node)], observer, nullcontext())
-    assert [argv[-3:] for argv, _ in behind.asked] == [["--page-cache", "cold", "/data/pets"]] * (state == "cold")
+    node = reading(page_cache_share=share)
+    node.backing = reading(data="/data/pets")
+    used(node, page_cache=state)
+    assert [argv[-3:] for argv, _ in node.backing.asked] == [["--page-cache", "cold", "/data/pets"]] * (state == "cold")
     assert [argv[-3:] for argv, _ in node.asked] == [["--page-cache", state, "/mnt/data"]]
 
 
 @pytest.mark.parametrize(("seen", "seccomp"), [(None, "filter"), (1.0, "sentry")])
-@pytest.mark.parametrize("state", ["cold", "warm"])
+@pytest.mark.parametrize(("state", "share"), [("cold", 0.0), ("warm", 1.0)])
 def test_a_place_that_may_not_see_its_page_cache_is_told_by_the_one_below(
-    state: str, seen: float | None, seccomp: str, planned: Trial, observer: Any, reading: Any
+    state: str, share: float, seen: float | None, seccomp: str, used: Any, reading: Any
 ) -> None:
-    share = 0.0 if state == "cold" else 1.0
     node = reading(page_cache_share=seen)
     node.facts = {"seccomp": seccomp}
     node.backing = reading(data="/data/pets", page_cache_share=share)
-    trial = planned.with_job(page_cache=state)
-    use = Real().measure(trial, [Instance(node)], observer, nullcontext()).data_use
-    assert use is not None
-    assert use.page_cache_share == share
+    assert used(node, page_cache=state).page_cache_share == share
     assert len(node.backing.asked) == 1
     assert [argv[-2] for argv, _ in node.asked] == [state], "the place itself reads all of it, or it could not later"
 
 
 def test_a_page_cache_of_the_host_is_not_taken_for_that_of_a_guest(
-    planned: Trial, observer: Any, reading: Any, monkeypatch: pytest.MonkeyPatch
+    used: Any, reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.scenarios.test_real.MOUNTS", "1 1 0:5 / /mnt/data ro - virtiofs data ro\n")
     node = reading(page_cache_share=None)
     node.backing = reading(data="/data/pets")
-    use = Real().measure(planned, [Instance(node)], observer, nullcontext()).data_use
-    assert use is not None
+    use = used(node)
     assert (use.filesystem, use.page_cache_share) == ("virtiofs", None)
 
 
@@ -193,18 +178,11 @@ def test_the_page_cache_is_arranged_before_the_host_counts(planned: Trial, obser
     assert observer.phases[:3] == [("attesting", ""), ("page cache", "cold"), ("launching", "")]
 
 
-def test_the_job_is_told_where_the_data_are_in_the_target(planned: Trial, observer: Any, reading: Any) -> None:
+def test_the_job_is_told_where_the_data_are_in_the_target(used: Any, reading: Any) -> None:
     node = reading()
-    planned = planned.with_job(loading=Loading(loader_workers=3, decoder="pillow"))
-    Real().measure(planned, [Instance(node)], observer, nullcontext())
-    assert parse_spec(node.started[0][1].decode()).data == Data(
-        kind="worker.data.kinds.imagefolder:IMAGEFOLDER",
-        directory="/mnt/data",
-        loader_workers=3,
-        decoder="pillow",
-        crop="random",
-        frame_stride=1,
-    )
+    used(node, loading=Loading(loader_workers=3, decoder="pillow"))
+    place: dict[str, Any] = {"kind": "worker.data.kinds.imagefolder:IMAGEFOLDER", "directory": "/mnt/data"}
+    assert parse_spec(node.started[0][1].decode()).data == Data(**place, loader_workers=3, decoder="pillow")
 
 
 @pytest.mark.parametrize(("asked", "wanted"), [(None, 2), (0, 0), (5, 5)])
@@ -224,69 +202,47 @@ def test_a_synthetic_job_is_told_of_no_data(trial: Trial, observer: Any, scripte
     assert "page cache" not in [phase for phase, _ in observer.phases]
 
 
-def test_another_data_set_in_the_target_is_refused(planned: Trial, observer: Any, reading: Any) -> None:
-    error = failure(planned, reading(sha256=SHA256, files=19, size_bytes=3000), observer)
-    assert error.kind == "dataset"
-    assert "the target sees another data set: 19 files of 3000 bytes" in error.message
-    assert error.remedy
+DENIED = CommandError(["env"], 1, "the data set cannot be read: [Errno 13] Permission denied: '/mnt/data/a'")
+LATE = CommandError(["env"], None, "")
+WARM = {"page_cache": "warm"}
 
 
-@pytest.mark.parametrize(("state", "share"), [("cold", 0.0101), ("cold", 1.0), ("warm", 0.949), ("warm", 0.0)])
-def test_a_page_cache_in_another_state_is_refused(
-    state: str, share: float, planned: Trial, observer: Any, reading: Any
+@pytest.mark.parametrize(
+    ("node", "job", "kind", "words"),
+    [
+        (
+            {"sha256": SHA256, "files": 19, "size_bytes": 3000},
+            {},
+            "dataset",
+            ["another data set: 19 files of 3000 bytes"],
+        ),
+        *(({"page_cache_share": share}, {}, "page-cache", [f"{share:.1%}"]) for share in (0.0101, 1.0, True)),
+        *(({"page_cache_share": share}, WARM, "page-cache", [f"{share:.1%}"]) for share in (0.949, 0.0)),
+        *(({"page_cache_share": share}, {}, "protocol", []) for share in (1.5, -0.1, "all")),
+        ({"data": None}, {}, "dataset", []),
+        ({"fails": DENIED}, {}, "dataset", ["Permission denied"]),
+        ({"fails": LATE}, {}, "timeout", ["120 s"]),
+        *(
+            ({"use": use}, {}, "protocol", [])
+            for use in (None, {}, {**USE, "images_read": -1}, {**USE, "colour": 1}, [1])
+        ),
+        ({}, {"dataset": None}, "dataset", []),
+    ],
+)
+def test_a_data_set_that_is_not_as_planned_fails_the_trial(
+    node: dict[str, Any], job: dict[str, Any], kind: str, words: list[str], failure: Any, reading: Any
 ) -> None:
-    trial = planned.with_job(page_cache=state)
-    error = failure(trial, reading(page_cache_share=share), observer)
-    assert error.kind == "page-cache"
-    assert f"{share:.1%}" in error.message
-    assert error.remedy
+    error = failure(reading(**node), **job)
+    assert error.kind == kind
+    assert [word for word in words if word not in error.message] == []
+    assert error.remedy or kind == "protocol"
 
 
-@pytest.mark.parametrize(("state", "share"), [("cold", 0.01), ("warm", 0.95), ("warm", 1)])
-def test_the_state_need_not_be_perfect(state: str, share: float, planned: Trial, observer: Any, reading: Any) -> None:
-    trial = planned.with_job(page_cache=state)
-    use = Real().measure(trial, [Instance(reading(page_cache_share=share))], observer, nullcontext()).data_use
-    assert use is not None
-    assert use.page_cache_share == share
-
-
-def test_a_state_that_the_target_hides_is_absent_from_the_record(planned: Trial, observer: Any, reading: Any) -> None:
-    use = Real().measure(planned, [Instance(reading(page_cache_share=None))], observer, nullcontext()).data_use
-    assert use is not None
-    assert use.page_cache_share is None
-
-
-@pytest.mark.parametrize("share", [1.5, -0.1, "all", True])
-def test_a_share_that_is_none_is_refused(share: object, planned: Trial, observer: Any, reading: Any) -> None:
-    assert failure(planned, reading(page_cache_share=share), observer).kind in ("protocol", "page-cache")
-
-
-def test_a_target_without_a_data_volume_is_refused(planned: Trial, observer: Any, reading: Any) -> None:
-    assert failure(planned, reading(data=None), observer).kind == "dataset"
-
-
-def test_a_data_set_that_the_target_cannot_read_keeps_its_words(planned: Trial, observer: Any, reading: Any) -> None:
-    fails = CommandError(["env"], 1, "the data set cannot be read: [Errno 13] Permission denied: '/mnt/data/a'")
-    error = failure(planned, reading(fails=fails), observer)
-    assert error.kind == "dataset"
-    assert "Permission denied" in error.message
-
-
-def test_a_data_set_that_takes_too_long_is_a_timeout(planned: Trial, observer: Any, reading: Any) -> None:
-    error = failure(planned, reading(fails=CommandError(["env"], None, "")), observer)
-    assert error.kind == "timeout"
-    assert "120 s" in error.message
-
-
-@pytest.mark.parametrize("use", [None, {}, {**USE, "images_read": -1}, {**USE, "colour": 1}, [1]])
-def test_a_worker_that_does_not_say_what_it_has_read_has_failed(
-    use: object, planned: Trial, observer: Any, reading: Any
+@pytest.mark.parametrize(("state", "share"), [("cold", 0.01), ("warm", 0.95), ("warm", 1), ("cold", None)])
+def test_the_state_need_not_be_perfect_and_is_absent_where_the_target_hides_it(
+    state: str, share: float | None, used: Any, reading: Any
 ) -> None:
-    assert failure(planned, reading(use=use), observer).kind == "protocol"
-
-
-def test_a_trial_without_a_data_set_is_refused(trial: Trial, observer: Any, reading: Any) -> None:
-    assert failure(trial, reading(), observer).kind == "dataset"
+    assert used(reading(page_cache_share=share), page_cache=state).page_cache_share == share
 
 
 def test_every_scenario_has_the_name_of_its_registry() -> None:

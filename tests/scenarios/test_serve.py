@@ -57,9 +57,8 @@ def test_what_a_client_sees_is_measured_from_the_launch_to_saturation(
     metrics = found.metrics
     assert found.throughput_per_s is not None
     assert found.throughput_per_s > 1
-    assert {name for name in metrics if name.startswith("latency")} == {
-        *("latency-p50", "latency-p95", "latency-p50-at-40-per-s", "latency-p95-at-40-per-s"),
-    }
+    latencies = {f"latency-{share}{at}" for share in ("p50", "p95") for at in ("", "-at-40-per-s")}
+    assert {name for name in metrics if name.startswith("latency")} == latencies
     assert 0 < metrics["latency-p50"].value <= metrics["latency-p95"].value
     assert len(metrics["latency-p50"].samples or []) == LOAD.requests
     cold_s = metrics["cold-start"].value
@@ -107,14 +106,11 @@ def test_the_load_is_that_of_the_plan_and_a_rate_has_the_schedule_of_the_seed(
     planned: Trial, here: HereNode, observer: Any, scripted: Callable[..., Any]
 ) -> None:
     node = scripted(event("error", 101.5, kind="exception", message="enough"), status=1)
+    with pytest.raises(MeasurementError, match="without its load"):
+        measured(planned.with_job(serving=None), observer, here, node)
     with pytest.raises(MeasurementError, match="enough"):
         measured(planned, observer, here, node)
     asked = json.loads(node.started[0][1])
     told = {name: asked[name] for name in ("requests", "rates", "clients", "seed", "timeout_s", "threads")}
     assert told == {"requests": 20, "rates": [40.0], "clients": 2, "seed": 7, "timeout_s": 60, "threads": 1}
     assert json.loads(asked["body"]) == {"dataset": "synthetic", "model": "gan"}
-
-
-def test_a_service_without_its_load_is_refused(trial: Trial, here: HereNode, observer: Any) -> None:
-    with pytest.raises(MeasurementError, match="without its load"):
-        measured(trial, observer, here, here)

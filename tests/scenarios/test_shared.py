@@ -19,7 +19,7 @@ from suite.job.profiles import Sizes
 from suite.job.sharing import Sharing
 from suite.plan import Trial
 from suite.registries import AGGRESSORS
-from tests.scenarios.conftest import REPOSITORY, HereNode, RecordingObserver, ScriptedProcess
+from tests.scenarios.conftest import REPOSITORY, HereNode, RecordingObserver, ScriptedProcess, closed
 
 TINY = Sizes(batch=1, image_px=64, warmup_steps=1, steps=2)
 ENDLESS = TINY.model_copy(update={"steps": 100_000})
@@ -34,17 +34,10 @@ def planned(trial: Trial, aggressor: str | None, victim: Sizes = TINY) -> Trial:
     return shared.model_copy(update={"aggressor": aggressor, "instances": share})
 
 
-def measure(trial: Trial, node: HereNode, aggressors: HereNode, observer: RecordingObserver) -> Any:
-    return Shared().measure(trial, [Instance(node), Instance(aggressors)], observer, nullcontext())
-
-
 @pytest.fixture
 def there() -> Iterator[HereNode]:
     """The aggressor's instance."""
-    node = HereNode(name="there")
-    yield node
-    for process in node.processes:
-        process.close()
+    yield from closed(HereNode(name="there"))
 
 
 @dataclass
@@ -61,16 +54,27 @@ class Watched(HereNode):
 
 @pytest.fixture
 def watched() -> Iterator[Watched]:
-    node = Watched()
-    yield node
-    for process in node.processes:
-        process.close()
+    yield from closed(Watched())
+
+
+Measure = Callable[..., Any]
+
+
+@pytest.fixture
+def measure(trial: Trial, there: HereNode, observer: RecordingObserver) -> Measure:
+    """``measure(node, "cpu")``: the victim on the node beside an aggressor there, or alone."""
+
+    def measured(node: HereNode, aggressor: str | None, victim: Sizes = TINY, at: HereNode = there) -> Any:
+        instances = [Instance(node), Instance(at)]
+        return Shared().measure(planned(trial, aggressor, victim), instances, observer, nullcontext())
+
+    return measured
 
 
 def test_the_steps_of_a_training_aggressor_enclose_the_victim(
-    trial: Trial, here: HereNode, there: HereNode, observer: RecordingObserver
+    measure: Measure, here: HereNode, there: HereNode, observer: RecordingObserver
 ) -> None:
-    measured = measure(planned(trial, "alexnet"), here, there, observer)
+    measured = measure(here, "alexnet")
     (one,) = measured.aggressors
     done = one.aggression
     assert done.begun_s < 0 < measured.elapsed_s <= done.ended_s
@@ -81,51 +85,36 @@ def test_the_steps_of_a_training_aggressor_enclose_the_victim(
     assert one.environment.threads == 1
     assert len(measured.weights_sha256) == len(measured.drawn_sha256) == 64, "the victim's"
     assert not any(process.running() for process in there.processes)
+    names = [name for name, _ in observer.phases]
+    assert names.index("aggressor") < names.index("launching"), "the victim is launched when the aggressor measures"
 
 
-def test_a_victim_alone_has_an_idle_instance_beside_it(
-    trial: Trial, here: HereNode, there: HereNode, observer: RecordingObserver
-) -> None:
-    measured = measure(planned(trial, None), here, there, observer)
+def test_a_victim_alone_has_an_idle_instance_beside_it(measure: Measure, here: HereNode, there: HereNode) -> None:
+    measured = measure(here, None)
     (one,) = measured.aggressors
     assert one.aggression is None
     assert one.environment.cpus
     assert there.processes == []
 
 
-def test_the_victim_is_launched_when_the_aggressor_measures(
-    trial: Trial, here: HereNode, there: HereNode, observer: RecordingObserver
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(signal.SIGKILL, "the aggressor cpu in instance 1 .*killed"), (signal.SIGTERM, "it ended before the victim did")],
+)
+def test_an_aggressor_that_is_ended_in_mid_run_ends_the_trial_at_once(
+    number: int, told: str, measure: Measure, watched: Watched, there: HereNode
 ) -> None:
-    measure(planned(trial, "cpu"), here, there, observer)
-    names = [name for name, _ in observer.phases]
-    assert names.index("aggressor") < names.index("launching")
-
-
-def test_an_aggressor_that_is_killed_in_mid_run_ends_the_trial_at_once(
-    trial: Trial, watched: Watched, there: HereNode, observer: RecordingObserver
-) -> None:
-    watched.act = lambda: there.processes[0]._popen.kill()
-    with pytest.raises(MeasurementError, match=r"the aggressor cpu in instance 1 .*killed") as caught:
-        measure(planned(trial, "cpu", ENDLESS), watched, there, observer)
+    watched.act = lambda: there.processes[0]._popen.send_signal(number)
+    with pytest.raises(MeasurementError, match=told) as caught:
+        measure(watched, "cpu", ENDLESS)
     assert caught.value.kind == "aggressor"
     assert caught.value.remedy
     assert not any(process.running() for process in watched.processes)
 
 
-def test_an_aggressor_that_ends_in_order_but_early_ends_the_trial_too(
-    trial: Trial, watched: Watched, there: HereNode, observer: RecordingObserver
-) -> None:
-    watched.act = lambda: there.processes[0]._popen.terminate()
-    with pytest.raises(MeasurementError, match="it ended before the victim did") as caught:
-        measure(planned(trial, "cpu", ENDLESS), watched, there, observer)
-    assert caught.value.kind == "aggressor"
-
-
-def test_an_aggressor_that_cannot_work_says_why_before_the_victim_is_launched(
-    trial: Trial, here: HereNode, there: HereNode, observer: RecordingObserver
-) -> None:
+def test_an_aggressor_that_cannot_work_says_why_before_the_victim_is_launched(measure: Measure, here: HereNode) -> None:
     with pytest.raises(MeasurementError, match=r"no data directory|fio is not installed") as caught:
-        measure(planned(trial, "disk"), here, there, observer)
+        measure(here, "disk")
     assert caught.value.kind == "aggressor"
     assert here.processes == []
 
@@ -141,31 +130,29 @@ class Mute(HereNode):
         return self.mute
 
 
-def test_an_aggressor_that_says_nothing_is_given_up(trial: Trial, here: HereNode, observer: RecordingObserver) -> None:
-    there = Mute(name="there")
+def test_an_aggressor_that_says_nothing_is_given_up(measure: Measure, here: HereNode) -> None:
+    mute = Mute(name="there")
     with pytest.raises(MeasurementError, match="it had not ended after 240 s: it was 'launching'") as caught:
-        measure(planned(trial, "cpu"), here, there, observer)
+        measure(here, "cpu", at=mute)
     assert caught.value.kind == "aggressor"
-    assert there.mute.killed
+    assert mute.mute.killed
     assert here.processes == []
 
 
 def test_a_victim_that_fails_by_itself_is_not_blamed_on_the_aggressor(
-    trial: Trial, watched: Watched, there: HereNode, observer: RecordingObserver
+    measure: Measure, watched: Watched, there: HereNode
 ) -> None:
     watched.act = lambda: watched.processes[-1]._popen.kill()
     with pytest.raises(MeasurementError) as caught:
-        measure(planned(trial, "cpu", ENDLESS), watched, there, observer)
+        measure(watched, "cpu", ENDLESS)
     assert caught.value.kind == "killed"
     assert not any(process.running() for process in there.processes)
 
 
-def test_a_victim_that_starves_is_given_up_with_its_phase(
-    trial: Trial, there: HereNode, observer: RecordingObserver
-) -> None:
+def test_a_victim_that_starves_is_given_up_with_its_phase(measure: Measure, there: HereNode) -> None:
     here = Mute()
     with pytest.raises(MeasurementError, match="had not ended after 120 s") as caught:
-        measure(planned(trial, "cpu"), here, there, observer)
+        measure(here, "cpu")
     assert caught.value.kind == "timeout"
     assert not any(process.running() for process in there.processes)
 
@@ -235,17 +222,11 @@ def test_a_program_that_ends_by_itself_is_a_failure_with_its_words() -> None:
         ({"training": {"workload": "worker.workloads.classifier:ALEXNET"}}, "training: object missing required field"),
     ],
 )
-def test_what_cannot_be_an_aggressor_is_refused(asked: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_an_aggressor_is_refused(asked: dict[str, Any], said: str, spec: dict[str, Any]) -> None:
     from worker.aggressors.aggressor import parse
     from worker.protocol import SpecError
 
     with pytest.raises(SpecError, match=said):
         parse(json.dumps(asked))
-
-
-def test_an_aggressor_that_trains_has_neither_data_nor_ranks(spec: dict[str, Any]) -> None:
-    from worker.aggressors.aggressor import parse
-    from worker.protocol import SpecError
-
     with pytest.raises(SpecError, match="no ddp"):
         parse(json.dumps({"training": {**spec, "threads": 2, "devices": 2, "parallel": "ddp"}}))

@@ -71,25 +71,19 @@ def test_a_job_trains_in_bursts_and_measures_them_alone(
     assert len(measured.weights_sha256 or "") == len(measured.drawn_sha256 or "") == 64
 
 
-def test_it_is_launched_as_a_job_that_takes_no_turns(trial: Trial, in_turns: Trial, here: HereNode) -> None:
-    assert worker_argv(here, in_turns) == worker_argv(here, trial)
-
-
 def test_a_job_that_is_killed_between_turns_fails_with_what_it_said(
-    in_turns: Trial, here: HereNode, taker: Take
+    trial: Trial, in_turns: Trial, here: HereNode, taker: Take
 ) -> None:
+    assert worker_argv(here, in_turns) == worker_argv(here, trial), "it is launched as one without turns"
     job = taker(in_turns, here)
     job.begin()
     here.processes[-1].kill()
     with pytest.raises(MeasurementError, match="killed in the phase 'taking turns'") as caught:
         job.turn()
     assert caught.value.kind == "killed"
-
-
-def test_a_job_that_is_not_needed_any_more_ends(in_turns: Trial, here: HereNode, taker: Take) -> None:
-    job = taker(in_turns, here)
-    job.begin()
-    job.kill()
+    unneeded = taker(in_turns, here)
+    unneeded.begin()
+    unneeded.kill()
     assert not here.processes[-1].running()
 
 
@@ -192,12 +186,8 @@ def test_a_turn_that_does_not_end_is_given_up(in_turns: Trial, taker: Take) -> N
         job.turn()
     assert caught.value.kind == "timeout"
     assert node.process.killed
-
-
-def test_a_job_that_never_gets_ready_is_given_up(in_turns: Trial, taker: Take) -> None:
-    job = taker(in_turns, playing(None))
     with pytest.raises(MeasurementError, match="had not been ready after 120 s"):
-        job.begin()
+        taker(in_turns, playing(None)).begin()
 
 
 @pytest.mark.parametrize(

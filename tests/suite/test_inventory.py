@@ -37,12 +37,7 @@ def test_a_configuration_of_ssh_is_looked_for_beside_the_inventory(tmp_path: Pat
 def test_targets_are_on_the_machine_that_lists_them_where_the_suite_boots_nothing(tmp_path: Path) -> None:
     text = node() + node('targets = ["vm", "container-vm"]', name="n2", host="vm1")
     inventory = read_inventory(written(tmp_path, text))
-    assert [[each.name for each in inventory.of_target(target)] for target in TARGETS] == [
-        ["n1"],
-        ["n1"],
-        ["n2"],
-        ["n2"],
-    ]
+    assert [[each.name for each in inventory.of_target(target)] for target in TARGETS] == [["n1"]] * 2 + [["n2"]] * 2
     assert [inventory.opened_as(target) for target in TARGETS] == ["bare-metal", "container", "bare-metal", "container"]
     unlisted = read_inventory(written(tmp_path, node()))
     assert [unlisted.opened_as(target) for target in TARGETS] == list(TARGETS)

@@ -20,14 +20,11 @@ SIZES = Sizes(batch=2, image_px=32, warmup_steps=1, steps=3)
 LAB = DistributedJob(
     strategy="all-reduce", workers=2, servers=0, network="overlay", lab=LabSpec(nodes=2, rate="1gbit", delay="5ms")
 )
+MACHINE = MachineSpec(name="a", address="10.0.0.1", interface="eth0", cpus=(0, 1))
 MACHINES = DistributedJob(
-    strategy="all-reduce",
-    workers=1,
-    servers=0,
-    network="host",
-    machines=(MachineSpec(name="a", address="10.0.0.1", interface="eth0", cpus=(0, 1)),),
-    guests="routed",
+    strategy="all-reduce", workers=1, servers=0, network="host", machines=(MACHINE,), guests="routed"
 )
+GPUS = {"gpus": "0", "vfio": "0000:01:00.0"}
 WHOLE = Job(
     scenario="shared",
     model="resnet50",
@@ -54,15 +51,7 @@ WHOLE = Job(
     shares_batch=True,
     generate=7,
     keep_model="each",
-    layers=Layers(
-        engine="runc",
-        provider="qemu",
-        accelerator="kvm",
-        image="d" * 64,
-        gpus="0",
-        vfio="0000:01:00.0",
-        confinement="user",
-    ),
+    layers=Layers(engine="runc", provider="qemu", accelerator="kvm", image="d" * 64, **GPUS, confinement="user"),
     turns=Alternating(rounds=2, burst_steps=3, partner="vm"),
 )
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from suite.errors import BenchError, CommandError, MeasurementError
-from suite.interfaces import Measurement
 from suite.interruption import cleaning_up
 from suite.loop import Loop
 from suite.plan import Plan
@@ -44,21 +43,6 @@ def saved(store: Run) -> dict[str, TrialRecord]:
     return {path.stem: TrialRecord.model_validate_json(path.read_bytes()) for path in paths}
 
 
-def test_every_trial_is_opened_measured_and_closed_before_the_next(go: Go, events: list[str], store: Run) -> None:
-    go()
-    plan = store.plan()
-    assert plan
-    ids = [trial.trial_id for trial in plan.trials()]
-    assert events == [f"{what} {trial_id}" for trial_id in ids for what in ("open", "measure", "close")]
-
-
-def test_substitutes_that_only_the_job_could_see_are_recorded_once(
-    go: Go, scenario: FakeScenario, targets: FakeTargets
-) -> None:
-    targets.substitutes, scenario.substitutes = ("accelerator:tcg",), ("open-files:4096", "accelerator:tcg")
-    assert go()[0].substitutes == ["accelerator:tcg", "open-files:4096"]
-
-
 @pytest.mark.parametrize(
     ("filesystem", "page_cache", "named"),
     [
@@ -78,46 +62,32 @@ def test_a_disk_that_is_memory_is_named(
     assert (record.environment.target.filesystem, record.substitutes) == (filesystem, named)
 
 
-def test_every_trial_becomes_a_record_with_what_was_measured(go: Go, store: Run, targets: FakeTargets) -> None:
-    targets.substitutes = ("accelerator:tcg",)
+def test_every_trial_becomes_a_record_with_what_was_measured(
+    go: Go, store: Run, targets: FakeTargets, scenario: FakeScenario, events: list[str]
+) -> None:
+    targets.substitutes, scenario.substitutes = ("accelerator:tcg",), ("open-files:4096", "accelerator:tcg")
     records = go()
     assert [record.outcome.status for record in records] == ["ok"] * 6
     assert saved(store) == {record.trial_id: record for record in records}
     first = records[0]
     plan = store.plan()
     assert plan
+    assert events == [f"{what} {each.trial_id}" for each in plan.trials() for what in ("open", "measure", "close")]
     trial = next(plan.trials())
     assert (first.trial_id, first.target, first.block, first.position) == (trial.trial_id, trial.target, 0, 0)
     assert (first.throughput_per_s, first.elapsed_s, first.clock_ratio) == (10.0, 5.0, 1.0)
     assert first.weights_sha256 == "ab" * 32
     assert first.open_s == 0.5, "what the target itself needed"
     assert first.close_s is not None
-    assert first.substitutes == ["accelerator:tcg"]
+    assert first.substitutes == ["accelerator:tcg", "open-files:4096"]
+    assert first.conditions == Conditions(interval_s=5.0, other_cpu_s=0.0)
+    assert first.resources == Resources(serving=Usage(cpu_s=5.0), worker=Usage(cpu_s=4.0))
     assert first.job == trial.job
     assert first.global_batch == trial.job.global_batch is not None
     assert first.environment.host == HOST
     assert first.environment.target is not None
     assert first.details == {"devices": 1}
     assert first.run_id == "run"
-
-
-def test_a_record_has_what_the_host_counted_and_what_the_job_counted_itself(go: Go) -> None:
-    record = go()[0]
-    assert record.conditions == Conditions(interval_s=5.0, other_cpu_s=0.0)
-    assert record.resources == Resources(serving=Usage(cpu_s=5.0), worker=Usage(cpu_s=4.0))
-
-
-def test_what_the_host_counted_of_a_job_that_failed_is_kept(go: Go, scenario: FakeScenario) -> None:
-    scenario.failing["vm"] = MeasurementError("no")
-    record = next(record for record in go() if record.target == "vm")
-    assert record.conditions is not None
-    assert record.resources == Resources(serving=Usage(cpu_s=5.0)), "the job did not come to say what it used"
-
-
-def test_a_target_that_cannot_be_opened_was_not_counted(go: Go, targets: FakeTargets) -> None:
-    targets.failing["vm"] = MeasurementError("no")
-    record = next(record for record in go() if record.target == "vm")
-    assert (record.conditions, record.resources) == (None, None)
 
 
 def test_a_trial_is_saved_before_the_next_one_is_opened(
@@ -148,9 +118,10 @@ def test_a_target_that_cannot_be_opened_is_a_record_and_the_run_goes_on(
     outcome = failed[0].outcome
     assert (outcome.kind, outcome.message, outcome.command) == ("boot", "the guest was not ready", ["qemu", "-m"])
     assert (outcome.output_tail, outcome.remedy) == ("panic", "look")
-    assert failed[0].throughput_per_s is None
-    assert failed[0].elapsed_s is None
-    assert failed[0].open_s is None, "what was not reached is absent"
+    assert (failed[0].throughput_per_s, failed[0].elapsed_s) == (None, None)
+    assert (failed[0].open_s, failed[0].conditions, failed[0].resources) == (None,) * 3, (
+        "what was not reached is absent"
+    )
     assert not any(event.startswith("measure") and "-vm-" in event for event in events)
 
 
@@ -164,15 +135,10 @@ def test_a_job_that_fails_is_a_record_and_its_target_is_closed(
     assert failed[0].outcome.message == "python3 ended with exit status 9: MemoryError"
     assert failed[0].outcome.output_tail == "line\nMemoryError\n"
     assert failed[0].open_s is not None, "opening was reached"
+    assert failed[0].conditions is not None
+    assert failed[0].resources == Resources(serving=Usage(cpu_s=5.0)), "the job did not come to say what it used"
     assert failed[0].environment.target is None
     assert events.count(f"close {failed[0].trial_id}") == 1
-
-
-def test_an_error_without_a_command_is_a_record_too(go: Go, scenario: FakeScenario, failure: BenchError) -> None:
-    scenario.failing["vm"] = failure
-    outcome = next(record.outcome for record in go() if record.target == "vm")
-    assert (outcome.kind, outcome.message, outcome.remedy) == ("error", "it is broken", "mend it")
-    assert (outcome.command, outcome.output_tail) == ([], "")
 
 
 def test_a_target_that_departs_from_its_envelope_is_a_failed_record_that_says_how(
@@ -184,9 +150,7 @@ def test_a_target_that_departs_from_its_envelope_is_a_failed_record_that_says_ho
     assert record.outcome.message == (
         "the target differs from the plan: 1 threads instead of 2; 1073741824 bytes of memory instead of 2147483648"
     )
-    assert record.throughput_per_s is None
-    assert record.elapsed_s is None
-    assert record.steps is None
+    assert (record.throughput_per_s, record.elapsed_s, record.steps) == (None,) * 3
     assert record.environment.target is not None, "what it attested is kept"
     assert record.environment.target.threads == 1
 
@@ -237,14 +201,18 @@ def test_a_run_goes_on_where_it_was_and_repeats_what_failed(
     assert {event.split()[1] for event in events} == {i for i, r in before.items() if r.target == "vm"}
     assert "4 of 6 trials are there already and are kept" in observer.told
     assert go() == []
+    assert {record.block for record in go(make_plan(blocks=3))} == {2}
 
 
-def test_more_blocks_run_only_what_is_new(go: Go) -> None:
-    go(make_plan(blocks=1))
-    assert {record.block for record in go(make_plan(blocks=3))} == {1, 2}
+def test_a_store_that_cannot_be_written_ends_the_run_and_is_no_failed_trial(
+    go: Go, targets: FakeTargets, store: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets.failing = dict.fromkeys(("bare-metal", "container", "vm"), StoreError("the ledger cannot be written"))
+    with pytest.raises(StoreError):
+        go()
+    assert saved(store) == {}
+    targets.failing.clear()
 
-
-def test_a_store_that_cannot_be_written_ends_the_run(go: Go, store: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_record: TrialRecord) -> Path:
         raise StoreError("cannot write: No space left on device")
 
@@ -253,23 +221,23 @@ def test_a_store_that_cannot_be_written_ends_the_run(go: Go, store: Run, monkeyp
         go()
 
 
-def test_a_store_error_inside_a_trial_is_no_failed_trial(go: Go, targets: FakeTargets, store: Run) -> None:
-    targets.failing = dict.fromkeys(("bare-metal", "container", "vm"), StoreError("the ledger cannot be written"))
-    with pytest.raises(StoreError):
-        go()
-    assert saved(store) == {}
-
-
-def test_a_mistake_in_the_suite_is_named_in_the_record_and_the_next_trial_is_measured(
-    go: Go, scenario: FakeScenario, store: Run
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (BenchError("it is broken", remedy="mend it"), ("error", "it is broken", "mend it", "")),
+        (ZeroDivisionError("by a mistake"), ("mistake", "by a mistake", "report it with this record", "Traceback")),
+    ],
+)
+def test_any_error_is_named_in_the_record_and_the_next_trial_is_measured(
+    error: Exception, told: tuple[str, ...], go: Go, scenario: FakeScenario
 ) -> None:
-    scenario.failing = {"vm": ZeroDivisionError("by a mistake")}
-    go()
-    outcomes = [record.outcome for record in saved(store).values()]
-    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-    assert 0 < len(failed) < len(outcomes)
-    assert {outcome.kind for outcome in failed} == {"mistake"}
-    assert all("by a mistake" in str(outcome.message) and "Traceback" in str(outcome.output_tail) for outcome in failed)
+    scenario.failing = {"vm": error}
+    outcomes = {record.target: record.outcome for record in go(make_plan(blocks=1))}
+    failed = outcomes.pop("vm")
+    assert {outcome.status for outcome in outcomes.values()} == {"ok"}
+    found = (failed.kind, failed.message, failed.remedy, failed.output_tail)
+    assert [each for each, part in zip(found, told, strict=True) if part not in str(each)] == []
+    assert failed.command == []
 
 
 def test_the_observer_hears_of_every_trial_and_nothing_between_measuring_and_closing(
@@ -303,8 +271,13 @@ GIVEN = {"cpus": [0, 1], "threads": 2, "memory_bytes": ENVELOPE.memory_bytes}
     ],
 )
 def test_each_departure_from_the_envelope_is_named(seen: dict[str, object], differences: list[str]) -> None:
-    trial = next(make_plan().trials())
-    assert envelope_differences(trial, trial.job.envelope, Environment.model_validate({**GIVEN, **seen})) == differences
+    assert departures(seen) == differences
+
+
+def departures(seen: dict[str, object], *substitutes: str, ablation: str | None = None) -> list[str]:
+    trial = next(make_plan().trials()).model_copy(update={"ablation": ablation})
+    inside = Environment.model_validate({**GIVEN, **seen})
+    return envelope_differences(trial, trial.job.envelope, inside, substitutes)
 
 
 @pytest.mark.parametrize(
@@ -322,8 +295,7 @@ def test_each_departure_from_the_envelope_is_named(seen: dict[str, object], diff
 def test_a_limit_that_was_switched_must_be_seen_switched(
     ablation: str | None, seen: dict[str, object], differences: list[str]
 ) -> None:
-    trial = next(make_plan().trials()).model_copy(update={"ablation": ablation})
-    assert envelope_differences(trial, trial.job.envelope, Environment.model_validate({**GIVEN, **seen})) == differences
+    assert departures(seen, ablation=ablation) == differences
 
 
 @pytest.mark.parametrize(
@@ -337,24 +309,19 @@ def test_a_limit_that_was_switched_must_be_seen_switched(
 def test_memory_that_a_substitute_leaves_unlimited_may_be_more_and_not_less(
     memory_bytes: int | None, differences: list[str]
 ) -> None:
-    trial = next(make_plan().trials())
-    inside = Environment.model_validate({**GIVEN, "memory_bytes": memory_bytes})
-    assert envelope_differences(trial, trial.job.envelope, inside, ("memory:not-limited",)) == differences
+    assert departures({"memory_bytes": memory_bytes}, "memory:not-limited") == differences
 
 
 def test_models_are_kept_before_the_record_that_names_them(
     go: Go, store: Run, scenario: FakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measure, save, there = scenario.measure, store.save, []
-
-    def kept(*asked: Any) -> Measurement:
-        return measure(*asked).changed(models={"ab" * 32: b"numbers"})
+    with_models(scenario, monkeypatch)
+    save, there = store.save, []
 
     def saving(record: TrialRecord) -> Path:
         there.append([path.name for path in (store.directory / "models").iterdir()])
         return save(record)
 
-    monkeypatch.setattr(scenario, "measure", kept)
     monkeypatch.setattr(store, "save", saving)
     go()
     assert there == [[f"{'ab' * 32}.pt"]] * 6
@@ -397,9 +364,10 @@ def test_no_trial_is_measured_for_whose_models_there_is_no_space(
     assert "bench run" not in str(caught.value.remedy), "a cell of a sweep is refused there"
 
 
-def test_a_trial_that_departs_from_its_plan_keeps_no_model(go: Go, store: Run, scenario: FakeScenario) -> None:
-    measure = scenario.measure
+def test_a_trial_that_departs_from_its_plan_keeps_no_model(
+    go: Go, store: Run, scenario: FakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_models(scenario, monkeypatch)
     scenario.seen = {"threads": 7}
-    scenario.measure = lambda *asked: measure(*asked).changed(models={"ab" * 32: b"numbers"})  # type: ignore[method-assign]
     assert {record.outcome.status for record in go()} == {"failed"}
     assert not (store.directory / "models").exists()

@@ -11,14 +11,10 @@ from pydantic import ValidationError
 from suite.errors import RequestError
 from suite.job import ablations
 from suite.plan import Plan, balanced
-from suite.targets import BASELINE, TARGETS
+from suite.targets import TARGETS
 from tests.suite.conftest import make_plan
 
 seeds = st.integers(min_value=0, max_value=1 << 40)
-
-
-def test_the_baseline_is_a_target() -> None:
-    assert BASELINE in TARGETS
 
 
 @given(seeds)
@@ -59,31 +55,19 @@ def test_the_order_of_each_job_is_drawn_by_itself_and_its_warm_up_too() -> None:
         assert {sum(found) / 40 for found in places.values()} == {1.5}
 
 
-def test_another_seed_gives_another_order() -> None:
-    orders = {tuple(t.target for t in make_plan(seed=seed, blocks=4).trials()) for seed in range(10)}
-    assert len(orders) > 1
-
-
 @given(seeds)
 def test_every_block_has_each_target_once_for_each_model(seed: int) -> None:
-    models = ("resnet50", "alexnet")
+    models = ("resnet50", "alexnet")  # which stay together
     trials = list(make_plan(seed=seed, blocks=3, models=models, targets=TARGETS).trials())
     wanted = sorted((model, target) for model in models for target in TARGETS)
     for block in range(3):
         here = [trial for trial in trials if trial.block == block]
         assert sorted((trial.job.model, trial.target) for trial in here) == wanted
         assert [trial.position for trial in here] == list(range(8))
+        assert [trial.job.model for trial in here] == ["resnet50"] * 4 + ["alexnet"] * 4
         assert len({trial.seed for trial in here}) == 1
-
-
-def test_blocks_come_one_after_the_other_and_models_stay_together(plan: Callable[..., Plan]) -> None:
-    trials = list(plan(blocks=3, models=("alexnet", "resnet50")).trials())
-    assert [trial.block for trial in trials] == [0] * 6 + [1] * 6 + [2] * 6
-    assert [trial.job.model for trial in trials[:6]] == ["alexnet"] * 3 + ["resnet50"] * 3
-
-
-def test_blocks_differ_in_their_seed(plan: Callable[..., Plan]) -> None:
-    assert len({trial.seed for trial in plan(blocks=5).trials()}) == 5
+    assert [trial.block for trial in trials] == [0] * 8 + [1] * 8 + [2] * 8
+    assert len({trial.seed for trial in trials}) == 3
 
 
 def test_trial_ids_are_unique_and_safe_as_file_names(plan: Callable[..., Plan]) -> None:

@@ -33,15 +33,8 @@ def test_the_suites_own_members_come_first_in_their_order(registry: Registry) ->
     assert registry.names() == ("top", "hoop", "ball", "kite") == tuple(registry)
     assert "kite" in registry
     assert "doll" not in registry
-
-
-def test_a_member_is_loaded_when_it_is_asked_for(registry: Registry) -> None:
-    assert (registry.get("hoop"), registry.get("kite")) == ("our hoop", "their kite")
-
-
-def test_another_package_cannot_replace_a_member_of_the_suites_own(registry: Registry) -> None:
-    assert registry.get("top") == "our top"
-    assert registry.added() == ("ball", "kite")
+    assert [registry.get(name) for name in ("top", "hoop", "kite")] == ["our top", "our hoop", "their kite"]
+    assert registry.added() == ("ball", "kite"), "their top does not replace the suite's own"
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_one(registry: Registry) -> None:
@@ -55,9 +48,6 @@ def test_a_member_that_fails_to_load_disturbs_no_other_and_says_why(registry: Re
     with pytest.raises(RequestError, match="torn"):
         registry.get("ball")
     assert registry.get("kite") == "their kite"
-
-
-def test_an_entry_point_that_names_no_module_fails_as_one_that_cannot_be_imported(registry: Registry) -> None:
     registry._places["doll"] = EntryPoint("doll", "no module at all", GROUP)
     assert set(registry.failures()) == {"ball", "doll"}
 

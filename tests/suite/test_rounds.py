@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from suite.errors import BenchError, MeasurementError
+from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer, Turn, TurnTaker
 from suite.job.job import Alternating
 from suite.loop import Loop
@@ -198,12 +198,6 @@ def test_the_gpus_of_a_block_are_in_each_of_its_records(go: Go, monkeypatch: pyt
     assert [record.resources and record.resources.gpus for record in go()] == [[gpu]] * 3
 
 
-def test_two_of_bare_metal_take_turns_too(go: Go) -> None:
-    records = go(alternating(blocks=1, aa=True))
-    assert sorted(record.target for record in records) == ["bare-metal", "bare-metal", "container", "vm"]
-    assert {record.replica for record in records if record.target == "bare-metal"} == {0, 1}
-
-
 def test_a_job_that_fails_in_its_turn_is_a_record_and_the_others_go_on(
     go: Go, jobs: TurnsOfFakes, events: list[str]
 ) -> None:
@@ -215,18 +209,15 @@ def test_a_job_that_fails_in_its_turn_is_a_record_and_the_others_go_on(
     assert "end vm" not in events
 
 
-@pytest.mark.parametrize("place", ["begin", "end"])
-def test_a_job_that_fails_before_or_after_its_turns_is_a_record(go: Go, jobs: TurnsOfFakes, place: str) -> None:
-    jobs.failing["vm"] = {place: MeasurementError("no", kind="timeout")}
+@pytest.mark.parametrize("place", ["open", "begin", "end"])
+def test_a_job_that_fails_before_or_after_its_turns_is_a_record(
+    go: Go, targets: FakeTargets, jobs: TurnsOfFakes, place: str
+) -> None:
+    error = MeasurementError("no", kind="timeout")
+    jobs.failing["vm"] = {place: error}
+    targets.failing = {"vm": error} if place == "open" else {}
     outcomes = {record.target: record.outcome.kind for record in go()}
     assert outcomes == {"bare-metal": None, "container": None, "vm": "timeout"}
-
-
-def test_a_target_that_cannot_be_opened_is_a_record(go: Go, targets: FakeTargets, failure: BenchError) -> None:
-    targets.failing["vm"] = failure
-    records = go()
-    assert {record.target: record.outcome.status for record in records}["vm"] == "failed"
-    assert sum(record.outcome.status == "ok" for record in records) == 2
 
 
 def test_a_target_that_differs_from_the_plan_fails(go: Go, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,6 +256,8 @@ def test_a_block_of_which_one_trial_is_missing_is_made_again_as_a_whole(
     assert {f"trials/{record_file(trial_id)}" for trial_id in again} <= manifest.files.keys()
     for name, listed in manifest.files.items():
         assert listed == type(listed).of(store.directory / name), "no record looks as if it had been edited"
+    events.clear()
+    assert (go(), events) == ([], []), "a block that is whole is kept"
 
 
 def test_a_block_made_again_takes_no_place_of_a_better_one(
@@ -336,26 +329,14 @@ def test_what_ends_a_run_between_two_records_mixes_no_blocks(
     assert outcomes["vm"] == of_the_guest, "and keeps the block due until then"
 
 
-def test_a_block_that_is_whole_is_kept(go: Go, events: list[str], observer: FakeObserver) -> None:
-    go()
-    events.clear()
-    assert go() == []
-    assert events == []
-    assert "3 of 3 trials are there already and are kept" in observer.told
-
-
-def test_a_run_of_both_measures_one_after_the_other_and_then_in_turns(go: Go, events: list[str]) -> None:
-    records = go(both(blocks=1))
+def test_a_run_of_both_measures_one_after_the_other_and_then_in_turns(go: Go, store: Run, events: list[str]) -> None:
+    records, alone = go(both(blocks=1)), make_plan(blocks=1, order_seed=store.order_seed())
     assert [record.job.design for record in records] == ["sequential"] * 3 + ["alternating"] * 3
     assert [record.elapsed_s is None for record in records] == [False] * 3 + [True] * 3
     assert len({record.trial_id for record in records}) == 6
+    assert [record.trial_id for record in records[:3]] == [trial.trial_id for trial in alone.trials()]
     measured = [place for place, event in enumerate(events) if event.startswith("measure")]
     assert max(measured) < min(place for place, event in enumerate(events) if event[0].isdigit())
-
-
-def test_the_sequential_trials_of_both_are_those_of_a_sequential_run() -> None:
-    alone = [trial.trial_id for trial in make_plan(blocks=1).trials()]
-    assert [trial.trial_id for trial in both(blocks=1).trials()][:3] == alone
 
 
 def test_trials_of_two_models_or_blocks_are_not_open_together() -> None:

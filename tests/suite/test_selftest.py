@@ -12,7 +12,7 @@ from suite.job.properties import AS_IT_IS
 from suite.records.record import TrialRecord
 from suite.registries import ABLATIONS, INJURIES
 from suite.request.request import RunRequest
-from suite.selftest.certificate import Certificate, CertifiedMachine, InjuryFinding, by_chance
+from suite.selftest.certificate import Certificate, InjuryFinding, by_chance
 from suite.selftest.injuries import BATCHES_AHEAD, SLOW_DISK_BYTES_PER_S, Truth, get_injury, injuries_of
 from tests.suite.conftest import make_record
 from worker.data.loader import PREFETCH
@@ -92,33 +92,15 @@ def test_an_injury_is_an_arm_of_a_target_and_no_ablation_that_can_be_asked_for()
 
 
 def finding(size: bool | None, place: bool | None, verdict: bool | None) -> InjuryFinding:
-    return InjuryFinding(
-        scenario="synthetic",
-        target="container",
-        injury="late-steps",
-        summary="",
-        metric="throughput",
-        witness="",
-        blocks=10,
-        size=size,
-        place=place,
-        verdict_right=verdict,
-    )
+    words = {"scenario": "synthetic", "target": "container", "injury": "late-steps", "metric": "throughput"}
+    judged = {"size": size, "place": place, "verdict_right": verdict}
+    return InjuryFinding.model_validate({**words, "summary": "", "witness": "", "blocks": 10, **judged})
 
 
 def certificate(*findings: InjuryFinding) -> Certificate:
-    return Certificate(
-        suite_version="1",
-        made_at="2026-11-22T03:00:00+00:00",
-        directory="/r",
-        machine=CertifiedMachine(),
-        targets=("container",),
-        engine="runc",
-        blocks=10,
-        margin=0.02,
-        findings=findings,
-        smallest={"throughput": 0.021},
-    )
+    made = {"suite_version": "1", "made_at": "2026-11-22T03:00:00+00:00", "directory": "/r", "machine": {}}
+    asked = {"targets": ("container",), "engine": "runc", "blocks": 10, "margin": 0.02}
+    return Certificate.model_validate({**made, **asked, "findings": findings, "smallest": {"throughput": 0.021}})
 
 
 def test_what_could_be_judged_must_be_found() -> None:
@@ -127,11 +109,9 @@ def test_what_could_be_judged_must_be_found() -> None:
     assert certificate(*[right] * 9, small).passed
     assert not certificate(*[right] * 9, *[finding(True, False, True)] * 2).passed
     assert not certificate(small).passed, "nothing could be judged"
+    found = "this machine's selftest of 2026-11-22 found 1 of 2 injuries"
     line = certificate(right, finding(False, True, True), small).line()
-    assert line == (
-        "this machine's selftest of 2026-11-22 found 1 of 2 injuries; smallest throughput effect that 10 blocks show: "
-        "2.1%"
-    )
+    assert line == f"{found}; smallest throughput effect that 10 blocks show: 2.1%"
 
 
 def test_intervals_may_miss_as_often_as_chance_lets_them() -> None:

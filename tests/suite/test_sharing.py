@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from suite.errors import BenchError
 from suite.interfaces import Measurement
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import PROFILES, Sizes
@@ -46,13 +45,10 @@ def test_the_instances_are_the_same_whether_the_aggressor_runs_or_not() -> None:
     assert all(len(found) == 1 for found in by_target.values())
 
 
-def test_each_target_is_measured_alone_twice_where_the_noise_is_asked_for() -> None:
+def test_the_noise_and_an_ablation_are_measured_alone_and_beside_each_aggressor() -> None:
     arms = Counter((trial.target, trial.aggressor) for trial in shared(blocks=1, aa=True).trials())
     assert arms["container", None] == arms["bare-metal", None] == 2
     assert arms["container", "disk"] == 1
-
-
-def test_an_ablation_is_switched_alone_and_beside_each_aggressor() -> None:
     trials = [trial for trial in shared(blocks=1, ablations=("seccomp",)).trials() if trial.ablation]
     assert {(trial.target, trial.aggressor) for trial in trials} == {
         ("container", aggressor) for aggressor in (None, "alexnet", "disk")
@@ -73,12 +69,8 @@ def test_instances_have_equal_shares_and_jobs_on_bare_metal_the_whole_unless_ask
 def test_the_small_batch_of_alexnet_is_to_the_large_one_as_in_the_paper() -> None:
     paper = PROFILES["paper"]
     batches = {victim: sizes_of(paper, victim, {}).batch for victim in victim_names()}
-    assert {victim: batches[victim] for victim in PAPERS_VICTIMS} == {
-        "inception_v3": 32,
-        "resnet50": 32,
-        "alexnet": 512,
-        "alexnet-small": 32,
-    }
+    of_paper = {"inception_v3": 32, "resnet50": 32, "alexnet": 512, "alexnet-small": 32}
+    assert {victim: batches[victim] for victim in PAPERS_VICTIMS} == of_paper
     assert architecture("alexnet-small") == "alexnet"
     assert sizes_of(PROFILES["smoke"], "alexnet-small", {}).batch == 1
 
@@ -132,19 +124,12 @@ def test_a_record_beside_an_aggressor_proves_that_it_enclosed_the_victim() -> No
     beside = AggressorInstance(environment=environment, aggression=aggression())
     record = TrialRecord(**fields(**good, aggressors=[beside]))
     assert TrialRecord.model_validate_json(record.model_dump_json()) == record
-    for wrong in (
-        [],
-        [AggressorInstance(environment=environment)],
-        [beside.model_copy(update={"aggression": aggression(ended_s=7.9)})],
-    ):
+    early = beside.model_copy(update={"aggression": aggression(ended_s=7.9)})
+    for wrong in ([], [AggressorInstance(environment=environment)], [early]):
         with pytest.raises(ValidationError, match="until the victim has ended"):
             TrialRecord(**fields(**good, aggressors=wrong))
     with pytest.raises(ValidationError, match="begun_s"):
         aggression(begun_s=0.1)
-
-
-def test_a_failed_trial_needs_no_proof() -> None:
-    failure = BenchError("it ended", remedy="again")
-    outcome = Outcome(status="failed", kind="aggressor", message=failure.message)
-    fields = record_fields(aggressor="disk", outcome=outcome, throughput_per_s=None, elapsed_s=None)
-    assert TrialRecord(**fields).aggressors == []
+    failed = Outcome(status="failed", kind="aggressor", message="it ended")
+    unproven = fields(aggressor="disk", outcome=failed, throughput_per_s=None, elapsed_s=None)
+    assert TrialRecord(**unproven).aggressors == []

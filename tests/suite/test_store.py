@@ -32,29 +32,23 @@ def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
     assert [(p.name, p.read_text()) for p in (tmp_path / "deep/er").iterdir()] == [("file.json", "new")]
 
 
-def test_a_full_disk_leaves_the_old_content_and_no_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file.json"
-    write_atomic(path, "old")
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(StoreError, match=r"cannot write .*file\.json: No space left on device") as caught:
-        write_atomic(path, "new")
-    assert caught.value.remedy is not None
-    assert "--out" in caught.value.remedy
-    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file.json", "old")]
+def interrupted(_descriptor: int) -> None:
+    raise KeyboardInterrupt
 
 
-def test_an_interruption_leaves_the_old_content_and_no_temporary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("end", [full_disk, interrupted])
+def test_a_full_disk_and_ctrl_c_leave_the_old_content_and_no_temporary(
+    end: Callable[[int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(_descriptor: int) -> None:
-        raise KeyboardInterrupt
-
     path = tmp_path / "file.json"
     write_atomic(path, "old")
-    monkeypatch.setattr(os, "fsync", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(os, "fsync", end)
+    with pytest.raises((StoreError, KeyboardInterrupt)) as caught:
         write_atomic(path, "new")
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file.json", "old")]
+    if isinstance(caught.value, StoreError):
+        assert f"cannot write {path}: No space left on device" in caught.value.message
+        assert "--out" in str(caught.value.remedy)
 
 
 def test_the_content_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,17 +110,10 @@ def test_a_run_is_held_against_another_process_and_given_back(tmp_path: Path) ->
     finally:
         release.set()
         other.join(120)
-    with Run(tmp_path).exclusive():
-        assert other.exitcode == 0
-
-
-def test_a_run_can_be_held_again_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(KeyError), Run(tmp_path).exclusive():
         raise KeyError
-    entered = False
     with Run(tmp_path).exclusive():
-        entered = True
-    assert entered
+        assert other.exitcode == 0
 
 
 def test_the_same_plan_goes_on(tmp_path: Path, plan: MakePlan) -> None:
@@ -153,24 +140,8 @@ def test_a_run_that_an_older_suite_has_begun_keeps_its_order(tmp_path: Path, pla
     (tmp_path / "plan.json").write_text(json.dumps(stored))
     assert Run(tmp_path).begin(plan(blocks=5)) == plan(blocks=5)
     targets = [trial.target for trial in plan(blocks=3).trials()]
-    assert targets == [
-        "vm",
-        "container",
-        "bare-metal",
-        "bare-metal",
-        "vm",
-        "container",
-        "vm",
-        "container",
-        "bare-metal",
-    ]
-
-
-def test_more_blocks_of_the_same_plan_are_an_extension(tmp_path: Path, plan: MakePlan) -> None:
-    run = Run(tmp_path)
-    run.begin(plan(blocks=2))
-    run.begin(plan(blocks=5))
-    assert json.loads((tmp_path / "plan.json").read_text())["blocks"] == 5
+    first, second, third = ("vm", "container", "bare-metal"), ("bare-metal", "vm", "container"), ("vm", "container")
+    assert targets == [*first, *second, *third, "bare-metal"]
 
 
 def test_another_plan_is_refused_with_what_differs_and_the_old_one_stays(tmp_path: Path, plan: MakePlan) -> None:
@@ -192,21 +163,14 @@ def test_which_cpus_a_node_has_chosen_is_no_other_plan_and_how_many_is(tmp_path:
     before = (tmp_path / "plan.json").read_bytes()
     run.begin(plan(envelope=on_cpus(6, 8, node_cpus=(0, 1))))
     assert (tmp_path / "plan.json").read_bytes() == before
-    for other in (
-        on_cpus(2, 3, 4, node_cpus=(4, 5)),
-        on_cpus(6, 8),
-        on_cpus(6, 8, node_cpus=(0, 1), chosen=False),
-        on_cpus(6, 8, node_cpus=(0, 1), pinning="quota"),
-    ):
+    others = [on_cpus(6, 8, node_cpus=(0, 1), **more) for more in ({"chosen": False}, {"pinning": "quota"})]
+    for other in (on_cpus(2, 3, 4, node_cpus=(4, 5)), on_cpus(6, 8), *others):
         with pytest.raises(RequestError, match="another plan: envelope differ"):
             run.begin(plan(envelope=other))
-
-
-def test_which_cpus_a_user_has_chosen_is_another_plan(tmp_path: Path, plan: MakePlan) -> None:
-    run = Run(tmp_path)
-    run.begin(plan(envelope=on_cpus(2, 3, chosen=False)))
+    own = Run(tmp_path / "own")
+    own.begin(plan(envelope=on_cpus(2, 3, chosen=False)))
     with pytest.raises(RequestError, match="another plan: envelope differ"):
-        run.begin(plan(envelope=on_cpus(3, 4, chosen=False)))
+        own.begin(plan(envelope=on_cpus(3, 4, chosen=False)))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe"])
@@ -225,9 +189,6 @@ def test_only_trials_that_are_ok_are_finished(tmp_path: Path, record: MakeRecord
     (tmp_path / "trials/cut.json").write_text('{"schema_ver')
     (tmp_path / "trials/.other.json.tmp").write_text("")
     assert list(run.finished()) == ["good"]
-
-
-def test_nothing_is_finished_in_a_new_run(tmp_path: Path) -> None:
     assert list(Run(tmp_path / "new").finished()) == []
 
 
@@ -243,6 +204,9 @@ def test_a_record_is_saved_under_its_trial_and_takes_the_place_of_the_older(tmp_
 def test_the_latest_run_is_the_one_that_was_written_last_whatever_its_name(
     tmp_path: Path, plan: MakePlan, record: MakeRecord
 ) -> None:
+    with pytest.raises(RequestError, match="no run in") as caught:
+        latest_run(tmp_path)
+    assert "bench run" in str(caught.value.remedy)
     for name in ("zero", "20260102T000000-1", "20260101T000000-9"):
         Run(tmp_path / name).begin(plan())
     (tmp_path / "20270101T000000-1").mkdir()
@@ -251,12 +215,6 @@ def test_the_latest_run_is_the_one_that_was_written_last_whatever_its_name(
         Run(tmp_path / name).save(record())
         os.utime(tmp_path / name / "trials", ns=(at_ns, at_ns))
     assert latest_run(tmp_path).name == "zero"
-
-
-def test_without_a_run_there_is_no_latest_one(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="no run in") as caught:
-        latest_run(tmp_path)
-    assert "bench run" in str(caught.value.remedy)
 
 
 def test_a_new_run_has_a_directory_of_its_own_that_sorts_by_time(tmp_path: Path) -> None:
@@ -274,11 +232,3 @@ def test_equal_models_are_one_file_which_goes_with_the_run(tmp_path: Path) -> No
     run.keep_models({"ab" * 32: b"again"})
     models = {path.name: path.read_bytes() for path in (run.directory / "models").iterdir()}
     assert models == {f"{'ab' * 32}.pt": b"first", f"{'cd' * 32}.pt": b"other"}
-
-
-def test_a_model_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(tmp_path / "run")
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(StoreError, match="No space left on device"):
-        run.keep_models({"ab" * 32: b"numbers"})
-    assert [*(run.directory / "models").iterdir()] == []

@@ -203,16 +203,11 @@ def test_the_machines_of_a_sweep_are_reached_as_those_of_an_inventory(
     called = (machine.place / "calls").read_text().splitlines()[0]
     settings, _, command = called.removeprefix("ssh ").partition(" -- ")
     assert command.startswith("gpu1 exec bench sweep block ")
-    options = set(
-        subprocess.run(["ssh", "-G", *settings.split(), "gpu1"], capture_output=True, text=True).stdout.split("\n")
+    options = subprocess.run(["ssh", "-G", *settings.split(), "gpu1"], capture_output=True, text=True).stdout.split(
+        "\n"
     )
-    assert {
-        "requesttty false",
-        "forwardagent no",
-        "batchmode yes",
-        "stricthostkeychecking true",
-        "port 2222",
-    } <= options
+    terminal = {"requesttty false", "forwardagent no", "batchmode yes"}
+    assert {*terminal, "stricthostkeychecking true", "port 2222"} <= set(options)
     assert not [line for line in options if line.startswith("remotecommand") and line != "remotecommand none"]
 
 
@@ -278,15 +273,9 @@ def test_a_block_gets_the_plan_and_what_its_block_has_there(machine: Machine) ->
 
 def block(machine: Machine, given: list[str], **env: str) -> Any:
     """The command as ssh would start it, its standard input still open."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.suite.sweeping_machine", "sweep", "block", "--name", "night-1", "2"],
-        cwd=REPOSITORY,
-        env={**os.environ, "MEASURED": str(machine.place / "measured"), "PYTHONPATH": str(REPOSITORY), **env},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    argv = [sys.executable, "-m", "tests.suite.sweeping_machine", "sweep", "block", "--name", "night-1", "2"]
+    pipe, variables = subprocess.PIPE, machine.variables(env)
+    process = subprocess.Popen(argv, cwd=REPOSITORY, env=variables, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     assert process.stdin is not None
     for line in (*given, GIVEN):
         process.stdin.write(line + "\n")

@@ -51,23 +51,14 @@ def test_where_and_by_whom_it_is_run_is_no_change(tmp_path: Path, sweep: MakeSwe
     same = sweep(output={"directory": "x"}, engine={"kind": "ssh"}, budget={"retries": 5})
     assert directory.changes(same, cells_of(same)).lines() == []
     directory.refuse_changed(same)
+    path = tmp_path / "sweep.json"
+    before = path.stat()
+    accept(tmp_path, sweep())
+    assert path.stat().st_ino == before.st_ino, "the same plan is not written again"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "sha256": "0" * 64}))  # as another version stored it
+    directory.refuse_changed(sweep())
     with pytest.raises(RequestError, match="a sweep of another plan"):
         directory.refuse_changed(sweep(blocks=7))
-
-
-def test_a_plan_that_another_version_of_the_suite_has_stored_is_the_same(tmp_path: Path, sweep: MakeSweep) -> None:
-    directory = accept(tmp_path, sweep())
-    path = tmp_path / "sweep.json"
-    stored = json.loads(path.read_text())
-    path.write_text(json.dumps({**stored, "sha256": "0" * 64}))
-    directory.refuse_changed(sweep())
-
-
-def test_accepting_the_same_plan_again_writes_nothing(tmp_path: Path, sweep: MakeSweep) -> None:
-    accept(tmp_path, sweep())
-    before = (tmp_path / "sweep.json").stat()
-    accept(tmp_path, sweep())
-    assert (tmp_path / "sweep.json").stat().st_ino == before.st_ino
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path, sweep: MakeSweep) -> None:

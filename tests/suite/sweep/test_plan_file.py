@@ -49,12 +49,8 @@ def test_the_keys_of_an_engine_are_left_to_it(sweep: MakeSweep) -> None:
 
 def test_the_cells_are_the_product_of_the_lists(sweep: MakeSweep) -> None:
     found = cells_of(sweep(matrix={"model": ["resnet50", "alexnet"], "recipe": ["reference", "tuned"]}))
-    assert [(cell.settings["model"], cell.settings["recipe"]) for cell in found] == [
-        ("resnet50", "reference"),
-        ("resnet50", "tuned"),
-        ("alexnet", "reference"),
-        ("alexnet", "tuned"),
-    ]
+    product = [(model, recipe) for model in ("resnet50", "alexnet") for recipe in ("reference", "tuned")]
+    assert [(cell.settings["model"], cell.settings["recipe"]) for cell in found] == product
     assert len({cell.cell_id for cell in found}) == 4
 
 
@@ -80,6 +76,9 @@ def test_cells_are_excluded_and_included(sweep: MakeSweep) -> None:
         ("inception_v3", "reference"),
     ]
     assert {cell.settings["steps"] for cell in cells_of(made)} == {4}
+    (alone,) = cells_of(sweep(matrix={}, include=[{"model": "alexnet"}]))
+    assert alone.settings["model"] == "alexnet"
+    assert len(cells_of(sweep(matrix={}))) == 1, "one cell of nothing but defaults"
 
 
 def test_a_cell_may_have_an_envelope_of_its_own(sweep: MakeSweep) -> None:
@@ -98,13 +97,6 @@ def test_the_plan_of_scaling_has_strong_and_weak_cells_with_equal_instances() ->
     assert {(str(workers), f"{2 * workers}G") == (own.cpus, own.memory) for workers, _, own in asked} == {True}
     for one in requests:
         scenario_of(one).check_model(one, one.measurement.model[0])
-
-
-def test_includes_alone_are_a_sweep(sweep: MakeSweep) -> None:
-    assert [cell.settings["model"] for cell in cells_of(sweep(matrix={}, include=[{"model": "alexnet"}]))] == [
-        "alexnet"
-    ]
-    assert len(cells_of(sweep(matrix={}))) == 1, "one cell of nothing but defaults"
 
 
 @pytest.mark.parametrize(
@@ -135,10 +127,6 @@ def test_a_cell_keeps_its_name_until_its_records_would_be_others(sweep: MakeSwee
     assert name(matrix={"model": ["resnet50"]}, options={"profile": "smoke"}) == same
     changes: list[dict[str, object]] = [{"seed": 1}, {"aa": True}, {"envelope": {"cpus": 1}}, {"ablate": ["seccomp"]}]
     assert len({same, *(name(**change) for change in changes), name(targets=["bare-metal"])}) == 6
-
-
-def test_the_name_of_a_cell_is_a_plain_directory(sweep: MakeSweep) -> None:
-    made = sweep(matrix={"scenario": ["real"], "data": ["imagenet:/../../etc/" + "x" * 300]})
-    name = cells_of(made)[0].cell_id
-    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
-    assert len(name) < 80
+    odd = name(matrix={"scenario": ["real"], "data": ["imagenet:/../../etc/" + "x" * 300]})
+    assert set(odd) <= set("abcdefghijklmnopqrstuvwxyz0123456789-"), "it is a plain directory"
+    assert len(odd) < 80

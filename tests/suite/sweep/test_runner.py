@@ -30,15 +30,9 @@ def runner(
         directory = SweepDirectory(tmp_path / "night")
         cells = cells_of(made)
         directory.accept(made, cells)
-        ready = [
-            ReadyCell(
-                cell,
-                make_plan(models=(cell.settings["model"],), targets=made.targets, blocks=made.block_count),
-                scenario,
-                targets.opened,
-            )
-            for cell in cells
-        ]
+        common = {"targets": made.targets, "blocks": made.block_count}
+        plans = [make_plan(models=(cell.settings["model"],), **common) for cell in cells]
+        ready = [ReadyCell(cell, plan, scenario, targets.opened) for cell, plan in zip(cells, plans, strict=True)]
         return Runner(made, directory, ready, Environment, lambda *_: FakeAccount(), observer, stop_rule)
 
     return make
@@ -56,19 +50,17 @@ def test_every_cell_is_measured_before_the_next_block_begins(runner: Callable[..
     assert {record.run_id for record in made.made} == {f"night/{ready.cell.cell_id}" for ready in made.cells}
 
 
-def test_trials_are_numbered_over_the_whole_sweep(runner: Callable[..., Runner], observer: FakeObserver) -> None:
+def test_trials_are_numbered_over_the_whole_sweep_and_those_that_are_there_are_kept(
+    runner: Callable[..., Runner], observer: FakeObserver
+) -> None:
     runner().run(range(3))
     numbers = [told.split()[0] for told in observer.told if told[0].isdigit()]
     assert numbers == [f"{number}/12" for number in range(1, 13)]
-
-
-def test_what_is_there_already_is_told_and_kept(runner: Callable[..., Runner], observer: FakeObserver) -> None:
-    runner().run([0])
     observer.told.clear()
-    made = runner()
-    made.run(range(3))
-    assert observer.told[0] == "4 of 12 trials are there already and are kept"
-    assert {record.block for record in made.made} == {1, 2}
+    longer = runner(blocks=4)
+    longer.run(range(4))
+    assert observer.told[0] == "12 of 16 trials are there already and are kept"
+    assert {record.block for record in longer.made} == {3}
 
 
 def test_what_a_scenario_notes_is_passed_on(
