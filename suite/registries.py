@@ -34,6 +34,7 @@ ENGINES = Registry(
     "virtbench.engines",
     "container engine",
     {**_ON_NODES, "kubernetes": "provisioning.engines.kubernetes:KUBERNETES"},
+    {"gvisor": "provisioning.engines.options:GvisorOptions", "kubernetes": "provisioning.engines.options:PodOptions"},
 )
 
 FIGURES = Registry(
@@ -210,7 +211,7 @@ ABLATIONS = Registry(
         "libvirt": "suite.job.ablations:LIBVIRT",
         "disk-cache": "suite.job.ablations:DISK_CACHE",
     },
-    (ENGINES, "suite.job.ablations:by_engine"),
+    variants=(ENGINES, "suite.job.ablations:by_engine"),
 )
 
 INJURIES = Registry(

@@ -195,7 +195,7 @@ def _declared(part: str, model: type[OptionGroup], **owner: str) -> Iterator[tup
 def _bringing_options(registry: Registry) -> dict[str, type[OptionGroup]]:
     """Return the groups of options that members of a registry declare, by member."""
     broken = registry.failures()
-    groups = {name: getattr(registry.get(name), "options", None) for name in registry if name not in broken}
+    groups = {name: registry.options_of(name) for name in registry if name not in broken}
     # One that inherits from another leaves the options to it.
     declared = dict.fromkeys(filter(None, groups.values()))
     first = {group: next(name for name in groups if groups[name] is group) for group in declared}
