@@ -41,7 +41,6 @@ OUTPUTS = {
 
 
 def model_of(name: str) -> type[BaseModel]:
-    """Return the model of an output."""
     module, _, attribute = OUTPUTS[name].partition(":")
     model: type[BaseModel] = getattr(importlib.import_module(module), attribute)
     return model

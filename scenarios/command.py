@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from scenarios.command_files import files_of
+from scenarios.command_files import files_of, refuse_missing_script
 from scenarios.events import PhaseLog
 from scenarios.job import attest, metrics_of, recordable, throughput_of
 from suite.errors import RequestError, option
@@ -85,6 +85,8 @@ class Command(PlannedScenario):
 
     def data_set(self, request: RunRequest, home: Path, note: Note) -> tuple[str, Dataset | None]:
         files = request.options(CommandOptions).command_files
+        if files and self._command:
+            refuse_missing_script(self._command.argv, files.expanduser())
         return ("files", files_of(files, note)) if files else ("none", None)
 
     def unit(self, request: RunRequest, model: str) -> str:

@@ -1,9 +1,11 @@
 """The directory that a command of the user's own is given in every target, as a data set of the kind ``files``."""
 
+import difflib
 import hashlib
 import os
+import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from scenarios.datasets.resolve import check_name, leads_out, progress_of
@@ -14,6 +16,7 @@ from worker.surroundings import is_apart
 
 NOT_HASHED = ("__pycache__", ".git")
 """Directories that change by themselves, and that no result should depend on."""
+_INTERPRETER = re.compile(r"(python[0-9.]*|bash|sh)")
 
 
 def files_of(directory: Path, note: Callable[[str], object] = lambda _: None) -> Dataset:
@@ -46,6 +49,21 @@ def files_of(directory: Path, note: Callable[[str], object] = lambda _: None) ->
         digest="contents",
         images=len(files) + len(links),
         size_bytes=size_bytes,
+    )
+
+
+def refuse_missing_script(argv: Sequence[str], directory: Path) -> None:
+    """Raise RequestError if an interpreter's first argument is the relative path of a script that is not there."""
+    interpreter, script = Path(argv[0]).name, Path(*argv[1:2])
+    if not _INTERPRETER.fullmatch(interpreter) or script.suffix not in (".py", ".sh") or script.is_absolute():
+        return
+    if not directory.is_dir() or str(script).startswith("-") or os.path.lexists(directory / script):
+        return
+    there = {str(path.relative_to(directory)) for path in (directory / script.parent).glob(f"*{script.suffix}")}
+    near = difflib.get_close_matches(str(script), sorted(there), n=1, cutoff=0)
+    raise RequestError(
+        f"{directory.absolute()} has no {script}",
+        remedy=f"did you mean {near[0]}?" if near else f"name its directory with {option('command_files')}",
     )
 
 

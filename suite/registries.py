@@ -33,6 +33,7 @@ ENGINES = Registry(
     "virtbench.engines",
     "container engine",
     {name: f"provisioning.engines.{name}:{name.upper()}" for name in (*_ON_NODES, "kubernetes")},
+    {"gvisor": "provisioning.engines.options:GvisorOptions", "kubernetes": "provisioning.engines.options:PodOptions"},
 )
 
 FIGURES = Registry(
@@ -195,7 +196,7 @@ ABLATIONS = Registry(
         **_constants("suite.job.ablations", "memory-limit disk-limit disk-iops confinement virtiofs data-layer"),
         **_constants("suite.job.ablations", "microvm libvirt disk-cache"),
     },
-    (ENGINES, "suite.job.ablations:by_engine"),
+    variants=(ENGINES, "suite.job.ablations:by_engine"),
 )
 
 INJURIES = Registry(

@@ -28,6 +28,8 @@ class Registry:
     """The word for a member in messages, such as ``container engine``."""
     own: Mapping[str, str]
     """``module:attribute`` by name."""
+    options: Mapping[str, str] | None = None
+    """The options that the suite's own members declare, as ``own``; None where each has them as its ``options``."""
     variants: "tuple[Registry, str] | None" = None
     """Another registry whose added members are members of this one, too, and what makes each from its name."""
     _loaded: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -88,6 +90,13 @@ class Registry:
             raise RequestError(f"no {self.what} {name!r}", remedy=nearest(name, list(self.names())))
         # As it was written: a text that names no module is refused when it is loaded.
         return self._places[name].value.partition("[")[0].strip()
+
+    def options_of(self, name: str) -> Any:  # noqa: ANN401 (as ``get``)
+        """Return the model of the options that a member declares, and None if it declares none. Raises RequestError."""
+        if self.options is None or name not in self.own:
+            return getattr(self.get(name), "options", None)
+        place = self.options.get(name)
+        return EntryPoint(name, place, self.group).load() if place else None
 
     def added(self) -> tuple[str, ...]:
         return tuple(name for name in self.names() if name not in self.own)

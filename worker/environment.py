@@ -78,7 +78,6 @@ def attest() -> dict[str, object]:
 
 
 def _colon_pairs(text: str | None) -> dict[str, str]:
-    """Return the pairs of lines such as ``key: value``, as /proc/cpuinfo has them."""
     pairs = (line.partition(":") for line in (text or "").splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
 
@@ -195,7 +194,6 @@ def usage() -> dict[str, float]:
 
 
 def between(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return what was used from one ``usage`` to another."""
     return {name: after[name] - before[name] for name in after}
 
 

@@ -45,7 +45,6 @@ class GateOutput(Columns):
 
 
 def gate_output(found: Regression) -> GateOutput:
-    """Return a regression as its JSON holds it."""
     output = GateOutput.model_validate(found)
     return output.model_copy(update={"answer": AnswerText.model_validate(answer(found))}) if found.outcome else output
 

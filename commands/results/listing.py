@@ -32,7 +32,6 @@ class ListEntry:
 
     @property
     def damaged(self) -> bool:
-        """Return whether anything in it failed, or cannot be read."""
         return any(run.failed or run.unreadable or run.problem for run in self.runs)
 
     @property
@@ -108,7 +107,6 @@ class ListOutput(Output):
 
 
 def as_json(rows: Sequence[ListEntry]) -> ListOutput:
-    """Return the entries for other programs."""
     return ListOutput(
         runs=[
             ListedRun(**asdict(run), sweep=entry.directory if entry.is_sweep else None)

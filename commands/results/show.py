@@ -137,7 +137,6 @@ def run_output(run: Path) -> ShownRunOutput:
 
 
 def run_lines(run: Path) -> Iterator[str]:
-    """Yield the same as lines."""
     described = run_output(run)
     summary, plan, job = described.summary, described.plan, described.plan.job
     yield f"{summary.run_id}  {run}"

@@ -55,7 +55,6 @@ class WebSettings:
 
 
 def create_app(web: WebSettings, pages: Iterable[Blueprint]) -> Flask:
-    """Return the WSGI application."""
     app = Flask(__name__)
     app.jinja_options = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     # Marks that turn the direction of text would show a name as another one.

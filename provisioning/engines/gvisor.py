@@ -3,14 +3,12 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from provisioning.engines.base import ContainerSpec
 from provisioning.engines.runc import RUN, Runc
 from suite.errors import BenchError, CommandError, option
 from suite.interfaces import Node
 from suite.job.properties import AS_IT_IS, DISK_LIMITS, Properties
-from suite.request.option import OptionGroup, about
 
 PREFERRED = ("systrap", "ptrace")
 PROBED_WITHIN_S = 20.0
@@ -24,16 +22,6 @@ NOT_SWITCHED = {
 }
 
 
-class GvisorOptions(OptionGroup):
-    """Container engine gvisor."""
-
-    gvisor_platform: Literal["systrap", "ptrace", "kvm"] | None = about(
-        None,
-        f"With {option('engine')} gvisor: how the sentry intercepts system calls. Default: systrap if runsc has it, "
-        "else ptrace.",
-    )
-
-
 @dataclass(frozen=True)
 class Gvisor(Runc):
     chosen: str | None = None
@@ -44,7 +32,6 @@ class Gvisor(Runc):
     by_default = False
     in_guests = False
     takes_gpus = False
-    options = GvisorOptions
     late_networks = "takes devices over only when it starts, and these come later"
 
     def configured(self, given: Mapping[str, str]) -> "Gvisor":

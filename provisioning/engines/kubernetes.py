@@ -21,7 +21,7 @@ from provisioning.kubernetes.cluster import Cluster, Object, kubeconfig, not_ins
 from provisioning.kubernetes.execution import PodNode, await_end, cpus_inside, first_process, kernel_inside
 from provisioning.kubernetes.node import CONTAINERD, MACHINE_ID, ClusterNode, import_image, local_name, others_on
 from provisioning.kubernetes.opening import SERVICE_RIGHTS, Opening, changed, open_service
-from provisioning.kubernetes.pod import CLAIMED, USER, Placement, manifest
+from provisioning.kubernetes.pod import USER, Placement, manifest
 from provisioning.kubernetes.refusals import refused_as_request
 from provisioning.kubernetes.states import PodState, container_status
 from provisioning.nodes import WrappedNode, local_node
@@ -33,8 +33,6 @@ from suite.job.envelope import format_cpu_list
 from suite.job.properties import AS_IT_IS, Properties
 from suite.process_identity import BOOT_ID
 from suite.records.environment import Pod
-from suite.request.option import OptionGroup, Text, about
-from suite.targets import CONTAINERS
 
 RIGHTS = {
     "pods": ("create", "get", "list", "watch", "delete"),
@@ -49,51 +47,6 @@ ASKED_WITHIN_S = 2.0
 """How long a server has to answer that no run has named."""
 SWITCHES = {"engine", "seccomp", "host_network", "huge_pages", "lower_isa", "channels_last", "service"}
 """The properties that a pod can be given, or that are not the pod's."""
-
-
-def nodes_of(text: str) -> dict[str, str]:
-    """Return the nodes of a cluster by target; ``n1``, or ``n1,n2`` for several instances, are those of container.
-
-    Raises RequestError for names of targets that are not exactly those with containers.
-    """
-    named = [word.partition("=") for word in text.split(",")]
-    if not any(equals for _, equals, _ in named):
-        return {"container": text}
-    nodes = {target: node for target, _, node in named}
-    if len(named) != len(CONTAINERS) or nodes.keys() != CONTAINERS or not all(nodes.values()):
-        raise RequestError(
-            f"{text!r} does not name a node for container and one for container-vm",
-            remedy="write it as container=N1,container-vm=N2",
-        )
-    return nodes
-
-
-class PodOptions(OptionGroup):
-    """Container engine kubernetes."""
-
-    context: Text | None = about(None, "Context of the kubeconfig. Default: the current one.", meaning=False)
-    namespace: Text | None = about(None, "Namespace of the pods. Default: the context's.", meaning=False)
-    node: Text | None = about(
-        None,
-        "Node of the pods. Default: this machine, or the only node. For "
-        "several instances, name one node each, separated by commas. container=N1,container-vm=N2: N2 is a virtual "
-        "machine and runs the target container-vm.",
-        parse=nodes_of,
-        meaning=False,
-    )
-    registry: Text | None = about(
-        None,
-        "Registry that holds the image, such as registry.example/team. "
-        "Default: import the image into the containerd of this machine.",
-        meaning=False,
-    )
-    containerd: Text | None = about(None, "Socket of the containerd of this machine.", meaning=False)
-    runtime_class: Text | None = about(None, "Runtime class of the pods, such as gvisor or kata.")
-    storage_class: Text | None = about(
-        None,
-        f"Storage class of the disk that trials write to (the disk probe, {option('checkpoint_every')}): a claim of "
-        f"{CLAIMED} per pod, removed with it. Default: a directory of this machine.",
-    )
 
 
 @dataclass(frozen=True)
@@ -121,7 +74,6 @@ class KubernetesEngine(ContainerEngine):
     commands_are_children = False
     site = "cluster"
     by_default = False
-    options = PodOptions
 
     def configured(self, given: Mapping[str, str]) -> "KubernetesEngine":
         return replace(self, settings=given, named=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from provisioning.engines.base import SLEEPER, TMPFS, ContainerSpec
+from provisioning.engines.options import CLAIMED
 from provisioning.kubernetes.cluster import Object, labels
 from provisioning.kubernetes.owned import owners
 from provisioning.kubernetes.states import DEFAULT_CONTAINER
@@ -20,8 +21,6 @@ HOSTNAME_LABEL = "kubernetes.io/hostname"
 GPU_RESOURCE = "nvidia.com/gpu"
 """The resource of NVIDIA's device plugin, and the key of the taint of nodes that are kept for pods with GPUs."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (inside the pod)
-CLAIMED = "20Gi"
-"""The size of claims for all jobs and probes: many providers give more IOPS to larger volumes."""
 ALONE = {
     # Another container in the pod, or an eviction for a better place, would be measured, too; a Job's pod with a
     # sidecar never ends.

@@ -10,7 +10,8 @@ from typing import Any
 
 from provisioning import isa
 from provisioning.engines.base import ContainerEngine, get_engine
-from provisioning.engines.kubernetes import KubernetesEngine, nodes_of
+from provisioning.engines.kubernetes import KubernetesEngine
+from provisioning.engines.options import nodes_of
 from provisioning.gpus import Card
 from provisioning.joining import check_instances, end_of, joined_fields, linked, needs
 from provisioning.kubernetes.claims import ClaimedData

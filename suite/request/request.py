@@ -190,7 +190,7 @@ def _groups() -> Iterator[tuple[str, type[OptionGroup], dict[str, str]]]:
     for kind, registry in OWNERS.items():
         broken, models = registry.failures(), set[type[OptionGroup]]()
         for name in registry:
-            model = None if name in broken else getattr(registry.get(name), "options", None)
+            model = None if name in broken else registry.options_of(name)
             if model and model not in models:  # one that inherits from another leaves the options to it
                 models.add(model)
                 yield f"{kind}:{name}", model, {kind: name}

@@ -10,7 +10,8 @@ from analysis.compare.validity import fact_differences
 from analysis.load.records import Facts
 from commands.run.forecast import Forecast
 from commands.run.validate import refuse_ignored
-from provisioning.engines.kubernetes import KUBERNETES, Allotment, KubernetesEngine, nodes_of
+from provisioning.engines.kubernetes import KUBERNETES, Allotment, KubernetesEngine
+from provisioning.engines.options import nodes_of
 from provisioning.kubernetes.cluster import Cluster
 from provisioning.kubernetes.execution import PodNode, kernel_inside
 from provisioning.kubernetes.layer import PodLayer

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from scenarios import command_files
-from scenarios.command_files import files_of
+from scenarios.command import Command
+from scenarios.command_files import files_of, refuse_missing_script
 from scenarios.datasets import resolve
 from suite.errors import RequestError
+from suite.request.request import RunRequest
 from worker.data.listing import hashes
 
 
@@ -138,6 +140,27 @@ def test_long_hashing_tells_how_far_it_is(mine: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(resolve, "_SILENT_S", -1.0)
     files_of(mine, said.append)
     assert said[-1] == f"hashing {mine}: 0.0 of 0.0 GB"
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("python trian.py", "did you mean train.py?"),
+        ("/usr/bin/python3.11 lib/models.py -v", "did you mean lib/model.py?"),
+        ("bash run.sh", "name its directory with --command-files"),
+    ],
+)
+def test_a_script_that_is_not_there_is_refused_and_the_nearest_named(mine: Path, words: str, remedy: str) -> None:
+    request = RunRequest.of({"scenario": "command", "command": words, "command_files": str(mine)})
+    with pytest.raises(RequestError) as refused:
+        Command.of(request).data_set(request, mine, print)
+    assert str(refused.value) == f"{mine} has no {words.split()[1]}"
+    assert refused.value.remedy == remedy
+
+
+@pytest.mark.parametrize("words", ["python train.py", "python -m trian.py", "python /nowhere.py", "./trian.py", "true"])
+def test_only_a_script_that_is_certainly_missing_is_refused(mine: Path, words: str) -> None:
+    refuse_missing_script(words.split(), mine)
 
 
 def test_what_is_no_directory_with_files_is_refused(tmp_path: Path) -> None:

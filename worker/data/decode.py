@@ -168,7 +168,6 @@ def _check_size(width: int, height: int) -> None:
 
 
 def scale_of(pixels: str, channels: int) -> Scale:
-    """Return the scale of a workload's images."""
     mean, deviation = (np.array(each[:channels], np.float32) for each in _PIXEL_SCALES[pixels])
     return np.float32(255) * mean, np.float32(1 / 255) / deviation
 

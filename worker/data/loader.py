@@ -152,7 +152,6 @@ class Loader:
             self._on_cpu = CpuNormaliser(spec.batch, spec.shape.px, numerics, torch.get_num_threads(), scale)
 
     def next(self) -> Batch:
-        """Return the next batch. Raises JobError when hardly any image of the set can be decoded."""
         if self._places is None:
             raise RuntimeError("the loader is closed")
         try:

@@ -36,7 +36,6 @@ class ImageSet:
         return int(self.labels[index])
 
     def name(self, index: int) -> str:
-        """Return the name of an image's file, relative to the data set."""
         raise NotImplementedError
 
     def read(self, index: int) -> bytes | np.ndarray[Any, Any]:

@@ -31,7 +31,6 @@ class Exchange:
         parameters.observe(self._chunks, self._made)
 
     def exchanged(self) -> dict[str, int]:
-        """Return ``bytes_sent`` and ``bytes_received`` since the beginning."""
         return exchanged(self._servers)
 
     def begin(self) -> None:

@@ -44,7 +44,6 @@ class Shard:
         return [peer.receive(landing[at], gradients_tag(chunk.number)) for at, chunk in enumerate(self.chunks)]
 
     def send_values(self, worker: int, at: int, values: torch.Tensor) -> distributed.Work | None:
-        """Begin to send those of one chunk."""
         return self.workers[worker].send(values, values_tag(self.chunks[at].number))
 
     def _share_first_values(self) -> None:

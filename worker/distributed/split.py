@@ -43,17 +43,14 @@ class OtherRank:
         self._send(torch.tensor([order, count], device=self.device.torch))
 
     def ordered(self) -> tuple[int, int]:
-        """Return the next order."""
         order, count = self._receive(torch.zeros(2, dtype=torch.int64, device=self.device.torch)).tolist()
         return order, count
 
     def images(self, count: int) -> torch.Tensor:
-        """Return images, or the gradient of a loss by images."""
         size = count, self.shape.channels, self.shape.px, self.shape.px
         return self._receive(torch.empty(size, device=self.device.torch))
 
     def exchanged(self) -> dict[str, int]:
-        """Return ``bytes_sent`` and ``bytes_received`` since the beginning."""
         return {"bytes_sent": self.sent_bytes, "bytes_received": self.received_bytes}
 
     def _send(self, values: torch.Tensor) -> None:

@@ -45,7 +45,6 @@ class Peer:
             return distributed.isend(chunk, self.rank, tag=tag)
 
     def receive(self, chunk: torch.Tensor, tag: int) -> distributed.Work | None:
-        """Begin to receive."""
         self.bytes_received += chunk.nbytes
         with self._or_lost():
             return distributed.irecv(chunk, self.rank, tag=tag)
@@ -56,12 +55,10 @@ class Peer:
                 work.wait(PATIENCE)
 
     def say(self, first: int, second: int = 0) -> distributed.Work | None:
-        """Begin to send a word."""
         with self._or_lost():
             return distributed.isend(torch.tensor([first, second]), self.rank, tag=_WORD_TAG)
 
     def listen(self) -> distributed.Work | None:
-        """Begin to receive a word."""
         with self._or_lost():
             return distributed.irecv(self._word, self.rank, tag=_WORD_TAG)
 

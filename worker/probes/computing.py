@@ -20,7 +20,6 @@ BYTES_OF_DOUBLE = 8
 
 
 def measure_products(request: Request) -> Measured:
-    """Return the rate of matrix products on one thread and on all."""
     # Here and not above, as torch below: the host reads the declaration of the probe, and has no torch.
     from worker.training.device import one_and_all
 

@@ -34,7 +34,6 @@ _KNOWN_FAILURES = (
 
 
 def measure(request: Request) -> Measured:
-    """Return what fio measures with the jobs of the suite."""
     program = tools.find("fio")
     version = tools.version_of(program, OLDEST_FIO)
     with place_in(request.directory) as place, tempfile.TemporaryDirectory() as notes:
@@ -52,7 +51,6 @@ def measure(request: Request) -> Measured:
 
 
 def written_bytes(size: str) -> int:
-    """Return how many bytes the file of all jobs takes."""
     return FILE_MIB[size] << 20
 
 

@@ -34,7 +34,6 @@ class Session:
 
 
 def measure(request: Request) -> Measured:
-    """Return throughput and round trips."""
     program = tools.find("iperf3")
     version = tools.version_of(program, OLDEST_IPERF3)
     metrics, retransmits = {}, {}

@@ -207,7 +207,6 @@ def numerics_of(recipe: str, device: str, *, channels_last: bool = False) -> Num
 
 
 def torchvision_version() -> str:
-    """Return the version of torchvision."""
     return str(import_torchvision().__version__)
 
 

@@ -59,7 +59,6 @@ class Injector:
                 each.register_forward_pre_hook(lambda *_: self._compute())
 
     def report(self) -> dict[str, object]:
-        """Return what was added so far."""
         return asdict(self._injected)
 
     def _begin_step(self) -> None:

@@ -45,7 +45,6 @@ class ModelKeeper:
 
     @property
     def each(self) -> bool:
-        """Return whether it keeps the model of each epoch."""
         return self._spec.keep_model == "each"
 
     def keep(self, epoch: int | None, training_s: float) -> None:

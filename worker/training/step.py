@@ -43,7 +43,6 @@ class Samples:
 
     @property
     def count(self) -> int:
-        """Return how many steps there is room for."""
         return len(self.elapsed)
 
     def put(self, index: int, elapsed_s: float, data_s: float, copy_s: float = 0.0, communicate_s: float = 0.0) -> None:
@@ -143,7 +142,6 @@ class Training:
         self.phase = PhaseClock(self.device)
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Return the context in which the recipe goes forward."""
         return self.numerics.autocast(self.device)
 
     @contextmanager

@@ -54,13 +54,11 @@ class Adversarial(Workload):
         raise NotImplementedError
 
     def build(self, shape: Shape) -> "torch.nn.Module":
-        """Return both networks."""
         import torch
 
         return torch.nn.ModuleDict({"generator": self.generator(shape), "discriminator": self.discriminator(shape)})
 
     def optimizers(self, network: "torch.nn.Module") -> Mapping[str, "torch.optim.Optimizer"]:
-        """Return Adam for each network."""
         import torch
 
         return {
@@ -111,7 +109,6 @@ class Adversarial(Workload):
         return torch.randn(count, self.latent, device=device)
 
     def generate(self, network: "torch.nn.Module", count: int) -> "torch.Tensor":
-        """Return so many images."""
         generator = network.get_submodule(self.image_network)
         images: torch.Tensor = generator(self.noise(count, next(generator.parameters()).device))
         return images
@@ -139,7 +136,6 @@ class Gan(Adversarial):
     """Linear layers, normalised over the batch in the generator alone."""
 
     def generator(self, shape: Shape) -> "torch.nn.Module":
-        """Return four blocks and a layer of all pixels."""
         from torch import nn
 
         elements = shape.channels * shape.px * shape.px
@@ -152,7 +148,6 @@ class Gan(Adversarial):
         return nn.Sequential(*blocks, nn.Linear(_GENERATOR[-1], elements), ends, unflatten)
 
     def discriminator(self, shape: Shape) -> "torch.nn.Module":
-        """Return three blocks and a logit."""
         from torch import nn
 
         elements = shape.channels * shape.px * shape.px

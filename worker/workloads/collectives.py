@@ -30,7 +30,6 @@ class Collectives(Workload):
     """
 
     def draw(self, batch: int, shape: Shape, generator: "torch.Generator") -> "tuple[torch.Tensor, torch.Tensor]":
-        """Return a number for each round."""
         del shape, generator
         import torch
 

@@ -34,7 +34,6 @@ class Dcgan(Adversarial):
         return None if side in _SIDES and count else "28, 32, 64, or 4 to 7 times another power of two"
 
     def noise(self, count: int, device: "torch.device") -> "torch.Tensor":
-        """Return maps of one pixel."""
         return super().noise(count, device)[:, :, None, None]
 
     def generator(self, shape: Shape) -> "torch.nn.Module":
@@ -70,7 +69,6 @@ class PublishedDcgan(Dcgan):
     """
 
     def size_wanted(self, image_px: int) -> str | None:
-        """Return the sizes of MNIST and CIFAR-10."""
         return None if image_px in (28, 32) else "28 or 32"
 
     def generator(self, shape: Shape) -> "torch.nn.Module":
@@ -82,7 +80,6 @@ class PublishedDcgan(Dcgan):
         return nn.Sequential(*blocks, nn.ConvTranspose2d(64, shape.channels, 4, 2), nn.Tanh()).apply(_weights(0.0))
 
     def discriminator(self, shape: Shape) -> "torch.nn.Module":
-        """Return two blocks and the logits."""
         from torch import nn
 
         width = 16 if shape.channels == 1 else 128

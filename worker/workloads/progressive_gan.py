@@ -45,7 +45,6 @@ class ProgressiveGan(Workload):
     compiles: bool = False
 
     def size_wanted(self, image_px: int) -> str | None:
-        """Return the sizes that 4 px can be doubled to."""
         return None if image_px in (8, 16, 32, 64, 128, 256, 512, 1024) else "8, 16, 32, … or 1024"
 
     def build(self, shape: Shape) -> "torch.nn.Module":
@@ -61,7 +60,6 @@ class ProgressiveGan(Workload):
         return nn.ModuleDict({"generator": generator, "critic": Critic(shape), "average": average})
 
     def optimizers(self, network: "torch.nn.Module") -> Mapping[str, "torch.optim.Optimizer"]:
-        """Return Adam for generator and critic; the average has none."""
         import torch
 
         return {

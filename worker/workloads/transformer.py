@@ -41,13 +41,11 @@ class Transformer(Workload):
         return TokenDecoder(shape.depth, VOCABULARY, shape.tokens)
 
     def optimizer(self, network: "torch.nn.Module") -> "torch.optim.Optimizer":
-        """Return AdamW."""
         import torch
 
         return torch.optim.AdamW(network.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1)
 
     def loss(self, network: "torch.nn.Module", images: "torch.Tensor", labels: "torch.Tensor") -> "torch.Tensor":
-        """Return the mean cross entropy over all tokens."""
         import torch
 
         return torch.nn.functional.cross_entropy(network(images).flatten(0, 1), labels.flatten())

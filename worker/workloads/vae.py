@@ -31,7 +31,6 @@ class Vae(Workload):
     """The first two are means per image, in nats; the last is of the reconstructed images."""
 
     def build(self, shape: Shape) -> "torch.nn.Module":
-        """Return encoder and decoder."""
         from torch import nn
 
         elements = shape.channels * shape.px * shape.px
@@ -45,7 +44,6 @@ class Vae(Workload):
         return nn.ModuleDict({"encoder": encoder, "decoder": decoder})
 
     def optimizers(self, network: "torch.nn.Module") -> Mapping[str, "torch.optim.Optimizer"]:
-        """Return Adam for both networks together."""
         import torch
 
         return {"network": torch.optim.Adam(network.parameters(), lr=_LEARNING_RATE)}

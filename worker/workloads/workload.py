@@ -125,7 +125,6 @@ class Workload:
 
     @property
     def has_images(self) -> bool:
-        """Return whether it trains on images, which have a size and can come from a data set."""
         return self.has("image_px")
 
     @property
@@ -145,7 +144,6 @@ class Workload:
 
     @property
     def makes_images(self) -> bool:
-        """Return whether its trained network makes images."""
         return self.generates and self.has_images
 
     def least_batch(self, image_px: int | None) -> int:
@@ -220,7 +218,6 @@ class Workload:
         return {"network": training.network.state_dict(), "optimizers": optimizers}
 
     def restore(self, training: "Training", checkpoint: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
         training.network.load_state_dict(checkpoint["network"])
         for name, each in training.optimizers.items():
             each.load_state_dict(checkpoint["optimizers"][name])

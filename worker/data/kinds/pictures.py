@@ -32,7 +32,6 @@ _ROUGHNESS = 0.5
 
 
 def picture(seed: int, index: int, size: PictureSize) -> bytes:
-    """Return a JPEG file."""
     rng = np.random.default_rng((seed, index))
     image = _scene(rng, dimensions(rng, MAKES[size].long_side_px))
     return jpeg(image, _QUALITIES[rng.integers(len(_QUALITIES))])
