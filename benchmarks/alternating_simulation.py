@@ -3,8 +3,8 @@
     python benchmarks/alternating_simulation.py [--runs 1000] [--seed 1] [--json FILE]
 
 The two instances of a block are identical, so that the true ratio is 1. Sequential: two trials, one after the other.
-Alternating: both are opened, and take turns. ``alternating_weather`` has the weather and the arrangements. The tables
-are those of docs/evidence/alternating.md:
+Alternating: both are opened, and take turns. ``alternating_weather`` has the weather and the arrangements;
+docs/evidence/README.md sums up the tables:
 
 coverage    how often the interval of 95 % covers the truth, after a fixed number of blocks and with ``--until 2%``
 precision   the minutes to intervals of several widths, with blocks planned for that and with ``--until``

@@ -18,7 +18,7 @@ EARLY = 10
 """The measured steps whose losses are held against each other where rounding may differ. What is rounded in another way
 grows from step to step: later losses of adversarial networks have nothing in common, and nothing is wrong."""
 TOLERANCE = 0.1
-"""The share by which losses may differ; ``docs/evidence/measured.md`` has the effect of other instructions."""
+"""The share by which losses may differ; ``docs/evidence/README.md`` has the effect of other instructions."""
 FAR_BELOW = 0.1
 """The share of the distance between seeds that the losses of one seed may be apart and prove the same work."""
 

@@ -23,7 +23,7 @@ ARM = ("target", "ablation", "aggressor", "hostname")
 """What tells arms apart, each on its host."""
 LINE, REST = (0.002, 0.002), (0.025, 0.005)
 """The seconds, plus the share of a turn, by which an honest target may differ from bare metal: up to the line after its
-last step, and up to the rest of its threads. ``docs/evidence/alternating.md`` has the measurements."""
+last step, and up to the rest of its threads. ``docs/evidence/README.md`` has the measurements."""
 
 UNFINISHED_S = 0.25
 """The seconds in which the threads of OpenMP have ended to spin after the last step, in an emulated guest, too."""
