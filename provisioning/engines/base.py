@@ -105,7 +105,7 @@ class ContainerEngine(Protocol):
 
     name: str
     options: type[OptionGroup] | None = None
-    """The options of a run that only this engine has."""
+    """The options of a run that only this engine has; ``suite.registries.ENGINES`` names those of the suite's own."""
     site: str = ""
     """The site whose nodes alone start its containers; empty for an engine of any node."""
     by_default: bool = True

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from provisioning.engines.base import ContainerSpec, get_engine
+from provisioning.engines.base import ContainerSpec
 from provisioning.engines.kubernetes import KUBERNETES
+from provisioning.engines.options import PodOptions
 from provisioning.kubernetes.execution import exit_status
 from provisioning.kubernetes.node import ClusterNode
 from provisioning.kubernetes.opening import changed, refuse_unfair
@@ -19,6 +20,7 @@ from suite.errors import MeasurementError, RequestError
 from suite.job.ablations import properties_of
 from suite.job.envelope import GIB, parse_bytes
 from suite.process_identity import boot_id
+from suite.registries import ENGINES
 
 SPEC = ContainerSpec("virtbench-0123456789ab", "f" * 64, "/tree", "2-3", 2 * GIB)
 PLACE = Placement("n1", "localhost/virtbench:ffffffffffff")
@@ -29,7 +31,7 @@ def test_what_a_pod_cannot_be_given_is_refused_and_what_it_can_is_not() -> None:
         assert KUBERNETES.hindrance(properties_of(name)) is None
     for name in ("rootfs", "memory-limit", "disk-limit", "disk-iops", "data-layer", "pinning"):
         assert KUBERNETES.hindrance(properties_of(name))
-    assert get_engine("kubernetes").options
+    assert ENGINES.options_of("kubernetes") is PodOptions
 
 
 # ---- admission
