@@ -23,7 +23,8 @@ from suite.records.record import Generated, KeptModel, MetricValue, Steps
 from suite.records.usage import Usage
 from worker.spec import parse_spec
 
-Scripted, Run = Callable[..., Any], Callable[..., Measurement]
+Scripted = Callable[..., Any]
+Run = Callable[..., Measurement]
 
 
 def event(name: str, t: float, **fields: object) -> str:
