@@ -202,9 +202,9 @@ def _bring_up(cluster: Cluster, requested: Pipeline) -> None:
     for claim in filter(None, {item.claim for item in requested.models}):
         demand_claim(cluster, claim)
     for manifest in manifests:  # all of them, before hours of training
-        lifecycle.apply(cluster, manifest, create=False)
+        lifecycle.ensure(cluster, manifest, create=False)
     for manifest in manifests:
-        lifecycle.apply(cluster, manifest)
+        lifecycle.ensure(cluster, manifest)
         # A ReadWriteOnce volume is on one node at a time: so one by one.
         if manifest["kind"] in ("Job", "Deployment"):
             lifecycle.follow(cluster, requested.name, manifest, _note)

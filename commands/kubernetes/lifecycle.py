@@ -1,9 +1,10 @@
-"""Applies a pipeline to a cluster, follows it until an image was made, and removes it."""
+"""A pipeline in a cluster: its objects are created, followed until an image was made, and removed."""
 
 import json
+import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
@@ -12,12 +13,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from commands.kubernetes.manifests import COMPONENT, PORT, Pipeline, PipelineModel, labels_of
-from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, MANAGER, Cluster, Object
+from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, Cluster, Object
 from provisioning.kubernetes.opening import SCHEDULED_WITHIN_S
 from provisioning.kubernetes.owned import find, remove_selected
 from provisioning.kubernetes.refusals import ApiError, AwayError, fault, refused_as_request
 from provisioning.kubernetes.states import JobState, condition, events_of
-from suite.differ import differ, flattened
 from suite.errors import MeasurementError, RequestError
 from suite.part import Count, Seconds
 from suite.units import count
@@ -125,8 +125,11 @@ def seen(cluster: Cluster, name: str, kind: str, live: Object) -> FollowedPart:
 
 
 RIGHTS = {
-    **dict.fromkeys(("persistentvolumeclaims", "services", "jobs.batch"), ("get", "create", "patch")),
-    **dict.fromkeys(("networkpolicies.networking.k8s.io", "deployments.apps"), ("get", "create", "patch")),
+    "persistentvolumeclaims": ("get", "create"),
+    "networkpolicies.networking.k8s.io": ("get", "create"),
+    "jobs.batch": ("get", "create"),
+    "services": ("get", "create"),
+    "deployments.apps": ("get", "create"),
     "pods": ("list",),
     "pods/log": ("get",),
     "events": ("list",),
@@ -136,7 +139,12 @@ LOOKED_EVERY_S, SAID_WITHIN_S = 1.0, 30.0
 SAID_LINES = 20
 MOST_SHOWN, MOST_TEXT = 4, 200
 """How many differences to an object that is there are shown, and how many characters of each value."""
-INTERNAL_ERROR, UNPROCESSABLE = 500, 422
+_GIVEN = re.compile(
+    r"spec\.clusterIPs?(\[\d\])?|spec\.(selector\.matchLabels|template\.metadata\.labels)\.(batch\.kubernetes\.io/)?"
+    "(controller-uid|job-name)"
+)
+"""What the server gives to each Service and each Job by itself."""
+INTERNAL_ERROR = 500
 _REMEDIES = {
     "unschedulable": "free what is missing, and the same command continues; or remove it with down and request less",
     "killed": "remove the pipeline with bench kubernetes pipeline down, and give it more with --memory",
@@ -145,18 +153,18 @@ _REMEDIES = {
 _AGAIN = "fix the cause, remove the pipeline with bench kubernetes pipeline down, and bring it up again"
 
 
-def apply(cluster: Cluster, manifest: Object, *, create: bool = True) -> None:
-    """Apply a manifest; one that is there is only compared. Raises RequestError for another object of its name."""
+def ensure(cluster: Cluster, manifest: Object, *, create: bool = True) -> None:
+    """Create an object unless it is there. Raises RequestError where another one has its name, or it is refused."""
     live = find(cluster, f"{cluster.path_of(manifest)}/{manifest['metadata']['name']}")
     with refused_as_request():
         if live is not None:
             _refuse_other(cluster, manifest, live)
         elif create:
-            cluster.apply(manifest)
+            cluster.create(manifest)
 
 
 def _refuse_other(cluster: Cluster, manifest: Object, live: Object) -> None:
-    """Raise RequestError unless an object has the labels and the whole specification of the manifest."""
+    """Raise RequestError unless an object is the one that would be made: its labels, and its whole specification."""
     called = f"{manifest['kind']} {manifest['metadata']['name']}"
     labels = manifest["metadata"]["labels"]
     there = live["metadata"].get("labels", {})
@@ -174,7 +182,11 @@ def _refuse_other(cluster: Cluster, manifest: Object, live: Object) -> None:
                 remedy=f"take it as it is with --access-mode {present[0]}, or choose another --name",
             )
         return
-    if different := _differences(cluster, manifest, live):
+    # The server's own answer holds its defaults, and what admission adds: both are its version's.
+    unnamed = {key: value for key, value in manifest["metadata"].items() if key != "name"}
+    metadata = {**unnamed, "generateName": f"{manifest['metadata']['name']}-"}
+    expected = cluster.create({**manifest, "metadata": metadata}, dryRun="All")
+    if different := list(_differences(expected["spec"], live["spec"])):
         more = f", and {len(different) - MOST_SHOWN} more" if len(different) > MOST_SHOWN else ""
         raise RequestError(
             f"the {called} exists already, and differs from the request: {'; '.join(different[:MOST_SHOWN])}{more}",
@@ -182,30 +194,16 @@ def _refuse_other(cluster: Cluster, manifest: Object, live: Object) -> None:
         )
 
 
-def _differences(cluster: Cluster, manifest: Object, live: Object) -> list[str]:
-    """Return what applying the manifest would change in an object, and what would remain in it of other managers."""
-    try:
-        applied = cluster.apply(manifest, dryRun="All", force="true")
-    except ApiError as error:
-        if error.status != UNPROCESSABLE:  # a field of a Job that cannot be changed
-            raise
-        return [error.message]
-    changed = [
-        f"spec.{fact.path}: {json.dumps(fact.second)[:MOST_TEXT]} instead of {json.dumps(fact.first)[:MOST_TEXT]}"
-        for fact in differ(*map(flattened, (applied["spec"], live["spec"])))
-    ]
-    fields: dict[bool, set[str]] = {True: set(), False: set()}
-    for entry in applied["metadata"]["managedFields"]:
-        own = (entry["manager"], entry["operation"]) == (MANAGER, "Apply")
-        fields[own] |= {*_paths(entry["fieldsV1"].get("f:spec", {}), "spec")}
-    return [*changed, *(f"{path} is not the pipeline's" for path in sorted(fields[False] - fields[True]))]
-
-
-def _paths(fields: Object, path: str) -> Iterator[str]:
-    """Yield the paths of the fields that a manager has, as the server lists them."""
-    for name, below in fields.items():
-        place = f"{path}.{name.removeprefix('f:')}"
-        yield from _paths(below, place) if below else [place]
+def _differences(wanted: object, live: object, path: str = "spec") -> Iterator[str]:
+    """Yield where two values differ, in either direction. Nothing is taken for equal that is not."""
+    if isinstance(wanted, Mapping) and isinstance(live, Mapping):
+        for key in sorted({*wanted, *live}):
+            yield from _differences(wanted.get(key), live.get(key), f"{path}.{key}")
+    elif isinstance(wanted, list) and isinstance(live, list) and len(wanted) == len(live):
+        for number, (first, second) in enumerate(zip(wanted, live, strict=True)):
+            yield from _differences(first, second, f"{path}[{number}]")
+    elif wanted != live and not _GIVEN.fullmatch(path):
+        yield f"{path}: {json.dumps(live)[:MOST_TEXT]} instead of {json.dumps(wanted)[:MOST_TEXT]}"
 
 
 def follow(cluster: Cluster, name: str, manifest: Object, note: Callable[[str], None]) -> None:

@@ -131,7 +131,7 @@ def service(pipeline: Pipeline) -> list[Object]:
     (container,) = template["spec"]["containers"]
     health = {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": _PROBED_EVERY_S}
     container |= {
-        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        "ports": [{"name": "http", "containerPort": PORT}],
         "startupProbe": {**health, "failureThreshold": _FIRST_ANSWER_S // _PROBED_EVERY_S},
         "readinessProbe": health,
         "livenessProbe": {**health, "periodSeconds": 30},
@@ -143,8 +143,7 @@ def service(pipeline: Pipeline) -> list[Object]:
         "strategy": {"type": "Recreate"},
         "template": template,
     }
-    # The protocol is part of a port's key when a manifest is applied on the server.
-    ports = [{"name": "http", "port": PORT, "targetPort": PORT, "protocol": "TCP"}]
+    ports = [{"name": "http", "port": PORT, "targetPort": PORT}]
     service = {"selector": deployment["selector"]["matchLabels"], "ports": ports}
     return [
         _object(pipeline, "serve", "v1", "Service", "serve", service),

@@ -27,8 +27,7 @@ Object = dict[str, Any]
 Query = Mapping[str, object]
 OWNER = "virtbench.dev/owner"
 """The label of everything that the suite makes in a cluster: the name in the ledger by which it is removed."""
-MANAGER = "virtbench"
-MANAGED = {"app.kubernetes.io/managed-by": MANAGER}
+MANAGED = {"app.kubernetes.io/managed-by": "virtbench"}
 REQUEST_WITHIN_S, ANSWERS_WITHIN_S = 30.0, 5.0
 RETRIED_EVERY_S = 1.0
 AWAY_AT_MOST_S = 120.0
@@ -153,14 +152,6 @@ class Cluster:
         """Create an object of the namespace, and return it as admission has left it."""
         return self.request("POST", self.path_of(manifest), manifest, query=query)
 
-    def apply(self, manifest: Object, **query: object) -> Object:
-        """Apply a manifest on the server, which makes the suite the manager of the fields in it; return the object.
-
-        Raises ApiError for a field that has another manager, unless ``force`` is ``"true"``.
-        """
-        path = f"{self.path_of(manifest)}/{manifest['metadata']['name']}"
-        return self.request("PATCH", path, manifest, query={"fieldManager": MANAGER, **query})
-
     def path_of_kind(self, kind: str) -> str:
         group, _, plural = kind.rpartition("/")
         return self.path(plural, group=group)
@@ -245,8 +236,7 @@ class Cluster:
         )
 
     def _serialized(self, method: str, path: str, body: Object | None, query: object) -> Any:  # noqa: ANN401
-        content = "application/apply-patch+yaml" if method == "PATCH" else "application/json"  # JSON is YAML, too
-        headers = {"Accept": "application/json", **({"Content-Type": content} if body else {})}
+        headers = {"Accept": "application/json", **({"Content-Type": "application/json"} if body else {})}
         options = {"header_params": headers, "query_params": query, "body": body, "auth_settings": AUTHENTICATION}
         try:
             serialized = self.api.param_serialize(method, path, **options)

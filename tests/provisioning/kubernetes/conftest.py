@@ -25,8 +25,6 @@ class Server:
     asked: list[str] = field(default_factory=list)
     sent: list[str] = field(default_factory=list)
     """The bodies of the requests that have one."""
-    types: list[str | None] = field(default_factory=list)
-    """The content types of these bodies."""
     url: str = ""
     cuts: bool = False
     """Whether it ends the streams of commands with their first output."""
@@ -55,7 +53,6 @@ def server() -> Iterator[Server]:
         def answer(self) -> None:
             if sent := self.rfile.read(int(self.headers.get("Content-Length") or 0)):
                 found.sent.append(sent.decode())
-                found.types.append(self.headers.get("Content-Type"))
             if self.headers.get("Upgrade"):
                 words = [value for key, value in parse_qsl(urlsplit(self.path).query) if key == "command"]
                 serve(self, words, found.started, cut=found.cuts)
@@ -69,7 +66,7 @@ def server() -> Iterator[Server]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815 (the library's names)
+        do_GET = do_POST = do_DELETE = answer  # noqa: N815 (the library's names)
 
         def log_message(self, *_: object) -> None: ...
 

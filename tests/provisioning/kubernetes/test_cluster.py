@@ -63,14 +63,6 @@ def test_without_the_client_it_is_said_how_to_install_it(monkeypatch: pytest.Mon
     assert error.value.remedy == "pip install 'virtbench[kubernetes]'"
 
 
-def test_a_manifest_is_applied_by_the_server_under_the_name_of_the_suite(server: Server, cluster: Cluster) -> None:
-    server.answers[f"PATCH {PODS}/{NAME}"] = 200, {"kind": "Pod"}
-    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": NAME}}
-    assert cluster.apply(manifest, dryRun="All", force="true") == {"kind": "Pod"}
-    assert server.asked == [f"PATCH {PODS}/{NAME}?fieldManager=virtbench&dryRun=All&force=true Bearer secret"]
-    assert (server.types, json.loads(server.sent[0])) == (["application/apply-patch+yaml"], manifest)
-
-
 def test_a_right_that_is_missing_is_named_with_its_verb(server: Server, cluster: Cluster) -> None:
     review = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     server.answers[review] = 201, {"status": {"allowed": False}}
