@@ -13,7 +13,7 @@ from suite.job.properties import SHARED_NETWORK, Properties
 from suite.targets import CONTAINERS, VMS, OwnMachine
 
 INSIDE = Kind("inside", "refused", AGAIN)
-_HOST, _POD = "host", "kubernetes"
+_HOST = "host"
 _UNNAMED = "unnamed"
 """A hypervisor that shows as a flag of the CPU alone; see ``worker.environment``."""
 Inside = dict[str, Any]
@@ -71,9 +71,9 @@ def _engine(facts: Inside, job: Job, target: str, properties: Properties) -> Ite
     planned = (properties.engine or job.layers.engine) if target in CONTAINERS else None
     if engine != planned and (planned or target not in CONTAINERS):
         yield f"it was in {engine or 'no container'}, and its job has {planned or 'no container'}"
-    elif engine and engine != _POD:
+    elif engine and not job.of_pods:
         yield from _network(network, job, properties)
-    if "pod.node" in facts and _POD not in (job.layers.engine, properties.engine):
+    if "pod.node" in facts and not job.of_pods:
         yield f"it was a pod on {facts['pod.node']}, and its job has no cluster"
 
 
@@ -106,7 +106,7 @@ def _listed(facts: Inside, machine: OwnMachine) -> Iterator[str]:
 
 def _machine(facts: Inside, job: Job, place: str) -> Iterator[str]:
     machine = facts.get("machine")
-    if machine is None or job.layers.engine == _POD:
+    if machine is None or job.of_pods:
         return  # the machine of an inventory that is a cluster's node is named beside the ratio
     planned = [entry.name for entry in job.distributed.machines] if job.distributed else []
     rank = place.removeprefix("rank ")
@@ -116,7 +116,7 @@ def _machine(facts: Inside, job: Job, place: str) -> Iterator[str]:
 
 def _virtual(facts: Inside, job: Job) -> Iterator[str]:
     accelerator, planned = facts.get("accelerator"), job.layers.accelerator
-    if job.layers.engine == _POD and "pod.node" in facts:
+    if job.of_pods and "pod.node" in facts:
         return  # a node that is a virtual machine attests it otherwise
     if accelerator in (None, "none") or (planned and accelerator != planned):
         yield f"its virtual machine ran under {accelerator}, and that of its job under {planned}"

@@ -192,7 +192,7 @@ def _needed(job: Job) -> Iterator[str]:
     if job.sizes and not job.serving:
         yield from ("throughput_per_s", "counted_steps", "whole_timeline", *(("data_use",) if job.dataset else ()))
         yield from () if job.devices.sync else ("steps_s",)
-        if job.layers.engine != "kubernetes" and not (job.machines or (job.distributed and job.distributed.machines)):
+        if not (job.of_pods or job.machines or (job.distributed and job.distributed.machines)):
             yield from ("interval_s", "worker_cpu_s")
 
 

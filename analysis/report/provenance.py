@@ -99,7 +99,7 @@ def run_command(plan: Plan) -> list[str]:
     """Return the ``bench run`` that makes this plan again on the same machine."""
     job = plan.job
     # Machines of an inventory number their own CPUs, and kubelets choose those of pods: what stays is how many.
-    counted = job.machines or (job.distributed and not job.distributed.lab) or job.layers.engine == "kubernetes"
+    counted = job.machines or (job.distributed and not job.distributed.lab) or job.of_pods
     resolved: dict[str, object] = {
         "target": plan.targets,
         **({} if job.command else {traits_of(job.scenario).subject: _models(plan)}),

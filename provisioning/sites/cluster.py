@@ -27,7 +27,7 @@ from provisioning.volumes import Volume
 from suite.errors import RequestError, option
 from suite.interfaces import Instance, Layer, Node, Note
 from suite.job.datasets import SYNTHETIC, Dataset
-from suite.job.distributed import MachineSpec
+from suite.job.distributed import NODE_INTERFACE, MachineSpec
 from suite.job.envelope import Envelope, format_cpu_list
 from suite.job.job import CpuCapability
 from suite.job.profiles import PROFILES
@@ -389,7 +389,7 @@ class JoinedPods(ClusterSite):
             allotted = [envelope.cpus] * len(nodes)
         network, interface = "pod", "eth0"
         if inputs.request.joining.network == "host":
-            network, interface = "host", "the node's"
+            network, interface = "host", NODE_INTERFACE
         machines = tuple(
             MachineSpec(name=node, address=node, interface=interface, cpus=cpus or ())
             for node, cpus in zip(nodes, allotted, strict=True)

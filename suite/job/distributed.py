@@ -20,6 +20,10 @@ LEAST_INSTANCE_BYTES = 640 << 20
 """A worker with torch in it takes some 450 MiB, and a guest's kernel has its share."""
 
 
+NODE_INTERFACE = "the node's"
+"""The interface of a pod in the network of its node."""
+
+
 class MachineSpec(Part):
     """One machine of an inventory as a record knows it: no key, no account, no path of the user's."""
 
@@ -47,6 +51,11 @@ class DistributedJob(Part):
     a lab each is plugged into the cable of its node."""
     comm_timeout_s: Annotated[int, Field(gt=0)] = 60
     """The time without an answer after which a peer is given up."""
+
+    @property
+    def of_pods(self) -> bool:
+        """Whether its instances are pods, in the network of their cluster or of their nodes."""
+        return self.network == "pod" or any(machine.interface == NODE_INTERFACE for machine in self.machines)
 
     @model_validator(mode="after")
     def _stands_somewhere(self) -> Self:

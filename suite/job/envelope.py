@@ -28,6 +28,11 @@ class Envelope(Part):
     """Whether a node of a cluster has chosen which CPUs they are: on another node the same plan has others."""
 
     @property
+    def of_cluster(self) -> bool:
+        """Whether the nodes of a cluster give the CPUs to pods, by number or as a quota."""
+        return self.node_chosen or self.pinning is not None
+
+    @property
     def tmpfs_bytes(self) -> int:
         return tmpfs_bytes(self.memory_bytes)
 

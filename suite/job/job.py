@@ -134,6 +134,11 @@ class Job(Part):
     turns: Alternating | None = None
     """None for the sequential design: a trial has the machine to itself from its launch to its end."""
 
+    @property
+    def of_pods(self) -> bool:
+        """Whether its containers are pods of a cluster."""
+        return self.envelope.of_cluster or bool(self.distributed and self.distributed.of_pods)
+
     def machine_of(self, target: str) -> OwnMachine | None:
         """Return the machine that is listed for the target; None if there is none."""
         return next((machine for machine in self.machines if target in machine.targets), None)

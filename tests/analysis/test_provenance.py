@@ -89,8 +89,8 @@ def test_a_run_on_machines_is_repeated_with_so_many_cpus_of_each() -> None:
 
 
 def test_pods_are_repeated_with_so_many_cpus_as_the_kubelet_gave() -> None:
-    made = plan(scenario="synthetic", engine="kubernetes")
-    assert parsed(made).envelope.cpus == "2"
+    given = Envelope(cpus=(4, 5), memory_bytes=2 * GIB, threads=2, node_chosen=True)
+    assert parsed(plan(scenario="synthetic", engine="kubernetes", envelope=given)).envelope.cpus == "2"
 
 
 def test_what_was_asked_for_is_repeated_with_what_it_came_to() -> None:
