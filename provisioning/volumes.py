@@ -5,7 +5,7 @@ Bare metal and containers see a directory of this machine; a VM sees a raw disk 
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -50,13 +50,15 @@ def volume_of(trial: Trial) -> Iterator[Volume | None]:
     """Provide the volume that the trial needs, for as long as it lasts."""
     if trial.job.dataset:
         with_disk = trial.target in VMS and not trial.properties.virtiofs
-        room = _scratch(trial.scratch_bytes, with_disk=False) if trial.scratch_bytes else nullcontext()
+        room: AbstractContextManager[Volume | None] = nullcontext()
+        if trial.scratch_bytes:
+            room = _scratch(trial.scratch_bytes, with_disk=False)
         with (
             _data(trial.job.dataset, with_disk=with_disk) as volume,
             _layer(trial.properties.data_in_layer) as layer,
             room as scratch,
         ):
-            yield replace(volume, layer=layer, scratch=scratch and scratch.directory)
+            yield replace(volume, layer=layer, scratch=scratch.directory if scratch else None)
     elif trial.scratch_bytes:
         with _scratch(trial.scratch_bytes, with_disk=trial.target in VMS) as volume:
             yield volume

@@ -21,7 +21,7 @@ from suite.records.record import LOST_STEPS, MAKESPAN, OPENINGS, MetricValue, Ti
 CHECKPOINT_BYTES = 4 << 30
 """The room for two checkpoints of any workload: a new one is whole before it takes the place of the one before."""
 _PATIENCE = 50
-"""The most undisturbed times that a preempted job may take."""
+"""The most times that a preempted job may take of an undisturbed one and the mean between preemptions."""
 
 
 class _PreemptedError(Exception):
@@ -35,11 +35,9 @@ def with_preemption(trial: Trial, instance: Instance, observer: Observer, undist
     scratch = scratch_of(trial, instance.node)
     if instance.reopen is None or scratch is None:
         raise MeasurementError("this target cannot be opened again with its checkpoint", kind="preemption")
-    spent, mean_s = undisturbed.timeline or Timeline(), trial.job.preemption.mean_s
-    measured_s = math.fsum(filter(None, (spent.measured_s, spent.between_epochs_s)))
-    start_s = instance.node.opening.seconds + math.fsum(
-        filter(None, (spent.launch_s, spent.imports_s, spent.build_s, spent.warmup_s))
-    )
+    mean_s, spent = trial.job.preemption.mean_s, undisturbed.timeline or Timeline()
+    start_s = instance.node.opening.seconds + _sum_s(spent.launch_s, spent.imports_s, spent.build_s)
+    measured_s = _sum_s(spent.measured_s, spent.between_epochs_s)
     longer = f"give {option('preempt')} a longer mean, or write checkpoints more often"
     if mean_s < start_s:
         told = f"a mean of {mean_s:g} s is shorter than opening and starting the job, {start_s:.1f} s"
@@ -48,13 +46,17 @@ def with_preemption(trial: Trial, instance: Instance, observer: Observer, undist
     course = _Course(trial, instance.node, instance.reopen, observer, measured_s / workload_of(trial).steps)
     moments, weights = random.Random(trial.seed), None  # noqa: S311 (no secret)
     while weights is None:
-        if course.spent_s > _PATIENCE * (start_s + measured_s):
+        if course.spent_s > _PATIENCE * (start_s + measured_s + mean_s):
             told = f"it has not ended after {course.spent_s:.0f} s"
             raise MeasurementError(told, kind="preemption", remedy=longer)
         weights = course.live(moments.expovariate(1 / mean_s))
     if weights != undisturbed.weights_sha256:
         raise MeasurementError("it ended with other weights than the undisturbed training", kind="preemption")
     return undisturbed.changed(metrics={**undisturbed.metrics, **course.metrics()})
+
+
+def _sum_s(*spans_s: float | None) -> float:
+    return math.fsum(filter(None, spans_s))
 
 
 @dataclass

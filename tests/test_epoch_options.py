@@ -1,5 +1,7 @@
 """Epochs and checkpoints as they are asked for: refused before anything is started where they cannot be."""
 
+from typing import Any
+
 import pytest
 
 from commands.run.plan import between_checkpoints, in_epochs
@@ -55,7 +57,7 @@ def test_images_are_generated_by_what_generates_images_and_nothing_else(scenario
         ({"keep_model": "last"}, "--preempt and --keep-model exclude each other"),
         ({"engine": "kubernetes"}, "--preempt and --engine kubernetes exclude each other"),
         ({"preempt": "mean=60s,notice=5s"}, "has a notice"),
-        ({"preempt": "mean=0s"}, "has no time between preemptions"),
+        ({"preempt": "mean=0s"}, "is no time at all"),
         ({"preempt": "60s"}, "is not a preemption"),
         ({"scenario": "probe", "model": ("cpu",)}, "does not apply to --scenario probe"),
     ],

@@ -67,22 +67,24 @@ def _sizes(resolved: Resolved, profile: Profile, model: str) -> Sizes | None:
     names = ("batch", *EXTENTS, "channels", "steps", "warmup_steps", "epochs")
     changed = {name: int(value) for name in names if (value := request.value(name)) is not None}
     given = shape_of(dataset.kind) if dataset and WORKLOADS.get(architecture(model)).channels else {}
-    changed |= {"warmup_steps": 0} if request.measurement.preempt else {}
     sizes = sizes_of(profile, model, given | changed)
     images, devices = dataset.images if dataset else 0, request.gpus.devices or 1
     if every := request.measurement.checkpoint_every:
-        return between_checkpoints(sizes, every)
+        return between_checkpoints(sizes, every, warmed_up=request.measurement.preempt is None)
     return in_epochs(model, sizes, images, devices) if sizes.epochs else sizes
 
 
-def between_checkpoints(sizes: Sizes, steps: int) -> Sizes:
-    """Return the sizes with their steps as epochs of so many each. Raises RequestError unless they are whole."""
+def between_checkpoints(sizes: Sizes, steps: int, *, warmed_up: bool = True) -> Sizes:
+    """Return the sizes with their steps as epochs of so many each, and a warm-up unless these begin with the first.
+
+    Raises RequestError unless they are whole.
+    """
     if sizes.steps % steps:
         raise RequestError(
             f"{option('steps')} {sizes.steps} is no multiple of {option('checkpoint_every')} {steps}",
             remedy=f"give {option('steps')} {sizes.steps + -sizes.steps % steps}",
         )
-    return sizes.model_copy(update={"epochs": sizes.steps // steps})
+    return sizes.model_copy(update={"epochs": sizes.steps // steps, "warmup_steps": sizes.warmup_steps * warmed_up})
 
 
 def in_epochs(model: str, sizes: Sizes, images: int, devices: int) -> Sizes:

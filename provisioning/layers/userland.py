@@ -48,9 +48,10 @@ def chroot_argv(
     """Return the words that run a command with ``tree`` as its root, read-only, in a mount namespace of its own.
 
     bubblewrap does what chroot does and cleans up by itself: its mounts end with the process. ``data``: the directory
-    of the data volume, and whether it may be written; ``scratch``: one to write to beside it. A sequence in place of a tree names what is seen of this machine,
-    at the same places. ``user`` is the number of the user and of its group that the
-    command runs as, without capabilities or devices but those of a container; without one it stays root and has all.
+    of the data volume, and whether it may be written; ``scratch``: one to write to beside it. A sequence in place of a
+    tree names what is seen of this machine, at the same places. ``user`` is the number of the user and of its group
+    that the command runs as, without capabilities or devices but those of a container; without one it stays root and
+    has all.
     """
     root, mounts = (["--ro-bind", tree, "/"], list[str]()) if isinstance(tree, str) else ([], [*_seen(tree)])
     mounts += [word for source, target in edits.mounts for word in ("--ro-bind", source, target)]

@@ -293,6 +293,7 @@ class Player:
     cpus: tuple[int, ...] = ()
     local: bool = False
     data: str | None = None
+    scratch: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()

@@ -76,6 +76,7 @@ class HereNode:
     cpus: tuple[int, ...] = (0,)
     local: bool = True
     data: str | None = None
+    scratch: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()
