@@ -30,6 +30,7 @@ class LocalNode:
     python: tuple[str, str] = IMAGE_PYTHON
     local: bool = True
     data: str | None = None
+    scratch: str | None = None
     backing: Node | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -106,6 +107,7 @@ class WrappedNode:
     """The CPUs of ``parent`` by default."""
     local: bool = False
     data: str | None = None
+    scratch: str | None = None
     backing: Node | None = None
     python: tuple[str, str] = ("", "")
     """Its interpreter and PYTHONPATH; by default those of ``parent``, or the image's if that has no worker."""

@@ -5,7 +5,7 @@ Bare metal and containers see a directory of this machine; a VM sees a raw disk 
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from suite.targets import VMS
 
 MOUNT = "/mnt/data"
 """The mount point in every target. The image holds the empty directory."""
+SCRATCH = "/tmp/scratch"  # noqa: S108 (inside, not here)
+"""The mount point of the room to write beside a data set, in a file system in memory that every target has."""
 DISKS = "data-disks"
 """The folder, below the suite's own on a machine, with the disks that hold data sets."""
 
@@ -37,6 +39,8 @@ class Volume:
     layer: Path | None = None
     """An empty directory of the suite's, on its disk, for what goes into a layer of the container's own."""
     writable: bool = False
+    scratch: Path | None = None
+    """A directory to write to beside the data set."""
     same_device: bool = True
     """Whether disk and directory are on one device of that machine."""
 
@@ -46,8 +50,15 @@ def volume_of(trial: Trial) -> Iterator[Volume | None]:
     """Provide the volume that the trial needs, for as long as it lasts."""
     if trial.job.dataset:
         with_disk = trial.target in VMS and not trial.properties.virtiofs
-        with _data(trial.job.dataset, with_disk=with_disk) as volume, _layer(trial.properties.data_in_layer) as layer:
-            yield replace(volume, layer=layer)
+        room: AbstractContextManager[Volume | None] = nullcontext()
+        if trial.scratch_bytes:
+            room = _scratch(trial.scratch_bytes, with_disk=False)
+        with (
+            _data(trial.job.dataset, with_disk=with_disk) as volume,
+            _layer(trial.properties.data_in_layer) as layer,
+            room as scratch,
+        ):
+            yield replace(volume, layer=layer, scratch=scratch.directory if scratch else None)
     elif trial.scratch_bytes:
         with _scratch(trial.scratch_bytes, with_disk=trial.target in VMS) as volume:
             yield volume

@@ -92,7 +92,7 @@ def _sizes_of(trial: Trial) -> Sizes:
 
 def scratch_of(trial: Trial, node: Node) -> str | None:
     """Return the directory of the trial's scratch volume on the node; None if it has none."""
-    return node.data if trial.scratch_bytes else None
+    return (node.scratch if trial.job.dataset else node.data) if trial.scratch_bytes else None
 
 
 def specification(

@@ -7,6 +7,7 @@ from pathlib import Path
 from scenarios.datasets import resolve as datasets
 from scenarios.epochs import run_epochs
 from scenarios.job import prepare
+from scenarios.preemption import CHECKPOINT_BYTES, with_preemption
 from scenarios.turns import TrainingTurns
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Instance, Measurement, Note, Observer, TurnTaker
@@ -39,6 +40,9 @@ class Real(ReadingScenario):
     name = "real"
     needs_data = epochs = checkpoints = generates = keeps = inventory = True
 
+    def scratch_bytes(self, request: RunRequest, models: Sequence[str]) -> dict[str, int]:
+        return dict.fromkeys(models, CHECKPOINT_BYTES) if request.measurement.preempt else {}
+
     def hinders_turns(self, request: RunRequest) -> tuple[str, str] | None:
         if request.data.cache == "warm":
             return None
@@ -51,7 +55,7 @@ class Real(ReadingScenario):
         """Run the job. Raises MeasurementError unless it comes to its end, on the data set that was planned."""
         _check_data_set(trial)
         (instance,) = instances
-        return run_epochs(trial, instance.node, observer, account)
+        return with_preemption(trial, instance, observer, run_epochs(trial, instance.node, observer, account))
 
     def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
         """Prepare the job to take turns; the page cache is then in its planned state."""

@@ -5,14 +5,12 @@ from contextlib import AbstractContextManager
 
 from scenarios.epochs import run_epochs
 from scenarios.job import prepare
+from scenarios.preemption import CHECKPOINT_BYTES, with_preemption
 from scenarios.turns import TrainingTurns
 from suite.interfaces import Instance, Measurement, Observer, TurnTaker
 from suite.plan import Trial
 from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
-
-CHECKPOINT_BYTES = 4 << 30
-"""The room for two checkpoints of any workload: a new one is whole before it takes the place of the one before."""
 
 
 class Synthetic(PlannedScenario):
@@ -29,7 +27,7 @@ class Synthetic(PlannedScenario):
     ) -> Measurement:
         """Run the job. Raises MeasurementError unless it comes to its end."""
         (instance,) = instances
-        return run_epochs(trial, instance.node, observer, account)
+        return with_preemption(trial, instance, observer, run_epochs(trial, instance.node, observer, account))
 
     def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
         """Prepare the job to take turns."""

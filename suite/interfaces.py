@@ -98,6 +98,8 @@ class Node(Protocol):
     """The directory, on this node, of the image's unpacked tree, from which the layers on it are made."""
     data: str | None
     """The directory, on this node, of the trial's data volume: its data set, or space to write; None without one."""
+    scratch: str | None
+    """A directory, on this node, to write to beside the data set; None without one."""
 
     @property
     def backing(self) -> "Node | None":
@@ -153,6 +155,8 @@ class Instance:
     """The address and the port at which its clients ask it, where they are not its own."""
     links: tuple[Link, ...] = ()
     """The ways to the other instances."""
+    reopen: Callable[[], Node] | None = None
+    """Kills the layers over the machine, and opens them again; None where that cannot be done."""
     clock_offset_s: float | None = None
     """How many seconds its machine's time of day is ahead of this one's; None on this machine."""
 

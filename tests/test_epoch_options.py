@@ -1,5 +1,7 @@
 """Epochs and checkpoints as they are asked for: refused before anything is started where they cannot be."""
 
+from typing import Any
+
 import pytest
 
 from commands.run.plan import between_checkpoints, in_epochs
@@ -45,3 +47,27 @@ def test_images_are_generated_by_what_generates_images_and_nothing_else(scenario
         with pytest.raises(RequestError, match=f"{name} generates no images") as raised:
             kind.of(asked).check_model(asked, name)
         assert "leave out --generate" in str(raised.value.remedy)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"checkpoint": "off"}, "--preempt needs --checkpoint on or fsync"),
+        ({"warmup_steps": 1}, "--preempt and --warmup-steps exclude each other"),
+        ({"keep_model": "last"}, "--preempt and --keep-model exclude each other"),
+        ({"engine": "kubernetes"}, "--preempt and --engine kubernetes exclude each other"),
+        ({"preempt": "mean=60s,notice=5s"}, "has a notice"),
+        ({"preempt": "mean=0s"}, "is no time at all"),
+        ({"preempt": "60s"}, "is not a preemption"),
+        ({"scenario": "probe", "model": ("cpu",)}, "does not apply to --scenario probe"),
+    ],
+)
+def test_a_preemption_needs_checkpoints_and_no_warm_up(given: dict[str, Any], says: str) -> None:
+    steps = {"steps": 20, "checkpoint": "on", "checkpoint_every": 10}
+    usual: dict[str, Any] = {"scenario": "synthetic", "model": ("gan",), **steps, "preempt": "mean=60s"}
+    assert RunRequest.of(usual).measurement.preempt == "mean=60s"
+    changed = {name: value for name, value in {**usual, **given}.items() if (name, value) != ("checkpoint", "off")}
+    changed = changed if changed.get("checkpoint") else {name: changed[name] for name in changed if "every" not in name}
+    with pytest.raises(RequestError) as raised:
+        RunRequest.of(changed)
+    assert says in raised.value.message

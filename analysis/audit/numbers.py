@@ -13,7 +13,13 @@ from suite.job.ablations import known_properties
 from suite.job.envelope import MEMORY_NOT_LIMITED
 from suite.job.job import Job
 from suite.records.columns import TABLE
-from suite.records.record import EPOCH_METRICS, EXACT, GENERATING_METRICS, SHORTEST_SPAN_FOR_CLOCKS_S
+from suite.records.record import (
+    EPOCH_METRICS,
+    EXACT,
+    GENERATING_METRICS,
+    PREEMPTION_METRICS,
+    SHORTEST_SPAN_FOR_CLOCKS_S,
+)
 from suite.results.quality import QUALITY_METRICS
 from suite.targets import VMS
 
@@ -105,7 +111,7 @@ def sums(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
     wrong = trials["parts_s"] > computed * (1 + EXACT) + copied * steps
     yield from _mismatches(STEPS, trials[wrong], "parts_s", "s of named phases", "computing takes", computed)
     # A workload that measures something after each step lengthens the span at will.
-    beside = {*EPOCH_METRICS, *GENERATING_METRICS, *QUALITY_METRICS}
+    beside = {*EPOCH_METRICS, *GENERATING_METRICS, *PREEMPTION_METRICS, *QUALITY_METRICS}
     measures = trials["metrics"].map(lambda own: isinstance(own, dict) and not set(own) <= beside)
     gap = measured - steps
     wrong = (gap < -EXACT * steps) | ((gap > GAP_SHARE * measured + GAP_S) & ~measures.astype(bool))

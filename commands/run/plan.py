@@ -7,12 +7,13 @@ from typing import Any
 import psutil
 
 from commands.run.resolve import Resolved
-from commands.run.validate import ablations_of, check_data, check_ratios, check_turns, fitted
+from commands.run.validate import ablations_of, check_data, check_preemption, check_ratios, check_turns, fitted
 from scenarios.members import source_sha256
 from suite.errors import RequestError, option
 from suite.interfaces import Note
 from suite.job.datasets import shape_of
 from suite.job.job import Alternating, Devices, Job, Layers, Loading
+from suite.job.preemption import parse_preemption
 from suite.job.profiles import EXTENTS, MOST_STEPS, Profile, Sizes
 from suite.job.sharing import architecture, sizes_of
 from suite.plan import Plan
@@ -42,6 +43,7 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
     ablations = ablations_of(inputs, site, part["cpu_capability"])
     plan = _plan(resolved, part, ablations, scratch_bytes)
     check_data(plan, request.gpus.devices or 1)
+    check_preemption(plan)
     return fitted(_patient(plan), psutil.virtual_memory().total, note)
 
 
@@ -68,18 +70,21 @@ def _sizes(resolved: Resolved, profile: Profile, model: str) -> Sizes | None:
     sizes = sizes_of(profile, model, given | changed)
     images, devices = dataset.images if dataset else 0, request.gpus.devices or 1
     if every := request.measurement.checkpoint_every:
-        return between_checkpoints(sizes, every)
+        return between_checkpoints(sizes, every, warmed_up=request.measurement.preempt is None)
     return in_epochs(model, sizes, images, devices) if sizes.epochs else sizes
 
 
-def between_checkpoints(sizes: Sizes, steps: int) -> Sizes:
-    """Return the sizes with their steps as epochs of so many each. Raises RequestError unless they are whole."""
+def between_checkpoints(sizes: Sizes, steps: int, *, warmed_up: bool = True) -> Sizes:
+    """Return the sizes with their steps as epochs of so many each, and a warm-up unless these begin with the first.
+
+    Raises RequestError unless they are whole.
+    """
     if sizes.steps % steps:
         raise RequestError(
             f"{option('steps')} {sizes.steps} is no multiple of {option('checkpoint_every')} {steps}",
             remedy=f"give {option('steps')} {sizes.steps + -sizes.steps % steps}",
         )
-    return sizes.model_copy(update={"epochs": sizes.steps // steps})
+    return sizes.model_copy(update={"epochs": sizes.steps // steps, "warmup_steps": sizes.warmup_steps * warmed_up})
 
 
 def in_epochs(model: str, sizes: Sizes, images: int, devices: int) -> Sizes:
@@ -146,6 +151,7 @@ def _job(resolved: Resolved, site: Mapping[str, Any], model: str, turns: Alterna
         dataset=resolved.inputs.dataset,
         **_reading(resolved, model),
         checkpoint=None if asked.checkpoint == "off" else asked.checkpoint,
+        preemption=parse_preemption(asked.preempt) if asked.preempt else None,
         generate=asked.generate,
         keep_model=asked.keep_model,
         workload_sha256=source_sha256(registry, architecture(model)) if registry else None,

@@ -17,7 +17,8 @@ from suite.request.repetitions import DECIDED
 from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
 from suite.request.traits import traits_of
-from suite.targets import BASELINE
+from suite.sweep.estimate import ROUGH_EMULATED_S, ROUGH_OPENED_S, ROUGH_WITHIN, is_emulated
+from suite.targets import BASELINE, VMS
 
 MOST_OF_MEMORY = 0.5
 """The share of an instance's memory that a data set can take and stay cached beside the job."""
@@ -71,6 +72,24 @@ def check_ratios(request: RunRequest, scenario: PlannedScenario, targets: tuple[
             f"{way} {DECIDED} with {option('profile')} smoke: not a measurement, so no verdict can come of it",
             remedy=f"use {option('profile')} quick",
         )
+
+
+def check_preemption(plan: Plan) -> None:
+    """Raise RequestError, in one sentence, if jobs of the plan cannot be preempted and go on."""
+    for trial in plan.trials_of(0):
+        job, by = trial.job, option("preempt")
+        if not job.preemption:
+            continue
+        if job.reproducible is False:
+            told = f"{by}: {job.model} does not end with the same weights twice"
+            raise RequestError(told, remedy=f"use another {option('model')}, or leave it out")
+        if job.dataset and trial.target in VMS:
+            told = f"{by}: a virtual machine that reads a data set has no disk for checkpoints"
+            raise RequestError(told, remedy=f"leave vm and container-vm out, or use {option('scenario')} synthetic")
+        least_s = (ROUGH_EMULATED_S if is_emulated(trial) else ROUGH_OPENED_S)[trial.target] / ROUGH_WITHIN
+        if job.preemption.mean_s < least_s:
+            told = f"{by}: opening {trial.target} and starting the job take {least_s:g} s or more"
+            raise RequestError(told, remedy=f"give a mean of {10 * least_s:g}s or more")
 
 
 def check_turns(

@@ -54,6 +54,8 @@ class ContainerSpec:
     """The GPUs of a pod, by their number: a device plugin of its node chooses which."""
     data: tuple[str, str, bool] | None = None
     """The data volume: its directory on the node, its place in the container, and whether it may be written."""
+    scratch: tuple[str, str, bool] | None = None
+    """The room to write to beside the data, as ``data``."""
     seccomp: bool = True
     network: str | None = None
     """The value that ``ContainerEngine.host_network`` returns; None for an empty network of its own."""
@@ -70,6 +72,11 @@ class ContainerSpec:
     limited_disks: tuple[BlockDevice, ...] = ()
     """The disks of the node to which ``disk_limits`` apply."""
     disk_limits: tuple[DiskLimit, ...] = ()
+
+    @property
+    def binds(self) -> list[tuple[str, str, bool]]:
+        """Return the mounts of data and of the room to write: source, target, and whether it may be written."""
+        return [bind for bind in (self.data, self.scratch) if bind]
 
     @property
     def cpu_count(self) -> int:

@@ -135,7 +135,7 @@ class CommandLineEngine(ContainerEngine):
     def _mounts(self, spec: ContainerSpec) -> list[str]:
         """Return the options of the bind mounts: ``--mount`` splits its value at commas, so that paths are quoted."""
         binds = [(f"{spec.tree.rstrip('/')}{path}", path, False) for path in BOUND] if spec.bound_tree else []
-        binds += [spec.data] if spec.data else []
+        binds += spec.binds
         binds += [(*mount, False) for mount in spec.edits.mounts]
         options = {writable: f"{'' if writable else READ_ONLY}{self.bind_options}" for writable in (False, True)}
         return [

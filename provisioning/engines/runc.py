@@ -161,12 +161,13 @@ def _bind(source: str, target: str, writable: bool = False) -> dict[str, Any]:
 
 
 def _data(spec: ContainerSpec) -> list[dict[str, Any]]:
+    binds = [_bind(*bind) for bind in spec.binds]
     if not spec.layer:
-        return [_bind(*spec.data)] if spec.data else []
+        return binds
     _, target, scratch = spec.layer
     layers = [f"lowerdir={spec.tree}{target}", f"upperdir={scratch}/upper", f"workdir={scratch}/work"]
     options = [*layers, "nosuid", "nodev"]
-    return [{"type": "overlay", "source": "overlay", "destination": target, "options": options}]
+    return [*binds, {"type": "overlay", "source": "overlay", "destination": target, "options": options}]
 
 
 def _limits(spec: ContainerSpec) -> dict[str, Any]:

@@ -66,14 +66,18 @@ class UnprivilegedEngine(ContainerEngine):
         if is_root(node):
             user = unnamed_user()
             words = [*_limited(node, spec), *pinned, *_shown(node, spec, user, files)]
-            place, tree, data = PLACE, f"{PLACE}/tree", f"{PLACE}/data"
+            place, tree, sources = (
+                PLACE,
+                f"{PLACE}/tree",
+                [f"{PLACE}/{PurePath(target).name}" for _, target, _ in spec.binds],
+            )
             host_processes = HostProcesses(ControlGroup.named(spec.name))
         else:
             user, words = None, ["setpriv", "--pdeathsig", "KILL", *pinned]
-            place, tree, data = _copied(node, files), spec.tree, spec.data[0] if spec.data else ""
+            place, tree, sources = _copied(node, files), spec.tree, [source for source, _, _ in spec.binds]
             substitutes = (MEMORY_NOT_LIMITED,)
         binds = [(f"{place}/{PurePath(file).name}", file.removeprefix(spec.tree), False) for file in files]
-        binds += [(data, *spec.data[1:])] if spec.data else []
+        binds += [(source, *bind[1:]) for source, bind in zip(sources, spec.binds, strict=True)]
         words += self.container_argv(spec, tree, binds, user)
         inside = WrappedNode(
             parent=node,
@@ -120,11 +124,10 @@ def _shown(node: Node, spec: ContainerSpec, user: int, files: Sequence[str]) -> 
     """Return the words that show tree, data and ``files`` at ``PLACE``, and file systems in memory by size."""
     binds = ["--perms", "0755", "--dir", f"{PLACE}/tree", "--ro-bind", spec.tree, f"{PLACE}/tree"]
     binds += [word for file in files for word in ("--ro-bind", file, f"{PLACE}/{PurePath(file).name}")]
-    if spec.data:
-        source, _, writable = spec.data
-        binds += ["--bind" if writable else "--ro-bind", source, f"{PLACE}/data"]
+    for source, target, writable in spec.binds:
+        binds += ["--bind" if writable else "--ro-bind", source, f"{PLACE}/{PurePath(target).name}"]
         if writable:
-            node.run(["chown", f"{user}:{user}", "--", source])
+            node.run(["chown", "-R", f"{user}:{user}", "--", source])
     in_memory = [
         w for path in (SHARED_MEMORY, TEMPORARY) for w in ("--size", str(spec.tmpfs_bytes), *OPEN_TO_ALL, path)
     ]

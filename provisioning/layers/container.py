@@ -14,7 +14,7 @@ from provisioning.gpus import edits_for
 from provisioning.lab.containers import ContainerBridge, attached
 from provisioning.layers.userland import own_environment
 from provisioning.nodes import HostProcesses, WrappedNode, is_guest, limit_facts, undone_when_lost
-from provisioning.volumes import MOUNT, check_one_filesystem, same_device
+from provisioning.volumes import MOUNT, SCRATCH, check_one_filesystem, same_device
 from suite.errors import RequestError
 from suite.interfaces import Node
 from suite.job.envelope import format_cpu_list
@@ -89,6 +89,7 @@ class ContainerLayer:
                 name=f"{node.name}/{engine.name}",
                 userland="/",
                 data=MOUNT if spec.data or spec.layer else None,
+                scratch=SCRATCH if spec.scratch else None,
                 substitutes=tuple(_substitutes(node, spec, engine, about)),
                 facts={
                     "container_engine": about.model_dump(),
@@ -129,6 +130,7 @@ class ContainerLayer:
             edits=edits_for(node, self.gpus),
             data=(node.data, MOUNT, self.writable) if node.data and not layer else None,
             layer=layer,
+            scratch=(node.scratch, SCRATCH, True) if node.scratch else None,
             seccomp=properties.seccomp,
             network=self.engine.host_network(None) if properties.host_network else self.network,
             bound_tree=properties.bound_tree,

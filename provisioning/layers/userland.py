@@ -16,7 +16,7 @@ from provisioning.cgroup.counters import ControlGroup
 from provisioning.gpus import NO_EDITS, Edits, edits_for
 from provisioning.nodes import HostProcesses, WrappedNode, limit_facts, undone
 from provisioning.paths import ROOMS
-from provisioning.volumes import MOUNT
+from provisioning.volumes import MOUNT, SCRATCH
 from suite.errors import BenchError, CommandError, RequestError
 from suite.interfaces import Node
 from suite.job.envelope import MEMORY_NOT_LIMITED, Envelope, format_cpu_list
@@ -43,19 +43,22 @@ def chroot_argv(
     data: tuple[str, bool] | None = None,
     user: int | None = None,
     tmpfs_bytes: int | None = None,
+    scratch: str | None = None,
 ) -> list[str]:
     """Return the words that run a command with ``tree`` as its root, read-only, in a mount namespace of its own.
 
     bubblewrap does what chroot does and cleans up by itself: its mounts end with the process. ``data``: the directory
-    of the data volume, and whether it may be written. A sequence in place of a tree names what is seen of this machine,
-    at the same places. ``user`` is the number of the user and of its group that the
-    command runs as, without capabilities or devices but those of a container; without one it stays root and has all.
+    of the data volume, and whether it may be written; ``scratch``: one to write to beside it. A sequence in place of a
+    tree names what is seen of this machine, at the same places. ``user`` is the number of the user and of its group
+    that the command runs as, without capabilities or devices but those of a container; without one it stays root and
+    has all.
     """
     root, mounts = (["--ro-bind", tree, "/"], list[str]()) if isinstance(tree, str) else ([], [*_seen(tree)])
     mounts += [word for source, target in edits.mounts for word in ("--ro-bind", source, target)]
     if data:
         directory, writable = data
         mounts += ["--bind" if writable else "--ro-bind", directory, MOUNT]
+    mounts += ["--bind", scratch, SCRATCH] if scratch else []
     size = ["--size", str(tmpfs_bytes)] if tmpfs_bytes else []
     in_memory = [word for path in (SHARED_MEMORY, TEMPORARY) for word in (*size, *OPEN_TO_ALL, path)]
     places = ["--dev-bind", "/dev", "/dev", *in_memory]
@@ -160,15 +163,16 @@ class UserlandLayer:
 
             def place(words: Sequence[str], user: int | None, backing: Node | None = None) -> WrappedNode:
                 """Return the tree as this user sees it, entered by these words."""
-                begin = [*words, *chroot_argv(tree, edits, data, user, self.envelope.tmpfs_bytes)]
+                begin = [*words, *chroot_argv(tree, edits, data, user, self.envelope.tmpfs_bytes, node.scratch)]
                 facts = {**({} if pinned else {"host_cpus": None}), **limit_facts(host_processes, disks)}
                 return in_tree(node, begin, edits, facts=facts, backing=backing, host_processes=host_processes)
 
             inside = as_root = place(enter, None)
             if self.properties.confined:
                 user = unnamed_user()
-                if node.data and self.writable:
-                    node.run(["chown", f"{user}:{user}", "--", node.data])
+                # What was written before the instance was opened again had another owner.
+                for directory in filter(None, (node.data if self.writable else None, node.scratch)):
+                    node.run(["chown", "-R", f"{user}:{user}", "--", directory])
                 with node.opening.running("tree"):
                     entered = stack.enter_context(namespaces(node, tree, enter))
                 # The kernel shows the page cache of a file to its owner only: root queries it.
@@ -194,7 +198,8 @@ class UnlimitedLayer:
         cpus, tree = self.envelope.cpus, node.userland
         if tree and enterable(node, tree):
             edits, data = edits_for(node, self.gpus), (node.data, self.writable) if node.data else None
-            begin = [*taskset(cpus), *chroot_argv(tree, edits, data, tmpfs_bytes=self.envelope.tmpfs_bytes)]
+            bubble = chroot_argv(tree, edits, data, tmpfs_bytes=self.envelope.tmpfs_bytes, scratch=node.scratch)
+            begin = [*taskset(cpus), *bubble]
             inside = in_tree(node, begin, edits, substitutes=(MEMORY_NOT_LIMITED,))
         else:
             inside = own_environment(node, cpus, edits_for(node, self.gpus, place=None))
@@ -222,6 +227,7 @@ def in_tree(node: Node, begin: Sequence[str], edits: Edits, **further: Any) -> W
         cpus=node.cpus,
         local=node.local,
         data=MOUNT if node.data else None,
+        scratch=SCRATCH if node.scratch else None,
         variables=edits.variables,
         facts={**further.pop("facts", {}), **edits.facts},
         **further,
@@ -238,6 +244,7 @@ def own_environment(node: Node, cpus: Sequence[int], edits: Edits = NO_EDITS) ->
         cpus=node.cpus,
         local=node.local,
         data=node.data,
+        scratch=node.scratch,
         python=(sys.executable, str(ROOMS)),
         facts=edits.facts,
         variables=edits.variables,

@@ -37,6 +37,7 @@ class Machine:
     python: tuple[str, str] = ("python3", "")
     local: bool = False
     data: str | None = None
+    scratch: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()

@@ -16,10 +16,11 @@ from provisioning.machines.base import GuestSpec, get_provider
 from provisioning.nodes import local_node
 from provisioning.sites.base import Capacity, RunInputs, Site
 from provisioning.sites.cards import check_gpus, workers_here
+from provisioning.sites.reopening import reopenable
 from provisioning.targets import Choices
 from provisioning.volumes import Volume, check_disk_space, disk_of, packed_bytes, prepare_disk, volume_of
 from suite.errors import RequestError, option
-from suite.interfaces import Instance, Node, Note, open_stack
+from suite.interfaces import Instance, Node, Note
 from suite.job.ablations import properties_of
 from suite.job.envelope import Envelope
 from suite.job.job import CpuCapability
@@ -101,8 +102,9 @@ class Here(Site):
             for (role, envelope), chosen_layers in zip(shares, choices, strict=True):
                 volume = stack.enter_context(self.volume(trial)) if role in ("", "aggressor") else None
                 machine = stack.enter_context(self.machine(envelope, str(volume.directory) if volume else None))
+                machine.scratch = str(volume.scratch) if volume and volume.scratch else None
                 stacked = self.layers(trial, envelope, chosen_layers, volume)
-                instances.append(Instance(stack.enter_context(open_stack(machine, stacked))))
+                instances.append(stack.enter_context(reopenable(machine, stacked)))
             yield tuple(instances)
 
 

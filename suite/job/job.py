@@ -15,6 +15,7 @@ from suite.job.command import CommandJob
 from suite.job.datasets import Dataset, PageCache
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB, Envelope
+from suite.job.preemption import Preemption
 from suite.job.profiles import Recipe, Sizes
 from suite.job.serving import Serving
 from suite.job.sharing import Sharing
@@ -114,6 +115,8 @@ class Job(Part):
     loading: Loading | None = None
     checkpoint: Literal["on", "fsync"] | None = None
     """Whether a checkpoint is written after every epoch, and is then on the disk. None for a job that writes none."""
+    preemption: Preemption | None = None
+    """The moments at which the instance of a second training is killed. None for no second training."""
     generate: Annotated[int, Field(gt=0, le=MOST)] | None = None
     """The images that are generated after the last measured step; None for none."""
     keep_model: Literal["last", "each"] | None = None

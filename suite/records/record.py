@@ -145,6 +145,10 @@ EPOCH, FIRST_EPOCH, SCALED_EPOCH, CHECKPOINT = "epoch", "first-epoch", "epoch-sc
 """The metrics of epochs: the median of those after the first, the first one, the time of a whole epoch as scaled from
 a share of one, and the median of the checkpoints."""
 EPOCH_METRICS = (EPOCH, FIRST_EPOCH, SCALED_EPOCH, CHECKPOINT)
+MAKESPAN, OPENINGS, LOST_STEPS = "makespan", "openings", "lost-steps"
+PREEMPTION_METRICS = (MAKESPAN, OPENINGS, LOST_STEPS)
+"""The metrics of a job that was preempted: the time until its last checkpoint, openings and all but attestation; how
+often it was opened; the steps that it took again, by the time that a step takes."""
 GENERATING_METRICS = ("first-image", "generated-per-s", "image")
 
 

@@ -17,6 +17,7 @@ from suite.job.distributed import ContainerNetwork
 from suite.job.envelope import parse_bytes, parse_cpu_list
 from suite.job.job import SEQUENTIAL, Alternating
 from suite.job.lab import parse_lab
+from suite.job.preemption import parse_preemption
 from suite.job.profiles import PROFILES, Recipe
 from suite.registries import ABLATIONS, DATA_KINDS, ENGINES, MACHINES, SCENARIOS, SITES, WORKLOADS
 from suite.request.option import Asked, Count, Need, NotNegative, OptionGroup, Text, about, given
@@ -69,6 +70,11 @@ def memory_of(text: str) -> int:
     if text.strip().isdigit() and found < _LEAST_MEMORY_BYTES:
         raise RequestError(f"{text!r} is {found} bytes", remedy=f"is {found}G meant? write {found}G")
     return found
+
+
+def _sudden(text: str) -> None:
+    if parse_preemption(text).notice_s:
+        raise RequestError(f"{text!r} has a notice", remedy="give mean alone; bench compare --preempt counts a notice")
 
 
 class MeasurementOptions(OptionGroup):
@@ -148,6 +154,21 @@ class MeasurementOptions(OptionGroup):
         of="checkpoints",
         needs=(given("checkpoint", "on", "fsync"),),
         excludes=(DATA_SET, given("inventory", why="the disk is one of this machine"), *_IN_TURNS),
+    )
+    preempt: Text | None = about(
+        None,
+        "Train once more after each trial while the instance is killed at random moments, with this mean between them "
+        "(mean=60s), and opened again. The training goes on from its checkpoint and must end with the same weights.",
+        of="checkpoints",
+        parse=_sudden,
+        needs=(given("checkpoint", "on", "fsync"),),
+        excludes=(
+            given("warmup_steps", why="a job that goes on takes no warm-up steps, and this one has none"),
+            *(given("generate"), given("keep_model"), *_IN_TURNS),
+            given("device", "cuda", why="its sums are not the same bits each time"),
+            given("inventory", why="the instances of its machines are not opened again"),
+            given("engine", "kubernetes", why="pods are not opened again"),
+        ),
     )
     generate: Count | None = about(
         None,

@@ -28,13 +28,15 @@ ROUGH_CPU_S_PER_UNIT = 10.0
 """CPU seconds of training on a million pixels: ResNet-50 with 4 images/s of 224 px on two CPUs, 50 of 64 px."""
 ROUGH_EMULATION, ROUGH_CUDA = 300.0, 0.02
 """How much longer than on the CPU computing takes under emulation, and on a GPU."""
+ROUGH_WITHIN = 5
+"""The factor within which these rules are right."""
 ROUGH_EXCHANGE_S, ROUGH_PROBE_S = 1.0, 8.0
 """What a step of a distributed job takes for each worker beside computing, and a probe."""
 Source = Literal["records", "similar", "rough"]
 SOURCES: dict[Source, str] = {
     "records": "from earlier trials of this job",
     "similar": "from earlier trials of other sizes or models",
-    "rough": "ROUGH, within a factor of 5: it never ran here",
+    "rough": f"ROUGH, within a factor of {ROUGH_WITHIN}: it never ran here",
 }
 """The sources of a guess in words, the most certain first."""
 

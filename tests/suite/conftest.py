@@ -34,6 +34,7 @@ class FakeNode:
     cpus: tuple[int, ...] = (0, 1)
     local: bool = True
     data: str | None = None
+    scratch: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     substitutes: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from suite.job.distributed import DistributedJob, MachineSpec
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import IN_COLUMNS, NOT_IN_KEY, Alternating, Devices, Job, Layers, Loading, leaves, settings
 from suite.job.lab import LabSpec
+from suite.job.preemption import Preemption
 from suite.job.profiles import Sizes
 from suite.job.serving import Serving
 from suite.job.sharing import Sharing
@@ -47,6 +48,7 @@ WHOLE = Job(
     fio_job="b" * 64,
     workload_sha256="c" * 64,
     checkpoint="fsync",
+    preemption=Preemption(mean_s=60, notice_s=5),
     reproducible=False,
     shares_batch=True,
     generate=7,

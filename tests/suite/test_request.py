@@ -40,6 +40,7 @@ WRITTEN = {
     "command": ("python train.py --epochs 1", "./my 'program of mine'"),
     "throughput_pattern": (r"(?P<throughput>[0-9.]+) images/s", "json"),
     "unit": ("tokens", "samples"),
+    "preempt": ("mean=60s", "mean=1h"),
     "rates": ("10,50", "0.5"),
     "lab": ("nodes=3,rate=1gbit", "nodes=2,delay=5ms"),
 }
@@ -49,6 +50,7 @@ NEEDED: dict[str, dict[str, object]] = {
     **{name: {"design": "alternating"} for name in ("rounds", "burst_steps")},
     **{name: {"data": "generated"} for name in ("data_disk", "frame_stride", "cache")},
     "checkpoint_every": {"checkpoint": "on"},
+    "preempt": {"checkpoint": "on", "checkpoint_every": 10},
 }
 """What an option that needs another is given with."""
 
@@ -113,7 +115,7 @@ def test_a_request_is_stored_as_it_is(scenario: str, data: st.DataObject) -> Non
 def test_an_option_is_refused_by_scenarios_that_do_not_know_it_alone(scenario: str) -> None:
     for name, option in OPTIONS.items():
         # That a data set has checkpoints of its epochs, and none of so many steps, is in the transcript of refusals.
-        if name == "scenario" or (name, scenario) == ("checkpoint_every", "real"):
+        if name == "scenario" or (name, scenario) in (("checkpoint_every", "real"), ("preempt", "real")):
             continue
         needed = {other: value for other, value in NEEDED.get(name, {}).items() if OPTIONS[other].known_to(scenario)}
         given = {"scenario": scenario, **needed, name: _a_value(option, scenario)}

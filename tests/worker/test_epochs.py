@@ -116,6 +116,19 @@ def test_a_training_that_is_killed_in_mid_epoch_and_goes_on_ends_with_the_weight
     assert not same(one, {**other, "random": {**other["random"], "torch": other["random"]["torch"] + 1}})
 
 
+def test_a_training_that_is_killed_after_its_last_checkpoint_goes_on_with_no_step_left(
+    epochs: dict[str, Any], tmp_path: Path
+) -> None:
+    whole = steps_of(writing(epochs, tmp_path))
+    status, events, said = worker(json.dumps(writing({**epochs, "least_s": 1e6}, tmp_path)))
+    assert status == 0, said
+    by_name = {event["event"]: event for event in events}
+    assert by_name["measuring"]["steps"] == 0
+    assert by_name["measured"]["t"] >= by_name["measuring"]["t"]
+    assert by_name["steps"]["weights_sha256"] == whole["weights_sha256"]
+    assert by_name["steps"]["steps"]["elapsed_s"] == by_name["steps"]["checkpoints"]["seconds"] == []
+
+
 KILLED_IN_THE_SECOND_EPOCH = f"""
 import os, signal, sys, time
 from worker.main import main

@@ -35,6 +35,7 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     epochs_s: list[float] = []
     begun_s = time.monotonic()
     events.emit("measuring", steps=spec.steps - begun)
+    end_s = time.monotonic()  # also if a checkpoint was written after the last step
     for first in range(begun, spec.steps, of_epoch):
         begin_s = time.monotonic()
         for index in range(first, first + of_epoch):
@@ -50,12 +51,13 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     events.emit("measured", t=end_s)
     unfinished_s = come_to_rest(lambda: bool(live_children() - children))
     training_s = math.fsum(epochs_s) or end_s - begun_s
-    _check_length(spec, training_s)
+    if not begun:  # the rest of a training is as short as it likes
+        _check_length(spec, training_s)
     if keeper:
         keeper.keep_last(training_s)
     events.step = "after the last step"
     taken = slice(begun, None)
-    losses, metrics = finite_losses(samples, taken), own.columns(samples)
+    losses, metrics = finite_losses(samples, taken), own.columns(samples) if begun < spec.steps else {}
     if not spec.model_file:  # nobody analyses its single steps, and those of 50 epochs would fill the log of a pod
         events.emit(
             "steps",
