@@ -37,8 +37,13 @@ TAKEN = {
     "command": "true",
     "throughput_pattern": "auto",
     "unit": "rows",
+    "preempt": "mean=60s",
 }
 """A value of each option whose annotation does not show one."""
+NEEDED: Mapping[str, Mapping[str, object]] = {
+    "preempt": {"scenario": "real", "data": "generated", "epochs": 3, "checkpoint": "on"}
+}
+"""What an option needs before its other conditions are looked at, where that is more than one other option."""
 
 
 def values_of(declared: Option) -> tuple[object, ...]:
@@ -108,8 +113,9 @@ def declared_refusals() -> dict[str, Mapping[str, object]]:
             for message, given in contradictions(declared, {**usual, name: value}):
                 if not requests.get(message):
                     # Another option may be needed before this one is looked at.
+                    needed = {**given, **NEEDED.get(name, {})}
                     more = ({**given, other.name: each} for other in OPTIONS.values() for each in values_of(other))
-                    requests[message] = next((each for each in (given, *more) if refusal(each) == message), {})
+                    requests[message] = next((each for each in (given, needed, *more) if refusal(each) == message), {})
     return requests
 
 
