@@ -65,3 +65,18 @@ def test_a_share_of_an_epoch_is_scaled_on_every_target(mnist: Path, tmp_path: Pa
     found = compared(run)
     assert set(found) == {("gan", "bare-metal"), ("gan", "container")}
     assert all("epoch-scaled" in metrics and "epoch" not in metrics for metrics in found.values())
+
+
+@pytest.mark.thorough
+def test_a_preempted_training_ends_with_the_weights_of_the_undisturbed_one_on_every_target(tmp_path: Path) -> None:
+    require_root()
+    require_image()
+    run, words = tmp_path / "run", ("--model", "gan", "--profile", "smoke", "--steps", "200", *TARGETS, *RUNC)
+    kept = ("--checkpoint", "on", "--checkpoint-every", "20", "--preempt", "mean=8s")
+    done = bench("run", *words, *kept, "--out", str(run))
+    assert done.returncode == 0, done.stderr
+    found = of_run(run).values()
+    assert len(found) == 2
+    for record in found:  # it fails if its weights differ
+        assert record.metrics["makespan"].value > 0
+    assert any(record.metrics["openings"].value > 1 for record in found)
