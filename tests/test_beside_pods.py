@@ -135,6 +135,10 @@ def test_the_machine_gives_no_more_cpus_than_pods_of_its_node_can_have(
         resolved.envelopes(inputs_of(request.changed(cpus="3")))
 
 
+class Opened(tuple[str, tuple[int, ...]]):
+    """The name and the CPUs of a node, which takes attributes."""
+
+
 def trials() -> dict[tuple[str, str | None], Trial]:
     plan = plan_of(targets=("bare-metal", "container"), ablations=("runc", "podman", "seccomp"), envelope=ENVELOPE)
     return {(each.target, each.ablation): each for each in plan.trials()}
@@ -153,7 +157,7 @@ def test_pods_are_opened_from_here_and_all_else_on_the_machine_of_the_inventory(
 
     @contextmanager
     def local_node(cpus: tuple[int, ...], *_: object) -> Iterator[Any]:
-        yield "localhost", cpus
+        yield Opened(("localhost", cpus))
 
     @contextmanager
     def open_stack(node: Any, _layers: object) -> Iterator[Any]:
@@ -161,7 +165,7 @@ def test_pods_are_opened_from_here_and_all_else_on_the_machine_of_the_inventory(
 
     monkeypatch.setattr("provisioning.sites.machines.on_machine", on_machine)
     monkeypatch.setattr("provisioning.sites.base.local_node", local_node)
-    for module in ("here", "machines"):
+    for module in ("reopening", "machines"):
         monkeypatch.setattr(f"provisioning.sites.{module}.open_stack", open_stack)
     for arm, trial in trials().items():
         with site(inventory).opened(trial) as (instance,):

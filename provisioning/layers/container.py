@@ -100,8 +100,7 @@ class ContainerLayer:
                 },
                 variables=spec.edits.variables,
                 host_processes=host_processes,
-                # The sentry of a sandbox drops no page of the machine's cache.
-                backing=own_environment(node, node.cpus) if about.kernel == "sentry" and node.local else None,
+                backing=_page_cache_behind(node, about),
             )
 
     def hold(self, stack: ExitStack, node: Node, spec: ContainerSpec) -> None:
@@ -140,6 +139,11 @@ class ContainerLayer:
             limited_disks=disks_under((tree, node.data)) if limits else (),
             disk_limits=limits,
         )
+
+
+def _page_cache_behind(node: Node, engine: Engine) -> Node | None:
+    """Return the machine of a sandbox, whose sentry drops no page of the machine's cache."""
+    return own_environment(node, node.cpus) if engine.kernel == "sentry" and node.local else None
 
 
 def _substitutes(node: Node, spec: ContainerSpec, engine: ContainerEngine, about: Engine) -> Iterator[str]:
