@@ -13,7 +13,6 @@ import hashlib
 import os
 import secrets
 import shutil
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -305,9 +304,12 @@ class Run:
         yield from filter(None, map(read_record, self.record_files()))
 
     def record_files(self) -> list[Path]:
-        """Return the files of the records, in the order of their names; regular files alone."""
+        """Return the files of the records, in the order of their names; regular files alone.
+
+        One that is removed meanwhile, as by ``bench results remove``, is left out.
+        """
         paths = sorted((self.directory / TRIALS).glob(RECORD_FILES))
-        return [path for path in paths if stat.S_ISREG(path.lstat().st_mode)]
+        return [path for path in paths if not path.is_symlink() and path.is_file()]
 
     def finished(self) -> Iterator[str]:
         """Yield the trials that need not be run again: those with a record that is ok."""

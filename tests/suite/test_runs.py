@@ -40,6 +40,14 @@ def test_a_summary_says_what_a_run_is_and_how_its_trials_ended(run: Path) -> Non
     assert found.size_bytes == sum(path.stat().st_size for path in run.glob("trials/[a-c].json"))
 
 
+def test_a_record_that_is_removed_while_a_run_is_listed_is_left_out(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    glob = Path.glob
+    gone = run / "trials/gone.json"
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: [*glob(self, pattern), gone])
+    assert [path.name for path in Run(run).record_files()] == ["a.json", "b.json"]
+    assert (summarise(run).ok, len([*headers(run)])) == (1, 2)
+
+
 @pytest.mark.parametrize("indent", [None, 1, 4])
 def test_a_header_is_read_however_the_record_is_formatted(run: Path, indent: int | None) -> None:
     for path in run.glob("trials/*.json"):
