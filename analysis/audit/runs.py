@@ -17,8 +17,9 @@ from suite.differ import FactRule, differ, flattened
 from suite.errors import RequestError
 from suite.job.job import SEQUENTIAL
 from suite.plan import Plan, TrialPlace
+from suite.records.headers import record_entries
 from suite.results.quality import FILE as QUALITY
-from suite.results.store import MANIFEST, PLAN, TRIALS, ListedFile, Run, read_manifest
+from suite.results.store import MANIFEST, PLAN, TRIALS, ListedFile, read_manifest
 from suite.trial_names import record_file
 
 _CHANGED = "the record, or the plan, was changed: run the trial again"
@@ -186,6 +187,7 @@ def files(run: Path, *, every_digest: bool) -> Iterator[Finding]:
 
 def _sizes(run: Path) -> dict[str, int]:
     """Return the size of the plan, quality and each record. A link in the place of a file does not count."""
+    records = (entry for entry in record_entries(run) if entry.is_file(follow_symlinks=False))
     paths = (run / PLAN, run / QUALITY)
     sizes = {path.name: path.stat().st_size for path in paths if path.is_file() and not path.is_symlink()}
-    return sizes | {f"{TRIALS}/{path.name}": path.stat().st_size for path in Run(run).record_files()}
+    return sizes | {f"{TRIALS}/{entry.name}": entry.stat().st_size for entry in records}

@@ -4,21 +4,35 @@ Made for 100,000 records.
 """
 
 import datetime
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
 from suite.host_compatibility import Host
 from suite.job.job import Alternating, design_of
-from suite.records.columns import AUDIT, FURTHER, TABLE
+from suite.records.columns import AUDIT, FURTHER, TABLE, Column
 from suite.records.reader import NewerRecordError, Projection
 from suite.results.files import open_small
-from suite.results.store import Run
+from suite.results.store import TRIALS
 from suite.trial_names import arm_name
+
+_HEAD_BYTES = 4096
+_BEFORE_JOB = b',\n "job":'
+"""The layout that the store writes: a line per key, indented by one. A JSON string holds no line break."""
+
+
+class RecordHead(NamedTuple):
+    """The first lines of a record."""
+
+    trial_id: str
+    started_at: str
+    ok: bool
+    """Whether the trial came to its end and its envelope was as planned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +96,33 @@ class RecordHeader:
         return (self.open_s or 0.0) + (self.elapsed_s or 0.0) + (self.close_s or 0.0)
 
 
+def _named(*names: str) -> list[Column]:
+    by_name = {column.name: column for column in (*TABLE, *AUDIT, *FURTHER)}
+    return [by_name[name] for name in names]
+
+
+_HEAD = Projection(_named("trial_id", "started_at", "ok"), parts=())
 _HEADER = Projection(
-    [column for column in (*TABLE, *AUDIT, *FURTHER) if column.name in RecordHeader.__dataclass_fields__]
+    _named(*(name for name in RecordHeader.__dataclass_fields__ if name not in ("job", "turns", "host")))
 )
+
+
+def read_head(path: str | Path) -> RecordHead | None:
+    """Return the first lines of a record; None if the file cannot be read or is not a record.
+
+    Nothing else is read of a file that the store has written. Raises NewerRecordError for a record of a later suite
+    that another program has formatted.
+    """
+    try:
+        # Not Path.open: with 100,000 files, its objects and buffers are most of the time.
+        with open(path, "rb", buffering=0, opener=open_small) as file:
+            content = file.read(_HEAD_BYTES)
+        if (end := content.find(_BEFORE_JOB)) > 0:
+            return RecordHead(*_HEAD.values(_HEAD.decode(content[:end] + b"}")))
+    except (OSError, ValueError):
+        return None
+    header = read_header(path)
+    return RecordHead(header.trial_id, header.started_at, header.ok) if header else None
 
 
 def read_header(path: str | Path) -> RecordHeader | None:
@@ -103,7 +141,17 @@ def read_header(path: str | Path) -> RecordHeader | None:
 
 def headers(run: Path) -> Iterator[RecordHeader]:
     """Yield the header of each record of a run, in the order of the names. Files that are not records are left out."""
-    for path in Run(run).record_files():
+    for entry in record_entries(run):
         with suppress(NewerRecordError):
-            if header := read_header(path):
+            if header := read_header(entry.path):
                 yield header
+
+
+def record_entries(run: Path) -> "list[os.DirEntry[str]]":
+    """Return the files of a run's records in the order of their names; none if the run has not begun."""
+    try:
+        with os.scandir(run / TRIALS) as entries:
+            records = [entry for entry in entries if entry.name.endswith(".json") and not entry.name.startswith(".")]
+    except OSError:
+        return []
+    return sorted(records, key=lambda entry: entry.name)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from types import SimpleNamespace
@@ -68,15 +68,18 @@ def clean_record(content: bytes) -> bytes:
 class Projection:
     """Some columns of records. ``columns`` are in the order of the values that ``row`` returns.
 
-    ``further`` are fields that are decoded, and no values of a row.
+    ``further`` are fields that are decoded, and no values of a row. ``parts`` are the fields that are kept as text.
     """
 
-    def __init__(self, columns: Sequence[Column], further: Sequence[Column] = ()) -> None:
+    def __init__(
+        self, columns: Sequence[Column], further: Sequence[Column] = (), parts: Collection[str] = _PARTS
+    ) -> None:
+        self._parts = parts
         by_part: dict[str, list[Column]] = defaultdict(list)
         for column in columns:
             part = column.path.partition(".")[0]
             by_part[part if part in _PARTS else ""].append(column)
-        self._decoder = msgspec.json.Decoder(_record_type((*by_part[""], *further)), dec_hook=_validated)
+        self._decoder = msgspec.json.Decoder(_record_type((*by_part[""], *further), parts), dec_hook=_validated)
         self._own, job, environment = (_Values(by_part[name]) for name in ("", *_PARTS))
         self._job_row = remembered(lambda text: job.checked(SimpleNamespace(job=job_of(text))))
         self._environment_row = remembered(
@@ -94,7 +97,7 @@ class Projection:
             record = self._decoder.decode(text)
         except (ValueError, RecursionError) as error:  # those of msgspec and of UTF-8 are ValueErrors
             raise UnusableRecordError(_diagnosis(text, error)) from error
-        for name in _PARTS:
+        for name in self._parts:
             setattr(record, name, bytes(getattr(record, name)))
         return record
 
@@ -160,7 +163,7 @@ def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda part: (getattr(part, names[0]),)
 
 
-def _record_type(columns: Sequence[Column]) -> Any:  # noqa: ANN401
+def _record_type(columns: Sequence[Column], parts: Collection[str]) -> Any:  # noqa: ANN401
     """Return the type, for msgspec, of the objects in each other that the columns are fields of."""
     typed = {column.path for column in columns if column.kind.type is not None}
     tree: dict[str, Any] = {}
@@ -172,7 +175,7 @@ def _record_type(columns: Sequence[Column]) -> Any:  # noqa: ANN401
         for name in path:
             node = node.setdefault(name, {})
         node.setdefault(last, column)
-    return _struct("Record", {**tree, **dict.fromkeys(_PARTS, msgspec.Raw)})
+    return _struct("Record", {**tree, **dict.fromkeys(parts, msgspec.Raw)})
 
 
 def _struct(name: str, node: dict[str, Any]) -> Any:  # noqa: ANN401

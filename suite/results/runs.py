@@ -9,10 +9,10 @@ from pathlib import Path
 
 from suite.errors import RequestError
 from suite.plan import Plan
-from suite.records.headers import read_header
+from suite.records.headers import read_head, record_entries
 from suite.records.reader import NewerRecordError
 from suite.results import layout
-from suite.results.store import PLAN, RESULTS, Run, stored_plan
+from suite.results.store import PLAN, RESULTS, stored_plan
 
 SWEEP = layout.SWEEP
 _DEPTH = 3
@@ -100,15 +100,15 @@ def with_plan(run: Path) -> tuple[RunSummary, Plan | None]:
     outcomes: Counter[str] = Counter()
     times: list[str] = []
     size_bytes = 0
-    for path in Run(run).record_files():
+    for entry in record_entries(run):
         try:
-            size_bytes += path.stat().st_size
-            header = read_header(path)
+            size_bytes += entry.stat().st_size
+            head = read_head(entry.path)
         except (OSError, NewerRecordError):  # removed in between, or of a later suite
-            header = None
-        outcomes[("failed", "ok")[header.ok] if header else "unreadable"] += 1
-        if header:
-            times.append(header.started_at)
+            head = None
+        outcomes[("failed", "ok")[head.ok] if head else "unreadable"] += 1
+        if head:
+            times.append(head.started_at)
     summary = RunSummary(
         run_id=run.resolve().name,
         directory=str(run),

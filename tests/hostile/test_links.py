@@ -15,7 +15,7 @@ from analysis.report.export import FORMATS, Format, write
 from provisioning.batch.remote import StreamProcess
 from scenarios.datasets.writer import make
 from suite.errors import BenchError, RequestError
-from suite.records.headers import read_header
+from suite.records.headers import read_head, read_header
 from suite.records.record import Outcome
 from suite.results import files
 from suite.results.store import (
@@ -274,7 +274,7 @@ def test_a_record_that_is_no_regular_file_is_none_and_holds_no_reader(run: Path,
     special(path)
     assert [record.trial_id for record in store.records()] == ["good"]
     assert list(store.finished()) == ["good"]
-    assert (read_header(path), read_record(path)) == (None, None)
+    assert (read_head(path), read_header(path), read_record(path)) == (None, None, None)
     assert "cannot be read" in str(load([run]).warnings[0].message)
     with pytest.raises(files.SpecialFileError):
         ListedFile.of(path)

@@ -10,7 +10,7 @@ import pytest
 from analysis.load.records import load, read_record
 from suite.errors import RequestError
 from suite.plan import Plan
-from suite.records.headers import headers, read_header
+from suite.records.headers import headers, read_head, read_header
 from suite.records.reader import NewerRecordError, clean_record
 from suite.records.record import SCHEMA_VERSION, Outcome, TrialRecord
 from suite.results.runs import find_run, find_runs, summarise
@@ -57,10 +57,24 @@ def test_a_header_is_read_however_the_record_is_formatted(run: Path, indent: int
     assert (summarise(run).ok, summarise(run).failed) == (1, 1)
 
 
+def test_a_record_whose_outcome_stands_beyond_its_beginning_is_still_told(run: Path, record: MakeRecord) -> None:
+    path = Run(run).save(record(trial_id="long"))
+    path.write_text(json.dumps({"long": "x" * 10_000} | json.loads(path.read_text()), indent=1))
+    head = read_head(path)
+    assert head is not None
+    assert (head.trial_id, head.ok) == ("long", True)
+
+
+def test_a_link_in_the_place_of_a_record_is_unreadable(run: Path, tmp_path: Path) -> None:
+    (run / "trials/a.json").rename(tmp_path / "a.json")
+    (run / "trials/a.json").symlink_to(tmp_path / "a.json")
+    assert (summarise(run).ok, summarise(run).unreadable) == (0, 1)
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"outcome": 1, "started_at": 2}', "[" * 5000, "\x00"])
 def test_a_file_that_is_no_record_is_unreadable_and_no_failure(run: Path, content: str) -> None:
     (run / "trials/c.json").write_text(content)
-    assert read_header(run / "trials/c.json") is None
+    assert (read_header(run / "trials/c.json"), read_head(run / "trials/c.json")) == (None, None)
     assert summarise(run).unreadable == 1
 
 
