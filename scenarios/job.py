@@ -86,7 +86,7 @@ def clean_environment(threads: int, recipe: str, **more: str) -> list[str]:
     return ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items())]
 
 
-def sizes_of(trial: Trial) -> Sizes:
+def workload_sizes(trial: Trial) -> Sizes:
     return planned(trial.job.sizes, "a workload: it trains nothing")
 
 
@@ -105,7 +105,7 @@ def specification(
     return Spec(
         workload=WORKLOADS.place(trial.job.model),
         plugin=plugin_of(WORKLOADS, trial.job.model, trial.job.workload_sha256),
-        **sizes_of(trial).model_dump(),
+        **workload_sizes(trial).model_dump(),
         threads=trial.job.envelope.threads,
         recipe=trial.job.recipe,
         channels_last=trial.properties.channels_last,
@@ -209,7 +209,7 @@ def prepare(
     spec = specification(trial, data=data, distributed=distributed, scratch=scratch)
     observer.phase("attesting", detail)
     log = TurnsTranscript if trial.job.turns else Transcript
-    job = attest(trial, node, spec, log(workload=sizes_of(trial), observer=observer))
+    job = attest(trial, node, spec, log(workload=workload_sizes(trial), observer=observer))
     job.seen = arrange_page_cache(trial, node, worker_argv, observer)
     return job
 

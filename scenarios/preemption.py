@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from scenarios.events import Transcript
-from scenarios.job import AttestedJob, prepare, scratch_of, sizes_of
+from scenarios.job import AttestedJob, prepare, scratch_of, workload_sizes
 from suite.errors import MeasurementError, option
 from suite.interfaces import Instance, Measurement, Node, Observer
 from suite.plan import Trial
@@ -43,7 +43,7 @@ def with_preemption(trial: Trial, instance: Instance, observer: Observer, undist
         told = f"a mean of {mean_s:g} s is shorter than opening and starting the job, {start_s:.1f} s"
         raise MeasurementError(told, kind="preemption", remedy=longer)
     instance.node.run(["find", scratch, "-mindepth", "1", "-delete"])
-    course = _Course(trial, instance.node, instance.reopen, observer, measured_s / sizes_of(trial).steps)
+    course = _Course(trial, instance.node, instance.reopen, observer, measured_s / workload_sizes(trial).steps)
     moments, weights = random.Random(trial.seed), None  # noqa: S311 (no secret)
     while weights is None:
         if course.spent_s > _PATIENCE * (start_s + measured_s + mean_s):
@@ -94,7 +94,7 @@ class _Course:
             except _PreemptedError:
                 if "measuring" in events:
                     ran_s = left_s - (events["measuring"].arrived_s - job.log.begun_s)
-                    most = sizes_of(self.trial).steps
+                    most = workload_sizes(self.trial).steps
                     self.done = min(float(most), self._begin(job) + max(0.0, ran_s) / self.step_s)
         self.spent_s += life_s
         return None
@@ -102,7 +102,7 @@ class _Course:
     def _begin(self, job: AttestedJob[Transcript]) -> int:
         """Return the steps that the checkpoint held from which a job has gone on; those after it were lost."""
         left = job.log.events["measuring"].fields.get("steps")
-        sizes = sizes_of(self.trial)
+        sizes = workload_sizes(self.trial)
         begun = sizes.steps - left if isinstance(left, int) else 0
         # After more steps than are between two checkpoints there would be another one, however slow the machine is now.
         self.lost += min(sizes.steps / (sizes.epochs or 1), max(0.0, self.done - begun))

@@ -76,10 +76,11 @@ def check_ratios(request: RunRequest, scenario: PlannedScenario, targets: tuple[
 
 def check_preemption(plan: Plan) -> None:
     """Raise RequestError, in one sentence, if jobs of the plan cannot be preempted and go on."""
+    preemption, by = plan.job.preemption, option("preempt")
+    if preemption is None:
+        return
     for trial in plan.trials_of(0):
-        job, by = trial.job, option("preempt")
-        if not job.preemption:
-            continue
+        job = trial.job
         if job.reproducible is False:
             told = f"{by}: {job.model} does not end with the same weights twice"
             raise RequestError(told, remedy=f"use another {option('model')}, or leave it out")
@@ -87,7 +88,7 @@ def check_preemption(plan: Plan) -> None:
             told = f"{by}: a virtual machine that reads a data set has no disk for checkpoints"
             raise RequestError(told, remedy=f"leave vm and container-vm out, or use {option('scenario')} synthetic")
         least_s = (ROUGH_EMULATED_S if is_emulated(trial) else ROUGH_OPENED_S)[trial.target] / ROUGH_WITHIN
-        if job.preemption.mean_s < least_s:
+        if preemption.mean_s < least_s:
             told = f"{by}: opening {trial.target} and starting the job take {least_s:g} s or more"
             raise RequestError(told, remedy=f"give a mean of {10 * least_s:g}s or more")
 

@@ -66,15 +66,13 @@ class UnprivilegedEngine(ContainerEngine):
         if is_root(node):
             user = unnamed_user()
             words = [*_limited(node, spec), *pinned, *_shown(node, spec, user, files)]
-            place, tree, sources = (
-                PLACE,
-                f"{PLACE}/tree",
-                [f"{PLACE}/{PurePath(target).name}" for _, target, _ in spec.binds],
-            )
+            place, tree = PLACE, f"{PLACE}/tree"
+            sources = [f"{PLACE}/{PurePath(target).name}" for _, target, _ in spec.binds]
             host_processes = HostProcesses(ControlGroup.named(spec.name))
         else:
             user, words = None, ["setpriv", "--pdeathsig", "KILL", *pinned]
-            place, tree, sources = _copied(node, files), spec.tree, [source for source, _, _ in spec.binds]
+            place, tree = _copied(node, files), spec.tree
+            sources = [source for source, _, _ in spec.binds]
             substitutes = (MEMORY_NOT_LIMITED,)
         binds = [(f"{place}/{PurePath(file).name}", file.removeprefix(spec.tree), False) for file in files]
         binds += [(source, *bind[1:]) for source, bind in zip(sources, spec.binds, strict=True)]
