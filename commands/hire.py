@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 
 import click
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from commands.lazy import SuggestingGroup
 from commands.output import Output
@@ -12,12 +12,10 @@ from commands.run.options import choice
 from commands.run.request_command import parameter_of
 from provisioning import ledger
 from provisioning.clouds.base import CloudError, hired
-from provisioning.clouds.hire import INVENTORY, hire
-from suite.errors import BenchError, RequestError, flag, nearest
-from suite.part import first_problem
+from provisioning.clouds.hire import INVENTORY, MachineOrder, hired_machines
+from suite.errors import BenchError, RequestError, nearest
 from suite.registries import CLOUDS
 from suite.request.option import Option
-from suite.units import parse_duration_s
 
 
 @click.group(cls=SuggestingGroup)
@@ -76,18 +74,10 @@ def up(source: str, cloud: str, within: str | None, out: Path, **options: object
       bench machines up --from nova --cloud lab --image debian-12 --flavor b8 --network lab --key me --count 3
       bench machines up --from ironic --cloud lab --resource-class r7 --image deb --network lab --public-key id.pub
     """
-    model = CLOUDS.get(source).options
     given = {name: value for name, value in options.items() if value is not None}
-    if foreign := sorted(given.keys() - model.model_fields.keys()):
-        raise RequestError(f"{flag(foreign[0])} does not apply to --from {source}", remedy="leave it out")
-    if lacking := [name for name, field in model.model_fields.items() if field.is_required() and name not in given]:
-        raise RequestError(f"--from {source} needs {flag(lacking[0])}", remedy="bench machines up --help describes it")
-    within_s = parse_duration_s(within or CLOUDS.get(source).ready_within)
-    try:
-        request = model.model_validate(given)
-    except ValidationError as error:
-        raise RequestError(f"--{first_problem(error)}", remedy="bench machines up --help describes it") from None
-    hire(source, cloud, request, within_s, out, partial(click.echo, err=True))
+    order = MachineOrder.of(f"--from {source}", source, cloud, within, given)
+    with hired_machines(order, out, partial(click.echo, err=True), kept=True):
+        pass
     click.echo(f"next: bench run --inventory {out / INVENTORY}; at the end bench machines down --all")
 
 

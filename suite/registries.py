@@ -167,23 +167,22 @@ MACHINES = Registry(
     {"qemu": "provisioning.machines.qemu:QEMU", "libvirt": "provisioning.machines.libvirt:LIBVIRT"},
 )
 
+_CLOUDS = {"nova": "provisioning.clouds.nova:NOVA", "ironic": "provisioning.clouds.ironic:IRONIC"}
+CLOUDS = Registry("virtbench.clouds", "cloud", _CLOUDS)
+
 SITES = Registry(
     "virtbench.sites",
     "site",
     {
         "cluster": "provisioning.sites.cluster:ClusterSite",
         "machines": "provisioning.sites.machines:Machines",
+        **dict.fromkeys(_CLOUDS, "provisioning.sites.hired:HiredMachines"),
         "lab": "provisioning.sites.lab:LabSite",
         "here": "provisioning.sites.here:Here",
     },
+    variants=(CLOUDS, "provisioning.sites.hired:HiredMachines"),
 )
 """The sites, in the order in which a request is looked at for what leads there."""
-
-CLOUDS = Registry(
-    "virtbench.clouds",
-    "cloud",
-    {"nova": "provisioning.clouds.nova:NOVA", "ironic": "provisioning.clouds.ironic:IRONIC"},
-)
 
 ABLATIONS = Registry(
     "virtbench.ablations",

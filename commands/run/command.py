@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -85,8 +86,9 @@ def run(
             found = forecast(made, request.repetitions, store, time.monotonic() - begin_s)
         else:
             # With the ledger's entry, bench web sees that it runs, and bench clean what a killed run left half written.
-            with ledger.holding("run-directory", str(store.directory.absolute())):
-                made = ready(request, observer.note)
+            held = ledger.holding("run-directory", str(store.directory.absolute()))
+            with held, ExitStack() as lifetime:
+                made = ready(request, observer.note, lifetime=lifetime)
                 if log and busy == "wait":  # pages show that it waits
                     log.write("", begun=True)
                 records = _measured(made, request, store, observer, busy, begun_s=begun_s)

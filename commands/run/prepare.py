@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,12 +50,15 @@ class Ready:
         return self.site.opened
 
 
-def ready(request: RunRequest, note: Note, checks: Sequence[Check] | None = None) -> Ready:
+def ready(
+    request: RunRequest, note: Note, checks: Sequence[Check] | None = None, lifetime: ExitStack | None = None
+) -> Ready:
     """Check a request on this machine; nothing is started. Raises RequestError for what cannot be run.
 
-    ``checks`` are what ``doctor.examine`` found, where it was asked already.
+    ``checks`` are what ``doctor.examine`` found, where it was asked already. ``lifetime`` closes at the end of the run;
+    machines that are hired for it are made here.
     """
-    resolved = resolve(request, note, checks)
+    resolved = resolve(request, note, checks, lifetime)
     return Ready(plan_of(resolved, note), resolved.inputs.scenario, resolved.site)
 
 

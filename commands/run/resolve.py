@@ -1,6 +1,7 @@
 """Resolve a request: what it names, and the site that serves it. Nothing is started."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,11 +41,10 @@ class Resolved:
         return PROFILES[self.inputs.request.measurement.profile]
 
 
-def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = None) -> Resolved:
-    """Return what the site of the request makes of it. Raises RequestError for what that cannot serve.
-
-    ``checks`` are what ``doctor.examine`` found on this machine, where that is known already.
-    """
+def resolve(
+    request: RunRequest, note: Note, checks: Sequence[Check] | None = None, lifetime: ExitStack | None = None
+) -> Resolved:
+    """Return what the site of the request makes of it; see ``ready``. Raises RequestError for what it cannot serve."""
     check_profile(request)
     request = of_members_that_load(request, note)
     scenario = scenario_of(request)
@@ -57,7 +57,7 @@ def resolve(request: RunRequest, note: Note, checks: Sequence[Check] | None = No
     if not (scenario.reads and kind.holds_data(request)):
         data, dataset = data_of(request, scenario, note)
     kind.refuse_request(request)
-    inputs = RunInputs(request, scenario, _image_of(request), dataset, note, checks)
+    inputs = RunInputs(request, scenario, _image_of(request), dataset, note, checks, lifetime)
     site = kind.resolve(inputs)
     return Resolved(replace(inputs, dataset=site.dataset(inputs)), site, models, data)
 

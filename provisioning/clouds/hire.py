@@ -3,13 +3,18 @@
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from provisioning import ledger
 from provisioning.clouds.base import (
     LOOKED_EVERY_S,
+    Cloud,
     CloudError,
     CloudOptions,
     Hired,
@@ -21,12 +26,13 @@ from provisioning.clouds.base import (
 )
 from provisioning.machines.ssh import SSH_FAILED, destination, ssh_argv
 from provisioning.processes import run_apart
-from suite.errors import CommandError, RequestError
+from suite.errors import CommandError, RequestError, flag
 from suite.interruption import uninterrupted
 from suite.inventory import read_inventory
+from suite.part import first_problem
 from suite.registries import CLOUDS
 from suite.results.store import write_atomic, write_output
-from suite.units import format_duration
+from suite.units import format_duration, parse_duration_s
 from suite.untrusted.secrets import keep_secret, without_secrets
 
 SSH_WITHIN_S = 30.0
@@ -66,59 +72,110 @@ class _Course:
             self.part, self._since_s = part, self._since_s + took_s
         return not part
 
-    def node(self, targets: Sequence[str]) -> str:
+    def node(self, **keys: object) -> str:
         """Return its entry in an inventory."""
-        keys = {"name": self.name, "host": f"root@{self.address}", "ssh_config": "ssh_config", "targets": targets}
+        keys = {"name": self.name, "host": f"root@{self.address}", "ssh_config": "ssh_config", **keys}
         return "\n".join(["[[node]]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items()), ""])
 
 
-def hire(
-    source: str, cloud: str, options: CloudOptions, within_s: float, directory: Path, note: Callable[[str], object]
-) -> None:
-    """Make machines, wait until SSH answers, and write an inventory and ``ready.json`` into the directory.
+@dataclass(frozen=True)
+class MachineOrder:
+    """Machines that are wanted of a cloud."""
 
-    Raises RequestError before anything is made, and CloudError with nothing left of what was made.
+    source: str
+    """The name of the ``Cloud``."""
+    cloud: str
+    """Its name in clouds.yaml."""
+    options: CloudOptions
+    within_s: float
+    """The limit until all are ready, or else removed."""
+
+    @classmethod
+    def of(cls, asked: str, source: str, cloud: str, within: str | None, given: Mapping[str, object]) -> "MachineOrder":
+        """Return the order with these options of the cloud. Raises RequestError, by the option that ``asked``."""
+        remedy = f"bench machines up --from {source} --help describes it"
+        model = CLOUDS.get(source).options
+        if foreign := sorted(given.keys() - model.model_fields.keys()):
+            raise RequestError(f"{flag(foreign[0])} does not apply to {asked}", remedy="leave it out")
+        if lacking := [name for name, field in model.model_fields.items() if field.is_required() and name not in given]:
+            raise RequestError(f"{asked} needs {flag(lacking[0])}", remedy=remedy)
+        within_s = parse_duration_s(within or CLOUDS.get(source).ready_within)
+        try:
+            return cls(source, cloud, model.model_validate(given), within_s)
+        except ValidationError as error:
+            raise RequestError(f"--{first_problem(error)}", remedy=remedy) from None
+
+    @property
+    def lender(self) -> Cloud:
+        lender: Cloud = CLOUDS.get(self.source)
+        return lender
+
+    def looked_up(self, note: Callable[[str], object]) -> tuple[Any, str, Mapping[str, Any], tuple[str, ...]]:
+        """Return the connection, its clouds.yaml, the body of a request, and what is unfair; nothing is made.
+
+        Raises RequestError for what the cloud does not have, and for credentials that do not work.
+        """
+        sdk, config = connect(self.cloud)
+        if (path := self.options.host_key) and not re.match(r"[a-z0-9@.-]+ AAAA\S+", path.read_text()):
+            raise RequestError(f"--host-key {path} is no public key", remedy="name a file such as host_key.pub")
+        with refusals(f"cloud {self.cloud}", RequestError):
+            body, unfair = self.lender.look_up(sdk, self.options)
+        for words in unfair:
+            note(f"unfair: {words}")
+        return sdk, config, body, unfair
+
+
+@contextmanager
+def hired_machines(
+    order: MachineOrder, directory: Path, note: Callable[[str], object], *, kept: bool = False, listed: bool = True
+) -> Iterator[Path]:
+    """Make machines, wait until SSH answers, and yield their inventory, with ``ready.json`` in the directory.
+
+    At the end they are removed, unless they are ``kept`` and it comes without an exception. If they are not, a run that
+    continues finds their names in the inventory again. They are ``listed`` for the targets of the cloud. Raises
+    RequestError before anything is made, and CloudError with nothing left of what was made.
     """
-    lender, (sdk, config) = CLOUDS.get(source), connect(cloud)
-    given = [path.read_text() if path else "" for path in (options.user_data, options.host_key)]
-    if options.host_key and not re.match(r"[a-z0-9@.-]+ AAAA\S+", given[1]):
-        raise RequestError(f"--host-key {options.host_key} is no public key", remedy="name a file such as host_key.pub")
-    with refusals(f"cloud {cloud}", RequestError):
-        body, unfair = lender.look_up(sdk, options)
-    for words in unfair:
-        note(f"unfair: {words}")
+    lists = {"targets": order.lender.targets} if listed else {}
+    given = [path.read_text() if path else "" for path in (order.options.user_data, order.options.host_key)]
+    sdk, config, body, unfair = order.looked_up(note)
     _prepare(directory)
-    with ExitStack() as stack, refusals(f"cloud {cloud}"):
-        courses = []
-        for _ in range(options.count):
-            name, (user_data, public_key) = ledger.fresh("virtbench"), _first_boot(*given)
-            stack.enter_context(_held(Hired(source, config, cloud, name)))
-            making = lender.make(sdk, name, body, user_data)
-            courses.append(_Course(name, _until_ssh_answers(making, directory, public_key), note))
-        _advance(courses, within_s)
-        write_output(directory / INVENTORY, "\n".join(course.node(lender.targets) for course in courses))
-        read_inventory(directory / INVENTORY)
-        ready = [{"name": each.name, "address": each.address, "ready_s": each.ready_s} for each in courses]
-        write_atomic(directory / "ready.json", json.dumps({"unfair": unfair, "machines": ready}, indent=1))
+    with ExitStack() as stack:
+        with refusals(f"cloud {order.cloud}"):
+            courses = []
+            for _ in range(order.options.count):
+                name, (user_data, public_key) = ledger.fresh("virtbench"), _first_boot(*given)
+                stack.enter_context(_held(Hired(order.source, config, order.cloud, name), kept=kept))
+                making = order.lender.make(sdk, name, body, user_data)
+                courses.append(_Course(name, _until_ssh_answers(making, directory, public_key), note))
+            _advance(courses, order.within_s)
+            nodes = [
+                course.node(**({} if kept else {"name": f"{order.source}-{number}"}), **lists)
+                for number, course in enumerate(courses, start=1)
+            ]
+            write_output(directory / INVENTORY, "\n".join(nodes))
+            read_inventory(directory / INVENTORY)
+            ready = [{"name": each.name, "address": each.address, "ready_s": each.ready_s} for each in courses]
+            write_atomic(directory / "ready.json", json.dumps({"unfair": unfair, "machines": ready}, indent=1))
+        yield directory / INVENTORY
         with uninterrupted():
             stack.pop_all().close()
 
 
 @contextmanager
-def _held(machine: Hired) -> Iterator[None]:
-    """Hold a machine in the ledger, and keep it if the context ends well; one that stays is named with the cause."""
+def _held(machine: Hired, *, kept: bool) -> Iterator[None]:
+    """Hold a machine in the ledger, ``kept`` if the context ends well; one that stays is named with the cause."""
     cause: BaseException | None = None
     try:
-        with ledger.holding("hired-machine", json.dumps(machine), kept=True):
+        with ledger.holding("hired-machine", json.dumps(machine), kept=kept):
             try:
                 yield
             except BaseException as error:
                 cause = error
                 raise
     except CloudError as error:
-        if error is cause:
+        if cause in (None, error):
             raise
-        raise CloudError(f"{cause or 'not kept'}; {error}", remedy=error.remedy) from error
+        raise CloudError(f"{cause}; {error}", remedy=error.remedy) from error
 
 
 def _first_boot(script: str, host_key: str) -> tuple[str, str]:

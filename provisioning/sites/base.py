@@ -6,9 +6,9 @@ pods does, the site passes these on to another.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from provisioning import isa
 from provisioning.doctor import Check
@@ -45,6 +45,8 @@ class RunInputs:
     note: Note
     checks: Sequence[Check] | None = None
     """The checks of ``doctor.examine``, where they were made already."""
+    lifetime: ExitStack | None = None
+    """Closes at the end of the run what is made for its plan; None where nothing may be made yet."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Site(ABC):
 
     @classmethod
     @abstractmethod
-    def resolve(cls, inputs: RunInputs) -> Self:
+    def resolve(cls, inputs: RunInputs) -> "Site":
         """Return the site with what it has for the run."""
 
     @property
@@ -259,12 +261,12 @@ def site_of(request: RunRequest) -> type[Site]:
     """Return the site that the request leads to. Raises RequestError for one that fails to load, or does not fit."""
     leading: type[Site] = next(site for name in SITES.own if (site := SITES.get(name)).chosen_by(request))
     named = request.joining.site
-    if named in (None, leading.name):
+    asked: type[Site] = SITES.get(named) if named else leading
+    if asked is leading:
         return leading
     if named in SITES.own or leading.name != [*SITES.own][-1]:
         raise RequestError(
             f"{option('site')} {named}: the other options lead to the site {leading.name}",
             remedy=f"leave {option('site')} out, or the options of {leading.name}",
         )
-    found: type[Site] = SITES.get(named)
-    return found
+    return asked

@@ -19,7 +19,7 @@ from suite.job.job import SEQUENTIAL, Alternating
 from suite.job.lab import parse_lab
 from suite.job.preemption import parse_preemption
 from suite.job.profiles import PROFILES, Recipe
-from suite.registries import ABLATIONS, DATA_KINDS, ENGINES, MACHINES, SCENARIOS, SITES, WORKLOADS
+from suite.registries import ABLATIONS, CLOUDS, DATA_KINDS, ENGINES, MACHINES, SCENARIOS, SITES, WORKLOADS
 from suite.request.option import Asked, Count, Need, NotNegative, OptionGroup, Text, about, given
 from suite.request.traits import traits_of
 from suite.targets import CONTAINERS, TARGETS
@@ -393,6 +393,15 @@ class JoiningOptions(OptionGroup):
         None,
         "Site of the targets. Default: the one that the other options lead to.",
         members=(SITES,),
+        stored_as_default=False,
+    )
+    hire: Text | None = about(
+        None,
+        f"Machines that {option('site')} nova or ironic hires for the run alone: cloud=NAME,KEY=VALUE,... with the "
+        "options of bench machines up, whose files are named by absolute paths.",
+        needs=(
+            Need(f"{option('site')} of a cloud", lambda asked: asked("site") in CLOUDS, f"add {option('site')} nova"),
+        ),
         stored_as_default=False,
     )
     network: ContainerNetwork = about(

@@ -17,11 +17,15 @@ from click.testing import CliRunner, Result
 
 import cli
 from commands.hire import HiredOutput
+from commands.run.prepare import Ready
 from provisioning import ledger
 from provisioning.clouds import base, hire, ironic
 from provisioning.clouds.base import CloudError
-from suite.inventory import read_inventory
+from provisioning.remote.discovery import DiscoveredMachine, Discovery
+from suite.errors import RequestError
+from suite.inventory import Inventory, read_inventory
 from suite.untrusted.secrets import keep_secret
+from tests import sites
 from tests.provisioning.openstack import (
     NONE_FREE,
     PASSWORD,
@@ -709,3 +713,93 @@ def test_ironic_alone_needs_no_keystone(metal: OpenStack, tmp_path: Path) -> Non
     assert done.exit_code == 0, done.output
     assert machines("down", "--all").exit_code == 0
     assert {path.split("/")[1] for _, path, _ in metal.asked} == {"baremetal"}
+
+
+SITE = ("run", "--site", "nova", "--target", "vm", "--profile", "smoke")
+WORDS = "cloud=vb,image=debian,flavor=b2,network=lab,key=me"
+
+
+@pytest.fixture
+def on_site(cloud: OpenStack, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a run sees on hired machines; their discovery and the measurement are stood in for."""
+    seen: dict[str, Any] = {"ended": None}
+
+    def discovered(inventory: Inventory, *_: object) -> Discovery:
+        seen["listed"], seen["servers"] = inventory.nodes, names(cloud)
+        return Discovery((DiscoveredMachine("nova-1", (0, 1), 8 << 30, "avx2", 0.0),), "runc")
+
+    def measured(made: Ready, *_: object, **__: object) -> list[Any]:
+        seen["plan"], seen["held"] = made.plan, [entry.what for entry in ledger_of(os.getpid())]
+        assert len(cloud.servers) == 1
+        if seen["ended"]:
+            raise seen["ended"]
+        return []
+
+    monkeypatch.setattr("provisioning.sites.machines.discover", discovered)
+    monkeypatch.setattr("commands.run.command._measured", measured)
+    monkeypatch.setattr("commands.run.resolve._image_of", lambda _: sites.IMAGE)
+    return seen
+
+
+def ledger_of(pid: int) -> list[ledger.LedgerEntry]:
+    files = (base_home() / "ledger").glob("*.json")
+    entries = [ledger.LedgerEntry.model_validate_json(file.read_text()) for file in files]
+    return [entry for entry in entries if entry.kind == "hired-machine" and entry.owner_pid == pid and not entry.kept]
+
+
+def test_a_run_makes_its_machine_measures_on_it_and_returns_it(cloud: OpenStack, on_site: dict[str, Any]) -> None:
+    done = CliRunner().invoke(cli.main, [*SITE, "--hire", WORDS])
+    assert done.exit_code == 0, done.output
+    (node,), (server,) = on_site["listed"], on_site["servers"]
+    assert (node.name, node.host, node.targets) == ("nova-1", "root@192.0.2.7", ("vm", "container-vm"))
+    assert [json.loads(what)[3] for what in on_site["held"]] == [server]
+    plan = on_site["plan"]
+    assert [machine.name for machine in plan.job.machines] == ["nova-1"]
+    assert (plan.request.joining.site, plan.request.joining.inventory) == ("nova", None)
+    assert (cloud.servers, [*(base_home() / "ledger").glob("*.json")]) == ({}, [])
+    assert not node.ssh_config.exists()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RequestError("the run fails")])
+def test_a_run_that_fails_or_is_ended_returns_its_machine(
+    cloud: OpenStack, on_site: dict[str, Any], error: BaseException
+) -> None:
+    on_site["ended"] = error
+    assert CliRunner().invoke(cli.main, [*SITE, "--hire", WORDS]).exit_code != 0
+    assert (len(on_site["servers"]), cloud.servers, [*(base_home() / "ledger").glob("*.json")]) == (1, {}, [])
+
+
+def test_a_machine_that_stays_after_a_run_is_named(cloud: OpenStack, on_site: dict[str, Any]) -> None:
+    once(cloud, "DELETE", ".*/servers/.*", refused(409, "Cannot delete it while it is locked", "conflictingRequest"))
+    done = CliRunner().invoke(cli.main, [*SITE, "--hire", WORDS])
+    assert (done.exit_code, len(cloud.servers)) == (1, 1)
+    assert "may still be in cloud vb and cost money: refused: " in " ".join(done.stderr.split())
+    assert on_site["plan"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "--hire is missing with --site nova what to do: write --hire cloud=NAME,"),
+        (("--hire", "image=debian"), "--hire image=debian gives no cloud"),
+        (("--hire", "cloud=vb,image=debian"), "--site nova needs --flavor what to do: bench machines up --from nova"),
+        (("--hire", f"{WORDS},count=2"), "the scenario decides how many"),
+        (("--hire", f"{WORDS},color=red"), "--color does not apply to --site nova"),
+        (("--hire", WORDS.replace("b2", "b9")), "the cloud has no flavor 'b9' what to do: choose one of: openstack fl"),
+        (("--hire", WORDS.replace("cloud=vb", "cloud=no")), "cloud no: Cloud no was not found."),
+        (
+            ("--hire", WORDS, "--target", "bare-metal"),
+            "--site nova lends machines for vm and container-vm, and none for",
+        ),
+        (("--hire", WORDS, "--scenario", "distributed"), "and none for bare-metal"),
+        (("--hire", WORDS, "--inventory", "hosts.toml"), "--site nova: the other options lead to the site machines"),
+        (("--hire", WORDS, "--dry-run"), "a plan needs the machines, which bench run makes when it measures"),
+    ],
+)
+def test_what_a_run_cannot_hire_is_refused_before_anything_is_made(
+    cloud: OpenStack, on_site: dict[str, Any], words: tuple[str, ...], message: str
+) -> None:
+    done = CliRunner().invoke(cli.main, [*SITE, *words])
+    assert (done.exit_code, "plan" in on_site) == (2, False), done.output
+    assert message in " ".join(done.stderr.split())
+    assert [path for method, path, _ in cloud.asked if method == "POST" and "tokens" not in path] == []

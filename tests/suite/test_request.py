@@ -43,6 +43,7 @@ WRITTEN = {
     "preempt": ("mean=60s", "mean=1h"),
     "rates": ("10,50", "0.5"),
     "lab": ("nodes=3,rate=1gbit", "nodes=2,delay=5ms"),
+    "hire": ("cloud=lab,image=debian-12,flavor=b8,network=lab,key=me",),
 }
 """What can be written for options that take a text of some form."""
 NEEDED: dict[str, dict[str, object]] = {
@@ -51,6 +52,7 @@ NEEDED: dict[str, dict[str, object]] = {
     **{name: {"data": "generated"} for name in ("data_disk", "frame_stride", "cache")},
     "checkpoint_every": {"checkpoint": "on"},
     "preempt": {"checkpoint": "on", "checkpoint_every": 10},
+    "hire": {"site": "nova"},
 }
 """What an option that needs another is given with."""
 
