@@ -22,6 +22,8 @@ BOOTED_WITHIN_S = 900.0
 class Guest:
     system: Path
     port: int
+    console: Path
+    """What the kernel and systemd write to the serial line."""
 
     def ssh(self, user: str, argv: Sequence[str]) -> list[str]:
         """Return the command that runs another one in the machine, in a session of the user as login makes it."""
@@ -41,6 +43,9 @@ class Guest:
         return subprocess.run(
             argv, check=False, input=script, text=True, timeout=within_s, stdout=subprocess.PIPE, stderr=both
         )
+
+    def last_words(self) -> str:
+        return self.console.read_text(errors="replace")[-2000:] if self.console.exists() else ""
 
     def put_checkout(self) -> None:
         """Copy the files of this checkout that git lists or would add, as they are now."""
@@ -72,17 +77,16 @@ def booted(disks: Sequence[Path], place: Path) -> Iterator[Guest]:
     append = ["-append", "root=/dev/vda rw console=ttyS0 net.ifnames=0 systemd.show_status=0"]
     network = ["-netdev", f"user,id=n0,hostfwd=tcp:127.0.0.1:{port}-:22", "-device", "virtio-net-pci,netdev=n0"]
     cpus = ["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(CPUS), "-m", str(MEMORY_MIB)]
-    screen = ["-nographic", "-no-reboot", "-serial", f"file:{place}/console.log", "-monitor", "none"]
+    screen = ["-nographic", "-no-reboot", "-serial", f"file:{place / 'console.log'}", "-monitor", "none"]
     argv = ["qemu-system-x86_64", *cpus, *kernel, *append, *drives, *network, *screen]
     # What is written goes to a file without a name in this directory.
     qemu = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(place)})
     try:
-        guest = Guest(disks[0], port)
+        guest = Guest(disks[0], port, place / "console.log")
         deadline = time.monotonic() + BOOTED_WITHIN_S
         while subprocess.run(guest.ssh("root", ["true"]), check=False, capture_output=True, timeout=120).returncode:
             if qemu.poll() is not None or time.monotonic() > deadline:
-                console = place / "console.log"
-                raise RuntimeError(f"it does not answer: {console.read_text()[-2000:] if console.exists() else argv}")
+                raise RuntimeError(f"it does not answer: {guest.last_words() or argv}")
             time.sleep(2)
         yield guest
     finally:
