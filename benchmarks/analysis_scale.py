@@ -73,6 +73,8 @@ def record(trial: Trial, run_id: str, noise: random.Random) -> TrialRecord:
         conditions=Conditions(interval_s=sum(seconds) + 5, steal_s=0, other_cpu_s=0),
         resources=Resources(serving=Usage(cpu_s=sum(seconds)), worker=Usage(cpu_s=sum(seconds))),
         open_s=0.5,
+        opening={"tree": 0.5},
+        clock_ratio=1.0,
         steps=Steps(
             elapsed_s=seconds, data_s=[each / 4 for each in seconds], compute_s=[each * 0.75 for each in seconds]
         ),

@@ -187,10 +187,10 @@ def missing_trials(records: Records, trials: pd.DataFrame) -> Iterator[AnalysisW
             key = planned.job.model, planned.arm[0], arm_name(*planned.arm)
             total[key] += 1
             missing[key] += planned.trial_id not in names
+        of_run = trials[trials["path"].str.startswith(f"{run / TRIALS}/")].drop_duplicates(["model", "target"])
         for (model, target, arm), count in sorted((+missing).items()):
             # What has no trial at all has no number that the warning could stand at.
-            rows = trials[(trials["model"] == model) & (trials["target"] == target)]
-            rows = rows[rows["path"].str.startswith(f"{run / TRIALS}/")].head(1)
+            rows = of_run[(of_run["model"] == model) & (of_run["target"] == target)]
             yield AnalysisWarning(
                 "missing-trials",
                 f"planned trials of {run} are missing",
