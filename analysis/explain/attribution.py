@@ -20,6 +20,7 @@ from analysis.compare.standing import sides_of, withheld
 from analysis.compare.validity import usable
 from analysis.explain.explanation import COMPUTE, OPENING, UNEXPLAINED, Explained, Explanation, TimeDifference
 from analysis.explain.prediction import communicating_shares, predictions
+from analysis.explain.preemption import preempted_jobs
 from analysis.load.metrics import with_trait
 from analysis.load.records import Records, read_record
 from analysis.statistics.ratios import locate, step_times
@@ -117,7 +118,12 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
         replace(one, prediction=found, communicating=share)
         for one, found, share in zip(explanations, predicted, shares, strict=True)
     )
-    return Explained(explanations=tuple(complete), warnings=tuple(read.warnings), contrasts=comparison.contrasts)
+    return Explained(
+        explanations=tuple(complete),
+        preempted=tuple(preempted_jobs(ok)),
+        warnings=tuple(read.warnings),
+        contrasts=comparison.contrasts,
+    )
 
 
 Sides = tuple[Sequence[Parts], Sequence[Parts]]

@@ -97,6 +97,34 @@ class Explanation:
         return part.difference_s / self.whole.difference_s
 
 
+@dataclass(frozen=True)
+class ExpectedNumber:
+    """One number of preempted jobs: the means over the blocks, with 95 % intervals of two blocks or more."""
+
+    name: str
+    unit: str
+    measured: float
+    predicted: float
+    measured_interval: tuple[float, float] | None
+    predicted_interval: tuple[float, float] | None
+    difference_interval: tuple[float, float] | None
+    differs: bool
+    """True if measurement and prediction are shown to differ: the interval of their difference excludes zero."""
+
+
+@dataclass(frozen=True)
+class PreemptedJob:
+    """The course of a target's jobs that were preempted, beside the one that their parts predict."""
+
+    job: ComparedJob
+    model: str
+    target: str
+    mean_s: float
+    """The mean time between preemptions."""
+    blocks: int
+    numbers: tuple[ExpectedNumber, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Explained(Selection):
     """The result of ``explain``, with the comparison's contrasts.
@@ -105,4 +133,5 @@ class Explained(Selection):
     """
 
     explanations: tuple[Explanation, ...]
+    preempted: tuple[PreemptedJob, ...]
     warnings: tuple[AnalysisWarning, ...]

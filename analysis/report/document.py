@@ -16,7 +16,7 @@ from analysis.report import formatting, tables
 from analysis.report.answers.answer import Answer, answer
 from analysis.report.elements import Element, Figure, Head, Heading, Line, Notes, Styled, Table, warnings
 from analysis.report.scaling import scaling_elements
-from analysis.report.waterfall import explanation_parts, reason
+from analysis.report.waterfall import explained_job, reason
 from analysis.warnings.types import notices
 from suite.units import count
 
@@ -145,7 +145,6 @@ def _job(
 ) -> Iterator[Element]:
     yield Heading(str(job), rank=2)
     of_job = comparison.of(job)
-    explanations = tuple(one for one in explained.explanations if one.job == job) if explained else ()
     drawn = iter(figures(job) if figures else ())
     yield from islice(drawn, 1)  # the forest, in which every ratio is
     for group in of_job.groups:
@@ -160,9 +159,8 @@ def _job(
     if (first := next(drawn, None)) is not None:
         yield Heading("Figures")
         yield from (replace(figure, folded=not figure.small) for figure in chain((first,), drawn))
-    if explained and explanations:
-        yield Heading("Where the time goes")
-        yield from explanation_parts(replace(explained, explanations=explanations), bars=True)
+    if explained:
+        yield from explained_job(explained, job)
 
 
 def _group(group: Group, *, costs: bool) -> Iterator[Element]:

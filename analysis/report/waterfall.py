@@ -1,11 +1,21 @@
 """Explanations as elements of a document: the parts of a difference in time, and what the probes predict."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from analysis.explain.explanation import UNEXPLAINED, Explained, Explanation, Predicted, TimeDifference
+from analysis.compare.results import ComparedJob
+from analysis.explain.explanation import (
+    UNEXPLAINED,
+    ExpectedNumber,
+    Explained,
+    Explanation,
+    Predicted,
+    PreemptedJob,
+    TimeDifference,
+)
 from analysis.report.elements import Bar, Cell, Element, Head, Heading, Line, Notes, Table, warnings
-from analysis.report.formatting import noted_effects, seconds
+from analysis.report.formatting import duration, noted_effects, seconds
 from analysis.warnings.types import notices
 from suite.job.ablations import label_of
 from suite.targets import BASELINE
@@ -41,9 +51,38 @@ def explanation_document(explained: Explained) -> Iterator[Element]:
     """Yield explanations, then the warnings."""
     if explained.explanations:
         yield from explanation_parts(explained)
-    else:
+    elif not explained.preempted:
         yield Line(NOTHING, "strong")
+    yield from preempted_parts(explained.preempted)
     yield from warnings(notices(explained.warnings, {one.job for one in explained.explanations}))
+
+
+def explained_job(explained: Explained, job: ComparedJob) -> Iterator[Element]:
+    """Yield where the time of a job goes, for the page."""
+    if explanations := tuple(one for one in explained.explanations if one.job == job):
+        yield Heading("Where the time goes")
+        yield from explanation_parts(replace(explained, explanations=explanations), bars=True)
+    yield from preempted_parts([one for one in explained.preempted if one.job == job])
+
+
+def preempted_parts(jobs: Sequence[PreemptedJob]) -> Iterator[Element]:
+    """Yield the course of preempted jobs beside the predicted one, and whether the two differ."""
+    for one in jobs:
+        every = f"taken away every {duration(one.mean_s)} on average"
+        yield Heading(f"{one.model} on {one.target}, preempted", f"{every}, {count(one.blocks, 'block')}")
+        rows = tuple((Head(f"{number.name} {number.unit}".strip()), _expected(number)) for number in one.numbers)
+        yield Table("", "", (Head("measured"), Head("predicted")), rows, compact=True)
+        differing = [number.name for number in one.numbers if number.differs]
+        how = f"differ in {' and '.join(differing)}" if differing else "are not shown to differ"
+        yield Line(f"measurement and prediction {how} (95 % intervals of the mean over the blocks)")
+
+
+def _expected(number: ExpectedNumber) -> tuple[str, str]:
+    return _mean(number.measured, number.measured_interval), _mean(number.predicted, number.predicted_interval)
+
+
+def _mean(mean: float, ends: tuple[float, float] | None) -> str:
+    return f"{mean:.3g}" + (f" ({ends[0]:.3g} to {ends[1]:.3g})" if ends else "")
 
 
 def explanation_parts(explained: Explained, *, bars: bool = False) -> Iterator[Element]:

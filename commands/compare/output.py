@@ -6,7 +6,7 @@ from pydantic import AliasPath, Field
 
 from analysis.compare.matching import Missing
 from analysis.compare.regression import Outcome, Regression
-from analysis.explain.explanation import Explanation
+from analysis.explain.explanation import Explanation, PreemptedJob
 from analysis.report.gate import answer
 from analysis.report.rows import AnswerText, Columns, Row, WarningOutput
 from analysis.statistics.ratios import CONFIDENCE
@@ -53,6 +53,8 @@ class ExplanationOutput(Output):
     """The parts of every overhead."""
 
     explanations: tuple[Explanation, ...]
+    preempted: tuple[PreemptedJob, ...]
+    """Jobs that were preempted, beside their prediction."""
     ablations: tuple[Row, ...]
     """What the ablations of these targets, and of bare metal, change in the same blocks."""
     warnings: tuple[WarningOutput, ...]

@@ -131,7 +131,12 @@ def _show_explanation(comparison: Comparison, explained: Explained, form: str | 
     if form == "json":
         warnings = warning_outputs(explained.warnings)
         ablations = tuple(Row.model_validate(one) for one in explained.contrasts if one.kind == "ablation")
-        ExplanationOutput(explanations=explained.explanations, ablations=ablations, warnings=warnings).tell()
+        ExplanationOutput(
+            explanations=explained.explanations,
+            preempted=explained.preempted,
+            ablations=ablations,
+            warnings=warnings,
+        ).tell()
         return
     PlainConsole().print(Terminal([*answer_elements(answer(comparison)), *explanation_document(explained)]))
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+import cli
 from analysis.explain.explanation import Explanation, Predicted, Prediction
 from analysis.load.records import load
 from analysis.report.elements import Notes
@@ -18,9 +20,11 @@ from analysis.report.waterfall import explanation_document, prediction_lines
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
+from suite.job.preemption import Preemption
+from suite.job.profiles import Sizes
 from suite.records.environment import Environment
 from suite.records.record import MetricValue, Rank, Steps, Timeline
-from tests.analysis.conftest import explained_by, probe
+from tests.analysis.conftest import Save, explained_by, probe
 from worker.spec import SERVERLESS
 
 OPTIONS = {"engine": "runc", "isa": "shared"}
@@ -264,3 +268,39 @@ def test_collectives_of_another_network_or_alone_predict_nothing(tmp_path: Path,
     assert (share.step_bytes, share.interface_bytes, share.measured) == (1 << 20, None, 0.5)
     assert share.predicted is share.bandwidth_mb_s is None
     assert [one.communicating for one in explained_by(load([tmp_path / "exchange"])).explanations] == [None]
+
+
+def simulated(rng: np.random.Generator, start: float, interval: float, checkpoint: float, mean: float) -> list[float]:
+    """The makespan, the openings and the lost steps of a job of ten intervals, whose steps take a second."""
+    clock, done, openings, lost = 0.0, 0, 0, 0.0
+    while done < 10:
+        openings, left = openings + 1, rng.exponential(mean)
+        worked = max(0.0, left - start)
+        ended = min(int(worked // (interval + checkpoint)), 10 - done)
+        done += ended
+        clock += start + ended * (interval + checkpoint) if done == 10 else left
+        # As the scenario counts them: a step has its share of the checkpoint.
+        share = interval / (interval + checkpoint)
+        lost += 0.0 if done == 10 else (worked - ended * (interval + checkpoint)) * share
+    return [clock, openings, lost]
+
+
+@pytest.mark.parametrize("slower", [1.0, 3.0])
+def test_a_preempted_job_is_held_against_what_its_parts_predict(tmp_path: Path, save: Save, slower: float) -> None:
+    rng, start, interval, checkpoint, mean = np.random.default_rng(7), 8.0, 30.0, 3.0, 60.0
+    sizes = Sizes(batch=1, image_px=32, warmup_steps=1, steps=300, epochs=10)
+    spans = Timeline(launch_s=1, imports_s=2, build_s=1, warmup_s=0, measured_s=300, between_epochs_s=30)
+    for block in range(40):
+        makespan, openings, lost = simulated(rng, start, interval, checkpoint, mean)
+        named = {"makespan": (makespan * slower, "s"), "openings": (openings, ""), "lost-steps": (lost, "steps")}
+        metrics = {name: MetricValue(value=value, unit=unit, better="less") for name, (value, unit) in named.items()}
+        course = {"metrics": metrics, "preemption": Preemption(mean_s=mean), "checkpoint": "on"}
+        save("r", block=block, target="bare-metal", sizes=sizes, timeline=spans, open_s=4.0, **course)
+    words = ["compare", str(tmp_path / "r"), "--explain", "--force"]
+    (found,) = json.loads(CliRunner().invoke(cli.main, [*words, "--json"]).stdout)["preempted"]
+    assert (found["target"], found["blocks"], found["mean_s"]) == ("bare-metal", 40, mean)
+    differs = {number["name"]: number["differs"] for number in found["numbers"]}
+    assert differs == {"makespan": slower > 1, "openings": False, "lost-steps": False}, found
+    text = " ".join(CliRunner().invoke(cli.main, words).stdout.split())
+    assert "preempted" in text
+    assert ("measurement and prediction differ in makespan" in text) == (slower > 1)
