@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.batch.kubernetes import GIVEN
+from provisioning.kubernetes.bench_pod import GIVEN
 from provisioning.kubernetes.cluster import Cluster
 from provisioning.timers import kubernetes
 from provisioning.timers.base import ScheduledJob, parse_schedule

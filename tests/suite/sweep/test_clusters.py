@@ -15,8 +15,8 @@ import pytest
 
 from commands.sweep.backends.base import SweepRequest
 from commands.sweep.backends.rounds import blocks_left, estimate_s, files_to_send, next_round
-from provisioning.batch import kubernetes
 from provisioning.batch.options import KubernetesOptions, SlurmOptions, SshOptions
+from provisioning.kubernetes.bench_pod import GIVEN as GIVEN_FILES
 from suite.progress import Lines
 from suite.records.record import TrialRecord
 from suite.sweep.directory import SweepDirectory
@@ -76,7 +76,7 @@ def test_a_dry_run_prints_a_job_for_each_block_that_can_be_applied(
     assert len({job["metadata"]["name"] for job in jobs}) == 3
     template = jobs[2]["spec"]["template"]
     assert template["spec"]["containers"][0]["command"][-1] == "2"
-    given = unpacked(template["metadata"]["annotations"][kubernetes.GIVEN])
+    given = unpacked(template["metadata"]["annotations"][GIVEN_FILES])
     assert [decode(line)[0] for line in given[:-1]] == ["sweep.json"]
     assert given[-1] == GIVEN
     assert not machine.out.exists()
