@@ -14,8 +14,8 @@ from provisioning.kubernetes.pod import PodVolume, pod_template
 from suite.errors import RequestError
 
 CONTAINER = "bench"
-GIVEN = "virtbench.dev/given"
-"""The annotation with the files of a pod, which it sees as a file: so a Job is one object, there or not."""
+GIVEN_IN = "virtbench.dev/given"
+"""The annotation with the files of a pod, which sees it as one at ``GIVEN_AT``: so a Job is one object, or none."""
 GIVEN_AT = "/given/lines"
 RECORDS_AT = "/records"
 MOST_GIVEN_BYTES = 250_000
@@ -35,7 +35,7 @@ def bench_template(options: KubernetesOptions, labels: Mapping[str, str], given:
             f"the pod needs {len(given.encode())} bytes of files, and a Job takes {MOST_GIVEN_BYTES}",
             remedy="give [engine] a claim, on which the records of earlier tries stay",
         )
-    file = {"path": PurePosixPath(GIVEN_AT).name, "fieldRef": {"fieldPath": f"metadata.annotations['{GIVEN}']"}}
+    file = {"path": PurePosixPath(GIVEN_AT).name, "fieldRef": {"fieldPath": f"metadata.annotations['{GIVEN_IN}']"}}
     records = {"persistentVolumeClaim": {"claimName": options.claim}} if options.claim else {"emptyDir": {}}
     variables = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in FIELDS.items()]
     return pod_template(
@@ -47,7 +47,7 @@ def bench_template(options: KubernetesOptions, labels: Mapping[str, str], given:
             PodVolume("records", records, RECORDS_AT),
         ],
         labels,
-        {GIVEN: given},
+        {GIVEN_IN: given},
         serviceAccountName=options.service_account,
         terminationGracePeriodSeconds=CLOSES_WITHIN_S,
     )

@@ -54,12 +54,12 @@ MOST_LOOKS = 3
 
 
 class KubernetesBackend(Backend):
-    """Runs blocks as Jobs of a cluster, one on a node at a time; nothing in them is privileged."""
+    """Runs blocks as Jobs of a cluster, one on a node at a time; none is privileged without ``privileged_bench``."""
 
     options = KubernetesOptions
 
     def run(self, request: SweepRequest) -> SweepEnd:
-        cluster, options = _cluster(request.sweep)
+        options, cluster = options_of(KubernetesOptions, request.sweep), _cluster(request.sweep)
         cluster.demand(RIGHTS)
         # What the cluster refuses is a wrong request as long as no block was handed out.
         for block in blocks_left(request)[:1]:
@@ -77,7 +77,7 @@ class KubernetesBackend(Backend):
 
     def queue(self, sweep: Sweep, directory: Path) -> list[str]:
         try:
-            queued = jobs(_cluster(sweep)[0], {SWEEP_LABEL: label(sweep, directory)})
+            queued = jobs(_cluster(sweep), {SWEEP_LABEL: label(sweep, directory)})
         except BenchError as error:  # the records are here all the same
             return [f"the cluster cannot be seen from here: {error.message}"]
         return [f"in the cluster: block {job.block}, {job.state} {job.reason}".rstrip() for job in queued]
@@ -86,18 +86,18 @@ class KubernetesBackend(Backend):
         return self.cancel(sweep, directory, waiting_alone=True)
 
     def cancel(self, sweep: Sweep, directory: Path, *, waiting_alone: bool = False) -> list[str]:
-        cluster, its = _cluster(sweep)[0], label(sweep, directory)
-        queued = jobs(cluster, {SWEEP_LABEL: its})
+        cluster, labelled = _cluster(sweep), label(sweep, directory)
+        queued = jobs(cluster, {SWEEP_LABEL: labelled})
         removed = [job for job in queued if not waiting_alone or (job.state == "waiting" and not job.begun)]
         if removed:
             click.echo("waiting until the pods of removed blocks are gone", err=True)
-            remove_all(cluster, its, removed)
+            remove_all(cluster, labelled, removed)
         return [f"block {job.block} was removed from the cluster ({job.state} {job.reason})" for job in removed]
 
 
-def _cluster(sweep: Sweep) -> tuple[Cluster, KubernetesOptions]:
+def _cluster(sweep: Sweep) -> Cluster:
     options = options_of(KubernetesOptions, sweep)
-    return Cluster.connect(options.context, options.namespace), options
+    return Cluster.connect(options.context, options.namespace)
 
 
 def _by_jobs(request: SweepRequest, options: KubernetesOptions, cluster: Cluster, blocks: list[int]) -> None:
@@ -111,7 +111,7 @@ def _by_jobs(request: SweepRequest, options: KubernetesOptions, cluster: Cluster
 
 
 def label(sweep: Sweep, directory: Path) -> str:
-    """Return the value of the label of the sweep that writes ``directory``: 63 characters at most with a pod's."""
+    """Return the label's value for a sweep: the names of its pods, which begin with it, take 63 characters at most."""
     name, _, hashed = job_name(sweep, directory).rpartition("-")
     return f"{re.sub('[._]', '-', name)[:40].strip('-')}-{hashed}"
 

@@ -14,7 +14,7 @@ from commands.sweep.backends.dispatch import Executor
 from commands.sweep.backends.kubernetes import BLOCK_LABEL, SWEEP_LABEL, JobProcess
 from provisioning.batch.options import KubernetesOptions
 from provisioning.kubernetes import owned
-from provisioning.kubernetes.bench_pod import GIVEN as GIVEN_FILES
+from provisioning.kubernetes.bench_pod import GIVEN_IN
 from provisioning.kubernetes.cluster import MANAGED
 from suite.errors import BenchError, RequestError
 from suite.sweep.file_transfer import ENDED, GIVEN, TransferError, encode, packed, unpacked
@@ -42,7 +42,7 @@ def test_the_job_of_a_block_is_valid_in_1_20_and_today(options: dict[str, Any]) 
 
 def test_a_block_begins_with_the_files_that_it_was_given() -> None:
     template = job()["spec"]["template"]
-    assert unpacked(template["metadata"]["annotations"][GIVEN_FILES]) == [FILE, GIVEN]
+    assert unpacked(template["metadata"]["annotations"][GIVEN_IN]) == [FILE, GIVEN]
 
 
 def test_more_files_than_a_job_holds_are_refused_before_it_is_made() -> None:
