@@ -227,7 +227,7 @@ class JobProcess:
         Raises RequestError for a Job that this cluster takes from nobody.
         """
         self._cluster, self._poll_s = cluster, poll_s
-        self._labels = {label: job["metadata"]["labels"][label] for label in (SWEEP_LABEL, BLOCK_LABEL)}
+        self._labels = {name: job["metadata"]["labels"][name] for name in (SWEEP_LABEL, BLOCK_LABEL)}
         self._job = BlockJob(job["metadata"]["name"], "waiting", "")
         self._log = logs / f"kubernetes-{self._job.block:03d}.log"
         self._output: dict[str, list[str]] = {}
