@@ -20,8 +20,8 @@ from xml.etree import ElementTree
 from click.testing import CliRunner
 
 import cli
-from provisioning.batch import kubernetes as jobs
-from provisioning.batch import slurm
+from commands.sweep.backends import kubernetes as jobs
+from commands.sweep.backends import slurm
 from provisioning.batch.options import KubernetesOptions, SlurmOptions
 from provisioning.cgroup import limits as cgroups
 from provisioning.cgroup.limits import BlockDevice
@@ -301,13 +301,13 @@ def clusters() -> Iterator[tuple[str, list[str]]]:
     for made in json.loads(pipeline.stdout)["items"]:
         yield f"{made['kind']} of a pipeline", flat(made)
     options = KubernetesOptions(image="registry.example.org/virtbench-suite:0123456789ab")
-    made = flat(jobs.manifest(options, "bench-smoke-1a2b3c4d", 3, "files", ["bench"]))
+    made = flat(jobs.manifest(options, "bench-smoke-1a2b3c4d", 3, "files"))
     yield "job of a block", made
     for change in (
         {"nodes": ("n1", "n2"), "claim": "records", "queue": "training"},
         {"privileged_bench": "/opt/bench"},
     ):
-        block = jobs.manifest(options.model_copy(update=change), "bench-smoke-1a2b3c4d", 3, "files", ["bench"])
+        block = jobs.manifest(options.model_copy(update=change), "bench-smoke-1a2b3c4d", 3, "files")
         yield title("job of a block", change), difference(made, flat(block))
     chosen = {
         "partition": "cpu",

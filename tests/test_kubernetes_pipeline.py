@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies
 import cli
 from commands.kubernetes import command
 from commands.kubernetes.manifests import NAME
-from provisioning.batch import kubernetes
+from commands.sweep.backends import kubernetes
 from provisioning.batch.options import KubernetesOptions
 from provisioning.kubernetes.pod import UNPRIVILEGED
 from provisioning.timers import kubernetes as cronjobs
@@ -161,7 +161,7 @@ def test_what_cannot_be_is_refused_with_a_remedy(words: tuple[str, ...], message
 
 
 def test_every_job_of_the_suite_is_made_in_one_way(tmp_path: Path) -> None:
-    block = kubernetes.manifest(KubernetesOptions(image=IMAGE), "bench-smoke-1a2b3c4d", 3, "", ["bench"])
+    block = kubernetes.manifest(KubernetesOptions(image=IMAGE), "bench-smoke-1a2b3c4d", 3, "")
     firing = cronjobs.manifest(planned(tmp_path, ENGINE + CLAIM), "batch/v1")["spec"]["jobTemplate"]
     for job in (block, firing, objects()["Job"]):
         pod = job["spec"]["template"]["spec"]

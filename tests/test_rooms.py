@@ -210,7 +210,7 @@ def test_processes_are_started_by_provisioning_alone() -> None:
 SHARE_THE_TERMINAL = {
     "provisioning/foreground.py",  # bench itself, and a user's own program
     "provisioning/remote/agent.py",  # on another machine
-    "provisioning/batch/kubernetes.py",  # in a pod
+    "provisioning/kubernetes/bench_pod.py",  # in a pod
 }
 
 

@@ -16,9 +16,9 @@ from commands.sweep.backends.local import run_block
 from commands.sweep.backends.rounds import BLOCK
 from commands.sweep.resolve import refuse_refused, resolve
 from provisioning import ledger, paths
-from provisioning.batch.kubernetes import run_outside
 from provisioning.images import image
 from provisioning.kubernetes import owned
+from provisioning.kubernetes.bench_pod import run_outside
 from suite import __version__
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.interfaces import Observer

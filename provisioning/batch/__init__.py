@@ -1,1 +1,1 @@
-"""Programs that run the blocks of a sweep on other machines: a cluster's scheduler, or a pool of machines."""
+"""Blocks of a sweep on other machines: the options of a cluster or a pool, and a block as a process here."""

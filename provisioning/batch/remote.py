@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -13,11 +13,8 @@ from suite.sweep.file_transfer import GIVEN, LONGEST_LINE_BYTES, OF_A_BLOCK, Tra
 
 MOST_LOG_BYTES = 16 << 20
 """What one block may write into the log; the rest is forgotten."""
-CLOSES_WITHIN_S = 120.0
+CLOSES_WITHIN_S = 120
 """A virtual machine under emulation takes half a minute to close."""
-
-Wrap = Callable[[Sequence[str]], list[str]]
-"""Returns the command that runs a command on another machine."""
 
 
 class StreamProcess:
@@ -25,7 +22,7 @@ class StreamProcess:
 
     Standard input stays open while it runs. The far side ends itself, in order, when that closes: by ``stop``, by the
     death of this process, or by that of the connection. Lines before the first of a block are a login shell's, or a
-    TaskProlog's, and go where standard error goes. See ``pool.BlockProcess``.
+    TaskProlog's, and go where standard error goes. See ``BlockProcess``.
     """
 
     where = ""
@@ -102,8 +99,3 @@ def lost(output: str, otherwise: str, log: Path, *, refused: bool) -> BenchError
     if refused:
         return RequestError(message, remedy=f"see {log}")
     return MeasurementError(message, kind="lost", output_tail=output, remedy=f"see {log}")
-
-
-def srun_wrap(resources: Sequence[str]) -> Wrap:
-    """Return what wraps a command in srun: a job of its own, which waits in the queue until a node is free."""
-    return lambda argv: ["srun", "--quiet", "--kill-on-bad-exit=1", *resources, *argv]

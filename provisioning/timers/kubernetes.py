@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from provisioning.batch.kubernetes import GIVEN_AT, RECORDS_AT, bench_template
 from provisioning.batch.options import KubernetesOptions
+from provisioning.kubernetes.bench_pod import GIVEN_AT, RECORDS_AT, bench_template
 from provisioning.kubernetes.cluster import MANAGED, Cluster, Object
 from provisioning.kubernetes.pod import POD_FAILURES, job_manifest
 from provisioning.timers.base import ScheduledJob, ScheduleEntry, Timer

@@ -120,22 +120,20 @@ class Receiver:
         run.begin(plan)
 
     def _take_record(self, block: int, run: CellRun, name: Path, text: str) -> None:
-        record, plan, is_attempt = TrialRecord.model_validate_json(text), run.plan(), name.parent.name == ATTEMPTS
+        record, plan = TrialRecord.model_validate_json(text), run.plan()
         trials = plan.with_cpus_of(record.job.envelope).trials_of(block) if plan else ()
         facts = [getattr(record, field) for field in _SAME]
         if facts not in ([getattr(trial, field) for field in _SAME] for trial in trials):
             raise TransferError(f"{run.directory.name}/{name} arrived, and is no record of block {block}")
-        names = {record_file(record.trial_id)}
-        if is_attempt:
-            numbers = range(1, run.retries + 2) if record.outcome.status == "failed" else ()
-            names = {attempt_file(record.trial_id, number) for number in numbers}
-        if name.name not in names:
+        tries = range(1, run.retries + 2) if record.outcome.status == "failed" else ()
+        attempts = [Path(ATTEMPTS, attempt_file(record.trial_id, number)) for number in tries]
+        if name not in (Path(TRIALS, record_file(record.trial_id)), *attempts):
             raise TransferError(f"{run.directory.name}/{name} arrived, and has the name of another record")
         path = run.directory / name
         if path.exists():
             if read(path) == text.encode():
                 return
             before = read_record(path)
-            if before and (is_attempt or before.outcome.status == "ok"):
+            if before and (name in attempts or before.outcome.status == "ok"):
                 raise TransferError(f"{run.directory.name}/{name} arrived, but a different record already exists")
         write_atomic(path, text, below=self._directory.path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.batch import slurm
+from commands.sweep.backends import slurm
 from provisioning.batch.options import SlurmOptions
 from provisioning.timers.base import ScheduledJob, parse_schedule
 from provisioning.timers.host import Cron, Systemd

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.batch.kubernetes import GIVEN
+from provisioning.kubernetes.bench_pod import GIVEN_IN
 from provisioning.kubernetes.cluster import Cluster
 from provisioning.timers import kubernetes
 from provisioning.timers.base import ScheduledJob, parse_schedule
@@ -51,7 +51,7 @@ def test_a_firing_runs_the_plan_that_its_pod_holds_and_never_beside_another(
     assert (spec["schedule"], spec["timeZone"]) == ("0 2 * * *", "Europe/Berlin")
     assert (spec["concurrencyPolicy"], spec["jobTemplate"]["spec"]["backoffLimit"]) == ("Forbid", 0)
     pod = spec["jobTemplate"]["spec"]["template"]
-    assert pod["metadata"]["annotations"][GIVEN] == nightly.plan.read_text()
+    assert pod["metadata"]["annotations"][GIVEN_IN] == nightly.plan.read_text()
     (container,) = pod["spec"]["containers"]
     firing = ["bench", "sweep", "schedule-run", "/given/lines", "--into", "/records/night", "--keep", "3"]
     assert container["command"] == firing

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.batch import kubernetes
-from provisioning.batch.kubernetes import run_outside
+from provisioning.kubernetes.bench_pod import ALL_OF_THE_NODE, run_outside
 from suite.errors import RequestError
 
 POPEN = subprocess.Popen
@@ -33,7 +32,7 @@ def test_the_lines_are_its_input_and_its_status_is_passed_on(started: list[list[
     assert run_outside(sys.executable, ["-c", script], ["first", "second"]) == 3
     assert said.read_text() == "first\n/root"
     (argv,) = started
-    assert argv[: argv.index("--")] == ["nsenter", "--target", "1", *kubernetes.ALL_OF_THE_NODE]
+    assert argv[: argv.index("--")] == ["nsenter", "--target", "1", *ALL_OF_THE_NODE]
 
 
 def test_its_input_stays_open_while_it_runs(started: list[list[str]]) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.batch.pool import Executor
-from provisioning.batch.remote import StreamProcess, srun_wrap
+from commands.sweep.backends.dispatch import Executor
+from provisioning.batch.remote import StreamProcess
 from suite.errors import MeasurementError, RequestError
 from suite.sweep.file_transfer import ENDED, GIVEN, TransferError, encode, receive_file
 
@@ -108,7 +108,3 @@ def test_what_a_forced_command_prints_is_shown_where_no_block_comes(tmp_path: Pa
     with pytest.raises(MeasurementError, match=refusal):
         far_side(tmp_path, "", first=f"print({refusal!r}); print(); sys.exit(142)").run(0)
     assert refusal in (tmp_path / "logs/far.log").read_text()
-
-
-def test_srun_asks_for_what_a_block_needs() -> None:
-    assert srun_wrap(["--exclusive", "--mem=0"])(["bench", "x"])[-4:] == ["--exclusive", "--mem=0", "bench", "x"]

@@ -1,5 +1,6 @@
 """The protocol of a sweep backend, which runs the blocks of a sweep."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,6 +83,11 @@ class Backend(ABC):
         """End what runs on other machines now, and return what was done."""
         del sweep, directory
         return []
+
+
+def job_name(sweep: Sweep, directory: Path) -> str:
+    """Return the one name of all jobs of the sweep that writes ``directory``."""
+    return f"bench-{sweep.name}-{hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:8]}"
 
 
 def backend_of(sweep: Sweep) -> Backend:

@@ -1,37 +1,70 @@
-"""The sweep backend ``kubernetes``: each block is a Job whose pod runs bench."""
+"""The sweep backend ``kubernetes``: each block is a Job whose pod runs bench.
+
+All state is in the cluster, as it is in the queue with Slurm: Jobs are found by a label made from the output directory.
+The name of a block can belong to only one Job at a time, so that no block runs twice.
+"""
 
 import json
+import re
+import threading
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
 
-from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, options_of
+from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, job_name, options_of
 from commands.sweep.backends.rounds import BLOCK, blocks_left, files_to_send, next_round, run_on, run_rounds
-from provisioning.batch import kubernetes
-from provisioning.batch.kubernetes import JobProcess
 from provisioning.batch.options import KubernetesOptions
-from provisioning.batch.slurm import job_name
-from provisioning.kubernetes.cluster import Cluster, Object
-from suite.errors import BenchError
+from provisioning.batch.remote import CLOSES_WITHIN_S, lost
+from provisioning.kubernetes.bench_pod import CONTAINER, GIVEN_AT, RECORDS_AT, bench_template
+from provisioning.kubernetes.cluster import MANAGED, Cluster, Object
+from provisioning.kubernetes.owned import NOT_FOUND, await_gone, not_found_is_fine, owners
+from provisioning.kubernetes.pod import HOSTNAME_LABEL, POD_FAILURES, job_manifest
+from provisioning.kubernetes.refusals import ApiError, AwayError, refused_as_request
+from provisioning.kubernetes.states import JobState, events_of
+from suite.errors import BenchError, MeasurementError, RequestError
+from suite.results.files import appending
 from suite.sweep.cells import cells_of
-from suite.sweep.file_transfer import GIVEN, encode, encode_file, packed
+from suite.sweep.file_transfer import ENDED, FILE, GIVEN, encode, encode_file, packed
 from suite.sweep.model import Sweep
 from suite.units import count
 
+SWEEP_LABEL, BLOCK_LABEL = "virtbench.dev/sweep", "virtbench.dev/block"
+"""The labels by which Jobs and their pods are found."""
+QUEUE = "kueue.x-k8s.io/queue-name"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+GONE_WITHIN_S = CLOSES_WITHIN_S + 60.0
+"""How long removed pods are waited for: the node may need a moment more than bench."""
+KEPT_S = 7 * 24 * 3600
+"""How long a Job that nobody has followed is kept, with its log."""
+RIGHTS = {
+    "jobs.batch": ("create", "get", "list", "delete"),
+    "pods": ("list",),
+    "pods/log": ("get",),
+}
+"""What the user who submits needs; the pods need what ``--engine kubernetes`` does."""
+CONFLICT = 409
+SILENT_S = 10.0
+"""Seconds after which a log without new lines is opened again, and a stop is noticed."""
+FINAL = ("image", "runtime-class", "admission", "namespace")
+"""The kinds of hindrances that no waiting removes: unlike a quota, or nodes that are full."""
+MOST_LOOKS = 3
+"""The log of a pod that has just ended may be empty at first."""
+
 
 class KubernetesBackend(Backend):
-    """Runs blocks as Jobs of a cluster, one on a node at a time; nothing in them is privileged."""
+    """Runs blocks as Jobs of a cluster, one on a node at a time; none is privileged without ``privileged_bench``."""
 
     options = KubernetesOptions
 
     def run(self, request: SweepRequest) -> SweepEnd:
-        options = options_of(KubernetesOptions, request.sweep)
-        cluster = _cluster(options)
-        cluster.demand(kubernetes.RIGHTS)
+        options, cluster = options_of(KubernetesOptions, request.sweep), _cluster(request.sweep)
+        cluster.demand(RIGHTS)
         # What the cluster refuses is a wrong request as long as no block was handed out.
         for block in blocks_left(request)[:1]:
-            kubernetes.submit(cluster, _manifest(request, options, block), dryRun="All")
-        return run_rounds(request, lambda blocks: _by_jobs(request, options, cluster, blocks), options.at_once)
+            submit(cluster, _job(request, options, block), dryRun="All")
+        return run_rounds(request, partial(_by_jobs, request, options, cluster), options.at_once)
 
     def dry_run(self, request: SweepRequest) -> None:
         """Print the manifests as ``kubectl apply`` takes them, a document for each object."""
@@ -40,60 +73,232 @@ class KubernetesBackend(Backend):
         counted = count(len(blocks), "block")
         click.echo(f"# {counted} would go to Kubernetes, {options.at_once} at once, each to its own node.")
         for block in blocks:
-            click.echo(f"---\n{json.dumps(_manifest(request, options, block), indent=2)}")
+            click.echo(f"---\n{json.dumps(_job(request, options, block), indent=2)}")
 
     def queue(self, sweep: Sweep, directory: Path) -> list[str]:
         try:
-            queued = _jobs(sweep, directory)[1]
+            queued = jobs(_cluster(sweep), {SWEEP_LABEL: label(sweep, directory)})
         except BenchError as error:  # the records are here all the same
             return [f"the cluster cannot be seen from here: {error.message}"]
         return [f"in the cluster: block {job.block}, {job.state} {job.reason}".rstrip() for job in queued]
 
     def stop(self, sweep: Sweep, directory: Path) -> list[str]:
-        return _remove(sweep, directory, waiting_alone=True)
+        return self.cancel(sweep, directory, waiting_alone=True)
 
-    def cancel(self, sweep: Sweep, directory: Path) -> list[str]:
-        return _remove(sweep, directory, waiting_alone=False)
+    def cancel(self, sweep: Sweep, directory: Path, *, waiting_alone: bool = False) -> list[str]:
+        cluster, labelled = _cluster(sweep), label(sweep, directory)
+        queued = jobs(cluster, {SWEEP_LABEL: labelled})
+        removed = [job for job in queued if not waiting_alone or (job.state == "waiting" and not job.begun)]
+        if removed:
+            click.echo("waiting until the pods of removed blocks are gone", err=True)
+            remove_all(cluster, labelled, removed)
+        return [f"block {job.block} was removed from the cluster ({job.state} {job.reason})" for job in removed]
 
 
-def _cluster(options: KubernetesOptions) -> Cluster:
+def _cluster(sweep: Sweep) -> Cluster:
+    options = options_of(KubernetesOptions, sweep)
     return Cluster.connect(options.context, options.namespace)
 
 
-def _label(sweep: Sweep, directory: Path) -> str:
-    return kubernetes.label_of(job_name(sweep.name, directory))
-
-
-def _jobs(sweep: Sweep, directory: Path) -> tuple[Cluster, list[kubernetes.BlockJob]]:
-    cluster = _cluster(options_of(KubernetesOptions, sweep))
-    return cluster, kubernetes.jobs(cluster, _label(sweep, directory))
-
-
-def _remove(sweep: Sweep, directory: Path, *, waiting_alone: bool) -> list[str]:
-    cluster, queued = _jobs(sweep, directory)
-    removed = [job for job in queued if not waiting_alone or (job.state == "waiting" and not job.begun)]
-    if removed:
-        click.echo("waiting until the pods of removed blocks are gone", err=True)
-        kubernetes.remove_all(cluster, _label(sweep, directory), removed)
-    return [f"block {job.block} was removed from the cluster ({job.state} {job.reason})" for job in removed]
-
-
-def _manifest(request: SweepRequest, options: KubernetesOptions, block: int) -> Object:
-    directory = request.directory.path.absolute()
-    label = _label(request.sweep, directory)
-    # What a dry run prints is whole before the directory is there, and can be applied by hand.
-    plan = encode("sweep.json", request.directory.acceptable(request.sweep, cells_of(request.sweep)).text())
-    records = [encode_file(directory, path) for path in files_to_send(directory, block) if path.name != "sweep.json"]
-    files = packed([plan, *records, GIVEN])
-    places = ["--given", kubernetes.GIVEN_AT, "--scratch", kubernetes.RECORDS_AT]
-    return kubernetes.manifest(options, label, block, files, ["bench", *BLOCK, "--name", label, *places])
-
-
 def _by_jobs(request: SweepRequest, options: KubernetesOptions, cluster: Cluster, blocks: list[int]) -> None:
-    label, logs = _label(request.sweep, request.directory.path), request.directory.path / "logs"
+    logs = request.directory.path / "logs"
 
     def start(block: int) -> JobProcess:
-        return JobProcess(cluster, label, block, _manifest(request, options, block), logs, options.poll_s)
+        return JobProcess(cluster, _job(request, options, block), logs, options.poll_s)
 
     names = [f"kubernetes-{number}" for number in range(min(len(blocks), options.at_once))]
     run_on(dict.fromkeys(names, start), request, blocks, stay="the Jobs stay in the cluster")
+
+
+def label(sweep: Sweep, directory: Path) -> str:
+    """Return the label's value for a sweep: the names of its pods, which begin with it, take 63 characters at most."""
+    name, _, hashed = job_name(sweep, directory).rpartition("-")
+    return f"{re.sub('[._]', '-', name)[:40].strip('-')}-{hashed}"
+
+
+def _job(request: SweepRequest, options: KubernetesOptions, block: int) -> Object:
+    directory = request.directory.path.absolute()
+    # What a dry run prints is whole before the directory is there, and can be applied by hand.
+    plan = encode("sweep.json", request.directory.acceptable(request.sweep, cells_of(request.sweep)).text())
+    records = [encode_file(directory, path) for path in files_to_send(directory, block) if path.name != "sweep.json"]
+    return manifest(options, label(request.sweep, directory), block, packed([plan, *records, GIVEN]))
+
+
+def manifest(options: KubernetesOptions, sweep: str, block: int, given: str) -> Object:
+    """Return the Job of a block of the sweep with this label.
+
+    ``given`` are the files that it begins with, from ``file_transfer.packed``. Raises RequestError for more files than
+    a Job holds.
+    """
+    labels = {**MANAGED, SWEEP_LABEL: sweep, BLOCK_LABEL: str(block)}
+    node_bench = ["--on-node", options.privileged_bench] if options.privileged_bench else []
+    command = ["bench", *BLOCK, "--name", sweep, "--given", GIVEN_AT, "--scratch", RECORDS_AT, *node_bench, str(block)]
+    template = bench_template(options, labels, given, command)
+    # Two blocks on one node would measure each other.
+    other_block = {"matchExpressions": [{"key": SWEEP_LABEL, "operator": "Exists"}]}
+    apart = {"labelSelector": other_block, "topologyKey": HOSTNAME_LABEL}
+    template["spec"]["affinity"] = {"podAntiAffinity": {REQUIRED: [apart]}}
+    if options.nodes:
+        on_nodes = {"key": HOSTNAME_LABEL, "operator": "In", "values": list(options.nodes)}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [on_nodes]}]}
+        template["spec"]["affinity"]["nodeAffinity"] = {REQUIRED: terms}
+    if node_bench:
+        # The pod enters the namespaces of its node's first process, as root, without a token of the cluster.
+        template["spec"].update(hostPID=True, automountServiceAccountToken=False, securityContext={"runAsUser": 0})
+        template["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    queued = {QUEUE: options.queue} if options.queue else {}
+    name, labels = f"{sweep}-{block:03d}", {**labels, **queued}
+    job = job_manifest(name, labels, template, podFailurePolicy=POD_FAILURES, ttlSecondsAfterFinished=KEPT_S)
+    # A Job that the pod of a CronJob has made is removed with that pod.
+    job["metadata"]["ownerReferences"] = owners()
+    return job
+
+
+def submit(cluster: Cluster, job: Object, **query: object) -> None:
+    """Create the Job of a block, unless the block has one already. With ``dryRun="All"`` nothing is created.
+
+    Raises RequestError for a Job that this cluster takes from nobody.
+    """
+    try:
+        with refused_as_request():
+            cluster.create(job, **query)
+    except ApiError as error:
+        if error.status != CONFLICT:
+            raise
+
+
+class BlockJob(JobState):
+    """The Job of one block in the cluster."""
+
+    @property
+    def block(self) -> int:
+        return int(self.name.rpartition("-")[2])
+
+
+def jobs(cluster: Cluster, labels: Mapping[str, str]) -> list[BlockJob]:
+    """Return the Jobs in the cluster with these labels: of a sweep, or of one block of it."""
+    live, pods = (cluster.listed(kind, labels) for kind in ("batch/v1/jobs", "v1/pods"))
+    states = []
+    for job in live:
+        name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+        its = [pod for pod in pods if any(owner["uid"] == uid for owner in pod["metadata"].get("ownerReferences", []))]
+        states.append(BlockJob.of(job, its, [] if its else events_of(cluster, name)))
+    return states
+
+
+def remove(cluster: Cluster, name: str) -> None:
+    """Remove a Job with its pod and the pods that it has opened; harmless if there is none."""
+    with not_found_is_fine():
+        cluster.delete("batch/v1/jobs", name)
+
+
+def remove_all(cluster: Cluster, sweep: str, removed: Sequence[BlockJob]) -> None:
+    """Remove Jobs of a sweep, and wait until their pods are gone, with those that these have opened.
+
+    Raises MeasurementError if some are still there after ``GONE_WITHIN_S``.
+    """
+    blocks, owning = {str(job.block) for job in removed}, set()
+    for job in removed:
+        its = {SWEEP_LABEL: sweep, BLOCK_LABEL: str(job.block)}
+        owning |= {pod["metadata"]["uid"] for pod in cluster.listed("v1/pods", its)}
+        remove(cluster, job.name)
+
+    def remaining() -> Iterator[str]:
+        for pod in cluster.listed("v1/pods", MANAGED):
+            about = pod["metadata"]
+            if about["labels"].get(SWEEP_LABEL) == sweep and about["labels"].get(BLOCK_LABEL) in blocks:
+                owning.add(about["uid"])
+                yield about["name"]
+            elif owning.intersection(owner["uid"] for owner in about.get("ownerReferences", [])):
+                yield about["name"]
+
+    await_gone(cluster, "pods", lambda: list(remaining()), GONE_WITHIN_S)
+
+
+class JobProcess:
+    """The Job of a block, followed through the log of its pod. See ``BlockProcess``.
+
+    A Job outlives this process: stopping leaves it in the cluster, and the next run of the sweep follows it.
+    """
+
+    def __init__(self, cluster: Cluster, job: Object, logs: Path, poll_s: float) -> None:
+        """Make the Job, unless it is there already. ``logs`` is the directory for what the pod writes apart from files.
+
+        Raises RequestError for a Job that this cluster takes from nobody.
+        """
+        self._cluster, self._poll_s = cluster, poll_s
+        self._labels = {name: job["metadata"]["labels"][name] for name in (SWEEP_LABEL, BLOCK_LABEL)}
+        self._job = BlockJob(job["metadata"]["name"], "waiting", "")
+        self._log = logs / f"kubernetes-{self._job.block:03d}.log"
+        self._output: dict[str, list[str]] = {}
+        """The lines of each pod so far, those of files left empty."""
+        self._stays = False
+        self._stopped = threading.Event()
+        submit(cluster, job)
+
+    @property
+    def where(self) -> str:
+        return self._job.reason
+
+    def lines(self) -> Generator[str, None, None]:
+        looks_after_end = 0
+        try:
+            while looks_after_end <= MOST_LOOKS:
+                if self._stopped.is_set():
+                    raise MeasurementError("it is not followed any more", kind="stopped")
+                self._look()
+                looks_after_end += self._job.state in ("complete", "failed")
+                if self._job.begun and self._job.pod:
+                    yield from self._new_lines(self._job.pod)
+                self._stopped.wait(self._poll_s)
+        except MeasurementError:  # the Job may run on, unlike one that is refused or lost
+            self._stays = True
+            raise
+
+    def _look(self) -> None:
+        live = jobs(self._cluster, self._labels)
+        if not live:
+            raise MeasurementError("its Job was removed", kind="lost", remedy="bench sweep run tries it again")
+        self._job = live[0]
+        why = self._job.failure or self._job.hindrance
+        if why and why.kind in FINAL and not self._job.begun:
+            raise RequestError(f"the pod of bench does not begin: {why.message}", remedy=why.remedy)
+
+    def _new_lines(self, pod: str) -> Iterator[str]:
+        """Yield what is new in a pod's log until it is silent or ends."""
+        output = self._output.setdefault(pod, [])
+        old = len(output)
+        try:
+            for number, line in enumerate(self._cluster.log_lines(pod, CONTAINER, SILENT_S)):
+                if number < old:
+                    continue
+                output.append("" if line.startswith(FILE) else line)
+                if line == ENDED or line.startswith(FILE):
+                    yield line
+                else:
+                    with appending(self._log, self._log.parents[1]) as log:
+                        log.write(f"{line}\n".encode())
+                if self._stopped.is_set():
+                    return
+        except AwayError:  # it was silent, or the server is away: it is asked again
+            return
+        except ApiError as error:  # the pod has gone meanwhile
+            if error.status != NOT_FOUND:
+                raise
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def close(self) -> None:
+        """Remove the Job, unless it may run on, and wait until its name is free: the next try has the same one."""
+        if self._stays:
+            return
+        remove(self._cluster, self._job.name)
+        while jobs(self._cluster, self._labels) and not self._stopped.wait(self._poll_s):
+            pass
+
+    def lost(self) -> BenchError:
+        output = "\n".join(self._output.get(str(self._job.pod), []))
+        bench = [line for line in output.splitlines() if line.startswith("bench: ")]
+        refused = f"exit code {RequestError.exit_code}" in self._job.reason
+        return lost("\n".join(bench), self._job.reason or "its pod has ended", self._log, refused=refused)

@@ -5,10 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commands.sweep.backends.base import SweepEnd, SweepRequest
-from provisioning.batch.pool import Executor, OpenBlock, Pool
-from provisioning.batch.remote import StreamProcess, Wrap
-from provisioning.batch.slurm import job_name
+from commands.sweep.backends.base import SweepEnd, SweepRequest, job_name
+from commands.sweep.backends.dispatch import Dispatcher, Executor, OpenBlock
+from provisioning.batch.remote import StreamProcess
 from suite.errors import MeasurementError, RequestError
 from suite.plan import Plan
 from suite.records.record import TrialRecord
@@ -55,7 +54,7 @@ def run_on(
     receive = Receiver(request.sweep, request.directory)
     executors = [Executor(name, open_block, receive) for name, open_block in openers.items()]
     try:
-        Pool(executors, blocks, request.observer.note, partial(stop_requested, request.directory.path)).run()
+        Dispatcher(executors, blocks, request.observer.note, partial(stop_requested, request.directory.path)).run()
     except KeyboardInterrupt:
         if stay:
             request.observer.note(f"{stay}; bench sweep run follows them again")
@@ -63,10 +62,12 @@ def run_on(
         raise
 
 
-def stream(request: SweepRequest, name: str, wrap: Wrap, command: Sequence[str]) -> OpenBlock:
-    """Return what starts a block by ``bench sweep block`` through ``wrap``; ``command`` is the one to start there."""
+def stream(
+    request: SweepRequest, name: str, command: Sequence[str], wrap: Callable[[Sequence[str]], list[str]] = list
+) -> OpenBlock:
+    """Return what starts a block by ``command``, which ends in ``BLOCK`` and options; ``wrap`` takes it elsewhere."""
     directory = request.directory.path.absolute()
-    words = [*command, "--name", job_name(request.sweep.name, directory)]
+    words = [*command, "--name", job_name(request.sweep, directory)]
 
     def start(block: int) -> StreamProcess:
         files = [encode_file(directory, path) for path in files_to_send(directory, block)]
@@ -167,12 +168,9 @@ def decisions_of(sweep: Sweep) -> "Callable[[CellRun], Decision]":
         return should_stop_run(records, sweep, max_blocks=most)
 
     def detect(run: CellRun) -> "Decision":
-        plan, finished = run.plan(), set(run.finished())
-        every = range(sweep.block_count if plan else 0)
-        blocks = sum(all(trial.trial_id in finished for trial in plan.trials_of(block)) for block in every if plan)
-        return should_stop_detecting(
-            lambda: load([run.directory]), sweep.difference or 0.0, blocks, most=sweep.block_count
-        )
+        plan, blocks = run.plan(), range(sweep.block_count)
+        whole = len(blocks) - len(run.left(plan, blocks)) if plan else 0
+        return should_stop_detecting(lambda: load([run.directory]), sweep.difference or 0.0, whole, most=len(blocks))
 
     return until if sweep.until else detect
 

@@ -1,31 +1,55 @@
-"""The sweep backend ``slurm``: blocks as tasks of an array job, or each as a job of srun."""
+"""The sweep backend ``slurm``: blocks as tasks of an array job, or each as a job of srun.
 
+The queue is the only memory: a sweep's jobs are found by their name, which is made from its output directory. A file of
+job numbers would be wrong after a crash between submitting and writing.
+"""
+
+import math
+import os
 import re
+import shlex
+import shutil
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import click
 
-from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, options_of
+from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, job_name, options_of
 from commands.sweep.backends.rounds import BLOCK, estimate_s, next_round, run_on, run_rounds, stream
-from provisioning.batch import slurm
 from provisioning.batch.options import SlurmOptions
-from provisioning.batch.remote import srun_wrap
-from suite.errors import BenchError
+from provisioning.foreground import call
+from suite.errors import BenchError, MeasurementError, RequestError
+from suite.job.envelope import format_cpu_list
 from suite.results.store import write_atomic
 from suite.sweep.cells import cells_of
+from suite.sweep.file_transfer import ENDED
 from suite.sweep.model import Sweep
-from suite.units import count
+from suite.units import count, parse_duration_s
 
 BENCH = str(Path(sys.executable).with_name("bench"))
 AT_ONCE = 16
 """The most blocks at once with srun, which is a process here for every block that runs or waits."""
-CLUSTER, CLUSTER_NAME = "slurm-cluster", re.compile(r"[\w.-]+")
-"""The file of a sweep with the name of the cluster that took its jobs."""
 MOST_FOLLOWED = 256
 """The most blocks of an array job that are followed at once, each by a thread; the others follow in their turn."""
+ENDED_CODES = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "TO"})
+"""Codes of squeue for tasks that have ended and were not requeued."""
+CLUSTER, CLUSTER_NAME = "slurm-cluster", re.compile(r"[\w.-]+")
+"""The file of a sweep with the name of the cluster that took its jobs."""
+NOTICE_S = 60
+"""Seconds before the time limit at which bench is asked to end: closing a target in order takes a VM seconds."""
+REMEDY = (
+    "sinfo shows whether the controller answers; if the message is not Slurm's, put the directory of Slurm's own "
+    "programs first on PATH: docs/guide/clusters.md"
+)
+TASK = re.compile(r"(?P<job>\d+)\|(?P<block>\d+)\|(?P<state>[A-Z_]+)\|(?P<node>[^|]*)\|(?P<reason>.*)")
+NO_TASK = re.compile(r"|CLUSTER: \S+|\d+\|N/A\|.*")
+"""What squeue prints besides: an empty line, a cluster's name (before Slurm 20.11), a job of srun."""
+SUBMITTED = re.compile(r"(?m)^(?P<job>\d+)(;(?P<cluster>\S+))?$")
 
 
 class Slurm(Backend):
@@ -35,84 +59,262 @@ class Slurm(Backend):
 
     def run(self, request: SweepRequest) -> SweepEnd:
         options = options_of(SlurmOptions, request.sweep)
-        slurm.require()
+        for program in ("sbatch", "squeue", "scancel"):
+            if shutil.which(program) is None:
+                raise RequestError(
+                    f"{program} is not on the PATH: this machine submits to no Slurm",
+                    remedy="go to a login node of the cluster, or choose another kind in [engine]",
+                )
         by = _by_srun if options.scratch else _by_array
-        return run_rounds(request, lambda blocks: by(request, options, blocks), options.at_once or 1)
+        return run_rounds(request, partial(by, request, options), options.at_once or 1)
 
     def dry_run(self, request: SweepRequest) -> None:
         """Say what would be handed to sbatch now, in a comment of the script."""
         options = options_of(SlurmOptions, request.sweep)
         blocks = next_round(request, options.at_once or 1)
-        shebang, _, script = _script(request, options, blocks).partition("\n")
+        shebang, _, rest = _script(request, options, blocks).partition("\n")
         cells, targets = count(len(cells_of(request.sweep)), "cell"), ", ".join(request.sweep.targets)
         comment = f"# {count(len(blocks), 'block')} of {cells} on {targets} would go to Slurm, each to its own node."
-        click.echo(f"{shebang}\n{comment}\n{script}", nl=False)
+        click.echo(f"{shebang}\n{comment}\n{rest}", nl=False)
 
     def queue(self, sweep: Sweep, directory: Path) -> list[str]:
         try:
-            tasks = slurm.queue(slurm.job_name(sweep.name, directory), _where(sweep, directory))
+            waiting = [task for task in tasks(selection(sweep, directory)) if not task.ended]
         except BenchError as error:  # the records are here all the same
             return [f"the queue cannot be seen from here: {error.message}"]
-        waiting = [task for task in tasks if not task.ended]
         return [f"in the queue: block {task.block} of job {task.job}, {task}" for task in waiting]
 
     def stop(self, sweep: Sweep, directory: Path) -> list[str]:
-        return _remove(sweep, directory, waiting_alone=True)
+        return self.cancel(sweep, directory, waiting_alone=True)
 
-    def cancel(self, sweep: Sweep, directory: Path) -> list[str]:
-        return _remove(sweep, directory, waiting_alone=False)
-
-
-def _remove(sweep: Sweep, directory: Path, *, waiting_alone: bool) -> list[str]:
-    name, where = slurm.job_name(sweep.name, directory), _where(sweep, directory)
-    tasks = [task for task in slurm.queue(name, where) if not task.ended and (task.state == "PD" or not waiting_alone)]
-    if tasks:
-        slurm.cancel(name, where, waiting_alone=waiting_alone)
-    return [f"block {task.block} of job {task.job} was removed from the queue ({task})" for task in tasks]
-
-
-def _where(sweep: Sweep, directory: Path) -> list[str]:
-    """Return the option for the cluster that took this sweep's jobs, or else for those that would take them."""
-    try:
-        kept = CLUSTER_NAME.fullmatch((directory / CLUSTER).read_text(errors="replace").strip())
-    except FileNotFoundError:
-        kept = None
-    return [f"--clusters={kept[0]}"] if kept else slurm.clusters(options_of(SlurmOptions, sweep))
+    def cancel(self, sweep: Sweep, directory: Path, *, waiting_alone: bool = False) -> list[str]:
+        selected = selection(sweep, directory)
+        removed = [task for task in tasks(selected) if task.state == "PD" or not (waiting_alone or task.ended)]
+        if removed:
+            _ask(["scancel", *selected, *(["--state=PENDING"] if waiting_alone else [])])
+        return [f"block {task.block} of job {task.job} was removed from the queue ({task})" for task in removed]
 
 
 def _by_array(request: SweepRequest, options: SlurmOptions, blocks: list[int]) -> None:
-    directory = request.directory.path
-    name, where = slurm.job_name(request.sweep.name, directory), _where(request.sweep, directory)
-    before = slurm.queue(name, where)
+    directory, note = request.directory.path, request.observer.note
+    before = tasks(selection(request.sweep, directory))
     queued = {task.block for task in before if not task.ended}
     if new := [block for block in blocks if block not in queued]:
         (directory / "logs").mkdir(exist_ok=True)
-        job, cluster = slurm.submit(_script(request, options, new))
+        job, cluster = submit(_script(request, options, new))
         if cluster:  # a later command may have another environment
             write_atomic(directory / CLUSTER, f"{cluster}\n", below=directory)
-            where = [f"--clusters={cluster}"]
-        request.observer.note(f"job {job} ({name}): {count(len(new), 'block')} in the queue")
+        note(f"job {job} ({job_name(request.sweep, directory)}): {count(len(new), 'block')} in the queue")
     if queued:
-        request.observer.note(f"{count(len(queued), 'block')} already in the queue, which this process follows")
+        note(f"{count(len(queued), 'block')} already in the queue, which this process follows")
     ended = [task for task in before if task.ended]
-    tasks = slurm.FollowedQueue(partial(slurm.queue, name, where), options.poll_s, request.observer.note, ended)
-    openers = {
-        f"slurm-{number}": partial(slurm.TaskProcess, tasks) for number in range(min(len(blocks), MOST_FOLLOWED))
+    followed = FollowedQueue(selection(request.sweep, directory), options.poll_s, note, ended)
+    names = [f"slurm-{number}" for number in range(min(len(blocks), MOST_FOLLOWED))]
+    run_on(dict.fromkeys(names, partial(TaskProcess, followed)), request, blocks, stay="the jobs stay in the queue")
+
+
+def _by_srun(request: SweepRequest, options: SlurmOptions, blocks: list[int]) -> None:
+    name, limit = job_name(request.sweep, request.directory.path), time_limit(options, estimate_s(request))
+    # A job for each block, which waits in the queue until a node is free.
+    srun = ["srun", "--quiet", "--kill-on-bad-exit=1", *resources(options, name, limit)]
+    command = [*srun, options.bench or BENCH, *BLOCK, "--scratch", str(options.scratch)]
+    names = [f"srun-{number}" for number in range(min(len(blocks), options.at_once or AT_ONCE))]
+    run_on({name: stream(request, name, command) for name in names}, request, blocks)
+
+
+def time_limit(options: SlurmOptions, estimate_s: float | None) -> str | None:
+    """Return the minutes for ``--time``; None if nothing is known, so that the partition's own limit holds."""
+    if options.time_limit is not None:
+        seconds = parse_duration_s(options.time_limit)
+    elif estimate_s is not None:
+        seconds = estimate_s * options.time_margin + NOTICE_S
+    else:
+        return None
+    return str(max(1, math.ceil(seconds / 60)))
+
+
+def resources(options: SlurmOptions, name: str, limit: str | None) -> list[str]:
+    """Return the options for sbatch and srun: one whole node for each block, of the kind that the options name."""
+    wanted = {
+        "job-name": name,
+        "nodes": "1",
+        "ntasks": "1",
+        "mem": "0",  # all of the node's; else the share that its default gives to one CPU
+        "time": limit,
+        **options.model_dump(include={"partition", "account", "qos", "reservation", "constraint", "exclude"}),
     }
-    run_on(openers, request, blocks, stay="the jobs stay in the queue")
+    return ["--exclusive", *(f"--{key}={value}" for key, value in wanted.items() if value), *options.further]
+
+
+def clusters(options: SlurmOptions) -> list[str]:
+    """Return the option for the clusters that take the jobs, which squeue and scancel need as well as sbatch."""
+    planned = [word for word in options.further if word.startswith("--clusters=")]
+    of_user = os.environ.get("SBATCH_CLUSTERS") or os.environ.get("SLURM_CLUSTERS")
+    return planned[-1:] or ([f"--clusters={of_user}"] if of_user else [])
 
 
 def _script(request: SweepRequest, options: SlurmOptions, blocks: Sequence[int]) -> str:
     file, directory = request.file.absolute(), request.directory.path.absolute()
     run = [options.bench or BENCH, "sweep", "run", str(file), "--out", str(directory), "--take-over", "--only-block"]
-    limit = slurm.time_limit(options, estimate_s(request))
-    return slurm.script(options, slurm.job_name(request.sweep.name, directory), directory, run, blocks, limit)
+    limit = time_limit(options, estimate_s(request))
+    return script(options, job_name(request.sweep, directory), directory, run, blocks, limit)
 
 
-def _by_srun(request: SweepRequest, options: SlurmOptions, blocks: list[int]) -> None:
-    name = slurm.job_name(request.sweep.name, request.directory.path)
-    limit = slurm.time_limit(options, estimate_s(request))
-    wrap = srun_wrap(slurm.resources(options, name, limit))
-    command = [options.bench or BENCH, *BLOCK, "--scratch", str(options.scratch)]
-    names = [f"srun-{number}" for number in range(min(len(blocks), options.at_once or AT_ONCE))]
-    run_on({name: stream(request, name, wrap, command) for name in names}, request, blocks)
+def script(
+    options: SlurmOptions, name: str, directory: Path, command: Sequence[str], blocks: Iterable[int], limit: str | None
+) -> str:
+    """Return the script for sbatch. ``command`` runs one block, whose number is put behind it.
+
+    It holds only fixed text and quoted words. Relative paths of the plan start from the directory of this process.
+    Raises RequestError for a word that no quotes can hold.
+    """
+    log = str(directory / "logs" / "slurm").replace("%", "%%") + "-%A_%a.log"
+    at_once = f"%{options.at_once}" if options.at_once else ""
+    options_of_sbatch = [
+        *dict.fromkeys([*resources(options, name, limit), *clusters(options)]),
+        f"--array={format_cpu_list(blocks)}{at_once}",
+        f"--chdir={Path.cwd()}",
+        f"--output={log}",
+        "--open-mode=append",
+        "--requeue",
+        f"--signal=B:TERM@{NOTICE_S}",
+    ]
+    for word in (*options_of_sbatch, *command):
+        if not word.isprintable():  # a line break would begin a line of its own
+            raise RequestError(
+                f"{word!r} cannot stand in a batch script: it holds a line break or another control character",
+                remedy="give another --out, or call the plan, or its directory, something else",
+            )
+    return "\n".join(
+        [
+            "#!/bin/sh",
+            *(f"#SBATCH {shlex.quote(word)}" for word in options_of_sbatch),
+            'echo "block $SLURM_ARRAY_TASK_ID on $SLURMD_NODENAME, restarts ${SLURM_RESTART_COUNT:-0}"',
+            f"{shlex.quote(command[0])} clean  # what a killed block has left here",
+            f'exec {shlex.join(command)} "$SLURM_ARRAY_TASK_ID"',
+            "",
+        ]
+    )
+
+
+def submit(text: str) -> tuple[str, str | None]:
+    """Hand the script to sbatch; return the job's number, and its cluster if sbatch names one.
+
+    Raises CommandError with Slurm's objection, and MeasurementError for an answer without a number.
+    """
+    # The script's options again on the command line: SBATCH_* variables win over those in a script.
+    words = [shlex.split(line)[1] for line in text.splitlines() if line.startswith("#SBATCH ")]
+    answer = call(["sbatch", "--parsable", *words], text, remedy=REMEDY)
+    if not (jobs := [*SUBMITTED.finditer(answer)]):  # a site's own words may come before it
+        raise _unreadable("sbatch", answer)
+    return jobs[-1]["job"], jobs[-1]["cluster"]
+
+
+@dataclass(frozen=True)
+class ArrayTask:
+    """One block in the queue, as squeue shows it: ``state`` is its short code, ``reason`` is why it waits."""
+
+    job: str
+    block: int
+    state: str
+    reason: str
+    node: str
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED_CODES
+
+    def __str__(self) -> str:
+        if self.state == "PD":
+            return f"waiting ({self.reason})"
+        return f"ended ({self.state})" if self.ended else f"{self.state} on {self.node}".replace("R on", "running on")
+
+
+def selection(sweep: Sweep, directory: Path) -> list[str]:
+    """Return the options by which squeue and scancel find a sweep's jobs, in the cluster that took them or would."""
+    try:
+        kept = CLUSTER_NAME.fullmatch((directory / CLUSTER).read_text(errors="replace").strip())
+    except FileNotFoundError:
+        kept = None
+    where = [f"--clusters={kept[0]}"] if kept else clusters(options_of(SlurmOptions, sweep))
+    return [*where, "--me", f"--name={job_name(sweep, directory)}"]
+
+
+def tasks(selected: Sequence[str]) -> list[ArrayTask]:
+    """Return the tasks of a ``selection``, including ended ones that Slurm still remembers (minutes).
+
+    Raises MeasurementError for an answer that is not Slurm's.
+    """
+    found, form = [], ("--array", "--states=all", "--noheader", "--format=%F|%K|%t|%N|%r")
+    for line in _ask(["squeue", *selected, *form]).splitlines():
+        if task := TASK.fullmatch(line.strip()):
+            found.append(ArrayTask(task["job"], int(task["block"]), task["state"], task["reason"], task["node"]))
+        elif not NO_TASK.fullmatch(line.strip()):
+            raise _unreadable("squeue", line)
+    return found
+
+
+def _ask(argv: Sequence[str]) -> str:
+    """Run squeue or scancel without the user's defaults for it: by SQUEUE_PARTITION, tasks would be missing."""
+    defaults = [name for name in os.environ if name.startswith(f"{argv[0].upper()}_")]
+    return call(argv, remedy=REMEDY, without=defaults)
+
+
+def _unreadable(program: str, text: str) -> MeasurementError:
+    return MeasurementError(
+        f"the answer of {program} is not Slurm's: {text.strip()[:300]!r}", kind="slurm", remedy=REMEDY
+    )
+
+
+class FollowedQueue:
+    """The tasks of a sweep in the queue, which is asked once for all blocks that are followed."""
+
+    def __init__(self, selected: list[str], poll_s: float, note: Callable[[str], None], ended: list[ArrayTask]) -> None:
+        """``note`` gets each change, but not of the tasks that had ``ended`` before."""
+        self._selected, self.poll_s, self._note = selected, poll_s, note
+        self._asking = threading.Lock()
+        self._asked_s = -math.inf
+        self._newest = {task.block: task for task in ended}
+
+    def newest(self, block: int) -> ArrayTask | None:
+        """Return the newest task of a block, not older than ``poll_s``; None if Slurm has forgotten it."""
+        with self._asking:
+            if time.monotonic() - self._asked_s >= self.poll_s:
+                found = sorted(tasks(self._selected), key=lambda task: (not task.ended, int(task.job)))
+                newest = {task.block: task for task in found}
+                for number, task in sorted(newest.items()):
+                    if str(task) != str(self._newest.get(number)):
+                        self._note(f"block {number}: {task}")
+                self._newest, self._asked_s = newest, time.monotonic()
+            return self._newest.get(block)
+
+
+class TaskProcess:
+    """A task of an array job, which writes its records into the common directory itself. See ``BlockProcess``.
+
+    The task outlives this process: stopping leaves it in the queue.
+    """
+
+    where = ""
+
+    def __init__(self, followed: FollowedQueue, block: int) -> None:
+        self._followed, self._block = followed, block
+        self._stopped = threading.Event()
+
+    def lines(self) -> Generator[str, None, None]:
+        """Wait until the task is not in the queue any more; whether its records are whole, the directory shows."""
+        while not self._stopped.is_set():
+            task = self._followed.newest(self._block)
+            if task is None or task.ended:
+                yield ENDED
+                return
+            self._stopped.wait(self._followed.poll_s)
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def close(self) -> None:
+        """Release nothing."""
+
+    def lost(self) -> BenchError:
+        return MeasurementError("it is not followed any more", kind="stopped")

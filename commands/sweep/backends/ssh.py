@@ -3,9 +3,9 @@
 from functools import partial
 
 from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, options_of
+from commands.sweep.backends.dispatch import OpenBlock
 from commands.sweep.backends.rounds import BLOCK, run_on, run_rounds, stream
 from provisioning.batch.options import SshOptions
-from provisioning.batch.pool import OpenBlock
 from provisioning.machines.ssh import destination, ssh_argv
 from suite.errors import RequestError, nearest
 from suite.inventory import read_inventory
@@ -39,5 +39,5 @@ def _machines(request: SweepRequest) -> dict[str, OpenBlock]:
             home = ["env", f"VIRTBENCH_HOME={node.directory}"] if "directory" in node.model_fields_set else []
             wrap = partial(ssh_argv, destination(node.host, node.port, node.ssh_config))
             command = [*home, node.bench or "bench", *BLOCK, *scratch]
-            machines[name] = stream(request, name, wrap, command)
+            machines[name] = stream(request, name, command, wrap)
     return machines

@@ -15,8 +15,8 @@ import pytest
 
 from commands.sweep.backends.base import SweepRequest
 from commands.sweep.backends.rounds import blocks_left, estimate_s, files_to_send, next_round
-from provisioning.batch import kubernetes
 from provisioning.batch.options import KubernetesOptions, SlurmOptions, SshOptions
+from provisioning.kubernetes.bench_pod import GIVEN_IN
 from suite.progress import Lines
 from suite.records.record import TrialRecord
 from suite.sweep.directory import SweepDirectory
@@ -76,7 +76,7 @@ def test_a_dry_run_prints_a_job_for_each_block_that_can_be_applied(
     assert len({job["metadata"]["name"] for job in jobs}) == 3
     template = jobs[2]["spec"]["template"]
     assert template["spec"]["containers"][0]["command"][-1] == "2"
-    given = unpacked(template["metadata"]["annotations"][kubernetes.GIVEN])
+    given = unpacked(template["metadata"]["annotations"][GIVEN_IN])
     assert [decode(line)[0] for line in given[:-1]] == ["sweep.json"]
     assert given[-1] == GIVEN
     assert not machine.out.exists()
@@ -186,6 +186,19 @@ def test_the_cluster_of_a_sweep_is_kept_for_commands_with_another_environment(
     (machine.place / "bin/squeue.asked").unlink()
     assert machine.run("sweep", "cancel", str(machine.out), **env).returncode == 0
     assert (machine.place / "calls").read_text().splitlines()[-1].startswith("scancel --clusters=alpha ")
+
+
+def test_without_a_common_file_system_each_block_is_a_job_of_srun(
+    machine: Machine, with_engine: Callable[..., None], program: Any
+) -> None:
+    with_engine('kind = "slurm"', 'scratch = "/scratch"', 'time_limit = "2h"', 'bench = "/opt/bench"', "at_once = 1")
+    for name in ("sbatch", "squeue", "scancel", "srun"):
+        env = program(name, "exit 1")
+    assert machine.sweep_to_its_end(**env).returncode == 1
+    called = (machine.place / "calls").read_text().splitlines()[0]
+    assert called.startswith("srun --quiet --kill-on-bad-exit=1 --exclusive --job-name=bench-night-")
+    words = called.partition(" --mem=0 --time=120 /opt/bench sweep block --scratch /scratch --name bench-night-")[2]
+    assert words.split()[1:] == ["0"]
 
 
 def test_the_machines_of_a_sweep_are_reached_as_those_of_an_inventory(

@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
-from provisioning.batch import kubernetes
-from provisioning.batch.kubernetes import JobProcess
+from commands.sweep.backends import kubernetes
+from commands.sweep.backends.base import job_name
+from commands.sweep.backends.dispatch import Executor
+from commands.sweep.backends.kubernetes import BLOCK_LABEL, SWEEP_LABEL, JobProcess
 from provisioning.batch.options import KubernetesOptions
-from provisioning.batch.pool import Executor
 from provisioning.kubernetes import owned
+from provisioning.kubernetes.bench_pod import GIVEN_IN
 from provisioning.kubernetes.cluster import MANAGED
 from suite.errors import BenchError, RequestError
 from suite.sweep.file_transfer import ENDED, GIVEN, TransferError, encode, packed, unpacked
 from tests.kubernetes_schema import invalid
 from tests.provisioning.kubernetes.namespace import Namespace
+from tests.suite.sweep.conftest import make_sweep
 
 OPTIONS = KubernetesOptions(image="registry.example.org/virtbench-suite:0123456789ab")
 FILE = encode("sweep.json", "{}")
@@ -25,7 +28,7 @@ FILE = encode("sweep.json", "{}")
 
 def job(block: int = 3, **options: Any) -> dict[str, Any]:
     given = packed([FILE, GIVEN])
-    return kubernetes.manifest(OPTIONS.model_copy(update=options), "bench-smoke-1a2b3c4d", block, given, ["bench"])
+    return kubernetes.manifest(OPTIONS.model_copy(update=options), SWEEP, block, given)
 
 
 def pod_of(manifest: dict[str, Any]) -> dict[str, Any]:
@@ -39,20 +42,20 @@ def test_the_job_of_a_block_is_valid_in_1_20_and_today(options: dict[str, Any]) 
 
 def test_a_block_begins_with_the_files_that_it_was_given() -> None:
     template = job()["spec"]["template"]
-    assert unpacked(template["metadata"]["annotations"][kubernetes.GIVEN]) == [FILE, GIVEN]
+    assert unpacked(template["metadata"]["annotations"][GIVEN_IN]) == [FILE, GIVEN]
 
 
 def test_more_files_than_a_job_holds_are_refused_before_it_is_made() -> None:
     with pytest.raises(RequestError, match="a Job takes"):
-        kubernetes.manifest(OPTIONS, "bench-a-1", 0, "x" * 300_000, ["bench"])
+        kubernetes.manifest(OPTIONS, "bench-a-1", 0, "x" * 300_000)
 
 
 @pytest.mark.parametrize("name", ["nightly", "a.b_c", "n" * 64])
-def test_the_label_of_a_sweep_is_one_that_kubernetes_takes(name: str) -> None:
-    label = kubernetes.label_of(f"bench-{name}-1a2b3c4d")
+def test_the_label_of_a_sweep_is_one_that_kubernetes_takes(name: str, tmp_path: Path) -> None:
+    label = kubernetes.label(make_sweep(name=name), tmp_path)
     assert len(f"{label}-000-abcde") <= 63
     assert label.replace("-", "").isalnum()
-    assert label.endswith("-1a2b3c4d")
+    assert label.endswith(job_name(make_sweep(), tmp_path)[-9:])
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ RECORD = encode("cell/trials/000-vm.json", "{}")
 
 def executor(cluster: Looked, tmp_path: Path, received: list[str]) -> Executor:
     def start(block: int) -> JobProcess:
-        return JobProcess(cluster, SWEEP, block, job(block), tmp_path / "logs", 0.001)
+        return JobProcess(cluster, job(block), tmp_path / "logs", 0.001)
 
     return Executor("kubernetes-0", start, lambda _, line: received.append(line))
 
@@ -191,7 +194,7 @@ def test_a_pod_that_a_quota_holds_back_is_waited_for_and_says_so() -> None:
     quota = f"{FORBIDDEN}exceeded quota: compute"
     cluster = cluster_of([], [], quota)
     cluster.create(job())
-    (found,) = kubernetes.jobs(cluster, "bench-smoke-1a2b3c4d")
+    (found,) = kubernetes.jobs(cluster, {SWEEP_LABEL: SWEEP})
     assert (found.state, found.reason) == ("waiting", f"no pod was made: FailedCreate: {quota}")
 
 
@@ -212,20 +215,20 @@ def test_stop_leaves_the_job_in_the_cluster(tmp_path: Path) -> None:
 def test_a_job_that_waits_says_why() -> None:
     cluster = cluster_of([WAITING], [])
     cluster.create(job())
-    (found,) = kubernetes.jobs(cluster, "bench-smoke-1a2b3c4d")
+    (found,) = kubernetes.jobs(cluster, {SWEEP_LABEL: SWEEP})
     assert (found.block, found.state) == (3, "waiting")
     assert found.reason == "the pod cannot be scheduled: Insufficient memory"
 
 
 SWEEP = "bench-smoke-1a2b3c4d"
-LABELS = {**MANAGED, kubernetes.SWEEP: SWEEP, kubernetes.BLOCK: "3"}
+LABELS = {**MANAGED, SWEEP_LABEL: SWEEP, BLOCK_LABEL: "3"}
 BENCH_POD: dict[str, Any] = {"name": "bench-3", "uid": "3", "labels": LABELS}
 OPENED: dict[str, Any] = {"name": "virtbench-1", "uid": "4", "labels": MANAGED, "ownerReferences": [{"uid": "3"}]}
 OTHERS: list[dict[str, Any]] = [
-    {**BENCH_POD, "name": "bench-4", "uid": "5", "labels": {**LABELS, kubernetes.BLOCK: "4"}},
+    {**BENCH_POD, "name": "bench-4", "uid": "5", "labels": {**LABELS, BLOCK_LABEL: "4"}},
     {**OPENED, "name": "virtbench-2", "ownerReferences": [{"uid": "5"}]},
 ]
-BLOCK_3 = kubernetes.BlockJob(f"{SWEEP}-003", "running", "on n1", "bench-3", begun=True, block=3)
+BLOCK_3 = kubernetes.BlockJob(f"{SWEEP}-003", "running", "on n1", "bench-3", begun=True)
 
 
 def test_removal_waits_until_the_pods_of_the_blocks_and_those_they_opened_are_gone(

@@ -90,7 +90,7 @@ class Executor:
             process.stop()
 
 
-class Pool:
+class Dispatcher:
     """The blocks that are left, and a thread for each executor that takes them."""
 
     def __init__(
@@ -112,8 +112,8 @@ class Pool:
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
 
-    def run(self) -> list[int]:
-        """Run until every block has ended or is given up; return those given up, in order.
+    def run(self) -> None:
+        """Run until every block has ended or is given up.
 
         An exception in here (Ctrl-C) stops the executors in order, waits for them, and is raised again.
         """
@@ -130,8 +130,6 @@ class Pool:
                 executor.stop()
             self._wait()
             raise
-        given_up = [block for block, losses in self._losses.items() if losses >= LOSSES_ALLOWED]
-        return sorted({*self._left, *given_up})
 
     def _wait(self) -> None:
         # Not by Thread.join: one that a signal has interrupted takes the thread for ended (CPython, bpo-45274).

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.batch import slurm
+from commands.sweep.backends import slurm
+from commands.sweep.backends.base import job_name
 from provisioning.batch.options import SlurmOptions
 from suite.errors import MeasurementError
+from tests.suite.sweep.conftest import make_sweep
 
 Calls = Callable[..., list[list[str]]]
 COMMAND = ("/opt/vb/bin/bench", "sweep", "run", "/home/a b/plan.toml", "--out", "/data/a b", "--only-block")
@@ -23,12 +25,9 @@ def words_for_sbatch(text: str) -> list[str]:
     return [word for line in text.splitlines() if line.startswith("#SBATCH ") for word in shlex.split(line[8:])]
 
 
-@pytest.mark.parametrize(
-    ("blocks", "at_once", "words"),
-    [([0], None, "0"), ([0, 1, 2], None, "0-2"), ([5, 0, 2, 3, 3], None, "0,2-3,5"), ([0, 1], 1, "0-1%1")],
-)
+@pytest.mark.parametrize(("blocks", "at_once", "words"), [([5, 0, 2, 3, 3], None, "0,2-3,5"), ([0, 1], 1, "0-1%1")])
 def test_the_blocks_are_named_in_ranges(blocks: list[int], at_once: int | None, words: str) -> None:
-    assert slurm.array(blocks, at_once) == words
+    assert f"--array={words}" in words_for_sbatch(script(SlurmOptions(at_once=at_once), blocks=blocks))
 
 
 def test_names_with_spaces_stay_one_word_and_a_percent_is_no_field() -> None:
@@ -56,8 +55,8 @@ def test_the_time_limit_is_the_estimate_with_a_margin(
 
 def test_a_sweep_finds_its_jobs_by_its_directory(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
-    assert slurm.job_name("smoke", tmp_path) == slurm.job_name("smoke", tmp_path / "link")
-    assert slurm.job_name("smoke", tmp_path) != slurm.job_name("smoke", tmp_path / "other")
+    assert job_name(make_sweep(), tmp_path) == job_name(make_sweep(), tmp_path / "link")
+    assert job_name(make_sweep(), tmp_path) != job_name(make_sweep(), tmp_path / "other")
 
 
 @pytest.fixture
@@ -111,13 +110,13 @@ def test_what_a_plan_chooses_stands_on_the_command_line_where_no_variable_wins(p
 
 def test_the_queue_is_read_whatever_else_squeue_prints(programs: Calls) -> None:
     programs("CLUSTER: alpha\n4711|0|PD||Priority\n\n4711|1|R|n01|None\n4713|N/A|R|n02|None\n")
-    assert [(task.job, task.block, str(task)) for task in slurm.queue("bench-x")] == [
+    assert [(task.job, task.block, str(task)) for task in slurm.tasks(["--me"])] == [
         ("4711", 0, "waiting (Priority)"),
         ("4711", 1, "running on n01"),
     ]
     programs("JOBID PARTITION NAME\n4711 main bench-x\n")
     with pytest.raises(MeasurementError, match="the answer of squeue is not Slurm's: 'JOBID PARTITION NAME'"):
-        slurm.queue("bench-x")
+        slurm.tasks(["--me"])
 
 
 @pytest.mark.parametrize(
@@ -135,21 +134,22 @@ def test_squeue_and_scancel_ask_the_cluster_that_takes_the_jobs_and_use_no_other
     words: list[str],
     programs: Calls,
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     for name, value in {**variables, "SQUEUE_PARTITION": "gpu", "SCANCEL_PARTITION": "gpu"}.items():
         monkeypatch.setenv(name, value)
-    options = SlurmOptions(further=further)
-    assert [word for word in words_for_sbatch(script(options)) if word.startswith("--clusters")] == words
-    programs()
-    slurm.queue("bench-x", slurm.clusters(options))
-    slurm.cancel("bench-x", slurm.clusters(options))
+    text = script(SlurmOptions(further=further))
+    assert [word for word in words_for_sbatch(text) if word.startswith("--clusters")] == words
+    programs("4711|0|PD||Priority\n")
+    slurm.Slurm().cancel(make_sweep(engine={"kind": "slurm", "further": list(further)}), tmp_path)
+    assert [called[0] for called in programs()] == ["squeue", "scancel"]
     for called in programs():
         assert [word for word in called if word.startswith("--clusters")] == words
         assert called[-1] == "filter="
 
 
 @pytest.mark.parametrize(("state", "ended"), [("R", False), ("PD", False), ("CG", False), ("CD", True), ("NF", True)])
-def test_a_task_has_ended_when_it_does_not_come_back_by_itself(state: str, ended: bool) -> None:
-    task = slurm.task_of(f"12|3|{state}|n1|None")
-    assert task
+def test_a_task_has_ended_when_it_does_not_come_back_by_itself(state: str, ended: bool, programs: Calls) -> None:
+    programs(f"12|3|{state}|n1|None")
+    (task,) = slurm.tasks(["--me"])
     assert (task.job, task.block, task.node, task.ended) == ("12", 3, "n1", ended)

@@ -1,4 +1,4 @@
-"""The pool: every block ends somewhere, and what is lost goes to another executor."""
+"""The dispatcher: every block ends somewhere, and what is lost goes to another executor."""
 
 import signal
 import threading
@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from provisioning.batch.pool import FAILURES_ALLOWED, LOSSES_ALLOWED, BlockProcess, Executor, Pool
+from commands.sweep.backends.dispatch import FAILURES_ALLOWED, LOSSES_ALLOWED, BlockProcess, Dispatcher, Executor
 from suite.errors import MeasurementError, RequestError
 
 
@@ -54,14 +54,14 @@ class Waiting(Executor):
 
 def test_every_block_runs_once() -> None:
     places = [FakeExecutor("a"), FakeExecutor("b")]
-    assert Pool(places, range(20), lambda _text: None).run() == []
+    Dispatcher(places, range(20), lambda _text: None).run()
     assert sorted(places[0].done + places[1].done) == list(range(20))
 
 
 def test_a_block_that_is_lost_goes_to_another_executor_and_it_is_said() -> None:
     said: list[str] = []
     broken, whole = FakeExecutor("broken", failing=99), FakeExecutor("whole")
-    assert Pool([broken, whole], range(6), said.append).run() == []
+    Dispatcher([broken, whole], range(6), said.append).run()
     assert sorted(whole.done) == list(range(6))
     assert len(broken.lost) <= FAILURES_ALLOWED
     if broken.lost:  # threads: the other may have taken all before
@@ -70,7 +70,7 @@ def test_a_block_that_is_lost_goes_to_another_executor_and_it_is_said() -> None:
 
 def test_an_executor_that_failed_once_is_tried_again() -> None:
     place = FakeExecutor("a", failing=1)
-    assert Pool([place], [7], lambda _text: None).run() == []
+    Dispatcher([place], [7], lambda _text: None).run()
     assert (place.lost, place.done) == ([7], [7])
 
 
@@ -84,7 +84,7 @@ def test_an_executor_that_refuses_is_asked_once() -> None:
         raise RequestError("kernel 6.1 and 6.2")
 
     refusing.run = refuse  # type: ignore[method-assign]
-    assert Pool([refusing, whole], range(6), said.append).run() == []
+    Dispatcher([refusing, whole], range(6), said.append).run()
     assert sorted(whole.done) == list(range(6))
     assert len(asked) <= 1
     assert not asked or any("refused by unequal" in line and "kernel 6.1 and 6.2" in line for line in said)
@@ -92,7 +92,7 @@ def test_an_executor_that_refuses_is_asked_once() -> None:
 
 def test_what_no_executor_could_run_is_told() -> None:
     said: list[str] = []
-    assert Pool([FakeExecutor("a", failing=99)], [3, 1, 2], said.append).run() == [1, 2, 3]
+    Dispatcher([FakeExecutor("a", failing=99)], [3, 1, 2], said.append).run()
     assert any("gets no more" in line for line in said)
 
 
@@ -105,7 +105,7 @@ def test_a_block_that_every_executor_loses_is_given_up_and_the_others_go_on() ->
             self.done.append(block)
 
     places = [Picky("a"), Picky("b"), Picky("c")]
-    assert Pool(places, range(10), lambda _text: None).run() == [1]
+    Dispatcher(places, range(10), lambda _text: None).run()
     assert sum(len(place.lost) for place in places) == LOSSES_ALLOWED
 
 
@@ -121,7 +121,7 @@ def test_an_interruption_stops_the_places_and_waits_for_them() -> None:
     try:
         threading.Thread(target=interrupt).start()
         with pytest.raises(KeyboardInterrupt):
-            Pool([place], [0, 1], lambda _text: None).run()
+            Dispatcher([place], [0, 1], lambda _text: None).run()
     finally:
         signal.signal(signal.SIGINT, before)
     assert place.stopped.is_set()
