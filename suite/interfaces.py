@@ -157,6 +157,8 @@ class Instance:
     """The ways to the other instances."""
     reopen: Callable[[], Node] | None = None
     """Kills the layers over the machine, and opens them again; None where that cannot be done."""
+    another: Callable[[], AbstractContextManager[Node]] | None = None
+    """Opens a further instance like it, with the same CPUs; None where that cannot be done."""
     clock_offset_s: float | None = None
     """How many seconds its machine's time of day is ahead of this one's; None on this machine."""
 

@@ -24,6 +24,7 @@ SCENARIOS = Registry(
         "shared": "scenarios.shared:Shared",
         "command": "scenarios.command:Command",
         "serve": "scenarios.serve:Serve",
+        "startup": "scenarios.startup:Startup",
     },
 )
 
@@ -50,6 +51,7 @@ FIGURES = Registry(
         "latency": "analysis.figures.points:latency_lines",
         "scaling": "analysis.figures.points:speed_up_lines",
         "by": "analysis.figures.bars:value_bars",
+        "together": "analysis.figures.growth:together_lines",
         "time-money": "analysis.figures.costs:time_money",
     },
 )

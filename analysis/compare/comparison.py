@@ -14,6 +14,7 @@ from typing import Any
 from analysis.compare import contrasts as kinds
 from analysis.compare.costs import ALL_IN, costs, with_costs
 from analysis.compare.groups import circumstances, groups, measured
+from analysis.compare.growth import growth
 from analysis.compare.noise import burst_variation, differing, noise_floors
 from analysis.compare.pairing import plain, with_variants
 from analysis.compare.results import Comparison, Contrast, GroupKey
@@ -66,6 +67,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         *kinds.contrasts(kinds.MODELS, of_models, metrics, margin, looked=looked, members=models, notes=notes),
         *scaling(several),
         *quality(several, metrics, margin),
+        *growth(finished),
     )
     contrasted = with_standing(every, around)
     by_group: dict[GroupKey, tuple[Contrast, ...]] = defaultdict(tuple)

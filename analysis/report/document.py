@@ -15,6 +15,7 @@ from analysis.figures.reference import PAPERS_KEY
 from analysis.report import formatting, tables
 from analysis.report.answers.answer import Answer, answer
 from analysis.report.elements import Element, Figure, Head, Heading, Line, Notes, Styled, Table, warnings
+from analysis.report.growth import growth_elements
 from analysis.report.scaling import scaling_elements
 from analysis.report.waterfall import explained_job, reason
 from analysis.warnings.types import notices
@@ -116,6 +117,7 @@ def more_options(comparison: Comparison, level: Level, *, costs: bool) -> str:
 
 def _overview(comparison: Comparison, found: Answer, *, costs: bool) -> Iterator[Element]:
     footnotes = tables.Footnotes(comparison, found.why)
+    yield from growth_elements(comparison)
     trained = [group for group in comparison.groups if group.job.traits.normalised and not group.job.traits.probes]
     if trained:
         yield tables.overview_table(trained, footnotes, judged=not found.complete)
@@ -153,6 +155,7 @@ def _job(
         yield Heading(tables.TITLE)
         yield from _interference(comparison, job)
     yield from scaling_elements(of_job)
+    yield from growth_elements(of_job)
     if overall := tuple(formatting.overall_lines(comparison, job)):
         yield Heading("all models")
         yield Notes(overall)

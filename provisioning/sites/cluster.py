@@ -151,6 +151,7 @@ class ClusterSite(Here):
         rows = [
             (set(self.targets) >= VMS, f"{option('target')} vm and container-vm, which is another machine", leave),
             (bool(request.data.data_disk), str(option("data_disk")), leave),
+            (inputs.scenario.multiplied, f"{option('scenario')} {request.scenario}, which opens many here", leave),
             (
                 gpus > 0 and (self.targets != ("container",) or inputs.scenario.neighbours),
                 f"{option('device')} cuda of other targets, or of neighbours: the cluster chooses the GPU of a pod",

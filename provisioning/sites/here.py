@@ -3,6 +3,8 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
 
 import psutil
 
@@ -20,7 +22,7 @@ from provisioning.sites.reopening import reopenable
 from provisioning.targets import Choices
 from provisioning.volumes import Volume, check_disk_space, disk_of, packed_bytes, prepare_disk, volume_of
 from suite.errors import RequestError, option
-from suite.interfaces import Instance, Node, Note
+from suite.interfaces import Instance, Node, Note, open_stack
 from suite.job.ablations import properties_of
 from suite.job.envelope import Envelope
 from suite.job.job import CpuCapability
@@ -104,8 +106,16 @@ class Here(Site):
                 machine = stack.enter_context(self.machine(envelope, str(volume.directory) if volume else None))
                 machine.scratch = str(volume.scratch) if volume and volume.scratch else None
                 stacked = self.layers(trial, envelope, chosen_layers, volume)
-                instances.append(stack.enter_context(reopenable(machine, stacked)))
+                instance = stack.enter_context(reopenable(machine, stacked))
+                another = partial(self._another, trial, envelope, chosen_layers)
+                instances.append(replace(instance, another=another))
             yield tuple(instances)
+
+    @contextmanager
+    def _another(self, trial: Trial, envelope: Envelope, choices: Choices) -> Iterator[Node]:
+        layers = self.layers(trial, envelope, choices)
+        with self.machine(envelope, None) as machine, open_stack(machine, layers) as node:
+            yield node
 
 
 def load(node: Node, engines: Iterable[ContainerEngine], image: Image) -> None:

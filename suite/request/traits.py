@@ -45,6 +45,8 @@ class Traits:
     """Whether clients ask one of the instances, perhaps through a service of a cluster."""
     neighbours: ClassVar[bool] = False
     """Whether further instances share the machine with the one that is measured."""
+    multiplied: ClassVar[bool] = False
+    """Whether a trial opens further instances of its target on this machine."""
     probes: ClassVar[bool] = False
     """Whether a trial measures one cost of a layer, with metrics of its own that all decide, and no throughput."""
     normalised: ClassVar[bool] = True

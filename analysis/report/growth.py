@@ -1,0 +1,51 @@
+"""Instances that were opened together, as elements of a document."""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from analysis.compare.growth import EACH, FAILED, TIMES, instances_of
+from analysis.compare.results import Arm, Comparison, Contrast
+from analysis.report.elements import Element, Head, Heading, Notes, Table
+from suite.job.ablations import label_of
+from suite.units import count, number
+
+
+def growth_elements(comparison: Comparison) -> Iterator[Element]:
+    """Yield a table for each job, a row for each number of instances of a target, and what each further one adds."""
+    together, slopes = comparison.of_kind("together"), comparison.of_kind("growth")
+    for job, of_job in groupby(together, lambda arm: arm.job):
+        arms = sorted(of_job, key=lambda arm: (named(arm), instances_of(arm.model)))
+        rows = []
+        for arm in arms:
+            measured = together[arm]
+            failed = measured.get(FAILED.name)
+            lost = (f"{number(failed.value or 0.0)} did not open",) if failed else ()
+            cells = tuple(_text(measured.get(metric.name)) for metric in (*TIMES, *EACH))
+            rows.append((Head(f"{named(arm)}, {count(instances_of(arm.model), 'instance')}", lost), cells))
+        yield Heading("Many at once", str(job))
+        heads = (Head(f"{metric.name.replace('-per-instance', '')} {metric.unit}") for metric in (*TIMES, *EACH))
+        yield Table("opened together", "", tuple(heads), tuple(rows), "memory and CPU: of each instance", compact=True)
+        lines = []
+        for arm in dict.fromkeys(arm._replace(model="") for arm in arms):
+            if measured := slopes.get(arm, {}):
+                parts = (
+                    _slope(measured[metric.name], unit) for metric, unit in _FURTHER.items() if metric.name in measured
+                )
+                lines.append(f"each further instance of {named(arm)}: {', '.join(parts)}")
+        yield Notes(tuple(lines))
+
+
+_FURTHER = {TIMES[0].name: "s", EACH[0].name: "MB", EACH[1].name: "s of CPU"}
+
+
+def named(arm: Arm) -> str:
+    return f"{arm.target}, {label_of(arm.ablation)}" if arm.ablation else arm.target
+
+
+def _text(one: Contrast | None) -> str:
+    return "-" if one is None or one.value is None else number(one.value)
+
+
+def _slope(one: Contrast, unit: str) -> str:
+    ends = f" ({number(one.value_interval[0])} to {number(one.value_interval[1])})" if one.value_interval else ""
+    return f"{_text(one)} {unit}{ends}"

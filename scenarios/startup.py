@@ -1,0 +1,175 @@
+"""Many at once: instances of a target that are opened together, and what each of them takes from the machine.
+
+An instance is ready when a first command in it has printed a line; all times are on the host's clock, from asking for
+all of them. They stay open, with their commands, until the last one is ready or has failed. Memory is that of the
+processes that began meanwhile, CPU time that of the whole machine.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+
+import psutil
+
+from scenarios.job import run_job
+from scenarios.probe_startup import LEAST
+from suite.errors import BenchError, MeasurementError, RequestError, option
+from suite.interfaces import Context, Instance, Measurement, Node, Note, Observer
+from suite.job.envelope import Envelope
+from suite.job.job import Devices
+from suite.job.profiles import Profile
+from suite.plan import Trial
+from suite.records.record import MetricValue
+from suite.request.option import OptionGroup, Text, about
+from suite.request.request import RunRequest
+from suite.request.scenario import PlannedScenario
+from suite.targets import VMS
+from suite.units import count
+from worker.probes.probe import median, quantile
+
+MOST = 1000
+LEAST_BYTES = 32 << 20
+"""The memory that an instance needs to run a first command; a guest has all of the envelope's."""
+OPENED_WITHIN_S = 1800.0
+HELD = "import sys; print(flush=True); sys.stdin.read()"
+"""The first command in an instance, which goes on until it is closed."""
+
+
+def parse_instances(text: str) -> tuple[int, ...]:
+    """Return the numbers of instances: ``1,5,20``. Raises RequestError."""
+    numbers = tuple(dict.fromkeys(int(word) for word in text.split(",") if word.isdecimal()))
+    if not numbers or len(numbers) < len(text.split(",")) or not all(0 < number <= MOST for number in numbers):
+        raise RequestError(f"{text!r} holds no different numbers of instances", remedy="write numbers: 1,5,20")
+    return numbers
+
+
+class StartupOptions(OptionGroup):
+    """Scenario startup."""
+
+    instances: Text = about(
+        "1,5,20", f"Numbers of instances to open together, from 1 to {MOST}.", parse=parse_instances
+    )
+
+
+class Startup(PlannedScenario):
+    """How instances of a target open when many are asked for at once, and what each further one costs."""
+
+    name = "startup"
+    options = StartupOptions
+    probes = multiplied = True
+    workloads = trains = False
+    subject, unnamed = "instances", "all"
+    deciding = ("ready-median",)
+
+    def models(self, request: RunRequest) -> tuple[str, ...]:
+        return tuple(count(number, "instance").replace(" ", "-") for number in _numbers(request))
+
+    def check_shares(self, request: RunRequest, envelope: Envelope, targets: Sequence[str], note: Note) -> None:  # noqa: ARG002
+        most, available_bytes = max(_numbers(request)), psutil.virtual_memory().available
+        for target in targets:
+            # One more has been opened before, for its environment.
+            needed_bytes = (most + 1) * (envelope.memory_bytes if target in VMS else LEAST_BYTES)
+            if needed_bytes > available_bytes:
+                raise RequestError(
+                    f"{most + 1} instances of {target} need {needed_bytes / 1e9:.1f} GB of memory, and "
+                    f"{available_bytes / 1e9:.1f} GB are available",
+                    remedy=f"ask for fewer {option('instances')}, or give each less with {option('memory')}",
+                )
+
+    def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:  # noqa: ARG002
+        return {}
+
+    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
+        """Run a least training in one instance, then open the others. Raises MeasurementError if none of them opens."""
+        (first,) = instances
+        if first.another is None:
+            raise MeasurementError("this target cannot be opened more than once", kind="startup")
+        model, sizes = LEAST
+        job = trial.with_job(model=model, sizes=sizes, devices=Devices(device=trial.job.devices.device))
+        measured = run_job(job, first.node, observer, account)
+        number = int(trial.job.model.partition("-")[0])
+        observer.phase("opening", count(number, "instance"))
+        opened = Together(first.another, number)
+        metrics = opened.metrics()
+        for reason in dict.fromkeys(opened.failures):
+            observer.note(f"{opened.failures.count(reason)} of {count(number, 'instance')} did not open: {reason}")
+        details = {**measured.details, "instances": number, "failures": opened.failures[:3]}
+        return measured.changed(throughput_per_s=None, steps=None, metrics=metrics, details=details)
+
+
+def _numbers(request: RunRequest) -> tuple[int, ...]:
+    return parse_instances(request.options(StartupOptions).instances)
+
+
+@dataclass
+class Together:
+    """Opens instances at the same time, each in a thread, and closes all when the last one is ready or has failed."""
+
+    another: Callable[[], AbstractContextManager[Node]]
+    number: int
+    ready_s: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._settled, self._closing = threading.Semaphore(0), threading.Event()
+        there, busy_s, began_s = {*psutil.pids()}, _busy_s(), time.monotonic()
+        with ThreadPoolExecutor(self.number) as pool:
+            try:
+                for _ in range(self.number):
+                    pool.submit(self._open, began_s)
+                for _ in range(self.number):
+                    self._settled.acquire(timeout=OPENED_WITHIN_S)
+                self.cpu_s, self.bytes = _busy_s() - busy_s, memory_bytes({*psutil.pids()} - there)
+            finally:  # after Ctrl-C, too: those that open still are closed as soon as they are there
+                self._closing.set()
+
+    def _open(self, began_s: float) -> None:
+        reading, writing = os.pipe()
+        try:
+            with os.fdopen(reading, "rb") as held, self.another() as node:
+                process = node.start([node.python[0], "-c", HELD], stdin=held)
+                next(process.lines(OPENED_WITHIN_S))
+                self.ready_s.append(time.monotonic() - began_s)
+                self._settled.release()
+                self._closing.wait()
+                process.kill()
+        except (BenchError, StopIteration) as error:
+            if not self._closing.is_set():
+                self.failures.append(getattr(error, "message", "the first command said nothing"))
+                self._settled.release()
+        finally:
+            os.close(writing)
+
+    def metrics(self) -> dict[str, MetricValue]:
+        """Return the metrics of those that opened. Raises MeasurementError if there are none."""
+        if not self.ready_s:
+            raise MeasurementError(f"no instance opened: {self.failures[0]}", kind="startup")
+        middle = median(self.ready_s, "s", "less")
+        values = {
+            "ready-p95": (quantile(self.ready_s, 0.95), "s"),
+            "ready-all": (max(self.ready_s), "s"),
+            "memory-per-instance": (self.bytes / self.number / 1e6, "MB"),
+            "host-cpu-per-instance": (self.cpu_s / self.number, "s"),
+            "failed-instances": (float(len(self.failures)), ""),
+        }
+        shown = {name: MetricValue(value=v, unit=unit, better="less") for name, (v, unit) in values.items() if v > 0}
+        return {"ready-median": MetricValue(**vars(middle)), **shown}
+
+
+def _busy_s() -> float:
+    """Return the CPU seconds that this machine has spent."""
+    cpu = psutil.cpu_times()
+    return float(cpu.user + cpu.nice + cpu.system + cpu.irq + cpu.softirq)
+
+
+def memory_bytes(processes: Iterable[int]) -> int:
+    """Return the memory of processes; of a page that several share each has its part (``Pss`` in proc(5))."""
+    found = 0
+    for number in processes:
+        with suppress(psutil.Error):  # it has ended meanwhile, or is another user's
+            found += psutil.Process(number).memory_full_info().pss
+    return found
