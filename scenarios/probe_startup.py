@@ -34,7 +34,7 @@ class PhaseRecorder(Silent):
         heard_s = time.monotonic()
         self.observer.phase(name, detail)
         # The job is launched after that was told; all else had been reached before it was told.
-        self.began_s.setdefault(name, time.monotonic() if name == LAUNCH else heard_s)
+        self.began_s.setdefault(name, {LAUNCH: time.monotonic()}.get(name, heard_s))
 
     def note(self, text: str) -> None:
         self.observer.note(text)

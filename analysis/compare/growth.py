@@ -30,17 +30,22 @@ def growth(finished: pd.DataFrame) -> Iterator[Contrast]:
     trials = finished[with_trait(finished, "multiplied")].fillna({"ablation": ""})
     for (job, target, ablation), rows in grouped(trials, [*JOB, "target", "ablation"]) if len(trials) else ():
         for metric in (*TIMES, *EACH, FAILED):
-            columns = {model: f"{model}/{metric.name}" for model in rows["model"].unique()}
-            known = {model: column for model, column in columns.items() if column in rows}
-            values = {model: rows.loc[rows["model"] == model].set_index("block")[at] for model, at in known.items()}
+            values = dict(_by_model(rows, metric))
             for model, of_model in values.items():
-                if place := locate(np.log(of_model.to_numpy())):
-                    arm = Arm(job, model, target, ablation)
-                    yield Contrast(kind="together", arm=arm, metric=metric, **valued(place), trials=len(of_model))
+                arm, place = Arm(job, model, target, ablation), locate(np.log(of_model.to_numpy()))
+                yield Contrast(kind="together", arm=arm, metric=metric, **valued(place), trials=len(of_model))
             by_number = pd.DataFrame({instances_of(model): of_model for model, of_model in values.items()})
-            if metric is not FAILED and (place := locate(_slopes(by_number, whole=metric in EACH), trim=0)):
+            if place := locate(_slopes(by_number, whole=metric in EACH), trim=0):
                 arm = Arm(job, "", target, ablation)
                 yield Contrast(kind="growth", arm=arm, metric=metric, value=place.centre, value_interval=place.interval)
+
+
+def _by_model(rows: pd.DataFrame, metric: Metric) -> "Iterator[tuple[str, pd.Series[float]]]":
+    """Yield the values of each model that has the metric, by block."""
+    for model, of_model in rows.groupby("model"):
+        column = of_model.set_index("block").get(f"{model}/{metric.name}")
+        if column is not None and column.notna().any():
+            yield str(model), column.dropna()
 
 
 def _slopes(by_number: pd.DataFrame, *, whole: bool) -> list[float]:

@@ -33,6 +33,7 @@ def together_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
                 below = f"{metric.name}; {job}\nmean over the blocks, with 95 % intervals"
                 drawing.label(axes, title if metric is TIMES[0] else "", below, unit, normalised=False)
                 axes.set_xlabel("instances")
+                axes.set_xticks(sorted({instances_of(arm.model) for of_name in lines.values() for arm, _ in of_name}))
             chart.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
         yield drawing.Drawing("together", title, chart, description="in s and MB; the table holds the values")
 

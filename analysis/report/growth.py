@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from analysis.compare.growth import EACH, FAILED, TIMES, instances_of
-from analysis.compare.results import Arm, Comparison, Contrast
+from analysis.compare.results import Arm, Comparison, Contrast, Measured
 from analysis.report.elements import Element, Head, Heading, Notes, Table
 from suite.job.ablations import label_of
 from suite.units import count, number
@@ -15,24 +15,24 @@ def growth_elements(comparison: Comparison) -> Iterator[Element]:
     together, slopes = comparison.of_kind("together"), comparison.of_kind("growth")
     for job, of_job in groupby(together, lambda arm: arm.job):
         arms = sorted(of_job, key=lambda arm: (named(arm), instances_of(arm.model)))
-        rows = []
-        for arm in arms:
-            measured = together[arm]
-            failed = measured.get(FAILED.name)
-            lost = (f"{number(failed.value or 0.0)} did not open",) if failed else ()
-            cells = tuple(_text(measured.get(metric.name)) for metric in (*TIMES, *EACH))
-            rows.append((Head(f"{named(arm)}, {count(instances_of(arm.model), 'instance')}", lost), cells))
         yield Heading("Many at once", str(job))
         heads = (Head(f"{metric.name.replace('-per-instance', '')} {metric.unit}") for metric in (*TIMES, *EACH))
-        yield Table("opened together", "", tuple(heads), tuple(rows), "memory and CPU: of each instance", compact=True)
-        lines = []
-        for arm in dict.fromkeys(arm._replace(model="") for arm in arms):
-            if measured := slopes.get(arm, {}):
-                parts = (
-                    _slope(measured[metric.name], unit) for metric, unit in _FURTHER.items() if metric.name in measured
-                )
-                lines.append(f"each further instance of {named(arm)}: {', '.join(parts)}")
-        yield Notes(tuple(lines))
+        rows = tuple(_row(arm, together[arm]) for arm in arms)
+        yield Table("opened together", "", tuple(heads), rows, "memory and CPU: of each instance", compact=True)
+        further = dict.fromkeys(arm._replace(model="") for arm in arms)
+        yield Notes(tuple(_slopes(arm, slopes[arm]) for arm in further if arm in slopes))
+
+
+def _row(arm: Arm, measured: Measured) -> tuple[Head, tuple[str, ...]]:
+    failed = measured.get(FAILED.name)
+    lost = (f"{number(failed.value or 0.0)} did not open",) if failed else ()
+    cells = tuple(_text(measured.get(metric.name)) for metric in (*TIMES, *EACH))
+    return Head(f"{named(arm)}, {count(instances_of(arm.model), 'instance')}", lost), cells
+
+
+def _slopes(arm: Arm, measured: Measured) -> str:
+    parts = (_slope(measured[name], unit) for name, unit in _FURTHER.items() if name in measured)
+    return f"each further instance of {named(arm)}: {', '.join(parts)}"
 
 
 _FURTHER = {TIMES[0].name: "s", EACH[0].name: "MB", EACH[1].name: "s of CPU"}

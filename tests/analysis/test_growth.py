@@ -11,7 +11,7 @@ from suite.records.record import MetricValue
 from tests.analysis.conftest import Save
 
 
-def forged(save: Save, target: str, block: int, number: int, **changes: object) -> None:
+def forged(save: Save, target: str, block: int, number: int, **changes: tuple[float, str]) -> None:
     """Ready after 0.1 s and 0.05 s for each instance, 1 % more in every block; 10 MB together and 3 MB for each."""
     ready = (0.1 + 0.05 * number) * (1 + 0.01 * block) * (2 if target == "container" else 1)
     values = {"ready-median": (ready, "s"), "memory-per-instance": (10 / number + 3, "MB"), **changes}

@@ -42,6 +42,7 @@ WRITTEN = {
     "unit": ("tokens", "samples"),
     "preempt": ("mean=60s", "mean=1h"),
     "rates": ("10,50", "0.5"),
+    "instances": ("1,5,20", "3"),
     "lab": ("nodes=3,rate=1gbit", "nodes=2,delay=5ms"),
     "hire": ("cloud=lab,image=debian-12,flavor=b8,network=lab,key=me",),
 }
