@@ -11,7 +11,8 @@ from scenarios.job import AttestedJob, attest, metrics_of, recordable
 from scenarios.members import member_request
 from scenarios.turns import BurstMessage, WorkerTurns
 from suite.errors import MeasurementError, RequestError, option
-from suite.interfaces import Context, Instance, Measurement, Node, Observer, TurnTaker
+from suite.interfaces import Context, Instance, Measurement, Node, Note, Observer, TurnTaker
+from suite.job.envelope import Envelope
 from suite.job.job import Alternating
 from suite.job.profiles import Profile
 from suite.plan import Trial
@@ -35,8 +36,8 @@ class HostProbe(Protocol):
     def written_bytes(self, size: str) -> int | None:
         """Return how many bytes it writes to the data disk; see ``worker.probes.probe.Probe``."""
 
-    def run(self, trial: Trial, node: Node, observer: Observer, account: Context) -> Measurement:
-        """Run the probe on a node. Raises MeasurementError when it does not come to its end."""
+    def run(self, trial: Trial, instance: Instance, observer: Observer, account: Context) -> Measurement:
+        """Run the probe on an instance. Raises MeasurementError when it does not come to its end."""
 
 
 class ProbeOptions(OptionGroup):
@@ -75,6 +76,11 @@ class Probing(PlannedScenario):
         why = f"the {' and the '.join(whole)} probe measures in one piece"
         return why, f"give {option('probe')} {', '.join(able)}, or leave {option('design')} out"
 
+    def check_shares(self, request: RunRequest, envelope: Envelope, targets: Sequence[str], note: Note) -> None:
+        for name in self.models(request):
+            if check := getattr(PROBES.get(name), "check", None):
+                check(request, targets)
+
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
         return {}
 
@@ -88,7 +94,7 @@ class Probing(PlannedScenario):
             remedy = error.remedy or f"choose among {', '.join(PROBES)}"
             raise MeasurementError(error.message, kind="probe", remedy=remedy) from error
         if not isinstance(probe, Probe):
-            return probe.run(trial, node, observer, account)
+            return probe.run(trial, instance, observer, account)
         # Refused alike on every target: a directory of bare metal would have room where the disk of a VM has none.
         needed, planned_bytes = probe.written_bytes(trial.job.profile), trial.scratch_bytes or 0
         if needed and (node.data is None or planned_bytes < needed):

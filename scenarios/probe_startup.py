@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from scenarios.events import Silent
 from scenarios.job import run_job
 from suite.errors import MeasurementError
-from suite.interfaces import Context, Measurement, Node, Observer
+from suite.interfaces import Context, Instance, Measurement, Observer
 from suite.job.job import Devices
 from suite.job.profiles import Sizes
 from suite.plan import Trial
@@ -56,12 +56,12 @@ class Startup:
     name = "startup"
     written_bytes = staticmethod(writes_nothing)
 
-    def run(self, trial: Trial, node: Node, observer: Observer, account: Context) -> Measurement:
+    def run(self, trial: Trial, instance: Instance, observer: Observer, account: Context) -> Measurement:
         """Run the least training there is. Raises MeasurementError when it does not come to its end."""
         model, workload = LEAST
         stopwatch = PhaseRecorder(observer)
         job = trial.with_job(model=model, sizes=workload, devices=Devices(device=trial.job.devices.device))
-        measured = run_job(job, node, stopwatch, account)
+        measured = run_job(job, instance.node, stopwatch, account)
         details = {**measured.details, "model": model, **workload.model_dump()}
         return measured.changed(throughput_per_s=None, steps=None, metrics=stopwatch.metrics(), details=details)
 

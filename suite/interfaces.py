@@ -19,6 +19,8 @@ from suite.records.usage import Conditions, Resources, Usage
 
 Note = Callable[[str], None]
 """Tells the user one line."""
+Resize = Callable[[Sequence[int], float], None]
+"""Gives an open instance these of its CPUs, by the numbers of the node below it, and this share of the time of all."""
 Context = AbstractContextManager[object]
 """Encloses a job from right before its launch until right after its end: an ``Account``, or nothing that counts."""
 COMMAND_WITHIN_S = 180.0
@@ -157,6 +159,8 @@ class Instance:
     """The ways to the other instances."""
     reopen: Callable[[], Node] | None = None
     """Kills the layers over the machine, and opens them again; None where that cannot be done."""
+    resize: Resize | None = None
+    """Changes its CPUs while it is open; None where that cannot be done."""
     another: Callable[[], AbstractContextManager[Node]] | None = None
     """Opens a further instance like it, with the same CPUs; None where that cannot be done."""
     clock_offset_s: float | None = None

@@ -148,6 +148,7 @@ PROBES = Registry(
         "cpu": "worker.probes.computing:CPU",
         "syscall": "worker.probes.syscalls:SYSCALL",
         "startup": "scenarios.probe_startup:STARTUP",
+        "resize": "scenarios.probe_resize:RESIZE",
     },
 )
 

@@ -235,6 +235,10 @@ class ContainerEngine(Protocol):
         """Return the process id, on the node, of the container's first process; None if it has none there."""
         return None
 
+    def update_argv(self, name: str, cpus: str, quota_us: int) -> list[str]:
+        """Return the command that gives an open container these CPUs and this quota of a period; empty if none can."""
+        return []
+
     def removal(self, name: str) -> list[list[str]]:
         """Return the commands that kill the container and remove it; none where the ledger does."""
 

@@ -128,6 +128,9 @@ class CommandLineEngine(ContainerEngine):
     def main_pid(self, node: Node, name: str) -> int:
         return int(node.run([*self.program, "inspect", "--format", "{{.State.Pid}}", "--", name]).stdout)
 
+    def update_argv(self, name: str, cpus: str, quota_us: int) -> list[str]:
+        return [*self.program, "update", f"--cpuset-cpus={cpus}", f"--cpu-quota={quota_us}", name]
+
     def removal(self, name: str) -> list[list[str]]:
         remove = [*self.program, "rm", "--force", "--volumes", *self.removal_options, "--", name]
         return [end_starting(name, self.program[0], "--name"), remove]

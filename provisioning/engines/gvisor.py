@@ -34,6 +34,9 @@ class Gvisor(Runc):
     takes_gpus = False
     late_networks = "takes devices over only when it starts, and these come later"
 
+    def update_argv(self, name: str, cpus: str, quota_us: int) -> list[str]:  # noqa: ARG002 (runc has the command)
+        return []
+
     def configured(self, given: Mapping[str, str]) -> "Gvisor":
         return replace(self, chosen=given.get("gvisor_platform"))
 

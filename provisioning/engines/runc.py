@@ -88,6 +88,9 @@ class Runc(ContainerEngine):
         pid: int = json.loads(node.run(self.command("state", "--", name)).stdout)["pid"]
         return pid
 
+    def update_argv(self, name: str, cpus: str, quota_us: int) -> list[str]:
+        return self.command("update", "--cpuset-cpus", cpus, "--cpu-quota", str(quota_us), name)
+
     def removal(self, name: str) -> list[list[str]]:
         delete = self.command("delete", "--force", "--", name)
         # runc does not delete the group of a container that it has not yet recorded.

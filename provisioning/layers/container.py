@@ -9,6 +9,7 @@ from pathlib import Path
 from provisioning import ledger
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.cgroup.limits import disks_under
+from provisioning.cgroup.resizing import quota_us
 from provisioning.engines.base import ContainerEngine, ContainerSpec
 from provisioning.gpus import edits_for
 from provisioning.lab.containers import ContainerBridge, attached
@@ -16,7 +17,7 @@ from provisioning.layers.userland import own_environment
 from provisioning.nodes import HostProcesses, WrappedNode, is_guest, limit_facts, undone_when_lost
 from provisioning.volumes import MOUNT, SCRATCH, check_one_filesystem, same_device
 from suite.errors import RequestError
-from suite.interfaces import Node
+from suite.interfaces import Node, Resize
 from suite.job.envelope import format_cpu_list
 from suite.job.properties import AS_IT_IS, Properties
 from suite.process_identity import BOOT_ID
@@ -101,6 +102,7 @@ class ContainerLayer:
                 variables=spec.edits.variables,
                 host_processes=host_processes,
                 backing=_page_cache_behind(node, about),
+                resize=_resizing(node, engine, spec),
             )
 
     def hold(self, stack: ExitStack, node: Node, spec: ContainerSpec) -> None:
@@ -139,6 +141,17 @@ class ContainerLayer:
             limited_disks=disks_under((tree, node.data)) if limits else (),
             disk_limits=limits,
         )
+
+
+def _resizing(node: Node, engine: ContainerEngine, spec: ContainerSpec) -> Resize | None:
+    """Return what has the engine resize the container; None where it cannot, or may not set its CPUs."""
+    if spec.by_affinity or spec.by_count or not engine.update_argv(spec.name, spec.cpus, 1):
+        return None
+
+    def resize(cpus: Sequence[int], share: float) -> None:
+        node.run(engine.update_argv(spec.name, format_cpu_list(cpus), quota_us(node.cpus, share)))
+
+    return resize
 
 
 def _page_cache_behind(node: Node, engine: Engine) -> Node | None:

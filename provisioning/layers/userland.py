@@ -13,6 +13,7 @@ from typing import Any
 from provisioning import ledger
 from provisioning.cgroup import limits as cgroups
 from provisioning.cgroup.counters import ControlGroup
+from provisioning.cgroup.resizing import of_group
 from provisioning.gpus import NO_EDITS, Edits, edits_for
 from provisioning.nodes import HostProcesses, WrappedNode, limit_facts, undone
 from provisioning.paths import ROOMS
@@ -165,7 +166,8 @@ class UserlandLayer:
                 """Return the tree as this user sees it, entered by these words."""
                 begin = [*words, *chroot_argv(tree, edits, data, user, self.envelope.tmpfs_bytes, node.scratch)]
                 facts = {**({} if pinned else {"host_cpus": None}), **limit_facts(host_processes, disks)}
-                return in_tree(node, begin, edits, facts=facts, backing=backing, host_processes=host_processes)
+                more: dict[str, Any] = {"facts": facts, "backing": backing, "host_processes": host_processes}
+                return in_tree(node, begin, edits, **more, resize=of_group(node, group, pinned=pinned))
 
             inside = as_root = place(enter, None)
             if self.properties.confined:

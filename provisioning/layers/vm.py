@@ -1,9 +1,12 @@
 """The virtual machine layer: a guest of any provider, on any node."""
 
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
+from provisioning import ledger
+from provisioning.cgroup.resizing import of_group
 from provisioning.lab.tap import Tap
 from provisioning.layers.userland import own_environment
 from provisioning.machines import virtiofs
@@ -11,7 +14,7 @@ from provisioning.machines.base import GuestSpec, MachineProvider
 from provisioning.nodes import WrappedNode
 from provisioning.volumes import MOUNT
 from suite.errors import RequestError
-from suite.interfaces import Node
+from suite.interfaces import Node, Resize
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class VmLayer:
         volume, shared = self.spec.volume, self.spec.shared_directory
         elsewhere = ["disk:other-device"] if volume and not volume.same_device else []
         with ExitStack() as stack:
+            groups = stack.enter_context(ExitStack())  # is left when the guest has ended
             with node.opening.running("boot"):
                 booted = stack.enter_context(self.provider.booted(node, self.spec))
             guest = WrappedNode(
@@ -43,8 +47,25 @@ class VmLayer:
                 data=MOUNT if volume else None,
                 backing=own_environment(node, self.spec.envelope.cpus) if shared else None,
                 substitutes=(*booted.substitutes, *elsewhere),
+                resize=_resizing(groups, node, booted.threads),
             )
             if shared:
                 with node.opening.running("mount"):
                     virtiofs.mount(guest)
             yield guest
+
+
+def _resizing(groups: ExitStack, node: Node, threads: Sequence[int]) -> Resize | None:
+    """Return what gives the virtual CPUs a share of their time, in a group that is made when it is first asked for."""
+    made: list[Resize] = []
+
+    def resize(cpus: Sequence[int], share: float) -> None:
+        if not made:
+            name = f"virtbench-{secrets.token_hex(6)}"
+            groups.enter_context(ledger.holding("cgroup", name))
+            node.run(["cgcreate", "-g", f"cpu:/{name}"])
+            node.run(["cgclassify", "-g", f"cpu:/{name}", *map(str, threads)])
+            made.append(of_group(node, name, pinned=False))
+        made[0](cpus, share)
+
+    return resize if node.local and threads else None

@@ -52,6 +52,8 @@ class Guest:
     """The substitutes for what the node lacks, such as ``accelerator:tcg``."""
     userland: str = "/run/virtbench/rootfs"
     """The image's tree in the guest, for containers in it."""
+    threads: tuple[int, ...] = ()
+    """The threads of its virtual CPUs on the node below, where they are known."""
 
 
 class MachineProvider(Protocol):

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any
@@ -153,13 +154,13 @@ class Qemu(MachineProvider):
             try:
                 _wait_until_ready(console, process, self.command(started), within_s)
                 with node.opening.paused():
+                    threads = qemu.vcpu_threads(self.ask(node, started, "query-cpus-fast"))
                     if spec.properties.pinned:
                         # Each virtual CPU has a host CPU of its own; other threads stay anywhere in the envelope.
-                        threads = qemu.vcpu_threads(self.ask(node, started, "query-cpus-fast"))
                         for cpu, thread in zip(started.cpus, threads, strict=True):
                             node.run(["taskset", "--pid", "--cpu-list", str(cpu), str(thread)])
                     limits = qemu.disk_limits(self.ask(node, started, "query-block"))
-                    guest = _guest(spec, started, access, limits)
+                    guest = replace(_guest(spec, started, access, limits), threads=tuple(threads))
                 stack.enter_context(ssh.connection(node, access, within_s))
                 yield guest
                 if console.flood:

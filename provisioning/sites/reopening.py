@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from provisioning.nodes import WrappedNode
 from suite.interfaces import Instance, Layer, Node, open_stack
 
 
@@ -20,4 +21,5 @@ def reopenable(machine: Node, layers: Sequence[Layer]) -> Iterator[Instance]:
             opened.__exit__(type(killed), killed, None)
             return opened.enter_context(open_stack(machine, layers))
 
-        yield Instance(opened.enter_context(open_stack(machine, layers)), reopen=reopen)
+        node = opened.enter_context(open_stack(machine, layers))
+        yield Instance(node, reopen=reopen, resize=node.resize if isinstance(node, WrappedNode) else None)

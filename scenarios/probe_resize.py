@@ -1,0 +1,208 @@
+"""The resize probe: how long an open instance takes to have the CPUs, or the share of their time, that it was given.
+
+A loop on every CPU counts, and reports 100 times a second what it has counted and how many CPUs the kernel shows it.
+Its clock is mapped to the host's by the report that came soonest. ``seen`` is from asking until the kernel shows the
+change inside, ``level`` until all windows of a while count within a tenth of the rate of the last half of the hold.
+"""
+
+import os
+import statistics
+import threading
+import time
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from scenarios.job import run_job
+from scenarios.probe_startup import LEAST
+from suite.errors import BenchError, MeasurementError, RequestError, option
+from suite.interfaces import Context, Instance, Measurement, Observer, Process, Resize
+from suite.job.job import Devices
+from suite.plan import Trial
+from suite.records.record import MetricValue
+from suite.registries import ENGINES
+from suite.request.request import RunRequest
+from suite.targets import BASELINE
+from worker.probes.probe import median, writes_nothing
+
+LOOP = """
+import mmap, os, time
+count = len(os.sched_getaffinity(0))
+shared = memoryview(mmap.mmap(-1, 8 * count)).cast("q")
+parent = os.getpid()
+for number in range(count):
+    if not os.fork():
+        while os.getppid() == parent:
+            for _ in range(1000):
+                pass
+            shared[number] += 1
+        os._exit(0)
+places = [line.strip().split(":", 2) for line in open("/proc/self/cgroup")]
+files = ["/sys/fs/cgroup/cpu" + path + "/cpu.cfs_quota_us" for _, names, path in places if "cpu" in names.split(",")]
+files += ["/sys/fs/cgroup" + path + "/cpu.max" for _, names, path in places if not names]
+files = [name for name in files if os.path.exists(name)]
+while True:
+    quota = open(files[0]).read().split()[0] if files else ""
+    print(time.monotonic(), sum(shared), len(os.sched_getaffinity(0)), quota, flush=True)
+    time.sleep(0.01)
+"""
+REPETITIONS = {"paper": 10, "gpu": 10, "quick": 5, "smoke": 1}
+HOLD_S, WINDOW_S, WITHIN = 2.0, 0.2, 0.1
+"""How long each change is held; a window is two periods of a quota, within which the rate has no meaning."""
+STARTED_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """One line of the loop."""
+
+    at_s: float
+    count: int
+    cpus: int
+    quota: str
+
+
+@dataclass
+class Loop:
+    """The loop in an instance, and all that it has reported."""
+
+    process: Process
+    arrived: list[tuple[float, Report]] = field(default_factory=list)
+
+    def read(self) -> None:
+        try:
+            for line in self.process.lines(3600.0):
+                at_s, count, cpus, *quota = line.split()
+                report = Report(float(at_s), int(count), int(cpus), "".join(quota))
+                self.arrived.append((time.monotonic(), report))
+        except (BenchError, ValueError):
+            return  # the reports so far are judged
+
+    def since(self, asked_s: float) -> list[Report]:
+        """Return the reports after a moment of the host's clock, their times from it on."""
+        offset_s = min(here_s - report.at_s for here_s, report in self.arrived)
+        moved = (Report(r.at_s + offset_s - asked_s, r.count, r.cpus, r.quota) for _, r in list(self.arrived))
+        return [report for report in moved if report.at_s >= 0]
+
+
+class Resizing:
+    """The resize probe: measured by the host, on a loop beside a training of one step."""
+
+    name = "resize"
+    written_bytes = staticmethod(writes_nothing)
+
+    def check(self, request: RunRequest, targets: Sequence[str]) -> None:
+        """Raise RequestError for a target that cannot be resized."""
+        engine, able = request.targets.engine, "runc, podman and docker"
+        wrong = [
+            (request.joining.inventory, option("inventory"), "leave it out: instances of this machine are resized"),
+            (
+                engine and not ENGINES.get(engine).update_argv("", "0", 1),
+                f"{option('engine')} {engine}",
+                f"choose another {option('engine')}: those of {able} can be given other CPUs while they are open",
+            ),
+            (os.geteuid() and BASELINE in targets, f"{option('target')} {BASELINE} without root", "run bench as root"),
+        ]
+        for holds, words, remedy in wrong:
+            if holds:
+                raise RequestError(f"{option('probe')} {self.name} does not go with {words}", remedy=remedy)
+
+    def run(self, trial: Trial, instance: Instance, observer: Observer, account: Context) -> Measurement:
+        """Resize the instance. Raises MeasurementError for one that cannot be, or does not follow."""
+        if instance.resize is None:
+            raise MeasurementError(
+                f"the CPUs of {trial.target} cannot be changed while it is open",
+                kind="resize",
+                remedy=f"give {option('engine')} runc, or podman or docker as root",
+            )
+        model, sizes = LEAST
+        job = trial.with_job(model=model, sizes=sizes, devices=Devices(device=trial.job.devices.device))
+        measured = run_job(job, instance.node, observer, account)
+        observer.phase("measuring")
+        cpus = trial.envelope.cpus
+        samples = resized(instance, instance.resize, cpus, REPETITIONS[trial.job.profile])
+        metrics = {name: MetricValue(**vars(median(values, "s", "less"))) for name, values in samples.items()}
+        if not metrics:
+            raise MeasurementError("no change of its CPUs was seen", kind="resize")
+        return measured.changed(throughput_per_s=None, steps=None, metrics=metrics)
+
+
+def resized(instance: Instance, resize: Resize, cpus: Sequence[int], times: int) -> dict[str, list[float]]:
+    """Return the seconds of every change that was seen, by metric; afterwards the instance has all of its CPUs."""
+    node = instance.node
+    loop = Loop(node.start([node.python[0], "-u", "-c", LOOP]))
+    reader = threading.Thread(target=loop.read, daemon=True)
+    reader.start()
+    found: dict[str, list[float]] = {}
+    fewer = cpus[:-1] if len(cpus) > 1 else cpus
+    changes: dict[str, Callable[[], None]] = {
+        "quota-down": lambda: resize(cpus, 0.5),
+        "quota-up": lambda: resize(cpus, 1.0),
+        "cpus-down": lambda: resize(fewer, 1.0),
+        "cpus-up": lambda: resize(cpus, 1.0),
+    }
+    try:
+        _wait_for(loop)
+        for _ in range(times):
+            for name, change in changes.items():
+                asked_s = time.monotonic()
+                try:
+                    change()
+                except BenchError:
+                    if name.startswith("quota"):
+                        raise
+                    continue  # a virtual machine keeps its CPUs
+                time.sleep(HOLD_S)
+                for what, value in (("seen", seen_s(loop, asked_s)), ("level", level_s(loop.since(asked_s)))):
+                    if value is not None:
+                        found.setdefault(f"{name}-{what}", []).append(value)
+    finally:
+        resize(cpus, 1.0)
+        loop.process.kill()
+        reader.join()
+    return found
+
+
+def _wait_for(loop: Loop) -> None:
+    """Let the loop run for a hold. Raises MeasurementError if it does not begin."""
+    deadline = time.monotonic() + STARTED_WITHIN_S
+    while not loop.arrived:
+        if time.monotonic() > deadline or not loop.process.running():
+            raise MeasurementError(f"the loop does not begin: {loop.process.output_tail()}", kind="resize")
+        time.sleep(0.01)
+    time.sleep(HOLD_S)
+
+
+def seen_s(loop: Loop, asked_s: float) -> float | None:
+    """Return when the kernel first showed what it shows at the end of the hold; None if it has shown no change."""
+    before = [report for here_s, report in list(loop.arrived) if here_s < asked_s][-1]
+    after = loop.since(asked_s)
+    shown = [(report.cpus, report.quota) for report in after]
+    if not shown or shown[-1] == (before.cpus, before.quota):
+        return None
+    return after[shown.index(shown[-1])].at_s
+
+
+def level_s(reports: Sequence[Report]) -> float | None:
+    """Return when the first window began from which on the rate is level; None without one."""
+    times = [report.at_s for report in reports]
+    windows: list[tuple[float, float]] = []
+    for report in reports:
+        # The report that comes closest to two periods later: a quota lets the loop run in a part of each.
+        at = bisect(times, report.at_s + WINDOW_S)
+        if at < len(times):
+            later = min(reports[at - 1 : at + 1], key=lambda other: abs(other.at_s - report.at_s - WINDOW_S))
+            if later.at_s > report.at_s:
+                windows.append((report.at_s, (later.count - report.count) / (later.at_s - report.at_s)))
+    if not windows:
+        return None
+    last = statistics.median(rate for at_s, rate in windows if at_s >= windows[-1][0] / 2)
+    near = [abs(rate - last) <= WITHIN * last for _, rate in windows]
+    for number, (at_s, _) in enumerate(windows):
+        following = [ok for (other_s, _), ok in zip(windows, near, strict=True) if 0 <= other_s - at_s <= WINDOW_S]
+        if near[number] and all(following):
+            return at_s
+    return None
+
+
+RESIZE = Resizing()

@@ -1,0 +1,94 @@
+"""The resize probe on a real loop whose process is held back by signals, and its judgement of forged reports."""
+
+import math
+import os
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+import psutil
+import pytest
+
+from scenarios import probe_resize
+from scenarios.probe_resize import RESIZE, Loop, Report, level_s, resized, seen_s
+from suite.errors import MeasurementError, RequestError
+from suite.interfaces import Instance
+from suite.request.request import RunRequest
+from tests.scenarios.conftest import HereNode
+
+
+def reports(rate_of: Any, until_s: float = 2.0, cpus: Any = lambda _: 2) -> list[Report]:
+    """A report every 10 ms of a loop with this rate at each moment."""
+    total, found = 0.0, []
+    for number in range(round(until_s * 100)):
+        at_s = number / 100
+        found.append(Report(at_s, round(total), cpus(at_s), ""))
+        total += rate_of(at_s) / 100
+    return found
+
+
+@pytest.mark.parametrize("changed_s", [0.0, 0.3, 0.85])
+def test_the_rate_is_level_from_its_change_on(changed_s: float) -> None:
+    found = level_s(reports(lambda at_s: 1e6 if at_s < changed_s else 5e5))
+    assert found == pytest.approx(changed_s, abs=0.05)
+
+
+def test_a_quota_that_holds_back_in_every_period_is_level_and_a_rate_without_end_is_not() -> None:
+    whole = reports(lambda at_s: 1e6 if at_s < 0.3 or math.modf(at_s * 10)[0] < 0.45 else 0)
+    seen = [one for one in whole if one.at_s < 0.3 or math.modf(one.at_s * 10)[0] < 0.45]
+    assert level_s(seen) == pytest.approx(0.3, abs=0.11)
+    assert level_s(reports(lambda at_s: 1e5 * 4**at_s)) is None
+    assert level_s([]) is None
+
+
+def test_a_change_is_seen_when_the_kernel_first_shows_what_it_shows_at_the_end() -> None:
+    loop: Any = Loop(None)  # type: ignore[arg-type]
+    loop.arrived = [(100 + one.at_s, one) for one in reports(lambda _: 1e6, cpus=lambda at_s: 2 if at_s < 0.72 else 1)]
+    assert seen_s(loop, 100.5) == pytest.approx(0.22)
+    assert seen_s(loop, 101.0) is None
+
+
+def test_an_instance_is_resized_and_has_all_of_its_cpus_afterwards(
+    here: HereNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, float]] = []
+
+    def resize(cpus: Sequence[int], share: float) -> None:
+        asked.append((len(cpus), share))
+        for process in psutil.Process().children(recursive=True):
+            if "sched_getaffinity" in " ".join(process.cmdline()):
+                os.sched_setaffinity(process.pid, cpus)
+                process.send_signal(signal.SIGCONT)
+
+    monkeypatch.setattr(probe_resize, "HOLD_S", 0.5)
+    cpus = sorted(os.sched_getaffinity(0))
+    found = resized(Instance(here), resize, cpus, times=1)
+    assert asked == [(2, 0.5), (2, 1.0), (1, 1.0), (2, 1.0), (2, 1.0)]
+    assert {"cpus-down-seen", "cpus-up-seen"} <= found.keys()
+    assert "quota-down-seen" not in found
+    assert all(0 <= value < 0.5 for values in found.values() for value in values)
+    assert not psutil.Process().children(recursive=True)
+
+
+def test_a_target_that_cannot_be_resized_fails_with_what_can(trial: Any, here: HereNode, observer: Any) -> None:
+    with pytest.raises(MeasurementError, match="cannot be changed while it is open"):
+        RESIZE.run(trial, Instance(here), observer, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "targets", "words"),
+    [
+        ({"engine": "gvisor"}, ["container"], "--engine gvisor"),
+        ({"engine": "charliecloud"}, ["container"], "--engine charliecloud"),
+        ({"engine": "kubernetes", "registry": "r.example"}, ["container"], "--engine kubernetes"),
+        ({"inventory": "hosts.toml"}, ["vm"], "--inventory"),
+        ({}, ["bare-metal"], "--target bare-metal without root"),
+    ],
+)
+def test_what_cannot_be_resized_is_refused_before_the_start(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], targets: list[str], words: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    request = RunRequest.of({"scenario": "probe", "probe": ("resize",), **given})
+    with pytest.raises(RequestError, match=f"--probe resize does not go with {words}"):
+        RESIZE.check(request, targets)
