@@ -46,7 +46,7 @@ while True:
     print(time.monotonic(), sum(shared), len(os.sched_getaffinity(0)), quota, flush=True)
     time.sleep(0.01)
 """
-REPETITIONS = {"paper": 10, "gpu": 10, "quick": 5, "smoke": 1}
+REPETITIONS = {"paper": 10, "gpu": 10, "quick": 2, "smoke": 1}
 HOLD_S, WINDOW_S, WITHIN = 2.0, 0.2, 0.1
 """How long each change is held; a window is two periods of a quota, within which the rate has no meaning."""
 STARTED_WITHIN_S = 60.0
