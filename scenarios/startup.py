@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import psutil
 
 from scenarios.job import run_job
-from scenarios.probe_startup import LEAST
+from scenarios.probes.startup import LEAST
 from suite.errors import BenchError, MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Node, Note, Observer
 from suite.job.envelope import Envelope

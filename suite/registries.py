@@ -147,8 +147,8 @@ PROBES = Registry(
         "network": "worker.probes.network:NETWORK",
         "cpu": "worker.probes.computing:CPU",
         "syscall": "worker.probes.syscalls:SYSCALL",
-        "startup": "scenarios.probe_startup:STARTUP",
-        "resize": "scenarios.probe_resize:RESIZE",
+        "startup": "scenarios.probes.startup:STARTUP",
+        "resize": "scenarios.probes.resize:RESIZE",
     },
 )
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scenarios.probe import Probing, scratch_bytes
-from scenarios.probe_startup import PhaseRecorder
+from scenarios.probes.startup import PhaseRecorder
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement
 from suite.job.job import Devices

@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 import pytest
 
-from scenarios import probe_resize
-from scenarios.probe_resize import RESIZE, Loop, Report, level_s, resized, seen_s
+from scenarios.probes import resize as probe_resize
+from scenarios.probes.resize import RESIZE, Loop, Report, level_s, resized, seen_s
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance
 from suite.request.request import RunRequest

@@ -10,11 +10,11 @@ import statistics
 import threading
 import time
 from bisect import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from scenarios.job import run_job
-from scenarios.probe_startup import LEAST
+from scenarios.probes.startup import LEAST
 from suite.errors import BenchError, MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Observer, Process, Resize
 from suite.job.job import Devices
@@ -185,24 +185,27 @@ def seen_s(loop: Loop, asked_s: float) -> float | None:
 
 def level_s(reports: Sequence[Report]) -> float | None:
     """Return when the first window began from which on the rate is level; None without one."""
-    times = [report.at_s for report in reports]
-    windows: list[tuple[float, float]] = []
-    for report in reports:
-        # The report that comes closest to two periods later: a quota lets the loop run in a part of each.
-        at = bisect(times, report.at_s + WINDOW_S)
-        if at < len(times):
-            later = min(reports[at - 1 : at + 1], key=lambda other: abs(other.at_s - report.at_s - WINDOW_S))
-            if later.at_s > report.at_s:
-                windows.append((report.at_s, (later.count - report.count) / (later.at_s - report.at_s)))
+    windows = list(_windows(reports))
     if not windows:
         return None
     last = statistics.median(rate for at_s, rate in windows if at_s >= windows[-1][0] / 2)
-    near = [abs(rate - last) <= WITHIN * last for _, rate in windows]
-    for number, (at_s, _) in enumerate(windows):
-        following = [ok for (other_s, _), ok in zip(windows, near, strict=True) if 0 <= other_s - at_s <= WINDOW_S]
-        if near[number] and all(following):
-            return at_s
-    return None
+    near = {at_s: abs(rate - last) <= WITHIN * last for at_s, rate in windows}
+    level = (at_s for at_s in near if all(ok for other_s, ok in near.items() if 0 <= other_s - at_s <= WINDOW_S))
+    return next(level, None)
+
+
+def _windows(reports: Sequence[Report]) -> Iterator[tuple[float, float]]:
+    """Yield when each window begins, and its rate; it ends with the report that comes closest to its length.
+
+    A quota lets the loop run, and report, in a part of each period.
+    """
+    times = [report.at_s for report in reports]
+    for report in reports:
+        at = bisect(times, report.at_s + WINDOW_S)
+        near = reports[at - 1 : at + 1] if at < len(times) else ()
+        later = min(near, key=lambda other: abs(other.at_s - report.at_s - WINDOW_S), default=report)
+        if later.at_s > report.at_s:
+            yield report.at_s, (later.count - report.count) / (later.at_s - report.at_s)
 
 
 RESIZE = Resizing()

@@ -1,0 +1,1 @@
+"""Probes that the host measures, on an ordinary job of the worker."""
