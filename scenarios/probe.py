@@ -57,7 +57,9 @@ class Probing(PlannedScenario):
     members = PROBES
 
     def models(self, request: RunRequest) -> tuple[str, ...]:
-        return request.options(ProbeOptions).probe
+        names = request.options(ProbeOptions).probe
+        every = names == PROBES.names()
+        return tuple(name for name in names if not (every and getattr(PROBES.get(name), "only_named", False)))
 
     def scratch_bytes(self, request: RunRequest, models: Sequence[str]) -> dict[str, int]:
         return scratch_bytes(PROBES, models, request.measurement.profile)
@@ -79,7 +81,7 @@ class Probing(PlannedScenario):
     def check_shares(self, request: RunRequest, envelope: Envelope, targets: Sequence[str], note: Note) -> None:
         for name in self.models(request):
             if check := getattr(PROBES.get(name), "check", None):
-                check(request, targets)
+                check(request, targets, envelope)
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
         return {}

@@ -12,11 +12,13 @@ import time
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from scenarios.job import run_job
 from scenarios.probes.startup import LEAST
 from suite.errors import BenchError, MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Observer, Process, Resize
+from suite.job.envelope import Envelope
 from suite.job.job import Devices
 from suite.plan import Trial
 from suite.records.record import MetricValue
@@ -38,8 +40,10 @@ for number in range(count):
             shared[number] += 1
         os._exit(0)
 places = [line.strip().split(":", 2) for line in open("/proc/self/cgroup")]
-files = ["/sys/fs/cgroup/cpu" + path + "/cpu.cfs_quota_us" for _, names, path in places if "cpu" in names.split(",")]
-files += ["/sys/fs/cgroup" + path + "/cpu.max" for _, names, path in places if not names]
+# Without a namespace of control groups, a path is the machine's, and the top of the mount is the container's group.
+first = [path for _, names, path in places if "cpu" in names.split(",")]
+files = ["/sys/fs/cgroup/cpu%s/cpu.cfs_quota_us" % path for path in (*first, "")]
+files += ["/sys/fs/cgroup%s/cpu.max" % path for path in (*(path for _, names, path in places if not names), "")]
 files = [name for name in files if os.path.exists(name)]
 while True:
     quota = open(files[0]).read().split()[0] if files else ""
@@ -50,6 +54,8 @@ REPETITIONS = {"paper": 10, "gpu": 10, "quick": 2, "smoke": 1}
 HOLD_S, WINDOW_S, WITHIN = 2.0, 0.2, 0.1
 """How long each change is held; a window is two periods of a quota, within which the rate has no meaning."""
 STARTED_WITHIN_S = 60.0
+CHANGES = ("quota-down", "quota-up", "cpus-down", "cpus-up")
+ABSENT = {"seen": "the kernel shows no change inside", "level": "the rate of the loop did not become level"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ class Report:
 
 
 @dataclass
-class Loop:
+class ResizeLoop:
     """The loop in an instance, and all that it has reported."""
 
     process: Process
@@ -89,9 +95,10 @@ class Resizing:
     """The resize probe: measured by the host, on a loop beside a training of one step."""
 
     name = "resize"
+    only_named = True
     written_bytes = staticmethod(writes_nothing)
 
-    def check(self, request: RunRequest, targets: Sequence[str]) -> None:
+    def check(self, request: RunRequest, targets: Sequence[str], envelope: Envelope) -> None:
         """Raise RequestError for a target that cannot be resized."""
         engine, able = request.targets.engine, "runc, podman and docker"
         wrong = [
@@ -101,6 +108,7 @@ class Resizing:
                 f"{option('engine')} {engine}",
                 f"choose another {option('engine')}: those of {able} can be given other CPUs while they are open",
             ),
+            (len(envelope.cpus) < 2, "one CPU, of which none can be taken away", f"give {option('cpus')} 2 or more"),
             (os.geteuid() and BASELINE in targets, f"{option('target')} {BASELINE} without root", "run bench as root"),
         ]
         for holds, words, remedy in wrong:
@@ -124,23 +132,23 @@ class Resizing:
         metrics = {name: MetricValue(**vars(median(values, "s", "less"))) for name, values in samples.items()}
         if not metrics:
             raise MeasurementError("no change of its CPUs was seen", kind="resize")
-        return measured.changed(throughput_per_s=None, steps=None, metrics=metrics)
+        absent = [f"{change}-{what}" for change in CHANGES for what in ABSENT if f"{change}-{what}" not in metrics]
+        refused = {name: ABSENT[name.rpartition("-")[2]] for name in absent}
+        for name, reason in refused.items():
+            observer.note(f"{name} is absent on {trial.target}: {reason}")
+        details = {**measured.details, "refused": refused}
+        return measured.changed(throughput_per_s=None, steps=None, metrics=metrics, details=details)
 
 
 def resized(instance: Instance, resize: Resize, cpus: Sequence[int], times: int) -> dict[str, list[float]]:
     """Return the seconds of every change that was seen, by metric; afterwards the instance has all of its CPUs."""
     node = instance.node
-    loop = Loop(node.start([node.python[0], "-u", "-c", LOOP]))
+    loop = ResizeLoop(node.start([node.python[0], "-u", "-c", LOOP]))
     reader = threading.Thread(target=loop.read, daemon=True)
     reader.start()
     found: dict[str, list[float]] = {}
-    fewer = cpus[:-1] if len(cpus) > 1 else cpus
-    changes: dict[str, Callable[[], None]] = {
-        "quota-down": lambda: resize(cpus, 0.5),
-        "quota-up": lambda: resize(cpus, 1.0),
-        "cpus-down": lambda: resize(fewer, 1.0),
-        "cpus-up": lambda: resize(cpus, 1.0),
-    }
+    wanted = zip(CHANGES, ((cpus, 0.5), (cpus, 1.0), (cpus[:-1], 1.0), (cpus, 1.0)), strict=True)
+    changes: dict[str, Callable[[], None]] = {name: partial(resize, *own) for name, own in wanted}
     try:
         _wait_for(loop)
         for _ in range(times):
@@ -163,7 +171,7 @@ def resized(instance: Instance, resize: Resize, cpus: Sequence[int], times: int)
     return found
 
 
-def _wait_for(loop: Loop) -> None:
+def _wait_for(loop: ResizeLoop) -> None:
     """Let the loop run for a hold. Raises MeasurementError if it does not begin."""
     deadline = time.monotonic() + STARTED_WITHIN_S
     while not loop.arrived:
@@ -173,7 +181,7 @@ def _wait_for(loop: Loop) -> None:
     time.sleep(HOLD_S)
 
 
-def seen_s(loop: Loop, asked_s: float) -> float | None:
+def seen_s(loop: ResizeLoop, asked_s: float) -> float | None:
     """Return when the kernel first showed what it shows at the end of the hold; None if it has shown no change."""
     before = [report for here_s, report in list(loop.arrived) if here_s < asked_s][-1]
     after = loop.since(asked_s)

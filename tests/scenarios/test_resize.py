@@ -9,10 +9,12 @@ from typing import Any
 import psutil
 import pytest
 
+from scenarios.probe import Probing
 from scenarios.probes import resize as probe_resize
-from scenarios.probes.resize import RESIZE, Loop, Report, level_s, resized, seen_s
+from scenarios.probes.resize import RESIZE, Report, ResizeLoop, level_s, resized, seen_s
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance
+from suite.job.envelope import Envelope
 from suite.request.request import RunRequest
 from tests.scenarios.conftest import HereNode
 
@@ -42,7 +44,7 @@ def test_a_quota_that_holds_back_in_every_period_is_level_and_a_rate_without_end
 
 
 def test_a_change_is_seen_when_the_kernel_first_shows_what_it_shows_at_the_end() -> None:
-    loop: Any = Loop(None)  # type: ignore[arg-type]
+    loop: Any = ResizeLoop(None)  # type: ignore[arg-type]
     loop.arrived = [(100 + one.at_s, one) for one in reports(lambda _: 1e6, cpus=lambda at_s: 2 if at_s < 0.72 else 1)]
     assert seen_s(loop, 100.5) == pytest.approx(0.22)
     assert seen_s(loop, 101.0) is None
@@ -83,6 +85,7 @@ def test_a_target_that_cannot_be_resized_fails_with_what_can(trial: Any, here: H
         ({"engine": "kubernetes", "registry": "r.example"}, ["container"], "--engine kubernetes"),
         ({"inventory": "hosts.toml"}, ["vm"], "--inventory"),
         ({}, ["bare-metal"], "--target bare-metal without root"),
+        ({"cpus": "1"}, ["vm"], "one CPU, of which none can be taken away"),
     ],
 )
 def test_what_cannot_be_resized_is_refused_before_the_start(
@@ -90,5 +93,12 @@ def test_what_cannot_be_resized_is_refused_before_the_start(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     request = RunRequest.of({"scenario": "probe", "probe": ("resize",), **given})
+    envelope = Envelope(cpus=tuple(range(int(given.get("cpus", "2")))), memory_bytes=1 << 30, threads=1)
     with pytest.raises(RequestError, match=f"--probe resize does not go with {words}"):
-        RESIZE.check(request, targets)
+        RESIZE.check(request, targets, envelope)
+
+
+def test_it_is_measured_only_if_it_is_named() -> None:
+    request = RunRequest.of({"scenario": "probe"})
+    assert "resize" not in Probing().models(request)
+    assert Probing().models(request.changed(probe=("resize",))) == ("resize",)
