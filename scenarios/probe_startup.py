@@ -50,7 +50,7 @@ class PhaseRecorder(Silent):
         }
 
 
-class Startup:
+class StartupProbe:
     """The start-up probe: measured by the host, on a training of one step."""
 
     name = "startup"
@@ -66,4 +66,4 @@ class Startup:
         return measured.changed(throughput_per_s=None, steps=None, metrics=stopwatch.metrics(), details=details)
 
 
-STARTUP = Startup()
+STARTUP = StartupProbe()
