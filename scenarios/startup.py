@@ -119,28 +119,36 @@ class Together:
         there, busy_s, began_s = {*psutil.pids()}, _busy_s(), time.monotonic()
         with ThreadPoolExecutor(self.number) as pool:
             try:
-                for _ in range(self.number):
-                    pool.submit(self._open, began_s)
-                for _ in range(self.number):
-                    self._settled.acquire(timeout=OPENED_WITHIN_S)
+                instances = [pool.submit(self._open, began_s) for _ in range(self.number)]
+                for instance in instances:  # one that fails is settled, whatever it raised
+                    instance.add_done_callback(lambda _: self._settled.release())
+                for _ in instances:
+                    self._settled.acquire()
                 self.cpu_s, self.bytes = _busy_s() - busy_s, memory_bytes({*psutil.pids()} - there)
             finally:  # after Ctrl-C, too: those that open still are closed as soon as they are there
                 self._closing.set()
+        for instance in instances:
+            instance.result()
 
     def _open(self, began_s: float) -> None:
+        """Open an instance and hold it. Raises what a closing raises; one that does not open is counted instead."""
+        if self._closing.is_set():
+            return
         reading, writing = os.pipe()
+        ready = False
         try:
             with os.fdopen(reading, "rb") as held, self.another() as node:
                 process = node.start([node.python[0], "-c", HELD], stdin=held)
                 next(process.lines(OPENED_WITHIN_S))
                 self.ready_s.append(time.monotonic() - began_s)
+                ready = True
                 self._settled.release()
                 self._closing.wait()
                 process.kill()
-        except (BenchError, StopIteration) as error:
-            if not self._closing.is_set():
-                self.failures.append(getattr(error, "message", "the first command said nothing"))
-                self._settled.release()
+        except (BenchError, OSError, StopIteration) as error:
+            if ready:
+                raise
+            self.failures.append(getattr(error, "message", str(error)) or "the first command printed nothing")
         finally:
             os.close(writing)
 
@@ -152,7 +160,7 @@ class Together:
         values = {
             "ready-p95": (quantile(self.ready_s, 0.95), "s"),
             "ready-all": (max(self.ready_s), "s"),
-            "memory-per-instance": (self.bytes / self.number / 1e6, "MB"),
+            "memory-per-instance": (self.bytes / len(self.ready_s) / 1e6, "MB"),
             "host-cpu-per-instance": (self.cpu_s / self.number, "s"),
             "failed-instances": (float(len(self.failures)), ""),
         }

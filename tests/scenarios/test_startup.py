@@ -13,12 +13,15 @@ from suite.errors import MeasurementError, RequestError
 from suite.request.request import RunRequest
 from tests.scenarios.conftest import HereNode
 
+NO_ROOM = MeasurementError("there is no room", kind="opening")
+
 
 class Opener:
     """Opens real commands on this machine; those whose numbers are ``failing`` fail."""
 
-    def __init__(self, node: HereNode, failing: tuple[int, ...] = ()) -> None:
-        self.node, self.failing = node, failing
+    def __init__(self, node: HereNode, failing: tuple[int, ...] = (), error: Exception = NO_ROOM) -> None:
+        self.node, self.failing, self.error = node, failing, error
+        self.stuck: Exception | None = None
         self.lock, self.begun, self.open = threading.Lock(), 0, 0
 
     @contextmanager
@@ -27,7 +30,7 @@ class Opener:
             self.begun += 1
             number = self.begun
         if number in self.failing:
-            raise MeasurementError("there is no room", kind="opening")
+            raise self.error
         with self.lock:
             self.open += 1
         try:
@@ -35,6 +38,8 @@ class Opener:
         finally:
             with self.lock:
                 self.open -= 1
+            if self.stuck:
+                raise self.stuck
 
 
 def test_all_are_open_at_once_and_none_is_afterwards(here: HereNode) -> None:
@@ -50,11 +55,21 @@ def test_all_are_open_at_once_and_none_is_afterwards(here: HereNode) -> None:
 
 
 def test_instances_that_fail_are_counted_and_without_any_there_is_no_measurement(here: HereNode) -> None:
-    found = Together(Opener(here, failing=(2, 3)), 3)
-    assert (len(found.ready_s), found.failures) == (1, ["there is no room"] * 2)
-    assert found.metrics()["failed-instances"].value == 2
+    for error in (NO_ROOM, OSError("there is no room")):
+        found = Together(Opener(here, failing=(2, 3), error=error), 3)
+        assert (len(found.ready_s), found.failures) == (1, ["there is no room"] * 2)
+        assert found.metrics()["failed-instances"].value == 2
+        assert found.metrics()["memory-per-instance"].value == found.bytes / 1e6
     with pytest.raises(MeasurementError, match="no instance opened: there is no room"):
         Together(Opener(here, failing=(1, 2)), 2).metrics()
+
+
+def test_an_instance_that_cannot_be_closed_fails_the_trial(here: HereNode) -> None:
+    opener = Opener(here)
+    opener.stuck = MeasurementError("it is still mounted", kind="closing")
+    with pytest.raises(MeasurementError, match="still mounted"):
+        Together(opener, 2)
+    assert opener.open == 0
 
 
 def test_ctrl_c_closes_what_is_open(here: HereNode, monkeypatch: pytest.MonkeyPatch) -> None:
