@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from analysis.audit.audit import audited
+from analysis.compare.allocation import with_allocation
 from analysis.compare.by import compare_by
 from analysis.compare.comparison import compare as compare_records
 from analysis.compare.published import judge_claims
@@ -18,6 +19,7 @@ from analysis.explain.explanation import Explained
 from analysis.figures.reference import normalised
 from analysis.load.plans import extendable, margin_of
 from analysis.load.records import Records, load
+from analysis.report.allocation import allocation_document
 from analysis.report.answers.answer import answer
 from analysis.report.by import by_answer, by_document
 from analysis.report.document import Level, answer_elements, document, more_options
@@ -33,6 +35,7 @@ from commands.compare.gate import show_change
 from commands.compare.output import ByOutput, ExplanationOutput
 from commands.output import print_json
 from provisioning.paths import home
+from suite.errors import RequestError
 from suite.results.layout import PLOTS
 from suite.selftest.certificate import FILE, Certificate, read_certificate
 from suite.units import count
@@ -55,13 +58,16 @@ def _show_targets(records: Records, chosen: Sequence[Path], options: Mapping[str
     comparison = _compared(records, options)
     if options["explain"]:
         _show_explanation(comparison, explain_records(records, comparison, force=options["force"]), options["form"])
+    elif options["allocation"] and options["form"] in (None, "markdown"):
+        shown = allocation_document(comparison)
+        click.echo(markdown(shown).rstrip("\n")) if options["form"] else PlainConsole().print(Terminal(shown))
     elif options["form"]:
         _FORMS[options["form"]](comparison)
     else:
         _show(comparison, records, chosen, options)
-    if len(chosen) == 2 and options["form"] is None:
+    if len(chosen) == 2 and options["form"] is None and not options["allocation"]:
         show_change(records, chosen, force=options["force"])
-    if options["plots"] or (options["form"] is None and not options["explain"]):
+    if options["plots"] or not (options["form"] or options["explain"] or options["allocation"]):
         return _draw(comparison, options["plots"] or chosen[0] / PLOTS, options)
     return ()
 
@@ -69,7 +75,14 @@ def _show_targets(records: Records, chosen: Sequence[Path], options: Mapping[str
 def _compared(records: Records, options: Mapping[str, Any]) -> Comparison:
     margin = margin_of(records.directories, options["margin"])
     comparison = compare_records(records, margin=margin, force=options["force"])
-    return judge_claims(comparison) if options["claims"] else comparison
+    if options["claims"]:
+        comparison = judge_claims(comparison)
+    elif options["allocation"]:
+        comparison = with_allocation(comparison)
+    if options["allocation"] and not comparison.of_kind("allocation"):
+        missing = "no two cells of a sweep differ only in cpus, on a target with two blocks or more of each"
+        raise RequestError(missing, remedy="measure them: bench sweep run allocation")
+    return comparison
 
 
 def _show(comparison: Comparison, records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> None:
