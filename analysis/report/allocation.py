@@ -11,7 +11,7 @@ from analysis.report.formatting import percent
 
 _GAIN = (
     "Time of the best fixed allocation over that of the best staged one, at equal CPU time. A fixed one gives all "
-    "stages the same CPUs, or the same mixture. Each block is judged by the plan of the others. Equivalent: within {margin}."
+    "stages the same CPUs, or the same mixture. The other blocks choose the plan of each. Equivalent: within {margin}."
 )
 
 
