@@ -23,6 +23,7 @@ from analysis.report.allocation import allocation_document
 from analysis.report.answers.answer import answer
 from analysis.report.by import by_answer, by_document
 from analysis.report.document import Level, answer_elements, document, more_options
+from analysis.report.elements import Document
 from analysis.report.formatting import warning_lines
 from analysis.report.markdown import as_markdown, markdown
 from analysis.report.rows import AnswerText, Row, as_csv, comparison_output, rows, warning_outputs
@@ -59,15 +60,15 @@ def _show_targets(records: Records, chosen: Sequence[Path], options: Mapping[str
     if options["explain"]:
         _show_explanation(comparison, explain_records(records, comparison, force=options["force"]), options["form"])
     elif options["allocation"] and options["form"] in (None, "markdown"):
-        shown = allocation_document(comparison)
-        click.echo(markdown(shown).rstrip("\n")) if options["form"] else PlainConsole().print(Terminal(shown))
+        _print(allocation_document(comparison), options["form"])
     elif options["form"]:
         _FORMS[options["form"]](comparison)
     else:
         _show(comparison, records, chosen, options)
-    if len(chosen) == 2 and options["form"] is None and not options["allocation"]:
+    alone = options["form"] is None and not options["allocation"]
+    if len(chosen) == 2 and alone:
         show_change(records, chosen, force=options["force"])
-    if options["plots"] or not (options["form"] or options["explain"] or options["allocation"]):
+    if options["plots"] or (alone and not options["explain"]):
         return _draw(comparison, options["plots"] or chosen[0] / PLOTS, options)
     return ()
 
@@ -98,6 +99,13 @@ def _show(comparison: Comparison, records: Records, chosen: Sequence[Path], opti
         click.echo(certificate.line())
 
 
+def _print(shown: Document, form: str | None) -> None:
+    if form == "markdown":
+        click.echo(markdown(shown).rstrip("\n"))
+    else:
+        PlainConsole().print(Terminal(shown))
+
+
 def _show_by(records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> Iterable[Path]:
     margin = margin_of(records.directories, options["margin"])
     comparison = compare_by(records, options["by"], options["base"], margin=margin)
@@ -109,10 +117,8 @@ def _show_by(records: Records, chosen: Sequence[Path], options: Mapping[str, Any
             ).tell()
         case "csv":
             click.echo(as_csv(comparison).rstrip("\n"))
-        case "markdown":
-            click.echo(markdown(by_document(comparison)).rstrip("\n"))
-        case _:
-            PlainConsole().print(Terminal(by_document(comparison)))
+        case form:
+            _print(by_document(comparison), form)
     if options["plots"] or options["form"] is None:
         return _draw(comparison, options["plots"] or chosen[0] / PLOTS, options)
     return ()
