@@ -73,7 +73,7 @@ def _cells(trials: pd.DataFrame) -> Iterator[_Cells]:
     if trials.empty:
         return
     trials = trials[with_trait(trials, "normalised") & ~with_trait(trials, "probes")]
-    alike = trials.assign(alike=[key.without(_VARIED) for key in trials["settings"]])
+    alike = trials.assign(alike=trials["settings"].map(lambda key: str(key.without(_VARIED))).astype(str))
     for _, cells in alike.groupby([*SAME, "alike"], dropna=False, observed=True):
         cpus = np.unique(cells["cpus"].to_numpy(dtype=np.int64))
         seconds = _seconds(cells, list(cpus)) if len(cpus) > 1 else []
