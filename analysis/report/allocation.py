@@ -27,8 +27,9 @@ def allocation_document(comparison: Comparison) -> Iterator[Element]:
         yield Line("; ".join(reasons), label="no verdict")
     stages = (contrast for contrast in every if contrast.arm.cell)
     for arm, of_arm in groupby(stages, lambda contrast: contrast.arm._replace(cell=())):
-        yield Heading(f"{job_on(arm)}: seconds of each stage", str(arm.job))
-        yield _stages(list(of_arm))
+        contrasts = list(of_arm)
+        yield Heading(f"{job_on(arm)}: seconds of each stage", str(arm.job), contrasts[0].notes)
+        yield _stages(contrasts)
     yield from published_elements(comparison.claims)
 
 
