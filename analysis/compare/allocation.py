@@ -93,11 +93,11 @@ def _seconds(cells: pd.DataFrame, cpus: Numbers) -> list[list[Seconds]]:
     return [[np.mean(times[number], axis=0) for number in cpus] for times in complete]
 
 
-def stage_seconds(steps_s: Sequence[float], model: str, image_px: float | None) -> Seconds:
+def stage_seconds(steps_s: Sequence[float], model: str, image_px: float) -> Seconds:
     """Return the seconds of each stage of a job, as its workload divides the steps; one for an unknown workload."""
     if model not in WORKLOADS:
         return np.array([np.sum(steps_s)])
-    workload, px = WORKLOADS.get(model), None if pd.isna(image_px) else int(image_px or 0)
+    workload, px = WORKLOADS.get(model), int(np.nan_to_num(image_px))
     seconds = np.zeros(workload.stages(px))
     np.add.at(seconds, [workload.stage_at(number / len(steps_s), px) for number in range(1, len(steps_s) + 1)], steps_s)
     return seconds

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from analysis.compare.results import Comparison, Contrast
-from analysis.report.by import job_on, withheld
+from analysis.compare.results import Comparison
+from analysis.report.by import job_on, tables_of, withheld
 from analysis.report.document import published_elements
 from analysis.report.elements import Element, Head, Heading, Line, Table
 from analysis.report.formatting import percent
@@ -29,16 +29,5 @@ def allocation_document(comparison: Comparison) -> Iterator[Element]:
     for arm, of_arm in groupby(stages, lambda contrast: contrast.arm._replace(cell=())):
         contrasts = list(of_arm)
         yield Heading(f"{job_on(arm)}: seconds of each stage", str(arm.job), contrasts[0].notes)
-        yield _stages(contrasts)
+        yield from tables_of(contrasts)
     yield from published_elements(comparison.claims)
-
-
-def _stages(contrasts: list[Contrast]) -> Table:
-    """Return stages against numbers of CPUs."""
-    table: dict[str, dict[str, Contrast]] = {}
-    for contrast in contrasts:
-        stage, cpus = contrast.arm.cell
-        table.setdefault(stage.removeprefix("stage="), {})[cpus] = contrast
-    columns = tuple(map(Head, next(iter(table.values()))))
-    rows = tuple((Head(stage), tuple(cells.values())) for stage, cells in table.items())
-    return Table("stage", "", columns, rows, f"s of a trial; x {contrasts[0].base[1]}", compact=True)

@@ -23,7 +23,7 @@ def by_document(comparison: Comparison) -> Iterator[Element]:
     for arm, of_arm in groupby(rows_by_key(comparison), lambda row: row.arm._replace(cell=())):
         rows = list(of_arm)
         yield Heading(job_on(arm), f"{arm.job}; over {_text(rows[0].base)}")
-        yield from _tables(rows)
+        yield from tables_of(rows)
         explaining = [row for row in probes if row.target == arm.target and not arm.job.traits.probes]
         yield Notes(tuple(_notes(rows, explaining, found)))
     yield from warnings(notices(comparison.warnings, ()))
@@ -96,7 +96,7 @@ def job_on(arm: Arm) -> str:
     return " on ".join(filter(None, (arm.model, arm.target))) + f" ({arm.job.variant})" * bool(arm.job.variant)
 
 
-def _tables(rows: Sequence[Contrast]) -> Iterator[Table]:
+def tables_of(rows: Sequence[Contrast]) -> Iterator[Table]:
     """Yield values against metrics or, of several keys, the first against the others for each metric."""
     several = len(rows[0].base) > 1
     tables: dict[str, dict[str, dict[str, Contrast]]] = {}

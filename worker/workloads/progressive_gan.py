@@ -40,9 +40,9 @@ class ProgressiveGan(Workload):
     def size_wanted(self, image_px: int) -> str | None:
         return None if image_px in (8, 16, 32, 64, 128, 256, 512, 1024) else "8, 16, 32, … or 1024"
 
-    def stages(self, image_px: int | None) -> int:
+    def stages(self, image_px: int) -> int:
         """Return one stage for 4 px, and for each doubling one of fading in and one of the new size."""
-        return 2 * (image_px or 4).bit_length() - 5
+        return 2 * image_px.bit_length() - 5
 
     def size_at(self, progress: float, image_px: int) -> tuple[int, float]:
         """Return the size that is trained at a share of the job, counted from 4 px, and how far it is faded in."""
