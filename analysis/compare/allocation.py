@@ -16,6 +16,7 @@ independent, and averaged as all are; see ``statistics.ratios``. Leaving out one
 blocks, but its plans share them: of simulated stages that scale alike, 12 to 28 % then differed in place of 5 %.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -87,7 +88,7 @@ def _seconds(cells: pd.DataFrame, cpus: Numbers) -> list[list[Seconds]]:
     columns = (cells[name] for name in ("sweep", "block", "cpus", "path", "model", "image_px"))
     for sweep, block, number, path, model, image_px in zip(*columns, strict=True):
         record = read_record(path)
-        if not isinstance(record, AnalysisWarning) and record.steps:
+        if not isinstance(record, AnalysisWarning) and record.steps and any(record.steps.elapsed_s):
             blocks[sweep, block][number].append(stage_seconds(record.steps.elapsed_s, model, image_px))
     complete = (times for _, times in sorted(blocks.items()) if len(times) == len(cpus))
     return [[np.mean(times[number], axis=0) for number in cpus] for times in complete]
@@ -117,15 +118,19 @@ def _stage_times(cells: _Cells) -> Iterator[Contrast]:
 
 
 def _gain(cells: _Cells) -> Unjudged:
-    """Return the time of the best fixed allocation over that of the best staged one, at equal CPU time."""
-    choosing = cells.seconds[1::3].mean(axis=0)
-    judging = np.delete(cells.seconds, np.s_[1::3], axis=0)
-    plan, _ = best_plan(choosing, cells.cpus)
-    logs = [np.log(_ratio(plan, block, cells.cpus, _fixed(choosing, cells.cpus))) for block in judging]
-    parts: dict[str, Any] = {"members": tuple(map(str, cells.cpus[plan])), "notes": substitutes_of(cells.trials)}
+    plan, logs = log_ratios(cells.seconds, cells.cpus)
+    parts: dict[str, Any] = {"members": tuple(map(str, plan)), "notes": substitutes_of(cells.trials)}
     by_block = tuple(map(exp, logs))
     gain = Contrast(kind=ALLOCATION.name, arm=cells.arm, metric=METRICS[0], by_block=by_block, **parts)
     return Unjudged(gain, locate(logs), cells.arm.job)
+
+
+def log_ratios(seconds: Seconds, cpus: Numbers) -> tuple[Numbers, list[float]]:
+    """Return the CPUs of each stage that every third of two blocks or more chooses, and the others' log ratios."""
+    choosing = seconds[1::3].mean(axis=0)
+    plan, _ = best_plan(choosing, cpus)
+    fixed = _fixed(choosing, cpus)
+    return cpus[plan], [math.log(_ratio(plan, block, cpus, fixed)) for block in np.delete(seconds, np.s_[1::3], axis=0)]
 
 
 def best_plan(seconds: Seconds, cpus: Numbers) -> tuple[Numbers, float]:

@@ -11,11 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from analysis.compare.allocation import best_plan, stage_seconds
+from analysis.compare.allocation import best_plan, log_ratios, stage_seconds
 from analysis.compare.comparison import compare
 from analysis.compare.published import judge_claims
 from analysis.compare.results import Comparison, Contrast
 from analysis.load.records import load
+from analysis.statistics.ratios import locate
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.records.record import Steps
@@ -123,6 +124,17 @@ def test_stages_that_scale_alike_gain_nothing(
         assert (gain.ratio, gain.verdict and gain.verdict.name) == (1, "equivalent")
         verdicts = {row.claim.paper[-2:]: row.verdict for row in comparison.claims if row.claim.kind == "allocation"}
         assert verdicts == {"R1": "contradicted", "R2": "contradicted", "R5": "undecided"}
+
+
+def test_the_interval_of_stages_that_scale_alike_contains_1_in_some_95_of_100_sweeps() -> None:
+    rng, cpus = np.random.default_rng(0), np.array([1, 2])
+    covered = 0
+    for _ in range(400):
+        noise = rng.normal(0, 0.02, (8, 2, 7)) + rng.normal(0, 0.01, (8, 2, 1))
+        _, logs = log_ratios(np.array([[1.0], [0.7]]) * np.exp(noise), cpus)
+        low, high = ((place := locate(logs)) and place.interval) or (0.0, 0.0)
+        covered += low <= 0 <= high
+    assert covered / 400 > 0.92
 
 
 def test_the_command_shows_the_gain_and_the_stages_in_every_form(tmp_path: Path, save: Save) -> None:
