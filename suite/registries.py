@@ -70,6 +70,7 @@ CONTRASTS = Registry(
         "strong": "analysis.compare.contrasts:STRONG",
         "weak": "analysis.compare.contrasts:WEAK",
         "division": "analysis.compare.contrasts:DIVISION",
+        "allocation": "analysis.compare.contrasts:ALLOCATION",
         "jobs": "analysis.compare.contrasts:JOBS",
         "slow-downs": "analysis.compare.contrasts:SLOWDOWNS",
         "by": "analysis.compare.contrasts:BY",

@@ -141,7 +141,10 @@ def test_a_plan_that_is_not_there_is_refused_with_those_that_are(bench: Bench, n
     refused = bench("sweep", "run", name)
     assert refused.exit_code == 2
     assert f"cannot read {Path(name)}: No such file" in refused.stderr
-    assert "a plan that comes with bench: channels, cluster, gan-service, gan-sets, nightly, paper, " in refused.stderr
+    assert (
+        "a plan that comes with bench: allocation, channels, cluster, gan-service, gan-sets, nightly, paper, "
+        in refused.stderr
+    )
 
 
 def test_smoke_is_two_cells_on_two_targets() -> None:

@@ -125,6 +125,7 @@ STRONG, WEAK = (
     ContrastKind(name, over="the smallest number of workers", disturbed_by="") for name in ("strong", "weak")
 )
 DIVISION = ContrastKind("division", over="the first way to divide the work", disturbed_by="")
+ALLOCATION = ContrastKind("allocation", over="equal CPUs for all stages, with equal CPU time", disturbed_by="runs")
 JOBS = ContrastKind("jobs", over="the same target in another job", disturbed_by="both")
 SLOWDOWNS = ContrastKind("slow-downs", over="the slow-down of another arm or metric", disturbed_by="both and base")
 """A slow-down is a ratio of times, or the inverse of a ratio of rates."""

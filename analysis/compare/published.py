@@ -13,7 +13,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from analysis.compare.contrasts import ABLATION, AGGRESSOR, JOBS, RATIO, TARGET, Side, between, sweeps_of
+from analysis.compare.allocation import with_allocation
+from analysis.compare.contrasts import ABLATION, AGGRESSOR, ALLOCATION, JOBS, RATIO, TARGET, Side, between, sweeps_of
 from analysis.compare.matching import named
 from analysis.compare.pairing import GROUP, grouped
 from analysis.compare.results import ClaimEvidence, ClaimVerdict, Comparison, Contrast, JudgedClaim, PublishedClaim
@@ -43,6 +44,7 @@ def citation(paper: str) -> str:
 
 def judge_claims(comparison: Comparison) -> Comparison:
     """Return the comparison with every published claim, and what the records have on it."""
+    comparison = with_allocation(comparison)
     items = list(_items(comparison))
     claims = []
     for claim in published_claims():
@@ -101,6 +103,9 @@ def _items(comparison: Comparison) -> Iterator[_Item]:
             if one.kind in (TARGET.name, ABLATION.name, AGGRESSOR.name) and one.measured:
                 own = {name: getattr(one.arm, name) for name in ("target", "ablation", "aggressor")}
                 yield _Item(one, {**of_group, **own, "metric": one.metric.name})
+    for one in comparison.contrasts:
+        if one.kind == ALLOCATION.name:
+            yield _Item(one, {**vars(one.job), "model": one.model, "target": one.target, "metric": one.metric.name})
 
 
 def _wanted(claim: PublishedClaim) -> Mapping[str, Sequence[str]]:

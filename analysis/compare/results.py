@@ -156,7 +156,7 @@ class Contrast(Effect):
     noise: NoiseFloor | None = None
     """The noise floor of the base's trials; None where they are too few."""
     members: tuple[str, ...] = ()
-    """The models, or the victims beside aggressors, over which it is the mean."""
+    """The models, or the victims beside aggressors, over which it is the mean; or the CPUs of each stage."""
     notes: tuple[str, ...] = ()
     """Substitutes, and marks without which the number must not be read."""
 

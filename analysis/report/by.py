@@ -22,8 +22,8 @@ def by_document(comparison: Comparison) -> Iterator[Element]:
     probes = [row for row in rows_by_key(comparison) if row.job.traits.probes and row.verdict]
     for arm, of_arm in groupby(rows_by_key(comparison), lambda row: row.arm._replace(cell=())):
         rows = list(of_arm)
-        yield Heading(_what(arm), f"{arm.job}; over {_text(rows[0].base)}")
-        yield from _tables(rows)
+        yield Heading(job_on(arm), f"{arm.job}; over {_text(rows[0].base)}")
+        yield from tables_of(rows)
         explaining = [row for row in probes if row.target == arm.target and not arm.job.traits.probes]
         yield Notes(tuple(_notes(rows, explaining, found)))
     yield from warnings(notices(comparison.warnings, ()))
@@ -36,8 +36,8 @@ def by_answer(comparison: Comparison) -> Answer:
     facts = tuple(slow_machines(comparison))
     if not claims:
         return Answer((), "nothing to compare: no two values have a metric in common", "bench compare --verbose", facts)
-    several = len({_what(claim.found.arm) for claim in claims}) > 1
-    parts = ((_what(claim.found.arm) if several else "", _text(claim.found.arm.cell)) for claim in claims)
+    several = len({job_on(claim.found.arm) for claim in claims}) > 1
+    parts = ((job_on(claim.found.arm) if several else "", _text(claim.found.arm.cell)) for claim in claims)
     rows = [row_of(claim, ", ".join(filter(None, names))) for claim, names in zip(claims, parts, strict=True)]
     worst = max(range(len(claims)), key=lambda number: abs(claims[number].slower or 0.0))
     return formed(rows, WORDS, [_next(claims)], facts, [rows[worst]])
@@ -79,7 +79,7 @@ def _shown_by(values: Sequence[str], rows: Sequence[Contrast]) -> str:
 def _undecided(decisive: Sequence[Contrast]) -> str:
     """Return how many machines are neither equivalent nor beyond the margin, and why; empty if there are none."""
     rows = [row for row in decisive if _verdict(row) not in (*_BEYOND, "equivalent")]
-    reasons = _text(_withheld(rows))
+    reasons = _text(withheld(rows))
     return f"; undecided: {len({row.arm.cell for row in rows})}{f' ({reasons})' * bool(reasons)}" * bool(rows)
 
 
@@ -91,12 +91,12 @@ def _text(values: Sequence[str]) -> str:
     return ", ".join(values)
 
 
-def _what(arm: Arm) -> str:
+def job_on(arm: Arm) -> str:
     """Return ``gan on vm (engine=runc)``, as far as the cells agree in it."""
     return " on ".join(filter(None, (arm.model, arm.target))) + f" ({arm.job.variant})" * bool(arm.job.variant)
 
 
-def _tables(rows: Sequence[Contrast]) -> Iterator[Table]:
+def tables_of(rows: Sequence[Contrast]) -> Iterator[Table]:
     """Yield values against metrics or, of several keys, the first against the others for each metric."""
     several = len(rows[0].base) > 1
     tables: dict[str, dict[str, dict[str, Contrast]]] = {}
@@ -114,11 +114,12 @@ def _notes(rows: Sequence[Contrast], probes: Sequence[Contrast], found: Answer) 
     for values in dict.fromkeys(row.arm.cell for row in rows):
         of_cell, of_probes = ([row for row in some if row.arm.cell == values] for some in (rows, probes))
         ratios = (f"{row.model} {row.metric.name} {ratio(row)}" for row in of_probes)
-        why = [text for text in _withheld(of_cell) if text.partition(" (")[0] not in found.why]
+        why = [text for text in withheld(of_cell) if text.partition(" (")[0] not in found.why]
         texts = {"besides": of_cell[0].notes, "no verdict": why, "probes": ratios}
         joined = {name: "; ".join(part) for name, part in texts.items()}
         yield from (f"{_text(values)}: {name}: {text}" for name, text in joined.items() if text)
 
 
-def _withheld(rows: Sequence[Contrast]) -> list[str]:
+def withheld(rows: Sequence[Contrast]) -> list[str]:
+    """Return why rows have no verdict, each reason once."""
     return list(dict.fromkeys(why for row in rows if row.verdict for why in row.verdict.withheld))

@@ -116,7 +116,7 @@ class Row(JobColumns):
     """The smallest overhead (a share) that the base's trials could have shown."""
     noise_method: Literal["a/a", "across-blocks"] | None = _at("noise", "method", default=None)
     members: tuple[str, ...]
-    """What it is the mean over; joined by "; " in CSV, as the notes are."""
+    """What it is the mean over, or the CPUs of each stage; joined by "; " in CSV, as the notes are."""
     notes: tuple[str, ...]
     """Substitutes and marks without which the number must not be read."""
 

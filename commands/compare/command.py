@@ -34,6 +34,7 @@ _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of paper
 @click.option("--verbose", is_flag=True, help="Show every metric, ablations, noise, advice and a legend.")
 @click.option("--explain", is_flag=True, help="Split each overhead into phases, with intervals.")
 @click.option("--scaling", is_flag=True, help="Show speed-up by workers, and kept models at equal images seen.")
+@click.option("--allocation", is_flag=True, help="Show what CPUs by stage of the training gain at equal CPU time.")
 @_CLAIMS
 @click.option(
     "--by",
@@ -104,12 +105,14 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
         once(chosen, {"command": "compare", **options}, show)
 
 
+_VIEWS = {"explain", "costs", "scaling", "allocation", "reference", "verbose"}
 _SILENCES = {
-    "job": {"fail-above", "across", "explain", "costs", "scaling", "reference", "verbose"},
-    "fail-above": {"plots", "explain", "costs", "scaling", "reference", "verbose", "claims", "csv", "markdown"},
-    "by": {"fail-above", "across", "explain", "costs", "scaling", "reference", "verbose", "claims"},
-    "explain": {"costs", "scaling", "verbose", "claims", "csv", "markdown"},
-    "scaling": {"costs", "verbose", "claims", "json", "csv", "markdown"},
+    "job": {"fail-above", "across", *_VIEWS},
+    "fail-above": {"plots", "claims", "csv", "markdown", *_VIEWS},
+    "by": {"fail-above", "across", "claims", *_VIEWS},
+    "explain": {"costs", "scaling", "allocation", "verbose", "claims", "csv", "markdown"},
+    "scaling": {"costs", "allocation", "verbose", "claims", "json", "csv", "markdown"},
+    "allocation": {"costs", "reference", "verbose"},
     "json": {"costs", "verbose"},
     "csv": {"costs", "verbose", "claims"},
     "markdown": {"costs", "verbose"},

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from analysis.audit.audit import audited
+from analysis.compare.allocation import with_allocation
 from analysis.compare.by import compare_by
 from analysis.compare.comparison import compare as compare_records
 from analysis.compare.published import judge_claims
@@ -18,9 +19,11 @@ from analysis.explain.explanation import Explained
 from analysis.figures.reference import normalised
 from analysis.load.plans import extendable, margin_of
 from analysis.load.records import Records, load
+from analysis.report.allocation import allocation_document
 from analysis.report.answers.answer import answer
 from analysis.report.by import by_answer, by_document
 from analysis.report.document import Level, answer_elements, document, more_options
+from analysis.report.elements import Document
 from analysis.report.formatting import warning_lines
 from analysis.report.markdown import as_markdown, markdown
 from analysis.report.rows import AnswerText, Row, as_csv, comparison_output, rows, warning_outputs
@@ -33,6 +36,7 @@ from commands.compare.gate import show_change
 from commands.compare.output import ByOutput, ExplanationOutput
 from commands.output import print_json
 from provisioning.paths import home
+from suite.errors import RequestError
 from suite.results.layout import PLOTS
 from suite.selftest.certificate import FILE, Certificate, read_certificate
 from suite.units import count
@@ -55,13 +59,16 @@ def _show_targets(records: Records, chosen: Sequence[Path], options: Mapping[str
     comparison = _compared(records, options)
     if options["explain"]:
         _show_explanation(comparison, explain_records(records, comparison, force=options["force"]), options["form"])
+    elif options["allocation"] and options["form"] in (None, "markdown"):
+        _print(allocation_document(comparison), options["form"])
     elif options["form"]:
         _FORMS[options["form"]](comparison)
     else:
         _show(comparison, records, chosen, options)
-    if len(chosen) == 2 and options["form"] is None:
+    alone = options["form"] is None and not options["allocation"]
+    if len(chosen) == 2 and alone:
         show_change(records, chosen, force=options["force"])
-    if options["plots"] or (options["form"] is None and not options["explain"]):
+    if options["plots"] or (alone and not options["explain"]):
         return _draw(comparison, options["plots"] or chosen[0] / PLOTS, options)
     return ()
 
@@ -69,7 +76,14 @@ def _show_targets(records: Records, chosen: Sequence[Path], options: Mapping[str
 def _compared(records: Records, options: Mapping[str, Any]) -> Comparison:
     margin = margin_of(records.directories, options["margin"])
     comparison = compare_records(records, margin=margin, force=options["force"])
-    return judge_claims(comparison) if options["claims"] else comparison
+    if options["claims"]:
+        comparison = judge_claims(comparison)
+    elif options["allocation"]:
+        comparison = with_allocation(comparison)
+    if options["allocation"] and not comparison.of_kind("allocation"):
+        missing = "no two cells of a sweep differ only in cpus, on a target with two blocks or more of each"
+        raise RequestError(missing, remedy="measure them: bench sweep run allocation")
+    return comparison
 
 
 def _show(comparison: Comparison, records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> None:
@@ -85,6 +99,13 @@ def _show(comparison: Comparison, records: Records, chosen: Sequence[Path], opti
         click.echo(certificate.line())
 
 
+def _print(shown: Document, form: str | None) -> None:
+    if form == "markdown":
+        click.echo(markdown(shown).rstrip("\n"))
+    else:
+        PlainConsole().print(Terminal(shown))
+
+
 def _show_by(records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> Iterable[Path]:
     margin = margin_of(records.directories, options["margin"])
     comparison = compare_by(records, options["by"], options["base"], margin=margin)
@@ -96,10 +117,8 @@ def _show_by(records: Records, chosen: Sequence[Path], options: Mapping[str, Any
             ).tell()
         case "csv":
             click.echo(as_csv(comparison).rstrip("\n"))
-        case "markdown":
-            click.echo(markdown(by_document(comparison)).rstrip("\n"))
-        case _:
-            PlainConsole().print(Terminal(by_document(comparison)))
+        case form:
+            _print(by_document(comparison), form)
     if options["plots"] or options["form"] is None:
         return _draw(comparison, options["plots"] or chosen[0] / PLOTS, options)
     return ()

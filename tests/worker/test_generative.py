@@ -32,7 +32,7 @@ from worker.training.step import Samples, Training
 from worker.training.trainer import Single
 from worker.workloads.adversarial import GAN, GAN_PUBLISHED, Adversarial, cross_entropy
 from worker.workloads.dcgan import DCGAN, DCGAN_PUBLISHED
-from worker.workloads.progressive_gan import PROGRESSIVE_GAN, stage_at
+from worker.workloads.progressive_gan import PROGRESSIVE_GAN
 from worker.workloads.vae import VAE, gaussian_divergence
 from worker.workloads.workload import Shape, Workload
 
@@ -245,7 +245,8 @@ def test_layers_and_statistics_are_those_of_the_paper() -> None:
     [(0.05, (0, 1.0)), (0.25, (1, 0.25)), (0.5, (1, 1.0)), (0.7, (2, 0.5)), (0.9, (2, 1.0)), (1.0, (2, 1.0))],
 )
 def test_a_job_goes_through_all_sizes(progress: float, wanted: tuple[int, float]) -> None:
-    assert stage_at(progress, 3) == pytest.approx(wanted)
+    assert PROGRESSIVE_GAN.size_at(progress, 16) == pytest.approx(wanted)
+    assert PROGRESSIVE_GAN.stages(16) == 2 * len(sizes_to(16)) - 1
 
 
 def test_the_averaged_generator_follows_slowly() -> None:

@@ -23,13 +23,6 @@ KEPT = 0.999
 """The share of itself that the averaged generator keeps in each step."""
 
 
-def stage_at(progress: float, stages: int) -> tuple[int, float]:
-    """Return the size that is trained at a share of the job, counted from 4 px, and how far it is faded in."""
-    shares = 2 * stages - 1
-    share = min(int(progress * shares), shares - 1)
-    return (share + 1) // 2, progress * shares - share if share % 2 else 1.0
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProgressiveGan(Workload):
     """A generator, a critic with the loss of WGAN-GP, and the generator averaged over the steps."""
@@ -46,6 +39,15 @@ class ProgressiveGan(Workload):
 
     def size_wanted(self, image_px: int) -> str | None:
         return None if image_px in (8, 16, 32, 64, 128, 256, 512, 1024) else "8, 16, 32, … or 1024"
+
+    def stages(self, image_px: int) -> int:
+        """Return one stage for 4 px, and for each doubling one of fading in and one of the new size."""
+        return 2 * image_px.bit_length() - 5
+
+    def size_at(self, progress: float, image_px: int) -> tuple[int, float]:
+        """Return the size that is trained at a share of the job, counted from 4 px, and how far it is faded in."""
+        stage = self.stage_at(progress, image_px)
+        return (stage + 1) // 2, progress * self.stages(image_px) - stage if stage % 2 else 1.0
 
     def build(self, shape: Shape) -> "torch.nn.Module":
         """Return generator, critic and averaged generator, each with the layers of all sizes."""
@@ -77,7 +79,7 @@ class ProgressiveGan(Workload):
         generator, critic, average = (
             training.network.get_submodule(name) for name in ("generator", "critic", "average")
         )
-        stage, shown = stage_at(training.progress, len(generator.blocks))  # type: ignore[arg-type]
+        stage, shown = self.size_at(training.progress, images.shape[-1])
         with training.phase("critic"):
             real = fade(images, 4 << stage, shown)
             with training.autocast():

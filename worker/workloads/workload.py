@@ -154,6 +154,16 @@ class Workload:
         """Return which extents it takes, if not this one: ``32 or more``."""
         return f"{self.smallest_image_px} or more" if extent < self.smallest_image_px else None
 
+    def stages(self, image_px: int) -> int:
+        """Return in how many stages of equally many steps a job goes, by the pixels of its images; 0 for none."""
+        del image_px
+        return 1
+
+    def stage_at(self, progress: float, image_px: int) -> int:
+        """Return the stage, from 0 on, at a share of the job's measured steps."""
+        stages = self.stages(image_px)
+        return min(int(progress * stages), stages - 1)
+
     def draw(self, batch: int, shape: Shape, generator: "torch.Generator") -> "tuple[torch.Tensor, torch.Tensor]":
         """Return the one batch of inputs and labels that a job without a data set trains on, again and again."""
         import torch
