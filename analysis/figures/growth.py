@@ -11,7 +11,7 @@ from analysis.compare.results import Arm, Comparison, Measured
 from analysis.figures import drawing
 from analysis.figures.reference import Reference
 from analysis.load.metrics import Metric
-from analysis.report.growth import named
+from analysis.report.sweeps.growth import named
 
 _MARKERS = "osD^vPX*"
 

@@ -15,8 +15,8 @@ from analysis.figures.reference import PAPERS_KEY
 from analysis.report import formatting, tables
 from analysis.report.answers.answer import Answer, answer
 from analysis.report.elements import Element, Figure, Head, Heading, Line, Notes, Styled, Table, warnings
-from analysis.report.growth import growth_elements
-from analysis.report.scaling import scaling_elements
+from analysis.report.sweeps.growth import growth_elements
+from analysis.report.sweeps.scaling import scaling_elements
 from analysis.report.waterfall import explained_job, reason
 from analysis.warnings.types import notices
 from suite.units import count

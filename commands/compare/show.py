@@ -19,15 +19,15 @@ from analysis.explain.explanation import Explained
 from analysis.figures.reference import normalised
 from analysis.load.plans import extendable, margin_of
 from analysis.load.records import Records, load
-from analysis.report.allocation import allocation_document
 from analysis.report.answers.answer import answer
-from analysis.report.by import by_answer, by_document
 from analysis.report.document import Level, answer_elements, document, more_options
 from analysis.report.elements import Document
 from analysis.report.formatting import warning_lines
 from analysis.report.markdown import as_markdown, markdown
 from analysis.report.rows import AnswerText, Row, as_csv, comparison_output, rows, warning_outputs
-from analysis.report.scaling import scaling_document
+from analysis.report.sweeps.allocation import allocation_document
+from analysis.report.sweeps.by import by_answer, by_document
+from analysis.report.sweeps.scaling import scaling_document
 from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document
 from analysis.selftest.judging import speaks_for

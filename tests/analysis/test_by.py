@@ -16,8 +16,8 @@ from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison, Contrast
 from analysis.figures.plots import draw
 from analysis.load.records import load
-from analysis.report.by import by_document, slow_machines
 from analysis.report.markdown import markdown
+from analysis.report.sweeps.by import by_document, slow_machines
 from suite.job.datasets import Dataset
 from suite.job.envelope import Envelope
 from suite.job.profiles import Sizes

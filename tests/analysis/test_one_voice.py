@@ -26,7 +26,6 @@ from analysis.explain.explanation import Explained
 from analysis.load.records import Records, load
 from analysis.report import page
 from analysis.report.answers.answer import Answer, answer
-from analysis.report.by import by_answer, by_document
 from analysis.report.document import document
 from analysis.report.elements import Document
 from analysis.report.formatting import ends, times
@@ -34,6 +33,7 @@ from analysis.report.gate import answer as gate_answer
 from analysis.report.gate import gate_document
 from analysis.report.markdown import as_markdown, markdown
 from analysis.report.rows import as_csv, as_json
+from analysis.report.sweeps.by import by_answer, by_document
 from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document
 from commands.compare.output import gate_output

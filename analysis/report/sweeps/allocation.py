@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from analysis.compare.results import Comparison
-from analysis.report.by import job_on, tables_of, withheld
 from analysis.report.document import published_elements
 from analysis.report.elements import Element, Head, Heading, Line, Table
 from analysis.report.formatting import percent
+from analysis.report.sweeps.by import job_on, tables_of, withheld
 
 _GAIN = (
     "Time of the best fixed allocation over that of the best staged one, at equal CPU time. A fixed one gives all "
