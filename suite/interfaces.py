@@ -20,7 +20,7 @@ from suite.records.usage import Conditions, Resources, Usage
 Note = Callable[[str], None]
 """Tells the user one line."""
 Resize = Callable[[Sequence[int], float], None]
-"""Gives an open instance these of its CPUs, by the numbers of the node below it, and this share of the time of all."""
+"""Gives an open instance these of its CPUs, and this share of the time of all. Raises RequestError if it cannot."""
 Context = AbstractContextManager[object]
 """Encloses a job from right before its launch until right after its end: an ``Account``, or nothing that counts."""
 COMMAND_WITHIN_S = 180.0

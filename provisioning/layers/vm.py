@@ -60,6 +60,8 @@ def _resizing(groups: ExitStack, node: Node, threads: Sequence[int]) -> Resize |
     made: list[Resize] = []
 
     def resize(cpus: Sequence[int], share: float) -> None:
+        if len(cpus) != len(threads):
+            raise RequestError("a guest keeps the CPUs that it was booted with")
         if not made:
             name = f"virtbench-{secrets.token_hex(6)}"
             groups.enter_context(ledger.holding("cgroup", name))

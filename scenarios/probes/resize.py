@@ -17,7 +17,7 @@ from functools import partial
 from scenarios.job import run_job
 from scenarios.probes.startup import LEAST
 from suite.errors import BenchError, MeasurementError, RequestError, option
-from suite.interfaces import Context, Instance, Measurement, Observer, Process, Resize
+from suite.interfaces import Context, Instance, Measurement, Node, Observer, Process, Resize
 from suite.job.envelope import Envelope
 from suite.job.job import Devices
 from suite.plan import Trial
@@ -55,7 +55,7 @@ HOLD_S, WINDOW_S, WITHIN = 2.0, 0.2, 0.1
 """How long each change is held; a window is two periods of a quota, within which the rate has no meaning."""
 STARTED_WITHIN_S = 60.0
 CHANGES = ("quota-down", "quota-up", "cpus-down", "cpus-up")
-ABSENT = {"seen": "the kernel shows no change inside", "level": "the rate of the loop did not become level"}
+ABSENT = {"seen": "the kernel shows no change inside", "level": "the rate of the loop did not change and become level"}
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,7 @@ class Resizing:
         job = trial.with_job(model=model, sizes=sizes, devices=Devices(device=trial.job.devices.device))
         measured = run_job(job, instance.node, observer, account)
         observer.phase("measuring")
-        cpus = trial.envelope.cpus
-        samples = resized(instance, instance.resize, cpus, REPETITIONS[trial.job.profile])
+        samples = resized(instance.node, instance.resize, REPETITIONS[trial.job.profile])
         metrics = {name: MetricValue(**vars(median(values, "s", "less"))) for name, values in samples.items()}
         if not metrics:
             raise MeasurementError("no change of its CPUs was seen", kind="resize")
@@ -140,9 +139,9 @@ class Resizing:
         return measured.changed(throughput_per_s=None, steps=None, metrics=metrics, details=details)
 
 
-def resized(instance: Instance, resize: Resize, cpus: Sequence[int], times: int) -> dict[str, list[float]]:
+def resized(node: Node, resize: Resize, times: int) -> dict[str, list[float]]:
     """Return the seconds of every change that was seen, by metric; afterwards the instance has all of its CPUs."""
-    node = instance.node
+    cpus = node.cpus
     loop = ResizeLoop(node.start([node.python[0], "-u", "-c", LOOP]))
     reader = threading.Thread(target=loop.read, daemon=True)
     reader.start()
@@ -156,12 +155,10 @@ def resized(instance: Instance, resize: Resize, cpus: Sequence[int], times: int)
                 asked_s = time.monotonic()
                 try:
                     change()
-                except BenchError:
-                    if name.startswith("quota"):
-                        raise
-                    continue  # a virtual machine keeps its CPUs
+                except RequestError:
+                    continue  # a guest keeps its CPUs
                 time.sleep(HOLD_S)
-                for what, value in (("seen", seen_s(loop, asked_s)), ("level", level_s(loop.since(asked_s)))):
+                for what, value in (("seen", seen_s(loop, asked_s)), ("level", level_s(loop, asked_s))):
                     if value is not None:
                         found.setdefault(f"{name}-{what}", []).append(value)
     finally:
@@ -191,12 +188,17 @@ def seen_s(loop: ResizeLoop, asked_s: float) -> float | None:
     return after[shown.index(shown[-1])].at_s
 
 
-def level_s(reports: Sequence[Report]) -> float | None:
-    """Return when the first window began from which on the rate is level; None without one."""
-    windows = list(_windows(reports))
-    if not windows:
+def level_s(loop: ResizeLoop, asked_s: float) -> float | None:
+    """Return when the first window began from which on the rate is level; None without one, or if it did not change."""
+    windows, before = list(_windows(loop.since(asked_s))), _windows(loop.since(asked_s - HOLD_S / 2))
+    earlier = [rate for at_s, rate in before if at_s < HOLD_S / 2 - WINDOW_S]
+    if not windows or not earlier:
         return None
-    last = statistics.median(rate for at_s, rate in windows if at_s >= windows[-1][0] / 2)
+    last, usual = (
+        statistics.median(rates) for rates in ([rate for at_s, rate in windows if at_s >= windows[-1][0] / 2], earlier)
+    )
+    if abs(last - usual) <= WITHIN * usual:
+        return None
     near = {at_s: abs(rate - last) <= WITHIN * last for at_s, rate in windows}
     level = (at_s for at_s in near if all(ok for other_s, ok in near.items() if 0 <= other_s - at_s <= WINDOW_S))
     return next(level, None)

@@ -29,18 +29,26 @@ def reports(rate_of: Any, until_s: float = 2.0, cpus: Any = lambda _: 2) -> list
     return found
 
 
-@pytest.mark.parametrize("changed_s", [0.0, 0.3, 0.85])
-def test_the_rate_is_level_from_its_change_on(changed_s: float) -> None:
-    found = level_s(reports(lambda at_s: 1e6 if at_s < changed_s else 5e5))
-    assert found == pytest.approx(changed_s, abs=0.05)
+def level_after(rate_of: Any, asked_s: float = 2.0) -> float | None:
+    """The level after a change is asked for, of a loop with this rate at each moment from 2 s before on."""
+    loop: Any = ResizeLoop(None)  # type: ignore[arg-type]
+    loop.arrived = [(100 + one.at_s, one) for one in reports(rate_of, asked_s + 2) if rate_of(one.at_s)]
+    return level_s(loop, 100 + asked_s)
 
 
-def test_a_quota_that_holds_back_in_every_period_is_level_and_a_rate_without_end_is_not() -> None:
-    whole = reports(lambda at_s: 1e6 if at_s < 0.3 or math.modf(at_s * 10)[0] < 0.45 else 0)
-    seen = [one for one in whole if one.at_s < 0.3 or math.modf(one.at_s * 10)[0] < 0.45]
-    assert level_s(seen) == pytest.approx(0.3, abs=0.11)
-    assert level_s(reports(lambda at_s: 1e5 * 4**at_s)) is None
-    assert level_s([]) is None
+@pytest.mark.parametrize("late_s", [0.0, 0.3, 0.85])
+def test_the_rate_is_level_from_its_change_on(late_s: float) -> None:
+    assert level_after(lambda at_s: 1e6 if at_s < 2 + late_s else 5e5) == pytest.approx(late_s, abs=0.05)
+
+
+def test_a_quota_that_holds_back_in_every_period_is_level() -> None:
+    found = level_after(lambda at_s: 1e6 if at_s < 2.3 or math.modf(at_s * 10)[0] < 0.45 else 0)
+    assert found == pytest.approx(0.3, abs=0.11)
+
+
+@pytest.mark.parametrize("rate_of", [lambda _: 1e6, lambda at_s: 1e6 if at_s < 2 else 1e5 * 4 ** (at_s - 2)])
+def test_a_rate_that_does_not_change_or_does_not_end_is_not_level(rate_of: Any) -> None:
+    assert level_after(rate_of) is None
 
 
 def test_a_change_is_seen_when_the_kernel_first_shows_what_it_shows_at_the_end() -> None:
@@ -63,8 +71,8 @@ def test_an_instance_is_resized_and_has_all_of_its_cpus_afterwards(
                 process.send_signal(signal.SIGCONT)
 
     monkeypatch.setattr(probe_resize, "HOLD_S", 0.5)
-    cpus = sorted(os.sched_getaffinity(0))
-    found = resized(Instance(here), resize, cpus, times=1)
+    here.cpus = tuple(sorted(os.sched_getaffinity(0)))
+    found = resized(here, resize, times=1)
     assert asked == [(2, 0.5), (2, 1.0), (1, 1.0), (2, 1.0), (2, 1.0)]
     assert {"cpus-down-seen", "cpus-up-seen"} <= found.keys()
     assert "quota-down-seen" not in found
