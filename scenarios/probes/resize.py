@@ -192,16 +192,13 @@ def level_s(loop: ResizeLoop, asked_s: float) -> float | None:
     """Return when the first window began from which on the rate is level; None without one, or if it did not change."""
     windows, before = list(_windows(loop.since(asked_s))), _windows(loop.since(asked_s - HOLD_S / 2))
     earlier = [rate for at_s, rate in before if at_s < HOLD_S / 2 - WINDOW_S]
-    if not windows or not earlier:
+    later = [rate for at_s, rate in windows if at_s >= windows[-1][0] / 2]
+    if not earlier or not later:
         return None
-    last, usual = (
-        statistics.median(rates) for rates in ([rate for at_s, rate in windows if at_s >= windows[-1][0] / 2], earlier)
-    )
-    if abs(last - usual) <= WITHIN * usual:
-        return None
+    last, usual = statistics.median(later), statistics.median(earlier)
     near = {at_s: abs(rate - last) <= WITHIN * last for at_s, rate in windows}
     level = (at_s for at_s in near if all(ok for other_s, ok in near.items() if 0 <= other_s - at_s <= WINDOW_S))
-    return next(level, None)
+    return next(level, None) if abs(last - usual) > WITHIN * usual else None
 
 
 def _windows(reports: Sequence[Report]) -> Iterator[tuple[float, float]]:
