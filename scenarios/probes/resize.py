@@ -196,9 +196,14 @@ def level_s(loop: ResizeLoop, asked_s: float) -> float | None:
     if not earlier or not later:
         return None
     last, usual = statistics.median(later), statistics.median(earlier)
+    return _level_from(windows, last) if abs(last - usual) > WITHIN * usual else None
+
+
+def _level_from(windows: Sequence[tuple[float, float]], last: float) -> float | None:
+    """Return when the first window begins that is near the last rate, as all are which begin inside it."""
     near = {at_s: abs(rate - last) <= WITHIN * last for at_s, rate in windows}
     level = (at_s for at_s in near if all(ok for other_s, ok in near.items() if 0 <= other_s - at_s <= WINDOW_S))
-    return next(level, None) if abs(last - usual) > WITHIN * usual else None
+    return next(level, None)
 
 
 def _windows(reports: Sequence[Report]) -> Iterator[tuple[float, float]]:
