@@ -62,15 +62,17 @@ def throughput(records: Path, key: str) -> Contrast:
     return second
 
 
-def decision(records: Path, *names: str) -> str:
-    """What ``bench compare --job`` decides between runs of inventories: its first sentence."""
+def decision(records: Path, *inventories: Path) -> str:
+    """What ``bench compare --job`` decides between runs of inventories: its first sentence, with short names."""
     prices = records / "prices.toml"
-    prices.write_text("".join(PRICES.format(name=name, per_hour=PER_HOUR[name]) for name in names))
-    runs = [str(records / name) for name in names]
+    prices.write_text("".join(PRICES.format(name=path, per_hour=PER_HOUR[path.stem]) for path in inventories))
+    runs = [str(records / path.stem) for path in inventories]
     words = ("--job", "1e6 images", "--prices", str(prices), "--by", "inventory", "--json")
     ended = bench("compare", *runs, *words)
     assert ended.returncode == 0, ended.stderr
     first: str = json.loads(ended.stdout)["answer"][0]
+    for path in inventories:
+        first = first.replace(str(path), path.stem)
     return first
 
 
@@ -91,13 +93,14 @@ def test_the_inventory_with_a_quota_of_70_percent_is_slower_by_as_much(tmp_path:
             ended = bench("run", *JOB, *where, "--blocks", "6", "--out", str(tmp_path / name))
             assert ended.returncode == 0, ended.stderr
     second = throughput(tmp_path, "inventory")
-    slower, same = decision(tmp_path, "one", "two"), decision(tmp_path, "one", AGAIN)
+    paths = {name: inventory.with_name(f"{name}.toml") for name in (*NAMES, AGAIN)}
+    slower, same = decision(tmp_path, paths["one"], paths["two"]), decision(tmp_path, paths["one"], paths[AGAIN])
     assert second.interval
     assert second.verdict
     assert second.interval[0] <= SHARES["two"] <= second.interval[1], second
     assert second.verdict.name == "slower"
     share = r"(\d+) % \((\d+) % to (\d+) %\)"
-    times = re.fullmatch(rf"two takes {share} longer and costs {share} less per 1e6 images than one\.", slower)
+    times = re.fullmatch(rf"two takes {share} longer and costs {share} less per 1,000,000 images than one\.", slower)
     assert times, slower
     assert int(times[2]) <= 100 * (1 / SHARES["two"] - 1) <= int(times[3]), slower
     assert same.startswith("again "), same
