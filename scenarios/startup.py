@@ -1,8 +1,8 @@
 """Many at once: instances of a target that are opened together, and what each of them takes from the machine.
 
-An instance is ready when a first command in it has printed a line; all times are on the host's clock, from asking for
-all of them. They stay open, with their commands, until the last one is ready or has failed. Memory is that of the
-processes that began meanwhile, CPU time that of the whole machine.
+An instance is ready when a first command in it has printed a line; its time is that of its opening, as of every trial
+without what the suite asks on its own account, and of that command. They stay open, with their commands, until the last
+one is ready or has failed. Memory is that of the processes that began meanwhile, CPU time that of the whole machine.
 """
 
 import os
@@ -116,10 +116,10 @@ class Together:
 
     def __post_init__(self) -> None:
         self._settled, self._closing = threading.Semaphore(0), threading.Event()
-        there, busy_s, began_s = {*psutil.pids()}, _busy_s(), time.monotonic()
+        there, busy_s = {*psutil.pids()}, _busy_s()
         with ThreadPoolExecutor(self.number) as pool:
             try:
-                instances = [pool.submit(self._open, began_s) for _ in range(self.number)]
+                instances = [pool.submit(self._open) for _ in range(self.number)]
                 for instance in instances:  # one that fails is settled, whatever it raised
                     instance.add_done_callback(lambda _: self._settled.release())
                 for _ in instances:
@@ -130,7 +130,7 @@ class Together:
         for instance in instances:
             instance.result()
 
-    def _open(self, began_s: float) -> None:
+    def _open(self) -> None:
         """Open an instance and hold it. Raises what a closing raises; one that does not open is counted instead."""
         if self._closing.is_set():
             return
@@ -138,9 +138,10 @@ class Together:
         ready = False
         try:
             with os.fdopen(reading, "rb") as held, self.another() as node:
+                began_s = time.monotonic()
                 process = node.start([node.python[0], "-c", HELD], stdin=held)
                 next(process.lines(OPENED_WITHIN_S))
-                self.ready_s.append(time.monotonic() - began_s)
+                self.ready_s.append(node.opening.seconds + time.monotonic() - began_s)
                 ready = True
                 self._settled.release()
                 self._closing.wait()
