@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 import psutil
 
 from scenarios.job import run_job
-from scenarios.probes.startup import LEAST
+from scenarios.probes.startup import least_job
 from suite.errors import BenchError, MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Node, Note, Observer
 from suite.job.envelope import Envelope
-from suite.job.job import Devices
 from suite.job.profiles import Profile
 from suite.plan import Trial
 from suite.records.record import MetricValue
@@ -88,9 +87,7 @@ class Startup(PlannedScenario):
         (first,) = instances
         if first.another is None:
             raise MeasurementError("this target cannot be opened more than once", kind="startup")
-        model, sizes = LEAST
-        job = trial.with_job(model=model, sizes=sizes, devices=Devices(device=trial.job.devices.device))
-        measured = run_job(job, first.node, observer, account)
+        measured = run_job(least_job(trial), first.node, observer, account)
         number = int(trial.job.model.partition("-")[0])
         observer.phase("opening", count(number, "instance"))
         opened = Together(first.another, number)

@@ -1,4 +1,4 @@
-"""What instances that were opened together took, by their number, and what each further one adds.
+"""Find what instances that were opened together took, by their number, and what each further one adds.
 
 The slope of a block is that of least squares over its numbers of instances; the blocks are the sample.
 """

@@ -160,6 +160,7 @@ class UserlandLayer:
             if pinned:
                 enter += taskset(self.envelope.cpus)
             host_processes = HostProcesses(group=ControlGroup.named(group))
+            resize = of_group(node, group, pinned=pinned)
             edits, data = edits_for(node, self.gpus), (node.data, self.writable) if node.data else None
 
             def place(words: Sequence[str], user: int | None, backing: Node | None = None) -> WrappedNode:
@@ -167,7 +168,7 @@ class UserlandLayer:
                 begin = [*words, *chroot_argv(tree, edits, data, user, self.envelope.tmpfs_bytes, node.scratch)]
                 facts = {**({} if pinned else {"host_cpus": None}), **limit_facts(host_processes, disks)}
                 more: dict[str, Any] = {"facts": facts, "backing": backing, "host_processes": host_processes}
-                return in_tree(node, begin, edits, **more, resize=of_group(node, group, pinned=pinned))
+                return in_tree(node, begin, edits, **more, resize=resize)
 
             inside = as_root = place(enter, None)
             if self.properties.confined:

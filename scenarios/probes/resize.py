@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from scenarios.job import run_job
-from scenarios.probes.startup import LEAST
+from scenarios.probes.startup import least_job
 from suite.errors import BenchError, MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Node, Observer, Process, Resize
 from suite.job.envelope import Envelope
-from suite.job.job import Devices
 from suite.plan import Trial
 from suite.records.record import MetricValue
 from suite.registries import ENGINES
@@ -123,9 +122,7 @@ class Resizing:
                 kind="resize",
                 remedy=f"give {option('engine')} runc, or podman or docker as root",
             )
-        model, sizes = LEAST
-        job = trial.with_job(model=model, sizes=sizes, devices=Devices(device=trial.job.devices.device))
-        measured = run_job(job, instance.node, observer, account)
+        measured = run_job(least_job(trial), instance.node, observer, account)
         observer.phase("measuring")
         samples = resized(instance.node, instance.resize, REPETITIONS[trial.job.profile])
         metrics = {name: MetricValue(**vars(median(values, "s", "less"))) for name, values in samples.items()}

@@ -23,6 +23,12 @@ LAUNCH = "launching"
 REACHED = {"importing": "first-instruction", "building": "import-torch", "finishing": "first-step"}
 
 
+def least_job(trial: Trial) -> Trial:
+    """Return the trial with the least training there is as its job."""
+    model, sizes = LEAST
+    return trial.with_job(model=model, sizes=sizes, devices=Devices(device=trial.job.devices.device))
+
+
 @dataclass
 class PhaseRecorder(Silent):
     """An observer that notes when each phase began, and tells another one."""
@@ -60,8 +66,7 @@ class StartupProbe:
         """Run the least training there is. Raises MeasurementError when it does not come to its end."""
         model, workload = LEAST
         stopwatch = PhaseRecorder(observer)
-        job = trial.with_job(model=model, sizes=workload, devices=Devices(device=trial.job.devices.device))
-        measured = run_job(job, instance.node, stopwatch, account)
+        measured = run_job(least_job(trial), instance.node, stopwatch, account)
         details = {**measured.details, "model": model, **workload.model_dump()}
         return measured.changed(throughput_per_s=None, steps=None, metrics=stopwatch.metrics(), details=details)
 

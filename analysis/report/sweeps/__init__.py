@@ -1,1 +1,1 @@
-"""What cells of a sweep, or the jobs of a run, say together, as elements of a document."""
+"""Make documents of what cells of a sweep, or the jobs of a run, show together."""
