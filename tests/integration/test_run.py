@@ -55,8 +55,9 @@ def records(directory: Path) -> dict[str, TrialRecord]:
 
 
 def ours() -> dict[str, list[str]]:
-    """Everything of the suite's outside of its images and results that is there now."""
+    """Everything of the suite's outside of its images and results that is there now, and not of tests beside these."""
     carrying = []
+    beside = _held_beside()
     for process in psutil.process_iter():
         try:
             if TOKEN in process.environ() and not _beside(process.pid):
@@ -67,11 +68,18 @@ def ours() -> dict[str, list[str]]:
     groups = [place for place, _, _ in os.walk("/sys/fs/cgroup") if Path(place).name.startswith("virtbench-")]
     files = [f"{place}/{name}" for place, _, names in os.walk(runtime()) for name in names]
     mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if "virtbench" in line]
+    # An entry is there before its thing and longer: what came or went meanwhile stands in one of the two.
+    beside |= _held_beside()
+    files = [path for path in files if not any(path.startswith(f"{place}/") for place in beside)]
     entries = [path.name for path, entry in ledger._readable() if not _beside(entry.owner_pid)]
     return {
         "processes": carrying, "groups": groups, "files": files, "mounts": mounts, "ledger": entries,
         "workers": [str(process.pid) for process in workers()],
     }  # fmt: skip
+
+
+def _held_beside() -> set[str]:
+    return {entry.what for _, entry in ledger._readable() if _beside(entry.owner_pid)}
 
 
 def _beside(pid: int) -> bool:
