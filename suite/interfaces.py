@@ -19,12 +19,24 @@ from suite.records.usage import Conditions, Resources, Usage
 
 Note = Callable[[str], None]
 """Tells the user one line."""
-Resize = Callable[[Sequence[int], float], None]
-"""Gives an open instance these of its CPUs, and this share of the time of all. Raises RequestError if it cannot."""
 Context = AbstractContextManager[object]
 """Encloses a job from right before its launch until right after its end: an ``Account``, or nothing that counts."""
 COMMAND_WITHIN_S = 180.0
 """How long a short command may take, in an emulated guest on a busy machine too: only what hangs takes longer."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What an open instance is to have of what it was opened with: which CPUs, and what shares of time and memory."""
+
+    cpus: Sequence[int]
+    cpu_share: float = 1.0
+    memory_share: float = 1.0
+
+
+Resize = Callable[[Shares], None]
+"""gives an open instance its shares; whole shares are the limits that it was opened with. Raises RequestError if it
+cannot."""
 
 
 @dataclass(frozen=True)

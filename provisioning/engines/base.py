@@ -235,8 +235,11 @@ class ContainerEngine(Protocol):
         """Return the process id, on the node, of the container's first process; None if it has none there."""
         return None
 
-    def update_argv(self, name: str, cpus: str, quota_us: int) -> list[str]:
-        """Return the command that gives an open container these CPUs and this quota of a period; empty if none can."""
+    def update_argv(self, name: str, cpus: str, quota_us: int, memory_bytes: int | None) -> list[str]:
+        """Return the command that gives an open container these CPUs, this quota of a period (-1: none) and memory.
+
+        Without ``memory_bytes`` it keeps its memory. Empty if the engine has no such command.
+        """
         return []
 
     def removal(self, name: str) -> list[list[str]]:

@@ -128,8 +128,9 @@ class CommandLineEngine(ContainerEngine):
     def main_pid(self, node: Node, name: str) -> int:
         return int(node.run([*self.program, "inspect", "--format", "{{.State.Pid}}", "--", name]).stdout)
 
-    def update_argv(self, name: str, cpus: str, quota_us: int) -> list[str]:
-        return [*self.program, "update", f"--cpuset-cpus={cpus}", f"--cpu-quota={quota_us}", name]
+    def update_argv(self, name: str, cpus: str, quota_us: int, memory_bytes: int | None) -> list[str]:
+        memory = [f"--memory={memory_bytes}", f"--memory-swap={memory_bytes}"] if memory_bytes else []
+        return [*self.program, "update", f"--cpuset-cpus={cpus}", f"--cpu-quota={quota_us}", *memory, name]
 
     def removal(self, name: str) -> list[list[str]]:
         remove = [*self.program, "rm", "--force", "--volumes", *self.removal_options, "--", name]

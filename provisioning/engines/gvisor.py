@@ -34,7 +34,7 @@ class Gvisor(Runc):
     takes_gpus = False
     late_networks = "takes devices over only when it starts, and these come later"
 
-    def update_argv(self, name: str, cpus: str, quota_us: int) -> list[str]:  # noqa: ARG002 (runc has the command)
+    def update_argv(self, name: str, cpus: str, quota_us: int, memory_bytes: int | None) -> list[str]:  # noqa: ARG002 (runc has the command)
         return []
 
     def configured(self, given: Mapping[str, str]) -> "Gvisor":

@@ -88,8 +88,9 @@ class Runc(ContainerEngine):
         pid: int = json.loads(node.run(self.command("state", "--", name)).stdout)["pid"]
         return pid
 
-    def update_argv(self, name: str, cpus: str, quota_us: int) -> list[str]:
-        return self.command("update", "--cpuset-cpus", cpus, "--cpu-quota", str(quota_us), name)
+    def update_argv(self, name: str, cpus: str, quota_us: int, memory_bytes: int | None) -> list[str]:
+        memory = ["--memory", str(memory_bytes), "--memory-swap", str(memory_bytes)] if memory_bytes else []
+        return self.command("update", "--cpuset-cpus", cpus, "--cpu-quota", str(quota_us), *memory, name)
 
     def removal(self, name: str) -> list[list[str]]:
         delete = self.command("delete", "--force", "--", name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from provisioning import ledger
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.cgroup.limits import disks_under
-from provisioning.cgroup.resizing import quota_us
+from provisioning.cgroup.resizing import Opened
 from provisioning.engines.base import ContainerEngine, ContainerSpec
 from provisioning.gpus import edits_for
 from provisioning.lab.containers import ContainerBridge, attached
@@ -17,7 +17,7 @@ from provisioning.layers.userland import own_environment
 from provisioning.nodes import HostProcesses, WrappedNode, is_guest, limit_facts, undone_when_lost
 from provisioning.volumes import MOUNT, SCRATCH, check_one_filesystem, same_device
 from suite.errors import RequestError
-from suite.interfaces import Node, Resize
+from suite.interfaces import Node, Resize, Shares
 from suite.job.envelope import format_cpu_list
 from suite.job.properties import AS_IT_IS, Properties
 from suite.process_identity import BOOT_ID
@@ -145,11 +145,13 @@ class ContainerLayer:
 
 def _resizing(node: Node, engine: ContainerEngine, spec: ContainerSpec) -> Resize | None:
     """Return what has the engine resize the container; None where it cannot, or may not set its CPUs."""
-    if spec.by_affinity or spec.by_count or not engine.update_argv(spec.name, spec.cpus, 1):
+    if spec.by_affinity or spec.by_count or not engine.update_argv(spec.name, spec.cpus, 1, None):
         return None
+    opened = Opened(spec.cpu_count, spec.memory_bytes if spec.memory_limited else None, spec.cpu_share)
 
-    def resize(cpus: Sequence[int], share: float) -> None:
-        node.run(engine.update_argv(spec.name, format_cpu_list(cpus), quota_us(node.cpus, share)))
+    def resize(shares: Shares) -> None:
+        cpus = format_cpu_list(shares.cpus)
+        node.run(engine.update_argv(spec.name, cpus, opened.quota_us(shares), opened.memory(shares)))
 
     return resize
 

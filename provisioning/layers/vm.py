@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from provisioning import ledger
-from provisioning.cgroup.resizing import of_group
+from provisioning.cgroup.resizing import Opened, of_group
 from provisioning.lab.tap import Tap
 from provisioning.layers.userland import own_environment
 from provisioning.machines import virtiofs
@@ -14,7 +14,7 @@ from provisioning.machines.base import GuestSpec, MachineProvider
 from provisioning.nodes import WrappedNode
 from provisioning.volumes import MOUNT
 from suite.errors import RequestError
-from suite.interfaces import Node, Resize
+from suite.interfaces import Node, Resize, Shares
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,15 @@ def _resizing(groups: ExitStack, node: Node, threads: Sequence[int]) -> Resize |
     """Return what gives the virtual CPUs a share of their time, in a group that is made when it is first asked for."""
     made: list[Resize] = []
 
-    def resize(cpus: Sequence[int], share: float) -> None:
-        if len(cpus) != len(threads):
-            raise RequestError("a guest keeps the CPUs that it was booted with")
+    def resize(shares: Shares) -> None:
+        if len(shares.cpus) != len(threads) or shares.memory_share < 1:
+            raise RequestError("a guest keeps the CPUs and the memory that it was booted with")
         if not made:
             name = f"virtbench-{secrets.token_hex(6)}"
             groups.enter_context(ledger.holding("cgroup", name))
             node.run(["cgcreate", "-g", f"cpu:/{name}"])
             node.run(["cgclassify", "-g", f"cpu:/{name}", *map(str, threads)])
-            made.append(of_group(node, name, pinned=False))
-        made[0](cpus, share)
+            made.append(of_group(node, name, Opened(len(threads), None), cpuset=False))
+        made[0](shares)
 
     return resize if node.local and threads else None

@@ -1,6 +1,6 @@
-"""The resize probe: how long an open instance takes to have the CPUs, or the share of their time, that it was given.
+"""The resize probe: how long an open instance takes to have the CPUs, their time or the memory that it is given.
 
-A loop on every CPU counts, and reports 100 times a second what it has counted and how many CPUs the kernel shows it.
+A loop on every CPU counts, and reports 100 times a second what it has counted and which limits the kernel shows it.
 Its clock is mapped to the host's by the report that came soonest. ``seen`` is from asking until the kernel shows the
 change inside, ``level`` until all windows of a while count within a tenth of the rate of the last half of the hold.
 """
@@ -10,14 +10,13 @@ import statistics
 import threading
 import time
 from bisect import bisect
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from scenarios.job import run_job
 from scenarios.probes.startup import least_job
 from suite.errors import BenchError, MeasurementError, RequestError, option
-from suite.interfaces import Context, Instance, Measurement, Node, Observer, Process, Resize
+from suite.interfaces import Context, Instance, Measurement, Node, Observer, Process, Resize, Shares
 from suite.job.envelope import Envelope
 from suite.plan import Trial
 from suite.records.record import MetricValue
@@ -39,21 +38,32 @@ for number in range(count):
             shared[number] += 1
         os._exit(0)
 places = [line.strip().split(":", 2) for line in open("/proc/self/cgroup")]
-# Without a namespace of control groups, a path is the machine's, and the top of the mount is the container's group.
-first = [path for _, names, path in places if "cpu" in names.split(",")]
-files = ["/sys/fs/cgroup/cpu%s/cpu.cfs_quota_us" % path for path in (*first, "")]
-files += ["/sys/fs/cgroup%s/cpu.max" % path for path in (*(path for _, names, path in places if not names), "")]
-files = [name for name in files if os.path.exists(name)]
+def limit(controller, first, second):
+    # Without a namespace of control groups, a path is the machine's, and the top of the mount is the container's group.
+    own = [path for _, names, path in places if controller in names.split(",")]
+    files = ["/sys/fs/cgroup/%s%s/%s" % (controller, path, first) for path in (*own, "")]
+    unified = [path for _, names, path in places if not names]
+    files += ["/sys/fs/cgroup%s/%s" % (path, second) for path in (*unified, "")]
+    return [name for name in files if os.path.exists(name)][:1]
+limits = limit("cpu", "cpu.cfs_quota_us", "cpu.max") + limit("memory", "memory.limit_in_bytes", "memory.max")
 while True:
-    quota = open(files[0]).read().split()[0] if files else ""
-    print(time.monotonic(), sum(shared), len(os.sched_getaffinity(0)), quota, flush=True)
+    shown = ["+".join(open(name).read().split()) for name in limits]
+    print(time.monotonic(), sum(shared), len(os.sched_getaffinity(0)), *shown, flush=True)
     time.sleep(0.01)
 """
 REPETITIONS = {"paper": 10, "gpu": 10, "quick": 2, "smoke": 1}
 HOLD_S, WINDOW_S, WITHIN = 2.0, 0.2, 0.1
 """How long each change is held; a window is two periods of a quota, within which the rate has no meaning."""
 STARTED_WITHIN_S = 60.0
-CHANGES = ("quota-down", "quota-up", "cpus-down", "cpus-up")
+CHANGES = {
+    "quota-down": (0, 0.5, 1.0),
+    "quota-up": (0, 1.0, 1.0),
+    "cpus-down": (1, 1.0, 1.0),
+    "cpus-up": (0, 1.0, 1.0),
+    "memory-down": (0, 1.0, 0.5),
+    "memory-up": (0, 1.0, 1.0),
+}
+"""How many CPUs less than all an instance is given, and what shares of their time and of its memory."""
 ABSENT = {"seen": "the kernel shows no change inside", "level": "the rate of the loop did not change and become level"}
 
 
@@ -64,7 +74,7 @@ class Report:
     at_s: float
     count: int
     cpus: int
-    quota: str
+    limits: tuple[str, ...] = ()
 
 
 @dataclass
@@ -77,8 +87,8 @@ class ResizeLoop:
     def read(self) -> None:
         try:
             for line in self.process.lines(3600.0):
-                at_s, count, cpus, *quota = line.split()
-                report = Report(float(at_s), int(count), int(cpus), "".join(quota))
+                at_s, count, cpus, *limits = line.split()
+                report = Report(float(at_s), int(count), int(cpus), tuple(limits))
                 self.arrived.append((time.monotonic(), report))
         except (BenchError, ValueError):
             return  # the reports so far are judged
@@ -86,7 +96,7 @@ class ResizeLoop:
     def since(self, asked_s: float) -> list[Report]:
         """Return the reports after a moment of the host's clock, their times from it on."""
         offset_s = min(here_s - report.at_s for here_s, report in self.arrived)
-        moved = (Report(r.at_s + offset_s - asked_s, r.count, r.cpus, r.quota) for _, r in list(self.arrived))
+        moved = (replace(report, at_s=report.at_s + offset_s - asked_s) for _, report in list(self.arrived))
         return [report for report in moved if report.at_s >= 0]
 
 
@@ -103,9 +113,9 @@ class Resizing:
         wrong = [
             (request.joining.inventory, option("inventory"), "leave it out: instances of this machine are resized"),
             (
-                engine and not ENGINES.get(engine).update_argv("", "0", 1),
+                engine and not ENGINES.get(engine).update_argv("", "0", 1, None),
                 f"{option('engine')} {engine}",
-                f"choose another {option('engine')}: those of {able} can be given other CPUs while they are open",
+                f"choose another {option('engine')}: those of {able} can be resized while they are open",
             ),
             (len(envelope.cpus) < 2, "one CPU, of which none can be taken away", f"give {option('cpus')} 2 or more"),
             (os.geteuid() and BASELINE in targets, f"{option('target')} {BASELINE} without root", "run bench as root"),
@@ -118,7 +128,7 @@ class Resizing:
         """Resize the instance. Raises MeasurementError for one that cannot be, or does not follow."""
         if instance.resize is None:
             raise MeasurementError(
-                f"the CPUs of {trial.target} cannot be changed while it is open",
+                f"{trial.target} cannot be resized while it is open",
                 kind="resize",
                 remedy=f"give {option('engine')} runc, or podman or docker as root",
             )
@@ -127,9 +137,9 @@ class Resizing:
         samples = resized(instance.node, instance.resize, REPETITIONS[trial.job.profile])
         metrics = {name: MetricValue(**vars(median(values, "s", "less"))) for name, values in samples.items()}
         if not metrics:
-            raise MeasurementError("no change of its CPUs was seen", kind="resize")
-        absent = [f"{change}-{what}" for change in CHANGES for what in ABSENT if f"{change}-{what}" not in metrics]
-        refused = {name: ABSENT[name.rpartition("-")[2]] for name in absent}
+            raise MeasurementError("no change of its CPUs or memory was seen", kind="resize")
+        asked = {f"{change}-{what}": ABSENT[what] for change in CHANGES for what in _measured(change)}
+        refused = {name: reason for name, reason in asked.items() if name not in metrics}
         for name, reason in refused.items():
             observer.note(f"{name} is absent on {trial.target}: {reason}")
         details = {**measured.details, "refused": refused}
@@ -137,32 +147,37 @@ class Resizing:
 
 
 def resized(node: Node, resize: Resize, times: int) -> dict[str, list[float]]:
-    """Return the seconds of every change that was seen, by metric; afterwards the instance has all of its CPUs."""
+    """Return the seconds of every change that was seen, by metric; afterwards the instance has its limits again."""
     cpus = node.cpus
     loop = ResizeLoop(node.start([node.python[0], "-u", "-c", LOOP]))
     reader = threading.Thread(target=loop.read, daemon=True)
     reader.start()
     found: dict[str, list[float]] = {}
-    wanted = zip(CHANGES, ((cpus, 0.5), (cpus, 1.0), (cpus[:-1], 1.0), (cpus, 1.0)), strict=True)
-    changes: dict[str, Callable[[], None]] = {name: partial(resize, *own) for name, own in wanted}
     try:
         _wait_for(loop)
         for _ in range(times):
-            for name, change in changes.items():
+            for name, (fewer, *shares) in CHANGES.items():
                 asked_s = time.monotonic()
                 try:
-                    change()
+                    resize(Shares(cpus[: len(cpus) - fewer], *shares))
                 except RequestError:
-                    continue  # a guest keeps its CPUs
+                    continue  # a guest keeps its CPUs and memory
                 time.sleep(HOLD_S)
-                for what, value in (("seen", seen_s(loop, asked_s)), ("level", level_s(loop, asked_s))):
-                    if value is not None:
+                step = 1 / len(cpus) if name.startswith("cpus") else 1.0
+                values = {"seen": seen_s(loop, asked_s), "level": level_s(loop, asked_s, min(WITHIN, step / 2))}
+                for what in _measured(name):
+                    if (value := values[what]) is not None:
                         found.setdefault(f"{name}-{what}", []).append(value)
     finally:
-        resize(cpus, 1.0)
+        resize(Shares(cpus))
         loop.process.kill()
         reader.join()
     return found
+
+
+def _measured(change: str) -> tuple[str, ...]:
+    """Return what is measured of a change: memory changes no rate."""
+    return ("seen",) if change.startswith("memory") else ("seen", "level")
 
 
 def _wait_for(loop: ResizeLoop) -> None:
@@ -179,26 +194,29 @@ def seen_s(loop: ResizeLoop, asked_s: float) -> float | None:
     """Return when the kernel first showed what it shows at the end of the hold; None if it has shown no change."""
     before = [report for here_s, report in list(loop.arrived) if here_s < asked_s][-1]
     after = loop.since(asked_s)
-    shown = [(report.cpus, report.quota) for report in after]
-    if not shown or shown[-1] == (before.cpus, before.quota):
+    shown = [(report.cpus, report.limits) for report in after]
+    if not shown or shown[-1] == (before.cpus, before.limits):
         return None
     return after[shown.index(shown[-1])].at_s
 
 
-def level_s(loop: ResizeLoop, asked_s: float) -> float | None:
-    """Return when the first window began from which on the rate is level; None without one, or if it did not change."""
+def level_s(loop: ResizeLoop, asked_s: float, within: float = WITHIN) -> float | None:
+    """Return when the first window began from which on the rate is level; None without one, or if it did not change.
+
+    ``within`` is a share of the rate, below what the change is: one of many CPUs less changes it by less than a tenth.
+    """
     windows, before = list(_windows(loop.since(asked_s))), _windows(loop.since(asked_s - HOLD_S / 2))
     earlier = [rate for at_s, rate in before if at_s < HOLD_S / 2 - WINDOW_S]
     later = [rate for at_s, rate in windows if at_s >= windows[-1][0] / 2]
     if not earlier or not later:
         return None
     last, usual = statistics.median(later), statistics.median(earlier)
-    return _level_from(windows, last) if abs(last - usual) > WITHIN * usual else None
+    return _level_from(windows, last, within) if abs(last - usual) > within * usual else None
 
 
-def _level_from(windows: Sequence[tuple[float, float]], last: float) -> float | None:
+def _level_from(windows: Sequence[tuple[float, float]], last: float, within: float) -> float | None:
     """Return when the first window begins that is near the last rate, as all are which begin inside it."""
-    near = {at_s: abs(rate - last) <= WITHIN * last for at_s, rate in windows}
+    near = {at_s: abs(rate - last) <= within * last for at_s, rate in windows}
     level = (at_s for at_s in near if all(ok for other_s, ok in near.items() if 0 <= other_s - at_s <= WINDOW_S))
     return next(level, None)
 

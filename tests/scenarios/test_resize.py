@@ -2,7 +2,6 @@
 
 import math
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import psutil
@@ -12,7 +11,7 @@ from scenarios.probe import Probing
 from scenarios.probes import resize as probe_resize
 from scenarios.probes.resize import RESIZE, Report, ResizeLoop, level_s, resized, seen_s
 from suite.errors import MeasurementError, RequestError
-from suite.interfaces import Instance
+from suite.interfaces import Instance, Shares
 from suite.job.envelope import Envelope
 from suite.request.request import RunRequest
 from tests.scenarios.conftest import HereNode
@@ -23,7 +22,7 @@ def reports(rate_of: Any, until_s: float = 2.0, cpus: Any = lambda _: 2) -> list
     total, found = 0.0, []
     for number in range(round(until_s * 100)):
         at_s = number / 100
-        found.append(Report(at_s, round(total), cpus(at_s), ""))
+        found.append(Report(at_s, round(total), cpus(at_s)))
         total += rate_of(at_s) / 100
     return found
 
@@ -60,21 +59,23 @@ def test_a_change_is_seen_when_the_kernel_first_shows_what_it_shows_at_the_end()
 def test_an_instance_is_resized_and_has_all_of_its_cpus_afterwards(
     here: HereNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[int, float]] = []
+    asked: list[tuple[int, float, float]] = []
 
     def loops() -> list[psutil.Process]:
         children = psutil.Process().children(recursive=True)
         return [process for process in children if "sched_getaffinity" in " ".join(process.cmdline())]
 
-    def resize(cpus: Sequence[int], share: float) -> None:
-        asked.append((len(cpus), share))
+    def resize(shares: Shares) -> None:
+        if shares.memory_share < 1:
+            raise RequestError("none")
+        asked.append((len(shares.cpus), shares.cpu_share, shares.memory_share))
         for process in loops():
-            os.sched_setaffinity(process.pid, cpus)
+            os.sched_setaffinity(process.pid, shares.cpus)
 
     monkeypatch.setattr(probe_resize, "HOLD_S", 0.5)
     here.cpus = tuple(sorted(os.sched_getaffinity(0)))
     found = resized(here, resize, times=1)
-    assert asked == [(2, 0.5), (2, 1.0), (1, 1.0), (2, 1.0), (2, 1.0)]
+    assert asked == [(2, 0.5, 1), (2, 1, 1), (1, 1, 1), (2, 1, 1), (2, 1, 1), (2, 1, 1)]
     assert {"cpus-down-seen", "cpus-up-seen"} <= found.keys()
     assert "quota-down-seen" not in found
     assert all(0 <= value < 0.5 for values in found.values() for value in values)
@@ -82,7 +83,7 @@ def test_an_instance_is_resized_and_has_all_of_its_cpus_afterwards(
 
 
 def test_a_target_that_cannot_be_resized_fails_with_what_can(trial: Any, here: HereNode, observer: Any) -> None:
-    with pytest.raises(MeasurementError, match="cannot be changed while it is open"):
+    with pytest.raises(MeasurementError, match="cannot be resized while it is open"):
         RESIZE.run(trial, Instance(here), observer, None)  # type: ignore[arg-type]
 
 
