@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,16 @@ def test_trials_are_exported_to_a_file_and_to_standard_output(bench: Bench, tmp_
     assert bench("export", "--format", "parquet").exit_code == 2
     assert "3 rows" in bench("export", "--format", "parquet", "--out", "a.parquet").stderr
     assert (tmp_path / "a.parquet").read_bytes()[:4] == b"PAR1"
+
+
+@pytest.mark.usefixtures("runs")
+def test_parquet_without_its_package_names_the_extra(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    refused = bench("export", "--format", "parquet", "--out", "a.parquet")
+    assert (refused.exit_code, "virtbench[parquet]" in refused.stderr) == (2, True)
+    assert not (tmp_path / "a.parquet").exists()
 
 
 def test_a_run_or_a_sweep_is_removed_after_a_question(bench: Bench, sweep: Path, runs: Path) -> None:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.load.records import FLOATS, Records, read_record
 from analysis.warnings.types import AnalysisWarning, skipped_record
-from suite.errors import RequestError
+from suite.errors import RequestError, missing_extra
 from suite.records.columns import TABLE, counted_steps
 from suite.records.record import Steps
 from suite.results.files import output, remove_temporaries
@@ -136,9 +136,11 @@ def for_spreadsheets(cell: object) -> object:
 
 
 def _parquet(tables: Iterable[pd.DataFrame], file: IO[bytes]) -> int:
-    import pyarrow
-    from pyarrow import parquet
-
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise missing_extra("pyarrow", "parquet") from error
     rows = 0
     with ExitStack() as closing:
         writer = None
