@@ -184,14 +184,18 @@ def all_ratios(
 ) -> dict[str, dict[Arm, pd.DataFrame]]:
     """Return the log ratios of every arm of the pairs, in the blocks in which each metric was measured."""
     ratios: dict[str, dict[Arm, pd.DataFrame]] = {metric.column: {} for metric in metrics}
+    indexes: dict[tuple[object, ...], pd.MultiIndex] = {}
     for (job, model, target), rows in grouped(pairs):
-        blocks = pd.MultiIndex.from_frame(rows[["run_id", "block"]])
+        # One object for all arms with the same blocks: what is put together then needs no alignment.
+        index = pd.MultiIndex.from_frame(rows[["run_id", "block"]])
+        blocks = indexes.setdefault((*index,), index)
         for metric in metrics_of(metrics, job.scenario, model):
             measured = rows[metric.column].notna().to_numpy()
             if measured.any():
                 values = {RATIO: rows[metric.column].to_numpy(), BASE: rows[f"{metric.column}_base"].to_numpy()}
-                frame = pd.DataFrame(values, index=blocks)[measured]
-                ratios[metric.column][Arm(job, model, target, ablation, aggressor)] = frame
+                frame = pd.DataFrame(values, index=blocks)
+                arm = Arm(job, model, target, ablation, aggressor)
+                ratios[metric.column][arm] = frame if measured.all() else frame[measured]
     return ratios
 
 
@@ -309,7 +313,7 @@ def layers(ratios: ByColumn) -> ByColumn:
         for arm, both in of_metric.items():
             container, vm = (of_metric.get(arm._replace(target=target)) for target in ("container", "vm"))
             if arm.target == "container-vm" and container is not None and vm is not None:
-                combined[column][arm] = (both[[RATIO]] - container[[RATIO]] - vm[[RATIO]]).dropna()
+                combined[column][arm] = (both[RATIO] - container[RATIO] - vm[RATIO]).dropna().to_frame()
     return combined
 
 

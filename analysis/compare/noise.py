@@ -1,6 +1,7 @@
 """The noise of a group: what bare metal shows against itself, and how bursts of the alternating design vary."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
@@ -8,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare.contrasts import RATIO, SHARED_METRICS, ByColumn, victims
-from analysis.compare.pairing import GROUP, ROW, baseline, grouped
+from analysis.compare.pairing import GROUP, ROW, baseline, grouped, means_of_blocks
 from analysis.compare.results import Arm, BurstVariation, GroupKey
 from analysis.load.bursts import step_variance, switching
 from analysis.load.metrics import Metric
@@ -30,28 +31,32 @@ def noise_floors(
     ``ok`` are the trials that are ok, ``again`` the ratios of the second bare-metal trials of their blocks.
     """
     for (job, model), rows in grouped(baseline(ok), GROUP):
-        arm = Arm(job, model, BASELINE)
+        arm, trials = Arm(job, model, BASELINE), _by_replica(rows)
         for metric in metrics:
             if metric.of(job.scenario, model):
                 twice = again[metric.column].get(arm)
-                if floor := _floor(rows, metric, () if twice is None else list(twice[RATIO])):
+                if floor := _floor(trials, metric, () if twice is None else list(twice[RATIO])):
                     yield (arm, metric.name), floor
-    trials = victims(ok)
-    for key, rows in grouped(trials[trials["aggressor"] == ""], [*ROW, "ablation"]):
+    alone = victims(ok)
+    for key, rows in grouped(alone[alone["aggressor"] == ""], [*ROW, "ablation"]):
         for metric in SHARED_METRICS:
-            if floor := _floor(rows, metric):
+            if floor := _floor(_by_replica(rows), metric):
                 yield (Arm(*key), metric.name), floor
 
 
-def _floor(rows: pd.DataFrame, metric: Metric, twice: Sequence[float] | None = None) -> NoiseFloor | None:
+def _by_replica(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    return [rows[rows["replica"] == replica] for replica in range(2)]
+
+
+def _floor(replicas: Sequence[pd.DataFrame], metric: Metric, twice: Sequence[float] | None = None) -> NoiseFloor | None:
     """Return the noise floor of one arm; ``twice``: the ratios of its second trials, if others may form them."""
-    blocks = [rows["run_id"].astype(str), rows["block"], rows["replica"]]
-    table = metric.logs(rows).groupby(blocks).mean().unstack()
-    first = table[0] if 0 in table else pd.Series(dtype=float)
+    first, second = (means_of_blocks(trials, metric.logs(trials)) for trials in replicas)
     if twice is None:
-        twice = list((table[1] - first).dropna()) if 1 in table else ()
-    runs: list[np.ndarray] = [run.dropna().to_numpy() for _, run in first.groupby(level=0)] if len(first) else []
-    return noise_floor(twice, runs)
+        twice = [second[block] - value for block, value in first.items() if block in second]
+    runs: dict[str, list[float]] = defaultdict(list)
+    for run, block in sorted(first):
+        runs[run].append(first[run, block])
+    return noise_floor(twice, [*runs.values()])
 
 
 def differing(ratios: ByColumn, metrics: Sequence[Metric]) -> Iterator[AnalysisWarning]:

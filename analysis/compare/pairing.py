@@ -153,11 +153,16 @@ def substitutes_of(trials: pd.DataFrame) -> tuple[str, ...]:
 
 def by_block(trials: pd.DataFrame, values: "pd.Series[float]") -> list[float]:
     """Return the mean of each block: its trials share their weather, and are one value."""
-    blocks: dict[tuple[object, int], list[float]] = defaultdict(list)
+    return [*means_of_blocks(trials, values).values()]
+
+
+def means_of_blocks(trials: pd.DataFrame, values: "pd.Series[float]") -> dict[tuple[str, int], float]:
+    """Return the mean of each run and block that have a value."""
+    blocks: dict[tuple[str, int], list[float]] = defaultdict(list)
     for run, block, value in zip(trials["run_id"], trials["block"], values, strict=True):
         if value == value:  # NaN: it was not measured
             blocks[run, block].append(value)
-    return list(map(fmean, blocks.values()))
+    return {block: fmean(of_block) for block, of_block in blocks.items()}
 
 
 def to_baseline(ok: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

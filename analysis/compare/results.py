@@ -460,6 +460,7 @@ class Comparison(Selection):
         return tuple(dict.fromkeys(group.job for group in self.groups))
 
 
-def known_first(known: Sequence[str], name: str) -> tuple[int, str]:
-    """Return a sort key: names in the order of ``known``, all others after them in alphabetical order."""
-    return (known.index(name) if name in known else len(known), name)
+def known_first(known: Sequence[str], name: str) -> tuple[int, int, str]:
+    """Return a sort key: names in the order of ``known``, then all others: by the alphabet, numbers by their size."""
+    digits = len(name) - len(name.lstrip("0123456789"))
+    return (known.index(name) if name in known else len(known), digits, name)

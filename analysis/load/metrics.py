@@ -43,8 +43,8 @@ class Metric:
 
     def logs(self, table: pd.DataFrame) -> "pd.Series[float]":
         """Return the logarithms of the metric; a zero has none, and is left out like an absent value."""
-        logs: pd.Series[float] = np.log(table[self.column].where(table[self.column] > 0))
-        return logs
+        values = table[self.column].to_numpy(dtype=np.float64)
+        return pd.Series(np.log(np.where(values > 0, values, np.nan)), table.index)
 
     def of(self, scenario: str, model: str) -> bool:
         """Return whether trials of this scenario and model measure it."""

@@ -187,7 +187,7 @@ def missing_trials(records: Records, trials: pd.DataFrame) -> Iterator[AnalysisW
             key = planned.job.model, planned.arm[0], arm_name(*planned.arm)
             total[key] += 1
             missing[key] += planned.trial_id not in names
-        of_run = trials[trials["path"].str.startswith(f"{run / TRIALS}/")].drop_duplicates(["model", "target"])
+        of_run = trials.loc[trials["path"].str.startswith(f"{run / TRIALS}/"), ROW].drop_duplicates(["model", "target"])
         for (model, target, arm), count in sorted((+missing).items()):
             # What has no trial at all has no number that the warning could stand at.
             rows = of_run[(of_run["model"] == model) & (of_run["target"] == target)]
@@ -196,7 +196,7 @@ def missing_trials(records: Records, trials: pd.DataFrame) -> Iterator[AnalysisW
                 f"planned trials of {run} are missing",
                 of_sweep if in_sweep else f"go on with the run: bench run --continue {run}",
                 f"{model} on {arm}, {count} of {total[model, target, arm]}",
-                tuple(_touched(row) for _, row in rows.iterrows()),
+                tuple(map(_touched, rows.to_dict("records"))),
             )
 
 
@@ -221,10 +221,11 @@ def _moved(by_group: Mapping[tuple[ComparedJob, str], Group], pairs: pd.DataFram
     """Yield the ratios of targets whose mean place differs from bare metal's, and matters."""
     uneven = []
     for (job, model, target), trials in grouped(pairs):
+        places = trials["position"] - trials["position_base"]
         for metric in by_group[job, model].deciding if (job, model) in by_group else ():
-            measured = trials[trials[metric.column].notna()]
-            later = (measured["position"] - measured["position_base"]).to_numpy()
-            if later.sum() and (effect := place_effect(measured[metric.column].to_numpy(), later)):
+            measured = trials[metric.column].dropna()
+            later = places[measured.index].to_numpy()
+            if later.sum() and (effect := place_effect(measured.to_numpy(), later)):
                 uneven.append((Touched(job, target, model), metric.name, effect, float(later.mean())))
     # Without a margin a verdict is whether the effect differs from none, corrected for all ratios.
     verdicts = judge([effect for *_, effect, _ in uneven], margin=0.0)

@@ -1,17 +1,20 @@
 """Epochs of GANs on real data, on bare metal and in a container: whole ones with checkpoints, and a scaled share."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.integration.machine import require_image, require_root
-from tests.integration.test_run import RUNC, bench
+from tests.integration.test_run import NOTHING, RUNC, Running, bench, ours
 from tests.integration.test_run import records as of_run
 
 pytestmark = pytest.mark.integration
 IMAGES, BATCH, EPOCHS = 42, 4, 2
 TARGETS = ("--target", "bare-metal", "--target", "container")
+PREEMPTED = ("--model", "gan", "--profile", "smoke", "--steps", "200", "--checkpoint", "on", "--checkpoint-every", "20",
+             "--preempt", "mean=8s")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +74,30 @@ def test_a_share_of_an_epoch_is_scaled_on_every_target(mnist: Path, tmp_path: Pa
 def test_a_preempted_training_ends_with_the_weights_of_the_undisturbed_one_on_every_target(tmp_path: Path) -> None:
     require_root()
     require_image()
-    run, words = tmp_path / "run", ("--model", "gan", "--profile", "smoke", "--steps", "200", *TARGETS, *RUNC)
-    kept = ("--checkpoint", "on", "--checkpoint-every", "20", "--preempt", "mean=8s")
-    done = bench("run", *words, *kept, "--out", str(run))
+    run = tmp_path / "run"
+    done = bench("run", *PREEMPTED, *TARGETS, *RUNC, "--out", str(run))
     assert done.returncode == 0, done.stderr
     found = of_run(run).values()
     assert len(found) == 2
     for record in found:  # it fails if its weights differ
         assert record.metrics["makespan"].value > 0
     assert any(record.metrics["openings"].value > 1 for record in found)
+
+
+@pytest.mark.thorough
+def test_nothing_is_left_of_a_preempted_run_that_was_killed_and_it_goes_on(tmp_path: Path) -> None:
+    require_root()
+    require_image()
+    run = tmp_path / "run"
+    words = (*PREEMPTED, "--target", "container", *RUNC, "--out", str(run))
+    running = Running(tmp_path / "log", *words)
+    running.wait_until_it_says("measuring")
+    time.sleep(8)  # the undisturbed training takes less: it is killed in one that is preempted
+    running.process.kill()
+    running.process.wait()
+    assert bench("clean").returncode == 0
+    assert ours() == NOTHING
+    assert bench("run", *words).returncode == 0
+    (record,) = of_run(run).values()
+    assert record.metrics["openings"].value > 1
+    assert ours() == NOTHING

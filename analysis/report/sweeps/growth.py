@@ -25,7 +25,7 @@ def growth_elements(comparison: Comparison) -> Iterator[Element]:
 
 def _row(arm: Arm, measured: Measured) -> tuple[Head, tuple[str, ...]]:
     failed = measured.get(FAILED.name)
-    lost = (f"{number(failed.value or 0.0)} did not open",) if failed else ()
+    lost = (f"in {count(failed.trials, 'block')} {number(failed.value or 0.0)} did not open",) if failed else ()
     cells = tuple(_text(measured.get(metric.name)) for metric in (*TIMES, *EACH))
     return Head(f"{named(arm)}, {count(instances_of(arm.model), 'instance')}", lost), cells
 
