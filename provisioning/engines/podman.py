@@ -4,10 +4,12 @@ import re
 from collections.abc import Sequence
 
 from provisioning.cgroup import removal as group_removal
+from provisioning.cgroup.limits import PERIOD_US
 from provisioning.engines.base import ContainerSpec
 from provisioning.engines.command_line import CommandLineEngine
 from provisioning.processes import run_apart
 from suite.interfaces import COMMAND_WITHIN_S, Node
+from suite.job.envelope import parse_cpu_list
 
 
 class Podman(CommandLineEngine):
@@ -36,6 +38,11 @@ class Podman(CommandLineEngine):
         super().remove_local(name)
         if number := re.fullmatch(r"[0-9a-f]{64}", container_id):
             group_removal.remove(f"libpod_parent/libpod-{number[0]}")
+
+    def update_argv(self, name: str, cpus: str, quota_us: int, memory_bytes: int | None) -> list[str]:
+        # It takes no number for no quota, once there was one: all the time of the CPUs holds nothing back.
+        whole = len(parse_cpu_list(cpus)) * PERIOD_US
+        return super().update_argv(name, cpus, quota_us if quota_us > 0 else whole, memory_bytes)
 
     def runtime_version(self, node: Node) -> str:
         words = ["--runtime", str(self.runtime), "info", "--format", "{{.Host.OCIRuntime.Version}}"]
