@@ -142,6 +142,8 @@ def _command(job: ComparedJob, models: Iterable[str], targets: Iterable[str]) ->
         options.append(f"--data {job.data if job.data == 'generated' else f'{job.data}:DIR'}")
     # Records have the name of a command, and not its words.
     named = traits.workloads or traits.probes
+    if traits.multiplied:
+        models = [",".join(model.partition("-")[0] for model in models)]
     options += [f"--{traits.subject} {name}" for name in models] if named else [f"--{traits.subject} ..."]
     return " ".join(("bench run", *options, *(f"--target {target}" for target in targets)))
 

@@ -153,17 +153,21 @@ def resized(node: Node, resize: Resize, times: int) -> dict[str, list[float]]:
     reader = threading.Thread(target=loop.read, daemon=True)
     reader.start()
     found: dict[str, list[float]] = {}
+    kept: set[str] = set()
     try:
         _wait_for(loop)
         for _ in range(times):
             for name, (fewer, *shares) in CHANGES.items():
+                kind = name.partition("-")[0]
                 asked_s = time.monotonic()
                 try:
                     resize(Shares(cpus[: len(cpus) - fewer], *shares))
                 except RequestError:
-                    continue  # a guest keeps its CPUs and memory
+                    kept.add(kind)  # by a guest: its CPUs and its memory
+                if kind in kept:
+                    continue
                 time.sleep(HOLD_S)
-                step = 1 / len(cpus) if name.startswith("cpus") else 1.0
+                step = 1 / len(cpus) if kind == "cpus" else 1.0
                 values = {"seen": seen_s(loop, asked_s), "level": level_s(loop, asked_s, min(WITHIN, step / 2))}
                 for what in _measured(name):
                     if (value := values[what]) is not None:

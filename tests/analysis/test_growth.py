@@ -40,6 +40,15 @@ def test_the_slope_of_each_block_is_found_and_a_failure_is_told(tmp_path: Path, 
     assert {"startup-together.png", "startup-together.svg"} <= {path.name for path in (tmp_path / "plots").iterdir()}
 
 
+def test_without_bare_metal_the_command_with_it_has_the_numbers(tmp_path: Path, save: Save) -> None:
+    for number in (1, 5):
+        forged(save, "vm", 0, number)
+    shown = CliRunner().invoke(
+        cli.main, ["compare", str(tmp_path / "r"), "--verbose", "--force", "--plots", str(tmp_path)]
+    )
+    assert "--instances 1,5" in " ".join((shown.stdout + shown.stderr).split())
+
+
 def test_one_number_of_instances_has_no_slope(tmp_path: Path, save: Save) -> None:
     for block in range(3):
         forged(save, "bare-metal", block, 5)
