@@ -75,6 +75,21 @@ def node() -> Iterator[LocalNode]:
 
 
 @pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """``program("crontab", script)``: puts a program of this name first on the search path, and returns its path."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+
+    def _put(name: str, script: str) -> Path:
+        place = tmp_path / "bin" / name
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(f"#!/bin/sh\n{script}\n")
+        place.chmod(0o755)
+        return place
+
+    return _put
+
+
+@pytest.fixture
 def make_image(home: Path) -> Callable[..., Image]:
     """``make_image(created_at="…")``: a whole image of a few bytes; other content gives another digest."""
 

@@ -1,6 +1,7 @@
 """What is written for other programs: the transcript of it, and what no engine may be told."""
 
 import itertools
+import socket
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,14 +16,13 @@ from provisioning.engines.docker import Docker
 from provisioning.engines.podman import PODMAN
 from provisioning.engines.runc import RUNC, bundle_config
 from provisioning.layers.container import ContainerLayer
-from provisioning.layers.userland import NO_PRIVILEGES, chroot_argv
 from provisioning.machines.qemu_command import qemu_argv
 from provisioning.machines.ssh import SshAccess, free_port
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Completed
 from suite.job.envelope import GIB, Envelope, most_processes
 from tests.provisioning.conftest import FakeNode
-from tests.rendered import CONTAINER, EDITS, RUN_ARGV, TRANSCRIPT, VM, rendered
+from tests.rendered import CONTAINER, RUN_ARGV, TRANSCRIPT, VM, rendered
 
 
 def test_what_is_written_for_other_programs_is_that_of_the_transcript() -> None:
@@ -76,21 +76,6 @@ def test_every_target_has_the_same_limit_of_processes(fake_node: Callable[..., A
     assert f" sysctl.kernel.threads-max={2 * int(limit)}" in words
 
 
-def test_confined_bare_metal_is_a_user_of_its_own_with_the_devices_of_a_container_and_its_gpus() -> None:
-    argv = chroot_argv("/i/tree", EDITS, user=1879048200)
-    becoming = argv[argv.index("--") + 1 :]
-    assert becoming[:3] == ["/usr/bin/setpriv", "--reuid=1879048200", "--regid=1879048200"]
-    assert set(NO_PRIVILEGES) < set(becoming)
-    assert "/dev" not in values(argv, "--dev-bind")
-    assert values(argv, "--dev-bind") == [device.path for device in EDITS.devices]
-    folder = argv.index("/dev/nvidia-caps")
-    assert argv[folder - 3 : folder] == ["--perms", "0755", "--dir"], "open to the user"
-    assert folder < argv.index("--dev-bind")
-    assert argv.index("--dev") < argv.index("--dev-bind"), "laid over the others"
-    assert values(argv, "--perms") == ["1777", "1777", "0755"]
-    assert values(chroot_argv("/i/tree"), "--dev-bind") == ["/dev"], "as root it has all devices"
-
-
 words = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
 
 
@@ -104,8 +89,6 @@ def test_words_come_through_a_real_shell_as_they_are(arguments: list[str]) -> No
 
 
 def test_a_free_port_can_be_listened_on() -> None:
-    import socket
-
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", free_port()))
         assert listener.getsockname()[1] > 1023

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,7 @@ ACTIVE = {
 }
 SPAWNING = {"OS-EXT-STS:task_state": "spawning"}
 FAIR = {"hw:cpu_policy": "dedicated", "hw:mem_page_size": "1GB"}
-SSH = """#!/bin/sh
-echo "$@" >> ssh.log
+SSH = """echo "$@" >> ssh.log
 answer=$(head -n 1 ssh.answers 2>/dev/null)
 sed -i 1d ssh.answers 2>/dev/null
 case "$answer" in Please*) echo "$answer"; exit 142;; esac
@@ -63,15 +62,12 @@ case "$answer" in Please*) echo "$answer"; exit 142;; esac
 
 
 @pytest.fixture
-def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenStack]:
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[str, str], Path]) -> Iterator[OpenStack]:
     """A cloud with a flavor, an image, a network, a key and a node; the directory of the test is the current one."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OS_CLIENT_CONFIG_FILE", raising=False)
     monkeypatch.setattr("openstack.config.loader.CONFIG_FILES", [str(tmp_path / "clouds.yaml")])
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/ssh").write_text(SSH)
-    (tmp_path / "bin/ssh").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    program("ssh", SSH)
     for module in (base, hire):
         monkeypatch.setattr(module, "LOOKED_EVERY_S", 0.01)
     monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)

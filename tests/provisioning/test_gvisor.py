@@ -76,14 +76,6 @@ def test_networks_that_come_after_the_start_are_refused(network: str, in_lab: bo
     GVISOR.check_network("host", in_lab=False)
 
 
-def test_its_group_is_ended_before_it_is_deleted() -> None:
-    end, group, delete, files = GVISOR.removal("virtbench-1")
-    assert end[-4:] == ["virtbench-1", "runsc", "--bundle", "stays"]
-    assert group[-1] == "virtbench-1"
-    assert delete == ["runsc", "--root", "/run/virtbench/runsc", "delete", "--force", "--", "virtbench-1"]
-    assert "/run/virtbench/runsc/virtbench-1_sandbox:virtbench-1.lock" in files
-
-
 def test_an_engine_of_another_package_may_inherit_from_it(fake_node: FakeNodes) -> None:
     class Own(Gvisor):
         name = "own"

@@ -116,17 +116,13 @@ def test_the_token_is_in_the_environment_of_children_and_theirs(start: Start, to
 def test_grandchildren_that_left_the_session_are_found_and_ended(start: Start, token: str) -> None:
     # It is said when the grandchild is what it is to be: by then it is in a session of its own.
     process = start("sh", "-c", "setsid sleep 60 & until grep -qx sleep /proc/$!/comm; do :; done; echo gone")
-    assert list_until(process, "gone")
+    assert "gone" in process.lines(60)
     process.kill()
     (left,) = carrying(token)
     assert left.name() == "sleep"
     end_all(token)
     assert carrying(token) == []
     assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
-
-
-def list_until(process: LocalProcess, word: str) -> bool:
-    return any(line == word for line in process.lines(60))
 
 
 @pytest.mark.parametrize(
@@ -182,8 +178,7 @@ def test_at_the_end_of_a_node_nothing_of_it_is_left() -> None:
     assert not Path(node.directory).exists()
 
 
-SLOW_PODMAN = """#!/bin/sh
-[ "$1" = rm ] || exit 0
+SLOW_PODMAN = """[ "$1" = rm ] || exit 0
 touch "$0.begun"
 until [ -e "$0.pressed" ]; do sleep 0.05; done
 sleep 0.7
@@ -198,25 +193,23 @@ with ledger.holding("container", "podman:virtbench-0123456789ab"):
 """
 
 
-def test_ctrl_c_in_a_terminal_does_not_cut_the_removal_of_a_container_short(tmp_path: Path) -> None:
-    program = tmp_path / "podman"
-    program.write_text(SLOW_PODMAN)
-    program.chmod(0o755)
-    keyboard, screen = pty.openpty()
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+def test_ctrl_c_in_a_terminal_does_not_cut_the_removal_of_a_container_short(
+    program: Callable[[str, str], Path],
+) -> None:
+    podman, (keyboard, screen) = program("podman", SLOW_PODMAN), pty.openpty()
     words = ["setsid", "--ctty", PYTHON, "-c", HOLDS_A_CONTAINER]
-    with subprocess.Popen(words, stdin=screen, stderr=subprocess.PIPE, env=environment, cwd=REPOSITORY) as bench:
+    with subprocess.Popen(words, stdin=screen, stderr=subprocess.PIPE, cwd=REPOSITORY) as bench:
         os.close(screen)
         deadline = time.monotonic() + 60
-        while not (tmp_path / "podman.begun").exists():
+        while not podman.with_suffix(".begun").exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
         os.write(keyboard, b"\x03")  # the terminal turns it into SIGINT for all of its foreground
-        (tmp_path / "podman.pressed").touch()
+        podman.with_suffix(".pressed").touch()
         _, said = bench.communicate(timeout=60)
     os.close(keyboard)
     assert said.splitlines()[-1].startswith(b"KeyboardInterrupt"), "it came when the container was gone"
-    assert (tmp_path / "podman.done").exists()
+    assert podman.with_suffix(".done").exists()
     assert entries() == []
 
 

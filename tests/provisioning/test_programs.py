@@ -2,10 +2,9 @@
 
 import importlib.util
 import json
-import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,12 @@ from provisioning.engines.runc import RUNC
 from provisioning.images.tree import BUILDERS
 from provisioning.machines.libvirt import LIBVIRT
 from provisioning.machines.qemu import QEMU
-from provisioning.nodes import LocalNode, local_node
+from provisioning.nodes import LocalNode
 from provisioning.processes import PROGRAMS, program_argv
 from suite.errors import BenchError
 from tests.extensions.conftest import REPOSITORY
+
+Program = Callable[[str, str], Path]
 
 
 @pytest.mark.parametrize(
@@ -54,24 +55,6 @@ esac"""
 VIRSH = "Compiled against library: libvirt 9.0.0\nRunning hypervisor: QEMU 7.2.22"
 
 
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """``program(name, script)``: the first of that name on PATH."""
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-
-    def put(name: str, script: str) -> None:
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-
-    return put
-
-
-@pytest.fixture
-def node() -> Iterator[LocalNode]:
-    with local_node((0,), None) as node:
-        yield node
-
-
 @pytest.mark.parametrize(
     ("name", "script", "version", "message", "remedy"),
     [
@@ -90,7 +73,7 @@ def test_a_program_is_not_taken_for_the_one_of_its_name(
     version: Callable[[LocalNode], str],
     message: str,
     remedy: str,
-    program: Callable[[str, str], None],
+    program: Program,
     node: LocalNode,
 ) -> None:
     program(name, script)
@@ -99,7 +82,7 @@ def test_a_program_is_not_taken_for_the_one_of_its_name(
     assert re.search(remedy, refusal.value.remedy or "")
 
 
-def test_a_runtime_is_the_one_of_its_name(program: Callable[[str, str], None], node: LocalNode) -> None:
+def test_a_runtime_is_the_one_of_its_name(program: Program, node: LocalNode) -> None:
     program("crun", "echo runc version 1.1.5")
     runtimes = '{"crun": {"path": "crun"}, "fast": {"path": "crun"}}'
     program("docker", f"[ \"$1\" = info ] && echo '{runtimes}' || echo Docker version 28")
@@ -108,7 +91,7 @@ def test_a_runtime_is_the_one_of_its_name(program: Callable[[str, str], None], n
         DOCKER.run_by("crun").version(node)
 
 
-def test_an_alias_builds_no_images(program: Callable[[str, str], None], node: LocalNode) -> None:
+def test_an_alias_builds_no_images(program: Program, node: LocalNode) -> None:
     docker = next(builder for builder in BUILDERS if builder.program == "docker")
     program("docker", "echo Docker version 28.2.2, build e6")
     assert docker.works(node)
