@@ -1,5 +1,7 @@
-"""Where a data set may lie: what is refused before anything is written or started."""
+"""Where data may lie: what is refused before anything is written, and which disk a directory lies on."""
 
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,10 +9,14 @@ from typing import Any
 import pytest
 
 from provisioning import data_device
+from provisioning.cgroup import limits
+from provisioning.cgroup.limits import BlockDevice, disks_under
 from provisioning.images.image import Image
 from provisioning.images.pack import add_modules
 from provisioning.machines import qemu, virtiofs
 from provisioning.machines.qemu import QEMU
+from provisioning.machines.qemu_command import takes_direct_io
+from provisioning.nodes import local_node
 from suite.errors import RequestError
 from suite.interfaces import Completed
 from suite.job.ablations import properties_of
@@ -126,3 +132,48 @@ def test_a_guest_loads_the_modules_that_its_machine_needs(tmp_path: Path) -> Non
     add_modules(tmp_path / "tree", tmp_path / "root", ("virtio_mmio", "virtio_blk"))
     assert (tmp_path / "root/modules.order").read_text() == "virtio.ko\nvirtio_mmio.ko\nvirtio_blk.ko\n"
     assert len(list((tmp_path / "root/modules").iterdir())) == 3
+
+
+def device_of(place: Path) -> str:
+    number = place.stat().st_dev
+    return f"{os.major(number)}:{os.minor(number)}"
+
+
+def test_a_directory_on_a_partition_lies_on_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = tmp_path / "devices/sda"
+    (disk / "sda1").mkdir(parents=True)
+    (disk / "dev").write_text("8:0\n")
+    (disk / "uevent").write_text("MAJOR=8\nMINOR=0\nDEVNAME=sda\nDEVTYPE=disk\n")
+    (disk / "sda1/partition").write_text("1\n")
+    sys = tmp_path / "block"
+    monkeypatch.setattr(limits, "BLOCK_DEVICES", sys)
+    sys.mkdir()
+    (sys / device_of(tmp_path)).symlink_to(disk / "sda1")
+    (found,) = disks_under([str(tmp_path), None, str(sys)])
+    assert found == BlockDevice("/dev/sda", "8:0")
+    assert found.major_minor == (8, 0)
+
+
+@pytest.mark.parametrize(("kind", "reaches"), [("tmpfs", False), ("zfs", False), ("ext2/ext3", True), ("xfs", True)])
+def test_direct_io_that_is_accepted_need_not_reach_a_disk(
+    kind: str, reaches: bool, fake_node: Callable[..., Any]
+) -> None:
+    """Linux accepts it on tmpfs since 6.6, and ZFS before 2.3 answers it from memory."""
+    answers = {("stat", "--file-system"): Completed(0, f"{kind}\n", ""), ("test", "-b"): Completed(1, "", "")}
+    assert takes_direct_io(fake_node(answers), "/images/disk.img") is reaches
+    device = {**answers, ("test", "-b"): Completed(0, "", "")}
+    assert takes_direct_io(fake_node(device), "/dev/sdb"), "a device lies on no file system, but its name does"
+
+
+def test_memory_of_this_machine_is_no_disk() -> None:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file, local_node((), None) as node:
+        file.write(bytes(8192))
+        file.flush()
+        assert not takes_direct_io(node, file.name)
+
+
+def test_a_file_system_without_a_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BLOCK_DEVICES", tmp_path)
+    with pytest.raises(RequestError, match="without a disk of its own") as refused:
+        disks_under([str(tmp_path)])
+    assert "VIRTBENCH_HOME" in (refused.value.remedy or "")

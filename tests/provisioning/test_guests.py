@@ -1,4 +1,4 @@
-"""Guests on the machines of an inventory: the way between them, the accelerator, and what QEMU is asked."""
+"""Guests: under libvirt, on machines of an inventory, and what is said of one that failed."""
 
 import json
 import socket
@@ -11,16 +11,23 @@ from typing import Any, cast
 
 import pytest
 
+from provisioning import ledger
+from provisioning.hindrances import refuse_ablation
 from provisioning.images.image import Image
 from provisioning.machines import qemu_command as qemu
 from provisioning.machines import qmp
 from provisioning.machines.accelerator import PROGRAM, choose_common
-from provisioning.machines.qemu import QEMU, emulated_capability
+from provisioning.machines.libvirt import LIBVIRT, URI_VARIABLE, uri, virsh
+from provisioning.machines.qemu import QEMU, GuestConsole, _explained, emulated_capability
 from provisioning.nodes import LocalNode
 from provisioning.remote.machine import Machine
 from provisioning.remote.network import DEVICE, routed
+from provisioning.sites.here import Here
+from provisioning.targets import Choices
+from scenarios.synthetic import Synthetic
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Instance
+from suite.job.ablations import properties_of
 
 FAKE = Callable[..., Any]
 MTU = Completed(0, json.dumps([{"mtu": 1450}]), "")
@@ -153,3 +160,67 @@ def test_a_qemu_that_refuses_or_is_gone_says_so(node: LocalNode, tmp_path: Path)
     assert (ended.returncode, ended.stderr.strip()) == (1, "quit: no such command")
     with pytest.raises(CommandError):
         qemu.execute(node, str(tmp_path / "qmp"), "quit")
+
+
+NAME = "virtbench-vm-0123456789ab"
+
+
+@pytest.mark.parametrize(
+    "given", ["qemu:///session", "qemu+ssh://other/system", "test:///default", "qemu:///system?x=1"]
+)
+def test_a_connection_that_leads_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv(URI_VARIABLE, given)
+    with pytest.raises(RequestError, match="is no connection to the system daemon of this machine"):
+        uri()
+
+
+@pytest.mark.parametrize("given", ["qemu:///system", "qemu+unix:///system?socket=/var/tmp/vb-1/libvirt-sock"])
+def test_a_connection_to_a_daemon_of_this_machine_is_taken(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv(URI_VARIABLE, given)
+    assert virsh()[-1] == given
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "libvirt:other@qemu:///system",
+        f"libvirt:{NAME}@qemu+ssh://other/system",
+        f"libvirt:{NAME}@qemu:///system --all",
+    ],
+)
+def test_an_entry_of_the_ledger_that_names_anything_else_is_left_alone(what: str) -> None:
+    with pytest.raises((ledger.LedgerError, RequestError)), ledger.holding("machine", what):
+        pass
+
+
+def test_what_libvirt_cannot_do_is_refused_with_the_reason() -> None:
+    image = cast("Image", None)
+    assert "no machine type microvm" in str(LIBVIRT.hindrance(properties_of("microvm"), image))
+    with pytest.raises(RequestError, match="network namespace"):
+        LIBVIRT.check_lab()
+    with pytest.raises(RequestError, match="--ablate libvirt: it is the machine provider of the run already"):
+        refuse_ablation("libvirt", Here(Choices(image, "runc", "tcg", provider="libvirt")), "reference", Synthetic())
+
+
+HUNG = "[   32.4] watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [runc:145]\n"
+
+
+def failed(node: LocalNode, console: str) -> MeasurementError:
+    process = node.start(["sh", "-c", 'printf %s "$1"; echo qemu: gone >&2', "sh", console])
+    heard = GuestConsole(process)
+    heard.close()
+    return _explained(MeasurementError("ssh outlived its time limit", kind="command"), process, heard)
+
+
+def test_a_failure_carries_what_the_guest_and_qemu_said_last(node: LocalNode) -> None:
+    error = failed(node, "cannot mount the userland\n")
+    assert (error.kind, error.message) == ("command", "ssh outlived its time limit")
+    assert "cannot mount the userland" in error.output_tail
+    assert "qemu: gone" in error.output_tail
+
+
+def test_a_kernel_that_locked_up_is_the_reason_and_says_what_to_do(node: LocalNode) -> None:
+    error = failed(node, HUNG + "and more\n" * 1000)
+    assert error.kind == "guest-locked-up"
+    assert error.message == "the guest's kernel locked up: ssh outlived its time limit"
+    assert "--out" in str(error.remedy)
