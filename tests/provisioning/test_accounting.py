@@ -52,25 +52,19 @@ def cpu_s(process: psutil.Process) -> float:
 
 
 def test_a_job_that_ended_is_counted_with_all_that_it_used(node: LocalNode) -> None:
-    account = HostAccount(CPUS, [place(node)])
+    account: Any = HostAccount(CPUS, [place(node)])
     assert (account.conditions, account.resources) == (None, None)
     with account:
         before_s = ended_cpu_s()
         node.run(BURN)
         burnt_s = ended_cpu_s() - before_s
-    assert account.resources is not None
-    assert account.resources.serving is not None
     assert account.resources.worker is None
-    assert account.resources.cache is not None
     assert account.resources.cache.absent, "of this place it is not known which CPUs it has"
     assert account.resources.serving.cpu_s == pytest.approx(burnt_s, abs=0.1)
     assert burnt_s > 0.9 * BURN_S
     assert account.resources.serving.minor_faults
-    assert account.conditions is not None
-    assert account.conditions.interval_s is not None
     assert account.conditions.interval_s >= BURN_S
     assert account.conditions.load_1min is not None
-    assert account.conditions.sampler_cpu_s is not None
     assert 0 < account.conditions.sampler_cpu_s < BURN_S
 
 
@@ -78,8 +72,7 @@ def test_a_job_that_failed_is_counted_and_its_error_goes_on(node: LocalNode) -> 
     account = HostAccount(CPUS, [node])
     with pytest.raises(ZeroDivisionError), account:
         raise ZeroDivisionError
-    assert account.resources is not None
-    assert account.conditions is not None
+    assert None not in (account.resources, account.conditions)
 
 
 def test_a_process_that_lives_on_is_counted_for_the_time_of_the_job(node: LocalNode) -> None:
@@ -87,7 +80,7 @@ def test_a_process_that_lives_on_is_counted_for_the_time_of_the_job(node: LocalN
     busy = node.start([sys.executable, "-S", "-c", "print('up', flush=True)\nwhile True: pass"])
     next(busy.lines(60))
     (process,) = processes.carrying(node.token)
-    account = HostAccount(CPUS, [place(node)])
+    account: Any = HostAccount(CPUS, [place(node)])
     outer_s = cpu_s(process)
     with account:
         inner_s = cpu_s(process)
@@ -95,12 +88,8 @@ def test_a_process_that_lives_on_is_counted_for_the_time_of_the_job(node: LocalN
         while cpu_s(process) - inner_s < BURN_S:
             time.sleep(0.05)
     outer_s = cpu_s(process) - outer_s
-    assert account.resources is not None
     used = account.resources.serving
-    assert used is not None
-    assert used.cpu_s is not None
     assert BURN_S <= used.cpu_s <= outer_s, "what it used from then to then, by the kernel's own counter"
-    assert used.peak_memory_bytes is not None
     assert used.peak_memory_bytes > 1 << 20
     assert time.process_time() - begin < 0.2, "nothing runs here in between"
 
@@ -182,8 +171,7 @@ def test_the_peak_of_a_container_is_its_groups_and_its_shims(tmp_path: Path) -> 
     make(tmp_path, {"memory/job/memory.max_usage_in_bytes": "1000000000"})
     group = ControlGroup(ControlGroup.named("job").paths, tmp_path)
     used = Footprint([os.getpid()], [HostProcesses(group)]).usage(BEFORE, BEFORE)
-    own = peak_memory_bytes(os.getpid())
-    assert own is not None
+    own: Any = peak_memory_bytes(os.getpid())
     assert used.peak_memory_bytes == pytest.approx(1_000_000_000 + own, rel=0.01)
 
 
@@ -209,8 +197,7 @@ def test_a_process_that_hides_its_disk_traffic_has_none_to_tell(
 ) -> None:
     monkeypatch.setattr(footprint, "PROC", tmp_path)
     make(tmp_path, {"7/stat": f"7 (a) {' '.join(['1'] * 50)}\n"})
-    used = process_used(7)
-    assert used is not None
+    used: Any = process_used(7)
     assert used["disk_read_bytes"] is None
     assert process_used(8) is None, "it is gone"
 
@@ -243,7 +230,7 @@ def test_what_serves_the_instances_beside_a_victim_is_told_apart_and_no_stranger
     other = LocalNode(uuid.uuid4().hex, CPUS, None)
     aggressor = other.start([sys.executable, "-S", "-c", "while True: pass"])
     try:
-        account = HostAccount(CPUS, [place(node), place(other)], victims=1)
+        account: Any = HostAccount(CPUS, [place(node), place(other)], victims=1)
         with account:
             before_s = ended_cpu_s()
             node.run(BURN)
@@ -254,13 +241,8 @@ def test_what_serves_the_instances_beside_a_victim_is_told_apart_and_no_stranger
     finally:
         aggressor.kill()
         other.close()
-    assert account.resources
-    assert account.conditions
     serving, beside = account.resources.serving, account.resources.beside
-    assert serving
-    assert beside
     assert serving.cpu_s == pytest.approx(burnt_s, abs=0.1)
-    assert beside.cpu_s is not None
     assert beside.cpu_s > 0.05  # what the kernel counts in ticks begins and ends inside of one
     assert (beside.disk_read_bytes, beside.minor_faults) == (None, None)
 

@@ -84,8 +84,8 @@ def test_dies_that_show_one_counter_are_counted_once(
             zone(tmp_path, f"intel-rapl:{die}", f"package-0-die-{die}", uj, range_uj=65_532_610_987)
         readings.append(read_energy())
     assert joules(*readings) == pytest.approx(spent)
-    assert JOULES.derive is not None
-    assert JOULES.derive(joules(*readings)) == pytest.approx(sum(spent.values()))
+    derive: Any = JOULES.derive
+    assert derive(joules(*readings)) == pytest.approx(sum(spent.values()))
 
 
 def test_one_counter_that_moves_between_its_readings_is_counted_once(

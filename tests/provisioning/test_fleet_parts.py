@@ -131,10 +131,9 @@ def test_the_disk_of_a_machine_is_made_of_its_own_copy_once(node: LocalNode, hom
         volume_on(node, planned, here)
     prepare_disk(node, directory_of(planned, here), disk_of(planned, here), here, said.append)
     assert "packing the data set on localhost" in said[0]
-    volume = volume_on(node, planned, here)
+    volume: Any = volume_on(node, planned, here)
     assert volume.directory == tmp_path / "there"
     assert volume.same_device
-    assert volume.disk
     there = [volume.disk, volume.disk.with_name(f"{volume.disk.name}.stamp")]
     assert there == sorted(volume.disk.parent.iterdir()), "nothing else is left beside it"
     held = node.run(["debugfs", "-R", "cat /class/one.jpg", str(volume.disk)]).stdout.strip()

@@ -154,8 +154,7 @@ def state(**container: object) -> dict[str, Any]:
     ],
 )
 def test_a_pod_that_will_not_run_says_why(pod: dict[str, Any], kind: str, said: str) -> None:
-    found = PodState.of(pod).failure
-    assert found is not None
+    found: Any = PodState.of(pod).failure
     assert (found.kind, said in found.message) == (kind, True)
 
 
@@ -177,8 +176,7 @@ def test_the_state_of_a_pod_is_that_of_the_suites_container_and_not_of_a_sidecar
     pod = pod_template({"name": "train"}, {}, [], {})
     sidecar = {"name": "istio-proxy", "state": {"running": {}}}
     own = {"name": "train", "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
-    failure = PodState.of(pod | {"status": {"phase": "Running", "containerStatuses": [sidecar, own]}}).failure
-    assert failure is not None
+    failure: Any = PodState.of(pod | {"status": {"phase": "Running", "containerStatuses": [sidecar, own]}}).failure
     assert failure.kind == "killed"
 
 
@@ -235,8 +233,7 @@ def test_a_job_decides_whether_the_end_of_its_pod_is_its_own(
 
 def test_the_schedulers_reason_is_told() -> None:
     said = {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available: 2 Insufficient cpu."}
-    found = PodState.of({"status": {"conditions": [said]}}).hindrance
-    assert found is not None
+    found: Any = PodState.of({"status": {"conditions": [said]}}).hindrance
     assert "2 Insufficient cpu" in found.message
     assert PodState.of({"status": {"conditions": [{"type": "PodScheduled", "status": "True"}]}}).hindrance is None
 

@@ -76,8 +76,7 @@ def test_whichever_machine_begins_a_cell_its_order_is_the_sweeps(tmp_path: Path,
     plans: list[list[int | None]] = []
     for name in ("out", "out", "other"):  # two machines that share a directory, and another sweep of the same plan
         directory = accept(tmp_path / name, sweep())
-        accepted = directory.accepted()
-        assert accepted
+        accepted: Any = directory.accepted()
         copy = tmp_path / f"machine-{len(plans)}"
         copy.mkdir()
         (copy / "sweep.json").write_text(accepted.text())
@@ -295,8 +294,7 @@ def test_what_was_never_run_is_guessed_from_other_sizes_and_else_roughly() -> No
     (trial,) = make_plan(targets=("vm",), blocks=1).trials()
     durations = Durations()
     durations.add(header(elapsed_s=10.0, timeline=Timeline(measured_s=6.0)))
-    sizes = trial.job.sizes
-    assert sizes
+    sizes: Any = trial.job.sizes
     assert durations.guess(trial) == Guess(10.0, "records")
     # 10 s are 2 s, and 4 steps of 2 s: a warm-up and three measured ones.
     longer = trial.with_job(sizes=sizes.model_copy(update={"steps": 9}))
