@@ -1,15 +1,15 @@
 """Plans, records, and the fakes that the loop runs: real implementations of the interfaces, without any machine."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from suite.errors import BenchError
-from suite.interfaces import Completed, Instance, Measurement, Observer, Process, Stopwatch
+from suite.interfaces import Instance, Measurement, Observer
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.plan import Plan, Trial
@@ -18,34 +18,18 @@ from suite.records.record import Outcome, Steps, Timeline, TrialRecord
 from suite.records.usage import Conditions, GpuUsage, Resources, Usage
 from suite.registries import SCENARIOS
 from tests.jobs import in_job, plan_of
+from tests.provisioning import conftest as provisioning
 
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=2)
 WORKLOAD = Sizes(batch=2, image_px=32, warmup_steps=1, steps=3)
 
 
 @dataclass
-class FakeNode:
-    """A place where every command succeeds and says nothing."""
+class FakeNode(provisioning.FakeNode):
+    """A place of this machine where every command succeeds and says nothing."""
 
-    name: str = "fake"
     userland: str | None = None
-    backing: None = None
-    python: tuple[str, str] = ("python3", "/")
-    cpus: tuple[int, ...] = (0, 1)
     local: bool = True
-    data: str | None = None
-    scratch: str | None = None
-    facts: Mapping[str, object] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
-    substitutes: tuple[str, ...] = ()
-    opening: Stopwatch = field(default_factory=Stopwatch)
-
-    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
-        del argv, stdin, timeout_s, check
-        return Completed(0, "", "")
-
-    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
-        raise NotImplementedError("the loop starts nothing by itself")
 
 
 @dataclass
@@ -212,24 +196,6 @@ def record_fields(**changes: Any) -> dict[str, Any]:
 
 def make_record(**changes: Any) -> TrialRecord:
     return TrialRecord(**record_fields(**changes))
-
-
-@pytest.fixture
-def plan() -> Callable[..., Plan]:
-    """``plan(blocks=3)``: three targets, one model, two blocks, with changes."""
-    return make_plan
-
-
-@pytest.fixture
-def record() -> Callable[..., TrialRecord]:
-    """``record(target="container")``: a trial that is ok, with changes."""
-    return make_record
-
-
-@pytest.fixture
-def fields() -> Callable[..., dict[str, Any]]:
-    """The same as ``record``, before it is validated."""
-    return record_fields
 
 
 @pytest.fixture

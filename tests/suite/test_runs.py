@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,17 @@ from suite.records.reader import NewerRecordError, clean_record
 from suite.records.record import SCHEMA_VERSION, Outcome, TrialRecord
 from suite.results.runs import find_run, find_runs, summarise
 from suite.results.store import Run
+from tests.suite.conftest import make_plan, make_record
 
-MakePlan = Callable[..., Plan]
-MakeRecord = Callable[..., TrialRecord]
 FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_per_s": None}
 
 
 @pytest.fixture
-def run(tmp_path: Path, plan: MakePlan, record: MakeRecord) -> Path:
+def run(tmp_path: Path) -> Path:
     store = Run(tmp_path / "results/one")
-    store.begin(plan())
-    store.save(record(trial_id="a", started_at="2026-01-02T00:00:00+00:00"))
-    store.save(record(trial_id="b", started_at="2026-01-01T00:00:00+00:00", **FAILED))
+    store.begin(make_plan())
+    store.save(make_record(trial_id="a", started_at="2026-01-02T00:00:00+00:00"))
+    store.save(make_record(trial_id="b", started_at="2026-01-01T00:00:00+00:00", **FAILED))
     return store.directory
 
 
@@ -58,8 +56,8 @@ def test_a_header_is_read_however_the_record_is_formatted(run: Path, indent: int
     assert (summarise(run).ok, summarise(run).failed) == (1, 1)
 
 
-def test_a_record_whose_outcome_stands_beyond_its_beginning_is_still_told(run: Path, record: MakeRecord) -> None:
-    path = Run(run).save(record(trial_id="long"))
+def test_a_record_whose_outcome_stands_beyond_its_beginning_is_still_told(run: Path) -> None:
+    path = Run(run).save(make_record(trial_id="long"))
     path.write_text(json.dumps({"long": "x" * 10_000} | json.loads(path.read_text()), indent=1))
     head: Any = read_head(path)
     assert (head.trial_id, head.ok) == ("long", True)
@@ -85,11 +83,11 @@ def test_a_plan_that_cannot_be_read_is_in_the_summary(run: Path) -> None:
 
 
 def test_runs_are_found_themselves_in_a_directory_and_in_sweeps_and_links_are_not_followed(
-    run: Path, tmp_path: Path, plan: MakePlan
+    run: Path, tmp_path: Path
 ) -> None:
     results = tmp_path / "results"
     for name in ("sweep/x", "sweep/y"):
-        Run(results / name).begin(plan())
+        Run(results / name).begin(make_plan())
     (results / "link").symlink_to(run)
     (results / "empty").mkdir()
     assert find_runs([results]) == [run, results / "sweep/x", results / "sweep/y"]
@@ -98,10 +96,10 @@ def test_runs_are_found_themselves_in_a_directory_and_in_sweeps_and_links_are_no
         find_runs([tmp_path / "gone"])
 
 
-def test_a_run_is_found_by_its_directory_or_its_id(run: Path, tmp_path: Path, plan: MakePlan) -> None:
+def test_a_run_is_found_by_its_directory_or_its_id(run: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    Run(results / "s/x").begin(plan())
-    Run(results / "t/x").begin(plan())
+    Run(results / "s/x").begin(make_plan())
+    Run(results / "t/x").begin(make_plan())
     assert find_run(str(run)) == find_run("one", results) == run
     assert find_run("t/x", results) == results / "t/x"
     with pytest.raises(RequestError, match="the name of 2 runs"):

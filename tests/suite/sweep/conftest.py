@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,9 +102,3 @@ class Machine:
 def machine(tmp_path: Path) -> Machine:
     (tmp_path / "night.toml").write_text(PLAN)
     return Machine(tmp_path)
-
-
-@pytest.fixture
-def sweep() -> Callable[..., Sweep]:
-    """``sweep(blocks=3)``: two models on two targets, with changes."""
-    return make_sweep

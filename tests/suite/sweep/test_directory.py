@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ from suite.sweep.locks import WHOLE, holders, locked, remove_stale
 from suite.sweep.model import Sweep
 from suite.sweep.status import latest_sweep, status_of
 from tests.suite.conftest import make_plan, make_record
+from tests.suite.sweep.conftest import make_sweep
 
-MakeSweep = Callable[..., Sweep]
 BROKEN = {"outcome": Outcome(status="failed", kind="boot", message="no"), "throughput_per_s": None}
 
 
@@ -35,10 +34,10 @@ def accept(path: Path, sweep: Sweep) -> SweepDirectory:
     return directory
 
 
-def test_a_changed_plan_says_what_changed_and_which_records_stay_valid(tmp_path: Path, sweep: MakeSweep) -> None:
-    directory = accept(tmp_path, sweep(blocks=2))
-    resnet, alexnet = (cell.cell_id for cell in cells_of(sweep()))
-    changed = sweep(blocks=5, matrix={"model": ["resnet50", "inception_v3"], "profile": ["smoke"]})
+def test_a_changed_plan_says_what_changed_and_which_records_stay_valid(tmp_path: Path) -> None:
+    directory = accept(tmp_path, make_sweep(blocks=2))
+    resnet, alexnet = (cell.cell_id for cell in cells_of(make_sweep()))
+    changed = make_sweep(blocks=5, matrix={"model": ["resnet50", "inception_v3"], "profile": ["smoke"]})
     changes = directory.changes(changed, cells_of(changed))
     assert changes.keys == ("blocks from 2 to 5", "matrix")
     assert (changes.kept, changes.gone) == ((resnet,), (alexnet,))
@@ -46,25 +45,25 @@ def test_a_changed_plan_says_what_changed_and_which_records_stay_valid(tmp_path:
     assert "1 cell kept, with records" in "\n".join(changes.lines())
 
 
-def test_where_and_by_whom_it_is_run_is_no_change(tmp_path: Path, sweep: MakeSweep) -> None:
-    directory = accept(tmp_path, sweep())
-    same = sweep(output={"directory": "x"}, engine={"kind": "ssh"}, budget={"retries": 5})
+def test_where_and_by_whom_it_is_run_is_no_change(tmp_path: Path) -> None:
+    directory = accept(tmp_path, make_sweep())
+    same = make_sweep(output={"directory": "x"}, engine={"kind": "ssh"}, budget={"retries": 5})
     assert directory.changes(same, cells_of(same)).lines() == []
     directory.refuse_changed(same)
     path = tmp_path / "sweep.json"
     before = path.stat()
-    accept(tmp_path, sweep())
+    accept(tmp_path, make_sweep())
     assert path.stat().st_ino == before.st_ino, "the same plan is not written again"
     path.write_text(json.dumps({**json.loads(path.read_text()), "sha256": "0" * 64}))  # as another version stored it
-    directory.refuse_changed(sweep())
+    directory.refuse_changed(make_sweep())
     with pytest.raises(RequestError, match="a sweep of another plan"):
-        directory.refuse_changed(sweep(blocks=7))
+        directory.refuse_changed(make_sweep(blocks=7))
 
 
-def test_a_directory_of_something_else_is_refused(tmp_path: Path, sweep: MakeSweep) -> None:
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     Run(tmp_path / "run").begin(make_plan())
     with pytest.raises(RequestError, match="holds a run of bench run"):
-        accept(tmp_path / "run", sweep())
+        accept(tmp_path / "run", make_sweep())
     (tmp_path / "sweep.json").write_text("{}")
     with pytest.raises(RequestError, match="is not the plan of a sweep"):
         SweepDirectory(tmp_path).accepted()
@@ -72,15 +71,15 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path, sweep: MakeSwe
         status_of(tmp_path / "nowhere")
 
 
-def test_whichever_machine_begins_a_cell_its_order_is_the_sweeps(tmp_path: Path, sweep: MakeSweep) -> None:
+def test_whichever_machine_begins_a_cell_its_order_is_the_sweeps(tmp_path: Path) -> None:
     plans: list[list[int | None]] = []
     for name in ("out", "out", "other"):  # two machines that share a directory, and another sweep of the same plan
-        directory = accept(tmp_path / name, sweep())
+        directory = accept(tmp_path / name, make_sweep())
         accepted: Any = directory.accepted()
         copy = tmp_path / f"machine-{len(plans)}"
         copy.mkdir()
         (copy / "sweep.json").write_text(accepted.text())
-        cells = [cell.cell_id for cell in cells_of(sweep())]
+        cells = [cell.cell_id for cell in cells_of(make_sweep())]
         plans.append([SweepDirectory(copy).cell(cell, 0).begin(make_plan()).order_seed for cell in cells])
     assert plans[0] == plans[1] != plans[2]
     assert len(set(plans[0])) == len(plans[0]), "two cells of a sweep have two orders"
@@ -110,9 +109,9 @@ def test_a_trial_is_finished_when_it_is_ok_or_has_failed_often_enough(tmp_path: 
     assert {record.trial_id for record in run.records()} == {"good", "bad"}
 
 
-def test_the_runs_of_a_sweep_are_its_cells_and_not_those_that_are_gone(tmp_path: Path, sweep: MakeSweep) -> None:
-    directory = accept(tmp_path, sweep())
-    names = [cell.cell_id for cell in cells_of(sweep())]
+def test_the_runs_of_a_sweep_are_its_cells_and_not_those_that_are_gone(tmp_path: Path) -> None:
+    directory = accept(tmp_path, make_sweep())
+    names = [cell.cell_id for cell in cells_of(make_sweep())]
     for name in (*names, "gone"):
         directory.cell(name, 0).save(make_record())
     assert runs_below(tmp_path) == [tmp_path / name for name in names]
@@ -120,8 +119,8 @@ def test_the_runs_of_a_sweep_are_its_cells_and_not_those_that_are_gone(tmp_path:
     assert runs_below(tmp_path / "sweep.json") == []
 
 
-def test_what_another_machine_or_a_living_process_writes_is_not_swept(tmp_path: Path, sweep: MakeSweep) -> None:
-    accept(tmp_path, sweep())
+def test_what_another_machine_or_a_living_process_writes_is_not_swept(tmp_path: Path) -> None:
+    accept(tmp_path, make_sweep())
     (tmp_path / "cell/trials").mkdir(parents=True)
     own = ProcessIdentity.own()
 
@@ -190,8 +189,8 @@ def test_a_lock_that_nobody_needs_any_more_is_removed_if_its_process_has_ended(
 # ---- status and estimates
 
 
-def test_status_counts_what_is_done_failed_running_and_missing(tmp_path: Path, sweep: MakeSweep) -> None:
-    made = sweep(blocks=2, matrix={"model": ["resnet50"], "profile": ["smoke"]}, budget={"retries": 0})
+def test_status_counts_what_is_done_failed_running_and_missing(tmp_path: Path) -> None:
+    made = make_sweep(blocks=2, matrix={"model": ["resnet50"], "profile": ["smoke"]}, budget={"retries": 0})
     directory = accept(tmp_path, made)
     (cell,) = cells_of(made)
     run = directory.cell(cell.cell_id, 0)
@@ -217,8 +216,8 @@ def test_status_counts_what_is_done_failed_running_and_missing(tmp_path: Path, s
     assert status_of(tmp_path).state == "incomplete"
 
 
-def test_status_counts_a_victim_alone_and_beside_each_aggressor_apart(tmp_path: Path, sweep: MakeSweep) -> None:
-    made = sweep(blocks=2, matrix={"model": ["resnet50"], "profile": ["smoke"]})
+def test_status_counts_a_victim_alone_and_beside_each_aggressor_apart(tmp_path: Path) -> None:
+    made = make_sweep(blocks=2, matrix={"model": ["resnet50"], "profile": ["smoke"]})
     directory = accept(tmp_path, made)
     (cell,) = cells_of(made)
     sharing = Sharing(aggressors=("alexnet", "disk"))
@@ -227,11 +226,11 @@ def test_status_counts_a_victim_alone_and_beside_each_aggressor_apart(tmp_path: 
     assert arms == {"vm": 2, "vm-beside-alexnet": 2, "vm-beside-disk": 2}
 
 
-def test_the_latest_sweep_is_the_one_begun_last(tmp_path: Path, sweep: MakeSweep) -> None:
+def test_the_latest_sweep_is_the_one_begun_last(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no sweep in"):
         latest_sweep(tmp_path)
     for number, name in enumerate(("b", "a")):
-        accept(tmp_path / name, sweep())
+        accept(tmp_path / name, make_sweep())
         os.utime(tmp_path / name / "sweep.json", (number, number))
     assert latest_sweep(tmp_path) == tmp_path / "a"
 

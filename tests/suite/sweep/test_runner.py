@@ -14,19 +14,17 @@ from suite.records.record import TrialRecord
 from suite.results.store import clear_stop, request_stop
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import CellRun, SweepDirectory
-from suite.sweep.model import Sweep
 from suite.sweep.runner import ReadyCell, Runner
 from tests.suite.conftest import FakeAccount, FakeObserver, FakeScenario, FakeTargets, make_plan
-
-MakeSweep = Callable[..., Sweep]
+from tests.suite.sweep.conftest import make_sweep
 
 
 @pytest.fixture
 def runner(
-    tmp_path: Path, sweep: MakeSweep, targets: FakeTargets, scenario: FakeScenario, observer: FakeObserver
+    tmp_path: Path, targets: FakeTargets, scenario: FakeScenario, observer: FakeObserver
 ) -> Callable[..., Runner]:
     def make(stop_rule: Any = None, **changes: Any) -> Runner:
-        made = sweep(**{"blocks": 3} | changes)
+        made = make_sweep(**{"blocks": 3} | changes)
         directory = SweepDirectory(tmp_path / "night")
         cells = cells_of(made)
         directory.accept(made, cells)
