@@ -1,7 +1,6 @@
 """What is written for other programs: the transcript of it, and what no engine may be told."""
 
 import itertools
-import socket
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +16,7 @@ from provisioning.engines.podman import PODMAN
 from provisioning.engines.runc import RUNC, bundle_config
 from provisioning.layers.container import ContainerLayer
 from provisioning.machines.qemu_command import qemu_argv
-from provisioning.machines.ssh import SshAccess, free_port
+from provisioning.machines.ssh import SshAccess
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Completed
 from suite.job.envelope import GIB, Envelope, most_processes
@@ -86,12 +85,6 @@ def test_words_come_through_a_real_shell_as_they_are(arguments: list[str]) -> No
     far_side = SshAccess("/r", 1).wrap(["printf", "%s\\0", *arguments])[-1]
     said = subprocess.run(["sh", "-c", far_side], capture_output=True, check=True).stdout
     assert said.decode().split("\0")[:-1] == arguments
-
-
-def test_a_free_port_can_be_listened_on() -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", free_port()))
-        assert listener.getsockname()[1] > 1023
 
 
 def test_a_container_that_is_gone_is_removed_and_any_other_failure_is_raised(fake_node: Callable[..., Any]) -> None:

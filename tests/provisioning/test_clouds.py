@@ -253,10 +253,6 @@ def test_a_wrong_name_is_refused_before_anything_is_made(
     assert [path for method, path, _ in cloud.asked if method == "POST" and "tokens" not in path] == []
 
 
-def test_an_option_that_a_cloud_needs_is_named(cloud: OpenStack) -> None:
-    assert "--from nova needs --image" in failed(cloud, "up", "--from", "nova", "--cloud", "vb", code=2)
-
-
 def test_two_images_of_one_name_are_refused_in_the_sdks_words(cloud: OpenStack) -> None:
     cloud.images["twin"] = {"id": "twin", "name": "debian"}
     assert "More than one Image exists with the name 'debian'" in failed(cloud, *NOVA, code=2)

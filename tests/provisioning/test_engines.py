@@ -18,7 +18,7 @@ from provisioning.engines.apptainer import APPTAINER
 from provisioning.engines.base import ContainerEngine, default_engine, get_engine
 from provisioning.engines.charliecloud import CHARLIECLOUD
 from provisioning.engines.docker import DOCKER
-from provisioning.engines.gvisor import GVISOR, Gvisor
+from provisioning.engines.gvisor import GVISOR
 from provisioning.engines.podman import PODMAN
 from provisioning.layers.container import GVISOR_BUILD, ContainerLayer, own_kernel
 from provisioning.nodes import LocalNode
@@ -93,14 +93,6 @@ def test_networks_that_come_after_the_start_are_refused(network: str, in_lab: bo
     with pytest.raises(RequestError, match=f"--network {network}: gvisor"):
         GVISOR.check_network(network, in_lab=in_lab)
     GVISOR.check_network("host", in_lab=False)
-
-
-def test_an_engine_of_another_package_may_inherit_from_it(fake_node: FakeNodes) -> None:
-    class Own(Gvisor):
-        name = "own"
-
-    assert Own().configured({"gvisor_platform": "ptrace"}).platform(fake_node(runsc(OLD))) == "ptrace"
-    assert Own().configured({}).name == "own"
 
 
 BOOT = "9ad39d4c-8b15-4a0d-b99d-1a5a3a0c5f0a"

@@ -186,12 +186,6 @@ def test_docker_is_sent_nothing_that_it_holds_already(fake_node: FAKE, tmp_path:
         DOCKER.load(fake_node(held(["sha256:other"])), "a" * 64, packed)
 
 
-def test_a_docker_without_the_image_is_named(fake_node: FAKE) -> None:
-    node = fake_node({("docker", "image", "inspect"): Completed(1, "", "no such image")})
-    with pytest.raises(MeasurementError, match="the docker of fake does not hold virtbench:aaaaaaaaaaaa"):
-        DOCKER.check(node, "a" * 64)
-
-
 def test_an_archive_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "oci.tar").write_text("nothing")
     with pytest.raises(RequestError, match="is no image"):

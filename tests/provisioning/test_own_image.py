@@ -26,7 +26,7 @@ from suite.errors import RequestError
 from suite.interfaces import Completed
 from tests.provisioning.conftest import FakeNode
 
-PODMAN, DOCKER = BUILDERS
+PODMAN = BUILDERS[0]
 OWN = Path("/the/suites/own/tree")
 EVERYTHING = {
     program: program if program.startswith("/") else f"/usr/bin/{program}"

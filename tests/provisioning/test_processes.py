@@ -53,14 +53,6 @@ def test_output_comes_line_by_line_and_the_last_needs_no_end(start: Start) -> No
     assert not process.running()
 
 
-def test_a_line_is_there_before_the_process_ends(start: Start) -> None:
-    process = start("sh", "-c", "echo ready; exec sleep 60")
-    assert next(process.lines(60)) == "ready"
-    assert process.running()
-    process.kill()
-    assert not process.running()
-
-
 def test_standard_input_is_given_and_then_at_its_end(start: Start) -> None:
     given = os.urandom(100_000).hex().encode()
     assert list(start("cat", stdin=given).lines(60)) == [given.decode()]
@@ -94,11 +86,6 @@ def test_the_time_limit_ends_the_process_with_its_children(start: Start, token: 
     assert not process.running()
     psutil.wait_procs(carrying(token), timeout=60)
     assert carrying(token) == []
-
-
-def test_a_process_is_in_a_session_of_its_own_so_that_ctrl_c_does_not_reach_it(start: Start) -> None:
-    process = start("sleep", "60")
-    assert os.getsid(process.popen.pid) == process.popen.pid != os.getsid(0)
 
 
 def test_the_token_is_in_the_environment_of_children_and_theirs(start: Start, token: str) -> None:

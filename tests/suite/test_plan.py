@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from suite.errors import RequestError
-from suite.job import ablations
 from suite.plan import balanced
 from suite.targets import TARGETS
 from tests.suite.conftest import make_plan
@@ -104,14 +103,6 @@ def test_warm_up_blocks_come_first_and_change_nothing_of_the_others() -> None:
     assert [trial.warm_up for trial in trials] == [True] * 6 + [False] * 6
     assert trials[6:] == list(make_plan().trials())
     assert len({trial.trial_id for trial in trials}) == 12
-
-
-def test_an_ablation_that_no_target_of_the_run_has_is_refused() -> None:
-    ablations.check(["seccomp"], ["bare-metal", "container"])
-    with pytest.raises(RequestError, match="none of bare-metal, vm has it") as caught:
-        ablations.check(["pinning", "seccomp"], ["bare-metal", "vm"])
-    assert caught.value.remedy
-    assert "--target container" in caught.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,10 @@ import pytest
 
 from suite.errors import RequestError
 from suite.job.envelope import Envelope
-from suite.plan import Plan
-from suite.process_identity import ProcessIdentity
-from suite.records.record import Outcome, TrialRecord
+from suite.records.record import Outcome
 from suite.results import files
 from suite.results.layout import latest_run
-from suite.results.store import Run, StoreError, new_run_directory, sweep_temporaries, write_atomic
+from suite.results.store import Run, StoreError, new_run_directory, write_atomic
 from tests.suite.conftest import make_plan, make_record
 
 FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_per_s": None}
@@ -77,18 +75,6 @@ def test_a_directory_that_may_not_be_written_is_refused(tmp_path: Path, monkeypa
         pytest.fail("a run was begun where nothing can be written")
 
 
-def test_what_a_killed_writer_left_is_swept_and_records_stay(tmp_path: Path) -> None:
-    (tmp_path / "trials").mkdir()
-    name = files.temporary_name(ProcessIdentity.own().model_copy(update={"pid": 2**22 + 1}))
-    left = {tmp_path / name, tmp_path / "trials" / name}
-    kept = {tmp_path / "plan.json", tmp_path / "trials/a.json", tmp_path / "trials/.hidden", tmp_path / "own.tmp"}
-    for path in left | kept:
-        path.touch()
-    assert set(sweep_temporaries(tmp_path)) == left
-    assert {path for path in tmp_path.rglob("*") if path.is_file()} == kept
-    assert sweep_temporaries(tmp_path / "gone") == []
-
-
 def _hold(
     directory: str, held: "multiprocessing.synchronize.Event", release: "multiprocessing.synchronize.Event"
 ) -> None:
@@ -113,15 +99,6 @@ def test_a_run_is_held_against_another_process_and_given_back(tmp_path: Path) ->
         raise KeyError
     with Run(tmp_path).exclusive():
         assert other.exitcode == 0
-
-
-def test_the_same_plan_goes_on(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.begin(make_plan())
-    before = (tmp_path / "plan.json").read_bytes()
-    run.begin(make_plan())
-    assert (tmp_path / "plan.json").read_bytes() == before
-    assert Plan.model_validate_json(before) == make_plan(order_seed=run.order_seed())
 
 
 def test_two_runs_of_one_plan_have_two_orders_and_each_keeps_its_own(tmp_path: Path) -> None:
@@ -189,15 +166,6 @@ def test_only_trials_that_are_ok_are_finished(tmp_path: Path) -> None:
     (tmp_path / "trials/.other.json.tmp").write_text("")
     assert list(run.finished()) == ["good"]
     assert list(Run(tmp_path / "new").finished()) == []
-
-
-def test_a_record_is_saved_under_its_trial_and_takes_the_place_of_the_older(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.save(make_record(trial_id="a", **FAILED))
-    path = run.save(make_record(trial_id="a", elapsed_s=9.0))
-    assert path == tmp_path / "trials/a.json"
-    assert TrialRecord.model_validate_json(path.read_bytes()).elapsed_s == 9.0
-    assert [p.name for p in (tmp_path / "trials").iterdir()] == ["a.json"]
 
 
 def test_the_latest_run_is_the_one_that_was_written_last_whatever_its_name(tmp_path: Path) -> None:

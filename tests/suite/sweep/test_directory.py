@@ -133,7 +133,8 @@ def test_what_another_machine_or_a_living_process_writes_is_not_swept(tmp_path: 
     swept = [name(started_ticks=1.0), name(**dead)]
     for each in (*kept, *swept):
         (tmp_path / "cell/trials" / each).touch()
-    assert {path.name for path in sweep_temporaries(tmp_path)} == set(swept)
+        (tmp_path / each).touch()
+    assert sorted(path.name for path in sweep_temporaries(tmp_path)) == sorted(2 * swept)
     assert {path.name for path in (tmp_path / "cell/trials").iterdir()} == set(kept)
 
 

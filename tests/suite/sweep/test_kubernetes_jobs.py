@@ -14,10 +14,9 @@ from commands.sweep.backends.dispatch import Executor
 from commands.sweep.backends.kubernetes import BLOCK_LABEL, SWEEP_LABEL, JobProcess
 from provisioning.batch.options import KubernetesOptions
 from provisioning.kubernetes import owned
-from provisioning.kubernetes.bench_pod import GIVEN_IN
 from provisioning.kubernetes.cluster import MANAGED
 from suite.errors import BenchError, RequestError
-from suite.sweep.file_transfer import ENDED, GIVEN, TransferError, encode, packed, unpacked
+from suite.sweep.file_transfer import ENDED, GIVEN, TransferError, encode, packed
 from tests.kubernetes_schema import invalid
 from tests.provisioning.kubernetes.namespace import Namespace
 from tests.suite.sweep.conftest import make_sweep
@@ -31,18 +30,9 @@ def job(block: int = 3, **options: Any) -> dict[str, Any]:
     return kubernetes.manifest(OPTIONS.model_copy(update=options), SWEEP, block, given)
 
 
-def pod_of(manifest: dict[str, Any]) -> dict[str, Any]:
-    return dict(manifest["spec"]["template"]["spec"])
-
-
 @pytest.mark.parametrize("options", [{}, {"nodes": ("n1", "n2"), "claim": "records", "queue": "training"}])
 def test_the_job_of_a_block_is_valid_in_1_20_and_today(options: dict[str, Any]) -> None:
     assert invalid(job(**options)) == []
-
-
-def test_a_block_begins_with_the_files_that_it_was_given() -> None:
-    template = job()["spec"]["template"]
-    assert unpacked(template["metadata"]["annotations"][GIVEN_IN]) == [FILE, GIVEN]
 
 
 def test_more_files_than_a_job_holds_are_refused_before_it_is_made() -> None:

@@ -30,13 +30,6 @@ def test_the_blocks_are_named_in_ranges(blocks: list[int], at_once: int | None, 
     assert f"--array={words}" in words_for_sbatch(script(SlurmOptions(at_once=at_once), blocks=blocks))
 
 
-def test_names_with_spaces_stay_one_word_and_a_percent_is_no_field() -> None:
-    text = script(directory=Path("/data/50% $(id)"))
-    assert "--output=/data/50%% $(id)/logs/slurm-%A_%a.log" in words_for_sbatch(text)
-    last = text.rstrip().splitlines()[-1]
-    assert shlex.split(last) == ["exec", *COMMAND, "$SLURM_ARRAY_TASK_ID"]
-
-
 @pytest.mark.parametrize(
     ("options", "estimate_s", "minutes"),
     [
