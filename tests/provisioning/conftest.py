@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -61,10 +61,9 @@ class FakeNode:
         raise NotImplementedError("no test starts anything on it")
 
 
-@pytest.fixture
-def fake_node() -> Callable[..., FakeNode]:
-    """``fake_node({("stat",): Completed(0, "tmpfs", "")})``."""
-    return FakeNode
+def fake_node(*given: Any, **more: Any) -> Any:
+    """Return a node for whoever takes a kind of its own: ``fake_node({("stat",): Completed(0, "tmpfs", "")})``."""
+    return FakeNode(*given, **more)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import resource
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from provisioning.metrics.footprint import (
 from provisioning.nodes import HostProcesses, LocalNode, WrappedNode
 from suite.interfaces import Node
 from suite.records.usage import Usage
-from tests.provisioning.conftest import make
+from tests.provisioning.conftest import fake_node, make
 
 BURN_S = 0.4
 BURN = [sys.executable, "-S", "-c", f"import time\nwhile time.process_time() < {BURN_S}: pass"]
@@ -104,7 +103,7 @@ def test_what_other_trials_started_does_not_serve_this_one(node: LocalNode) -> N
         other.close()
 
 
-def test_a_place_of_which_nothing_is_known_has_children_only(fake_node: Callable[..., Any]) -> None:
+def test_a_place_of_which_nothing_is_known_has_children_only() -> None:
     found = Footprint.of([fake_node()])
     assert (found.pids, found.host_processes) == ([], [])
 
@@ -114,7 +113,7 @@ def test_the_innermost_layer_that_knows_says_how_the_target_is_served(node: Loca
     assert Footprint.of([place(place(node, host_processes))]).host_processes == [host_processes]
 
 
-def test_the_victims_own_cpus_are_those_that_nobody_else_may_use(fake_node: Callable[..., Any]) -> None:
+def test_the_victims_own_cpus_are_those_that_nobody_else_may_use() -> None:
     victim, other, free = (fake_node() for _ in range(3))
     victim.facts, other.facts, free.facts = {"host_cpus": [1, 0]}, {"host_cpus": [2]}, {"host_cpus": None}
     assert own_cpus([victim, other], [victim]) == [0, 1]

@@ -2,9 +2,7 @@
 
 import itertools
 import subprocess
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -20,7 +18,7 @@ from provisioning.machines.ssh import SshAccess
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Completed
 from suite.job.envelope import GIB, Envelope, most_processes
-from tests.provisioning.conftest import FakeNode
+from tests.provisioning.conftest import FakeNode, fake_node
 from tests.rendered import CONTAINER, RUN_ARGV, TRANSCRIPT, VM, rendered
 
 
@@ -63,7 +61,7 @@ def test_rootless_podman_pins_by_affinity_where_no_cpus_are_delegated_to_the_use
     assert here.by_affinity is False, "a guest's podman is root's"
 
 
-def test_every_target_has_the_same_limit_of_processes(fake_node: Callable[..., Any]) -> None:
+def test_every_target_has_the_same_limit_of_processes() -> None:
     limit = str(most_processes(2))
     for run_argv in RUN_ARGV.values():
         assert values(run_argv(CONTAINER), "--pids-limit") == [limit]
@@ -87,7 +85,7 @@ def test_words_come_through_a_real_shell_as_they_are(arguments: list[str]) -> No
     assert said.decode().split("\0")[:-1] == arguments
 
 
-def test_a_container_that_is_gone_is_removed_and_any_other_failure_is_raised(fake_node: Callable[..., Any]) -> None:
+def test_a_container_that_is_gone_is_removed_and_any_other_failure_is_raised() -> None:
     gone = {("podman", "rm"): Completed(1, "", "Error: no container with name or ID found: No such container")}
     PODMAN.remove(fake_node(gone), "c1")
     for engine, words in ((PODMAN, ("podman", "rm")), (RUNC, ("runc",))):

@@ -4,7 +4,6 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,6 +20,7 @@ from suite.errors import RequestError
 from suite.interfaces import Completed
 from suite.job.ablations import properties_of
 from suite.job.datasets import Dataset
+from tests.provisioning.conftest import fake_node
 
 DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=20, size_bytes=4000)
 WHOLE = ("ext4", "abababab-abab-abab-abab-abababababab", "virtbench-data")
@@ -116,7 +116,7 @@ def test_a_microvm_needs_a_kernel_with_virtio_over_mmio(make_image: Callable[...
     assert QEMU.hindrance(properties_of("microvm"), image) is None
 
 
-def test_the_rate_of_the_tsc_is_half_the_bogomips(fake_node: Callable[..., Any]) -> None:
+def test_the_rate_of_the_tsc_is_half_the_bogomips() -> None:
     shown = "cpu MHz : 800.0\nbogomips\t: 5192.28\n"
     assert qemu._tsc_khz(fake_node({("cat",): Completed(0, shown, "")})) == 2596140
     assert qemu._tsc_khz(fake_node()) == 0
@@ -155,9 +155,7 @@ def test_a_directory_on_a_partition_lies_on_its_disk(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(("kind", "reaches"), [("tmpfs", False), ("zfs", False), ("ext2/ext3", True), ("xfs", True)])
-def test_direct_io_that_is_accepted_need_not_reach_a_disk(
-    kind: str, reaches: bool, fake_node: Callable[..., Any]
-) -> None:
+def test_direct_io_that_is_accepted_need_not_reach_a_disk(kind: str, reaches: bool) -> None:
     """Linux accepts it on tmpfs since 6.6, and ZFS before 2.3 answers it from memory."""
     answers = {("stat", "--file-system"): Completed(0, f"{kind}\n", ""), ("test", "-b"): Completed(1, "", "")}
     assert takes_direct_io(fake_node(answers), "/images/disk.img") is reaches

@@ -28,12 +28,12 @@ from suite.job.ablations import properties_of
 from suite.job.envelope import GIB
 from suite.registries import ABLATIONS
 from tests.extensions.conftest import REPOSITORY
+from tests.provisioning.conftest import fake_node
 from tests.provisioning.test_arguments import values
 from tests.rendered import CONTAINER
 
 OLD = "  -platform string\n    \tspecifies which platform to use: ptrace (default), kvm.\n"
 NEW = "  -platform string\n    \tspecifies which platform to use: systrap (default), ptrace, kvm.\n"
-FakeNodes = Callable[..., Any]
 
 
 def runsc(flags: str, **more: Completed) -> dict[tuple[str, ...], Completed]:
@@ -47,13 +47,13 @@ def runsc(flags: str, **more: Completed) -> dict[tuple[str, ...], Completed]:
 
 
 @pytest.mark.parametrize(("flags", "platform"), [(OLD, "ptrace"), (NEW, "systrap")])
-def test_systrap_is_preferred_where_runsc_has_it(fake_node: FakeNodes, flags: str, platform: str) -> None:
+def test_systrap_is_preferred_where_runsc_has_it(flags: str, platform: str) -> None:
     node = fake_node(runsc(flags))
     assert GVISOR.platform(node) == platform
     assert GVISOR.starting(node, CONTAINER)[3:] == ["--platform", platform, "--network", "none", "run"]
 
 
-def test_a_platform_is_what_the_user_chose_or_refused(fake_node: FakeNodes) -> None:
+def test_a_platform_is_what_the_user_chose_or_refused() -> None:
     chosen = GVISOR.configured({"gvisor_platform": "systrap"})
     assert chosen.platform(fake_node(runsc(NEW))) == "systrap"
     with pytest.raises(BenchError, match="runsc on fake has no platform systrap"):
@@ -62,14 +62,14 @@ def test_a_platform_is_what_the_user_chose_or_refused(fake_node: FakeNodes) -> N
         GVISOR.platform(fake_node(runsc("nothing")))
 
 
-def test_kvm_is_used_only_if_a_container_starts_on_it(fake_node: FakeNodes) -> None:
+def test_kvm_is_used_only_if_a_container_starts_on_it() -> None:
     kvm = GVISOR.configured({"gvisor_platform": "kvm"})
     assert kvm.version(fake_node(runsc(NEW, probe=Completed(0, "", "")))) == "0.0~2022"
     with pytest.raises(BenchError, match="does not start on platform kvm on fake"):
         kvm.version(fake_node(runsc(NEW, probe=Completed(128, "", "cannot create vCPU"))))
 
 
-def test_runsc_that_is_missing_is_named(fake_node: FakeNodes) -> None:
+def test_runsc_that_is_missing_is_named() -> None:
     with pytest.raises(BenchError, match="gvisor does not work on fake: not found") as caught:
         GVISOR.version(fake_node({("runsc", "--version"): Completed(127, "", "not found")}))
     assert "package runsc" in str(caught.value.remedy)
@@ -103,7 +103,7 @@ def answered(text: str) -> Completed:
     return Completed(0, text + "\n", "")
 
 
-def docker(fake_node: FakeNodes) -> Any:
+def docker() -> Any:
     return fake_node(
         {
             ("docker", "version"): answered("28.0"),
@@ -113,8 +113,8 @@ def docker(fake_node: FakeNodes) -> Any:
     )
 
 
-def test_docker_runs_by_the_runtime_that_its_daemon_has(fake_node: FakeNodes) -> None:
-    node, crun = docker(fake_node), DOCKER.run_by("crun")
+def test_docker_runs_by_the_runtime_that_its_daemon_has() -> None:
+    node, crun = docker(), DOCKER.run_by("crun")
     assert crun.version(node) == "28.0, crun version 1.8"
     assert DOCKER.run_by("kata").version(node) == "28.0, kata", "found by its type, it has no program to ask"
     assert values(crun.run_argv(CONTAINER), "--runtime") == ["crun"]
@@ -122,7 +122,7 @@ def test_docker_runs_by_the_runtime_that_its_daemon_has(fake_node: FakeNodes) ->
         DOCKER.run_by("youki").version(node)
 
 
-def test_podman_is_asked_for_the_runtime(fake_node: FakeNodes) -> None:
+def test_podman_is_asked_for_the_runtime() -> None:
     asks = ("podman", "--runtime", "crun")
     node = fake_node({("podman", "version"): answered("4.3.1"), asks: answered("crun version 1.8\ncommit: 0")})
     crun = PODMAN.run_by("crun")
@@ -138,9 +138,7 @@ MACHINES = {"docker": DOCKER, "podman": PODMAN}
 
 
 @pytest.mark.parametrize(("said", "remedy"), [(DENIED, "add the user to the group docker"), (DOWN, "start the daemon")])
-def test_a_docker_that_does_not_serve_this_user_is_not_to_be_started(
-    said: str, remedy: str, fake_node: FakeNodes
-) -> None:
+def test_a_docker_that_does_not_serve_this_user_is_not_to_be_started(said: str, remedy: str) -> None:
     with pytest.raises(BenchError, match="docker does not work on fake") as caught:
         DOCKER.version(fake_node({("docker", "version"): Completed(1, "", f"{said}\n")}))
     assert remedy in str(caught.value.remedy)
@@ -159,7 +157,7 @@ def test_a_docker_that_does_not_serve_this_user_is_not_to_be_started(
     ],
 )
 def test_an_engine_whose_service_is_on_another_machine_is_refused(
-    name: str, reported: Completed, elsewhere: bool, fake_node: FakeNodes
+    name: str, reported: Completed, elsewhere: bool
 ) -> None:
     node = fake_node(
         {
@@ -185,12 +183,12 @@ def test_an_engine_whose_service_is_on_another_machine_is_refused(
         ("Linux version 6.1", None),
     ],
 )
-def test_a_kernel_of_its_own_is_seen_by_its_boot(fake_node: FakeNodes, inside: str, kernel: str | None) -> None:
+def test_a_kernel_of_its_own_is_seen_by_its_boot(inside: str, kernel: str | None) -> None:
     node = fake_node({("enter", "cat"): answered(inside), ("cat",): answered(BOOT)}, local=True)
     assert own_kernel(node, node, ["enter"]) == kernel
 
 
-def test_a_pod_is_compared_with_the_kernel_of_its_node(fake_node: FakeNodes) -> None:
+def test_a_pod_is_compared_with_the_kernel_of_its_node() -> None:
     pod = fake_node({("cat",): answered(f"Linux version 6.1\n{BOOT}")}, facts={"pod": {"boot_id": BOOT}})
     assert own_kernel(cast("Any", fake_node(local=True)), pod, []) is None
     pod.facts = {"pod": {"boot_id": "00000000"}}
@@ -204,13 +202,13 @@ USER, ROOT = (
 )
 
 
-def test_another_machine_is_entered_by_root_alone(fake_node: FakeNodes) -> None:
+def test_another_machine_is_entered_by_root_alone() -> None:
     with pytest.raises(RequestError, match="containers on fake need root there"):
         CHARLIECLOUD.entered(fake_node(USER), CONTAINER)
 
 
 @pytest.mark.parametrize("engine", ENGINES_WITHOUT_ROOT)
-def test_what_is_not_limited_without_root_is_a_substitute(fake_node: FakeNodes, engine: ContainerEngine) -> None:
+def test_what_is_not_limited_without_root_is_a_substitute(engine: ContainerEngine) -> None:
     assert engine.entered(fake_node(USER, local=True), CONTAINER).substitutes == ("memory:not-limited",)
     assert engine.entered(fake_node(ROOT, local=True), CONTAINER).substitutes == ()
 
@@ -247,7 +245,7 @@ def test_a_program_that_is_missing_names_its_package(
     assert f"package {name};" in str(caught.value.remedy)
 
 
-def test_charliecloud_needs_user_namespaces(fake_node: FakeNodes) -> None:
+def test_charliecloud_needs_user_namespaces() -> None:
     runs = {("env",): Completed(0, "", "0.31\n")}
     assert CHARLIECLOUD.version(fake_node(runs)) == "0.31"
     with pytest.raises(BenchError, match="charliecloud needs user namespaces, which fake does not give"):

@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,9 +25,8 @@ from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Completed
 from suite.inventory import InventoryNode
 from suite.job.datasets import Dataset
+from tests.provisioning.conftest import fake_node
 from worker.data import listing
-
-FAKE = Callable[..., Any]
 
 
 def dataset(directory: Path) -> Dataset:
@@ -149,7 +147,7 @@ def test_the_disk_of_a_machine_is_made_of_its_own_copy_once(node: LocalNode, hom
     assert volume.disk.read_bytes()[:1] != b"x"
 
 
-def test_a_disk_that_lies_elsewhere_than_the_data_set_is_known(fake_node: FAKE, tmp_path: Path) -> None:
+def test_a_disk_that_lies_elsewhere_than_the_data_set_is_known(tmp_path: Path) -> None:
     found = volume_on(
         fake_node({("stat",): Completed(0, "2049\n2065\n", "")}),
         InventoryNode(name="n1", host="n1"),
@@ -158,7 +156,7 @@ def test_a_disk_that_lies_elsewhere_than_the_data_set_is_known(fake_node: FAKE, 
     assert not found.same_device
 
 
-def test_a_machine_without_room_for_the_disk_is_refused_with_the_arithmetic(fake_node: FAKE, tmp_path: Path) -> None:
+def test_a_machine_without_room_for_the_disk_is_refused_with_the_arithmetic(tmp_path: Path) -> None:
     node = fake_node({("test",): Completed(1, "", ""), ("df",): Completed(0, "Avail\n30000000\n", "")}, name="n1")
     planned = InventoryNode(name="n1", host="n1", directory="/srv/virtbench")
     told = r"the disk of the data set needs 0\.1 GB in /srv/virtbench/data-disks on n1, 0\.0 GB are free"
@@ -179,7 +177,7 @@ def held(digests: list[str]) -> dict[tuple[str, ...], Completed]:
     return {("docker", "image", "inspect"): Completed(0, json.dumps(digests), "")}
 
 
-def test_docker_is_sent_nothing_that_it_holds_already(fake_node: FAKE, tmp_path: Path) -> None:
+def test_docker_is_sent_nothing_that_it_holds_already(tmp_path: Path) -> None:
     packed = archive(tmp_path)
     DOCKER.load(fake_node(held(layers(packed))), "a" * 64, packed)
     with pytest.raises(NotImplementedError):  # it would be sent
@@ -195,7 +193,7 @@ def test_an_archive_that_is_none_is_refused(tmp_path: Path) -> None:
 LIST = ("iptables", "--wait", "--list-rules", "FORWARD")
 
 
-def test_a_machine_that_drops_what_it_forwards_passes_what_is_the_suites(fake_node: FAKE) -> None:
+def test_a_machine_that_drops_what_it_forwards_passes_what_is_the_suites() -> None:
     node = fake_node({LIST: Completed(0, "-P FORWARD DROP\n", "")})
     with forwarded(node, ["cni0"]):
         assert [" ".join(argv[2:]) for argv in node.ran[1:]] == [
@@ -206,7 +204,7 @@ def test_a_machine_that_drops_what_it_forwards_passes_what_is_the_suites(fake_no
 
 
 @pytest.mark.parametrize("answer", [Completed(0, "-P FORWARD ACCEPT\n", ""), Completed(127, "", "no iptables")])
-def test_a_machine_that_drops_nothing_is_left_as_it_is(fake_node: FAKE, answer: Completed) -> None:
+def test_a_machine_that_drops_nothing_is_left_as_it_is(answer: Completed) -> None:
     node = fake_node({LIST: answer})
     with forwarded(node, ["cni0"]):
         pass

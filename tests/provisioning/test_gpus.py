@@ -1,7 +1,7 @@
 """The GPUs of a machine and the driver's libraries, as a driver shows them that is played: ``tests.stand_ins``."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from provisioning.gpus import NO_EDITS, Card, DeviceNode, chosen, edits_for
 from provisioning.nodes import LocalNode
 from suite.errors import RequestError
 from suite.interfaces import Completed
-from tests.provisioning.conftest import FakeNode
+from tests.provisioning.conftest import FakeNode, fake_node
 from tests.stand_ins import UUIDS, VERSION, driver, with_driver
 
 REMOTE = """
@@ -93,9 +93,7 @@ def test_the_doctor_names_a_lost_gpu_and_shows_the_others(cards: list[Card], mon
     ]
 
 
-def test_a_machine_without_a_driver_has_no_gpu_and_targets_without_gpus_ask_nothing(
-    node: LocalNode, fake_node: Callable[..., FakeNode]
-) -> None:
+def test_a_machine_without_a_driver_has_no_gpu_and_targets_without_gpus_ask_nothing(node: LocalNode) -> None:
     ((name, _, reason, _),) = gpus.gpu_checks()
     assert (name, str(reason)[:27]) == ("nvml", "no NVIDIA driver answers: N")
     with pytest.raises(RequestError, match="localhost: no NVIDIA driver answers"):

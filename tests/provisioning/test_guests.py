@@ -28,12 +28,12 @@ from scenarios.synthetic import Synthetic
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Instance
 from suite.job.ablations import properties_of
+from tests.provisioning.conftest import fake_node
 
-FAKE = Callable[..., Any]
 MTU = Completed(0, json.dumps([{"mtu": 1450}]), "")
 
 
-def machines(fake_node: FAKE, count: int, **answers: Completed) -> list[Instance]:
+def machines(count: int, **answers: Completed) -> list[Instance]:
     said = {
         ("ip", "-json", "link", "show"): MTU,
         ("sysctl", "-n"): Completed(0, "1\n", ""),
@@ -42,8 +42,8 @@ def machines(fake_node: FAKE, count: int, **answers: Completed) -> list[Instance
     return [Instance(fake_node(said, name=f"n{n}"), f"10.0.0.{n}", "eth0") for n in range(1, count + 1)]
 
 
-def test_every_machine_knows_the_way_to_the_guests_of_all_others(fake_node: FAKE) -> None:
-    found = machines(fake_node, 3)
+def test_every_machine_knows_the_way_to_the_guests_of_all_others() -> None:
+    found = machines(3)
     with routed(found) as taps:
         assert [tap.cidr for tap in taps] == ["10.245.1.2/24", "10.245.2.2/24", "10.245.3.2/24"]
         assert len({tap.mac for tap in taps}) == 3
@@ -57,9 +57,9 @@ def test_every_machine_knows_the_way_to_the_guests_of_all_others(fake_node: FAKE
     assert (device, last.startswith("python3 -I -c")) == (f"ip link delete dev {DEVICE}", True), "forwarding ends last"
 
 
-def test_machines_with_a_router_between_them_are_refused_by_name(fake_node: FAKE) -> None:
+def test_machines_with_a_router_between_them_are_refused_by_name() -> None:
     to_guests = {"ip_route_add_10.245.2.0/24": Completed(2, "", "Error: Nexthop has invalid gateway.")}
-    found = machines(fake_node, 2, **to_guests)
+    found = machines(2, **to_guests)
     with (
         pytest.raises(MeasurementError, match=r"n1 cannot send to guests by way of 10\.0\.0\.2") as caught,
         routed(found),
@@ -68,7 +68,7 @@ def test_machines_with_a_router_between_them_are_refused_by_name(fake_node: FAKE
     assert "on one network" in str(caught.value.remedy)
 
 
-def nodes(fake_node: FAKE, *answers: dict[tuple[str, ...], Completed]) -> list[Machine]:
+def nodes(*answers: dict[tuple[str, ...], Completed]) -> list[Machine]:
     own = {("uname", "-m"): Completed(0, PROGRAM.removeprefix("qemu-system-"), "")}
     return [cast("Machine", fake_node({**own, **each}, name=f"n{n}")) for n, each in enumerate(answers, start=1)]
 
@@ -76,20 +76,20 @@ def nodes(fake_node: FAKE, *answers: dict[tuple[str, ...], Completed]) -> list[M
 NO_KVM: dict[tuple[str, ...], Completed] = {("test", "-r", "/dev/kvm"): Completed(1, "", "")}
 
 
-def test_one_machine_without_kvm_means_emulation_on_all(fake_node: FAKE, make_image: Callable[..., Image]) -> None:
+def test_one_machine_without_kvm_means_emulation_on_all(make_image: Callable[..., Image]) -> None:
     image, said = make_image(), list[str]()
     (image.tree / "boot").mkdir()
     (image.tree / "boot/vmlinuz").write_bytes(b"kernel")
-    found = nodes(fake_node, {}, NO_KVM)
+    found = nodes({}, NO_KVM)
     assert choose_common(found, "auto", image, said.append) == "tcg"
     assert "on n2 KVM is not usable" in said[0]
     with pytest.raises(RequestError, match="--accel kvm: on n2 KVM is not usable"):
         choose_common(found, "kvm", image, said.append)
-    assert choose_common(nodes(fake_node, {}, {}), "auto", image, said.append) == "kvm"
+    assert choose_common(nodes({}, {}), "auto", image, said.append) == "kvm"
 
 
-def test_a_machine_of_another_architecture_is_refused(fake_node: FAKE, make_image: Callable[..., Image]) -> None:
-    found = nodes(fake_node, {("uname", "-m"): Completed(0, "riscv64\n", "")})
+def test_a_machine_of_another_architecture_is_refused(make_image: Callable[..., Image]) -> None:
+    found = nodes({("uname", "-m"): Completed(0, "riscv64\n", "")})
     with pytest.raises(RequestError, match="n1 is riscv64"):
         choose_common(found, "tcg", make_image(), print)
 
@@ -103,9 +103,9 @@ def test_a_machine_of_another_architecture_is_refused(fake_node: FAKE, make_imag
         ("", "default"),
     ],
 )
-def test_the_version_of_qemu_tells_what_its_emulation_has(fake_node: FAKE, version: str, level: str) -> None:
+def test_the_version_of_qemu_tells_what_its_emulation_has(version: str, level: str) -> None:
     assert emulated_capability(version) == level
-    (machine,) = nodes(fake_node, {(PROGRAM, "--version"): Completed(0, version, "")})
+    (machine,) = nodes({(PROGRAM, "--version"): Completed(0, version, "")})
     assert QEMU.guest_capability(machine, "tcg", "avx512") == level
     assert QEMU.guest_capability(machine, "kvm", "avx512") == "avx512"
 

@@ -25,6 +25,7 @@ from provisioning.nodes import local_node
 from suite import userland
 from suite.errors import RequestError
 from suite.interfaces import Completed
+from tests.provisioning.conftest import fake_node
 
 MakeImage = Callable[..., Image]
 
@@ -273,7 +274,7 @@ def test_a_second_archive_begins_at_a_multiple_of_four(size: int) -> None:
 
 
 def test_a_version_of_cuda_chooses_the_wheels_of_torch_and_is_another_recipe(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fake_node: Callable[..., Any]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     plain, older = (build.requirements(cuda).splitlines() for cuda in ("", "12.6"))
     changed = [(one, other) for one, other in zip(plain, older, strict=True) if one != other]

@@ -23,7 +23,7 @@ from provisioning.nodes import LocalNode, undone
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Process
 from suite.job.lab import LabSpec, parse_lab
-from tests.provisioning.conftest import FakeNode
+from tests.provisioning.conftest import FakeNode, fake_node
 
 GBIT = 10**9
 NODE = LabNode("n2", 2, "10.99.0.2", "02:ab:cd:ef:00:02", "/run/netns/vb-abcdef-n2")
@@ -57,21 +57,19 @@ class TestShaping:
         assert shape.burst_bytes <= max(2 << 16, rate / 8 * 2e-3)
         assert shape.burst_bytes <= shape.queue_bytes < 1 << 32
 
-    def test_htb_is_taken_where_tbf_is_missing(self, fake_node: Callable[..., Any]) -> None:
+    def test_htb_is_taken_where_tbf_is_missing(self) -> None:
         node = fake_node({(*IN_A_NAMESPACE, *shape_argvs("lo", LinkShape(GBIT), "tbf")[0]): UNKNOWN})
         assert choose_limiter(node, parse_lab("nodes=2,rate=1gbit")) == "htb"
         assert choose_limiter(fake_node(), parse_lab("nodes=2,rate=1gbit")) == "tbf"
 
-    def test_a_kernel_without_either_is_refused_and_an_unlimited_lab_needs_none(
-        self, fake_node: Callable[..., Any]
-    ) -> None:
+    def test_a_kernel_without_either_is_refused_and_an_unlimited_lab_needs_none(self) -> None:
         node = fake_node({(*IN_A_NAMESPACE, "tc"): UNKNOWN})
         with pytest.raises(RequestError, match=r"can limit no link: tbf: .* htb: .*unknown") as caught:
             choose_limiter(node, parse_lab("nodes=2,rate=1gbit"))
         assert "CONFIG_NET_SCH_TBF" in str(caught.value.remedy)
         assert choose_limiter(node, parse_lab("nodes=2")) == "tbf"
 
-    def test_without_root_there_is_no_lab(self, fake_node: Callable[..., Any]) -> None:
+    def test_without_root_there_is_no_lab(self) -> None:
         refused = Completed(1, "", "unshare: unshare failed: Operation not permitted\n")
         with pytest.raises(RequestError, match=r"no lab network on fake: .*not permitted") as caught:
             choose_limiter(fake_node({("unshare",): refused}), parse_lab("nodes=2"))
@@ -88,7 +86,7 @@ class TestSubnet:
             free_subnet(["10.0.0.0/8"])
         assert caught.value.remedy
 
-    def test_routes_are_read_without_the_default_ones(self, fake_node: Callable[..., Any]) -> None:
+    def test_routes_are_read_without_the_default_ones(self) -> None:
         said = [{"dst": "default"}, {"dst": "172.17.0.0/16"}, {"type": "local", "dst": "127.0.0.1"}, {"dev": "x"}]
         node = fake_node({("ip", "-json", "-4", "route"): Completed(0, json.dumps(said), "")})
         assert routes_of(node) == ["172.17.0.0/16", "127.0.0.1"]
@@ -145,7 +143,7 @@ class TestContainers:
             DOCKER.host_network(NODE.namespace)
         assert "podman" in str(caught.value.remedy)
 
-    def test_the_first_failure_is_the_one_that_is_raised(self, fake_node: Callable[..., Any]) -> None:
+    def test_the_first_failure_is_the_one_that_is_raised(self) -> None:
         node = fake_node({("undo",): Completed(1, "", "gone")})
         with pytest.raises(KeyError), undone(node, ["undo"]):
             raise KeyError
@@ -170,7 +168,7 @@ class TestContainers:
         assert setting.read_text() == before
 
     @pytest.mark.parametrize("said", ["", "[]", "[{}]", "not json"])
-    def test_an_interface_that_tells_no_mtu_is_an_error(self, said: str, fake_node: Callable[..., Any]) -> None:
+    def test_an_interface_that_tells_no_mtu_is_an_error(self, said: str) -> None:
         with pytest.raises(MeasurementError, match="MTU of eth0") as caught:
             mtu_of(fake_node({("ip",): Completed(0, said, "")}), "eth0")
         assert caught.value.kind == "network"
@@ -178,9 +176,7 @@ class TestContainers:
 
 class TestOverlay:
     @pytest.mark.parametrize("numbers", [[], [1, 1], [0, 1], [1, 255]])
-    def test_members_that_would_share_a_subnet_are_refused(
-        self, numbers: list[int], fake_node: Callable[..., Any]
-    ) -> None:
+    def test_members_that_would_share_a_subnet_are_refused(self, numbers: list[int]) -> None:
         node = fake_node()
         with (
             pytest.raises(RequestError, match="a network of the nodes"),
@@ -195,9 +191,7 @@ def nat_members(*nodes: Any) -> list[Member]:
 
 
 class TestNat:
-    def test_a_node_that_translates_nothing_is_refused_before_anything_is_made(
-        self, fake_node: Callable[..., Any]
-    ) -> None:
+    def test_a_node_that_translates_nothing_is_refused_before_anything_is_made(self) -> None:
         node = fake_node({("unshare",): Completed(127, "", "unshare: failed to execute: No such file or directory")})
         with pytest.raises(RequestError, match=r"fake translates no addresses: .*No such file") as caught:
             nat.rules_for(node)
@@ -206,7 +200,7 @@ class TestNat:
             pytest.fail("made")
         assert {argv[0] for argv in node.ran} == {"unshare"}
 
-    def test_addresses_that_a_node_uses_are_refused(self, fake_node: Callable[..., Any]) -> None:
+    def test_addresses_that_a_node_uses_are_refused(self) -> None:
         routes = Completed(0, json.dumps([{"dst": "default"}, {"dst": "172.30.0.0/16"}]), "")
         node = fake_node({("ip", "-json", "-4", "route"): routes})
         with pytest.raises(RequestError, match=r"a route to 172\.30\.0\.0/16"):
