@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -17,6 +18,7 @@ from suite.records.environment import Environment, Environments
 from suite.records.record import Outcome, Steps, Timeline, TrialRecord
 from suite.records.usage import Conditions, GpuUsage, Resources, Usage
 from suite.registries import SCENARIOS
+from suite.results.store import Run
 from tests.jobs import in_job, plan_of
 from tests.provisioning import conftest as provisioning
 
@@ -196,6 +198,11 @@ def record_fields(**changes: Any) -> dict[str, Any]:
 
 def make_record(**changes: Any) -> TrialRecord:
     return TrialRecord(**record_fields(**changes))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Run:
+    return Run(tmp_path / "run")
 
 
 @pytest.fixture

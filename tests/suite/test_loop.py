@@ -23,11 +23,6 @@ HOST = Environment(kernel="6.1", accelerator="none")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Run:
-    return Run(tmp_path / "run")
-
-
-@pytest.fixture
 def go(targets: FakeTargets, scenario: FakeScenario, store: Run, observer: FakeObserver) -> Go:
     """``go()`` runs two blocks of three targets on the fakes; ``go(plan)`` another plan."""
 

@@ -109,11 +109,6 @@ def jobs(events: list[str]) -> TurnsOfFakes:
     return TurnsOfFakes(events)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Run:
-    return Run(tmp_path / "run")
-
-
 Go = Callable[..., list[TrialRecord]]
 
 
