@@ -208,11 +208,7 @@ def test_targets_of_one_kind_need_no_cap_and_no_guest_is_asked(
 
 @pytest.mark.parametrize(("level", "cap"), [("avx2", "avx2"), ("avx512", None)])
 def test_a_host_is_capped_to_a_guest_that_has_less_and_it_is_told(
-    level: str,
-    cap: str | None,
-    image: Image,
-    monkeypatch: pytest.MonkeyPatch,
-    host_cpu: Callable[[str], None],
+    level: str, cap: str | None, image: Image, monkeypatch: pytest.MonkeyPatch, host_cpu: Callable[[str], None]
 ) -> None:
     host_cpu(AVX512)
     monkeypatch.setattr(isa, "_of_guests", lambda *_: level)
@@ -227,11 +223,7 @@ def test_a_host_is_capped_to_a_guest_that_has_less_and_it_is_told(
     [(("bare-metal", "container"), "avx512"), (("vm",), "avx2"), (("bare-metal", "container-vm"), "avx2")],
 )
 def test_what_is_to_be_lowered_is_known_of_targets_of_one_kind_too(
-    targets: tuple[str, ...],
-    level: str,
-    image: Image,
-    monkeypatch: pytest.MonkeyPatch,
-    host_cpu: Callable[[str], None],
+    targets: tuple[str, ...], level: str, image: Image, monkeypatch: pytest.MonkeyPatch, host_cpu: Callable[[str], None]
 ) -> None:
     host_cpu(AVX512)
     monkeypatch.setattr(isa, "_of_guests", lambda *_: "avx2")

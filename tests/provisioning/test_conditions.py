@@ -38,10 +38,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EnvelopeHost:
             f"{place}/thermal_throttle/package_throttle_count": "2",
             f"{place}/node{cpu // 2}/cpulist": "",
         }
-    proc = {
-        "proc/stat": stat(*["100 0 0 0 0 0 0 10"] * 4),
-        "proc/vmstat": "pswpin 1\npswpout 2\npgfault 7\n",
-    }
+    proc = {"proc/stat": stat(*["100 0 0 0 0 0 0 10"] * 4), "proc/vmstat": "pswpin 1\npswpout 2\npgfault 7\n"}
     make(tmp_path, sys | proc)
     monkeypatch.setattr(conditions, "PROC", tmp_path / "proc")
     monkeypatch.setattr(conditions, "SYS", tmp_path / "sys")

@@ -88,9 +88,7 @@ def test_the_doctor_names_a_lost_gpu_and_shows_the_others(cards: list[Card], mon
     first, *others = gpus.gpu_checks()
     assert (first[0], first[2]) == ("nvml", None)
     assert first[1].startswith(f"driver {VERSION}: 0: NVIDIA Stand-in, 1: NVIDIA Stand-in")
-    assert [(name, reason) for name, _, reason, _ in others] == [
-        ("gpu 2", "NVML: GPU is lost"),
-    ]
+    assert [(name, reason) for name, _, reason, _ in others] == [("gpu 2", "NVML: GPU is lost")]
 
 
 def test_a_machine_without_a_driver_has_no_gpu_and_targets_without_gpus_ask_nothing(node: LocalNode) -> None:

@@ -167,11 +167,7 @@ def test_a_connection_to_a_daemon_of_this_machine_is_taken(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     "what",
-    [
-        "libvirt:other@qemu:///system",
-        f"libvirt:{NAME}@qemu+ssh://other/system",
-        f"libvirt:{NAME}@qemu:///system --all",
-    ],
+    ["libvirt:other@qemu:///system", f"libvirt:{NAME}@qemu+ssh://other/system", f"libvirt:{NAME}@qemu:///system --all"],
 )
 def test_an_entry_of_the_ledger_that_names_anything_else_is_left_alone(what: str) -> None:
     with pytest.raises((ledger.LedgerError, RequestError)), ledger.holding("machine", what):

@@ -66,11 +66,7 @@ class FakeScenario:
     substitutes: tuple[str, ...] = ()
 
     def measure(
-        self,
-        trial: Trial,
-        instances: Sequence[Instance],
-        observer: Observer,
-        account: AbstractContextManager[object],
+        self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
     ) -> Measurement:
         assert [instance.node.name for instance in instances] == [trial.target]
         self.events.append(f"measure {trial.trial_id}")

@@ -150,10 +150,7 @@ def test_a_lock_is_held_once_and_given_back(tmp_path: Path) -> None:
     with locked(tmp_path, WHOLE) as lock:
         lock.update(cell="cell", trial="trial")
         assert [(holder.trial, holder.owner) for holder in holders(tmp_path)] == [("trial", ProcessIdentity.own())]
-        with (
-            pytest.raises(RequestError, match=f"process {os.getpid()} on .* runs this sweep"),
-            locked(tmp_path, WHOLE),
-        ):
+        with pytest.raises(RequestError, match=f"process {os.getpid()} on .* runs this sweep"), locked(tmp_path, WHOLE):
             pytest.fail("held twice")
         with locked(tmp_path, "block-001"):
             assert len(holders(tmp_path)) == 2
