@@ -592,16 +592,6 @@ def test_a_node_is_allocated_deployed_with_a_config_drive_and_released(metal: Op
     assert (metal.allocations, metal.ports, node["provision_state"]) == ({}, {}, "available")
 
 
-def test_a_ramdisk_is_booted_without_a_config_drive(metal: OpenStack, tmp_path: Path) -> None:
-    assert machines(*IRONIC, *RAMDISK, "--kernel-arguments", "quiet").exit_code == 0
-    (node,) = metal.nodes.values()
-    expected = {"kernel": "file:///k", "ramdisk": "file:///r", "ramdisk_kernel_arguments": "quiet"}
-    assert (node["instance_info"], node["config_drive"], metal.ports) == (expected, None, {})
-    assert (tmp_path / "machines/known_hosts").read_text() == "192.0.2.9 ssh-ed25519 AAAAHost\n"
-    assert machines("down", "--all").exit_code == 0
-    assert metal.allocations == {}
-
-
 def test_an_image_at_a_url_is_named_with_its_checksum(metal: OpenStack) -> None:
     words = ("--image", "https://example.org/d.img", "--public-key", "id.pub", "--network", "lab")
     assert "--image is a URL without --checksum" in failed(metal, *IRONIC, *words, code=2)
@@ -696,15 +686,6 @@ def test_a_node_of_somebody_else_is_left_alone(metal: OpenStack) -> None:
     metal.nodes["n-1"]["allocation_uuid"] = "of another"
     assert machines("down", "--all").exit_code == 0
     assert (metal.allocations, metal.nodes["n-1"]["provision_state"]) == ({}, "active")
-
-
-def test_ironic_alone_needs_no_keystone(metal: OpenStack, tmp_path: Path) -> None:
-    alone = {"auth_type": "none", "baremetal_endpoint_override": f"{metal.url}/baremetal"}
-    (tmp_path / "clouds.yaml").write_text(json.dumps({"clouds": {"vb": alone}}))
-    done = machines(*IRONIC, *RAMDISK)
-    assert done.exit_code == 0, done.output
-    assert machines("down", "--all").exit_code == 0
-    assert {path.split("/")[1] for _, path, _ in metal.asked} == {"baremetal"}
 
 
 SITE = ("run", "--site", "nova", "--target", "vm", "--profile", "smoke")

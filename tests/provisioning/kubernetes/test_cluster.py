@@ -8,15 +8,18 @@ from typing import Any
 import pytest
 
 from provisioning import ledger
+from provisioning.engines.kubernetes import KUBERNETES
 from provisioning.kubernetes import owned
 from provisioning.kubernetes.cluster import OWNER, Cluster, labels
 from provisioning.kubernetes.refusals import ApiError, AwayError
 from suite.errors import MeasurementError, RequestError
+from suite.job.ablations import properties_of
 from suite.records.course import failed
 from tests.provisioning.kubernetes.conftest import Answer, Server
 
 PODS = "/api/v1/namespaces/lab/pods"
 NAME = "virtbench-0123456789ab"
+REVIEW = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 def test_the_context_decides_server_namespace_and_credentials(server: Server, cluster: Cluster) -> None:
@@ -64,8 +67,7 @@ def test_without_the_client_it_is_said_how_to_install_it(monkeypatch: pytest.Mon
 
 
 def test_a_right_that_is_missing_is_named_with_its_verb(server: Server, cluster: Cluster) -> None:
-    review = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    server.answers[review] = 201, {"status": {"allowed": False}}
+    server.answers[REVIEW] = 201, {"status": {"allowed": False}}
     with pytest.raises(RequestError, match="may not create pods/exec in lab"):
         cluster.demand({"pods/exec": ("create",)})
     with pytest.raises(RequestError, match=r"may not delete jobs.batch in lab"):
@@ -178,3 +180,12 @@ def test_an_entry_without_a_name_of_the_suites_is_left_alone(cluster: Cluster) -
     foreign = json.dumps([cluster.kubeconfig, "here", "lab", "v1/pods", "production"])
     with pytest.raises(ledger.LedgerError, match="no name that the suite gives"), ledger.holding("kubernetes", foreign):
         raise AssertionError("it must not be held")
+
+
+def test_who_may_make_no_service_is_told_so_before_the_run(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", server.kubeconfig(tmp_path / "config"))
+    server.answers = {REVIEW: (201, {"status": {"allowed": False}})}
+    with pytest.raises(RequestError, match="may not create services in lab"):
+        KUBERNETES.configured({"context": "here"}).hindrance(properties_of("node-port"))
