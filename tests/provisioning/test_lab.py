@@ -93,24 +93,6 @@ class TestSubnet:
         assert routes_of(fake_node()) == []
 
 
-class TestNodes:
-    def test_a_node_is_its_parent_with_another_network(self) -> None:
-        parent = LocalNode(
-            "token", (0, 1), "/tree", data="/data", python=("python3", "/x"), facts={"accelerator": "none"}
-        )
-        node = NODE.node(parent)
-        assert (node.local, node.host_processes, node.userland, node.data, node.cpus) == (
-            True,
-            None,
-            "/tree",
-            "/data",
-            (0, 1),
-        )
-        assert (node.python, node.facts) == (("python3", "/x"), {"accelerator": "none"})
-        assert node.wrap(["true", "a b"]) == ["nsenter", "--net=/run/netns/vb-abcdef-n2", "--", "true", "a b"]
-        assert NODE.argv(["true"]) == node.wrap(["true"])
-
-
 class TestNamespaces:
     def test_a_new_token_is_nobody_elses(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(netns, "NETNS", tmp_path)

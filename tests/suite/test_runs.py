@@ -63,12 +63,6 @@ def test_a_record_whose_outcome_stands_beyond_its_beginning_is_still_told(run: P
     assert (head.trial_id, head.ok) == ("long", True)
 
 
-def test_a_link_in_the_place_of_a_record_is_unreadable(run: Path, tmp_path: Path) -> None:
-    (run / "trials/a.json").rename(tmp_path / "a.json")
-    (run / "trials/a.json").symlink_to(tmp_path / "a.json")
-    assert (summarise(run).ok, summarise(run).unreadable) == (0, 1)
-
-
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"outcome": 1, "started_at": 2}', "[" * 5000, "\x00"])
 def test_a_file_that_is_no_record_is_unreadable_and_no_failure(run: Path, content: str) -> None:
     (run / "trials/c.json").write_text(content)

@@ -24,11 +24,6 @@ def full_disk(_descriptor: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
-    write_atomic(tmp_path / "deep/er/file.json", "new")
-    assert [(p.name, p.read_text()) for p in (tmp_path / "deep/er").iterdir()] == [("file.json", "new")]
-
-
 def interrupted(_descriptor: int) -> None:
     raise KeyboardInterrupt
 

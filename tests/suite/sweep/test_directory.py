@@ -146,18 +146,6 @@ def leave(path: Path, owner: ProcessIdentity) -> None:
     (path / ".locks/sweep.json").write_text(json.dumps({"name": WHOLE, "owner": owner.model_dump()}))
 
 
-def test_a_lock_is_held_once_and_given_back(tmp_path: Path) -> None:
-    with locked(tmp_path, WHOLE) as lock:
-        lock.update(cell="cell", trial="trial")
-        assert [(holder.trial, holder.owner) for holder in holders(tmp_path)] == [("trial", ProcessIdentity.own())]
-        with pytest.raises(RequestError, match=f"process {os.getpid()} on .* runs this sweep"), locked(tmp_path, WHOLE):
-            pytest.fail("held twice")
-        with locked(tmp_path, "block-001"):
-            assert len(holders(tmp_path)) == 2
-    assert holders(tmp_path) == []
-    assert list((tmp_path / ".locks").iterdir()) == []
-
-
 @pytest.mark.parametrize("change", [{"pid": 2**22 + 1}, {"started_ticks": 1.0}, {"boot_id": "before"}])
 def test_a_lock_of_a_process_that_has_ended_is_taken(tmp_path: Path, change: dict[str, object]) -> None:
     leave(tmp_path, ProcessIdentity.own().model_copy(update=change))

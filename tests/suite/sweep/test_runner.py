@@ -1,5 +1,4 @@
 import datetime
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from suite.loop import Loop
 from suite.plan import Trial
 from suite.records.environment import Environment
 from suite.records.record import TrialRecord
-from suite.results.store import clear_stop, request_stop
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import CellRun, SweepDirectory
 from suite.sweep.runner import ReadyCell, Runner
@@ -104,16 +102,6 @@ def test_a_block_that_works_at_the_second_attempt_is_whole(
     made.run([0])
     assert made.directory.failed(1) == []
     assert len(list(made.directory.path.glob("*/attempts/*.json"))) == 1
-
-
-def test_a_stop_is_heard_before_the_next_trial(runner: Callable[..., Runner]) -> None:
-    made = runner()
-    request_stop(made.directory.path)
-    assert made.run(range(3)) == "it was asked to stop"
-    assert made.made == []
-    clear_stop(made.directory.path, begun_s=time.time() + 1)
-    assert made.run(range(3)) is None
-    assert len(made.made) == 12
 
 
 def test_no_block_is_begun_when_the_budget_is_spent_by_earlier_trials_too(runner: Callable[..., Runner]) -> None:
