@@ -702,7 +702,12 @@ def on_site(cloud: OpenStack, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
         return Discovery((DiscoveredMachine("nova-1", (0, 1), 8 << 30, "avx2", 0.0),), "runc")
 
     def measured(made: Ready, *_: object, **__: object) -> list[Any]:
-        seen["plan"], seen["held"] = made.plan, [entry.what for entry in ledger_of(os.getpid())]
+        files = (base_home() / "ledger").glob("*.json")
+        entries = [ledger.LedgerEntry.model_validate_json(file.read_text()) for file in files]
+        held = [
+            each for each in entries if (each.kind, each.owner_pid, each.kept) == ("hired-machine", os.getpid(), False)
+        ]
+        seen["plan"], seen["held"] = made.plan, [entry.what for entry in held]
         assert len(cloud.servers) == 1
         if seen["ended"]:
             raise seen["ended"]
@@ -712,12 +717,6 @@ def on_site(cloud: OpenStack, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
     monkeypatch.setattr("commands.run.command._measured", measured)
     monkeypatch.setattr("commands.run.resolve._image_of", lambda _: sites.IMAGE)
     return seen
-
-
-def ledger_of(pid: int) -> list[ledger.LedgerEntry]:
-    files = (base_home() / "ledger").glob("*.json")
-    entries = [ledger.LedgerEntry.model_validate_json(file.read_text()) for file in files]
-    return [entry for entry in entries if entry.kind == "hired-machine" and entry.owner_pid == pid and not entry.kept]
 
 
 def test_a_run_makes_its_machine_measures_on_it_and_returns_it(cloud: OpenStack, on_site: dict[str, Any]) -> None:

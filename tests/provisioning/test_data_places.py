@@ -134,11 +134,6 @@ def test_a_guest_loads_the_modules_that_its_machine_needs(tmp_path: Path) -> Non
     assert len(list((tmp_path / "root/modules").iterdir())) == 3
 
 
-def device_of(place: Path) -> str:
-    number = place.stat().st_dev
-    return f"{os.major(number)}:{os.minor(number)}"
-
-
 def test_a_directory_on_a_partition_lies_on_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = tmp_path / "devices/sda"
     (disk / "sda1").mkdir(parents=True)
@@ -148,7 +143,8 @@ def test_a_directory_on_a_partition_lies_on_its_disk(tmp_path: Path, monkeypatch
     sys = tmp_path / "block"
     monkeypatch.setattr(limits, "BLOCK_DEVICES", sys)
     sys.mkdir()
-    (sys / device_of(tmp_path)).symlink_to(disk / "sda1")
+    number = tmp_path.stat().st_dev
+    (sys / f"{os.major(number)}:{os.minor(number)}").symlink_to(disk / "sda1")
     (found,) = disks_under([str(tmp_path), None, str(sys)])
     assert found == BlockDevice("/dev/sda", "8:0")
     assert found.major_minor == (8, 0)

@@ -183,11 +183,9 @@ def test_what_libvirt_cannot_do_is_refused_with_the_reason() -> None:
         refuse_ablation("libvirt", Here(Choices(image, "runc", "tcg", provider="libvirt")), "reference", Synthetic())
 
 
-HUNG = "[   32.4] watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [runc:145]\n"
-
-
 def test_a_kernel_that_locked_up_is_the_reason_and_says_what_to_do(node: LocalNode) -> None:
-    process = node.start(["sh", "-c", 'printf %s "$1"', "sh", HUNG + "and more\n" * 1000])
+    hung = "[   32.4] watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [runc:145]\n"
+    process = node.start(["sh", "-c", 'printf %s "$1"', "sh", hung + "and more\n" * 1000])
     heard = GuestConsole(process)
     heard.close()
     error = _explained(MeasurementError("ssh outlived its time limit", kind="command"), process, heard)

@@ -168,17 +168,13 @@ class TestOverlay:
         assert node.ran == []
 
 
-def nat_members(*nodes: Any) -> list[Member]:
-    return [Member(n, node, f"10.99.0.{n}") for n, node in enumerate(nodes, start=1)]
-
-
 class TestNat:
     def test_a_node_that_translates_nothing_is_refused_before_anything_is_made(self) -> None:
         node = fake_node({("unshare",): Completed(127, "", "unshare: failed to execute: No such file or directory")})
         with pytest.raises(RequestError, match=r"fake translates no addresses: .*No such file") as caught:
             nat.rules_for(node)
         assert "apt-get install nftables" in str(caught.value.remedy)
-        with pytest.raises(RequestError), nat.nat(nat_members(node)):
+        with pytest.raises(RequestError), nat.nat([Member(1, node, "10.99.0.1")]):
             pytest.fail("made")
         assert {argv[0] for argv in node.ran} == {"unshare"}
 

@@ -23,6 +23,7 @@ from tests.jobs import in_job, plan_of
 from tests.provisioning import conftest as provisioning
 
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=2)
+FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_per_s": None}
 WORKLOAD = Sizes(batch=2, image_px=32, warmup_steps=1, steps=3)
 
 

@@ -99,11 +99,6 @@ def alternating(**changes: Any) -> Plan:
     return plan.model_copy(update={"jobs": jobs})
 
 
-def both(**changes: Any) -> Plan:
-    plan = make_plan(**changes)
-    return plan.model_copy(update={"jobs": (*plan.jobs, *alternating(**changes).jobs)})
-
-
 @pytest.fixture
 def jobs(events: list[str]) -> TurnsOfFakes:
     return TurnsOfFakes(events)
@@ -322,7 +317,9 @@ def test_what_ends_a_run_between_two_records_mixes_no_blocks(
 
 
 def test_a_run_of_both_measures_one_after_the_other_and_then_in_turns(go: Go, store: Run, events: list[str]) -> None:
-    records, alone = go(both(blocks=1)), make_plan(blocks=1, order_seed=store.order_seed())
+    plan = make_plan(blocks=1)
+    records = go(plan.model_copy(update={"jobs": (*plan.jobs, *alternating(blocks=1).jobs)}))
+    alone = make_plan(blocks=1, order_seed=store.order_seed())
     assert [record.job.design for record in records] == ["sequential"] * 3 + ["alternating"] * 3
     assert [record.elapsed_s is None for record in records] == [False] * 3 + [True] * 3
     assert len({record.trial_id for record in records}) == 6

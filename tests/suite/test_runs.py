@@ -12,12 +12,10 @@ from suite.errors import RequestError
 from suite.plan import Plan
 from suite.records.headers import headers, read_head, read_header
 from suite.records.reader import NewerRecordError, clean_record
-from suite.records.record import SCHEMA_VERSION, Outcome, TrialRecord
+from suite.records.record import SCHEMA_VERSION, TrialRecord
 from suite.results.runs import find_run, find_runs, summarise
 from suite.results.store import Run
-from tests.suite.conftest import make_plan, make_record
-
-FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_per_s": None}
+from tests.suite.conftest import FAILED, make_plan, make_record
 
 
 @pytest.fixture

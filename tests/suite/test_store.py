@@ -11,13 +11,10 @@ import pytest
 
 from suite.errors import RequestError
 from suite.job.envelope import Envelope
-from suite.records.record import Outcome
 from suite.results import files
 from suite.results.layout import latest_run
 from suite.results.store import Run, StoreError, new_run_directory, write_atomic
-from tests.suite.conftest import make_plan, make_record
-
-FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_per_s": None}
+from tests.suite.conftest import FAILED, make_plan, make_record
 
 
 def full_disk(_descriptor: int) -> None:

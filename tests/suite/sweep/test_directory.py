@@ -12,7 +12,7 @@ from suite.host_compatibility import Host
 from suite.job.sharing import Sharing
 from suite.process_identity import ProcessIdentity
 from suite.records.headers import RecordHeader
-from suite.records.record import Outcome, Timeline
+from suite.records.record import Timeline
 from suite.results.files import temporary_name
 from suite.results.store import Run, request_stop, sweep_temporaries
 from suite.sweep.below import runs_below
@@ -22,10 +22,8 @@ from suite.sweep.estimate import Durations, Guess, durations_below
 from suite.sweep.locks import WHOLE, holders, locked, remove_stale
 from suite.sweep.model import Sweep
 from suite.sweep.status import latest_sweep, status_of
-from tests.suite.conftest import make_plan, make_record
+from tests.suite.conftest import FAILED, make_plan, make_record
 from tests.suite.sweep.conftest import make_sweep
-
-BROKEN = {"outcome": Outcome(status="failed", kind="boot", message="no"), "throughput_per_s": None}
 
 
 def accept(path: Path, sweep: Sweep) -> SweepDirectory:
@@ -98,9 +96,9 @@ def test_a_longer_sweep_goes_on_in_the_runs_of_the_shorter(tmp_path: Path) -> No
 def test_a_trial_is_finished_when_it_is_ok_or_has_failed_often_enough(tmp_path: Path) -> None:
     run = SweepDirectory(tmp_path).cell("cell", 1)
     run.save(make_record(trial_id="good"))
-    run.save(make_record(trial_id="bad", **BROKEN))
+    run.save(make_record(trial_id="bad", **FAILED))
     assert set(run.finished()) == {"good"}
-    run.save(make_record(trial_id="bad", **BROKEN))
+    run.save(make_record(trial_id="bad", **FAILED))
     assert set(run.finished()) == {"good", "bad"}
     assert sorted(path.name for path in (tmp_path / "cell/attempts").iterdir()) == ["bad.1.json", "bad.2.json"]
     # Killed between writing the attempt and writing the trial.
@@ -184,7 +182,7 @@ def test_status_counts_what_is_done_failed_running_and_missing(tmp_path: Path) -
     run.begin(plan)
     ids = {(trial.block, trial.target): trial.trial_id for trial in plan.trials()}
     run.save(make_record(trial_id=ids[0, "bare-metal"], target="bare-metal", open_s=1.0, close_s=2.0, block=0))
-    run.save(make_record(trial_id=ids[0, "container"], target="container", block=0, **BROKEN))
+    run.save(make_record(trial_id=ids[0, "container"], target="container", block=0, **FAILED))
     with locked(tmp_path, "block-001") as lock:
         lock.update(cell=cell.cell_id, trial=ids[1, "bare-metal"])
         now = status_of(tmp_path)
@@ -229,7 +227,7 @@ def test_an_estimate_is_the_median_of_earlier_records_of_the_same(tmp_path: Path
     for number, elapsed_s in enumerate((1.0, 3.0, 50.0)):
         run.save(make_record(trial_id=f"t{number}", elapsed_s=elapsed_s, **same))
     run.save(make_record(trial_id="other", elapsed_s=900.0, **same | {"model": "alexnet"}))
-    run.save(make_record(trial_id="failed", elapsed_s=900.0, **same | BROKEN))
+    run.save(make_record(trial_id="failed", elapsed_s=900.0, **same | FAILED))
     (tmp_path / "results/run/trials/torn.json").write_text('{"trial')
     durations = durations_below(tmp_path / "results")
     assert durations.of(trial) == 4.5
