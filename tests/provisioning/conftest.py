@@ -99,16 +99,9 @@ def make_image(home: Path) -> Callable[..., Image]:
         digest = userland.write_manifest(str(building / "tree"))
         for name in PACKED:
             (building / name).write_text(f"{name} of {content}")
-        image = Image.model_validate(
-            {
-                "digest": digest,
-                "variant": variant,
-                "recipe_sha256": "0" * 64,
-                "created_at": created_at,
-                "base": "debian",
-                "files": {name: stamp(building / name) for name in PACKED},
-            }
-        )
+        files = {name: stamp(building / name) for name in PACKED}
+        made = {"digest": digest, "variant": variant, "created_at": created_at, "files": files}
+        image = Image.model_validate({**made, "recipe_sha256": "0" * 64, "base": "debian"})
         building.rename(image.directory)
         image.save()
         return image

@@ -206,39 +206,26 @@ def test_targets_of_one_kind_need_no_cap_and_no_guest_is_asked(
     assert isa.shared(targets, QEMU, GuestSpec(image, "tcg", ENVELOPE), _asked, always=False) is None
 
 
-@pytest.mark.parametrize(("level", "cap"), [("avx2", "avx2"), ("avx512", None)])
-def test_a_host_is_capped_to_a_guest_that_has_less_and_it_is_told(
-    level: str, cap: str | None, image: Image, monkeypatch: pytest.MonkeyPatch, host_cpu: Callable[[str], None]
-) -> None:
-    host_cpu(AVX512)
-    monkeypatch.setattr(isa, "_of_guests", lambda *_: level)
-    said: list[str] = []
-    guest = GuestSpec(image, "tcg", ENVELOPE)
-    assert isa.shared(("bare-metal", "vm"), QEMU, guest, said.append, always=False) == cap
-    assert ["avx2" in line for line in said] == ([True] if cap else [])
-
-
 @pytest.mark.parametrize(
-    ("targets", "level"),
-    [(("bare-metal", "container"), "avx512"), (("vm",), "avx2"), (("bare-metal", "container-vm"), "avx2")],
+    ("targets", "level", "always", "cap"),
+    [
+        (("bare-metal", "vm"), "avx2", False, "avx2"),
+        (("bare-metal", "vm"), "avx512", False, None),
+        (("bare-metal", "container"), "avx2", True, "avx512"),
+        (("vm",), "avx2", True, "avx2"),
+        (("bare-metal", "container-vm"), "avx2", True, "avx2"),
+    ],
 )
-def test_what_is_to_be_lowered_is_known_of_targets_of_one_kind_too(
-    targets: tuple[str, ...], level: str, image: Image, monkeypatch: pytest.MonkeyPatch, host_cpu: Callable[[str], None]
+def test_a_host_is_capped_to_a_guest_that_has_less_and_what_is_to_be_lowered_is_known(
+    *, targets: tuple[str, ...], level: str, always: bool, cap: str | None, image: Image, tmp_path: Path
 ) -> None:
-    host_cpu(AVX512)
-    monkeypatch.setattr(isa, "_of_guests", lambda *_: "avx2")
-    assert isa.shared(targets, QEMU, GuestSpec(image, "tcg", ENVELOPE), lambda _: None, always=True) == level
-
-
-@pytest.fixture
-def host_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    """Makes this host's /proc/cpuinfo say so."""
-
-    def say(flags: str) -> None:
-        (tmp_path / "cpuinfo").write_text(flags + "\n")
-        monkeypatch.setattr(isa, "CPUINFO", tmp_path / "cpuinfo")
-
-    return say
+    (tmp_path / "cpuinfo").write_text(AVX512 + "\n")
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isa, "CPUINFO", tmp_path / "cpuinfo")
+        patch.setattr(isa, "_of_guests", lambda *_: level)
+        assert isa.shared(targets, QEMU, GuestSpec(image, "tcg", ENVELOPE), said.append, always=always) == cap
+    assert always or ["avx2" in line for line in said] == ([True] if cap else [])
 
 
 def _asked(*_: object) -> None:

@@ -92,6 +92,10 @@ def test_what_is_held_is_removed_when_the_body_fails(home: Path, error: type[Bas
     assert entries(home) == []
 
 
+def stuck(what: str) -> None:
+    raise OSError(f"{what} is busy")
+
+
 class Pressed:
     """Raises KeyboardInterrupt at one of the lines that hold and close things, as a signal does between two of them."""
 
@@ -142,9 +146,6 @@ def test_wherever_ctrl_c_falls_nothing_stays_that_was_held(home: Path) -> None:
 def test_what_cannot_be_removed_after_ctrl_c_is_named_and_stays_in_the_ledger(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stuck(what: str) -> None:
-        raise OSError(f"{what} is busy")
-
     monkeypatch.setitem(ledger.KINDS, "cgroup", LedgerKind(".*", stuck))
     with pytest.raises(OSError, match="g is busy"), holding("cgroup", "g"):
         assert len(entries(home)) == 1
@@ -269,9 +270,6 @@ def test_a_link_is_removed_and_not_what_it_leads_to(home: Path, tmp_path: Path, 
 def test_what_cannot_be_removed_is_reported_and_all_else_is_removed(
     home: Path, dead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stuck(what: str) -> None:
-        raise OSError(f"{what} is busy")
-
     monkeypatch.setitem(ledger.KINDS, "cgroup", LedgerKind(".*", stuck))
     kept = [left_by(home, dead, "cgroup", "g"), left_by(home, dead, "from-the-future", "f")]
     kept.append(left_by(home, dead, "container", "no-such-engine:virtbench-0123456789ab"))

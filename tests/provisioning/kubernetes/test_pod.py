@@ -180,10 +180,6 @@ def test_the_state_of_a_pod_is_that_of_the_suites_container_and_not_of_a_sidecar
     assert failure.kind == "killed"
 
 
-def test_a_pod_that_waits_for_its_container_has_not_failed() -> None:
-    assert PodState.of(state(waiting={"reason": "ContainerCreating"})).failure is None
-
-
 WAITING, RUNNING, ENDED = {"reason": "ContainerCreating"}, {"startedAt": "now"}, {"reason": "Error", "exitCode": 1}
 GONE = {
     "metadata": {"name": "p"},

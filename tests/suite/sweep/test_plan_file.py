@@ -1,3 +1,4 @@
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,6 @@ def test_the_published_schema_is_that_of_the_model() -> None:
 
 def test_the_example_of_the_documentation_is_a_plan() -> None:
     example = DOCUMENTED.split("```toml\n")[1].split("```")[0]
-    import tomllib
-
     assert len(cells_of(read_sweep(tomllib.loads(example), "docs/guide/sweeps.md"))) == 5
 
 
