@@ -628,25 +628,25 @@ def test_a_resource_class_without_a_free_node_is_told_in_ironics_words(metal: Op
     assert "wait until a node of this --resource-class is available" in message
 
 
-def test_a_node_whose_deployment_fails_is_told_with_its_error_which_is_read_again(metal: OpenStack) -> None:
-    """Ironic first powers the node off, and then writes why."""
-    error = "Deploy step deploy.write_image failed: no space left"
-    failure = {"provision_state": "deploy failed", "last_error": None}
-    metal.deployment[:] = [{}, failure, failure, {"last_error": error}]
-    assert f"node node0 is deploy failed: {error}" in failed(metal, *IRONIC, *DISK)
+ERROR = "Deploy step deploy.deploy failed: Specified image file not found."
+GONE = {"provision_state": "deploy failed", "last_error": None}
+EVENTS = [("ERROR", "of old"), ("ERROR", ERROR), ("INFO", "Node health status changed")]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "history"),
+    [
+        ([{}, GONE, GONE, {"last_error": ERROR}], []),  # it first powers the node off, and then writes why
+        ([{}, {"last_error": ERROR}, GONE], []),  # recorded with Ironic 39: the power action clears it
+        ([GONE], [{"severity": severity, "event": event} for severity, event in EVENTS]),
+    ],
+)
+def test_a_deployment_that_fails_is_told_with_its_error_whenever_that_is_there(
+    metal: OpenStack, deployment: list[Any], history: list[Any]
+) -> None:
+    metal.deployment[:], metal.history[:] = deployment, history
+    assert f"node node0 is deploy failed: {ERROR}" in failed(metal, *IRONIC, *DISK)
     assert metal.nodes["n-1"]["provision_state"] == "available"
-
-
-def test_an_error_that_ironic_clears_is_told_from_the_state_before_or_the_nodes_history(metal: OpenStack) -> None:
-    """Recorded with Ironic 39: the error is there while the node is deploying still; the power action clears it."""
-    error = "Deploy step deploy.deploy failed: Specified image file not found."
-    gone = {"provision_state": "deploy failed", "last_error": None}
-    metal.deployment[:] = [{}, {"last_error": error}, gone]
-    assert f"node node0 is deploy failed: {error}" in failed(metal, *IRONIC, *DISK)
-    metal.deployment[:] = [gone]
-    metal.history[:] = [{"severity": "ERROR", "event": "of old"}, {"severity": "ERROR", "event": error}]
-    metal.history.append({"severity": "INFO", "event": "Node health status changed"})
-    assert f"node node0 is deploy failed: {error}" in failed(metal, *IRONIC, *DISK)
 
 
 def test_a_failure_without_a_reason_is_waited_for_a_while(metal: OpenStack, monkeypatch: pytest.MonkeyPatch) -> None:

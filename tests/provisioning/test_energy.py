@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import shutil
 import threading
 import time
@@ -235,31 +236,23 @@ def untried() -> Iterator[None]:
     asked.cache_clear()
 
 
-def test_misses_are_of_the_cpus_of_the_job_and_memory_is_of_the_host() -> None:
-    found = cache_use(COUNTED, [0, 1])
-    assert (found.cpus, found.llc_loads, found.llc_load_misses) == ([0, 1], 3000, 30)
-    assert (found.memory_read_bytes, found.memory_written_bytes) == (25 << 19, 5 << 18)
-    assert found.absent is None
-
-
-def test_what_one_cpu_did_not_count_is_null_with_its_reason() -> None:
-    found = cache_use(COUNTED, [1, 2])
-    assert (found.llc_loads, found.llc_load_misses) == (6000, None)
-    assert found.absent == "the cache: perf did not count on all CPUs of the job"
-
-
-def test_a_job_without_cpus_of_its_own_has_no_misses_of_its_own() -> None:
-    found = cache_use(COUNTED, None)
-    assert (found.cpus, found.llc_loads, found.llc_load_misses) == (None, None, None)
-    assert found.memory_read_bytes
-    assert "no CPUs of its own" in (found.absent or "")
-
-
-def test_unsupported_is_null_and_never_zero() -> None:
-    found = cache_use(NOT_SUPPORTED, [0, 1])
-    assert (found.llc_loads, found.llc_load_misses, found.memory_read_bytes) == (None, None, None)
-    assert found.absent
-    assert cache_use("", [0]).llc_loads is None
+@pytest.mark.parametrize(
+    ("text", "cpus", "cache", "memory", "absent"),
+    [
+        (COUNTED, [0, 1], (3000, 30), (25 << 19, 5 << 18), "None"),
+        (COUNTED, [1, 2], (6000, None), (25 << 19, 5 << 18), "the cache: perf did not count on all CPUs of the job"),
+        (COUNTED, None, (None, None), (25 << 19, 5 << 18), ".*no CPUs of its own.*"),
+        (NOT_SUPPORTED, [0, 1], (None, None), (None, None), "(?!None$).+"),
+        ("", [0], (None, None), (None, None), "(?!None$).+"),
+    ],
+)
+def test_misses_are_of_the_cpus_of_the_job_memory_is_of_the_host_and_what_is_not_counted_is_null_with_its_reason(
+    text: str, cpus: list[int] | None, cache: tuple[object, ...], memory: tuple[object, ...], absent: str
+) -> None:
+    found = cache_use(text, cpus)
+    assert (found.cpus, (found.llc_loads, found.llc_load_misses)) == (cpus, cache)
+    assert (found.memory_read_bytes, found.memory_written_bytes) == memory
+    assert re.fullmatch(absent, str(found.absent))
 
 
 def test_events_of_unlike_cores_and_notes_between_the_lines_are_understood() -> None:

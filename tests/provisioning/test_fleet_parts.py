@@ -40,8 +40,7 @@ def dataset(directory: Path) -> Dataset:
 
 
 def test_a_machine_with_the_same_files_elsewhere_holds_the_data_set(node: LocalNode, tmp_path: Path) -> None:
-    here = dataset(tmp_path / "here")
-    dataset(tmp_path / "there")
+    here, _ = dataset(tmp_path / "here"), dataset(tmp_path / "there")
     check_copy(node, str(tmp_path / "there"), here)
     planned = InventoryNode(name="n1", host="n1", data="/srv/there")
     assert directory_of(planned, here) == "/srv/there"
@@ -49,8 +48,7 @@ def test_a_machine_with_the_same_files_elsewhere_holds_the_data_set(node: LocalN
 
 
 def test_a_machine_with_other_files_is_refused_by_name(node: LocalNode, tmp_path: Path) -> None:
-    here = dataset(tmp_path / "here")
-    dataset(tmp_path / "there")
+    here, _ = dataset(tmp_path / "here"), dataset(tmp_path / "there")
     (tmp_path / "there/class/two.jpg").write_bytes(b"1")
     with pytest.raises(RequestError, match=r"localhost has another data set in .*there: 2 files of 6 bytes"):
         check_copy(node, str(tmp_path / "there"), here)
@@ -61,8 +59,7 @@ def test_a_machine_with_other_files_is_refused_by_name(node: LocalNode, tmp_path
 def test_a_machine_with_other_contents_in_files_of_equal_names_and_sizes_is_refused(
     node: LocalNode, tmp_path: Path
 ) -> None:
-    here = dataset(tmp_path / "here")
-    dataset(tmp_path / "there")
+    here, _ = dataset(tmp_path / "here"), dataset(tmp_path / "there")
     (tmp_path / "there/class/one.jpg").write_bytes(b"54321")
     with pytest.raises(RequestError, match=r"of 5 bytes, and .* \(contents are compared\)") as refused:
         check_copy(node, str(tmp_path / "there"), here)

@@ -142,9 +142,6 @@ def test_a_command_that_fails_is_an_error_with_its_last_words_unless_asked_other
     assert caught.value.command == tuple(argv)
     assert caught.value.returncode == 4
     assert node.run(argv, check=False).returncode == 4
-
-
-def test_a_command_that_failed_without_a_word_on_stderr_is_told_by_its_output(node: LocalNode) -> None:
     with pytest.raises(CommandError, match="said on stdout"):
         node.run(["sh", "-c", "echo said on stdout; exit 1"])
 
