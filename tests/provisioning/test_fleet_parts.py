@@ -163,22 +163,16 @@ def test_a_machine_without_room_for_the_disk_is_refused_with_the_arithmetic(tmp_
     assert [argv[0] for argv in node.ran] == ["test", "mkdir", "df"]
 
 
-def archive(tmp_path: Path) -> Path:
+def test_docker_is_sent_nothing_that_it_holds_already(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/file").write_text("content")
-    oci_archive(tmp_path / "tree", tmp_path / "oci.tar", "a" * 64)
-    return tmp_path / "oci.tar"
-
-
-def held(digests: list[str]) -> dict[tuple[str, ...], Completed]:
-    return {("docker", "image", "inspect"): Completed(0, json.dumps(digests), "")}
-
-
-def test_docker_is_sent_nothing_that_it_holds_already(tmp_path: Path) -> None:
-    packed = archive(tmp_path)
-    DOCKER.load(fake_node(held(layers(packed))), "a" * 64, packed)
+    packed = tmp_path / "oci.tar"
+    oci_archive(tmp_path / "tree", packed, "a" * 64)
+    said = (Completed(0, json.dumps(digests), "") for digests in (layers(packed), ["sha256:other"]))
+    holding, other = (fake_node({("docker", "image", "inspect"): each}) for each in said)
+    DOCKER.load(holding, "a" * 64, packed)
     with pytest.raises(NotImplementedError):  # it would be sent
-        DOCKER.load(fake_node(held(["sha256:other"])), "a" * 64, packed)
+        DOCKER.load(other, "a" * 64, packed)
 
 
 def test_an_archive_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from suite.errors import BenchError
 from suite.interfaces import Instance, Measurement, Observer
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
@@ -221,8 +220,3 @@ def targets(events: list[str]) -> FakeTargets:
 @pytest.fixture
 def scenario(events: list[str]) -> FakeScenario:
     return FakeScenario(events)
-
-
-@pytest.fixture
-def failure() -> BenchError:
-    return BenchError("it is broken", remedy="mend it")

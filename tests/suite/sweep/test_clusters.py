@@ -309,20 +309,17 @@ def test_a_block_takes_no_name_that_leads_elsewhere(name: str, machine: Machine)
     assert not list(machine.place.rglob("blocks/*"))
 
 
-def pages() -> str:
-    """Return the pages that describe the engines."""
-    return "\n\n".join((REPOSITORY / f"docs/guide/{name}.md").read_text() for name in ("clusters", "kubernetes"))
+PAGES = "\n\n".join((REPOSITORY / f"docs/guide/{name}.md").read_text() for name in ("clusters", "kubernetes"))
+"""Those that describe the engines."""
 
 
 def test_every_key_of_the_engines_is_documented() -> None:
-    text = pages()
     for model in (SlurmOptions, SshOptions, KubernetesOptions):
-        assert not [key for key in model.model_fields if f"`{key}`" not in text]
+        assert not [key for key in model.model_fields if f"`{key}`" not in PAGES]
 
 
 def test_the_tables_of_the_documentation_are_accepted(machine: Machine) -> None:
-    text = pages()
-    tables = [block for block in text.split("\n\n") if block.lstrip().startswith("[engine]")]
+    tables = [block for block in PAGES.split("\n\n") if block.lstrip().startswith("[engine]")]
     assert len(tables) == 4
     for table in tables:
         machine.plan.write_text(machine.plan.read_text().split("[engine]")[0] + table.replace("\n    ", "\n"))

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from suite.errors import BenchError
 from suite.interfaces import Measurement, Observer
 from suite.loop import Loop
 from suite.plan import Trial
@@ -72,9 +73,9 @@ def test_what_a_scenario_notes_is_passed_on(
 
 
 def test_what_fails_is_tried_again_at_the_end_of_its_block(
-    runner: Callable[..., Runner], scenario: FakeScenario, failure: Exception
+    runner: Callable[..., Runner], scenario: FakeScenario
 ) -> None:
-    scenario.failing["container"] = failure
+    scenario.failing["container"] = BenchError("it is broken")
     made = runner(budget={"retries": 2}, matrix={"model": ["resnet50"]}, blocks=1)
     made.run([0])
     (run,) = (made.directory.cell(ready.cell.cell_id, 2) for ready in made.cells)
@@ -84,24 +85,6 @@ def test_what_fails_is_tried_again_at_the_end_of_its_block(
     again = runner(budget={"retries": 2}, matrix={"model": ["resnet50"]}, blocks=1)
     again.run([0])
     assert again.made == []
-
-
-def test_a_block_that_works_at_the_second_attempt_is_whole(
-    runner: Callable[..., Runner], scenario: FakeScenario, failure: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scenario.failing["container"] = failure
-    save = CellRun.save
-
-    def mend(run: CellRun, record: TrialRecord) -> Path:
-        if record.outcome.status == "failed":
-            scenario.failing.clear()
-        return save(run, record)
-
-    monkeypatch.setattr(CellRun, "save", mend)
-    made = runner(matrix={"model": ["resnet50"]}, blocks=1)
-    made.run([0])
-    assert made.directory.failed(1) == []
-    assert len(list(made.directory.path.glob("*/attempts/*.json"))) == 1
 
 
 def test_no_block_is_begun_when_the_budget_is_spent_by_earlier_trials_too(runner: Callable[..., Runner]) -> None:
