@@ -103,18 +103,13 @@ def answered(text: str) -> Completed:
     return Completed(0, text + "\n", "")
 
 
-def docker() -> Any:
-    return fake_node(
-        {
-            ("docker", "version"): answered("28.0"),
-            ("docker", "info"): answered(RUNTIMES),
-            ("/opt/crun", "--version"): answered("crun version 1.8\ncommit: 0"),
-        }
-    )
-
-
 def test_docker_runs_by_the_runtime_that_its_daemon_has() -> None:
-    node, crun = docker(), DOCKER.run_by("crun")
+    said = {
+        ("docker", "version"): "28.0",
+        ("docker", "info"): RUNTIMES,
+        ("/opt/crun", "--version"): "crun version 1.8\n0",
+    }
+    node, crun = fake_node({words: answered(text) for words, text in said.items()}), DOCKER.run_by("crun")
     assert crun.version(node) == "28.0, crun version 1.8"
     assert DOCKER.run_by("kata").version(node) == "28.0, kata", "found by its type, it has no program to ask"
     assert values(crun.run_argv(CONTAINER), "--runtime") == ["crun"]
@@ -159,13 +154,9 @@ def test_a_docker_that_does_not_serve_this_user_is_not_to_be_started(said: str, 
 def test_an_engine_whose_service_is_on_another_machine_is_refused(
     name: str, reported: Completed, elsewhere: bool
 ) -> None:
-    node = fake_node(
-        {
-            (name, "info"): reported,
-            ("uname",): answered("h1 6.1.0-18-amd64"),
-            ("cat", "/proc/meminfo"): answered("MemTotal:        8388608 kB\nMemFree: 1 kB"),
-        }
-    )
+    memory = answered("MemTotal:        8388608 kB\nMemFree: 1 kB")
+    own = {("uname",): answered("h1 6.1.0-18-amd64"), ("cat", "/proc/meminfo"): memory}
+    node = fake_node({(name, "info"): reported, **own})
     if not elsewhere:
         MACHINES[name].check_machine(node)
         return

@@ -145,12 +145,8 @@ def test_the_disk_of_a_machine_is_made_of_its_own_copy_once(node: LocalNode, hom
 
 
 def test_a_disk_that_lies_elsewhere_than_the_data_set_is_known(tmp_path: Path) -> None:
-    found = volume_on(
-        fake_node({("stat",): Completed(0, "2049\n2065\n", "")}),
-        InventoryNode(name="n1", host="n1"),
-        dataset(tmp_path / "here"),
-    )
-    assert not found.same_device
+    node, planned = fake_node({("stat",): Completed(0, "2049\n2065\n", "")}), InventoryNode(name="n1", host="n1")
+    assert not volume_on(node, planned, dataset(tmp_path / "here")).same_device
 
 
 def test_a_machine_without_room_for_the_disk_is_refused_with_the_arithmetic(tmp_path: Path) -> None:

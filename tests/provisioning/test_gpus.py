@@ -119,11 +119,8 @@ def test_the_module_of_unified_memory_is_loaded_and_the_worker_told_where_everyt
 ) -> None:
     monkeypatch.setattr(gpus, "examined", lambda _, parent: (cards, None, f"{parent}/580"))
     edits = edits_for(Machine(userland="/images/0/tree"), ["0"], place)
-    assert edits.devices == (
-        DeviceNode("/dev/nvidiactl", 195, 255),
-        DeviceNode("/dev/nvidia70", 195, 70),
-        DeviceNode("/dev/nvidia-uvm", 502, 0),
-    )
+    devices = (("/dev/nvidiactl", 195, 255), ("/dev/nvidia70", 195, 70), ("/dev/nvidia-uvm", 502, 0))
+    assert edits.devices == tuple(DeviceNode(*each) for each in devices)
     assert edits.mounts == ((("/images/0/driver/580", "/run/nvidia"),) if place else ())
     assert edits.variables["CUDA_VISIBLE_DEVICES"] == cards[0].uuid
     assert edits.variables["LD_LIBRARY_PATH"] == edits.variables["TRITON_LIBCUDA_PATH"]

@@ -125,15 +125,8 @@ def test_modules_are_imported_as_the_user_that_jobs_have(tree: Path, monkeypatch
 def test_the_program_in_the_tree_tells_the_version_and_every_failure(tmp_path: Path) -> None:
     (tmp_path / "torn.py").write_text("def works(): pass\ndef fails(): raise OSError('no library')\n")
     names = ["json", "no_such_module", "torn:works", "torn:fails"]
-    told = subprocess.run(
-        [sys.executable, "-", *names],
-        input=Path(trial_imports.__file__).read_text(),
-        env={"PYTHONPATH": str(tmp_path)},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    said = json.loads(told.stdout)
+    argv, program = [sys.executable, "-", *names], Path(trial_imports.__file__).read_bytes()
+    said = json.loads(subprocess.check_output(argv, input=program, env={"PYTHONPATH": str(tmp_path)}))
     assert said["version"] == list(sys.version_info[:2])
     assert said["failed"] == {
         "no_such_module": "ModuleNotFoundError: No module named 'no_such_module'",

@@ -152,10 +152,8 @@ def test_at_the_end_of_a_node_nothing_of_it_is_left() -> None:
         assert next(process.lines(60)) == "up"
         token = node.token
         assert carrying(token)
-        assert {(entry.kind, entry.what) for entry in entries()} == {
-            ("processes", token),
-            ("directory", node.directory),
-        }
+        held = {(entry.kind, entry.what) for entry in entries()}
+        assert held == {("processes", token), ("directory", node.directory)}
         assert Path(node.directory).is_dir()
     assert carrying(token) == []
     assert entries() == []
@@ -203,16 +201,8 @@ def entries() -> list[ledger.LedgerEntry]:
 
 def test_a_place_reached_through_words_adds_its_facts_and_substitutes(node: LocalNode) -> None:
     def place(parent: LocalNode | WrappedNode, word: str) -> WrappedNode:
-        return WrappedNode(
-            parent=parent,
-            wrap=lambda argv: ["env", f"WORD={word}", *argv],
-            name=word,
-            userland=None,
-            cpus=(0,),
-            local=True,
-            facts={word: 1, "last": word},
-            substitutes=(f"{word}:x",),
-        )
+        wrapped = WrappedNode(parent, lambda argv: ["env", f"WORD={word}", *argv], word, None, (0,), local=True)
+        return replace(wrapped, facts={word: 1, "last": word}, substitutes=(f"{word}:x",))
 
     inner = place(place(node, "outer"), "inner")
     assert inner.python == node.python

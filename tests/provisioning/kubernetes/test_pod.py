@@ -90,14 +90,10 @@ def test_the_default_node_takes_pods_and_is_this_machine_by_its_boot_and_its_id(
 ) -> None:
     (tmp_path / "machine-id").write_text("own\n")
     monkeypatch.setattr("provisioning.kubernetes.node.MACHINE_ID", tmp_path / "machine-id")
-    items = [
-        {
-            "metadata": {"name": name},
-            "spec": spec,
-            "status": {"nodeInfo": {"bootID": boot_id() if boot == "here" else boot, "machineID": machine}},
-        }
-        for name, (boot, machine, spec) in nodes.items()
-    ]
+    items = []
+    for name, (boot, machine, spec) in nodes.items():
+        info = {"bootID": boot_id() if boot == "here" else boot, "machineID": machine}
+        items.append({"metadata": {"name": name}, "spec": spec, "status": {"nodeInfo": info}})
     cluster: Any = SimpleNamespace(context="kind", get=lambda path: {"items": items} if path[-5:] == "nodes" else {})
     if chosen:
         assert ClusterNode.find(cluster, None).name == chosen
