@@ -57,9 +57,7 @@ def test_kvm_is_chosen_where_a_guest_has_booted_under_it(boot: FakeBoot, request
 
 
 @pytest.mark.parametrize("reason", [None, "it hangs"])
-def test_the_answer_is_kept_until_the_host_boots_again(
-    boot: FakeBoot, monkeypatch: pytest.MonkeyPatch, reason: str | None
-) -> None:
+def test_the_answer_is_kept_until_a_reboot(boot: FakeBoot, monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
     boot.reason = reason
     first = probe_kvm()
     assert first.usable is (reason is None)
@@ -156,9 +154,7 @@ def test_the_kernel_of_the_image_ends_in_order_where_the_sector_has_a_status_of_
     assert probe_kvm().reason == "a guest (the image's kernel) boots under it"
 
 
-def test_what_a_host_lacks_is_told_and_asked_again_the_next_time(
-    qemu: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_host_lacks_is_told_and_asked_again(qemu: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda *_: False)
         assert "group kvm" in probe_kvm().reason

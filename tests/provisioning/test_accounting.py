@@ -191,9 +191,7 @@ def test_a_process_is_counted_without_its_children(tmp_path: Path, monkeypatch: 
     }
 
 
-def test_a_process_that_hides_its_disk_traffic_has_none_to_tell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_hides_its_disk_traffic_tells_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(footprint, "PROC", tmp_path)
     make(tmp_path, {"7/stat": f"7 (a) {' '.join(['1'] * 50)}\n"})
     used: Any = process_used(7)
@@ -214,9 +212,7 @@ def test_the_network_is_that_of_a_namespace_of_its_own(tmp_path: Path, monkeypat
     assert network_bytes(9) is None
 
 
-def test_the_shim_of_a_container_is_found_as_the_parent_of_its_first_process(
-    node: LocalNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_containers_shim_is_the_parent_of_its_first_process(node: LocalNode, monkeypatch: pytest.MonkeyPatch) -> None:
     parents = {70: 60, 71: 1, 72: os.getpid()}
     monkeypatch.setattr(footprint, "_parent", parents.get)
     assert Footprint.of([place(node, HostProcesses(main_pid=70))]).pids == [60]

@@ -135,7 +135,7 @@ def test_a_machine_of_nova_is_made_listed_and_removed(cloud: OpenStack, tmp_path
     assert (cloud.servers, machines("list").stdout) == ({}, "")
 
 
-def test_the_host_key_is_made_here_sent_by_config_drive_and_the_only_one_that_ssh_accepts(
+def test_the_host_key_is_made_here_sent_by_config_drive_and_the_only_one_taken(
     cloud: OpenStack, tmp_path: Path
 ) -> None:
     (tmp_path / "more.sh").write_text("#!/bin/sh\napt-get install -y podman\n")
@@ -204,9 +204,7 @@ def test_no_secret_is_in_files_output_or_arguments(cloud: OpenStack, tmp_path: P
         (FAIR, []),
     ],
 )
-def test_what_makes_a_flavor_unfair_is_named(
-    cloud: OpenStack, tmp_path: Path, specs: dict[str, str], named: list[str]
-) -> None:
+def test_an_unfair_flavor_is_named(cloud: OpenStack, tmp_path: Path, specs: dict[str, str], named: list[str]) -> None:
     cloud.specs = specs
     done = machines(*NOVA)
     unfair = json.loads((tmp_path / "machines/ready.json").read_text())["unfair"]
@@ -242,9 +240,7 @@ def test_extra_specs_that_the_cloud_does_not_show_are_named(cloud: OpenStack) ->
         (("--within", "soon"), "'soon' is not a span of time"),
     ],
 )
-def test_a_wrong_name_is_refused_before_anything_is_made(
-    cloud: OpenStack, words: tuple[str, ...], message: str
-) -> None:
+def test_a_wrong_name_is_refused_before_all_else(cloud: OpenStack, words: tuple[str, ...], message: str) -> None:
     assert message in failed(cloud, *NOVA, *words, code=2)
     assert [path for method, path, _ in cloud.asked if method == "POST" and "tokens" not in path] == []
 
@@ -373,9 +369,7 @@ def test_every_machine_that_stays_is_named_with_the_cause(cloud: OpenStack) -> N
     assert len(names(cloud)) == 2
 
 
-def test_a_server_that_stays_after_its_deletion_is_told_with_its_state(
-    cloud: OpenStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_stays_after_its_deletion_is_told(cloud: OpenStack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "REMOVED_WITHIN_S", 0.1)
     assert machines(*NOVA).exit_code == 0
     once(cloud, "DELETE", ".*/servers/.*", (204, {}))
@@ -416,9 +410,7 @@ def test_a_clouds_yaml_of_a_wrong_shape_is_one_sentence(cloud: OpenStack, tmp_pa
         ("POST", ".*/servers"),
     ],
 )
-def test_a_server_that_answers_with_a_page_is_one_sentence(
-    cloud: OpenStack, method: str, path: str, status: int
-) -> None:
+def test_a_server_that_answers_by_a_page_is_one_sentence(cloud: OpenStack, method: str, path: str, status: int) -> None:
     page = f"<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body>{'<p>Welcome</p>' * 99}</body></html>"
     once(cloud, method, path, (status, page), times=5000)
     done = machines(*NOVA, "--within", "5s")
@@ -720,9 +712,7 @@ def test_a_run_makes_its_machine_measures_on_it_and_returns_it(cloud: OpenStack,
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RequestError("the run fails")])
-def test_a_run_that_fails_or_is_ended_returns_its_machine(
-    cloud: OpenStack, on_site: dict[str, Any], error: BaseException
-) -> None:
+def test_a_run_that_fails_returns_its_machine(cloud: OpenStack, on_site: dict[str, Any], error: BaseException) -> None:
     on_site["ended"] = error
     assert CliRunner().invoke(cli.main, [*SITE, "--hire", WORDS]).exit_code != 0
     assert (len(on_site["servers"]), cloud.servers, [*(base_home() / "ledger").glob("*.json")]) == (1, {}, [])

@@ -73,9 +73,7 @@ def test_a_device_that_holds_the_data_set_is_left_as_it_is(holding: Holding) -> 
 @pytest.mark.parametrize(
     "found", [(), (("ext4", None, data_device.UNFINISHED),), (("ext4", "another", data_device.LABEL),)]
 )
-def test_a_run_takes_no_device_without_the_whole_of_its_data_set(
-    found: tuple[data_device.Signature, ...], holding: Holding
-) -> None:
+def test_a_run_takes_no_device_without_its_data_set(found: tuple[data_device.Signature, ...], holding: Holding) -> None:
     holding(*found)
     with pytest.raises(RequestError, match="does not hold this data set") as caught:
         data_device.check("/dev/sdx", DATASET, "generated:/set")
@@ -90,9 +88,7 @@ def test_only_a_device_is_taken(name: str, said: str, tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_without_virtiofs_on_either_side_the_reason_and_the_remedy_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_virtiofs_on_either_side_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     modules = tmp_path / "usr/lib/modules/6.1"
     modules.mkdir(parents=True)
     (modules / "modules.dep").write_text("kernel/fs/fuse/fuse.ko:\n")

@@ -47,9 +47,7 @@ def test_energy_is_told_by_package_and_by_the_memory_of_each(tmp_path: Path) -> 
     assert spent == {"package-0": 5.5, "package-1": 0.0, "dram-0": 0.0, "dram-1": 2.0}, "cores are in their package"
 
 
-def test_the_idle_power_is_measured_once_and_only_where_there_is_a_counter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_idle_power_is_measured_once_and_only_by_a_counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -89,9 +87,7 @@ def test_dies_that_show_one_counter_are_counted_once(
     assert derive(joules(*readings)) == pytest.approx(sum(spent.values()))
 
 
-def test_one_counter_that_moves_between_its_readings_is_counted_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_counter_that_moves_between_readings_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, name in enumerate(("package-0-die-0", "package-0-die-1", "package-1-die-0")):
         zone(tmp_path, f"intel-rapl:{number}", name, 0, range_uj=1000)
     moving = itertools.count(990)
@@ -265,9 +261,7 @@ def test_events_of_unlike_cores_and_notes_between_the_lines_are_understood() -> 
     assert counts(text, "LLC-loads", [4, 8]) is None, "CPU 8 is of a kind that has no such event"
 
 
-def test_memory_is_asked_for_where_the_kernel_has_its_controllers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_is_asked_for_where_the_kernel_has_controllers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_counters, "CONTROLLERS", tmp_path)
     assert events_of() == ["LLC-loads", "LLC-load-misses"]
     for number in (0, 1):

@@ -151,9 +151,7 @@ def test_a_docker_that_does_not_serve_this_user_is_not_to_be_started(said: str, 
         (Completed(125, "", "Error: template: info:1:2: can't evaluate field KernelVersion"), False),
     ],
 )
-def test_an_engine_whose_service_is_on_another_machine_is_refused(
-    name: str, reported: Completed, elsewhere: bool
-) -> None:
+def test_an_engine_whose_service_is_elsewhere_is_refused(name: str, reported: Completed, elsewhere: bool) -> None:
     memory = answered("MemTotal:        8388608 kB\nMemFree: 1 kB")
     own = {("uname",): answered("h1 6.1.0-18-amd64"), ("cat", "/proc/meminfo"): memory}
     node = fake_node({(name, "info"): reported, **own})

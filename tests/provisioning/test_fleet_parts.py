@@ -56,9 +56,7 @@ def test_a_machine_with_other_files_is_refused_by_name(node: LocalNode, tmp_path
         check_copy(node, str(tmp_path / "nowhere"), here)
 
 
-def test_a_machine_with_other_contents_in_files_of_equal_names_and_sizes_is_refused(
-    node: LocalNode, tmp_path: Path
-) -> None:
+def test_a_machine_with_other_contents_in_files_of_equal_sizes_is_refused(node: LocalNode, tmp_path: Path) -> None:
     here, _ = dataset(tmp_path / "here"), dataset(tmp_path / "there")
     (tmp_path / "there/class/one.jpg").write_bytes(b"54321")
     with pytest.raises(RequestError, match=r"of 5 bytes, and .* \(contents are compared\)") as refused:
@@ -101,9 +99,7 @@ def test_sets_of_equal_names_and_sizes_have_a_disk_each(node: LocalNode, home: P
 
 
 @pytest.mark.parametrize("of_command", [True, False])
-def test_what_changed_while_it_was_packed_gets_no_disk(
-    of_command: bool, node: LocalNode, home: Path, tmp_path: Path
-) -> None:
+def test_what_changed_meanwhile_gets_no_disk(of_command: bool, node: LocalNode, home: Path, tmp_path: Path) -> None:
     dataset(tmp_path / "set")
     packed = files_of(tmp_path / "set") if of_command else resolve(f"imagefolder:{tmp_path / 'set'}", home)[1]
     disk = volumes.disk_of(packed)

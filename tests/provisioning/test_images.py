@@ -72,9 +72,7 @@ def test_a_packed_file_that_is_missing_or_another_is_found(
     assert image.verify() == [f"{name}: {verified}"]
 
 
-def test_a_file_that_was_touched_is_hashed_once_for_all_benches(
-    make_image: MakeImage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_touched_file_is_hashed_once_for_all_benches(make_image: MakeImage, monkeypatch: pytest.MonkeyPatch) -> None:
     image, hashed, sha256 = make_image(), list[str](), module.sha256
 
     def counted(path: Path) -> str:
@@ -267,9 +265,7 @@ def test_a_second_archive_begins_at_a_multiple_of_four(size: int) -> None:
     assert both.startswith(b"x" * size)
 
 
-def test_a_version_of_cuda_chooses_the_wheels_of_torch_and_is_another_recipe(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_version_of_cuda_chooses_wheels_and_another_recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     plain, older = (build.requirements(cuda).splitlines() for cuda in ("", "12.6"))
     changed = [(one, other) for one, other in zip(plain, older, strict=True) if one != other]
     assert [one.partition("==")[0] for one, _ in changed] == ["torch", "torchvision"]
@@ -296,9 +292,7 @@ def test_a_version_of_cuda_chooses_the_wheels_of_torch_and_is_another_recipe(
 @pytest.mark.parametrize(
     ("line", "cuda"), [("cuda: Optional[str] = '12.6'", "12.6"), ("cuda = None", ""), (None, None)]
 )
-def test_an_image_shows_for_which_cuda_its_torch_is_built(
-    make_image: MakeImage, line: str | None, cuda: str | None
-) -> None:
+def test_an_image_shows_the_cuda_of_its_torch(make_image: MakeImage, line: str | None, cuda: str | None) -> None:
     image = make_image()
     file = image.tree / "usr/lib/python3.12/site-packages/torch/version.py"
     file.parent.mkdir(parents=True)

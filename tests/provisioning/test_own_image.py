@@ -153,9 +153,7 @@ def test_a_tree_with_ordinary_places_is_taken(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["etc", "var", "var/lib", "opt", "mnt", "tmp", "usr/lib"])
-def test_a_link_where_the_suite_would_write_is_refused_and_followed_by_nobody(
-    tree: Path, tmp_path: Path, place: str
-) -> None:
+def test_a_link_where_the_suite_would_write_is_refused_and_not_followed(tree: Path, tmp_path: Path, place: str) -> None:
     target = tree / place
     if target.is_dir():
         target.rename(tmp_path / "moved")
@@ -194,9 +192,7 @@ def suite_tree(tmp_path: Path) -> Path:
     return root
 
 
-def test_the_kernel_the_start_up_and_the_worker_take_the_place_of_what_was_there(
-    tree: Path, suite_tree: Path, tmp_path: Path
-) -> None:
+def test_kernel_start_up_and_worker_replace_what_was_there(tree: Path, suite_tree: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("mine")
     for name in ("usr/lib/modules/5.0/modules.dep", "opt/virtbench/worker/old.py", "boot/grub"):

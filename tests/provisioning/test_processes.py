@@ -175,9 +175,7 @@ with ledger.holding("container", "podman:virtbench-0123456789ab"):
 """
 
 
-def test_ctrl_c_in_a_terminal_does_not_cut_the_removal_of_a_container_short(
-    program: Callable[[str, str], Path],
-) -> None:
+def test_ctrl_c_in_a_terminal_does_not_cut_a_containers_removal_short(program: Callable[[str, str], Path]) -> None:
     podman, (keyboard, screen) = program("podman", SLOW_PODMAN), pty.openpty()
     words = ["setsid", "--ctty", PYTHON, "-c", HOLDS_A_CONTAINER]
     with subprocess.Popen(words, stdin=screen, stderr=subprocess.PIPE, cwd=REPOSITORY) as bench:

@@ -83,9 +83,7 @@ def test_every_trial_becomes_a_record_with_what_was_measured(
     assert first.run_id == "run"
 
 
-def test_a_target_that_cannot_be_opened_is_a_record_and_the_run_goes_on(
-    go: Go, targets: FakeTargets, events: list[str]
-) -> None:
+def test_an_opening_that_fails_is_a_record_and_the_run_goes_on(go: Go, targets: FakeTargets, events: list[str]) -> None:
     targets.failing["vm"] = MeasurementError(
         "the guest was not ready", kind="boot", command=["qemu", "-m"], output_tail="panic", remedy="look"
     )
@@ -103,9 +101,7 @@ def test_a_target_that_cannot_be_opened_is_a_record_and_the_run_goes_on(
     assert not any(event.startswith("measure") and "-vm-" in event for event in events)
 
 
-def test_a_job_that_fails_is_a_record_and_its_target_is_closed(
-    go: Go, scenario: FakeScenario, events: list[str]
-) -> None:
+def test_a_job_that_fails_is_a_record_and_its_target_closed(go: Go, scenario: FakeScenario, events: list[str]) -> None:
     scenario.failing["container"] = CommandError(["python3"], 9, "line\nMemoryError\n")
     records = go()
     failed = [record for record in records if record.target == "container"]
@@ -119,9 +115,7 @@ def test_a_job_that_fails_is_a_record_and_its_target_is_closed(
     assert events.count(f"close {failed[0].trial_id}") == 1
 
 
-def test_a_target_that_departs_from_its_envelope_is_a_failed_record_that_says_how(
-    go: Go, scenario: FakeScenario
-) -> None:
+def test_a_target_that_departs_from_its_envelope_is_a_failed_record_saying_how(go: Go, scenario: FakeScenario) -> None:
     scenario.seen = {"threads": 1, "memory_bytes": 1 << 30}
     record = go()[0]
     assert record.outcome.kind == "envelope"
@@ -217,9 +211,7 @@ def test_any_error_is_named_in_the_record_and_the_next_trial_is_measured(
     assert failed.command == []
 
 
-def test_the_observer_hears_of_every_trial_and_nothing_between_measuring_and_closing(
-    go: Go, observer: FakeObserver
-) -> None:
+def test_an_observer_hears_each_trial_and_nothing_between_measuring_and_closing(go: Go, observer: FakeObserver) -> None:
     go(make_plan(blocks=1, targets=("vm",)))
     name = "synthetic-resnet50-vm-b000"
     assert observer.told == [f"1/1 {name}", "opening", "measuring", "closing", f"{name} ok"]
@@ -260,9 +252,7 @@ UNLIMITED = "memory:not-limited"
         (UNLIMITED, {"memory_bytes": None}, ["None bytes of memory instead of 2147483648"]),
     ],
 )
-def test_each_departure_from_the_envelope_is_named(
-    switched: str | None, seen: dict[str, object], differences: list[str]
-) -> None:
+def test_each_departure_is_named(switched: str | None, seen: dict[str, object], differences: list[str]) -> None:
     ablation, substitutes = (None, (UNLIMITED,)) if switched == UNLIMITED else (switched, ())
     trial = next(make_plan().trials()).model_copy(update={"ablation": ablation})
     inside = Environment.model_validate({**GIVEN, **seen})

@@ -186,9 +186,7 @@ def test_the_gpus_of_a_block_are_in_each_of_its_records(go: Go, monkeypatch: pyt
     assert [record.resources and record.resources.gpus for record in go()] == [[gpu]] * 3
 
 
-def test_a_job_that_fails_in_its_turn_is_a_record_and_the_others_go_on(
-    go: Go, jobs: TurnsOfFakes, events: list[str]
-) -> None:
+def test_a_job_failing_in_its_turn_is_a_record_and_others_go_on(go: Go, jobs: TurnsOfFakes, events: list[str]) -> None:
     jobs.failing["vm"] = {2: MeasurementError("it was killed", kind="killed")}
     outcomes = {record.target: record.outcome for record in go()}
     assert outcomes["vm"].kind == "killed"
@@ -198,9 +196,7 @@ def test_a_job_that_fails_in_its_turn_is_a_record_and_the_others_go_on(
 
 
 @pytest.mark.parametrize("place", ["open", "begin", "end"])
-def test_a_job_that_fails_before_or_after_its_turns_is_a_record(
-    go: Go, targets: FakeTargets, jobs: TurnsOfFakes, place: str
-) -> None:
+def test_failing_outside_its_turns_is_a_record(go: Go, targets: FakeTargets, jobs: TurnsOfFakes, place: str) -> None:
     error = MeasurementError("no", kind="timeout")
     jobs.failing["vm"] = {place: error}
     targets.failing = {"vm": error} if place == "open" else {}
@@ -217,9 +213,7 @@ def test_a_target_that_differs_from_the_plan_fails(go: Go, monkeypatch: pytest.M
     assert outcomes["container"].status == "ok"
 
 
-def test_ctrl_c_closes_everything_and_leaves_no_record(
-    go: Go, jobs: TurnsOfFakes, events: list[str], store: Run
-) -> None:
+def test_ctrl_c_closes_all_and_leaves_no_record(go: Go, jobs: TurnsOfFakes, events: list[str], store: Run) -> None:
     jobs.failing["vm"] = {3: KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
         go()
@@ -247,9 +241,7 @@ def test_a_block_of_which_one_trial_is_missing_is_made_again_as_a_whole(
     assert (go(), events) == ([], []), "a block that is whole is kept"
 
 
-def test_a_block_made_again_takes_no_place_of_a_better_one(
-    go: Go, jobs: TurnsOfFakes, store: Run, observer: FakeObserver
-) -> None:
+def test_a_second_block_replaces_no_better_one(go: Go, jobs: TurnsOfFakes, store: Run, observer: FakeObserver) -> None:
     jobs.failing["vm"] = {1: MeasurementError("no")}
     go()
     before = {path: path.read_bytes() for path in store.record_files()}

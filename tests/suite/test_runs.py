@@ -74,9 +74,7 @@ def test_a_plan_that_cannot_be_read_is_in_the_summary(run: Path) -> None:
     assert summarise(run).ok == 1
 
 
-def test_runs_are_found_themselves_in_a_directory_and_in_sweeps_and_links_are_not_followed(
-    run: Path, tmp_path: Path
-) -> None:
+def test_runs_are_found_in_directories_and_sweeps_and_links_are_not_followed(run: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
     for name in ("sweep/x", "sweep/y"):
         Run(results / name).begin(make_plan())

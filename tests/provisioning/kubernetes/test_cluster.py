@@ -88,18 +88,14 @@ PAGE = "<!DOCTYPE html><title>Sign in</title>"
 
 
 @pytest.mark.parametrize("answer", [PAGE, "Welcome to nginx", '{"cut', "[1]", {"version": "3.2"}])
-def test_another_server_at_the_address_of_the_kubeconfig_is_named(
-    server: Server, cluster: Cluster, answer: Any
-) -> None:
+def test_another_server_at_the_kubeconfigs_address_is_named(server: Server, cluster: Cluster, answer: Any) -> None:
     server.answers["GET /version"] = 200, answer
     with pytest.raises(MeasurementError, match="what answers /version is not the server of a cluster") as caught:
         cluster.version()
     assert "the context here in" in str(caught.value.remedy)
 
 
-def test_a_page_in_place_of_a_list_or_of_its_changes_is_named_and_what_pods_print_is_free(
-    server: Server, cluster: Cluster
-) -> None:
+def test_a_page_in_place_of_a_list_is_named_and_what_pods_print_is_free(server: Server, cluster: Cluster) -> None:
     server.answers |= {f"GET {PODS}": (200, PAGE), f"GET {PODS}/p/log": (200, PAGE), f"GET {PODS}/q/log": (200, "a\n")}
     with pytest.raises(MeasurementError, match="Sign in"):
         cluster.listed("v1/pods", {})
@@ -187,9 +183,7 @@ def test_an_entry_without_a_name_of_the_suites_is_left_alone(cluster: Cluster) -
         raise AssertionError("it must not be held")
 
 
-def test_who_may_make_no_service_is_told_so_before_the_run(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_right_to_services_is_told(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", server.kubeconfig(tmp_path / "config"))
     server.answers = {REVIEW: (201, {"status": {"allowed": False}})}
     with pytest.raises(RequestError, match="may not create services in lab"):

@@ -216,9 +216,7 @@ def test_a_pod_has_one_state_with_what_it_waits_for(pod: Any, events: Any, said:
         ([{"type": "Failed", "status": "False"}], [], ("waiting", False)),
     ],
 )
-def test_a_job_decides_whether_the_end_of_its_pod_is_its_own(
-    conditions: Any, pods: Any, said: tuple[str, bool]
-) -> None:
+def test_a_job_decides_whether_its_pods_end_is_its_own(conditions: Any, pods: Any, said: tuple[str, bool]) -> None:
     now = JobState.of({"metadata": {"name": "j"}, "status": {"conditions": conditions}}, pods)
     assert (now.state, now.failure is not None) == said
 

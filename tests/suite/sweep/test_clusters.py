@@ -67,9 +67,7 @@ def test_a_dry_run_prints_a_job_for_each_block_that_can_be_applied(machine: Mach
     assert not machine.out.exists()
 
 
-def test_what_the_cluster_refuses_is_a_wrong_request_before_a_block_is_handed_out(
-    machine: Machine, server: Server
-) -> None:
+def test_what_the_cluster_refuses_is_a_wrong_request_before_a_block_is_sent(machine: Machine, server: Server) -> None:
     machine.with_engine('kind = "kubernetes"', 'image = "localhost/virtbench-suite:1"')
     allowed = {"status": {"allowed": True}}
     server.answers |= {
@@ -198,9 +196,7 @@ def test_what_is_left_are_the_blocks_with_trials_to_run(machine: Machine, reques
     assert (machine.out / "pool.json").exists()
 
 
-def test_the_estimate_is_that_of_the_longest_block_and_known_from_a_sweep_beside_it(
-    machine: Machine, request_of: Request
-) -> None:
+def test_the_estimate_is_the_longest_blocks_also_from_a_sweep_beside_it(machine: Machine, request_of: Request) -> None:
     assert machine.sweep_to_its_end("--only-block", "0").returncode == 0  # with its warm-up block
     first: Any = estimate_s(request_of())
     one = TrialRecord.model_validate_json(next(iter(machine.contents().values())))

@@ -145,9 +145,7 @@ def test_an_image_that_the_node_cannot_get_is_a_refusal_and_leaves_no_job(tmp_pa
 
 
 @pytest.mark.parametrize("error", [RequestError("another plan"), TransferError("no record of the block")])
-def test_a_block_whose_records_are_refused_here_names_its_node_and_leaves_no_job(
-    error: BenchError, tmp_path: Path
-) -> None:
+def test_a_block_whose_records_are_refused_names_its_node_and_leaves_no_job(error: BenchError, tmp_path: Path) -> None:
     def refuse(*_: object) -> None:
         raise error
 
@@ -169,9 +167,7 @@ FORBIDDEN = 'Error creating: pods "bench-0-x" is forbidden: '
         (f'{FORBIDDEN}pod rejected: RuntimeClass "kata" not found', "does not have this runtime class", "kubectl"),
     ],
 )
-def test_a_pod_that_is_not_admitted_is_a_refusal_and_leaves_no_job(
-    event: str, said: str, remedy: str, tmp_path: Path
-) -> None:
+def test_a_pod_not_admitted_is_a_refusal_and_leaves_no_job(event: str, said: str, remedy: str, tmp_path: Path) -> None:
     cluster = cluster_of([], [], event)
     with pytest.raises(RequestError, match=f"the pod of bench does not begin: .*{said}") as raised:
         executor(cluster, tmp_path, []).run(3)
@@ -221,9 +217,7 @@ OTHERS: list[dict[str, Any]] = [
 BLOCK_3 = kubernetes.BlockJob(f"{SWEEP}-003", "running", "on n1", "bench-3", begun=True)
 
 
-def test_removal_waits_until_the_pods_of_the_blocks_and_those_they_opened_are_gone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_removal_waits_until_pods_of_the_blocks_and_those_they_opened_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owned, "LOOKED_EVERY_S", 0.001)
     cluster = Looked(looks=[[BENCH_POD, OPENED, *OTHERS], [OPENED, *OTHERS], [OPENED], OTHERS])
     kubernetes.remove_all(cluster, SWEEP, [BLOCK_3])

@@ -17,11 +17,11 @@ from suite.sweep.runner import ReadyCell, Runner
 from tests.suite.conftest import FakeAccount, FakeObserver, FakeScenario, FakeTargets, make_plan
 from tests.suite.sweep.conftest import make_sweep
 
+Make = Callable[..., Runner]
+
 
 @pytest.fixture
-def runner(
-    tmp_path: Path, targets: FakeTargets, scenario: FakeScenario, observer: FakeObserver
-) -> Callable[..., Runner]:
+def runner(tmp_path: Path, targets: FakeTargets, scenario: FakeScenario, observer: FakeObserver) -> Make:
     def make(stop_rule: Any = None, **changes: Any) -> Runner:
         made = make_sweep(**{"blocks": 3} | changes)
         directory = SweepDirectory(tmp_path / "night")
@@ -39,7 +39,7 @@ def order(records: list[TrialRecord]) -> list[tuple[int, str]]:
     return list(dict.fromkeys((record.block, record.job.model) for record in records))
 
 
-def test_every_cell_is_measured_before_the_next_block_begins(runner: Callable[..., Runner]) -> None:
+def test_every_cell_is_measured_before_the_next_block_begins(runner: Make) -> None:
     made = runner()
     assert made.run(range(3)) is None
     assert order(made.made) == [(block, model) for block in range(3) for model in ("resnet50", "alexnet")]
@@ -48,7 +48,7 @@ def test_every_cell_is_measured_before_the_next_block_begins(runner: Callable[..
 
 
 def test_trials_are_numbered_over_the_whole_sweep_and_those_that_are_there_are_kept(
-    runner: Callable[..., Runner], observer: FakeObserver
+    runner: Make, observer: FakeObserver
 ) -> None:
     runner().run(range(3))
     numbers = [told.split()[0] for told in observer.told if told[0].isdigit()]
@@ -61,7 +61,7 @@ def test_trials_are_numbered_over_the_whole_sweep_and_those_that_are_there_are_k
 
 
 def test_what_a_scenario_notes_is_passed_on(
-    runner: Callable[..., Runner], scenario: FakeScenario, observer: FakeObserver, monkeypatch: pytest.MonkeyPatch
+    runner: Make, scenario: FakeScenario, observer: FakeObserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def noting(trial: Trial, instances: Any, told: Observer, account: Any) -> Measurement:
         told.note(f"a note on {trial.target}")
@@ -72,9 +72,7 @@ def test_what_a_scenario_notes_is_passed_on(
     assert "a note on container" in observer.told
 
 
-def test_what_fails_is_tried_again_at_the_end_of_its_block(
-    runner: Callable[..., Runner], scenario: FakeScenario
-) -> None:
+def test_what_fails_is_tried_again_at_the_end_of_its_block(runner: Make, scenario: FakeScenario) -> None:
     scenario.failing["container"] = BenchError("it is broken")
     made = runner(budget={"retries": 2}, matrix={"model": ["resnet50"]}, blocks=1)
     made.run([0])
@@ -87,7 +85,7 @@ def test_what_fails_is_tried_again_at_the_end_of_its_block(
     assert again.made == []
 
 
-def test_no_block_is_begun_when_the_budget_is_spent_by_earlier_trials_too(runner: Callable[..., Runner]) -> None:
+def test_no_block_is_begun_when_the_budget_is_spent_by_earlier_trials_too(runner: Make) -> None:
     # The fake jobs claim 5 s each: four of them are a block.
     first = runner(budget={"total": "20s"})
     assert first.run([0]) is None
@@ -99,7 +97,7 @@ def test_no_block_is_begun_when_the_budget_is_spent_by_earlier_trials_too(runner
     assert len(more.made) == 8
 
 
-def test_a_cell_that_has_enough_is_left_and_the_others_go_on(runner: Callable[..., Runner]) -> None:
+def test_a_cell_that_has_enough_is_left_and_the_others_go_on(runner: Make) -> None:
     def stop_rule(run: CellRun) -> str | None:
         return "narrow" if "alexnet" in run.directory.name and list(run.records()) else None
 
@@ -108,9 +106,7 @@ def test_a_cell_that_has_enough_is_left_and_the_others_go_on(runner: Callable[..
     assert order(made.made) == [(0, "resnet50"), (0, "alexnet"), (1, "resnet50"), (2, "resnet50")]
 
 
-def test_names_and_order_stay_when_the_clock_steps_back(
-    runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_and_order_stay_when_the_clock_steps_back(runner: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def backwards() -> Iterator[datetime.datetime]:
         now = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
         while True:

@@ -78,9 +78,7 @@ BANNER = "\n-----\n  Welcome to the cluster\n-----\n\n--> Verifying access to de
     ("answer", "job", "cluster"),
     [("4712\n", "4712", None), ("4712;alpha\n", "4712", "alpha"), (f"{BANNER}519605\n", "519605", None)],
 )
-def test_the_number_of_a_job_is_read_behind_a_banner(
-    answer: str, job: str, cluster: str | None, programs: Calls
-) -> None:
+def test_a_jobs_number_is_read_behind_a_banner(answer: str, job: str, cluster: str | None, programs: Calls) -> None:
     programs(answer)
     assert slurm.submit(script()) == (job, cluster)
 
