@@ -33,15 +33,8 @@ class Package:
 
     def bench(self, *words: str, program: str = "cli") -> "subprocess.CompletedProcess[str]":
         home = {"VIRTBENCH_HOME": str(self.place / "home"), "XDG_RUNTIME_DIR": str(self.place)}
-        return subprocess.run(
-            [sys.executable, "-m", program, *words],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            cwd=self.place,
-            env={**os.environ, **home, "PYTHONPATH": self.path},
-        )
+        argv, env = [sys.executable, "-m", program, *words], {**os.environ, **home, "PYTHONPATH": self.path}
+        return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=300, cwd=self.place, env=env)
 
 
 @pytest.fixture

@@ -59,11 +59,7 @@ def configurations(place: Path, libvirt: str) -> dict[str, Sections]:
             "workers": 0,
         },
         "database": sql("glance"),
-        "glance_store": {
-            "stores": "file",
-            "default_store": "file",
-            "filesystem_store_datadir": f"{place}/images/",
-        },
+        "glance_store": {"stores": "file", "default_store": "file", "filesystem_store_datadir": f"{place}/images/"},
         "paste_deploy": {"flavor": "keystone", "config_file": "/etc/glance/glance-api-paste.ini"},
     }
     nova: Sections = {

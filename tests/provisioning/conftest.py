@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -61,10 +61,9 @@ class FakeNode:
         raise NotImplementedError("no test starts anything on it")
 
 
-@pytest.fixture
-def fake_node() -> Callable[..., FakeNode]:
-    """``fake_node({("stat",): Completed(0, "tmpfs", "")})``."""
-    return FakeNode
+def fake_node(*given: Any, **more: Any) -> Any:
+    """Return a node for whoever takes a kind of its own: ``fake_node({("stat",): Completed(0, "tmpfs", "")})``."""
+    return FakeNode(*given, **more)
 
 
 @pytest.fixture
@@ -72,6 +71,21 @@ def node() -> Iterator[LocalNode]:
     """This machine, for real; at the end no process of it is left."""
     with local_node((min(os.sched_getaffinity(0)),), None) as made:
         yield made
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """``program("crontab", script)``: puts a program of this name first on the search path, and returns its path."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+
+    def _put(name: str, script: str) -> Path:
+        place = tmp_path / "bin" / name
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(f"#!/bin/sh\n{script}\n")
+        place.chmod(0o755)
+        return place
+
+    return _put
 
 
 @pytest.fixture
@@ -85,16 +99,9 @@ def make_image(home: Path) -> Callable[..., Image]:
         digest = userland.write_manifest(str(building / "tree"))
         for name in PACKED:
             (building / name).write_text(f"{name} of {content}")
-        image = Image.model_validate(
-            {
-                "digest": digest,
-                "variant": variant,
-                "recipe_sha256": "0" * 64,
-                "created_at": created_at,
-                "base": "debian",
-                "files": {name: stamp(building / name) for name in PACKED},
-            }
-        )
+        files = {name: stamp(building / name) for name in PACKED}
+        made = {"digest": digest, "variant": variant, "created_at": created_at, "files": files}
+        image = Image.model_validate({**made, "recipe_sha256": "0" * 64, "base": "debian"})
         building.rename(image.directory)
         image.save()
         return image

@@ -65,38 +65,24 @@ class OpenStack:
         service, _, rest = path.lstrip("/").partition("/")
         return getattr(self, f"_{service}")(method, rest.strip("/"), query, body)  # type: ignore[no-any-return]
 
-    def _identity(self, method: str, path: str, query: str, body: Body) -> Answer:
-        del query
+    def _identity(self, method: str, path: str, _query: str, body: Body) -> Answer:
         if method == "POST" and path == "v3/auth/tokens":
             if body["auth"]["identity"]["password"]["user"]["password"] != self.password:
                 return refused(401, UNAUTHORIZED, "error")
-            services = {"compute": "compute/v2.1", "image": "image", "network": "network", "baremetal": "baremetal"}
+            places = {"compute": "compute/v2.1", **{name: name for name in ("image", "network", "baremetal")}}
             public = {"interface": "public", "region": "R", "region_id": "R"}
-            catalog = [
-                {
-                    **dict.fromkeys(("type", "name", "id"), kind),
-                    "endpoints": [public | {"id": kind, "url": f"{self.url}/{place}"}],
-                }
-                for kind, place in services.items()
-            ]
+            urls = {kind: public | {"id": kind, "url": f"{self.url}/{place}"} for kind, place in places.items()}
+            catalog = [{"type": kind, "name": kind, "id": kind, "endpoints": [url]} for kind, url in urls.items()]
             project = {"id": "p", "name": "p", "domain": {"id": "default", "name": "Default"}}
             user = {"id": "u", "name": "u", "domain": {"id": "default", "name": "Default"}}
-            times = {"expires_at": "2099-01-01T00:00:00.000000Z", "issued_at": "2026-01-01T00:00:00.000000Z"}
-            token = {
-                "methods": ["password"],
-                "user": user,
-                "project": project,
-                "catalog": catalog,
-                "roles": [],
-                **times,
-            }
-            return 201, {"token": token}
+            rest = {"expires_at": "2099-01-01T00:00:00.000000Z", "issued_at": "2026-01-01T00:00:00.000000Z"}
+            token = {"methods": ["password"], "user": user, "project": project, "catalog": catalog, "roles": []}
+            return 201, {"token": token | rest}
         links = [{"rel": "self", "href": f"{self.url}/identity/v3/"}]
         version = {"id": "v3.14", "status": "stable", "links": links, "media-types": []}
         return 200, {"version": version} if path else {"versions": {"values": [version]}}
 
-    def _image(self, method: str, path: str, query: str, body: Body) -> Answer:
-        del method, body
+    def _image(self, _method: str, path: str, query: str, _body: Body) -> Answer:
         if not path:
             links = [{"rel": "self", "href": f"{self.url}/image/v2/"}]
             return 300, {"versions": [{"id": "v2.15", "status": "CURRENT", "links": links}]}
@@ -114,9 +100,8 @@ class OpenStack:
         if method == "DELETE":
             del self.ports[path.rpartition("/")[2]]
             return 204, {}
-        return self._found(
-            self.ports if path.startswith("ports") else self.networks, path, query, path.partition("/")[0]
-        )
+        kind = path.partition("/")[0]
+        return self._found(self.ports if kind == "ports" else self.networks, path, query, kind)
 
     def _compute(self, method: str, path: str, query: str, body: Body) -> Answer:
         path = path.removeprefix("v2.1").strip("/")
@@ -134,12 +119,9 @@ class OpenStack:
             del self.servers[path.rpartition("/")[2]]
             return 204, {}
         kind = path.split("/")[0]
-        if (
-            path.startswith("servers/")
-            and path != "servers/detail"
-            and (server := self.servers.get(path.split("/")[1]))
-        ):
-            server.update(server["looks"].pop(0) if server["looks"] else {})
+        server = self.servers.get(path.partition("servers/")[2])
+        if server and server["looks"]:
+            server.update(server["looks"].pop(0))
         found = {"servers": self.servers, "flavors": self.flavors, "os-keypairs": self.keypairs}[kind]
         if kind == "os-keypairs":
             name = path.partition("/")[2]
@@ -148,8 +130,7 @@ class OpenStack:
             return (200, {"keypair": found[name]}) if name in found else refused(404, f"Keypair {name} not found")
         return self._found(found, path.replace("/detail", ""), query, kind)
 
-    def _baremetal(self, method: str, path: str, query: str, body: Body) -> Answer:
-        del query
+    def _baremetal(self, method: str, path: str, _query: str, body: Body) -> Answer:
         links = [{"rel": "self", "href": f"{self.url}/baremetal/v1/"}]
         version = {"id": "v1", "status": "CURRENT", "version": "1.94", "min_version": "1.1", "links": links}
         if path in ("", "v1"):
@@ -171,14 +152,13 @@ class OpenStack:
             self.vifs.append(body["id"])
             return 204, {}
         elif what == "states/provision":
+            node |= {
+                "provision_state": "deleting",
+                "looks": [{"provision_state": "available", "allocation_uuid": None}],
+            }
             if body["target"] == "active":
-                node.update(
-                    looks=list(self.deployment), provision_state="deploying", config_drive=body.get("configdrive")
-                )
-            else:
-                node.update(
-                    looks=[{"provision_state": "available", "allocation_uuid": None}], provision_state="deleting"
-                )
+                node |= {"provision_state": "deploying", "looks": list(self.deployment)}
+                node["config_drive"] = body.get("configdrive")
             return 202, {}
         elif method == "GET" and node.get("looks"):
             node.update(node["looks"].pop(0))
@@ -190,11 +170,9 @@ class OpenStack:
         if method == "POST":
             free = [node for node in self.nodes.values() if node["resource_class"] == body["resource_class"]]
             made = {"uuid": str(uuid.uuid4()), "state": "allocating", "node_uuid": None, "last_error": None, **body}
-            end = (
-                {"state": "active", "node_uuid": free[0]["uuid"]}
-                if free
-                else {"state": "error", "last_error": NONE_FREE}
-            )
+            end: Body = {"state": "error", "last_error": NONE_FREE}
+            if free:
+                end = {"state": "active", "node_uuid": free[0]["uuid"]}
             self.allocations[made["uuid"]] = {**made, "looks": [{}, end]}
             return 201, made
         if method == "DELETE":

@@ -1,4 +1,4 @@
-"""With a probe that answers what the test says, and with small scripts in the place of QEMU."""
+"""KVM and vector instructions: what a host and its guests have, and what a run takes."""
 
 import os
 from collections.abc import Callable
@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from provisioning import isa
 from provisioning.images.image import Image
 from provisioning.machines import accelerator
 from provisioning.machines.accelerator import KvmProbe, choose, probe_kvm
+from provisioning.machines.base import GuestSpec
+from provisioning.machines.qemu import QEMU
 from suite.errors import RequestError
+from suite.job.envelope import GIB, Envelope
 
 MakeImage = Callable[..., Image]
 
@@ -53,9 +57,7 @@ def test_kvm_is_chosen_where_a_guest_has_booted_under_it(boot: FakeBoot, request
 
 
 @pytest.mark.parametrize("reason", [None, "it hangs"])
-def test_the_answer_is_kept_until_the_host_boots_again(
-    boot: FakeBoot, monkeypatch: pytest.MonkeyPatch, reason: str | None
-) -> None:
+def test_the_answer_is_kept_until_a_reboot(boot: FakeBoot, monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
     boot.reason = reason
     first = probe_kvm()
     assert first.usable is (reason is None)
@@ -152,9 +154,7 @@ def test_the_kernel_of_the_image_ends_in_order_where_the_sector_has_a_status_of_
     assert probe_kvm().reason == "a guest (the image's kernel) boots under it"
 
 
-def test_what_a_host_lacks_is_told_and_asked_again_the_next_time(
-    qemu: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_host_lacks_is_told_and_asked_again(qemu: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda *_: False)
         assert "group kvm" in probe_kvm().reason
@@ -166,3 +166,63 @@ def test_what_a_host_lacks_is_told_and_asked_again_the_next_time(
     accelerator.KVM.touch()
     script(qemu, "exit 33")
     assert probe_kvm().usable
+
+
+ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
+AVX2 = "flags\t\t: fpu sse2 avx avx2 fma"
+AVX512 = AVX2 + " avx512f avx512bw avx512dq avx512vl"
+
+
+@pytest.fixture
+def image() -> Image:
+    return Image(digest="0" * 64, variant="cpu", recipe_sha256="", created_at="", base="", files={})
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "level"),
+    [
+        ("", "default"),
+        ("flags\t: fpu sse2", "default"),
+        (AVX2, "avx2"),
+        (AVX2.replace(" fma", ""), "default"),
+        (AVX512, "avx512"),
+        (AVX512.replace(" avx512vl", ""), "avx2"),
+        (f"{AVX512}\n\n{AVX2}", "avx2"),
+    ],
+)
+def test_a_level_is_told_by_all_the_flags_that_it_needs(cpuinfo: str, level: str) -> None:
+    assert isa.capability(f"model name\t: x\n{cpuinfo}\nbugs\t: none\n") == level
+
+
+@pytest.mark.parametrize("targets", [("bare-metal", "container"), ("vm",), ("vm", "container-vm")])
+def test_targets_of_one_kind_need_no_cap_and_no_guest_is_asked(
+    targets: tuple[str, ...], image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isa, "_of_guests", _asked)
+    assert isa.shared(targets, QEMU, GuestSpec(image, "tcg", ENVELOPE), _asked, always=False) is None
+
+
+@pytest.mark.parametrize(
+    ("targets", "level", "always", "cap"),
+    [
+        (("bare-metal", "vm"), "avx2", False, "avx2"),
+        (("bare-metal", "vm"), "avx512", False, None),
+        (("bare-metal", "container"), "avx2", True, "avx512"),
+        (("vm",), "avx2", True, "avx2"),
+        (("bare-metal", "container-vm"), "avx2", True, "avx2"),
+    ],
+)
+def test_a_host_is_capped_to_a_guest_that_has_less_and_what_is_to_be_lowered_is_known(
+    *, targets: tuple[str, ...], level: str, always: bool, cap: str | None, image: Image, tmp_path: Path
+) -> None:
+    (tmp_path / "cpuinfo").write_text(AVX512 + "\n")
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isa, "CPUINFO", tmp_path / "cpuinfo")
+        patch.setattr(isa, "_of_guests", lambda *_: level)
+        assert isa.shared(targets, QEMU, GuestSpec(image, "tcg", ENVELOPE), said.append, always=always) == cap
+    assert always or ["avx2" in line for line in said] == ([True] if cap else [])
+
+
+def _asked(*_: object) -> None:
+    pytest.fail("nobody should have been asked")

@@ -5,7 +5,6 @@ import resource
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from provisioning.metrics.footprint import (
 from provisioning.nodes import HostProcesses, LocalNode, WrappedNode
 from suite.interfaces import Node
 from suite.records.usage import Usage
-from tests.provisioning.conftest import make
+from tests.provisioning.conftest import fake_node, make
 
 BURN_S = 0.4
 BURN = [sys.executable, "-S", "-c", f"import time\nwhile time.process_time() < {BURN_S}: pass"]
@@ -52,25 +51,19 @@ def cpu_s(process: psutil.Process) -> float:
 
 
 def test_a_job_that_ended_is_counted_with_all_that_it_used(node: LocalNode) -> None:
-    account = HostAccount(CPUS, [place(node)])
+    account: Any = HostAccount(CPUS, [place(node)])
     assert (account.conditions, account.resources) == (None, None)
     with account:
         before_s = ended_cpu_s()
         node.run(BURN)
         burnt_s = ended_cpu_s() - before_s
-    assert account.resources is not None
-    assert account.resources.serving is not None
     assert account.resources.worker is None
-    assert account.resources.cache is not None
     assert account.resources.cache.absent, "of this place it is not known which CPUs it has"
     assert account.resources.serving.cpu_s == pytest.approx(burnt_s, abs=0.1)
     assert burnt_s > 0.9 * BURN_S
     assert account.resources.serving.minor_faults
-    assert account.conditions is not None
-    assert account.conditions.interval_s is not None
     assert account.conditions.interval_s >= BURN_S
     assert account.conditions.load_1min is not None
-    assert account.conditions.sampler_cpu_s is not None
     assert 0 < account.conditions.sampler_cpu_s < BURN_S
 
 
@@ -78,8 +71,7 @@ def test_a_job_that_failed_is_counted_and_its_error_goes_on(node: LocalNode) -> 
     account = HostAccount(CPUS, [node])
     with pytest.raises(ZeroDivisionError), account:
         raise ZeroDivisionError
-    assert account.resources is not None
-    assert account.conditions is not None
+    assert None not in (account.resources, account.conditions)
 
 
 def test_a_process_that_lives_on_is_counted_for_the_time_of_the_job(node: LocalNode) -> None:
@@ -87,7 +79,7 @@ def test_a_process_that_lives_on_is_counted_for_the_time_of_the_job(node: LocalN
     busy = node.start([sys.executable, "-S", "-c", "print('up', flush=True)\nwhile True: pass"])
     next(busy.lines(60))
     (process,) = processes.carrying(node.token)
-    account = HostAccount(CPUS, [place(node)])
+    account: Any = HostAccount(CPUS, [place(node)])
     outer_s = cpu_s(process)
     with account:
         inner_s = cpu_s(process)
@@ -95,12 +87,8 @@ def test_a_process_that_lives_on_is_counted_for_the_time_of_the_job(node: LocalN
         while cpu_s(process) - inner_s < BURN_S:
             time.sleep(0.05)
     outer_s = cpu_s(process) - outer_s
-    assert account.resources is not None
     used = account.resources.serving
-    assert used is not None
-    assert used.cpu_s is not None
     assert BURN_S <= used.cpu_s <= outer_s, "what it used from then to then, by the kernel's own counter"
-    assert used.peak_memory_bytes is not None
     assert used.peak_memory_bytes > 1 << 20
     assert time.process_time() - begin < 0.2, "nothing runs here in between"
 
@@ -115,7 +103,7 @@ def test_what_other_trials_started_does_not_serve_this_one(node: LocalNode) -> N
         other.close()
 
 
-def test_a_place_of_which_nothing_is_known_has_children_only(fake_node: Callable[..., Any]) -> None:
+def test_a_place_of_which_nothing_is_known_has_children_only() -> None:
     found = Footprint.of([fake_node()])
     assert (found.pids, found.host_processes) == ([], [])
 
@@ -125,7 +113,7 @@ def test_the_innermost_layer_that_knows_says_how_the_target_is_served(node: Loca
     assert Footprint.of([place(place(node, host_processes))]).host_processes == [host_processes]
 
 
-def test_the_victims_own_cpus_are_those_that_nobody_else_may_use(fake_node: Callable[..., Any]) -> None:
+def test_the_victims_own_cpus_are_those_that_nobody_else_may_use() -> None:
     victim, other, free = (fake_node() for _ in range(3))
     victim.facts, other.facts, free.facts = {"host_cpus": [1, 0]}, {"host_cpus": [2]}, {"host_cpus": None}
     assert own_cpus([victim, other], [victim]) == [0, 1]
@@ -182,8 +170,7 @@ def test_the_peak_of_a_container_is_its_groups_and_its_shims(tmp_path: Path) -> 
     make(tmp_path, {"memory/job/memory.max_usage_in_bytes": "1000000000"})
     group = ControlGroup(ControlGroup.named("job").paths, tmp_path)
     used = Footprint([os.getpid()], [HostProcesses(group)]).usage(BEFORE, BEFORE)
-    own = peak_memory_bytes(os.getpid())
-    assert own is not None
+    own: Any = peak_memory_bytes(os.getpid())
     assert used.peak_memory_bytes == pytest.approx(1_000_000_000 + own, rel=0.01)
 
 
@@ -204,13 +191,10 @@ def test_a_process_is_counted_without_its_children(tmp_path: Path, monkeypatch: 
     }
 
 
-def test_a_process_that_hides_its_disk_traffic_has_none_to_tell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_hides_its_disk_traffic_tells_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(footprint, "PROC", tmp_path)
     make(tmp_path, {"7/stat": f"7 (a) {' '.join(['1'] * 50)}\n"})
-    used = process_used(7)
-    assert used is not None
+    used: Any = process_used(7)
     assert used["disk_read_bytes"] is None
     assert process_used(8) is None, "it is gone"
 
@@ -228,9 +212,7 @@ def test_the_network_is_that_of_a_namespace_of_its_own(tmp_path: Path, monkeypat
     assert network_bytes(9) is None
 
 
-def test_the_shim_of_a_container_is_found_as_the_parent_of_its_first_process(
-    node: LocalNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_containers_shim_is_the_parent_of_its_first_process(node: LocalNode, monkeypatch: pytest.MonkeyPatch) -> None:
     parents = {70: 60, 71: 1, 72: os.getpid()}
     monkeypatch.setattr(footprint, "_parent", parents.get)
     assert Footprint.of([place(node, HostProcesses(main_pid=70))]).pids == [60]
@@ -243,7 +225,7 @@ def test_what_serves_the_instances_beside_a_victim_is_told_apart_and_no_stranger
     other = LocalNode(uuid.uuid4().hex, CPUS, None)
     aggressor = other.start([sys.executable, "-S", "-c", "while True: pass"])
     try:
-        account = HostAccount(CPUS, [place(node), place(other)], victims=1)
+        account: Any = HostAccount(CPUS, [place(node), place(other)], victims=1)
         with account:
             before_s = ended_cpu_s()
             node.run(BURN)
@@ -254,13 +236,8 @@ def test_what_serves_the_instances_beside_a_victim_is_told_apart_and_no_stranger
     finally:
         aggressor.kill()
         other.close()
-    assert account.resources
-    assert account.conditions
     serving, beside = account.resources.serving, account.resources.beside
-    assert serving
-    assert beside
     assert serving.cpu_s == pytest.approx(burnt_s, abs=0.1)
-    assert beside.cpu_s is not None
     assert beside.cpu_s > 0.05  # what the kernel counts in ticks begins and ends inside of one
     assert (beside.disk_read_bytes, beside.minor_faults) == (None, None)
 

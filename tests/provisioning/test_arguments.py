@@ -1,9 +1,11 @@
 """What is written for other programs: the transcript of it, and what no engine may be told."""
 
+import hashlib
 import itertools
+import json
 import subprocess
-from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,16 +15,16 @@ from hypothesis import strategies as st
 from provisioning.cgroup import limits as cgroups
 from provisioning.engines.docker import Docker
 from provisioning.engines.podman import PODMAN
-from provisioning.engines.runc import RUNC, bundle_config
+from provisioning.engines.runc import PROFILE, RUNC, bundle_config, bundle_profile
 from provisioning.layers.container import ContainerLayer
-from provisioning.layers.userland import NO_PRIVILEGES, chroot_argv
 from provisioning.machines.qemu_command import qemu_argv
-from provisioning.machines.ssh import SshAccess, free_port
+from provisioning.machines.ssh import SshAccess
+from provisioning.nodes import LocalNode
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Completed
 from suite.job.envelope import GIB, Envelope, most_processes
-from tests.provisioning.conftest import FakeNode
-from tests.rendered import CONTAINER, EDITS, RUN_ARGV, TRANSCRIPT, VM, rendered
+from tests.provisioning.conftest import FakeNode, fake_node
+from tests.rendered import CONTAINER, RUN_ARGV, TRANSCRIPT, VM, rendered
 
 
 def test_what_is_written_for_other_programs_is_that_of_the_transcript() -> None:
@@ -64,7 +66,7 @@ def test_rootless_podman_pins_by_affinity_where_no_cpus_are_delegated_to_the_use
     assert here.by_affinity is False, "a guest's podman is root's"
 
 
-def test_every_target_has_the_same_limit_of_processes(fake_node: Callable[..., Any]) -> None:
+def test_every_target_has_the_same_limit_of_processes() -> None:
     limit = str(most_processes(2))
     for run_argv in RUN_ARGV.values():
         assert values(run_argv(CONTAINER), "--pids-limit") == [limit]
@@ -74,21 +76,6 @@ def test_every_target_has_the_same_limit_of_processes(fake_node: Callable[..., A
     assert ["cgset", "-r", f"pids.max={limit}", "g"] in node.ran
     (words,) = values(qemu_argv(replace(VM, cpus=(0, 1))), "-append")
     assert f" sysctl.kernel.threads-max={2 * int(limit)}" in words
-
-
-def test_confined_bare_metal_is_a_user_of_its_own_with_the_devices_of_a_container_and_its_gpus() -> None:
-    argv = chroot_argv("/i/tree", EDITS, user=1879048200)
-    becoming = argv[argv.index("--") + 1 :]
-    assert becoming[:3] == ["/usr/bin/setpriv", "--reuid=1879048200", "--regid=1879048200"]
-    assert set(NO_PRIVILEGES) < set(becoming)
-    assert "/dev" not in values(argv, "--dev-bind")
-    assert values(argv, "--dev-bind") == [device.path for device in EDITS.devices]
-    folder = argv.index("/dev/nvidia-caps")
-    assert argv[folder - 3 : folder] == ["--perms", "0755", "--dir"], "open to the user"
-    assert folder < argv.index("--dev-bind")
-    assert argv.index("--dev") < argv.index("--dev-bind"), "laid over the others"
-    assert values(argv, "--perms") == ["1777", "1777", "0755"]
-    assert values(chroot_argv("/i/tree"), "--dev-bind") == ["/dev"], "as root it has all devices"
 
 
 words = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
@@ -103,15 +90,7 @@ def test_words_come_through_a_real_shell_as_they_are(arguments: list[str]) -> No
     assert said.decode().split("\0")[:-1] == arguments
 
 
-def test_a_free_port_can_be_listened_on() -> None:
-    import socket
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", free_port()))
-        assert listener.getsockname()[1] > 1023
-
-
-def test_a_container_that_is_gone_is_removed_and_any_other_failure_is_raised(fake_node: Callable[..., Any]) -> None:
+def test_a_container_that_is_gone_is_removed_and_any_other_failure_is_raised() -> None:
     gone = {("podman", "rm"): Completed(1, "", "Error: no container with name or ID found: No such container")}
     PODMAN.remove(fake_node(gone), "c1")
     for engine, words in ((PODMAN, ("podman", "rm")), (RUNC, ("runc",))):
@@ -121,3 +100,60 @@ def test_a_container_that_is_gone_is_removed_and_any_other_failure_is_raised(fak
     RUNC.remove(node, "c1")
     assert node.ran == RUNC.removal("c1")
     assert len(node.ran) == 4
+
+
+def rule(*names: str, **more: Any) -> dict[str, Any]:
+    return {"names": list(names), "action": "SCMP_ACT_ALLOW", "args": [], "includes": {}, "excludes": {}, **more}
+
+
+def profile(*rules: dict[str, Any], **more: Any) -> str:
+    maps = [
+        {"architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["SCMP_ARCH_X86", "SCMP_ARCH_X32"]},
+        {"architecture": "SCMP_ARCH_AARCH64", "subArchitectures": None},
+    ]
+    return json.dumps({"defaultAction": "SCMP_ACT_ERRNO", "archMap": maps, "syscalls": list(rules), **more})
+
+
+def test_what_is_not_named_is_refused_with_the_profiles_own_error() -> None:
+    assert bundle_profile(profile())["defaultAction"] == "SCMP_ACT_ERRNO"
+    assert bundle_profile(profile())["defaultErrnoRet"] == 1
+    assert bundle_profile(profile(defaultErrnoRet=38))["defaultErrnoRet"] == 38
+    assert bundle_profile(profile())["architectures"] == ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]
+
+
+ARGUMENT = {"index": 0, "value": 4, "valueTwo": 0, "op": "SCMP_CMP_EQ"}
+REFUSED = "SCMP_ACT_ERRNO"
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        (rule("read", "write"), {"names": ["read", "write"]}),
+        ({"names": ["read"], "action": "SCMP_ACT_ALLOW"}, {"names": ["read"]}),
+        (rule("write", includes=None, excludes=None, args=None), {"names": ["write"]}),
+        (rule("mount", includes={"caps": ["CAP_SYS_ADMIN"]}), None),  # for a container that has it
+        (rule("clone", excludes={"caps": ["CAP_SYS_ADMIN", "CAP_B"]}), {"names": ["clone"]}),
+        (rule("arch_prctl", includes={"arches": ["amd64", "x32"]}), {"names": ["arch_prctl"]}),
+        (rule("s390", includes={"arches": ["s390"]}), None),
+        (rule("clone", excludes={"arches": ["amd64", "s390"]}), None),
+        (rule("personality", args=[{**ARGUMENT, "extra": None}]), {"names": ["personality"], "args": [ARGUMENT]}),
+        (rule("mount", action=REFUSED, errnoRet=1), {"names": ["mount"], "action": REFUSED, "errnoRet": 1}),
+        (rule("read", errnoRet=1), {"names": ["read"]}),
+    ],
+)
+def test_the_conditions_of_a_rule_are_decided(sent: dict[str, Any], kept: dict[str, Any] | None) -> None:
+    decided = bundle_profile(profile(sent))["syscalls"]
+    assert decided == ([{"action": "SCMP_ACT_ALLOW", **kept}] if kept else [])
+
+
+def test_a_profile_that_is_none_is_an_error() -> None:
+    with pytest.raises(ValueError, match="Expecting value"):
+        bundle_profile("# none")
+
+
+def test_the_digest_of_the_profile_is_known_where_the_suite_gives_it(node: LocalNode, tmp_path: Path) -> None:
+    (tmp_path / PROFILE).parent.mkdir(parents=True)
+    (tmp_path / PROFILE).write_text(profile(rule("read")))
+    wanted = hashlib.sha256((tmp_path / PROFILE).read_bytes()).hexdigest()
+    assert RUNC.seccomp_sha256(node, str(tmp_path)) == wanted
+    assert PODMAN.seccomp_sha256(node, str(tmp_path)) is None

@@ -58,9 +58,7 @@ def test_a_firing_runs_the_plan_that_its_pod_holds_and_never_beside_another(
     assert "affinity" not in pod["spec"]  # else blocks could not run on the node of the firing
 
 
-def test_a_cronjob_is_installed_replaced_listed_and_removed(
-    cluster: Namespace, nightly: ScheduledJob, tmp_path: Path
-) -> None:
+def test_a_cronjob_is_installed_replaced_and_removed(cluster: Namespace, nightly: ScheduledJob, tmp_path: Path) -> None:
     timer = KubernetesTimer()
     install(timer, nightly)
     install(timer, planned(tmp_path, ENGINE + CLAIM, schedule=parse_schedule("6h")))
@@ -91,9 +89,7 @@ def test_what_a_pod_cannot_be_given_is_refused(tmp_path: Path, engine: str, chan
     assert error.value.remedy
 
 
-def test_a_time_zone_without_a_name_is_refused(
-    nightly: ScheduledJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_nameless_zone_is_refused(nightly: ScheduledJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TZ", raising=False)
     monkeypatch.setattr(kubernetes, "LOCALTIME", tmp_path / "localtime")
     assert kubernetes.time_zone() == "Etc/UTC"

@@ -1,20 +1,26 @@
-"""Where a data set may lie: what is refused before anything is written or started."""
+"""Where data may lie: what is refused before anything is written, and which disk a directory lies on."""
 
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from provisioning import data_device
+from provisioning.cgroup import limits
+from provisioning.cgroup.limits import BlockDevice, disks_under
 from provisioning.images.image import Image
 from provisioning.images.pack import add_modules
 from provisioning.machines import qemu, virtiofs
 from provisioning.machines.qemu import QEMU
+from provisioning.machines.qemu_command import takes_direct_io
+from provisioning.nodes import local_node
 from suite.errors import RequestError
 from suite.interfaces import Completed
 from suite.job.ablations import properties_of
 from suite.job.datasets import Dataset
+from tests.provisioning.conftest import fake_node
 
 DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=20, size_bytes=4000)
 WHOLE = ("ext4", "abababab-abab-abab-abab-abababababab", "virtbench-data")
@@ -67,9 +73,7 @@ def test_a_device_that_holds_the_data_set_is_left_as_it_is(holding: Holding) -> 
 @pytest.mark.parametrize(
     "found", [(), (("ext4", None, data_device.UNFINISHED),), (("ext4", "another", data_device.LABEL),)]
 )
-def test_a_run_takes_no_device_without_the_whole_of_its_data_set(
-    found: tuple[data_device.Signature, ...], holding: Holding
-) -> None:
+def test_a_run_takes_no_device_without_its_data_set(found: tuple[data_device.Signature, ...], holding: Holding) -> None:
     holding(*found)
     with pytest.raises(RequestError, match="does not hold this data set") as caught:
         data_device.check("/dev/sdx", DATASET, "generated:/set")
@@ -84,9 +88,7 @@ def test_only_a_device_is_taken(name: str, said: str, tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_without_virtiofs_on_either_side_the_reason_and_the_remedy_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_virtiofs_on_either_side_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     modules = tmp_path / "usr/lib/modules/6.1"
     modules.mkdir(parents=True)
     (modules / "modules.dep").write_text("kernel/fs/fuse/fuse.ko:\n")
@@ -110,7 +112,7 @@ def test_a_microvm_needs_a_kernel_with_virtio_over_mmio(make_image: Callable[...
     assert QEMU.hindrance(properties_of("microvm"), image) is None
 
 
-def test_the_rate_of_the_tsc_is_half_the_bogomips(fake_node: Callable[..., Any]) -> None:
+def test_the_rate_of_the_tsc_is_half_the_bogomips() -> None:
     shown = "cpu MHz : 800.0\nbogomips\t: 5192.28\n"
     assert qemu._tsc_khz(fake_node({("cat",): Completed(0, shown, "")})) == 2596140
     assert qemu._tsc_khz(fake_node()) == 0
@@ -126,3 +128,42 @@ def test_a_guest_loads_the_modules_that_its_machine_needs(tmp_path: Path) -> Non
     add_modules(tmp_path / "tree", tmp_path / "root", ("virtio_mmio", "virtio_blk"))
     assert (tmp_path / "root/modules.order").read_text() == "virtio.ko\nvirtio_mmio.ko\nvirtio_blk.ko\n"
     assert len(list((tmp_path / "root/modules").iterdir())) == 3
+
+
+def test_a_directory_on_a_partition_lies_on_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = tmp_path / "devices/sda"
+    (disk / "sda1").mkdir(parents=True)
+    (disk / "dev").write_text("8:0\n")
+    (disk / "uevent").write_text("MAJOR=8\nMINOR=0\nDEVNAME=sda\nDEVTYPE=disk\n")
+    (disk / "sda1/partition").write_text("1\n")
+    sys = tmp_path / "block"
+    monkeypatch.setattr(limits, "BLOCK_DEVICES", sys)
+    sys.mkdir()
+    number = tmp_path.stat().st_dev
+    (sys / f"{os.major(number)}:{os.minor(number)}").symlink_to(disk / "sda1")
+    (found,) = disks_under([str(tmp_path), None, str(sys)])
+    assert found == BlockDevice("/dev/sda", "8:0")
+    assert found.major_minor == (8, 0)
+
+
+@pytest.mark.parametrize(("kind", "reaches"), [("tmpfs", False), ("zfs", False), ("ext2/ext3", True), ("xfs", True)])
+def test_direct_io_that_is_accepted_need_not_reach_a_disk(kind: str, reaches: bool) -> None:
+    """Linux accepts it on tmpfs since 6.6, and ZFS before 2.3 answers it from memory."""
+    answers = {("stat", "--file-system"): Completed(0, f"{kind}\n", ""), ("test", "-b"): Completed(1, "", "")}
+    assert takes_direct_io(fake_node(answers), "/images/disk.img") is reaches
+    device = {**answers, ("test", "-b"): Completed(0, "", "")}
+    assert takes_direct_io(fake_node(device), "/dev/sdb"), "a device lies on no file system, but its name does"
+
+
+def test_memory_of_this_machine_is_no_disk() -> None:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file, local_node((), None) as node:
+        file.write(bytes(8192))
+        file.flush()
+        assert not takes_direct_io(node, file.name)
+
+
+def test_a_file_system_without_a_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BLOCK_DEVICES", tmp_path)
+    with pytest.raises(RequestError, match="without a disk of its own") as refused:
+        disks_under([str(tmp_path)])
+    assert "VIRTBENCH_HOME" in (refused.value.remedy or "")

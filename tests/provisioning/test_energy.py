@@ -1,7 +1,9 @@
-"""Energy by RAPL, on trees as the kernel has them, and GPUs by a stand-in for NVML."""
+"""Energy by RAPL, GPUs by a stand-in for NVML, and cache misses by perf."""
 
 import itertools
 import os
+import re
+import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -12,7 +14,8 @@ import psutil
 import pytest
 
 from provisioning.cgroup.counters import read
-from provisioning.metrics import accounting, conditions, gpu_usage
+from provisioning.metrics import accounting, cache_counters, conditions, gpu_usage
+from provisioning.metrics.cache_counters import Counting, cache_use, counts, events_of
 from provisioning.metrics.conditions import joules, read_energy
 from provisioning.metrics.gpu_usage import GpuSampler
 from suite.records.columns import JOULES
@@ -44,9 +47,7 @@ def test_energy_is_told_by_package_and_by_the_memory_of_each(tmp_path: Path) -> 
     assert spent == {"package-0": 5.5, "package-1": 0.0, "dram-0": 0.0, "dram-1": 2.0}, "cores are in their package"
 
 
-def test_the_idle_power_is_measured_once_and_only_where_there_is_a_counter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_idle_power_is_measured_once_and_only_by_a_counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -82,13 +83,11 @@ def test_dies_that_show_one_counter_are_counted_once(
             zone(tmp_path, f"intel-rapl:{die}", f"package-0-die-{die}", uj, range_uj=65_532_610_987)
         readings.append(read_energy())
     assert joules(*readings) == pytest.approx(spent)
-    assert JOULES.derive is not None
-    assert JOULES.derive(joules(*readings)) == pytest.approx(sum(spent.values()))
+    derive: Any = JOULES.derive
+    assert derive(joules(*readings)) == pytest.approx(sum(spent.values()))
 
 
-def test_one_counter_that_moves_between_its_readings_is_counted_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_counter_that_moves_between_readings_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, name in enumerate(("package-0-die-0", "package-0-die-1", "package-1-die-0")):
         zone(tmp_path, f"intel-rapl:{number}", name, 0, range_uj=1000)
     moving = itertools.count(990)
@@ -202,3 +201,129 @@ def test_the_use_of_the_measured_steps_is_that_between_two_times() -> None:
     assert samples.span(0.5, 2) == GpuSpan(energy_j=25, utilisation=1, sm_mhz=1980)
     assert samples.span(-1, 9) == GpuSpan(energy_j=50, utilisation=0.5, sm_mhz=1420)
     assert samples.span(1.5, 2) == GpuSpan(energy_j=10), "no sample lies between them"
+
+
+# As perf 6.1 prints them with -x, -A: CPU, value, unit, event, time that it ran, share of the time, and two more.
+COUNTED = """\
+CPU0,1000,,LLC-loads,2216345,100.00,,
+CPU1,2000,,LLC-loads,2212169,100.00,,
+CPU2,4000,,LLC-loads,2212169,50.00,,
+CPU0,10,,LLC-load-misses,2216345,100.00,1.00,of all LL-cache accesses
+CPU1,20,,LLC-load-misses,2212169,100.00,1.00,of all LL-cache accesses
+CPU2,<not counted>,,LLC-load-misses,0,0.00,,
+CPU0,12.50,MiB,uncore_imc/cas_count_read/,2216345,100.00,,
+CPU0,1.25,MiB,uncore_imc/cas_count_write/,2216345,100.00,,
+"""
+# What a virtual machine without such counters answers.
+NOT_SUPPORTED = """\
+CPU0,<not supported>,,LLC-loads,0,100.00,,
+CPU1,<not supported>,,LLC-loads,0,100.00,,
+CPU0,<not supported>,,LLC-load-misses,0,100.00,,
+CPU1,<not supported>,,LLC-load-misses,0,100.00,,
+"""
+
+
+@pytest.fixture(autouse=True)
+def untried() -> Iterator[None]:
+    """What this host has is asked once in a process; a test's answer must not stay."""
+    asked = cache_counters.absent
+    asked.cache_clear()
+    yield
+    asked.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus", "cache", "memory", "absent"),
+    [
+        (COUNTED, [0, 1], (3000, 30), (25 << 19, 5 << 18), "None"),
+        (COUNTED, [1, 2], (6000, None), (25 << 19, 5 << 18), "the cache: perf did not count on all CPUs of the job"),
+        (COUNTED, None, (None, None), (25 << 19, 5 << 18), ".*no CPUs of its own.*"),
+        (NOT_SUPPORTED, [0, 1], (None, None), (None, None), "(?!None$).+"),
+        ("", [0], (None, None), (None, None), "(?!None$).+"),
+    ],
+)
+def test_misses_are_of_the_cpus_of_the_job_memory_is_of_the_host_and_what_is_not_counted_is_null_with_its_reason(
+    text: str, cpus: list[int] | None, cache: tuple[object, ...], memory: tuple[object, ...], absent: str
+) -> None:
+    found = cache_use(text, cpus)
+    assert (found.cpus, (found.llc_loads, found.llc_load_misses)) == (cpus, cache)
+    assert (found.memory_read_bytes, found.memory_written_bytes) == memory
+    assert re.fullmatch(absent, str(found.absent))
+
+
+def test_events_of_unlike_cores_and_notes_between_the_lines_are_understood() -> None:
+    text = (
+        "\n# started on Sat Nov 21\n\nCPU0,7,,cpu_core/LLC-loads/,1,100.00,,\nCPU4,5,,cpu_atom/LLC-loads/,1,100.00,,\n"
+    )
+    assert counts(text, "LLC-loads") == 12
+    assert counts(text, "LLC-loads", [4]) == 5
+    assert counts(text, "LLC-load-misses") is None
+    assert counts(text, "LLC-loads", [4, 8]) is None, "CPU 8 is of a kind that has no such event"
+
+
+def test_memory_is_asked_for_where_the_kernel_has_controllers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_counters, "CONTROLLERS", tmp_path)
+    assert events_of() == ["LLC-loads", "LLC-load-misses"]
+    for number in (0, 1):
+        events = tmp_path / f"uncore_imc_{number}/events"
+        events.mkdir(parents=True)
+        for name in ("cas_count_read", "cas_count_read.unit", "cas_count_write"):
+            (events / name).write_text("")
+    assert events_of()[2:] == ["uncore_imc/cas_count_read/", "uncore_imc/cas_count_write/"]
+
+
+# What Ubuntu's and Debian's wrappers answer where the package of the running kernel is missing.
+WRAPPER = """WARNING: perf not found for kernel 5.15.0-1019
+
+  You may need to install the following packages for this specific kernel:
+    linux-tools-5.15.0-1019-aws
+    linux-cloud-tools-5.15.0-1019-aws
+
+  You may also want to install one of the following packages to keep up to date:
+    linux-tools-aws
+    linux-cloud-tools-aws
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (f"cat >&2 <<'END'\n{WRAPPER}END\nexit 2", " ".join(WRAPPER.split())),
+        (None, "perf is not installed"),
+        ("echo 'Error:\nAccess to performance monitoring is limited.' >&2; exit 255", "Access to performance"),
+        (f"cat >&2 <<'END'\n{NOT_SUPPORTED}END", "<not supported>"),
+        (f"cat >&2 <<'END'\n{COUNTED.replace('<not counted>', '3')}END", None),
+    ],
+)
+def test_why_nothing_is_counted_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, reason: str | None
+) -> None:
+    program = tmp_path / "perf"
+    if script:
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    monkeypatch.setattr(cache_counters, "PERF", str(program))
+    absent = cache_counters.absent()
+    assert absent is None if reason is None else reason in (absent or "")
+    if reason:
+        counting = Counting([0])
+        counting.start()
+        assert counting.stop().absent == absent
+
+
+def test_a_real_perf_counts_from_start_to_stop_and_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an event of the kernel's own, which every host has: what is tested is the flow."""
+    if shutil.which("perf") is None:
+        pytest.skip("perf is not installed")
+    monkeypatch.setattr(cache_counters, "absent", lambda: None)
+    monkeypatch.setattr(cache_counters, "events_of", lambda: ["context-switches"])
+    monkeypatch.setattr(cache_counters, "MISSES", "context-switches")
+    counting = Counting([0])
+    counting.start()
+    used = counting.stop()
+    if used.llc_load_misses is None:
+        pytest.skip("perf may not count here: see /proc/sys/kernel/perf_event_paranoid")
+    assert used.llc_load_misses > 0
+    assert used.llc_loads is None
+    assert counting._perf
+    assert counting._perf.returncode == 0

@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,9 +25,8 @@ from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Completed
 from suite.inventory import InventoryNode
 from suite.job.datasets import Dataset
+from tests.provisioning.conftest import fake_node
 from worker.data import listing
-
-FAKE = Callable[..., Any]
 
 
 def dataset(directory: Path) -> Dataset:
@@ -42,8 +40,7 @@ def dataset(directory: Path) -> Dataset:
 
 
 def test_a_machine_with_the_same_files_elsewhere_holds_the_data_set(node: LocalNode, tmp_path: Path) -> None:
-    here = dataset(tmp_path / "here")
-    dataset(tmp_path / "there")
+    here, _ = dataset(tmp_path / "here"), dataset(tmp_path / "there")
     check_copy(node, str(tmp_path / "there"), here)
     planned = InventoryNode(name="n1", host="n1", data="/srv/there")
     assert directory_of(planned, here) == "/srv/there"
@@ -51,8 +48,7 @@ def test_a_machine_with_the_same_files_elsewhere_holds_the_data_set(node: LocalN
 
 
 def test_a_machine_with_other_files_is_refused_by_name(node: LocalNode, tmp_path: Path) -> None:
-    here = dataset(tmp_path / "here")
-    dataset(tmp_path / "there")
+    here, _ = dataset(tmp_path / "here"), dataset(tmp_path / "there")
     (tmp_path / "there/class/two.jpg").write_bytes(b"1")
     with pytest.raises(RequestError, match=r"localhost has another data set in .*there: 2 files of 6 bytes"):
         check_copy(node, str(tmp_path / "there"), here)
@@ -60,11 +56,8 @@ def test_a_machine_with_other_files_is_refused_by_name(node: LocalNode, tmp_path
         check_copy(node, str(tmp_path / "nowhere"), here)
 
 
-def test_a_machine_with_other_contents_in_files_of_equal_names_and_sizes_is_refused(
-    node: LocalNode, tmp_path: Path
-) -> None:
-    here = dataset(tmp_path / "here")
-    dataset(tmp_path / "there")
+def test_a_machine_with_other_contents_in_files_of_equal_sizes_is_refused(node: LocalNode, tmp_path: Path) -> None:
+    here, _ = dataset(tmp_path / "here"), dataset(tmp_path / "there")
     (tmp_path / "there/class/one.jpg").write_bytes(b"54321")
     with pytest.raises(RequestError, match=r"of 5 bytes, and .* \(contents are compared\)") as refused:
         check_copy(node, str(tmp_path / "there"), here)
@@ -106,9 +99,7 @@ def test_sets_of_equal_names_and_sizes_have_a_disk_each(node: LocalNode, home: P
 
 
 @pytest.mark.parametrize("of_command", [True, False])
-def test_what_changed_while_it_was_packed_gets_no_disk(
-    of_command: bool, node: LocalNode, home: Path, tmp_path: Path
-) -> None:
+def test_what_changed_meanwhile_gets_no_disk(of_command: bool, node: LocalNode, home: Path, tmp_path: Path) -> None:
     dataset(tmp_path / "set")
     packed = files_of(tmp_path / "set") if of_command else resolve(f"imagefolder:{tmp_path / 'set'}", home)[1]
     disk = volumes.disk_of(packed)
@@ -131,10 +122,9 @@ def test_the_disk_of_a_machine_is_made_of_its_own_copy_once(node: LocalNode, hom
         volume_on(node, planned, here)
     prepare_disk(node, directory_of(planned, here), disk_of(planned, here), here, said.append)
     assert "packing the data set on localhost" in said[0]
-    volume = volume_on(node, planned, here)
+    volume: Any = volume_on(node, planned, here)
     assert volume.directory == tmp_path / "there"
     assert volume.same_device
-    assert volume.disk
     there = [volume.disk, volume.disk.with_name(f"{volume.disk.name}.stamp")]
     assert there == sorted(volume.disk.parent.iterdir()), "nothing else is left beside it"
     held = node.run(["debugfs", "-R", "cat /class/one.jpg", str(volume.disk)]).stdout.strip()
@@ -150,16 +140,12 @@ def test_the_disk_of_a_machine_is_made_of_its_own_copy_once(node: LocalNode, hom
     assert volume.disk.read_bytes()[:1] != b"x"
 
 
-def test_a_disk_that_lies_elsewhere_than_the_data_set_is_known(fake_node: FAKE, tmp_path: Path) -> None:
-    found = volume_on(
-        fake_node({("stat",): Completed(0, "2049\n2065\n", "")}),
-        InventoryNode(name="n1", host="n1"),
-        dataset(tmp_path / "here"),
-    )
-    assert not found.same_device
+def test_a_disk_that_lies_elsewhere_than_the_data_set_is_known(tmp_path: Path) -> None:
+    node, planned = fake_node({("stat",): Completed(0, "2049\n2065\n", "")}), InventoryNode(name="n1", host="n1")
+    assert not volume_on(node, planned, dataset(tmp_path / "here")).same_device
 
 
-def test_a_machine_without_room_for_the_disk_is_refused_with_the_arithmetic(fake_node: FAKE, tmp_path: Path) -> None:
+def test_a_machine_without_room_for_the_disk_is_refused_with_the_arithmetic(tmp_path: Path) -> None:
     node = fake_node({("test",): Completed(1, "", ""), ("df",): Completed(0, "Avail\n30000000\n", "")}, name="n1")
     planned = InventoryNode(name="n1", host="n1", directory="/srv/virtbench")
     told = r"the disk of the data set needs 0\.1 GB in /srv/virtbench/data-disks on n1, 0\.0 GB are free"
@@ -169,28 +155,16 @@ def test_a_machine_without_room_for_the_disk_is_refused_with_the_arithmetic(fake
     assert [argv[0] for argv in node.ran] == ["test", "mkdir", "df"]
 
 
-def archive(tmp_path: Path) -> Path:
+def test_docker_is_sent_nothing_that_it_holds_already(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/file").write_text("content")
-    oci_archive(tmp_path / "tree", tmp_path / "oci.tar", "a" * 64)
-    return tmp_path / "oci.tar"
-
-
-def held(digests: list[str]) -> dict[tuple[str, ...], Completed]:
-    return {("docker", "image", "inspect"): Completed(0, json.dumps(digests), "")}
-
-
-def test_docker_is_sent_nothing_that_it_holds_already(fake_node: FAKE, tmp_path: Path) -> None:
-    packed = archive(tmp_path)
-    DOCKER.load(fake_node(held(layers(packed))), "a" * 64, packed)
+    packed = tmp_path / "oci.tar"
+    oci_archive(tmp_path / "tree", packed, "a" * 64)
+    said = (Completed(0, json.dumps(digests), "") for digests in (layers(packed), ["sha256:other"]))
+    holding, other = (fake_node({("docker", "image", "inspect"): each}) for each in said)
+    DOCKER.load(holding, "a" * 64, packed)
     with pytest.raises(NotImplementedError):  # it would be sent
-        DOCKER.load(fake_node(held(["sha256:other"])), "a" * 64, packed)
-
-
-def test_a_docker_without_the_image_is_named(fake_node: FAKE) -> None:
-    node = fake_node({("docker", "image", "inspect"): Completed(1, "", "no such image")})
-    with pytest.raises(MeasurementError, match="the docker of fake does not hold virtbench:aaaaaaaaaaaa"):
-        DOCKER.check(node, "a" * 64)
+        DOCKER.load(other, "a" * 64, packed)
 
 
 def test_an_archive_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -202,7 +176,7 @@ def test_an_archive_that_is_none_is_refused(tmp_path: Path) -> None:
 LIST = ("iptables", "--wait", "--list-rules", "FORWARD")
 
 
-def test_a_machine_that_drops_what_it_forwards_passes_what_is_the_suites(fake_node: FAKE) -> None:
+def test_a_machine_that_drops_what_it_forwards_passes_what_is_the_suites() -> None:
     node = fake_node({LIST: Completed(0, "-P FORWARD DROP\n", "")})
     with forwarded(node, ["cni0"]):
         assert [" ".join(argv[2:]) for argv in node.ran[1:]] == [
@@ -213,7 +187,7 @@ def test_a_machine_that_drops_what_it_forwards_passes_what_is_the_suites(fake_no
 
 
 @pytest.mark.parametrize("answer", [Completed(0, "-P FORWARD ACCEPT\n", ""), Completed(127, "", "no iptables")])
-def test_a_machine_that_drops_nothing_is_left_as_it_is(fake_node: FAKE, answer: Completed) -> None:
+def test_a_machine_that_drops_nothing_is_left_as_it_is(answer: Completed) -> None:
     node = fake_node({LIST: answer})
     with forwarded(node, ["cni0"]):
         pass

@@ -1,7 +1,7 @@
 """The GPUs of a machine and the driver's libraries, as a driver shows them that is played: ``tests.stand_ins``."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from provisioning.gpus import NO_EDITS, Card, DeviceNode, chosen, edits_for
 from provisioning.nodes import LocalNode
 from suite.errors import RequestError
 from suite.interfaces import Completed
-from tests.provisioning.conftest import FakeNode
+from tests.provisioning.conftest import FakeNode, fake_node
 from tests.stand_ins import UUIDS, VERSION, driver, with_driver
 
 REMOTE = """
@@ -88,14 +88,10 @@ def test_the_doctor_names_a_lost_gpu_and_shows_the_others(cards: list[Card], mon
     first, *others = gpus.gpu_checks()
     assert (first[0], first[2]) == ("nvml", None)
     assert first[1].startswith(f"driver {VERSION}: 0: NVIDIA Stand-in, 1: NVIDIA Stand-in")
-    assert [(name, reason) for name, _, reason, _ in others] == [
-        ("gpu 2", "NVML: GPU is lost"),
-    ]
+    assert [(name, reason) for name, _, reason, _ in others] == [("gpu 2", "NVML: GPU is lost")]
 
 
-def test_a_machine_without_a_driver_has_no_gpu_and_targets_without_gpus_ask_nothing(
-    node: LocalNode, fake_node: Callable[..., FakeNode]
-) -> None:
+def test_a_machine_without_a_driver_has_no_gpu_and_targets_without_gpus_ask_nothing(node: LocalNode) -> None:
     ((name, _, reason, _),) = gpus.gpu_checks()
     assert (name, str(reason)[:27]) == ("nvml", "no NVIDIA driver answers: N")
     with pytest.raises(RequestError, match="localhost: no NVIDIA driver answers"):
@@ -123,11 +119,8 @@ def test_the_module_of_unified_memory_is_loaded_and_the_worker_told_where_everyt
 ) -> None:
     monkeypatch.setattr(gpus, "examined", lambda _, parent: (cards, None, f"{parent}/580"))
     edits = edits_for(Machine(userland="/images/0/tree"), ["0"], place)
-    assert edits.devices == (
-        DeviceNode("/dev/nvidiactl", 195, 255),
-        DeviceNode("/dev/nvidia70", 195, 70),
-        DeviceNode("/dev/nvidia-uvm", 502, 0),
-    )
+    devices = (("/dev/nvidiactl", 195, 255), ("/dev/nvidia70", 195, 70), ("/dev/nvidia-uvm", 502, 0))
+    assert edits.devices == tuple(DeviceNode(*each) for each in devices)
     assert edits.mounts == ((("/images/0/driver/580", "/run/nvidia"),) if place else ())
     assert edits.variables["CUDA_VISIBLE_DEVICES"] == cards[0].uuid
     assert edits.variables["LD_LIBRARY_PATH"] == edits.variables["TRITON_LIBCUDA_PATH"]

@@ -1,4 +1,4 @@
-"""Images of a few bytes: checking, verifying and finding them, and packing a tree as an OCI archive."""
+"""Images of a few bytes: checking, finding, comparing and packing them; what they are made of."""
 
 import hashlib
 import io
@@ -14,14 +14,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from cli import main
 from commands import image as image_command
 from provisioning.images import build
 from provisioning.images import image as module
-from provisioning.images.image import PACKED, Image, current, find, images, prune
+from provisioning.images.build import locked
+from provisioning.images.image import PACKAGES, PACKED, Image, current, difference, find, images, packages, prune
 from provisioning.images.pack import add_layer, cpio, joined, oci_archive
 from provisioning.nodes import local_node
+from suite import userland
 from suite.errors import RequestError
 from suite.interfaces import Completed
+from tests.provisioning.conftest import fake_node
 
 MakeImage = Callable[..., Image]
 
@@ -68,9 +72,7 @@ def test_a_packed_file_that_is_missing_or_another_is_found(
     assert image.verify() == [f"{name}: {verified}"]
 
 
-def test_a_file_that_was_touched_is_hashed_once_for_all_benches(
-    make_image: MakeImage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_touched_file_is_hashed_once_for_all_benches(make_image: MakeImage, monkeypatch: pytest.MonkeyPatch) -> None:
     image, hashed, sha256 = make_image(), list[str](), module.sha256
 
     def counted(path: Path) -> str:
@@ -197,15 +199,9 @@ def test_the_archive_is_an_oci_layout_whose_digests_are_right(archive: dict[str,
     assert config["rootfs"] == {"type": "layers", "diff_ids": [layer["digest"]]}
     assert config["os"] == "linux"
     assert len(config["history"]) == len(manifest["layers"]), "podman counts the layers by it"
-
-
-def test_docker_finds_its_older_manifest_over_the_same_blobs(archive: dict[str, bytes]) -> None:
     (older,) = json.loads(archive["manifest.json"])
-    assert older["RepoTags"] == ["virtbench:0123456789ab"]
-    (entry,) = json.loads(archive["index.json"])["manifests"]
-    manifest = json.loads(blob(archive, entry))
-    assert older["Config"] == f"blobs/sha256/{manifest['config']['digest'][7:]}"
-    assert older["Layers"] == [f"blobs/sha256/{manifest['layers'][0]['digest'][7:]}"]
+    blobs = [f"blobs/sha256/{each['digest'][7:]}" for each in (manifest["config"], layer)]
+    assert older == {"RepoTags": ["virtbench:0123456789ab"], "Config": blobs[0], "Layers": blobs[1:]}, "of docker's"
 
 
 def test_the_layer_holds_the_tree_without_owners_and_times(archive: dict[str, bytes]) -> None:
@@ -269,9 +265,7 @@ def test_a_second_archive_begins_at_a_multiple_of_four(size: int) -> None:
     assert both.startswith(b"x" * size)
 
 
-def test_a_version_of_cuda_chooses_the_wheels_of_torch_and_is_another_recipe(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fake_node: Callable[..., Any]
-) -> None:
+def test_a_version_of_cuda_chooses_wheels_and_another_recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     plain, older = (build.requirements(cuda).splitlines() for cuda in ("", "12.6"))
     changed = [(one, other) for one, other in zip(plain, older, strict=True) if one != other]
     assert [one.partition("==")[0] for one, _ in changed] == ["torch", "torchvision"]
@@ -298,12 +292,58 @@ def test_a_version_of_cuda_chooses_the_wheels_of_torch_and_is_another_recipe(
 @pytest.mark.parametrize(
     ("line", "cuda"), [("cuda: Optional[str] = '12.6'", "12.6"), ("cuda = None", ""), (None, None)]
 )
-def test_an_image_shows_for_which_cuda_its_torch_is_built(
-    make_image: MakeImage, line: str | None, cuda: str | None
-) -> None:
+def test_an_image_shows_the_cuda_of_its_torch(make_image: MakeImage, line: str | None, cuda: str | None) -> None:
     image = make_image()
     file = image.tree / "usr/lib/python3.12/site-packages/torch/version.py"
     file.parent.mkdir(parents=True)
     if line:
         file.write_text(f"__all__ = ['cuda']\n{line}\n")
     assert image.cuda == cuda
+
+
+def test_the_lock_names_every_wheel_by_its_digest(tmp_path: Path) -> None:
+    (tmp_path / "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl").write_bytes(b"torch")
+    (tmp_path / "typing_extensions-4.16.0-py3-none-any.whl").write_bytes(b"typing")
+    (tmp_path / "notes.txt").write_text("no wheel")
+    digests = [hashlib.sha256(content).hexdigest() for content in (b"torch", b"typing")]
+    assert locked(tmp_path).splitlines() == [
+        f"torch==2.13.0+cpu --hash=sha256:{digests[0]}",
+        f"typing_extensions==4.16.0 --hash=sha256:{digests[1]}",
+    ]
+
+
+def with_packages(image: Image, text: str) -> Image:
+    status = image.tree / PACKAGES
+    status.parent.mkdir(parents=True)
+    status.write_text(text)
+    digest = userland.write_manifest(str(image.tree))
+    moved = image.model_copy(update={"digest": digest})
+    shutil.move(image.directory, moved.directory)
+    moved.save()
+    return moved
+
+
+@pytest.fixture
+def two(make_image: MakeImage) -> tuple[Image, Image]:
+    one = with_packages(make_image(), "Package: fio\nStatus: installed\nVersion: 3.33-3\n d: no field\n\n")
+    fio = "Package: fio\nVersion: 3.33-4\n\nPackage: perf\nVersion: 6.1\n"
+    return one, with_packages(make_image(content="y"), fio)
+
+
+def test_packages_are_read_from_the_tree(two: tuple[Image, Image]) -> None:
+    assert [packages(image.tree) for image in two] == [{"fio": "3.33-3"}, {"fio": "3.33-4", "perf": "6.1"}]
+
+
+def test_what_tells_two_images_apart_is_named(two: tuple[Image, Image]) -> None:
+    one, other = two
+    assert difference(one, one) == []
+    assert difference(one, other) == [
+        "package fio: 3.33-3, 3.33-4",
+        "package perf: absent, 6.1",
+        "/file: another content",
+        f"/{PACKAGES}: another size, another content",
+    ]
+    ended = CliRunner().invoke(main, ["image", "diff", one.digest, other.digest])
+    assert ended.exit_code == 1
+    assert "package perf: absent, 6.1" in ended.output
+    assert CliRunner().invoke(main, ["image", "diff", one.digest, one.digest]).exit_code == 0

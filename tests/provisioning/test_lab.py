@@ -16,32 +16,19 @@ from provisioning.engines.docker import DOCKER
 from provisioning.engines.podman import PODMAN
 from provisioning.engines.runc import RUNC
 from provisioning.lab import connectivity, forwarding_users, nat, netns, overlay, reachability
-from provisioning.lab.containers import (
-    ContainerBridge,
-    Member,
-    mtu_of,
-)
-from provisioning.lab.lab import (
-    LabNode,
-    free_subnet,
-    routes_of,
-)
+from provisioning.lab.containers import Member, mtu_of
+from provisioning.lab.lab import LabNode, free_subnet, routes_of
 from provisioning.lab.shaping import LinkShape, choose_limiter, shape_argvs
 from provisioning.nodes import LocalNode, undone
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Process
 from suite.job.lab import LabSpec, parse_lab
-from tests.provisioning.conftest import FakeNode
+from tests.provisioning.conftest import FakeNode, fake_node
 
 GBIT = 10**9
 NODE = LabNode("n2", 2, "10.99.0.2", "02:ab:cd:ef:00:02", "/run/netns/vb-abcdef-n2")
-BRIDGE = ContainerBridge("cni0", IPv4Network("10.244.2.0/24"), 1450)
 UNKNOWN = Completed(2, "", "Error: Specified qdisc kind is unknown.\n")
 IN_A_NAMESPACE = ("unshare", "--net", "--")
-
-
-def words(command: str) -> list[str]:
-    return command.split()
 
 
 class TestSpec:
@@ -70,21 +57,19 @@ class TestShaping:
         assert shape.burst_bytes <= max(2 << 16, rate / 8 * 2e-3)
         assert shape.burst_bytes <= shape.queue_bytes < 1 << 32
 
-    def test_htb_is_taken_where_tbf_is_missing(self, fake_node: Callable[..., Any]) -> None:
+    def test_htb_is_taken_where_tbf_is_missing(self) -> None:
         node = fake_node({(*IN_A_NAMESPACE, *shape_argvs("lo", LinkShape(GBIT), "tbf")[0]): UNKNOWN})
         assert choose_limiter(node, parse_lab("nodes=2,rate=1gbit")) == "htb"
         assert choose_limiter(fake_node(), parse_lab("nodes=2,rate=1gbit")) == "tbf"
 
-    def test_a_kernel_without_either_is_refused_and_an_unlimited_lab_needs_none(
-        self, fake_node: Callable[..., Any]
-    ) -> None:
+    def test_a_kernel_without_either_is_refused_and_an_unlimited_lab_needs_none(self) -> None:
         node = fake_node({(*IN_A_NAMESPACE, "tc"): UNKNOWN})
         with pytest.raises(RequestError, match=r"can limit no link: tbf: .* htb: .*unknown") as caught:
             choose_limiter(node, parse_lab("nodes=2,rate=1gbit"))
         assert "CONFIG_NET_SCH_TBF" in str(caught.value.remedy)
         assert choose_limiter(node, parse_lab("nodes=2")) == "tbf"
 
-    def test_without_root_there_is_no_lab(self, fake_node: Callable[..., Any]) -> None:
+    def test_without_root_there_is_no_lab(self) -> None:
         refused = Completed(1, "", "unshare: unshare failed: Operation not permitted\n")
         with pytest.raises(RequestError, match=r"no lab network on fake: .*not permitted") as caught:
             choose_limiter(fake_node({("unshare",): refused}), parse_lab("nodes=2"))
@@ -101,29 +86,11 @@ class TestSubnet:
             free_subnet(["10.0.0.0/8"])
         assert caught.value.remedy
 
-    def test_routes_are_read_without_the_default_ones(self, fake_node: Callable[..., Any]) -> None:
+    def test_routes_are_read_without_the_default_ones(self) -> None:
         said = [{"dst": "default"}, {"dst": "172.17.0.0/16"}, {"type": "local", "dst": "127.0.0.1"}, {"dev": "x"}]
         node = fake_node({("ip", "-json", "-4", "route"): Completed(0, json.dumps(said), "")})
         assert routes_of(node) == ["172.17.0.0/16", "127.0.0.1"]
         assert routes_of(fake_node()) == []
-
-
-class TestNodes:
-    def test_a_node_is_its_parent_with_another_network(self) -> None:
-        parent = LocalNode(
-            "token", (0, 1), "/tree", data="/data", python=("python3", "/x"), facts={"accelerator": "none"}
-        )
-        node = NODE.node(parent)
-        assert (node.local, node.host_processes, node.userland, node.data, node.cpus) == (
-            True,
-            None,
-            "/tree",
-            "/data",
-            (0, 1),
-        )
-        assert (node.python, node.facts) == (("python3", "/x"), {"accelerator": "none"})
-        assert node.wrap(["true", "a b"]) == ["nsenter", "--net=/run/netns/vb-abcdef-n2", "--", "true", "a b"]
-        assert NODE.argv(["true"]) == node.wrap(["true"])
 
 
 class TestNamespaces:
@@ -158,7 +125,7 @@ class TestContainers:
             DOCKER.host_network(NODE.namespace)
         assert "podman" in str(caught.value.remedy)
 
-    def test_the_first_failure_is_the_one_that_is_raised(self, fake_node: Callable[..., Any]) -> None:
+    def test_the_first_failure_is_the_one_that_is_raised(self) -> None:
         node = fake_node({("undo",): Completed(1, "", "gone")})
         with pytest.raises(KeyError), undone(node, ["undo"]):
             raise KeyError
@@ -183,24 +150,15 @@ class TestContainers:
         assert setting.read_text() == before
 
     @pytest.mark.parametrize("said", ["", "[]", "[{}]", "not json"])
-    def test_an_interface_that_tells_no_mtu_is_an_error(self, said: str, fake_node: Callable[..., Any]) -> None:
+    def test_an_interface_that_tells_no_mtu_is_an_error(self, said: str) -> None:
         with pytest.raises(MeasurementError, match="MTU of eth0") as caught:
             mtu_of(fake_node({("ip",): Completed(0, said, "")}), "eth0")
         assert caught.value.kind == "network"
 
 
-def linked(mtu: int) -> dict[tuple[str, ...], Completed]:
-    return {
-        ("ip", "-json", "link"): Completed(0, json.dumps([{"mtu": mtu}]), ""),
-        ("sysctl", "-n"): Completed(0, "0\n", ""),
-    }
-
-
 class TestOverlay:
     @pytest.mark.parametrize("numbers", [[], [1, 1], [0, 1], [1, 255]])
-    def test_members_that_would_share_a_subnet_are_refused(
-        self, numbers: list[int], fake_node: Callable[..., Any]
-    ) -> None:
+    def test_members_that_would_share_a_subnet_are_refused(self, numbers: list[int]) -> None:
         node = fake_node()
         with (
             pytest.raises(RequestError, match="a network of the nodes"),
@@ -210,23 +168,17 @@ class TestOverlay:
         assert node.ran == []
 
 
-def nat_members(*nodes: Any) -> list[Member]:
-    return [Member(n, node, f"10.99.0.{n}") for n, node in enumerate(nodes, start=1)]
-
-
 class TestNat:
-    def test_a_node_that_translates_nothing_is_refused_before_anything_is_made(
-        self, fake_node: Callable[..., Any]
-    ) -> None:
+    def test_a_node_that_translates_nothing_is_refused_before_anything_is_made(self) -> None:
         node = fake_node({("unshare",): Completed(127, "", "unshare: failed to execute: No such file or directory")})
         with pytest.raises(RequestError, match=r"fake translates no addresses: .*No such file") as caught:
             nat.rules_for(node)
         assert "apt-get install nftables" in str(caught.value.remedy)
-        with pytest.raises(RequestError), nat.nat(nat_members(node)):
+        with pytest.raises(RequestError), nat.nat([Member(1, node, "10.99.0.1")]):
             pytest.fail("made")
         assert {argv[0] for argv in node.ran} == {"unshare"}
 
-    def test_addresses_that_a_node_uses_are_refused(self, fake_node: Callable[..., Any]) -> None:
+    def test_addresses_that_a_node_uses_are_refused(self) -> None:
         routes = Completed(0, json.dumps([{"dst": "default"}, {"dst": "172.30.0.0/16"}]), "")
         node = fake_node({("ip", "-json", "-4", "route"): routes})
         with pytest.raises(RequestError, match=r"a route to 172\.30\.0\.0/16"):
@@ -296,6 +248,10 @@ def answering(*errors: str | None) -> Callable[[Sequence[str]], Script]:
     return plays
 
 
+def ends(*nodes: Player) -> list[connectivity.End]:
+    return [connectivity.End(f"n{n}", node, f"10.99.0.{n}") for n, node in enumerate(nodes, start=1)]
+
+
 def pair(**changes: object) -> connectivity.Pair:
     values = {"source": "n1", "target": "n2", "address": "10.99.0.2", "source_address": "10.99.0.1", "connect_s": 0.001}
     return connectivity.Pair.model_validate({**values, **changes})
@@ -312,18 +268,14 @@ class TestConnectivity:
         assert "172.30.1.2:29500" in other.started[1][0]
 
     def test_a_program_that_says_nothing_is_no_connection(self) -> None:
-        ends = [
-            connectivity.End("n1", Player(answering()), "10.99.0.1"),
-            connectivity.End("n2", Player(answering(None)), "10.99.0.2"),
-        ]
         with pytest.raises(MeasurementError, match=r"n1 does not reach n2 .*: no answer"):
-            connectivity.connectivity(ends)
+            connectivity.connectivity(ends(Player(answering()), Player(answering(None))))
 
     def test_a_listener_lives_until_the_last_end_has_started_and_connected(self) -> None:
         """Beside other work each end may need all of its patience to start, and the first one waits for all others."""
         for count in (2, 5):
             nodes = [Player(answering(*[None] * (count - 1))) for _ in range(count)]
-            connectivity.reach([connectivity.End(f"n{n}", node, f"10.99.0.{n}") for n, node in enumerate(nodes)])
+            connectivity.reach(ends(*nodes))
             for node in nodes:
                 assert float(node.started[0][0][-1]) >= 2 * count * connectivity.PATIENCE_S
 
@@ -331,14 +283,9 @@ class TestConnectivity:
         def ended(argv: Sequence[str]) -> Script:
             return Script(["40001"], killed=True) if "listen" in argv else answering(None)(argv)
 
-        ends = [
-            connectivity.End("n1", Player(answering("Connection refused")), "10.99.0.1"),
-            connectivity.End("n2", Player(ended), "10.99.0.2"),
-        ]
-        with pytest.raises(
-            MeasurementError, match=r"n2 .*: Connection refused; the program that listened there had"
-        ) as caught:
-            connectivity.reach(ends)
+        message = r"n2 .*: Connection refused; the program that listened there had"
+        with pytest.raises(MeasurementError, match=message) as caught:
+            connectivity.reach(ends(Player(answering("Connection refused")), Player(ended)))
         assert "firewall" not in str(caught.value.remedy)
 
     @pytest.mark.parametrize(
@@ -352,18 +299,16 @@ class TestConnectivity:
         def late(argv: Sequence[str]) -> Script:
             return Late([]) if slow in argv else Script(["40001"])
 
-        ends = [connectivity.End(f"n{n}", Player(late), f"10.99.0.{n}") for n in (1, 2)]
         with pytest.raises(MeasurementError, match=message) as caught:
-            connectivity.reach(ends)
+            connectivity.reach(ends(Player(late), Player(late)))
         assert caught.value.kind == "network"
         assert "firewall" not in str(caught.value.remedy)
 
     def test_one_that_cannot_listen_is_named_and_what_runs_is_ended(self) -> None:
         fine = Player(answering(None))
         mute = Player(lambda _: Script([], tail="OSError: Address already in use"))
-        ends = [connectivity.End("n1", fine, "10.99.0.1"), connectivity.End("n2", mute, "10.99.0.2")]
         with pytest.raises(MeasurementError, match=r"n2 cannot listen on 10\.99\.0\.2") as caught:
-            connectivity.connectivity(ends)
+            connectivity.connectivity(ends(fine, mute))
         assert "already in use" in caught.value.output_tail
         assert fine.started[0][2].killed
 
@@ -373,15 +318,11 @@ class TestConnectivity:
         def plays(argv: Sequence[str]) -> Script:
             return Script(["Server listening on 5201"]) if "iperf3" in argv else answering(None)(argv)
 
-        ends = [
-            connectivity.End(f"n{n}", Player(plays, Completed(0, json.dumps(report), "")), f"10.99.0.{n}")
-            for n in (1, 2)
-        ]
-        rates = [each.rate_bits_per_s for each in connectivity.connectivity(ends, measure_s=1, link_bits_per_s=GBIT)]
-        assert rates == [9.4e8, 9.4e8]
-        ends[0] = connectivity.End("n1", Player(plays, Completed(1, '{"error": "no route"}', "")), "10.99.0.1")
-        with pytest.raises(MeasurementError, match=r"n1 to n2 \(10\.99\.0\.2\): iperf3: no route") as caught:
-            connectivity.connectivity(ends, measure_s=1)
+        good, bad = (Player(plays, Completed(*said, "")) for said in ((0, json.dumps(report)), (1, '{"error": "no"}')))
+        pairs = connectivity.connectivity(ends(good, good), measure_s=1, link_bits_per_s=GBIT)
+        assert [each.rate_bits_per_s for each in pairs] == [9.4e8, 9.4e8]
+        with pytest.raises(MeasurementError, match=r"n1 to n2 \(10\.99\.0\.2\): iperf3: no") as caught:
+            connectivity.connectivity(ends(bad, good), measure_s=1)
         assert caught.value.kind == "network"
 
     def test_an_overlay_that_is_faster_than_its_frames_allow_is_refused(self) -> None:
@@ -424,11 +365,6 @@ class TestKnock:
             [sys.executable, "-I", "-", "listen", "127.0.0.1", "0", str(visitors), str(within_s)], stdin=self.source
         )
         return process, int(next(process.lines(60)))
-
-    def connected(self, node: LocalNode, *ports: int) -> list[dict[str, Any]]:
-        peers = [f"127.0.0.1:{port}" for port in ports]
-        said = node.run([sys.executable, "-I", "-", "connect", "60", *peers], stdin=self.source).stdout
-        return [json.loads(line) for line in said.splitlines()]
 
     def test_a_listener_whom_nobody_visits_ends_too(self, node: LocalNode) -> None:
         listener, _ = self.listening(node, 1, 0.2)

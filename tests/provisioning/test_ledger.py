@@ -92,6 +92,10 @@ def test_what_is_held_is_removed_when_the_body_fails(home: Path, error: type[Bas
     assert entries(home) == []
 
 
+def stuck(what: str) -> None:
+    raise OSError(f"{what} is busy")
+
+
 class Pressed:
     """Raises KeyboardInterrupt at one of the lines that hold and close things, as a signal does between two of them."""
 
@@ -139,12 +143,7 @@ def test_wherever_ctrl_c_falls_nothing_stays_that_was_held(home: Path) -> None:
     assert pressed > 30
 
 
-def test_what_cannot_be_removed_after_ctrl_c_is_named_and_stays_in_the_ledger(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stuck(what: str) -> None:
-        raise OSError(f"{what} is busy")
-
+def test_what_cannot_be_removed_after_ctrl_c_is_named_and_stays(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ledger.KINDS, "cgroup", LedgerKind(".*", stuck))
     with pytest.raises(OSError, match="g is busy"), holding("cgroup", "g"):
         assert len(entries(home)) == 1
@@ -225,9 +224,7 @@ def test_clean_ends_the_processes_of_the_dead(home: Path, dead: int) -> None:
         process.close()
 
 
-def test_clean_sweeps_the_temporaries_of_a_killed_run_and_keeps_its_records(
-    home: Path, tmp_path: Path, dead: int
-) -> None:
+def test_clean_sweeps_temporaries_of_a_killed_run_and_keeps_its_records(home: Path, tmp_path: Path, dead: int) -> None:
     trials = tmp_path / "run-1/trials"
     trials.mkdir(parents=True)
     for name in (temporary_name(ProcessIdentity.own().model_copy(update={"pid": dead})), "a.json"):
@@ -240,9 +237,7 @@ def test_clean_sweeps_the_temporaries_of_a_killed_run_and_keeps_its_records(
 @pytest.mark.parametrize(
     "outside", ["{tmp}/mine-0123456789ab", "{home}/../mine-0123456789ab", "{home}/link/below-0123456789ab"]
 )
-def test_a_directory_outside_of_the_suites_folders_is_never_removed(
-    home: Path, tmp_path: Path, dead: int, outside: str
-) -> None:
+def test_a_directory_outside_the_suites_is_never_removed(home: Path, tmp_path: Path, dead: int, outside: str) -> None:
     mine = tmp_path / "mine-0123456789ab"
     (mine / "below-0123456789ab").mkdir(parents=True)
     (mine / "file").touch()
@@ -266,12 +261,7 @@ def test_a_link_is_removed_and_not_what_it_leads_to(home: Path, tmp_path: Path, 
     assert (tmp_path / "mine").is_dir()
 
 
-def test_what_cannot_be_removed_is_reported_and_all_else_is_removed(
-    home: Path, dead: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stuck(what: str) -> None:
-        raise OSError(f"{what} is busy")
-
+def test_what_stays_is_reported_and_all_else_is_removed(home: Path, dead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ledger.KINDS, "cgroup", LedgerKind(".*", stuck))
     kept = [left_by(home, dead, "cgroup", "g"), left_by(home, dead, "from-the-future", "f")]
     kept.append(left_by(home, dead, "container", "no-such-engine:virtbench-0123456789ab"))

@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,21 +56,6 @@ def test_a_command_longer_than_cron_takes_is_refused() -> None:
 def test_what_could_become_another_entry_is_refused(change: dict[str, str]) -> None:
     with pytest.raises(RequestError):
         job(**change)
-
-
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
-    """``program("crontab", script)``: puts a program of this name first on the search path."""
-
-    def _program(name: str, script: str) -> Path:
-        place = tmp_path / "bin" / name
-        place.parent.mkdir(exist_ok=True)
-        place.write_text(f"#!/bin/sh\n{script}\n")
-        place.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{place.parent}:/usr/bin:/bin")
-        return place
-
-    return _program
 
 
 STORE = """case "$1" in

@@ -1,15 +1,15 @@
 """Plans, records, and the fakes that the loop runs: real implementations of the interfaces, without any machine."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import IO, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
-from suite.errors import BenchError
-from suite.interfaces import Completed, Instance, Measurement, Observer, Process, Stopwatch
+from suite.interfaces import Instance, Measurement, Observer
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.plan import Plan, Trial
@@ -17,35 +17,21 @@ from suite.records.environment import Environment, Environments
 from suite.records.record import Outcome, Steps, Timeline, TrialRecord
 from suite.records.usage import Conditions, GpuUsage, Resources, Usage
 from suite.registries import SCENARIOS
+from suite.results.store import Run
 from tests.jobs import in_job, plan_of
+from tests.provisioning import conftest as provisioning
 
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=2)
+FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_per_s": None}
 WORKLOAD = Sizes(batch=2, image_px=32, warmup_steps=1, steps=3)
 
 
 @dataclass
-class FakeNode:
-    """A place where every command succeeds and says nothing."""
+class FakeNode(provisioning.FakeNode):
+    """A place of this machine where every command succeeds and says nothing."""
 
-    name: str = "fake"
     userland: str | None = None
-    backing: None = None
-    python: tuple[str, str] = ("python3", "/")
-    cpus: tuple[int, ...] = (0, 1)
     local: bool = True
-    data: str | None = None
-    scratch: str | None = None
-    facts: Mapping[str, object] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
-    substitutes: tuple[str, ...] = ()
-    opening: Stopwatch = field(default_factory=Stopwatch)
-
-    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
-        del argv, stdin, timeout_s, check
-        return Completed(0, "", "")
-
-    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
-        raise NotImplementedError("the loop starts nothing by itself")
 
 
 @dataclass
@@ -80,11 +66,7 @@ class FakeScenario:
     substitutes: tuple[str, ...] = ()
 
     def measure(
-        self,
-        trial: Trial,
-        instances: Sequence[Instance],
-        observer: Observer,
-        account: AbstractContextManager[object],
+        self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
     ) -> Measurement:
         assert [instance.node.name for instance in instances] == [trial.target]
         self.events.append(f"measure {trial.trial_id}")
@@ -215,21 +197,8 @@ def make_record(**changes: Any) -> TrialRecord:
 
 
 @pytest.fixture
-def plan() -> Callable[..., Plan]:
-    """``plan(blocks=3)``: three targets, one model, two blocks, with changes."""
-    return make_plan
-
-
-@pytest.fixture
-def record() -> Callable[..., TrialRecord]:
-    """``record(target="container")``: a trial that is ok, with changes."""
-    return make_record
-
-
-@pytest.fixture
-def fields() -> Callable[..., dict[str, Any]]:
-    """The same as ``record``, before it is validated."""
-    return record_fields
+def store(tmp_path: Path) -> Run:
+    return Run(tmp_path / "run")
 
 
 @pytest.fixture
@@ -251,8 +220,3 @@ def targets(events: list[str]) -> FakeTargets:
 @pytest.fixture
 def scenario(events: list[str]) -> FakeScenario:
     return FakeScenario(events)
-
-
-@pytest.fixture
-def failure() -> BenchError:
-    return BenchError("it is broken", remedy="mend it")

@@ -31,11 +31,7 @@ class Scenario(FakeScenario):
     """Takes SLOW_S, and says in MEASURED what it has measured."""
 
     def measure(
-        self,
-        trial: Trial,
-        instances: Sequence[Instance],
-        observer: Observer,
-        account: AbstractContextManager[object],
+        self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
     ) -> Measurement:
         with Path(os.environ["MEASURED"]).open("a") as file:
             file.write(f"{trial.job.profile} {trial.trial_id}\n")

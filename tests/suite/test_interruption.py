@@ -47,9 +47,7 @@ def test_ctrl_c_while_a_first_one_is_being_cleaned_up_after_raises_nothing(capfd
     assert interrupted()
 
 
-def test_ctrl_z_is_refused_where_targets_would_go_on_and_works_again_after_that(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_ctrl_z_is_refused_where_targets_would_go_on_and_works_again_later(capfd: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(signal.SIGTSTP)
     with unsuspended():
         signal.raise_signal(signal.SIGTSTP)

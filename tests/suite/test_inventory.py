@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from suite.errors import RequestError
-from suite.inventory import DIRECTORY, read_inventory
+from suite.inventory import read_inventory
 from suite.targets import TARGETS, ListedMachine
 
 
@@ -17,13 +17,6 @@ def written(place: Path, text: str) -> Path:
 
 def node(*lines: str, name: str = "n1", host: str = "gpu1") -> str:
     return "\n".join(("[[node]]", f'name = "{name}"', f'host = "{host}"', *lines, ""))
-
-
-def test_a_name_and_a_host_are_enough(tmp_path: Path) -> None:
-    inventory = read_inventory(written(tmp_path, node() + node(name="n2", host="alice@gpu2.example.org")))
-    assert [each.name for each in inventory.nodes] == ["n1", "n2"]
-    assert inventory.nodes[0].directory == DIRECTORY
-    assert inventory.nodes[1].host == "alice@gpu2.example.org"
 
 
 def test_a_configuration_of_ssh_is_looked_for_beside_the_inventory(tmp_path: Path) -> None:
@@ -60,8 +53,3 @@ def test_a_machine_is_virtual_as_it_is_listed_or_contradicts(
 ) -> None:
     machine = ListedMachine(name="n1", targets=targets, virtual=virtual)
     assert machine.contradiction(hypervisor=hypervisor) == said
-
-
-def test_a_file_that_is_not_there_is_refused_with_an_example(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="No such file"):
-        read_inventory(tmp_path / "none.toml")

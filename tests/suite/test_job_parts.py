@@ -16,7 +16,6 @@ from suite.job.job import Job, comparison_key, settings
 from suite.job.lab import LabSpec
 from suite.job.profiles import PROFILES, Profile, Sizes, check_sizes
 from suite.registries import WORKLOADS
-from suite.request.request import RunRequest
 from tests.jobs import in_job
 
 PRINTABLE = st.text(st.characters(exclude_categories=("C", "Z"), include_characters=" "), min_size=1, max_size=20)
@@ -133,12 +132,6 @@ def test_too_much_memory_is_refused_with_the_arithmetic() -> None:
     assert planned(memory_bytes=8 * GIB).memory_bytes == 8 * GIB
 
 
-@pytest.mark.parametrize("threads", [0, -1, 3])
-def test_a_wrong_number_of_threads_is_refused_with_the_arithmetic(threads: int) -> None:
-    with pytest.raises(RequestError, match=f"--threads {threads} on 2 CPUs"):
-        planned("2", threads=threads)
-
-
 @pytest.mark.parametrize("change", [{"cpus": ()}, {"memory_bytes": 0}, {"threads": 0}, {"cpu": 1}])
 def test_an_envelope_holds_no_nonsense(change: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
@@ -174,12 +167,6 @@ def test_profiles_grow_from_smoke_to_paper() -> None:
         return sum(w.batch * (w.image_px or 0) ** 2 * (w.steps + w.warmup_steps) for w in sizes)
 
     assert work("smoke") < work("quick") < work("paper")
-
-
-def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(RequestError, match="--profile 'papier' is unknown") as caught:
-        RunRequest.of({"profile": "papier"})
-    assert str(caught.value.remedy).endswith("choose among paper, gpu, quick, smoke")
 
 
 def test_a_workload_without_sizes_for_a_profile_is_refused_with_those_it_has() -> None:

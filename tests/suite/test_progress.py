@@ -1,37 +1,36 @@
 """The live line, and the line of a trial that has ended."""
 
 import io
-from collections.abc import Callable
 
 import pytest
 from rich.console import Console
 
 from suite.job.job import Alternating
-from suite.plan import Plan
 from suite.progress import SHOWN, Display, summary
-from suite.records.record import MetricValue, TrialRecord
+from suite.records.record import MetricValue
 from suite.units import format_duration
+from tests.suite.conftest import make_plan, make_record
 
 
-def test_a_line_has_the_first_metrics_and_how_many_more_there_are(record: Callable[..., TrialRecord]) -> None:
+def test_a_line_has_the_first_metrics_and_how_many_more_there_are() -> None:
     def of(count: int) -> str:
         metrics = {f"metric-{number}": MetricValue(value=1.5, unit="s", better="less") for number in range(count)}
-        return summary(record(metrics=metrics))
+        return summary(make_record(metrics=metrics))
 
     assert of(SHOWN).startswith("metric-0 1.50 s, metric-1 1.50 s, metric-2 1.50 s, 10.0 images/s, 5.0 s")
     assert of(SHOWN + 9).startswith("metric-0 1.50 s, metric-1 1.50 s, metric-2 1.50 s, 9 more, 10.0 images/s, 5.0 s")
 
 
-def test_a_metric_without_a_unit_has_no_blank_behind_it(record: Callable[..., TrialRecord]) -> None:
-    line = summary(record(metrics={"perplexity": MetricValue(value=3.2, unit="", better="less")}))
+def test_a_metric_without_a_unit_has_no_blank_behind_it() -> None:
+    line = summary(make_record(metrics={"perplexity": MetricValue(value=3.2, unit="", better="less")}))
     assert line.startswith("perplexity 3.20, 10.0 images/s")
 
 
-def test_the_live_line_of_turns_shows_the_round_and_the_time_to_go_at_80_columns(plan: Callable[..., Plan]) -> None:
+def test_the_live_line_of_turns_shows_the_round_and_the_time_to_go_at_80_columns() -> None:
     shown = io.StringIO()
     display = Display(Console(file=shown, force_terminal=True, width=80))
     turns = Alternating(rounds=8, burst_steps=5)
-    for number, trial in enumerate(plan(warmup_blocks=1).trials_of(0), start=1):
+    for number, trial in enumerate(make_plan(warmup_blocks=1).trials_of(0), start=1):
         display.clock.expect(trial, 60.0)
         if trial.warm_up:
             display.trial_started(trial.with_job(turns=turns, model="inception_v3"), number, 12)

@@ -3,6 +3,7 @@
 import json
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given as with_values
@@ -201,8 +202,7 @@ def test_what_stored_runs_and_sweeps_were_asked_for_is_read_without_options_that
     sweep = {"name": "night", "until": "2%", "min_blocks": 9, "options": {"fio_job": "a.fio", "steps": 3}}
     matrix = {"matrix": {"model": ["gan"], "aggressor_batch": [1, 2]}}
     (tmp_path / "sweep.json").write_text(json.dumps({"sha256": "a", "sweep": sweep | matrix, "cells": {}}))
-    accepted = SweepDirectory(tmp_path).accepted()
-    assert accepted is not None
+    accepted: Any = SweepDirectory(tmp_path).accepted()
     assert (accepted.sweep.matrix, accepted.sweep.options.given()) == ({"model": ["gan"]}, {"steps": 3})
     with pytest.raises(RequestError, match="no option fio_job"):
         RunRequest.of({"fio_job": "a.fio"})

@@ -2,8 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,21 +12,18 @@ from suite.errors import RequestError
 from suite.plan import Plan
 from suite.records.headers import headers, read_head, read_header
 from suite.records.reader import NewerRecordError, clean_record
-from suite.records.record import SCHEMA_VERSION, Outcome, TrialRecord
+from suite.records.record import SCHEMA_VERSION, TrialRecord
 from suite.results.runs import find_run, find_runs, summarise
 from suite.results.store import Run
-
-MakePlan = Callable[..., Plan]
-MakeRecord = Callable[..., TrialRecord]
-FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_per_s": None}
+from tests.suite.conftest import FAILED, make_plan, make_record
 
 
 @pytest.fixture
-def run(tmp_path: Path, plan: MakePlan, record: MakeRecord) -> Path:
+def run(tmp_path: Path) -> Path:
     store = Run(tmp_path / "results/one")
-    store.begin(plan())
-    store.save(record(trial_id="a", started_at="2026-01-02T00:00:00+00:00"))
-    store.save(record(trial_id="b", started_at="2026-01-01T00:00:00+00:00", **FAILED))
+    store.begin(make_plan())
+    store.save(make_record(trial_id="a", started_at="2026-01-02T00:00:00+00:00"))
+    store.save(make_record(trial_id="b", started_at="2026-01-01T00:00:00+00:00", **FAILED))
     return store.directory
 
 
@@ -57,18 +54,11 @@ def test_a_header_is_read_however_the_record_is_formatted(run: Path, indent: int
     assert (summarise(run).ok, summarise(run).failed) == (1, 1)
 
 
-def test_a_record_whose_outcome_stands_beyond_its_beginning_is_still_told(run: Path, record: MakeRecord) -> None:
-    path = Run(run).save(record(trial_id="long"))
+def test_a_record_whose_outcome_stands_beyond_its_beginning_is_still_told(run: Path) -> None:
+    path = Run(run).save(make_record(trial_id="long"))
     path.write_text(json.dumps({"long": "x" * 10_000} | json.loads(path.read_text()), indent=1))
-    head = read_head(path)
-    assert head is not None
+    head: Any = read_head(path)
     assert (head.trial_id, head.ok) == ("long", True)
-
-
-def test_a_link_in_the_place_of_a_record_is_unreadable(run: Path, tmp_path: Path) -> None:
-    (run / "trials/a.json").rename(tmp_path / "a.json")
-    (run / "trials/a.json").symlink_to(tmp_path / "a.json")
-    assert (summarise(run).ok, summarise(run).unreadable) == (0, 1)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"outcome": 1, "started_at": 2}', "[" * 5000, "\x00"])
@@ -84,12 +74,10 @@ def test_a_plan_that_cannot_be_read_is_in_the_summary(run: Path) -> None:
     assert summarise(run).ok == 1
 
 
-def test_runs_are_found_themselves_in_a_directory_and_in_sweeps_and_links_are_not_followed(
-    run: Path, tmp_path: Path, plan: MakePlan
-) -> None:
+def test_runs_are_found_in_directories_and_sweeps_and_links_are_not_followed(run: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
     for name in ("sweep/x", "sweep/y"):
-        Run(results / name).begin(plan())
+        Run(results / name).begin(make_plan())
     (results / "link").symlink_to(run)
     (results / "empty").mkdir()
     assert find_runs([results]) == [run, results / "sweep/x", results / "sweep/y"]
@@ -98,10 +86,10 @@ def test_runs_are_found_themselves_in_a_directory_and_in_sweeps_and_links_are_no
         find_runs([tmp_path / "gone"])
 
 
-def test_a_run_is_found_by_its_directory_or_its_id(run: Path, tmp_path: Path, plan: MakePlan) -> None:
+def test_a_run_is_found_by_its_directory_or_its_id(run: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    Run(results / "s/x").begin(plan())
-    Run(results / "t/x").begin(plan())
+    Run(results / "s/x").begin(make_plan())
+    Run(results / "t/x").begin(make_plan())
     assert find_run(str(run)) == find_run("one", results) == run
     assert find_run("t/x", results) == results / "t/x"
     with pytest.raises(RequestError, match="the name of 2 runs"):
@@ -140,8 +128,7 @@ def test_the_gpus_of_an_older_suite_are_read(tmp_path: Path) -> None:
     gpu = {"pci_address": "0000:01:00.0", "utilisation": 0.5, "peak_memory_bytes": 1000}
     path.write_text(json.dumps(record | {"resources": {"gpus": [gpu]}}))
     (stored,) = Run(directory).records()
-    assert stored.resources
-    assert [gpu.utilisation for gpu in stored.resources.gpus or ()] == [0.5]
+    assert [gpu.utilisation for gpu in (stored.resources and stored.resources.gpus) or ()] == [0.5]
     assert load([directory]).trials["gpu_strangers"].isna().all()
 
 
@@ -155,15 +142,13 @@ def test_a_run_goes_on_under_the_same_plan(tmp_path: Path) -> None:
 
 
 def test_the_data_set_of_an_older_suite_is_one_of_names_and_sizes() -> None:
-    records = [
+    records: list[Any] = [
         TrialRecord.model_validate_json(path.read_bytes())
         for path in SAMPLES.rglob("*.json")
         if b'"data_use": {' in (content := path.read_bytes()) and b'"listing_sha256"' not in content
     ]
     assert len(records) > 5
     for record in records:
-        assert record.job.dataset
-        assert record.data_use
         assert (record.job.dataset.digest, record.job.dataset.listing_sha256) == ("listing", None)
         assert record.job.dataset.listed_sha256 == record.data_use.sha256
 

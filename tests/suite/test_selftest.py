@@ -69,8 +69,7 @@ def test_a_slow_disk_gives_the_images_that_come_at_its_rate() -> None:
     read = {**use, "loader_workers": 1, "images_read": 10, "bytes_read": 10 * SLOW_DISK_BYTES_PER_S // 5}
     environment = {"host": {}, "target": {"disk_limit_bytes_per_s": SLOW_DISK_BYTES_PER_S}}
     slow = make_record(**RATE, data_use=read, environment=environment)
-    found = truth("slow-disk", slow)
-    assert found is not None
+    found: Any = truth("slow-disk", slow)
     assert found.low == pytest.approx(0.5), "5 images/s of 10"
     assert found.high == pytest.approx(0.5 * 30 / 27), "of 30 batches 3 may have been read before"
     assert truth("slow-disk", make_record(**RATE, data_use=read)) is None, "the limit was not attested"

@@ -10,12 +10,11 @@ from pydantic import ValidationError
 from suite.interfaces import Measurement
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import PROFILES, Sizes
-from suite.job.sharing import PAPERS_VICTIMS, Sharing, aggressor_names, architecture, sizes_of, victim_names
+from suite.job.sharing import PAPERS_VICTIMS, Sharing, architecture, sizes_of, victim_names
 from suite.plan import Plan, Trial
 from suite.records.course import _differences
 from suite.records.environment import Environment, Environments
 from suite.records.record import Aggression, AggressorInstance, Outcome, TrialRecord
-from suite.registries import WORKLOADS
 from tests.suite.conftest import make_plan, record_fields
 
 WORKLOAD = Sizes(batch=2, image_px=64, warmup_steps=1, steps=2)
@@ -73,10 +72,6 @@ def test_the_small_batch_of_alexnet_is_to_the_large_one_as_in_the_paper() -> Non
     assert {victim: batches[victim] for victim in PAPERS_VICTIMS} == of_paper
     assert architecture("alexnet-small") == "alexnet"
     assert sizes_of(PROFILES["smoke"], "alexnet-small", {}).batch == 1
-
-
-def test_what_can_be_an_aggressor_trains_or_is_of_the_aggressors() -> None:
-    assert aggressor_names() == (*WORKLOADS.own, "disk", "memory", "network", "cpu")
 
 
 def place(envelope: Envelope, **changes: Any) -> Environment:

@@ -11,25 +11,14 @@ import pytest
 
 from suite.errors import RequestError
 from suite.job.envelope import Envelope
-from suite.plan import Plan
-from suite.process_identity import ProcessIdentity
-from suite.records.record import Outcome, TrialRecord
 from suite.results import files
 from suite.results.layout import latest_run
-from suite.results.store import Run, StoreError, new_run_directory, sweep_temporaries, write_atomic
-
-MakePlan = Callable[..., Plan]
-MakeRecord = Callable[..., TrialRecord]
-FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_per_s": None}
+from suite.results.store import Run, StoreError, new_run_directory, write_atomic
+from tests.suite.conftest import FAILED, make_plan, make_record
 
 
 def full_disk(_descriptor: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
-    write_atomic(tmp_path / "deep/er/file.json", "new")
-    assert [(p.name, p.read_text()) for p in (tmp_path / "deep/er").iterdir()] == [("file.json", "new")]
 
 
 def interrupted(_descriptor: int) -> None:
@@ -78,18 +67,6 @@ def test_a_directory_that_may_not_be_written_is_refused(tmp_path: Path, monkeypa
         pytest.fail("a run was begun where nothing can be written")
 
 
-def test_what_a_killed_writer_left_is_swept_and_records_stay(tmp_path: Path) -> None:
-    (tmp_path / "trials").mkdir()
-    name = files.temporary_name(ProcessIdentity.own().model_copy(update={"pid": 2**22 + 1}))
-    left = {tmp_path / name, tmp_path / "trials" / name}
-    kept = {tmp_path / "plan.json", tmp_path / "trials/a.json", tmp_path / "trials/.hidden", tmp_path / "own.tmp"}
-    for path in left | kept:
-        path.touch()
-    assert set(sweep_temporaries(tmp_path)) == left
-    assert {path for path in tmp_path.rglob("*") if path.is_file()} == kept
-    assert sweep_temporaries(tmp_path / "gone") == []
-
-
 def _hold(
     directory: str, held: "multiprocessing.synchronize.Event", release: "multiprocessing.synchronize.Event"
 ) -> None:
@@ -116,75 +93,66 @@ def test_a_run_is_held_against_another_process_and_given_back(tmp_path: Path) ->
         assert other.exitcode == 0
 
 
-def test_the_same_plan_goes_on(tmp_path: Path, plan: MakePlan) -> None:
-    run = Run(tmp_path)
-    run.begin(plan())
-    before = (tmp_path / "plan.json").read_bytes()
-    run.begin(plan())
-    assert (tmp_path / "plan.json").read_bytes() == before
-    assert Plan.model_validate_json(before) == plan(order_seed=run.order_seed())
-
-
-def test_two_runs_of_one_plan_have_two_orders_and_each_keeps_its_own(tmp_path: Path, plan: MakePlan) -> None:
-    begun = [Run(tmp_path / str(number)).begin(plan(blocks=4)) for number in range(8)]
+def test_two_runs_of_one_plan_have_two_orders_and_each_keeps_its_own(tmp_path: Path) -> None:
+    begun = [Run(tmp_path / str(number)).begin(make_plan(blocks=4)) for number in range(8)]
     assert len({begun_plan.order_seed for begun_plan in begun}) == 8
     assert len({tuple(trial.trial_id for trial in begun_plan.trials()) for begun_plan in begun}) > 1
-    longer = Run(tmp_path / "0").begin(plan(blocks=6))
+    longer = Run(tmp_path / "0").begin(make_plan(blocks=6))
     assert list(longer.trials())[:12] == list(begun[0].trials())
     assert Run(tmp_path / "0").plan() == longer
 
 
-def test_a_run_that_an_older_suite_has_begun_keeps_its_order(tmp_path: Path, plan: MakePlan) -> None:
-    stored = json.loads(plan(blocks=2).model_dump_json())
+def test_a_run_that_an_older_suite_has_begun_keeps_its_order(tmp_path: Path) -> None:
+    stored = json.loads(make_plan(blocks=2).model_dump_json())
     del stored["order_seed"]
     (tmp_path / "plan.json").write_text(json.dumps(stored))
-    assert Run(tmp_path).begin(plan(blocks=5)) == plan(blocks=5)
-    targets = [trial.target for trial in plan(blocks=3).trials()]
+    assert Run(tmp_path).begin(make_plan(blocks=5)) == make_plan(blocks=5)
+    targets = [trial.target for trial in make_plan(blocks=3).trials()]
     first, second, third = ("vm", "container", "bare-metal"), ("bare-metal", "vm", "container"), ("vm", "container")
     assert targets == [*first, *second, *third, "bare-metal"]
 
 
-def test_another_plan_is_refused_with_what_differs_and_the_old_one_stays(tmp_path: Path, plan: MakePlan) -> None:
+def test_another_plan_is_refused_with_what_differs_and_the_old_one_stays(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    run.begin(plan())
+    run.begin(make_plan())
     with pytest.raises(RequestError, match="another plan: blocks, layers, seed differ") as caught:
-        run.begin(plan(seed=8, engine="docker", blocks=3))
+        run.begin(make_plan(seed=8, engine="docker", blocks=3))
     assert "--out" in str(caught.value.remedy)
-    assert run.plan() == plan(order_seed=run.order_seed())
+    assert run.plan() == make_plan(order_seed=run.order_seed())
 
 
 def on_cpus(*cpus: int, chosen: bool = True, **changed: Any) -> Envelope:
     return Envelope(cpus=cpus, memory_bytes=1 << 30, threads=2, node_chosen=chosen, **changed)
 
 
-def test_which_cpus_a_node_has_chosen_is_no_other_plan_and_how_many_is(tmp_path: Path, plan: MakePlan) -> None:
+def test_which_cpus_a_node_has_chosen_is_no_other_plan_and_how_many_is(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    run.begin(plan(envelope=on_cpus(2, 3, node_cpus=(4, 5))))
+    run.begin(make_plan(envelope=on_cpus(2, 3, node_cpus=(4, 5))))
     before = (tmp_path / "plan.json").read_bytes()
-    run.begin(plan(envelope=on_cpus(6, 8, node_cpus=(0, 1))))
+    run.begin(make_plan(envelope=on_cpus(6, 8, node_cpus=(0, 1))))
     assert (tmp_path / "plan.json").read_bytes() == before
     others = [on_cpus(6, 8, node_cpus=(0, 1), **more) for more in ({"chosen": False}, {"pinning": "quota"})]
     for other in (on_cpus(2, 3, 4, node_cpus=(4, 5)), on_cpus(6, 8), *others):
         with pytest.raises(RequestError, match="another plan: envelope differ"):
-            run.begin(plan(envelope=other))
+            run.begin(make_plan(envelope=other))
     own = Run(tmp_path / "own")
-    own.begin(plan(envelope=on_cpus(2, 3, chosen=False)))
+    own.begin(make_plan(envelope=on_cpus(2, 3, chosen=False)))
     with pytest.raises(RequestError, match="another plan: envelope differ"):
-        own.begin(plan(envelope=on_cpus(3, 4, chosen=False)))
+        own.begin(make_plan(envelope=on_cpus(3, 4, chosen=False)))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe"])
-def test_a_plan_that_is_none_is_refused_and_left_alone(tmp_path: Path, plan: MakePlan, content: bytes) -> None:
+def test_a_plan_that_is_none_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "plan.json").write_bytes(content)
     with pytest.raises(RequestError, match=r"plan\.json is not a plan of this suite"):
-        Run(tmp_path).begin(plan())
+        Run(tmp_path).begin(make_plan())
     assert (tmp_path / "plan.json").read_bytes() == content
 
 
-def test_only_trials_that_are_ok_are_finished(tmp_path: Path, record: MakeRecord) -> None:
+def test_only_trials_that_are_ok_are_finished(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    run.save(record(trial_id="good"))
-    run.save(record(trial_id="bad", **FAILED))
+    run.save(make_record(trial_id="good"))
+    run.save(make_record(trial_id="bad", **FAILED))
     (tmp_path / "trials/foreign.json").write_text('{"schema_version": 1}')
     (tmp_path / "trials/cut.json").write_text('{"schema_ver')
     (tmp_path / "trials/.other.json.tmp").write_text("")
@@ -192,27 +160,16 @@ def test_only_trials_that_are_ok_are_finished(tmp_path: Path, record: MakeRecord
     assert list(Run(tmp_path / "new").finished()) == []
 
 
-def test_a_record_is_saved_under_its_trial_and_takes_the_place_of_the_older(tmp_path: Path, record: MakeRecord) -> None:
-    run = Run(tmp_path)
-    run.save(record(trial_id="a", **FAILED))
-    path = run.save(record(trial_id="a", elapsed_s=9.0))
-    assert path == tmp_path / "trials/a.json"
-    assert TrialRecord.model_validate_json(path.read_bytes()).elapsed_s == 9.0
-    assert [p.name for p in (tmp_path / "trials").iterdir()] == ["a.json"]
-
-
-def test_the_latest_run_is_the_one_that_was_written_last_whatever_its_name(
-    tmp_path: Path, plan: MakePlan, record: MakeRecord
-) -> None:
+def test_the_latest_run_is_the_one_that_was_written_last_whatever_its_name(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no run in") as caught:
         latest_run(tmp_path)
     assert "bench run" in str(caught.value.remedy)
     for name in ("zero", "20260102T000000-1", "20260101T000000-9"):
-        Run(tmp_path / name).begin(plan())
+        Run(tmp_path / name).begin(make_plan())
     (tmp_path / "20270101T000000-1").mkdir()
     assert latest_run(tmp_path).name == "20260101T000000-9", "without records the last begun"
     for at_ns, name in enumerate(("20260102T000000-1", "zero"), start=1):
-        Run(tmp_path / name).save(record())
+        Run(tmp_path / name).save(make_record())
         os.utime(tmp_path / name / "trials", ns=(at_ns, at_ns))
     assert latest_run(tmp_path).name == "zero"
 

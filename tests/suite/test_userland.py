@@ -76,9 +76,7 @@ def replaced(path: Path, make: Callable[[Path], object]) -> None:
     ],
 )
 @pytest.mark.parametrize("everything", [True, False])
-def test_each_kind_of_difference_is_found(
-    tree: Path, change: Callable[[Path], None], found: str, everything: bool
-) -> None:
+def test_each_difference_is_found(tree: Path, change: Callable[[Path], None], found: str, everything: bool) -> None:
     change(tree)
     assert differences(str(tree), everything=everything) == [found]
 
@@ -158,9 +156,7 @@ def test_a_line_that_is_none_is_refused(line: str) -> None:
         parse_line(line)
 
 
-def test_what_this_user_may_not_see_is_left_out_of_an_attestation_alone(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_user_may_not_see_is_left_out_of_attestations_alone(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scandir = os.scandir
 
     def closed(path: str) -> "os._ScandirIterator[str]":

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from io import BufferedIOBase
-from typing import IO
+from typing import IO, Any
 
 from provisioning.kubernetes.execution import KILL_ALL
 
@@ -45,10 +45,9 @@ def serve(handler: BaseHTTPRequestHandler, argv: Sequence[str], started: Started
     handler.end_headers()
     handler.close_connection = True
     pipe = subprocess.PIPE
+    process: Any
     with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process:
         started.append(process)
-        assert process.stdout is not None
-        assert process.stderr is not None
         lock = threading.Lock()
         threading.Thread(target=_hear, args=(handler.rfile, process), daemon=True).start()
         complaints = threading.Thread(target=_say, args=(handler.wfile, 2, process.stderr, lock), daemon=True)
@@ -96,9 +95,8 @@ def _read(place: BufferedIOBase, size: int) -> bytes:
         return b""
 
 
-def _hear(place: BufferedIOBase, process: "subprocess.Popen[bytes]") -> None:
+def _hear(place: BufferedIOBase, process: Any) -> None:
     """Pass on what the client sends. As of version 4, there is no end of it."""
-    assert process.stdin is not None
     while len(head := _read(place, 2)) == 2:
         size = head[1] & 0x7F
         # The command may end, and its input be closed, at every moment of this.

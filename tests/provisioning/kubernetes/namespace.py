@@ -31,12 +31,8 @@ def defaulted(manifest: Object, *, given: bool = True) -> Object:
         spec |= {"clusterIP": f"10.0.0.{number}", "clusterIPs": [f"10.0.0.{number}"]}
     if made["kind"] == JOB and given:
         spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": number}}
-        own = {
-            "controller-uid": number,
-            "batch.kubernetes.io/controller-uid": number,
-            "job-name": made["metadata"].get("name", number),
-        }
-        spec["template"]["metadata"]["labels"] |= own
+        own = dict.fromkeys(("controller-uid", "batch.kubernetes.io/controller-uid"), number)
+        spec["template"]["metadata"]["labels"] |= {**own, "job-name": made["metadata"].get("name", number)}
     return made
 
 

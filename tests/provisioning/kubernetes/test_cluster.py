@@ -1,22 +1,30 @@
-"""The cluster as the kubeconfig reaches it: every failure says what, where, and what to do."""
+"""The cluster as the kubeconfig reaches it, with what every failure says; and commands over the server's stream."""
 
 import json
+import os
+import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from provisioning import ledger
+from provisioning.engines.kubernetes import KUBERNETES
 from provisioning.kubernetes import owned
 from provisioning.kubernetes.cluster import OWNER, Cluster, labels
+from provisioning.kubernetes.execution import PodProcess
 from provisioning.kubernetes.refusals import ApiError, AwayError
 from suite.errors import MeasurementError, RequestError
+from suite.job.ablations import properties_of
 from suite.records.course import failed
 from tests.provisioning.kubernetes.conftest import Answer, Server
 
 PODS = "/api/v1/namespaces/lab/pods"
 NAME = "virtbench-0123456789ab"
+REVIEW = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 def test_the_context_decides_server_namespace_and_credentials(server: Server, cluster: Cluster) -> None:
@@ -64,8 +72,7 @@ def test_without_the_client_it_is_said_how_to_install_it(monkeypatch: pytest.Mon
 
 
 def test_a_right_that_is_missing_is_named_with_its_verb(server: Server, cluster: Cluster) -> None:
-    review = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    server.answers[review] = 201, {"status": {"allowed": False}}
+    server.answers[REVIEW] = 201, {"status": {"allowed": False}}
     with pytest.raises(RequestError, match="may not create pods/exec in lab"):
         cluster.demand({"pods/exec": ("create",)})
     with pytest.raises(RequestError, match=r"may not delete jobs.batch in lab"):
@@ -81,18 +88,14 @@ PAGE = "<!DOCTYPE html><title>Sign in</title>"
 
 
 @pytest.mark.parametrize("answer", [PAGE, "Welcome to nginx", '{"cut', "[1]", {"version": "3.2"}])
-def test_another_server_at_the_address_of_the_kubeconfig_is_named(
-    server: Server, cluster: Cluster, answer: Any
-) -> None:
+def test_another_server_at_the_kubeconfigs_address_is_named(server: Server, cluster: Cluster, answer: Any) -> None:
     server.answers["GET /version"] = 200, answer
     with pytest.raises(MeasurementError, match="what answers /version is not the server of a cluster") as caught:
         cluster.version()
     assert "the context here in" in str(caught.value.remedy)
 
 
-def test_a_page_in_place_of_a_list_or_of_its_changes_is_named_and_what_pods_print_is_free(
-    server: Server, cluster: Cluster
-) -> None:
+def test_a_page_in_place_of_a_list_is_named_and_what_pods_print_is_free(server: Server, cluster: Cluster) -> None:
     server.answers |= {f"GET {PODS}": (200, PAGE), f"GET {PODS}/p/log": (200, PAGE), f"GET {PODS}/q/log": (200, "a\n")}
     with pytest.raises(MeasurementError, match="Sign in"):
         cluster.listed("v1/pods", {})
@@ -178,3 +181,78 @@ def test_an_entry_without_a_name_of_the_suites_is_left_alone(cluster: Cluster) -
     foreign = json.dumps([cluster.kubeconfig, "here", "lab", "v1/pods", "production"])
     with pytest.raises(ledger.LedgerError, match="no name that the suite gives"), ledger.holding("kubernetes", foreign):
         raise AssertionError("it must not be held")
+
+
+def test_a_missing_right_to_services_is_told(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", server.kubeconfig(tmp_path / "config"))
+    server.answers = {REVIEW: (201, {"status": {"allowed": False}})}
+    with pytest.raises(RequestError, match="may not create services in lab"):
+        KUBERNETES.configured({"context": "here"}).hindrance(properties_of("node-port"))
+
+
+Start = Callable[..., PodProcess]
+GONE = MeasurementError("it is gone", kind="evicted")
+
+
+@pytest.fixture
+def start(cluster: Cluster) -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def started(*argv: str, stdin: bytes | IO[bytes] = b"", fate: MeasurementError | None = GONE) -> PodProcess:
+            process = PodProcess(cluster, "pod", argv, stdin, lambda: fate)
+            stack.callback(process.close)
+            return process
+
+        yield started
+
+
+def test_output_and_exit_status_come_back(start: Start) -> None:
+    process = start("sh", "-c", "echo said; echo why >&2; exit 7")
+    assert list(process.lines(10)) == ["said"]
+    assert (process.wait(10), process.output_tail(), process.running()) == (7, "why\n", False)
+    assert start("true").wait(10) == 0
+
+
+def test_input_has_an_end_and_arrives_whole_while_the_command_answers(start: Start) -> None:
+    content = bytes(range(32, 127)) * 20_000
+    process = start("cat", stdin=content)
+    assert "\n".join(process.lines(30)).encode() == content
+    assert process.wait(10) == 0
+
+
+def test_a_pipe_is_passed_on_as_it_comes_and_its_end_as_an_empty_line(start: Start) -> None:
+    reading, writing = os.pipe()
+    script = 'while read line && [ -n "$line" ]; do echo got $line; done; echo over'
+    process = start("sh", "-c", script, stdin=os.fdopen(reading, "rb"))
+    os.write(writing, b"one\n")
+    assert next(process.lines(10)) == "got one"
+    os.close(writing)
+    assert list(process.lines(10)) == ["over"]
+    assert process.wait(10) == 0
+
+
+def test_a_command_that_has_ended_kills_nothing_else_of_its_pod(server: Server, start: Start) -> None:
+    """All commands share the pod: the end of a short one must not be the end of the worker."""
+    worker = start("sleep", "1000")
+    for _ in range(50):
+        short = start("echo", "said")
+        assert list(short.lines(10)) == ["said"]
+        short.close()
+    assert worker.running()
+    assert not any(each.returncode for each in server.started)
+
+
+def test_a_command_that_is_killed_with_its_pod_says_so_and_one_that_is_killed_alone_does_not(start: Start) -> None:
+    words = ("sh", "-c", "kill -KILL $$")
+    with pytest.raises(MeasurementError, match="it is gone"):
+        start(*words).wait(10)
+    assert start(*words, fate=None).wait(10) == 128 + signal.SIGKILL
+
+
+def test_a_stream_that_ends_before_its_command_says_why(server: Server, start: Start) -> None:
+    server.cuts = True
+    process = start("sh", "-c", "echo begun; sleep 1000")
+    assert list(process.lines(10)) == ["begun"]
+    with pytest.raises(MeasurementError, match="it is gone") as error:
+        process.wait(10)
+    assert error.value.kind == "evicted"

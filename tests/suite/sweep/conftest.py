@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,18 @@ class Machine:
     def plan(self) -> Path:
         return self.place / "night.toml"
 
+    def with_engine(self, *lines: str) -> None:
+        """Write the plan with that table: ``with_engine('kind = "slurm"')``."""
+        self.plan.write_text("\n".join([PLAN, "[engine]", *lines, ""]))
+
+    def stand_in(self, name: str, script: str) -> dict[str, str]:
+        """Return the environment in which the script is the program of this name; its calls are in ``calls``."""
+        path = self.place / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{self.place}/calls\n{script}\n')
+        path.chmod(0o755)
+        return {"PATH": f"{path.parent}:{os.environ['PATH']}"}
+
     def start(self, *words: str, **env: str) -> "Forked | subprocess.Popen[str]":
         # Where Python looks for packages it asks when it starts.
         started = self.program(*words, **env) if "PYTHONPATH" in env else None
@@ -63,11 +75,11 @@ class Machine:
     def variables(self, env: Mapping[str, str]) -> dict[str, str]:
         return {**os.environ, "MEASURED": str(self.place / "measured"), "PYTHONPATH": str(REPOSITORY), **env}
 
-    def program(self, *words: str, before: Sequence[str] = (), **env: str) -> "subprocess.Popen[str]":
+    def program(self, *words: str, before: Sequence[str] = (), stdin: int | None = None, **env: str) -> Any:
         """Start a program of its own; ``before``: words to put before the command."""
         argv = [*before, sys.executable, "-m", "tests.suite.sweeping_machine", *words]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(argv, cwd=REPOSITORY, env=self.variables(env), stdout=pipe, stderr=pipe, text=True)
+        pipes: dict[str, Any] = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(argv, cwd=REPOSITORY, env=self.variables(env), text=True, **pipes)
 
     def sweep(self, *words: str, **env: str) -> "Forked | subprocess.Popen[str]":
         return self.start("sweep", "run", str(self.plan), "--out", str(self.out), *words, **env)
@@ -102,9 +114,3 @@ class Machine:
 def machine(tmp_path: Path) -> Machine:
     (tmp_path / "night.toml").write_text(PLAN)
     return Machine(tmp_path)
-
-
-@pytest.fixture
-def sweep() -> Callable[..., Sweep]:
-    """``sweep(blocks=3)``: two models on two targets, with changes."""
-    return make_sweep

@@ -2,10 +2,8 @@
 
 import io
 import json
-import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,17 +29,6 @@ Request = Callable[[], SweepRequest]
 
 
 @pytest.fixture
-def with_engine(machine: Machine) -> Callable[..., None]:
-    """``with_engine('kind = "slurm"')``: the plan with that table."""
-    plan = machine.plan.read_text()
-
-    def write(*lines: str) -> None:
-        machine.plan.write_text("\n".join([plan, "[engine]", *lines, ""]))
-
-    return write
-
-
-@pytest.fixture
 def request_of(machine: Machine, capsys: pytest.CaptureFixture[str]) -> Request:
     del capsys  # what is noted goes nowhere
 
@@ -52,8 +39,8 @@ def request_of(machine: Machine, capsys: pytest.CaptureFixture[str]) -> Request:
     return make
 
 
-def test_a_dry_run_shows_the_script_and_writes_nothing(machine: Machine, with_engine: Callable[..., None]) -> None:
-    with_engine('kind = "slurm"', 'partition = "cpu"', "at_once = 2", 'time_limit = "2h"')
+def test_a_dry_run_shows_the_script_and_writes_nothing(machine: Machine) -> None:
+    machine.with_engine('kind = "slurm"', 'partition = "cpu"', "at_once = 2", 'time_limit = "2h"')
     ended = machine.sweep_to_its_end("--dry-run", PATH="/nowhere")
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
@@ -65,10 +52,8 @@ def test_a_dry_run_shows_the_script_and_writes_nothing(machine: Machine, with_en
     assert not machine.out.exists()
 
 
-def test_a_dry_run_prints_a_job_for_each_block_that_can_be_applied(
-    machine: Machine, with_engine: Callable[..., None]
-) -> None:
-    with_engine('kind = "kubernetes"', 'image = "localhost/virtbench-suite:1"', 'nodes = ["n1"]')
+def test_a_dry_run_prints_a_job_for_each_block_that_can_be_applied(machine: Machine) -> None:
+    machine.with_engine('kind = "kubernetes"', 'image = "localhost/virtbench-suite:1"', 'nodes = ["n1"]')
     ended = machine.sweep_to_its_end("--dry-run")
     assert ended.returncode == 0, ended.stderr
     jobs = [json.loads(text) for text in ended.stdout.split("---\n")[1:]]
@@ -82,10 +67,8 @@ def test_a_dry_run_prints_a_job_for_each_block_that_can_be_applied(
     assert not machine.out.exists()
 
 
-def test_what_the_cluster_refuses_is_a_wrong_request_before_a_block_is_handed_out(
-    machine: Machine, with_engine: Callable[..., None], server: Server
-) -> None:
-    with_engine('kind = "kubernetes"', 'image = "localhost/virtbench-suite:1"')
+def test_what_the_cluster_refuses_is_a_wrong_request_before_a_block_is_sent(machine: Machine, server: Server) -> None:
+    machine.with_engine('kind = "kubernetes"', 'image = "localhost/virtbench-suite:1"')
     allowed = {"status": {"allowed": True}}
     server.answers |= {
         "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews": (201, allowed),
@@ -111,10 +94,8 @@ def test_what_the_cluster_refuses_is_a_wrong_request_before_a_block_is_handed_ou
         (['kind = "ssh"', 'inventory = "hosts.toml"', 'nodes = ["n3"]'], ["'n3' is not in the inventory", "n1"]),
     ],
 )
-def test_a_wrong_table_is_refused_with_the_key(
-    lines: list[str], said: list[str], machine: Machine, with_engine: Callable[..., None]
-) -> None:
-    with_engine(*lines)
+def test_a_wrong_table_is_refused_with_the_key(lines: list[str], said: list[str], machine: Machine) -> None:
+    machine.with_engine(*lines)
     (machine.place / "hosts.toml").write_text('[[node]]\nname = "n1"\nhost = "n1"\n')
     for words in (("--dry-run",), ()):
         ended = machine.sweep_to_its_end(*words)
@@ -122,28 +103,14 @@ def test_a_wrong_table_is_refused_with_the_key(
         assert all(text in ended.stderr for text in said), ended.stderr
 
 
-def test_a_machine_without_slurm_is_told_so(machine: Machine, with_engine: Callable[..., None]) -> None:
-    with_engine('kind = "slurm"')
+def test_a_machine_without_slurm_is_told_so(machine: Machine) -> None:
+    machine.with_engine('kind = "slurm"')
     ended = machine.sweep_to_its_end(PATH="/nowhere")
     assert ended.returncode == 2
     assert "sbatch is not on the PATH" in ended.stderr
     status = machine.run("sweep", "status", str(machine.out), PATH="/nowhere")
     assert status.returncode == 0, status.stderr
     assert "the queue cannot be seen from here" in status.stdout
-
-
-@pytest.fixture
-def program(machine: Machine) -> Callable[[str, str], dict[str, str]]:
-    """``program("ssh", script)``: returns the environment in which the script is the program of this name."""
-
-    def write(name: str, script: str) -> dict[str, str]:
-        path = machine.place / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{machine.place}/calls\n{script}\n')
-        path.chmod(0o755)
-        return {"PATH": f"{path.parent}:{os.environ['PATH']}"}
-
-    return write
 
 
 # As Slurm: the tasks are in the queue of the cluster alpha, which only those see who ask it.
@@ -157,12 +124,12 @@ esac"""
 
 @pytest.mark.parametrize("variables", [{}, {"SBATCH_CLUSTERS": "alpha"}])
 def test_blocks_in_the_queue_of_another_cluster_are_followed_and_not_submitted_again(
-    variables: dict[str, str], machine: Machine, with_engine: Callable[..., None], program: Any
+    variables: dict[str, str], machine: Machine
 ) -> None:
     further = [] if variables else ['further = ["--clusters=alpha"]']
-    with_engine('kind = "slurm"', "poll_s = 0.1", *further)
+    machine.with_engine('kind = "slurm"', "poll_s = 0.1", *further)
     for name, script in {"sbatch": "echo '4713;alpha'", "scancel": "", "squeue": ALPHA}.items():
-        env = {**variables, **program(name, script)}
+        env = {**variables, **machine.stand_in(name, script)}
     ended = machine.sweep_to_its_end(**env)
     assert "3 blocks already in the queue" in ended.stderr, ended.stderr
     calls = (machine.place / "calls").read_text().splitlines()
@@ -172,14 +139,12 @@ def test_blocks_in_the_queue_of_another_cluster_are_followed_and_not_submitted_a
     assert (machine.place / "calls").read_text().splitlines()[-1].startswith("scancel --clusters=alpha ")
 
 
-def test_the_cluster_of_a_sweep_is_kept_for_commands_with_another_environment(
-    machine: Machine, with_engine: Callable[..., None], program: Any
-) -> None:
-    with_engine('kind = "slurm"', "poll_s = 0.1")
+def test_the_cluster_of_a_sweep_is_kept_for_commands_with_another_environment(machine: Machine) -> None:
+    machine.with_engine('kind = "slurm"', "poll_s = 0.1")
     squeue = f'[ -e "$0.sent" ] && {{ {ALPHA}\n}}; exit 0'
     sbatch = "touch ${0%sbatch}squeue.sent; echo '4712;alpha'"
     for name, script in {"sbatch": sbatch, "scancel": "", "squeue": squeue}.items():
-        env = program(name, script)
+        env = machine.stand_in(name, script)
     machine.sweep_to_its_end(SBATCH_CLUSTERS="alpha", **env)
     (machine.place / "bin/squeue.asked").unlink()
     assert "in the queue: block 1 of job 4712" in machine.run("sweep", "status", str(machine.out), **env).stdout
@@ -188,12 +153,12 @@ def test_the_cluster_of_a_sweep_is_kept_for_commands_with_another_environment(
     assert (machine.place / "calls").read_text().splitlines()[-1].startswith("scancel --clusters=alpha ")
 
 
-def test_without_a_common_file_system_each_block_is_a_job_of_srun(
-    machine: Machine, with_engine: Callable[..., None], program: Any
-) -> None:
-    with_engine('kind = "slurm"', 'scratch = "/scratch"', 'time_limit = "2h"', 'bench = "/opt/bench"', "at_once = 1")
+def test_without_a_common_file_system_each_block_is_a_job_of_srun(machine: Machine) -> None:
+    machine.with_engine(
+        'kind = "slurm"', 'scratch = "/scratch"', 'time_limit = "2h"', 'bench = "/opt/bench"', "at_once = 1"
+    )
     for name in ("sbatch", "squeue", "scancel", "srun"):
-        env = program(name, "exit 1")
+        env = machine.stand_in(name, "exit 1")
     assert machine.sweep_to_its_end(**env).returncode == 1
     called = (machine.place / "calls").read_text().splitlines()[0]
     assert called.startswith("srun --quiet --kill-on-bad-exit=1 --exclusive --job-name=bench-night-")
@@ -201,16 +166,14 @@ def test_without_a_common_file_system_each_block_is_a_job_of_srun(
     assert words.split()[1:] == ["0"]
 
 
-def test_the_machines_of_a_sweep_are_reached_as_those_of_an_inventory(
-    machine: Machine, with_engine: Callable[..., None], program: Any
-) -> None:
-    with_engine('kind = "ssh"', 'inventory = "hosts.toml"')
+def test_the_machines_of_a_sweep_are_reached_as_those_of_an_inventory(machine: Machine) -> None:
+    machine.with_engine('kind = "ssh"', 'inventory = "hosts.toml"')
     entry = '[[node]]\nname = "n1"\nhost = "gpu1"\nport = 2222\nssh_config = "config"\n'
     (machine.place / "hosts.toml").write_text(entry)
     config = machine.place / "config"
     config.write_text("Host *\n  RemoteCommand tmux new -A -s main\n  RequestTTY yes\n  ForwardAgent yes\n")
     refusal = 'Please login as the user "ubuntu" rather than the user "root".'
-    ended = machine.sweep_to_its_end(**program("ssh", f"echo '{refusal}'; echo; exit 142"))
+    ended = machine.sweep_to_its_end(**machine.stand_in("ssh", f"echo '{refusal}'; echo; exit 142"))
     assert ended.returncode == 1
     assert f"block 0: lost on n1, which is tried again ({refusal}" in ended.stderr, ended.stderr
     called = (machine.place / "calls").read_text().splitlines()[0]
@@ -224,10 +187,8 @@ def test_the_machines_of_a_sweep_are_reached_as_those_of_an_inventory(
     assert not [line for line in options if line.startswith("remotecommand") and line != "remotecommand none"]
 
 
-def test_what_is_left_are_the_blocks_with_trials_to_run(
-    machine: Machine, with_engine: Callable[..., None], request_of: Request
-) -> None:
-    with_engine('kind = "slurm"')
+def test_what_is_left_are_the_blocks_with_trials_to_run(machine: Machine, request_of: Request) -> None:
+    machine.with_engine('kind = "slurm"')
     assert blocks_left(request_of()) == [0, 1, 2]
     assert estimate_s(request_of()) is None
     assert machine.sweep_to_its_end("--only-block", "1").returncode == 0
@@ -235,12 +196,9 @@ def test_what_is_left_are_the_blocks_with_trials_to_run(
     assert (machine.out / "pool.json").exists()
 
 
-def test_the_estimate_is_that_of_the_longest_block_and_known_from_a_sweep_beside_it(
-    machine: Machine, request_of: Request
-) -> None:
+def test_the_estimate_is_the_longest_blocks_also_from_a_sweep_beside_it(machine: Machine, request_of: Request) -> None:
     assert machine.sweep_to_its_end("--only-block", "0").returncode == 0  # with its warm-up block
-    first = estimate_s(request_of())
-    assert first is not None
+    first: Any = estimate_s(request_of())
     one = TrialRecord.model_validate_json(next(iter(machine.contents().values())))
     alone_s = (one.open_s or 0) + (one.elapsed_s or 0) + (one.close_s or 0)
     assert first > 7 * alone_s * 0.5
@@ -286,10 +244,7 @@ def test_a_block_gets_the_plan_and_what_its_block_has_there(machine: Machine) ->
 
 def block(machine: Machine, given: list[str], **env: str) -> Any:
     """The command as ssh would start it, its standard input still open."""
-    argv = [sys.executable, "-m", "tests.suite.sweeping_machine", "sweep", "block", "--name", "night-1", "2"]
-    pipe, variables = subprocess.PIPE, machine.variables(env)
-    process = subprocess.Popen(argv, cwd=REPOSITORY, env=variables, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-    assert process.stdin is not None
+    process = machine.program("sweep", "block", "--name", "night-1", "2", stdin=subprocess.PIPE, **env)
     for line in (*given, GIVEN):
         process.stdin.write(line + "\n")
     process.stdin.flush()
@@ -350,20 +305,17 @@ def test_a_block_takes_no_name_that_leads_elsewhere(name: str, machine: Machine)
     assert not list(machine.place.rglob("blocks/*"))
 
 
-def pages() -> str:
-    """Return the pages that describe the engines."""
-    return "\n\n".join((REPOSITORY / f"docs/guide/{name}.md").read_text() for name in ("clusters", "kubernetes"))
+PAGES = "\n\n".join((REPOSITORY / f"docs/guide/{name}.md").read_text() for name in ("clusters", "kubernetes"))
+"""Those that describe the engines."""
 
 
 def test_every_key_of_the_engines_is_documented() -> None:
-    text = pages()
     for model in (SlurmOptions, SshOptions, KubernetesOptions):
-        assert not [key for key in model.model_fields if f"`{key}`" not in text]
+        assert not [key for key in model.model_fields if f"`{key}`" not in PAGES]
 
 
 def test_the_tables_of_the_documentation_are_accepted(machine: Machine) -> None:
-    text = pages()
-    tables = [block for block in text.split("\n\n") if block.lstrip().startswith("[engine]")]
+    tables = [block for block in PAGES.split("\n\n") if block.lstrip().startswith("[engine]")]
     assert len(tables) == 4
     for table in tables:
         machine.plan.write_text(machine.plan.read_text().split("[engine]")[0] + table.replace("\n    ", "\n"))

@@ -1,13 +1,17 @@
-"""The dispatcher: every block ends somewhere, and what is lost goes to another executor."""
+"""Every block ends somewhere, and what is lost goes to another executor; its far side is a real process, here."""
 
 import signal
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from commands.sweep.backends.dispatch import FAILURES_ALLOWED, LOSSES_ALLOWED, BlockProcess, Dispatcher, Executor
+from provisioning.batch.remote import StreamProcess
 from suite.errors import MeasurementError, RequestError
+from suite.sweep.file_transfer import ENDED, GIVEN, TransferError, encode, receive_file
 
 
 def never(block: int) -> BlockProcess:
@@ -126,3 +130,102 @@ def test_an_interruption_stops_the_places_and_waits_for_them() -> None:
         signal.signal(signal.SIGINT, before)
     assert place.stopped.is_set()
     assert place.ended.is_set()
+
+
+FAR = """
+import sys
+{first}
+given = iter(sys.stdin.readline, {given!r} + "\\n")
+for line in given:
+    sys.stdout.write(line.replace("plan.toml", "cell/trials/t-b" + sys.argv[-1] + ".json"))
+    sys.stdout.flush()
+{then}
+"""
+
+
+def void(_result: object) -> None:
+    """What a callback that returns nothing does with what it got."""
+
+
+def far_side(tmp_path: Path, then: str, *words: str, program: str = sys.executable, first: str = "") -> Executor:
+    argv = [program, "-c", FAR.format(given=GIVEN, then=then, first=first), *words]
+    log = tmp_path / "logs/far.log"
+    return Executor(
+        name="far",
+        open=lambda block: StreamProcess([*argv, str(block)], [encode("plan.toml", f"plan of {block}")], log),
+        receive=lambda _block, line: void(receive_file(tmp_path / "out", line)),
+    )
+
+
+def test_what_the_far_side_finishes_arrives_and_its_words_are_kept(tmp_path: Path) -> None:
+    far = far_side(tmp_path, f"print('hello', file=sys.stderr); print({ENDED!r})")
+    far.run(3)
+    far.run(4)
+    for block in (3, 4):
+        assert (tmp_path / f"out/cell/trials/t-b{block}.json").read_text() == f"plan of {block}"
+    assert (tmp_path / "logs/far.log").read_text() == "hello\nhello\n"
+
+
+def test_a_far_side_that_dies_is_told_with_its_last_words_and_what_arrived_is_kept(tmp_path: Path) -> None:
+    far = far_side(tmp_path, "sys.exit('no image is built')")
+    with pytest.raises(MeasurementError, match="no image is built") as raised:
+        far.run(0)
+    assert str(tmp_path / "logs/far.log") in str(raised.value.remedy)
+    assert (tmp_path / "out/cell/trials/t-b0.json").exists()
+
+
+def test_a_far_side_that_refuses_is_told_in_its_own_words(tmp_path: Path) -> None:
+    say = "print('bench: n2 is unequal to n1', '  what to do: nothing', sep=chr(10), file=sys.stderr)"
+    with pytest.raises(RequestError, match="bench: n2 is unequal to n1"):
+        far_side(tmp_path, f"{say}; sys.exit(2)").run(0)
+
+
+def test_to_stop_closes_the_far_sides_input_and_waits_for_its_end(tmp_path: Path) -> None:
+    far = far_side(tmp_path, "sys.stdin.read(); open(sys.argv[1], 'w').write('in order')", str(tmp_path / "left"))
+    raised: list[MeasurementError] = []
+
+    def run() -> None:
+        try:
+            far.run(0)
+        except MeasurementError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    arrived = tmp_path / "out/cell/trials/t-b0.json"
+    waiting = threading.Event()
+    for _ in range(600):
+        if arrived.exists():
+            break
+        waiting.wait(0.1)
+    far.stop()
+    thread.join(60)
+    assert (tmp_path / "left").read_text() == "in order"
+    assert len(raised) == 1
+
+
+def test_what_is_no_file_is_refused_and_the_far_side_ended(tmp_path: Path) -> None:
+    far = far_side(tmp_path, "print('Welcome to Debian', flush=True); sys.stdin.read()")
+    with pytest.raises(TransferError, match="Welcome"):
+        far.run(0)
+
+
+def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="no-such-ssh is not installed"):
+        far_side(tmp_path, "", program="no-such-ssh").run(0)
+
+
+@pytest.mark.parametrize("line_break", ["\n", ""])
+def test_what_a_login_shell_prints_before_a_block_goes_into_the_log(line_break: str, tmp_path: Path) -> None:
+    far = far_side(tmp_path, f"print({ENDED!r})", first=f"print('Welcome to gpu1', end={line_break!r}, flush=True)")
+    far.run(3)
+    assert (tmp_path / "out/cell/trials/t-b3.json").read_text() == "plan of 3"
+    if line_break:
+        assert (tmp_path / "logs/far.log").read_text() == "Welcome to gpu1\n"
+
+
+def test_what_a_forced_command_prints_is_shown_where_no_block_comes(tmp_path: Path) -> None:
+    refusal = 'Please login as the user "ubuntu" rather than the user "root".'
+    with pytest.raises(MeasurementError, match=refusal):
+        far_side(tmp_path, "", first=f"print({refusal!r}); print(); sys.exit(142)").run(0)
+    assert refusal in (tmp_path / "logs/far.log").read_text()

@@ -14,10 +14,9 @@ from commands.sweep.backends.dispatch import Executor
 from commands.sweep.backends.kubernetes import BLOCK_LABEL, SWEEP_LABEL, JobProcess
 from provisioning.batch.options import KubernetesOptions
 from provisioning.kubernetes import owned
-from provisioning.kubernetes.bench_pod import GIVEN_IN
 from provisioning.kubernetes.cluster import MANAGED
 from suite.errors import BenchError, RequestError
-from suite.sweep.file_transfer import ENDED, GIVEN, TransferError, encode, packed, unpacked
+from suite.sweep.file_transfer import ENDED, GIVEN, TransferError, encode, packed
 from tests.kubernetes_schema import invalid
 from tests.provisioning.kubernetes.namespace import Namespace
 from tests.suite.sweep.conftest import make_sweep
@@ -31,18 +30,9 @@ def job(block: int = 3, **options: Any) -> dict[str, Any]:
     return kubernetes.manifest(OPTIONS.model_copy(update=options), SWEEP, block, given)
 
 
-def pod_of(manifest: dict[str, Any]) -> dict[str, Any]:
-    return dict(manifest["spec"]["template"]["spec"])
-
-
 @pytest.mark.parametrize("options", [{}, {"nodes": ("n1", "n2"), "claim": "records", "queue": "training"}])
 def test_the_job_of_a_block_is_valid_in_1_20_and_today(options: dict[str, Any]) -> None:
     assert invalid(job(**options)) == []
-
-
-def test_a_block_begins_with_the_files_that_it_was_given() -> None:
-    template = job()["spec"]["template"]
-    assert unpacked(template["metadata"]["annotations"][GIVEN_IN]) == [FILE, GIVEN]
 
 
 def test_more_files_than_a_job_holds_are_refused_before_it_is_made() -> None:
@@ -155,9 +145,7 @@ def test_an_image_that_the_node_cannot_get_is_a_refusal_and_leaves_no_job(tmp_pa
 
 
 @pytest.mark.parametrize("error", [RequestError("another plan"), TransferError("no record of the block")])
-def test_a_block_whose_records_are_refused_here_names_its_node_and_leaves_no_job(
-    error: BenchError, tmp_path: Path
-) -> None:
+def test_a_block_whose_records_are_refused_names_its_node_and_leaves_no_job(error: BenchError, tmp_path: Path) -> None:
     def refuse(*_: object) -> None:
         raise error
 
@@ -179,9 +167,7 @@ FORBIDDEN = 'Error creating: pods "bench-0-x" is forbidden: '
         (f'{FORBIDDEN}pod rejected: RuntimeClass "kata" not found', "does not have this runtime class", "kubectl"),
     ],
 )
-def test_a_pod_that_is_not_admitted_is_a_refusal_and_leaves_no_job(
-    event: str, said: str, remedy: str, tmp_path: Path
-) -> None:
+def test_a_pod_not_admitted_is_a_refusal_and_leaves_no_job(event: str, said: str, remedy: str, tmp_path: Path) -> None:
     cluster = cluster_of([], [], event)
     with pytest.raises(RequestError, match=f"the pod of bench does not begin: .*{said}") as raised:
         executor(cluster, tmp_path, []).run(3)
@@ -231,9 +217,7 @@ OTHERS: list[dict[str, Any]] = [
 BLOCK_3 = kubernetes.BlockJob(f"{SWEEP}-003", "running", "on n1", "bench-3", begun=True)
 
 
-def test_removal_waits_until_the_pods_of_the_blocks_and_those_they_opened_are_gone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_removal_waits_until_pods_of_the_blocks_and_those_they_opened_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owned, "LOOKED_EVERY_S", 0.001)
     cluster = Looked(looks=[[BENCH_POD, OPENED, *OTHERS], [OPENED, *OTHERS], [OPENED], OTHERS])
     kubernetes.remove_all(cluster, SWEEP, [BLOCK_3])

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,8 +9,8 @@ from suite.request.scenario import scenario_of
 from suite.sweep.cells import cells_of, request_of
 from suite.sweep.file import load_sweep, plan_file, read_sweep
 from suite.sweep.model import Sweep
+from tests.suite.sweep.conftest import make_sweep
 
-MakeSweep = Callable[..., Sweep]
 REPOSITORY = Path(__file__).parents[3]
 DOCUMENTED = (REPOSITORY / "docs/guide/sweeps.md").read_text()
 
@@ -21,8 +21,6 @@ def test_the_published_schema_is_that_of_the_model() -> None:
 
 def test_the_example_of_the_documentation_is_a_plan() -> None:
     example = DOCUMENTED.split("```toml\n")[1].split("```")[0]
-    import tomllib
-
     assert len(cells_of(read_sweep(tomllib.loads(example), "docs/guide/sweeps.md"))) == 5
 
 
@@ -38,8 +36,8 @@ def test_a_file_that_is_not_there_or_no_toml_is_refused(tmp_path: Path) -> None:
         load_sweep(tmp_path / "large.toml")
 
 
-def test_the_keys_of_an_engine_are_left_to_it(sweep: MakeSweep) -> None:
-    made = sweep(engine={"kind": "slurm", "partition": "long"})
+def test_the_keys_of_an_engine_are_left_to_it() -> None:
+    made = make_sweep(engine={"kind": "slurm", "partition": "long"})
     assert (made.engine.kind, made.engine.table) == ("slurm", {"partition": "long"})
     assert Sweep.model_validate_json(made.model_dump_json()) == made
 
@@ -47,24 +45,24 @@ def test_the_keys_of_an_engine_are_left_to_it(sweep: MakeSweep) -> None:
 # ---- cells
 
 
-def test_the_cells_are_the_product_of_the_lists(sweep: MakeSweep) -> None:
-    found = cells_of(sweep(matrix={"model": ["resnet50", "alexnet"], "recipe": ["reference", "tuned"]}))
+def test_the_cells_are_the_product_of_the_lists() -> None:
+    found = cells_of(make_sweep(matrix={"model": ["resnet50", "alexnet"], "recipe": ["reference", "tuned"]}))
     product = [(model, recipe) for model in ("resnet50", "alexnet") for recipe in ("reference", "tuned")]
     assert [(cell.settings["model"], cell.settings["recipe"]) for cell in found] == product
     assert len({cell.cell_id for cell in found}) == 4
 
 
-def test_a_key_that_a_scenario_does_not_know_multiplies_nothing(sweep: MakeSweep) -> None:
+def test_a_key_that_a_scenario_does_not_know_multiplies_nothing() -> None:
     matrix = {"scenario": ["synthetic", "probe"], "model": ["resnet50", "alexnet"], "probe": ["disk", "cpu", "memory"]}
-    found = cells_of(sweep(matrix=matrix))
+    found = cells_of(make_sweep(matrix=matrix))
     assert [(cell.settings.get("model"), cell.settings.get("probe")) for cell in found] == [
         *(("resnet50", None), ("alexnet", None)),
         *((None, "disk"), (None, "cpu"), (None, "memory")),
     ]
 
 
-def test_cells_are_excluded_and_included(sweep: MakeSweep) -> None:
-    made = sweep(
+def test_cells_are_excluded_and_included() -> None:
+    made = make_sweep(
         matrix={"model": ["resnet50", "alexnet"], "recipe": ["reference", "tuned"]},
         exclude=[{"model": "alexnet", "recipe": "tuned"}],
         include=[{"model": "inception_v3"}, {"model": "resnet50", "recipe": "tuned"}],
@@ -76,13 +74,13 @@ def test_cells_are_excluded_and_included(sweep: MakeSweep) -> None:
         ("inception_v3", "reference"),
     ]
     assert {cell.settings["steps"] for cell in cells_of(made)} == {4}
-    (alone,) = cells_of(sweep(matrix={}, include=[{"model": "alexnet"}]))
+    (alone,) = cells_of(make_sweep(matrix={}, include=[{"model": "alexnet"}]))
     assert alone.settings["model"] == "alexnet"
-    assert len(cells_of(sweep(matrix={}))) == 1, "one cell of nothing but defaults"
+    assert len(cells_of(make_sweep(matrix={}))) == 1, "one cell of nothing but defaults"
 
 
-def test_a_cell_may_have_an_envelope_of_its_own(sweep: MakeSweep) -> None:
-    made = sweep(
+def test_a_cell_may_have_an_envelope_of_its_own() -> None:
+    made = make_sweep(
         matrix={}, include=[{"cpus": "2", "memory": "6G"}, {}], envelope={"cpus": 1, "memory": "4G", "threads": 1}
     )
     envelopes = [request_of(made, cell).envelope for cell in cells_of(made)]
@@ -109,14 +107,14 @@ def test_the_plan_of_scaling_has_strong_and_weak_cells_with_equal_instances() ->
         ({"options": {"model": "alexnet"}}, "options.model has no effect: matrix.model sets it for every cell"),
     ],
 )
-def test_words_that_change_nothing_are_refused(sweep: MakeSweep, change: dict[str, object], message: str) -> None:
+def test_words_that_change_nothing_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        cells_of(sweep(**change))
+        cells_of(make_sweep(**change))
 
 
-def test_a_cell_keeps_its_name_until_its_records_would_be_others(sweep: MakeSweep) -> None:
+def test_a_cell_keeps_its_name_until_its_records_would_be_others() -> None:
     def name(**changes: object) -> str:
-        return cells_of(sweep(**{"matrix": {"model": ["resnet50"], "profile": ["smoke"]}, **changes}))[0].cell_id
+        return cells_of(make_sweep(**{"matrix": {"model": ["resnet50"], "profile": ["smoke"]}, **changes}))[0].cell_id
 
     same = name()
     assert same.startswith("synthetic-resnet50-smoke-")

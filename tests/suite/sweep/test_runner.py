@@ -1,32 +1,29 @@
 import datetime
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from suite.errors import BenchError
 from suite.interfaces import Measurement, Observer
 from suite.loop import Loop
 from suite.plan import Trial
 from suite.records.environment import Environment
 from suite.records.record import TrialRecord
-from suite.results.store import clear_stop, request_stop
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import CellRun, SweepDirectory
-from suite.sweep.model import Sweep
 from suite.sweep.runner import ReadyCell, Runner
 from tests.suite.conftest import FakeAccount, FakeObserver, FakeScenario, FakeTargets, make_plan
+from tests.suite.sweep.conftest import make_sweep
 
-MakeSweep = Callable[..., Sweep]
+Make = Callable[..., Runner]
 
 
 @pytest.fixture
-def runner(
-    tmp_path: Path, sweep: MakeSweep, targets: FakeTargets, scenario: FakeScenario, observer: FakeObserver
-) -> Callable[..., Runner]:
+def runner(tmp_path: Path, targets: FakeTargets, scenario: FakeScenario, observer: FakeObserver) -> Make:
     def make(stop_rule: Any = None, **changes: Any) -> Runner:
-        made = sweep(**{"blocks": 3} | changes)
+        made = make_sweep(**{"blocks": 3} | changes)
         directory = SweepDirectory(tmp_path / "night")
         cells = cells_of(made)
         directory.accept(made, cells)
@@ -42,7 +39,7 @@ def order(records: list[TrialRecord]) -> list[tuple[int, str]]:
     return list(dict.fromkeys((record.block, record.job.model) for record in records))
 
 
-def test_every_cell_is_measured_before_the_next_block_begins(runner: Callable[..., Runner]) -> None:
+def test_every_cell_is_measured_before_the_next_block_begins(runner: Make) -> None:
     made = runner()
     assert made.run(range(3)) is None
     assert order(made.made) == [(block, model) for block in range(3) for model in ("resnet50", "alexnet")]
@@ -51,7 +48,7 @@ def test_every_cell_is_measured_before_the_next_block_begins(runner: Callable[..
 
 
 def test_trials_are_numbered_over_the_whole_sweep_and_those_that_are_there_are_kept(
-    runner: Callable[..., Runner], observer: FakeObserver
+    runner: Make, observer: FakeObserver
 ) -> None:
     runner().run(range(3))
     numbers = [told.split()[0] for told in observer.told if told[0].isdigit()]
@@ -64,7 +61,7 @@ def test_trials_are_numbered_over_the_whole_sweep_and_those_that_are_there_are_k
 
 
 def test_what_a_scenario_notes_is_passed_on(
-    runner: Callable[..., Runner], scenario: FakeScenario, observer: FakeObserver, monkeypatch: pytest.MonkeyPatch
+    runner: Make, scenario: FakeScenario, observer: FakeObserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def noting(trial: Trial, instances: Any, told: Observer, account: Any) -> Measurement:
         told.note(f"a note on {trial.target}")
@@ -75,10 +72,8 @@ def test_what_a_scenario_notes_is_passed_on(
     assert "a note on container" in observer.told
 
 
-def test_what_fails_is_tried_again_at_the_end_of_its_block(
-    runner: Callable[..., Runner], scenario: FakeScenario, failure: Exception
-) -> None:
-    scenario.failing["container"] = failure
+def test_what_fails_is_tried_again_at_the_end_of_its_block(runner: Make, scenario: FakeScenario) -> None:
+    scenario.failing["container"] = BenchError("it is broken")
     made = runner(budget={"retries": 2}, matrix={"model": ["resnet50"]}, blocks=1)
     made.run([0])
     (run,) = (made.directory.cell(ready.cell.cell_id, 2) for ready in made.cells)
@@ -90,35 +85,7 @@ def test_what_fails_is_tried_again_at_the_end_of_its_block(
     assert again.made == []
 
 
-def test_a_block_that_works_at_the_second_attempt_is_whole(
-    runner: Callable[..., Runner], scenario: FakeScenario, failure: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scenario.failing["container"] = failure
-    save = CellRun.save
-
-    def mend(run: CellRun, record: TrialRecord) -> Path:
-        if record.outcome.status == "failed":
-            scenario.failing.clear()
-        return save(run, record)
-
-    monkeypatch.setattr(CellRun, "save", mend)
-    made = runner(matrix={"model": ["resnet50"]}, blocks=1)
-    made.run([0])
-    assert made.directory.failed(1) == []
-    assert len(list(made.directory.path.glob("*/attempts/*.json"))) == 1
-
-
-def test_a_stop_is_heard_before_the_next_trial(runner: Callable[..., Runner]) -> None:
-    made = runner()
-    request_stop(made.directory.path)
-    assert made.run(range(3)) == "it was asked to stop"
-    assert made.made == []
-    clear_stop(made.directory.path, begun_s=time.time() + 1)
-    assert made.run(range(3)) is None
-    assert len(made.made) == 12
-
-
-def test_no_block_is_begun_when_the_budget_is_spent_by_earlier_trials_too(runner: Callable[..., Runner]) -> None:
+def test_no_block_is_begun_when_the_budget_is_spent_by_earlier_trials_too(runner: Make) -> None:
     # The fake jobs claim 5 s each: four of them are a block.
     first = runner(budget={"total": "20s"})
     assert first.run([0]) is None
@@ -130,7 +97,7 @@ def test_no_block_is_begun_when_the_budget_is_spent_by_earlier_trials_too(runner
     assert len(more.made) == 8
 
 
-def test_a_cell_that_has_enough_is_left_and_the_others_go_on(runner: Callable[..., Runner]) -> None:
+def test_a_cell_that_has_enough_is_left_and_the_others_go_on(runner: Make) -> None:
     def stop_rule(run: CellRun) -> str | None:
         return "narrow" if "alexnet" in run.directory.name and list(run.records()) else None
 
@@ -139,9 +106,7 @@ def test_a_cell_that_has_enough_is_left_and_the_others_go_on(runner: Callable[..
     assert order(made.made) == [(0, "resnet50"), (0, "alexnet"), (1, "resnet50"), (2, "resnet50")]
 
 
-def test_names_and_order_stay_when_the_clock_steps_back(
-    runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_and_order_stay_when_the_clock_steps_back(runner: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def backwards() -> Iterator[datetime.datetime]:
         now = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
         while True:

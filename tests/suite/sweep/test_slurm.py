@@ -30,13 +30,6 @@ def test_the_blocks_are_named_in_ranges(blocks: list[int], at_once: int | None, 
     assert f"--array={words}" in words_for_sbatch(script(SlurmOptions(at_once=at_once), blocks=blocks))
 
 
-def test_names_with_spaces_stay_one_word_and_a_percent_is_no_field() -> None:
-    text = script(directory=Path("/data/50% $(id)"))
-    assert "--output=/data/50%% $(id)/logs/slurm-%A_%a.log" in words_for_sbatch(text)
-    last = text.rstrip().splitlines()[-1]
-    assert shlex.split(last) == ["exec", *COMMAND, "$SLURM_ARRAY_TASK_ID"]
-
-
 @pytest.mark.parametrize(
     ("options", "estimate_s", "minutes"),
     [
@@ -85,9 +78,7 @@ BANNER = "\n-----\n  Welcome to the cluster\n-----\n\n--> Verifying access to de
     ("answer", "job", "cluster"),
     [("4712\n", "4712", None), ("4712;alpha\n", "4712", "alpha"), (f"{BANNER}519605\n", "519605", None)],
 )
-def test_the_number_of_a_job_is_read_behind_a_banner(
-    answer: str, job: str, cluster: str | None, programs: Calls
-) -> None:
+def test_a_jobs_number_is_read_behind_a_banner(answer: str, job: str, cluster: str | None, programs: Calls) -> None:
     programs(answer)
     assert slurm.submit(script()) == (job, cluster)
 

@@ -42,9 +42,7 @@ def test_its_input_stays_open_while_it_runs(started: list[list[str]]) -> None:
 
 
 @pytest.mark.usefixtures("started")
-def test_interrupted_it_waits_until_the_far_side_has_ended_in_order(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_interrupted_it_waits_for_the_far_sides_end_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     wait, waits = POPEN.wait, iter([KeyboardInterrupt])
 
     def interrupted(process: Any, *timeout: Any) -> int:

@@ -1,4 +1,4 @@
-"""Guests on the machines of an inventory: the way between them, the accelerator, and what QEMU is asked."""
+"""Guests: under libvirt, on machines of an inventory, and what is said of one that failed."""
 
 import json
 import socket
@@ -11,22 +11,29 @@ from typing import Any, cast
 
 import pytest
 
+from provisioning import ledger
+from provisioning.hindrances import refuse_ablation
 from provisioning.images.image import Image
 from provisioning.machines import qemu_command as qemu
 from provisioning.machines import qmp
 from provisioning.machines.accelerator import PROGRAM, choose_common
-from provisioning.machines.qemu import QEMU, emulated_capability
+from provisioning.machines.libvirt import LIBVIRT, URI_VARIABLE, uri, virsh
+from provisioning.machines.qemu import QEMU, GuestConsole, _explained, emulated_capability
 from provisioning.nodes import LocalNode
 from provisioning.remote.machine import Machine
 from provisioning.remote.network import DEVICE, routed
+from provisioning.sites.here import Here
+from provisioning.targets import Choices
+from scenarios.synthetic import Synthetic
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Instance
+from suite.job.ablations import properties_of
+from tests.provisioning.conftest import fake_node
 
-FAKE = Callable[..., Any]
 MTU = Completed(0, json.dumps([{"mtu": 1450}]), "")
 
 
-def machines(fake_node: FAKE, count: int, **answers: Completed) -> list[Instance]:
+def machines(count: int, **answers: Completed) -> list[Instance]:
     said = {
         ("ip", "-json", "link", "show"): MTU,
         ("sysctl", "-n"): Completed(0, "1\n", ""),
@@ -35,39 +42,24 @@ def machines(fake_node: FAKE, count: int, **answers: Completed) -> list[Instance
     return [Instance(fake_node(said, name=f"n{n}"), f"10.0.0.{n}", "eth0") for n in range(1, count + 1)]
 
 
-def test_every_machine_knows_the_way_to_the_guests_of_all_others(fake_node: FAKE) -> None:
-    found = machines(fake_node, 3)
+def test_every_machine_knows_the_way_to_the_guests_of_all_others() -> None:
+    found = machines(3)
     with routed(found) as taps:
         assert [tap.cidr for tap in taps] == ["10.245.1.2/24", "10.245.2.2/24", "10.245.3.2/24"]
         assert len({tap.mac for tap in taps}) == 3
         ran = [" ".join(argv) for argv in cast("Any", found[1].node).ran]
         assert f"ip link set dev {DEVICE} mtu 1450 up" in ran
-        assert f"ip address add 10.245.2.1/24 dev {DEVICE}" in ran
-        assert [line for line in ran if line.startswith(("ip route", "ip rule"))] == [
-            "ip route add throw 10.245.1.0/24 table 10245",
-            "ip route add throw 10.245.3.0/24 table 10245",
-            "ip route add unreachable default table 10245",
-            "ip rule add iif vbtap0 lookup 10245 priority 10245",
-            "ip route add 10.245.1.0/24 via 10.0.0.1 dev eth0",
-            "ip route add 10.245.3.0/24 via 10.0.0.3 dev eth0",
-        ]
-    undone = [" ".join(argv) for argv in cast("Any", found[1].node).ran][len(ran) :]
-    assert undone == [
-        "ip route delete 10.245.3.0/24 via 10.0.0.3 dev eth0",
-        "ip route delete 10.245.1.0/24 via 10.0.0.1 dev eth0",
-        "ip rule delete iif vbtap0 lookup 10245 priority 10245",
-        "ip route delete unreachable default table 10245",
-        "ip route delete throw 10.245.3.0/24 table 10245",
-        "ip route delete throw 10.245.1.0/24 table 10245",
-        f"ip link delete dev {DEVICE}",
-        *undone[-1:],
-    ]
-    assert undone[-1].startswith("python3 -I -c"), "forwarding ends last"
+        ways = [line for line in ran if line.startswith(("ip route", "ip rule"))]
+        assert len(ways) == 6
+        assert ways[4:] == [f"ip route add 10.245.{n}.0/24 via 10.0.0.{n} dev eth0" for n in (1, 3)]
+    *undone, device, last = [" ".join(argv) for argv in cast("Any", found[1].node).ran][len(ran) :]
+    assert undone == [line.replace(" add ", " delete ") for line in reversed(ways)]
+    assert (device, last.startswith("python3 -I -c")) == (f"ip link delete dev {DEVICE}", True), "forwarding ends last"
 
 
-def test_machines_with_a_router_between_them_are_refused_by_name(fake_node: FAKE) -> None:
+def test_machines_with_a_router_between_them_are_refused_by_name() -> None:
     to_guests = {"ip_route_add_10.245.2.0/24": Completed(2, "", "Error: Nexthop has invalid gateway.")}
-    found = machines(fake_node, 2, **to_guests)
+    found = machines(2, **to_guests)
     with (
         pytest.raises(MeasurementError, match=r"n1 cannot send to guests by way of 10\.0\.0\.2") as caught,
         routed(found),
@@ -76,7 +68,7 @@ def test_machines_with_a_router_between_them_are_refused_by_name(fake_node: FAKE
     assert "on one network" in str(caught.value.remedy)
 
 
-def nodes(fake_node: FAKE, *answers: dict[tuple[str, ...], Completed]) -> list[Machine]:
+def nodes(*answers: dict[tuple[str, ...], Completed]) -> list[Machine]:
     own = {("uname", "-m"): Completed(0, PROGRAM.removeprefix("qemu-system-"), "")}
     return [cast("Machine", fake_node({**own, **each}, name=f"n{n}")) for n, each in enumerate(answers, start=1)]
 
@@ -84,20 +76,20 @@ def nodes(fake_node: FAKE, *answers: dict[tuple[str, ...], Completed]) -> list[M
 NO_KVM: dict[tuple[str, ...], Completed] = {("test", "-r", "/dev/kvm"): Completed(1, "", "")}
 
 
-def test_one_machine_without_kvm_means_emulation_on_all(fake_node: FAKE, make_image: Callable[..., Image]) -> None:
+def test_one_machine_without_kvm_means_emulation_on_all(make_image: Callable[..., Image]) -> None:
     image, said = make_image(), list[str]()
     (image.tree / "boot").mkdir()
     (image.tree / "boot/vmlinuz").write_bytes(b"kernel")
-    found = nodes(fake_node, {}, NO_KVM)
+    found = nodes({}, NO_KVM)
     assert choose_common(found, "auto", image, said.append) == "tcg"
     assert "on n2 KVM is not usable" in said[0]
     with pytest.raises(RequestError, match="--accel kvm: on n2 KVM is not usable"):
         choose_common(found, "kvm", image, said.append)
-    assert choose_common(nodes(fake_node, {}, {}), "auto", image, said.append) == "kvm"
+    assert choose_common(nodes({}, {}), "auto", image, said.append) == "kvm"
 
 
-def test_a_machine_of_another_architecture_is_refused(fake_node: FAKE, make_image: Callable[..., Image]) -> None:
-    found = nodes(fake_node, {("uname", "-m"): Completed(0, "riscv64\n", "")})
+def test_a_machine_of_another_architecture_is_refused(make_image: Callable[..., Image]) -> None:
+    found = nodes({("uname", "-m"): Completed(0, "riscv64\n", "")})
     with pytest.raises(RequestError, match="n1 is riscv64"):
         choose_common(found, "tcg", make_image(), print)
 
@@ -111,9 +103,9 @@ def test_a_machine_of_another_architecture_is_refused(fake_node: FAKE, make_imag
         ("", "default"),
     ],
 )
-def test_the_version_of_qemu_tells_what_its_emulation_has(fake_node: FAKE, version: str, level: str) -> None:
+def test_the_version_of_qemu_tells_what_its_emulation_has(version: str, level: str) -> None:
     assert emulated_capability(version) == level
-    (machine,) = nodes(fake_node, {(PROGRAM, "--version"): Completed(0, version, "")})
+    (machine,) = nodes({(PROGRAM, "--version"): Completed(0, version, "")})
     assert QEMU.guest_capability(machine, "tcg", "avx512") == level
     assert QEMU.guest_capability(machine, "kvm", "avx512") == "avx512"
 
@@ -153,3 +145,50 @@ def test_a_qemu_that_refuses_or_is_gone_says_so(node: LocalNode, tmp_path: Path)
     assert (ended.returncode, ended.stderr.strip()) == (1, "quit: no such command")
     with pytest.raises(CommandError):
         qemu.execute(node, str(tmp_path / "qmp"), "quit")
+
+
+NAME = "virtbench-vm-0123456789ab"
+
+
+@pytest.mark.parametrize(
+    "given", ["qemu:///session", "qemu+ssh://other/system", "test:///default", "qemu:///system?x=1"]
+)
+def test_a_connection_that_leads_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv(URI_VARIABLE, given)
+    with pytest.raises(RequestError, match="is no connection to the system daemon of this machine"):
+        uri()
+
+
+@pytest.mark.parametrize("given", ["qemu:///system", "qemu+unix:///system?socket=/var/tmp/vb-1/libvirt-sock"])
+def test_a_connection_to_a_daemon_of_this_machine_is_taken(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv(URI_VARIABLE, given)
+    assert virsh()[-1] == given
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["libvirt:other@qemu:///system", f"libvirt:{NAME}@qemu+ssh://other/system", f"libvirt:{NAME}@qemu:///system --all"],
+)
+def test_an_entry_of_the_ledger_that_names_anything_else_is_left_alone(what: str) -> None:
+    with pytest.raises((ledger.LedgerError, RequestError)), ledger.holding("machine", what):
+        pass
+
+
+def test_what_libvirt_cannot_do_is_refused_with_the_reason() -> None:
+    image = cast("Image", None)
+    assert "no machine type microvm" in str(LIBVIRT.hindrance(properties_of("microvm"), image))
+    with pytest.raises(RequestError, match="network namespace"):
+        LIBVIRT.check_lab()
+    with pytest.raises(RequestError, match="--ablate libvirt: it is the machine provider of the run already"):
+        refuse_ablation("libvirt", Here(Choices(image, "runc", "tcg", provider="libvirt")), "reference", Synthetic())
+
+
+def test_a_kernel_that_locked_up_is_the_reason_and_says_what_to_do(node: LocalNode) -> None:
+    hung = "[   32.4] watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [runc:145]\n"
+    process = node.start(["sh", "-c", 'printf %s "$1"', "sh", hung + "and more\n" * 1000])
+    heard = GuestConsole(process)
+    heard.close()
+    error = _explained(MeasurementError("ssh outlived its time limit", kind="command"), process, heard)
+    assert error.kind == "guest-locked-up"
+    assert error.message == "the guest's kernel locked up: ssh outlived its time limit"
+    assert "--out" in str(error.remedy)

@@ -1,0 +1,317 @@
+"""Engines: their runtimes and platforms, what they refuse, their clients, and those that need no root."""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from provisioning.engines import clients, unprivileged
+from provisioning.engines.apptainer import APPTAINER
+from provisioning.engines.base import ContainerEngine, default_engine, get_engine
+from provisioning.engines.charliecloud import CHARLIECLOUD
+from provisioning.engines.docker import DOCKER
+from provisioning.engines.gvisor import GVISOR
+from provisioning.engines.podman import PODMAN
+from provisioning.layers.container import GVISOR_BUILD, ContainerLayer, own_kernel
+from provisioning.nodes import LocalNode
+from suite.errors import BenchError, RequestError
+from suite.interfaces import Completed, open_stack
+from suite.job.ablations import properties_of
+from suite.job.envelope import GIB
+from suite.registries import ABLATIONS
+from tests.extensions.conftest import REPOSITORY
+from tests.provisioning.conftest import fake_node
+from tests.provisioning.test_arguments import values
+from tests.rendered import CONTAINER
+
+OLD = "  -platform string\n    \tspecifies which platform to use: ptrace (default), kvm.\n"
+NEW = "  -platform string\n    \tspecifies which platform to use: systrap (default), ptrace, kvm.\n"
+
+
+def runsc(flags: str, **more: Completed) -> dict[tuple[str, ...], Completed]:
+    said = {
+        ("runsc", "--version"): Completed(0, "runsc version 0.0~2022\nspec: 1.0\n", ""),
+        ("runsc", "flags"): Completed(0, "", flags),
+        ("id",): Completed(0, "0", ""),
+    }
+    probe = tuple(GVISOR.command("--platform", "kvm", "--network", "none", "do", "true"))
+    return said | ({probe: more["probe"]} if more else {})
+
+
+@pytest.mark.parametrize(("flags", "platform"), [(OLD, "ptrace"), (NEW, "systrap")])
+def test_systrap_is_preferred_where_runsc_has_it(flags: str, platform: str) -> None:
+    node = fake_node(runsc(flags))
+    assert GVISOR.platform(node) == platform
+    assert GVISOR.starting(node, CONTAINER)[3:] == ["--platform", platform, "--network", "none", "run"]
+
+
+def test_a_platform_is_what_the_user_chose_or_refused() -> None:
+    chosen = GVISOR.configured({"gvisor_platform": "systrap"})
+    assert chosen.platform(fake_node(runsc(NEW))) == "systrap"
+    with pytest.raises(BenchError, match="runsc on fake has no platform systrap"):
+        chosen.version(fake_node(runsc(OLD)))
+    with pytest.raises(BenchError, match="has no platform"):
+        GVISOR.platform(fake_node(runsc("nothing")))
+
+
+def test_kvm_is_used_only_if_a_container_starts_on_it() -> None:
+    kvm = GVISOR.configured({"gvisor_platform": "kvm"})
+    assert kvm.version(fake_node(runsc(NEW, probe=Completed(0, "", "")))) == "0.0~2022"
+    with pytest.raises(BenchError, match="does not start on platform kvm on fake"):
+        kvm.version(fake_node(runsc(NEW, probe=Completed(128, "", "cannot create vCPU"))))
+
+
+def test_runsc_that_is_missing_is_named() -> None:
+    with pytest.raises(BenchError, match="gvisor does not work on fake: not found") as caught:
+        GVISOR.version(fake_node({("runsc", "--version"): Completed(127, "", "not found")}))
+    assert "package runsc" in str(caught.value.remedy)
+
+
+def test_it_is_used_only_by_name_and_is_not_in_guests() -> None:
+    assert default_engine(["gvisor"]) == "runc"
+    assert default_engine(["gvisor", "podman"]) == "podman"
+    assert not get_engine("gvisor").in_guests
+
+
+def test_a_property_that_the_sentry_does_not_have_is_not_switched_and_those_of_its_control_group_are() -> None:
+    for ablation in ("seccomp", "huge-pages", "disk-limit", "disk-iops", "data-layer"):
+        assert "gVisor cannot switch" in str(GVISOR.hindrance(properties_of(ablation)))
+    for ablation in ("memory-limit", "pinning", "network"):
+        assert GVISOR.hindrance(properties_of(ablation)) is None
+
+
+@pytest.mark.parametrize(("network", "in_lab"), [("host", True), ("overlay", True), ("overlay", False)])
+def test_networks_that_come_after_the_start_are_refused(network: str, in_lab: bool) -> None:
+    with pytest.raises(RequestError, match=f"--network {network}: gvisor"):
+        GVISOR.check_network(network, in_lab=in_lab)
+    GVISOR.check_network("host", in_lab=False)
+
+
+BOOT = "9ad39d4c-8b15-4a0d-b99d-1a5a3a0c5f0a"
+RUNTIMES = json.dumps({"runc": {"path": "runc"}, "crun": {"path": "/opt/crun"}, "kata": {"runtimeType": "kata.v2"}})
+
+
+def answered(text: str) -> Completed:
+    return Completed(0, text + "\n", "")
+
+
+def test_docker_runs_by_the_runtime_that_its_daemon_has() -> None:
+    said = {
+        ("docker", "version"): "28.0",
+        ("docker", "info"): RUNTIMES,
+        ("/opt/crun", "--version"): "crun version 1.8\n0",
+    }
+    node, crun = fake_node({words: answered(text) for words, text in said.items()}), DOCKER.run_by("crun")
+    assert crun.version(node) == "28.0, crun version 1.8"
+    assert DOCKER.run_by("kata").version(node) == "28.0, kata", "found by its type, it has no program to ask"
+    assert values(crun.run_argv(CONTAINER), "--runtime") == ["crun"]
+    with pytest.raises(RequestError, match="the docker of fake has no OCI runtime youki"):
+        DOCKER.run_by("youki").version(node)
+
+
+def test_podman_is_asked_for_the_runtime() -> None:
+    asks = ("podman", "--runtime", "crun")
+    node = fake_node({("podman", "version"): answered("4.3.1"), asks: answered("crun version 1.8\ncommit: 0")})
+    crun = PODMAN.run_by("crun")
+    assert crun.version(node) == "4.3.1, crun version 1.8"
+    assert values(crun.run_argv(CONTAINER), "--runtime") == ["crun"]
+    with pytest.raises(RequestError, match="no OCI runtime crun that works"):
+        crun.version(fake_node({("podman", "version"): answered("4.3.1"), asks: Completed(125, "", "not found")}))
+
+
+DENIED = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock: Get ..."
+DOWN = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+MACHINES = {"docker": DOCKER, "podman": PODMAN}
+
+
+@pytest.mark.parametrize(("said", "remedy"), [(DENIED, "add the user to the group docker"), (DOWN, "start the daemon")])
+def test_a_docker_that_does_not_serve_this_user_is_not_to_be_started(said: str, remedy: str) -> None:
+    with pytest.raises(BenchError, match="docker does not work on fake") as caught:
+        DOCKER.version(fake_node({("docker", "version"): Completed(1, "", f"{said}\n")}))
+    assert remedy in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize(
+    ("reported", "elsewhere"),
+    [
+        (answered("h1 6.1.0-18-amd64 8589934592"), False),
+        (answered("h2 6.1.0-18-amd64 8589934592"), True),
+        (answered("h1 6.10.14-linuxkit 8589934592"), True),
+        (answered("h1 6.1.0-18-amd64 8589938688"), True),
+        (answered("/var/lib/docker"), True),
+        (Completed(125, "", "Error: template: info:1:2: can't evaluate field KernelVersion"), False),
+    ],
+)
+def test_an_engine_whose_service_is_elsewhere_is_refused(name: str, reported: Completed, elsewhere: bool) -> None:
+    memory = answered("MemTotal:        8388608 kB\nMemFree: 1 kB")
+    own = {("uname",): answered("h1 6.1.0-18-amd64"), ("cat", "/proc/meminfo"): memory}
+    node = fake_node({(name, "info"): reported, **own})
+    if not elsewhere:
+        MACHINES[name].check_machine(node)
+        return
+    with pytest.raises(RequestError, match=f"the containers of {name} run on another machine than fake") as caught:
+        MACHINES[name].check_machine(node)
+    assert "DOCKER_HOST" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize(
+    ("inside", "kernel"),
+    [
+        (f"Linux version 6.1\n{BOOT}", None),
+        ("Linux version 6.1\n00000000-8b15-4a0d-b99d-1a5a3a0c5f0a", "virtual machine"),
+        (f"Linux version 4.4.0 {GVISOR_BUILD}", "sentry"),
+        ("Linux version 6.1", None),
+    ],
+)
+def test_a_kernel_of_its_own_is_seen_by_its_boot(inside: str, kernel: str | None) -> None:
+    node = fake_node({("enter", "cat"): answered(inside), ("cat",): answered(BOOT)}, local=True)
+    assert own_kernel(node, node, ["enter"]) == kernel
+
+
+def test_a_pod_is_compared_with_the_kernel_of_its_node() -> None:
+    pod = fake_node({("cat",): answered(f"Linux version 6.1\n{BOOT}")}, facts={"pod": {"boot_id": BOOT}})
+    assert own_kernel(cast("Any", fake_node(local=True)), pod, []) is None
+    pod.facts = {"pod": {"boot_id": "00000000"}}
+    assert own_kernel(cast("Any", fake_node(local=True)), pod, []) == "virtual machine"
+
+
+ENGINES_WITHOUT_ROOT = (CHARLIECLOUD, APPTAINER)
+FOUND = {("find",): Completed(0, "/i/tree/etc/covered\n", "")}
+USER, ROOT = (
+    {("id",): Completed(0, f"{number}\n", ""), ("pwd",): Completed(0, "/r", ""), **FOUND} for number in (1000, 0)
+)
+
+
+def test_another_machine_is_entered_by_root_alone() -> None:
+    with pytest.raises(RequestError, match="containers on fake need root there"):
+        CHARLIECLOUD.entered(fake_node(USER), CONTAINER)
+
+
+@pytest.mark.parametrize("engine", ENGINES_WITHOUT_ROOT)
+def test_what_is_not_limited_without_root_is_a_substitute(engine: ContainerEngine) -> None:
+    assert engine.entered(fake_node(USER, local=True), CONTAINER).substitutes == ("memory:not-limited",)
+    assert engine.entered(fake_node(ROOT, local=True), CONTAINER).substitutes == ()
+
+
+@pytest.mark.parametrize(
+    ("engine", "refused"),
+    [(CHARLIECLOUD, {"seccomp", "data-layer", "network"}), (APPTAINER, {"seccomp", "data-layer"})],
+)
+def test_only_what_the_program_has_can_be_switched(engine: ContainerEngine, refused: set[str]) -> None:
+    own = [name for name in ABLATIONS.own if name != "oci-runtime"]
+    assert {name for name in own if engine.hindrance(properties_of(name))} == refused
+    assert not any((engine.by_default, engine.takes_gpus, engine.in_guests))
+
+
+@pytest.mark.parametrize("engine", ENGINES_WITHOUT_ROOT)
+def test_instances_are_joined_by_the_network_of_their_machines_alone(engine: ContainerEngine) -> None:
+    engine.check_network("host", in_lab=False)
+    assert engine.host_network(None) == "host"
+    for network, in_lab in (("host", True), ("overlay", True), ("bridge", False)):
+        with pytest.raises(RequestError, match=f"--network {network}: {engine.name} gives its containers"):
+            engine.check_network(network, in_lab=in_lab)
+    with pytest.raises(RequestError, match="--network host"):
+        engine.host_network("/run/netns/n1")
+
+
+@pytest.mark.parametrize("name", ["charliecloud", "apptainer"])
+def test_a_program_that_is_missing_names_its_package(
+    node: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "env").symlink_to("/usr/bin/env")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BenchError, match=r"does not work on localhost|is not installed") as caught:
+        get_engine(name).version(node)
+    assert f"package {name};" in str(caught.value.remedy)
+
+
+def test_charliecloud_needs_user_namespaces() -> None:
+    runs = {("env",): Completed(0, "", "0.31\n")}
+    assert CHARLIECLOUD.version(fake_node(runs)) == "0.31"
+    with pytest.raises(BenchError, match="charliecloud needs user namespaces, which fake does not give"):
+        CHARLIECLOUD.version(fake_node({**runs, ("unshare",): Completed(1, "", "Operation not permitted")}))
+
+
+def test_a_stand_in_for_apptainer_runs_the_commands_of_a_container(
+    node: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[str, str], Path]
+) -> None:
+    tree, data = tmp_path / "tree", tmp_path / "a,b"
+    program("apptainer", f'exec {sys.executable} {REPOSITORY}/tests/stand_ins/apptainer.py "$@"')
+    (tree / "usr").mkdir(parents=True)
+    (tree / "etc").mkdir()
+    (tree / "etc/passwd").touch()
+    data.mkdir()
+    monkeypatch.setattr(unprivileged, "is_root", lambda _: False)
+    node.userland, node.data = str(tree), str(data)
+    with open_stack(node, [ContainerLayer(APPTAINER, "0123456789abcdef", GIB)]) as inside:
+        reported = inside.facts["container_engine"]
+        assert isinstance(reported, dict)
+        assert (reported["name"], reported["version"], reported["network"]) == ("apptainer", "1.4.0", "none")
+        assert inside.run(["nproc"]).stdout.strip() == str(len(node.cpus))
+        assert set(inside.run(["env"]).stdout.split()) == {f"PATH={os.environ['PATH']}", f"APPTAINER_CONTAINER={tree}"}
+        assert inside.run(["sh", "-c", "exit 7"], check=False).returncode == 7
+        assert inside.substitutes == ("memory:not-limited",)
+    assert node.opening.parts["container"] > 0
+    node.userland = str(data)
+    with pytest.raises(BenchError), open_stack(node, [ContainerLayer(APPTAINER, "0123456789abcdef", GIB)]):
+        pass
+
+
+NAME = f"virtbench-{secrets.token_hex(6)}"
+
+
+@contextmanager
+def client(lasts_s: float, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that has these words and lasts so long."""
+    # The sleep is not its last command, so that the shell is not replaced by it.
+    with subprocess.Popen([words[0], "-c", f"sleep {lasts_s}; true", *words[1:]], executable="/bin/sh") as process:
+        try:
+            # The kernel shows the words a moment after the program has replaced this one.
+            while not Path(f"/proc/{process.pid}/cmdline").read_bytes() and process.poll() is None:
+                time.sleep(0.001)
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("engine", ["podman", "docker"])
+def test_a_client_that_starts_the_container_is_waited_for(engine: str) -> None:
+    with client(2, engine, "run", "--detach", "--name", NAME) as starting:
+        clients.end(NAME, engine, "--name")
+        assert starting.poll() == 0
+
+
+def test_the_client_of_runc_stays_with_its_container_and_is_killed() -> None:
+    with client(60, "runc", "run", "--bundle", f"/run/{NAME}", NAME) as starting:
+        clients.end(NAME, "runc", "--bundle", "stays")
+        assert starting.wait(5) == -9
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("runc", "exec", NAME),
+        ("podman", "run", "--name", "virtbench-ba9876543210"),
+        ("cat", "run", "--bundle", f"/run/{NAME}", NAME),
+    ],
+)
+def test_other_commands_and_other_containers_are_left_alone(words: tuple[str, ...]) -> None:
+    with client(60, *words) as other:
+        clients.end(NAME, "runc", "--bundle", "stays")
+        clients.end(NAME, "podman", "--name")
+        assert other.poll() is None
+
+
+def test_a_client_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "ENDED_WITHIN_S", 0.05)
+    with client(60, "podman", "run", "--name", NAME), pytest.raises(TimeoutError, match=f"podman still starts {NAME}"):
+        clients.end(NAME, "podman", "--name")
