@@ -1,4 +1,3 @@
-import io
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -6,14 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from analysis.explain.explanation import Explanation
 from analysis.load.records import load
-from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document
 from suite.records.record import Steps, Timeline
-from tests.analysis.conftest import explained_by
+from tests.analysis.conftest import explained_by, printed
 
 PHASES = (
     "opening",
@@ -123,18 +120,6 @@ def test_what_may_not_be_compared_is_not_explained_unless_forced(tmp_path: Path,
     assert one.notes == ("accelerator:tcg", "forced: CPU capability AVX512 against AVX2")
 
 
-def test_a_record_whose_steps_are_nonsense_is_left_out_and_named(tmp_path: Path, save: Any) -> None:
-    rng = np.random.default_rng(4)
-    for block in range(2):
-        save(block=block, **trial(rng))
-        made = save(block=block, target="vm", **trial(rng))
-    path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"steps": "none"}))
-    records = load([tmp_path / "run"])
-    assert explained_by(records).explanations[0].blocks == 1
-    assert records.warnings[0].kind == "skipped-record"
-
-
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_the_waterfall_is_readable_on_every_terminal(tmp_path: Path, save: Any, width: int) -> None:
     rng = np.random.default_rng(5)
@@ -142,10 +127,7 @@ def test_the_waterfall_is_readable_on_every_terminal(tmp_path: Path, save: Any, 
         save(block=block, **trial(rng))
         save(block=block, target="container-vm", **trial(rng, "data", 1.0))
     found = explained_by(load([tmp_path / "run"]))
-    console = Console(width=width, file=io.StringIO())
-    console.print(Terminal(explanation_document(found)))
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
+    text = printed(explanation_document(found), width)
     for word in (*PHASES, "unexplained", "whole", "p95", "jitter"):
         assert word in text
     assert max(map(len, text.splitlines())) <= width
@@ -153,10 +135,7 @@ def test_the_waterfall_is_readable_on_every_terminal(tmp_path: Path, save: Any, 
 
 
 def waterfall(path: Path) -> str:
-    console = Console(width=80, file=io.StringIO())
-    console.print(Terminal(explanation_document(explained_by(load([path])))))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return printed(explanation_document(explained_by(load([path]))), 80)
 
 
 def test_no_share_is_told_of_a_whole_that_may_be_zero(tmp_path: Path, save: Any) -> None:

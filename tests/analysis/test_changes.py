@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from rich.console import Console
 
 import cli
 from analysis.audit.audit import audit, audited
@@ -22,11 +21,10 @@ from analysis.report.document import document
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import as_csv, as_json
-from analysis.report.terminal import Terminal
 from suite.job.sharing import Sharing
 from suite.records.environment import Engine, Environment, Environments
 from suite.records.record import AggressorInstance
-from tests.analysis.conftest import Save, explained_by, measured, record, without_plan
+from tests.analysis.conftest import Save, explained_by, measured, printed, record, without_plan
 from tests.analysis.test_audit import PODMAN, copied, edited
 from tests.analysis.test_interference import beside
 
@@ -54,13 +52,6 @@ def day(
 
 def pooled(path: Path, *runs: str) -> Comparison:
     return compare(load([path / run for run in runs]))
-
-
-def printed(comparison: Comparison, *, verbose: bool = False) -> str:
-    console = Console(width=200, file=io.StringIO())
-    console.print(Terminal(document(comparison, "full" if verbose else "overview")))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
 
 
 def marks(comparison: Comparison) -> dict[str, list[str]]:
@@ -92,10 +83,11 @@ def test_every_form_says_the_change_beside_the_number(two: Comparison, tmp_path:
     assert {row["notes"] for row in rows if row["target"] == "container"} == {MARK}
     assert f"container ({MARK})" in as_markdown(two)
     assert f'<small class="note">{MARK.replace(">", "&gt;")}</small>' in page
-    assert f"[1] {MARK}" in printed(two)
-    assert "container [1] " in printed(two)
-    assert printed(two).count(RUNC) == 2, "the answer, and one note"
-    assert RUNC in printed(two, verbose=True)
+    overview = printed(document(two))
+    assert f"[1] {MARK}" in overview
+    assert "container [1] " in overview
+    assert overview.count(RUNC) == 2, "the answer, and one note"
+    assert RUNC in printed(document(two, "full"))
     assert [one.notes for one in explained_by(load(runs)).explanations] == [(MARK,)]
 
 

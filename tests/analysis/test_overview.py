@@ -1,23 +1,21 @@
 """The overview of a comparison: four cells on one screen, and every warning at the number that it touches."""
 
-import io
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison
 from analysis.load.records import load
 from analysis.report.document import document, more_options
 from analysis.report.formatting import floor
-from analysis.report.terminal import Terminal
 from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions
 from suite.targets import TARGETS
+from tests.analysis.conftest import printed
 from tests.analysis.test_stored_runs import RUNS
 
 SCREEN = (80, 24)
@@ -25,12 +23,9 @@ HOST = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2", cpu_mo
 MODELS = ("inception_v3", "resnet50", "alexnet")
 
 
-def printed(comparison: Comparison, width: int = 80, *, verbose: bool = False) -> list[str]:
+def shown(comparison: Comparison, width: int = 80, *, verbose: bool = False) -> list[str]:
     """Return the lines that ``bench compare`` prints."""
-    console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(Terminal(document(comparison, "full" if verbose else "overview")))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().splitlines()
+    return printed(document(comparison, "full" if verbose else "overview"), width).splitlines()
 
 
 def cells(save: Any, path: Path, targets: tuple[str, ...], **changes: Any) -> Comparison:
@@ -56,7 +51,7 @@ def test_four_cells_fit_one_screen_with_the_answer_first_and_once(
     busy = Conditions(interval_s=20, other_cpu_s=0.05 * 2 * 20)
     comparison = cells(save, tmp_path, targets, conditions=busy)
     assert len(comparison.groups) == 4
-    lines = printed(comparison)
+    lines = shown(comparison)
     assert len(lines) <= SCREEN[1]
     assert max(map(len, lines)) <= SCREEN[0]
     text = " ".join(lines)
@@ -65,7 +60,7 @@ def test_four_cells_fit_one_screen_with_the_answer_first_and_once(
 
 
 def test_the_line_of_a_target_has_value_ratio_interval_and_verdict(tmp_path: Path, save: Any) -> None:
-    lines = printed(cells(save, tmp_path, TARGETS[:3]))
+    lines = shown(cells(save, tmp_path, TARGETS[:3]))
     (head,) = (line for line in lines if "images/s" in line)
     assert head.split()[-6:] == ["images/s", "ratio", "95", "%", "interval", "verdict"], (
         "behind the columns without room"
@@ -83,7 +78,7 @@ def test_the_line_of_a_target_has_value_ratio_interval_and_verdict(tmp_path: Pat
 def test_where_there_is_room_the_times_are_shown_too(tmp_path: Path, save: Any) -> None:
     save()
     save(target="container")
-    lines = printed(compare(load([tmp_path / "run"])))
+    lines = shown(compare(load([tmp_path / "run"])))
     (head,) = (line for line in lines if "images/s" in line)
     assert head.split()[-2:] == ["elapsed", "opening"]
     assert next(line for line in lines if line.startswith("  container")).endswith("20.0 s 0.500 s")
@@ -97,7 +92,7 @@ def test_a_warning_that_touches_a_number_stands_at_it(tmp_path: Path, save: Any)
             busy = Conditions(interval_s=20, other_cpu_s=0.05 * 2 * 20) if target == "vm" else None
             save(block=block, target=target, throughput_per_s=speed, conditions=busy)
     save(block=6, target="container", failed="no memory")
-    lines = printed(compare(load([tmp_path / "run"])))
+    lines = shown(compare(load([tmp_path / "run"])))
     rows = [line.split() for line in lines if line.startswith("  ")]
     at = {words[0]: words[1] for words in rows if words[0] in TARGETS}
     assert at["container"] == "[1]"
@@ -111,7 +106,7 @@ def test_a_warning_that_touches_a_number_stands_at_it(tmp_path: Path, save: Any)
 def test_a_warning_about_no_number_is_told_below(tmp_path: Path, save: Any) -> None:
     save()
     (tmp_path / "run/trials/torn.json").write_text("{")
-    lines = printed(compare(load([tmp_path / "run"])))
+    lines = shown(compare(load([tmp_path / "run"])))
     assert any(line.startswith("warning: ") for line in lines)
     assert "torn.json" in "".join(lines)
 
@@ -127,20 +122,20 @@ def test_a_floor_without_a_meaning_is_no_number_anywhere(tmp_path: Path, save: A
         save(block=block, target="container", throughput_per_s=speed)
     comparison = compare(load([tmp_path / "run"]))
     for verbose in (False, True):
-        text = " ".join(" ".join(printed(comparison, verbose=verbose)).split())
+        text = " ".join(" ".join(shown(comparison, verbose=verbose)).split())
         assert ("too noisy to say" in text) == verbose
         assert "e+" not in text
 
 
-@pytest.mark.parametrize(("width", "shown"), [(200, True), (80, False)])
+@pytest.mark.parametrize(("width", "told"), [(200, True), (80, False)])
 def test_the_legend_speaks_of_the_expected_ratio_only_where_a_column_shows_it(
-    tmp_path: Path, save: Any, width: int, shown: bool
+    tmp_path: Path, save: Any, width: int, told: bool
 ) -> None:
     comparison = cells(save, tmp_path, TARGETS)
-    text = "\n".join(printed(comparison, width, verbose=True))
+    text = "\n".join(shown(comparison, width, verbose=True))
     heads = [line for line in text.splitlines() if line.startswith("target")]
-    assert ("expected" in heads[0]) == shown
-    assert ("expected: ratio of the mean times" in " ".join(text.split())) == shown
+    assert ("expected" in heads[0]) == told
+    assert ("expected: ratio of the mean times" in " ".join(text.split())) == told
 
 
 def test_what_was_asked_for_is_shown_and_costs_and_the_legend_on_request(tmp_path: Path, save: Any) -> None:
@@ -150,7 +145,7 @@ def test_what_was_asked_for_is_shown_and_costs_and_the_legend_on_request(tmp_pat
         save("reference", block=block, target="container", ablation="seccomp", **place)
         save("reference", block=block, replica=1, **place)
     comparison = compare(load([tmp_path / "reference"]))
-    short, full = ("\n".join(printed(comparison, verbose=verbose)) for verbose in (False, True))
+    short, full = ("\n".join(shown(comparison, verbose=verbose)) for verbose in (False, True))
     assert "geometric mean" not in short
     assert "container, seccomp off" in short
     assert "bare metal against itself (A/A): throughput " in short
@@ -161,7 +156,7 @@ def test_what_was_asked_for_is_shown_and_costs_and_the_legend_on_request(tmp_pat
 
 @pytest.mark.parametrize("width", [30, 40, 60, 80, 120])
 def test_every_line_fits_every_terminal(tmp_path: Path, save: Any, width: int) -> None:
-    lines = printed(cells(save, tmp_path, TARGETS), width)
+    lines = shown(cells(save, tmp_path, TARGETS), width)
     assert max(map(len, lines)) <= width
     assert "…" not in "".join(lines)
 
@@ -172,7 +167,7 @@ def test_each_workload_has_its_own_unit(tmp_path: Path, save: Any) -> None:
         save(model=model, unit=unit, target="container", throughput_per_s=5.0)
     comparison = compare(load([tmp_path / "run"]))
     assert [group.metrics[0].unit for group in comparison.groups] == ["images/s", "tokens/s"]
-    lines = printed(comparison)
+    lines = shown(comparison)
     assert any("resnet50" in line and "10.0 images/s" in line for line in lines), lines
     assert any("talker" in line and "10.0 tokens/s" in line for line in lines), lines
 
@@ -185,11 +180,11 @@ def test_trials_of_two_units_are_two_jobs(tmp_path: Path, save: Any) -> None:
 
 
 def test_one_comparison_takes_eight_lines_and_what_finds_no_room_is_named(tmp_path: Path, save: Any) -> None:
-    lines = printed(compare(load([RUNS / "synthetic-podman"])))
+    lines = shown(compare(load([RUNS / "synthetic-podman"])))
     assert len(lines) == 8, lines
     assert ("elapsed" in lines[5], "opening" in lines[5]) == (True, True)
     many = cells(save, tmp_path, TARGETS)
     for width in (60, 120, 200):
-        text = " ".join(" ".join(printed(many, width)).split())
+        text = " ".join(" ".join(shown(many, width)).split())
         assert ("elapsed" in text, "opening" in text) == (True, True)
         assert ("elapsed, opening: COLUMNS=160" in text) == ("elapsed opening" not in text)

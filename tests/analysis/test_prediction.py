@@ -1,4 +1,3 @@
-import io
 import json
 import math
 from dataclasses import asdict
@@ -7,15 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from rich.console import Console
 
-import cli
 from analysis.explain.explanation import Explanation, Predicted, Prediction
 from analysis.load.records import load
 from analysis.report.elements import Notes
 from analysis.report.page import write_report
-from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document, prediction_lines
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB, Envelope
@@ -24,7 +19,7 @@ from suite.job.preemption import Preemption
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment
 from suite.records.record import MetricValue, Rank, Steps, Timeline
-from tests.analysis.conftest import Save, explained_by, probe
+from tests.analysis.conftest import Save, bench_compare, explained_by, printed, probe
 from worker.spec import SERVERLESS
 
 OPTIONS = {"engine": "runc", "isa": "shared"}
@@ -126,10 +121,7 @@ def test_where_measurement_and_prediction_part_a_sentence_says_so(tmp_path: Path
     assert "more than the +2.5" in " ".join(lines)
     assert lines[-1].startswith("measurement and prediction differ: the cost of the whole is")
     records = load([tmp_path / "run", tmp_path / "probes"])
-    console = Console(width=60, file=io.StringIO())
-    console.print(Terminal(explanation_document(explained_by(records))))
-    assert isinstance(console.file, io.StringIO)
-    assert "predicted by the probes" in console.file.getvalue()
+    assert "predicted by the probes" in printed(explanation_document(explained_by(records)), 60)
     (row,) = json.loads(json.dumps([asdict(one) for one in explained_by(records).explanations]))
     assert row["prediction"]["parts"] is True
     assert "measurement and prediction differ" in write_report(records, tmp_path / "report.html").read_text()
@@ -150,17 +142,11 @@ def test_probes_of_another_envelope_or_of_other_layers_predict_nothing(
     assert made(tmp_path, save, **changes).prediction is None
 
 
-def test_without_probes_there_is_no_prediction_and_no_line(tmp_path: Path, save: Any) -> None:
-    rng = np.random.default_rng(0)
-    for target in ("bare-metal", "vm"):
-        save(target=target, **training(rng))
+def test_without_probes_or_a_fact_of_their_host_there_is_no_prediction_and_no_line(tmp_path: Path, save: Any) -> None:
+    made(tmp_path, save)
     (one,) = explained_by(load([tmp_path / "run"])).explanations
     assert one.prediction is None
     assert list(prediction_lines(one)) == []
-
-
-def test_a_record_that_lacks_a_fact_of_its_host_ends_no_explanation(tmp_path: Path, save: Any) -> None:
-    made(tmp_path, save)
     for path in (tmp_path / "probes" / "trials").iterdir():
         record = json.loads(path.read_text())
         record["environment"]["host"]["cpu_model"] = None
@@ -296,11 +282,11 @@ def test_a_preempted_job_is_held_against_what_its_parts_predict(tmp_path: Path, 
         metrics = {name: MetricValue(value=value, unit=unit, better="less") for name, (value, unit) in named.items()}
         course = {"metrics": metrics, "preemption": Preemption(mean_s=mean), "checkpoint": "on"}
         save("r", block=block, target="bare-metal", sizes=sizes, timeline=spans, open_s=4.0, **course)
-    words = ["compare", str(tmp_path / "r"), "--explain", "--force"]
-    (found,) = json.loads(CliRunner().invoke(cli.main, [*words, "--json"]).stdout)["preempted"]
+    words = (tmp_path / "r", "--explain", "--force")
+    (found,) = json.loads(bench_compare(*words, "--json").stdout)["preempted"]
     assert (found["target"], found["blocks"], found["mean_s"]) == ("bare-metal", 40, mean)
     differs = {number["name"]: number["differs"] for number in found["numbers"]}
     assert differs == {"makespan": slower > 1, "openings": False, "lost-steps": False}, found
-    text = " ".join(CliRunner().invoke(cli.main, words).stdout.split())
+    text = " ".join(bench_compare(*words).stdout.split())
     assert "preempted" in text
     assert ("measurement and prediction differ in makespan" in text) == (slower > 1)

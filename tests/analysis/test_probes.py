@@ -1,13 +1,9 @@
-import csv
-import io
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from analysis.compare.comparison import compare
 from analysis.compare.convergence import should_stop_run
@@ -16,10 +12,8 @@ from analysis.compare.results import Comparison
 from analysis.load.records import load
 from analysis.report.document import document
 from analysis.report.markdown import as_markdown
-from analysis.report.rows import KEYS, as_csv, as_json
-from analysis.report.terminal import Terminal
 from analysis.statistics.sequential import EXTRA_BLOCKS
-from tests.analysis.conftest import WITHIN_2, probe
+from tests.analysis.conftest import WITHIN_2, printed, probe
 
 
 def disk(factor: float, rng: np.random.Generator) -> dict[str, Any]:
@@ -68,24 +62,10 @@ def test_each_probe_is_a_group_with_metrics_of_its_own(tmp_path: Path, save: Any
     assert comparison.warnings == ()
 
 
-def test_the_rows_for_machines_keep_their_keys(tmp_path: Path, save: Any) -> None:
-    comparison = sweep(tmp_path, save, 2)
-    rows = json.loads(as_json(comparison))["rows"]
-    assert all(tuple(row) == KEYS for row in rows)
-    row = next(row for row in rows if row["metric"] == "random-read-iops" and row["target"] == "vm")
-    assert (row["scenario"], row["model"], row["unit"]) == ("probe", "disk", "1/s")
-    assert row["ratio"] == pytest.approx(0.8, rel=0.02)
-    lines = list(csv.DictReader(io.StringIO(as_csv(comparison))))
-    assert len(lines) == len(rows) == 2 * (4 + 1 + 4)
-
-
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_many_metrics_are_rows_and_few_are_columns(tmp_path: Path, save: Any, width: int) -> None:
     comparison = sweep(tmp_path, save, 2)
-    console = Console(width=width, file=io.StringIO())
-    console.print(Terminal(document(comparison)))
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
+    text = printed(document(comparison), width)
     assert max(map(len, text.splitlines())) <= width
     for word in ("random-read-latency-p99", "seq-write-throughput", "accelerator:tcg", "triad"):
         assert word in text
@@ -111,7 +91,8 @@ def test_a_metric_in_another_unit_is_left_out_and_named(tmp_path: Path, save: An
     save(target="vm", **probe("memory", triad=(20_000.0, "MB/s", "more")))
     comparison = compare(load([tmp_path / "run"]))
     assert comparison.groups[0].of_target("vm") == {}
-    assert comparison.warnings[0].kind == "metric-redefined"
+    (warning,) = (one for one in comparison.warnings if one.kind == "metric-redefined")
+    assert "memory/triad is not in GB/s, or has another direction, in 1 records" in warning.message
 
 
 def test_a_probe_whose_every_trial_failed_and_one_that_gained_a_metric_are_no_error(tmp_path: Path, save: Any) -> None:

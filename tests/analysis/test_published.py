@@ -1,6 +1,5 @@
 """Published claims: what the shipped file holds, and which verdict the records give each kind of claim."""
 
-import io
 import json
 import math
 import re
@@ -10,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from rich.console import Console
 
-import cli
 from analysis.compare import published
 from analysis.compare.comparison import compare
 from analysis.compare.published import judge_claims, published_claims
@@ -23,10 +19,9 @@ from analysis.report.document import document
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import comparison_output
-from analysis.report.terminal import Terminal
 from suite.job.profiles import Sizes
 from suite.records.usage import Conditions
-from tests.analysis.conftest import Save, measured
+from tests.analysis.conftest import Save, bench_compare, measured, printed
 from tests.analysis.test_same_work import work
 from tests.commands.conftest import Bench, Machine, bench, here, machine
 
@@ -55,7 +50,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
     def _judge(**fields: Any) -> JudgedClaim:
         claim = PublishedClaim(**{"sentence": "It costs.", "paper": "a paper A1", "advice": "bench run"} | fields)
         monkeypatch.setattr(published, "published_claims", lambda: [claim])
-        (judged,) = judge_claims(compare(load([tmp_path / "run"]))).claims
+        (judged,) = judge_claims(compare(load(sorted(path for path in tmp_path.iterdir() if path.is_dir())))).claims
         return judged
 
     return _judge
@@ -173,12 +168,9 @@ def of_channels(save: Save, blocks: int = 6, **changes: Any) -> None:
             save(f"of-{channels}", block=number, model="dcgan", sizes=sizes, **measured(speed), **changes)
 
 
-def test_two_jobs_are_compared_as_two_samples(save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_jobs_are_compared_as_two_samples(save: Save, judge: Judge) -> None:
     of_channels(save)
-    claim = PublishedClaim(sentence="", paper="", advice="", **CHANNELS)
-    monkeypatch.setattr(published, "published_claims", lambda: [claim])
-    comparison = compare(load([tmp_path / "of-1", tmp_path / "of-3"]))
-    (found,) = judge_claims(comparison).claims
+    found = judge(**CHANNELS)
     (evidence,) = found.evidence
     assert found.verdict == "confirmed"
     assert evidence.what == "dcgan on bare-metal (channels=3) over channels=1"
@@ -190,12 +182,10 @@ def test_two_jobs_are_compared_as_two_samples(save: Save, tmp_path: Path, monkey
     ("change", "why"), [({"blocks": 4}, "at least 5 blocks are needed"), ({"profile": "smoke"}, "")]
 )
 def test_two_jobs_decide_no_more_than_their_trials_do(
-    save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], why: str
+    save: Save, judge: Judge, change: dict[str, Any], why: str
 ) -> None:
     of_channels(save, **change)
-    claim = PublishedClaim(sentence="", paper="", advice="", **CHANNELS)
-    monkeypatch.setattr(published, "published_claims", lambda: [claim])
-    (found,) = judge_claims(compare(load([tmp_path / "of-1", tmp_path / "of-3"]))).claims
+    found = judge(**CHANNELS)
     assert found.verdict == "undecided"
     assert why in found.evidence[0].text
 
@@ -219,27 +209,24 @@ def comparison(save: Save, tmp_path: Path) -> Comparison:
 def test_terminal_markdown_page_and_json_hold_the_same_verdicts(comparison: Comparison, tmp_path: Path) -> None:
     verdicts = [judged.verdict for judged in comparison.claims]
     assert set(verdicts) == {"contradicted", "undecided", "not testable"}
-    out = io.StringIO()
-    Console(file=out, width=500).print(Terminal(document(comparison)))
+    shown = printed(document(comparison), 500)
     page = write_report(load([tmp_path / "run"]), tmp_path / "report.html", claims=True).read_text()
     for pattern, text in (
-        (r"^([a-z ]+): .*\((?:clo|gan|res|dis|inf)[a-z0-9-]+ [A-Z]\d+", out.getvalue()),
+        (r"^([a-z ]+): .*\((?:clo|gan|res|dis|inf)[a-z0-9-]+ [A-Z]\d+", shown),
         (r"^- ([a-z ]+): .*\((?:clo|gan|res|dis|inf)[a-z0-9-]+ [A-Z]\d+", as_markdown(comparison)),
         (r"<strong>([a-z ]+):</strong> .*\((?:clo|gan|res|dis|inf)[a-z0-9-]+ [A-Z]\d+", page),
     ):
         assert re.findall(pattern, text, re.MULTILINE) == verdicts
     told = json.loads(comparison_output(comparison).model_dump_json())["published"]
     assert [row["verdict"] for row in told] == verdicts
-    assert "to decide it: bench sweep run channels" in out.getvalue()
+    assert "to decide it: bench sweep run channels" in shown
 
 
 def test_without_the_option_no_claim_is_shown_and_csv_has_none(comparison: Comparison, tmp_path: Path) -> None:
-    run = str(tmp_path / "run")
-    told = json.loads(CliRunner().invoke(cli.main, ["compare", run, "--json", "--force"]).stdout)
-    assert told["published"] == []
-    told = json.loads(CliRunner().invoke(cli.main, ["compare", run, "--json", "--claims", "--force"]).stdout)
-    assert len(told["published"]) == len(comparison.claims)
-    refused = CliRunner().invoke(cli.main, ["compare", run, "--claims", "--csv", "--force"])
+    for words, claims in (((), 0), (("--claims",), len(comparison.claims))):
+        told = json.loads(bench_compare(tmp_path / "run", "--json", "--force", *words).stdout)
+        assert len(told["published"]) == claims
+    refused = bench_compare(tmp_path / "run", "--claims", "--csv", "--force")
     assert "--claims" in str(refused.exception) + refused.output
 
 

@@ -1,4 +1,3 @@
-import io
 import json
 import math
 from pathlib import Path
@@ -6,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 from scipy import stats
 
 from analysis.compare.comparison import compare
@@ -14,14 +12,13 @@ from analysis.compare.matching import other_hosts
 from analysis.compare.regression import Change, Outcome, Regression, regress
 from analysis.load.records import load
 from analysis.report.gate import answer, gate_document
-from analysis.report.terminal import Terminal
-from analysis.statistics.ratios import Verdict
 from commands.compare.output import gate_output
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB
 from suite.job.lab import LabSpec
 from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions
+from tests.analysis.conftest import judged, printed
 
 
 def runs(path: Path, fail_above: float | None = 0.05, *, open_ended: bool = False) -> Regression:
@@ -41,18 +38,6 @@ def the(found: Regression, metric: str = "throughput", *, kind: str = "run", tar
         change for change in found.changes if (change.metric.name, change.kind, change.target) == (metric, kind, target)
     ]
     return one
-
-
-def judged(change: Change) -> Verdict:
-    assert change.verdict
-    return change.verdict
-
-
-def shown(found: Regression) -> str:
-    console = Console(width=200, file=io.StringIO())
-    console.print(Terminal(gate_document(found)))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
 
 
 def test_a_run_that_became_slower_by_more_than_the_bound_is_slower(tmp_path: Path, save: Any) -> None:
@@ -93,8 +78,9 @@ def test_a_wide_interval_cannot_tell_and_says_what_it_could_have_seen_and_what_i
     verdict = judged(change)
     assert (verdict.detectable or 0) > 0.2
     assert (verdict.more_blocks or 0) > 5
-    assert "6 against 6 blocks could have shown a slowdown of " in shown(found)
-    assert f"{verdict.more_blocks} more blocks in each run would decide" in shown(found)
+    shown = printed(gate_document(found))
+    assert "6 against 6 blocks could have shown a slowdown of " in shown
+    assert f"{verdict.more_blocks} more blocks in each run would decide" in shown
     assert " more blocks in each run: bench run --continue RUN --blocks " in answer(found).next
 
 
