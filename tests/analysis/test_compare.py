@@ -20,7 +20,7 @@ from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.job.sharing import Sharing
 from suite.records.columns import TABLE
-from tests.analysis.conftest import only
+from tests.analysis.conftest import judged, only
 
 
 def compared(*directories: Path) -> Comparison:
@@ -107,15 +107,12 @@ def test_a_failed_trial_is_counted_and_named_and_is_in_no_mean(tmp_path: Path, s
     assert "1 of 2 trials on vm failed (command: the guest never became ready)" in found.message
 
 
-def test_a_target_whose_every_trial_failed_has_no_numbers(tmp_path: Path, save: Any) -> None:
+def test_a_target_or_a_run_whose_every_trial_failed_has_no_numbers(tmp_path: Path, save: Any) -> None:
     save()
     save(target="vm", failed="no")
     assert measured(compared(tmp_path / "run"))["vm"] == {}
-
-
-def test_a_run_in_which_everything_failed_compares_to_nothing(tmp_path: Path, save: Any) -> None:
-    save(failed="no")
-    comparison = compared(tmp_path / "run")
+    save("nothing", failed="no")
+    comparison = compared(tmp_path / "nothing")
     assert summaries(comparison)["bare-metal"].failed == 1
     assert [found.kind for found in comparison.warnings] == ["failed-trials"]
 
@@ -228,8 +225,7 @@ def test_ratios_have_intervals_and_verdicts(tmp_path: Path, save: Any) -> None:
             estimate = found[target]
             assert estimate.interval
             assert estimate.interval[0] < truth < estimate.interval[1]
-            assert estimate.verdict
-            assert estimate.verdict.name == verdict
+            assert judged(estimate).name == verdict
         assert (found["bare-metal"].interval, found["bare-metal"].verdict) == (None, None)
         assert (noise := found["vm"].noise)
         assert noise.method == "across-blocks"
@@ -239,8 +235,7 @@ def test_ratios_have_intervals_and_verdicts(tmp_path: Path, save: Any) -> None:
 def test_the_margin_decides_what_is_equivalent(tmp_path: Path, save: Any) -> None:
     sweep(save, 6, vm=0.9)
     estimate = compare(load([tmp_path / "run"]), margin=0.2).groups[0].of_target("vm")["throughput"]
-    assert estimate.verdict
-    assert estimate.verdict.name == "equivalent"
+    assert judged(estimate).name == "equivalent"
 
 
 def test_one_block_has_a_ratio_and_neither_interval_nor_verdict(tmp_path: Path, save: Any) -> None:
@@ -249,8 +244,8 @@ def test_one_block_has_a_ratio_and_neither_interval_nor_verdict(tmp_path: Path, 
     estimate = group.of_target("vm")["throughput"]
     assert estimate.ratio == pytest.approx(0.5, rel=0.02)
     assert estimate.interval is None
-    assert estimate.verdict
-    assert (estimate.verdict.name, estimate.verdict.withheld) == (None, ("at least 5 blocks are needed",))
+    verdict = judged(estimate)
+    assert (verdict.name, verdict.withheld) == (None, ("at least 5 blocks are needed",))
     assert estimate.noise is None
 
 
@@ -260,8 +255,7 @@ def test_the_layers_of_a_container_in_a_vm_add_up_or_cost_more(tmp_path: Path, s
         one for one in compared(tmp_path / "run").contrasts if (one.kind, one.metric.name) == ("layers", "throughput")
     )
     assert effect.ratio == pytest.approx(0.8, rel=0.02)
-    assert effect.verdict
-    assert effect.verdict.name == "slower"
+    assert judged(effect).name == "slower"
 
 
 def test_the_overall_ratio_is_the_geometric_mean_over_the_models_of_complete_blocks(tmp_path: Path, save: Any) -> None:
@@ -295,6 +289,7 @@ def test_two_bare_metal_trials_of_a_block_give_the_noise_floor_and_a_warning_whe
     comparison = compared(tmp_path / "run")
     assert (noise := measured(comparison)["bare-metal"]["throughput"].noise)
     assert noise.method == "a/a"
+    assert judged(only(comparison, "again")["throughput"]).name == "slower"
     (found,) = comparison.warnings
     assert found.kind == "a-a-differs"
     assert "times the throughput of the first" in found.message

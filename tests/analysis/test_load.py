@@ -73,13 +73,20 @@ def test_a_file_that_is_no_usable_record_is_named_with_the_reason(
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("throughput_per_s", -1), ("throughput_per_s", None), ("elapsed_s", "soon"), ("target", "../x")],
+    [
+        ("throughput_per_s", -1),
+        ("throughput_per_s", None),
+        ("elapsed_s", "soon"),
+        ("target", "../x"),
+        ("steps", "none"),
+        ("steps", {"note": "a } in a text", "inner": {"deeper": {}}, "elapsed_s": {}}),
+    ],
 )
 def test_a_record_edited_to_nonsense_is_left_out(tmp_path: Path, save: Any, key: str, value: object) -> None:
     save()
     made = save(block=1)
     path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}, indent=1))
     records = load([tmp_path / "run"])
     assert len(records.trials) == 1
     assert key in records.warnings[0].message
@@ -105,28 +112,14 @@ def test_records_of_several_environments_in_turn_keep_each_their_own(tmp_path: P
     assert trials["torch_cpu_capability"].tolist() == ["AVX2"] * 3 + ["AVX512"] * 3
 
 
-def test_a_record_whose_steps_are_nonsense_is_left_out_and_named(tmp_path: Path, save: Any) -> None:
-    made = save()
-    path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
-    found = json.loads(path.read_text())
-    found["steps"] = {"note": "a } in a text", "inner": {"deeper": {}}, "elapsed_s": {}}
-    path.write_text(json.dumps(found, indent=1))
-    save(block=1)
-    records = load([tmp_path / "run"])
-    assert len(records.trials) == 1
-    assert "steps" in records.warnings[0].message
-
-
-def test_a_directory_among_the_records_is_left_out_with_a_warning(tmp_path: Path, save: Any) -> None:
-    save()
-    (tmp_path / "run" / "trials" / "odd.json").mkdir()
-    assert "cannot be read" in load([tmp_path / "run"]).warnings[0].message
-
-
-def test_a_half_written_temporary_file_of_the_store_is_no_record(tmp_path: Path, save: Any) -> None:
+def test_a_directory_among_the_records_is_left_out_with_a_warning_and_a_half_written_file_without(
+    tmp_path: Path, save: Any
+) -> None:
     save()
     (tmp_path / "run" / "trials" / ".x.json.abcd").write_text("{")
     assert load([tmp_path / "run"]).warnings == ()
+    (tmp_path / "run" / "trials" / "odd.json").mkdir()
+    assert "cannot be read" in load([tmp_path / "run"]).warnings[0].message
 
 
 def test_no_record_at_all_is_refused_with_what_was_found_instead(tmp_path: Path) -> None:
@@ -148,13 +141,9 @@ def test_an_empty_run_beside_a_full_one_is_a_warning(tmp_path: Path, save: Any) 
     assert (found.kind, found.message) == ("empty-run", f"{tmp_path / 'empty'} holds no usable record")
 
 
-def test_a_run_named_twice_counts_once(tmp_path: Path, save: Any) -> None:
-    save()
-    assert len(load([tmp_path / "run", tmp_path / "." / "run"]).trials) == 1
-
-
-def test_a_copy_of_a_run_counts_once_and_is_named(tmp_path: Path, save: Any) -> None:
+def test_a_run_named_twice_and_a_copy_of_a_run_count_once_and_the_copy_is_named(tmp_path: Path, save: Any) -> None:
     made = save()
+    assert len(load([tmp_path / "run", tmp_path / "." / "run"]).trials) == 1
     copy = tmp_path / "copy" / "trials" / "other-name.json"
     copy.parent.mkdir(parents=True)
     copy.write_text(made.model_dump_json())

@@ -134,11 +134,6 @@ def test_intervals_the_noise_floor_and_the_papers_values_are_drawn_and_named() -
     assert [text.xy[1] for text in axes.texts if isinstance(text, Annotation) and text.get_text() == "50.0"] == [0.95]
 
 
-def test_values_that_the_paper_does_not_have_leave_no_mark() -> None:
-    labels = [text.get_text() for text in throughput([group()], {}).legends[0].get_texts()]
-    assert labels == ["bare-metal", "vm\naccelerator:tcg"]
-
-
 @pytest.mark.parametrize(
     ("scenario", "data", "metric", "stem"),
     [

@@ -217,15 +217,3 @@ def test_steps_without_times_have_no_tail_and_the_report_gives_the_reason(tmp_pa
     save("timed", steps=Steps(losses={"loss": [3.0, 2.0, 1.0]}), timeline=timeline(0.6, 20.0))
     lacking = [found.what for found in audit(load([tmp_path / "timed"])).refused if found.kind == "evidence"]
     assert lacking == ["it is ok and has no times of steps"], "the host waited after each step"
-
-
-def test_the_steps_of_a_record_that_was_written_otherwise_have_the_same_tail(tmp_path: Path, save: Any) -> None:
-    steps = [0.3, 0.1, 0.2, 0.4, 0.1]
-    made = save(steps=Steps(elapsed_s=steps, data_s=[0.0] * 5, compute_s=steps))
-    path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
-    first = load([tmp_path / "run"]).trials
-    path.write_text(json.dumps(json.loads(path.read_text())))
-    second = load([tmp_path / "run"]).trials
-    for trials in (first, second):
-        assert list(trials["step_p99_s"]) == [0.4]
-        assert list(trials["step_tail"]) == pytest.approx([2.0])
