@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from analysis.report.rows import KEYS
-from analysis.statistics.ratios import locate
 from analysis.statistics.sequential import should_stop_deciding
+from tests.analysis.conftest import located
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -68,8 +68,7 @@ def test_the_power_benchmark_locates_as_the_suite_does_and_finds_the_promised_po
     values = np.random.default_rng(0).normal(0, 1, (3, 17))
     places = power.located(values)
     for number, row in enumerate(values):
-        place = locate(row)
-        assert place
+        place = located(row)
         seen = (places.centres[number], places.errors[number], places.freedom)
         assert seen == pytest.approx((place.centre, place.standard_error, place.degrees_of_freedom))
     found = power.simulated(power.Setting("normal", 0.02), runs=2000, seed=1)
@@ -80,8 +79,7 @@ def test_the_power_benchmark_locates_as_the_suite_does_and_finds_the_promised_po
 def test_the_blocks_to_an_interval_go_with_the_square_of_its_width() -> None:
     alternating = benchmark("alternating")
     values = np.random.default_rng(0).normal(0, 0.05, 30)
-    place = locate(values)
-    assert place
+    place = located(values)
     assert place.half_width
     needed = alternating.blocks_within(values, 0.02)
     assert needed == pytest.approx(30 * (place.half_width / np.log1p(0.02)) ** 2, abs=1)

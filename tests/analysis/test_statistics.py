@@ -9,13 +9,14 @@ from scipy import stats
 
 from analysis.statistics.order import DEPENDENCE_LEVEL, dependence, place_effect
 from analysis.statistics.ratios import Location, Verdict, holm, judge, locate, noise_floor, step_times
+from tests.analysis.conftest import located
 
 
 def placed(centre: float, standard_error: float, n: int = 10) -> Location:
     return Location(centre, standard_error, n - 1, n)
 
 
-def only(place: Location | None, margin: float = 0.02, *, more_is_faster: bool = True) -> Verdict:
+def only(place: Location, margin: float = 0.02, *, more_is_faster: bool = True) -> Verdict:
     (verdict,) = judge([place], margin, more_is_faster=more_is_faster)
     assert verdict
     return verdict
@@ -23,16 +24,14 @@ def only(place: Location | None, margin: float = 0.02, *, more_is_faster: bool =
 
 def test_below_five_values_the_interval_is_students() -> None:
     values = [0.1, 0.12, 0.09, 0.2]
-    place = locate(values)
-    assert place
+    place = located(values)
     expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     assert place.interval == pytest.approx((expected.low, expected.high))
 
 
 def test_the_trimmed_mean_and_its_error_are_those_of_yuen() -> None:
     values = np.random.default_rng(1).standard_t(2, 23)
-    place = locate(values)
-    assert place
+    place = located(values)
     # Against values that are all the same, Yuen's two-sample test has our standard error and degrees of freedom.
     result = stats.ttest_ind(values, np.zeros(23), equal_var=False, trim=0.15)
     assert place.centre == pytest.approx(float(stats.trim_mean(values, 0.15)))
@@ -44,9 +43,7 @@ def test_the_trimmed_mean_and_its_error_are_those_of_yuen() -> None:
 def test_an_outlier_neither_moves_nor_widens_the_interval_much() -> None:
     values = np.random.default_rng(2).normal(0, 0.01, 10)
     wild = [*values[:9], 5.0]
-    clean, dirty = locate(values), locate(wild)
-    assert clean
-    assert dirty
+    clean, dirty = located(values), located(wild)
     assert clean.half_width
     assert dirty.half_width
     assert abs(dirty.centre) < 0.02
@@ -87,9 +84,8 @@ def test_what_a_place_in_the_block_adds_is_found_with_its_interval() -> None:
 
 
 def test_one_value_has_a_centre_and_no_interval() -> None:
-    assert locate([0.3]) == Location(0.3, None, 0, 1)
-    place = locate([0.3])
-    assert place
+    place = located([0.3])
+    assert place == Location(0.3, None, 0, 1)
     assert place.interval is None
     assert only(place) == Verdict("undecided", None)
 
@@ -102,11 +98,10 @@ def test_no_value_is_nothing_and_missing_ones_are_left_out() -> None:
 
 
 def test_values_without_variance_have_an_interval_of_no_width_and_a_verdict() -> None:
-    place = locate([0.1, 0.1, 0.1])
-    assert place
+    place = located([0.1, 0.1, 0.1])
     assert place.interval == pytest.approx((0.1, 0.1))
     assert only(place).name == "faster"
-    assert only(locate([0.0, 0.0])).name == "equivalent"
+    assert only(located([0.0, 0.0])).name == "equivalent"
 
 
 @pytest.mark.parametrize(
@@ -141,10 +136,9 @@ def test_the_blocks_it_asks_for_decide_about_four_times_in_five() -> None:
     rng = np.random.default_rng(3)
     decided = []
     for values in rng.normal(0, 0.07, (300, 1010)):
-        first = locate(values[:10])
-        assert first
+        first = located(values[:10])
         more = only(replace(first, centre=0.0)).more_blocks or 0  # a few are decided by their first ten
-        decided.append(only(locate(values[10 : 20 + more])).name == "equivalent")
+        decided.append(only(located(values[10 : 20 + more])).name == "equivalent")
     assert 0.74 < np.mean(decided) < 0.88
 
 
@@ -174,9 +168,7 @@ def test_holm_never_lowers_a_value_and_keeps_their_order(p_values: list[float]) 
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=30), st.floats(-3, 3))
 def test_a_shift_of_the_values_shifts_the_interval_and_nothing_else(values: list[float], shift: float) -> None:
-    before, after = locate(values), locate([value + shift for value in values])
-    assert before
-    assert after
+    before, after = located(values), located([value + shift for value in values])
     assert after.centre == pytest.approx(before.centre + shift, abs=1e-9)
     assert after.standard_error == pytest.approx(before.standard_error, abs=1e-9)
 
@@ -184,8 +176,7 @@ def test_a_shift_of_the_values_shifts_the_interval_and_nothing_else(values: list
 def test_the_noise_floor_comes_from_a_a_where_there_is_one() -> None:
     floor = noise_floor([0.01, -0.01, 0.02, -0.02], [[0.0, 1.0, 2.0]])
     assert floor
-    place = locate([0.01, -0.01, 0.02, -0.02])
-    assert place
+    place = located([0.01, -0.01, 0.02, -0.02])
     assert place.half_width
     assert (floor.method, floor.blocks) == ("a/a", 4)
     assert floor.share == pytest.approx(math.expm1(place.half_width))

@@ -9,6 +9,7 @@ import pytest
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import Location, locate
 from analysis.statistics.two_samples import detectable, difference, level_of, more_blocks
+from tests.analysis.conftest import located
 from tests.analysis.test_benchmarks import _beside_each_other as beside_each_other
 from tests.analysis.test_benchmarks import benchmark
 
@@ -18,9 +19,7 @@ BOUND = math.log1p(0.05)
 
 
 def sample(rng: "np.random.Generator", blocks: int, noise: float) -> Location:
-    place = locate(rng.normal(0, noise, blocks))
-    assert place
-    return place
+    return located(rng.normal(0, noise, blocks))
 
 
 @pytest.mark.parametrize(("noise", "first"), [(0.05, 10), (0.08, 20)])
@@ -48,9 +47,7 @@ def test_what_blocks_detect_is_what_more_blocks_aims_at() -> None:
 
 
 def test_a_single_value_has_no_interval_and_equal_values_have_none_either() -> None:
-    one, equal = locate([0.1]), locate([0.0] * 6)
-    assert one
-    assert equal
+    one, equal = located([0.1]), located([0.0] * 6)
     assert difference(equal, one).half_width is None
     assert detectable(equal, one) is None
     assert difference(equal, equal).half_width == 0
@@ -86,8 +83,7 @@ def test_the_level_of_old_runs_is_that_of_the_formula() -> None:
     assert (level.n, level.degrees_of_freedom) == (6, 2)
     assert level.spread == pytest.approx(math.sqrt(between))
     assert level.standard_error == pytest.approx(math.sqrt(between + np.var(centres, ddof=1) / 3))
-    new = locate([0.0, 0.1, 0.2])
-    assert new
+    new = located([0.0, 0.1, 0.2])
     shift, more = difference(level, new), detectable(level, new, 1000)
     assert shift.half_width
     assert shift.degrees_of_freedom <= 2, "more blocks know no more of how runs differ"
