@@ -4,14 +4,11 @@ import csv
 import io
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-import cli
 from analysis.audit.audit import audit, audited
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison
@@ -24,7 +21,7 @@ from analysis.report.rows import as_csv, as_json
 from suite.job.sharing import Sharing
 from suite.records.environment import Engine, Environment, Environments
 from suite.records.record import AggressorInstance
-from tests.analysis.conftest import Save, explained_by, measured, printed, record, without_plan
+from tests.analysis.conftest import Save, bench_compare, explained_by, measured, printed, record, without_plan
 from tests.analysis.test_audit import PODMAN, copied, edited
 from tests.analysis.test_interference import beside
 
@@ -210,28 +207,22 @@ def test_several_values_of_one_side_are_listed_and_sides_of_the_same_values_are_
     assert changes([before], [after]) == ("rank 0 kernel 6.1 -> 6.2",)
 
 
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
-    return lambda *words: CliRunner().invoke(cli.main, ["compare", *words], prog_name="bench", env={"COLUMNS": "200"})
-
-
 def test_the_gate_names_what_changed_from_old_to_new_as_what_may_explain_a_difference(
-    tmp_path: Path, bench: Callable[..., Result]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     for run, version, number in (("old", "1.1.5", 1), ("new", "9.9", 2)):
         for block in range(6):
             for target, where in (("bare-metal", Environments(host=HOST, target=HOST)), ("container", runc(version))):
                 values = measured(10 + block / 1000) | {"environment": where, "target": target, "engine": "runc"}
                 when = f"2026-01-0{number}T0{block}:0{target == 'container':d}:00+00:00"
                 without_plan(tmp_path / run).save(record(run, block=block, started_at=when, **values))
-    gate = bench("old", "new", "--fail-above", "5%")
+    gate = bench_compare("old", "new", "--fail-above", "5%", columns=200)
     assert gate.exit_code == 0, gate.output
     assert f"changed: {RUNC} on container: it may explain a difference\n" in gate.stdout
-    told = json.loads(bench("old", "new", "--fail-above", "5%", "--json").stdout)["changes"]
+    told = json.loads(bench_compare("old", "new", "--fail-above", "5%", "--json").stdout)["changes"]
     assert {(one["target"], *one["notes"]) for one in told} == {("bare-metal",), ("container", RUNC)}
-    shown = bench("old", "new", "--plots", "figures").stdout
+    shown = bench_compare("old", "new", "--plots", "figures", columns=200).stdout
     assert f"[1] {MARK}" in shown
     assert "may explain" not in shown
     assert "new against old" not in shown

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
-import cli
 from analysis.compare.by import compare_by
 from analysis.compare.results import Comparison
 from analysis.costs.decision import decisions, places_by_arm
@@ -25,7 +23,7 @@ from suite.job.preemption import Preemption
 from suite.job.profiles import Sizes
 from suite.records.record import Checkpoints, Epochs
 from suite.records.usage import Conditions, Resources
-from tests.analysis.conftest import Save, measured
+from tests.analysis.conftest import Save, bench_compare, measured
 from tests.analysis.test_by import on
 
 REPOSITORY = Path(__file__).parents[2]
@@ -42,10 +40,6 @@ def priced(tmp_path: Path, job: str, *places: PricedPlace) -> Any:
     records = load(sorted(path for path in tmp_path.iterdir() if path.is_dir()))
     prices = Prices(tmp_path / "prices.toml", places) if places else None
     return with_job(records, parse_amount(job), prices).trials.iloc[0]
-
-
-def bench(*words: str | Path) -> Result:
-    return CliRunner().invoke(cli.main, ["compare", *map(str, words)], prog_name="bench")
 
 
 @pytest.mark.parametrize(
@@ -191,11 +185,11 @@ def test_targets_of_one_place_are_compared_in_money_too(tmp_path: Path, save: Sa
             save("r", block=block, target=target, **on("a"), **measured(speed + 0.01 * block))
     (tmp_path / "prices.toml").write_text(FILE.format(more="per_hour = 1"))
     words = (tmp_path / "r", "--job", "1e5 images", "--prices", tmp_path / "prices.toml", "--force")
-    shown = bench(*words, "--json")
+    shown = bench_compare(*words, "--json")
     answer = json.loads(shown.stdout)["answer"]
     assert answer[0].startswith("container takes 25 % (25 % to 25 %) longer and costs 25 %"), shown.output
     plots = tmp_path / "plots"
-    text = bench(*words, "--plots", plots)
+    text = bench_compare(*words, "--plots", plots)
     assert text.stdout.startswith("container takes 25 %")
     price = "host=a: 1.00 EUR per hour, at least 0 s in steps of 1 s (a list, 2026-11-01)"
     assert price in " ".join(text.stdout.split())
@@ -265,11 +259,11 @@ def test_preemption_makes_spot_dearer_and_without_a_checkpoint_names_the_run_tha
     words = ("--job", "1e5 images", "--prices", tmp_path / "prices.toml", "--force")
     shares = []
     for more in ((), ("--preempt", "mean=5m")):
-        rows = json.loads(bench(tmp_path / "with", *words, *more, "--json").stdout)["rows"]
+        rows = json.loads(bench_compare(tmp_path / "with", *words, *more, "--json").stdout)["rows"]
         shares += [row["value"] for row in rows if row["metric"] == "spot-to-on-demand"]
     assert shares[0] == pytest.approx(0.3)
     assert 0.3 < shares[1] < 0.33
-    shown = bench(tmp_path / "without", *words, "--preempt", "mean=1h", "--plots", tmp_path / "plots").stdout
+    shown = bench_compare(tmp_path / "without", *words, "--preempt", "mean=1h", "--plots", tmp_path / "plots").stdout
     assert "no trial wrote a checkpoint; to measure one, add --checkpoint on --checkpoint-every 10" in " ".join(
         shown.split()
     )
@@ -283,7 +277,7 @@ def test_the_claim_that_spot_costs_no_efficiency_is_judged_with_the_stated_mean(
     for block in range(6):
         save("r", block=block, **on("a"), **measured(10 + 0.01 * block), epochs=epochs, checkpoint="on")
     words = ("--job", "1e5 images", "--preempt", f"mean={mean}", "--claims", "--force")
-    text = " ".join(bench(tmp_path / "r", *words, "--plots", tmp_path / "plots").stdout.split())
+    text = " ".join(bench_compare(tmp_path / "r", *words, "--plots", tmp_path / "plots").stdout.split())
     assert f"Published claims 1 {verdict}" in text, text
     assert "job-makespan" in text.partition("Published claims")[2]
 
@@ -342,7 +336,7 @@ def test_prices_that_mean_nothing_are_refused_with_file_and_key(
     save("r", **on("a"), **measured(10))
     (tmp_path / "vms.csv").write_text(CATALOGUE)
     (tmp_path / "prices.toml").write_text(content)
-    shown = bench(tmp_path / "r", "--job", "1e5 images", "--prices", tmp_path / "prices.toml")
+    shown = bench_compare(tmp_path / "r", "--job", "1e5 images", "--prices", tmp_path / "prices.toml")
     assert shown.exit_code == 2, shown.output
     text = "".join(shown.output.split())
     assert "".join(expected.split()) in text
@@ -380,7 +374,7 @@ def test_the_example_of_the_guide_is_a_file_of_prices() -> None:
 )
 def test_a_job_that_no_record_gives_is_refused(tmp_path: Path, save: Save, words: list[str], expected: str) -> None:
     save("r", **on("a"), **measured(10))
-    shown = bench(tmp_path / "r", *words)
+    shown = bench_compare(tmp_path / "r", *words)
     assert shown.exit_code == 2
     assert expected in " ".join(shown.output.split())
 
