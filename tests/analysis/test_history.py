@@ -1,16 +1,13 @@
 """Change points of series, and histories of records: what changed on the machine, and how they are shown."""
 
-import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from pydantic import TypeAdapter
 
 import cli
 from analysis.history.history import history_of
@@ -126,7 +123,6 @@ def test_engines_and_machines_are_series_of_their_own(tmp_path: Path) -> None:
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
     return lambda *words: CliRunner().invoke(cli.main, ["history", *words], prog_name="bench", env={"COLUMNS": "80"})
 
 
@@ -142,14 +138,6 @@ def test_the_command_says_the_change_first_and_draws_it(bench: Callable[..., Res
     drawn = {path.name for path in (tmp_path / "results/plots").iterdir()}
     for end in ("throughput.png", "throughput.svg", "throughput-relative.svg"):
         assert any(name.startswith("history-synthetic-") and name.endswith(f"-resnet50-{end}") for name in drawn)
-
-
-def test_the_json_has_a_version_and_is_what_the_types_say(bench: Callable[..., Result], tmp_path: Path) -> None:
-    nights(tmp_path / "results")
-    done = bench("results", "--json")
-    found = TypeAdapter(History).validate_json(done.stdout)
-    assert found == replace(read(Path("results")))
-    assert json.loads(done.stdout)["schema_version"] == 1
 
 
 def test_few_runs_are_said_to_be_too_few(bench: Callable[..., Result], tmp_path: Path) -> None:

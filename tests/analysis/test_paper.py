@@ -147,15 +147,11 @@ def test_models_and_victims_are_combined_across_the_cells_of_a_sweep(comparison:
 
 def test_runs_alone_share_no_blocks(tmp_path: Path, save: Save) -> None:
     directory = forge(tmp_path, save, "shared")
+    assert answer(compare(load([directory]))).rows, "a shared sweep alone is answered"
     (directory / "sweep.json").unlink()
     found = compare(load([path for path in directory.iterdir() if path.is_dir()]))
     assert len(found.of_kind("aggressor")) == 16
     assert not [one for one in found.contrasts if one.kind in ("models", "isolation") and one.ratio]
-
-
-def test_a_shared_sweep_is_answered(tmp_path: Path, save: Save) -> None:
-    found = compare(load([forge(tmp_path, save, "shared")]))
-    assert answer(found).rows
 
 
 def marks(axes: Axes) -> list[tuple[float, float]]:
