@@ -24,7 +24,7 @@ from suite.job.sharing import Sharing
 from suite.records.environment import Environment
 from suite.records.record import Aggression, AggressorInstance, Steps
 from suite.records.usage import CacheUse, Conditions, Resources, Usage
-from tests.analysis.conftest import Save
+from tests.analysis.conftest import Save, judged
 
 SHARING = Sharing(aggressors=("alexnet", "disk"))
 LEFT = {("bare-metal", "alexnet"): 0.6, ("bare-metal", "disk"): 0.9, ("vm", "alexnet"): 0.8, ("vm", "disk"): 0.95}
@@ -113,21 +113,22 @@ def test_a_victim_is_held_against_the_same_target_alone_in_the_same_block(tmp_pa
         assert (misses is None) == (key[0] == "vm"), "what was not counted is absent"
         if misses:
             assert misses.ratio == pytest.approx(1 / share**2, rel=0.02)
-        verdict = effects[key]["throughput"].verdict
-        assert verdict
-        assert verdict.name == "slower"
+        assert judged(effects[key]["throughput"]).name == "slower"
 
 
-def test_what_is_beside_an_aggressor_is_in_no_number_of_the_targets(tmp_path: Path, save: Save) -> None:
+def test_what_is_beside_an_aggressor_is_in_no_number_of_the_targets_which_are_ranked_by_what_victims_keep(
+    tmp_path: Path, save: Save
+) -> None:
     sweep(save)
-    (group,) = compare(load([tmp_path / "run"])).groups
+    comparison = compare(load([tmp_path / "run"]))
+    (group,) = comparison.groups
     assert [summary.ok for summary in group.targets] == [8, 8]
     assert group.of_target("vm")["throughput"].ratio == pytest.approx(0.5, rel=0.01)
-
-
-def test_the_target_whose_victims_keep_most_is_ranked_first(tmp_path: Path, save: Save) -> None:
-    sweep(save)
-    first, second = ranked(compare(load([tmp_path / "run"])))
+    of_vm = {(one.kind, one.arm.aggressor): one for one in comparison.contrasts if one.target == "vm"}
+    assert of_vm["kept", "disk"].ratio == pytest.approx(0.5), "the aggressor's own loss stands beside"
+    shares = [of_vm["steal", side].value for side in ("", "disk")]
+    assert shares == pytest.approx([0.01, 0.02])
+    first, second = ranked(comparison)
     assert (first.target, second.target) == ("vm", "bare-metal")
     assert first.ratio == pytest.approx(math.sqrt(0.8 * 0.95), rel=0.01)
     assert (len(first.members), first.blocks) == (2, 8)
@@ -148,27 +149,16 @@ def test_what_disturbs_a_victim_alone_withholds_the_verdicts_of_its_target(tmp_p
             victim(save, target, None, 10.0, block, other_cpu_s=alone_s)
             victim(save, target, "alexnet", 6.0 + block % 2 * 0.01, block, other_cpu_s=9.0)
     comparison = compare(load([tmp_path / "run"]))
-    judged = {target: one["throughput"].verdict for (target, _), one in found(comparison).items()}
-    judged |= {f"{one.target}, ranked": one.verdict for one in ranked(comparison)}
-    assert {name: verdict and verdict.name for name, verdict in judged.items()} == {
+    verdicts = {target: judged(one["throughput"]) for (target, _), one in found(comparison).items()}
+    verdicts |= {f"{one.target}, ranked": judged(one) for one in ranked(comparison)}
+    assert {name: verdict.name for name, verdict in verdicts.items()} == {
         "bare-metal": None,
         "vm": "slower",
         "bare-metal, ranked": None,
         "vm, ranked": "slower",
     }
     for name in ("bare-metal", "bare-metal, ranked"):
-        verdict = judged[name]
-        assert verdict
-        assert [why for why in verdict.withheld if why.endswith("in 8 of 8 trials on bare-metal alone)")]
-
-
-def test_the_aggressors_own_loss_and_what_was_stolen_stand_beside(tmp_path: Path, save: Save) -> None:
-    sweep(save)
-    comparison = compare(load([tmp_path / "run"]))
-    of_vm = {(one.kind, one.arm.aggressor): one for one in comparison.contrasts if one.target == "vm"}
-    assert of_vm["kept", "disk"].ratio == pytest.approx(0.5)
-    shares = [of_vm["steal", side].value for side in ("", "disk")]
-    assert shares == pytest.approx([0.01, 0.02])
+        assert [why for why in verdicts[name].withheld if why.endswith("in 8 of 8 trials on bare-metal alone)")]
 
 
 def test_the_noise_floor_is_of_the_same_target_alone_twice(tmp_path: Path, save: Save) -> None:

@@ -21,6 +21,7 @@ from analysis.report.tables import results_table
 from analysis.statistics.ratios import Verdict, judge, locate
 from analysis.statistics.tails import Tail, qualified, ratio_of_means, slow_trials, tail_of
 from suite.records.record import Steps
+from tests.analysis.conftest import judged as verdict_of
 from tests.analysis.conftest import timeline
 
 TIMES = st.lists(st.floats(-0.3, 0.3), min_size=3, max_size=20).filter(lambda values: np.ptp(values) > 1e-3)
@@ -158,8 +159,7 @@ def test_a_vm_of_which_every_tenth_trial_is_slower_says_what_a_queue_pays(tmp_pa
     assert found.expected
     assert found.expected.ratio == pytest.approx(1 / 1.03, abs=0.005)
     assert of_vm(comparison, "elapsed").expected
-    assert found.verdict
-    assert found.verdict.name in ("tail", "typical-only")
+    assert verdict_of(found).name in ("tail", "typical-only")
     sentence = answer(comparison).why
     counts = "4 of 40 trials were over 10 % slower, none on bare metal"
     assert counts in sentence
@@ -174,9 +174,8 @@ def test_a_vm_of_which_every_tenth_trial_is_slower_says_what_a_queue_pays(tmp_pa
 def test_an_equivalent_says_what_it_excludes(tmp_path: Path, save: Any) -> None:
     comparison = queue(tmp_path, save, 0)
     found = of_vm(comparison)
-    assert found.verdict
     assert found.slow
-    assert (found.verdict.name, found.slow.own) == ("equivalent", 0)
+    assert (verdict_of(found).name, found.slow.own) == ("equivalent", 0)
     assert found.slow.excluded == pytest.approx(1 - 0.05 ** (1 / 40))
     bound = "slow trials (over 10 % slower) in more than 7.3 % of runs"
     assert f"excluded at 95 %: {bound}: vm throughput, elapsed" in as_markdown(comparison).replace(
