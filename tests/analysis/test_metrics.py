@@ -63,14 +63,6 @@ def test_a_metric_without_a_unit_is_shown_by_its_name_alone(tmp_path: Path, save
     assert "training/toy/slowest-step" in trials_table(records)
 
 
-def test_a_metric_that_is_more_is_better_is_faster_when_it_grows(tmp_path: Path, save: Any) -> None:
-    for block in range(8):
-        for target, value in (("bare-metal", 10.0), ("vm", 20.0 + block / 100)):
-            save(block=block, target=target, model="toy", metrics=own(value, "1/s", "more"))
-    found = rows(compare(load([tmp_path / "run"])))
-    assert [row.verdict for row in found if row.metric == "slowest-step"] == [None, "faster"]
-
-
 def test_a_workload_and_a_probe_of_one_name_keep_their_metrics_apart(tmp_path: Path, save: Any) -> None:
     for target in ("bare-metal", "vm"):
         save(target=target, model="toy", metrics=own(30.0))
@@ -152,12 +144,12 @@ def test_the_figure_has_the_workloads_and_says_which_times_are_scaled(compared: 
     assert {other.name for other in training_bars(compared, {})} == {"throughput", "elapsed", "opening"}
 
 
-def test_a_job_without_epochs_has_neither(tmp_path: Path, save: Any) -> None:
+def test_a_job_without_epochs_or_requests_has_neither_times_nor_latencies(tmp_path: Path, save: Any) -> None:
     for target in ("bare-metal", "vm"):
         save(target=target)
     comparison = compare(load([tmp_path / "run"]))
     assert own_table(comparison.groups[0], losses=True) is None
-    assert not list(time_per_epoch(comparison, {}))
+    assert not [*time_per_epoch(comparison, {}), *latency_lines(comparison, {})]
 
 
 LATENCIES = ("latency-p50", "latency-p95", "latency-p50-at-0.5-per-s")
@@ -177,11 +169,6 @@ def test_the_figure_has_a_line_for_each_target_and_a_panel_for_each_rate(save: S
     assert drawn == pytest.approx([1, 2, 1.5, 3, 3, 4.5])
     assert [text.get_text() for text in closed.get_xticklabels()] == ["p50", "p95"]
     assert "0.5 requests/s" in opened.texts[0].get_text()
-
-
-def test_a_training_has_no_latencies(save: Save, tmp_path: Path) -> None:
-    save()
-    assert list(latency_lines(compare(load([tmp_path / "run"])), {})) == []
 
 
 def test_a_latency_has_the_interval_of_its_ratio_to_bare_metal(save: Save, tmp_path: Path) -> None:

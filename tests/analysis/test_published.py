@@ -72,7 +72,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
     def _judge(**fields: Any) -> JudgedClaim:
         claim = PublishedClaim(**{"sentence": "It costs.", "paper": "a paper A1", "advice": "bench run"} | fields)
         monkeypatch.setattr(published, "published_claims", lambda: [claim])
-        (judged,) = judge_claims(compare(load(sorted(path for path in tmp_path.iterdir() if path.is_dir())))).claims
+        (judged,) = judge_claims(compare(load(sorted(path.parent for path in tmp_path.glob("*/trials"))))).claims
         return judged
 
     return _judge

@@ -56,10 +56,8 @@ def test_an_outlier_neither_moves_nor_widens_the_interval_much() -> None:
     values = np.random.default_rng(2).normal(0, 0.01, 10)
     wild = [*values[:9], 5.0]
     clean, dirty = located(values), located(wild)
-    assert clean.half_width
-    assert dirty.half_width
     assert abs(dirty.centre) < 0.02
-    assert dirty.half_width < 2 * clean.half_width
+    assert 0 < (dirty.half_width or 0) < 2 * (clean.half_width or 0)
 
 
 def test_few_independent_series_are_called_dependent_and_most_that_last() -> None:
