@@ -357,28 +357,21 @@ def test_without_a_step_nothing_is_written_and_an_older_file_stays(tmp_path: Pat
     assert path.read_text() == "old"
 
 
-def test_a_record_that_has_vanished_is_named(tmp_path: Path, save: Any) -> None:
-    save(block=0)
-    gone = save(block=1)
-    records = load([tmp_path / "run"])
-    (tmp_path / "run/trials" / f"{gone.trial_id}.json").unlink()
-    skipped: list[AnalysisWarning] = []
-    assert sum(map(len, steps_tables(records, skipped))) == 3
-    (one,) = skipped
-    assert gone.trial_id in one.message
-
-
-def test_a_record_whose_columns_of_steps_are_not_equally_long_is_named(tmp_path: Path, save: Any) -> None:
+def test_records_that_have_vanished_or_whose_columns_of_steps_are_not_equally_long_are_named(
+    tmp_path: Path, save: Any
+) -> None:
     even = Steps(elapsed_s=[1.0, 1.0], data_s=[0.1, 0.1], compute_s=[0.9, 0.9])
-    records = [save(block=block, steps=even) for block in range(2)]
-    path = tmp_path / "run/trials" / f"{records[0].trial_id}.json"
-    uneven = json.loads(path.read_text())
+    odd, gone, _ = (tmp_path / f"run/trials/{save(block=block, steps=even).trial_id}.json" for block in range(3))
+    uneven = json.loads(odd.read_text())
     uneven["steps"]["compute_s"].pop()
-    path.write_text(json.dumps(uneven))
+    odd.write_text(json.dumps(uneven))
+    records = load([tmp_path / "run"])
+    gone.unlink()
     skipped: list[AnalysisWarning] = []
-    assert sum(map(len, steps_tables(load([tmp_path / "run"]), skipped))) == 2
-    (one,) = skipped
-    assert "columns of steps are not equally long" in one.message
+    assert sum(map(len, steps_tables(records, skipped))) == 2
+    messages = {path: one.message for one in skipped for path in (odd, gone) if path.stem in one.message}
+    assert messages.keys() == {odd, gone}
+    assert "columns of steps are not equally long" in messages[odd]
 
 
 def test_parquet_has_one_schema_for_all_runs_with_integers_and_timestamps(tmp_path: Path, save: Any) -> None:
