@@ -208,13 +208,6 @@ def test_a_failed_trial_is_told_with_its_aggressor_and_enters_nothing(tmp_path: 
     assert found(comparison)["vm", "disk"]["throughput"].blocks == 2
 
 
-def test_without_aggressors_nothing_is_said_of_them(tmp_path: Path, save: Save) -> None:
-    save()
-    comparison = compare(load([tmp_path / "run"]))
-    assert not {one.kind for one in comparison.contrasts} & {"aggressor", "isolation", "kept", "steal"}
-    assert jobs_with_aggressors(comparison) == []
-
-
 def test_instances_of_unlike_size_are_no_warning_where_each_is_held_against_itself(tmp_path: Path, save: Save) -> None:
     sweep(save, blocks=2, capability="AVX2")
     for path in (tmp_path / "run" / "trials").glob("vm-*"):

@@ -308,15 +308,6 @@ def turns_findings(run: Path) -> list[str]:
     return [one.what for one in audit(load([run])).refused if one.kind == "turns"]
 
 
-def test_trials_that_took_turns_overlap_on_purpose(tmp_path: Path, save_turns: Save) -> None:
-    for block in range(2):
-        begun = {"started_at": f"2026-01-01T00:{10 * block:02d}:00+00:00", "block": block}
-        save_turns([0.1] * ROUNDS, **begun)
-        save_turns([0.1] * ROUNDS, target="container", place=1, **begun)
-    refused = audit(load([tmp_path / "run"])).refused
-    assert [one.kind for one in refused] == []
-
-
 @pytest.mark.parametrize(
     ("edit", "why"),
     [
