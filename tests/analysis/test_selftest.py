@@ -78,11 +78,9 @@ def test_an_injury_is_found_in_size_place_and_verdict(tmp_path: Path, save: Any)
 
 
 def test_the_names_of_a_certificate_are_whole_at_80_columns() -> None:
-    values: dict[str, Any] = {
-        **{"scenario": "distributed", "summary": "", "witness": "", "blocks": 10},
-        **{"metric": "throughput", "truth": (0.905, 0.912), "ratio": 0.907, "interval": (0.899, 0.915)},
-        **{"verdict": "undecided", "grown": "communicate", "note": "too small for 10 blocks"},
-    }
+    values: dict[str, Any] = {"scenario": "distributed", "summary": "", "witness": "", "blocks": 10}
+    values |= {"metric": "throughput", "truth": (0.905, 0.912), "ratio": 0.907, "interval": (0.899, 0.915)}
+    values |= {"verdict": "undecided", "grown": "communicate", "note": "too small for 10 blocks"}
     names = [(target, name) for target in TARGETS for name in INJURIES]
     findings = [InjuryFinding(target=target, injury=name, **values) for target, name in names]
     text = printed(certificate_document(certificate(*findings)), 80)
