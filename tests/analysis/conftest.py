@@ -1,18 +1,25 @@
 """Runs made of records as the loop leaves them, with numbers that a test chooses."""
 
+import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
 
+import cli
 from analysis.compare.comparison import compare
 from analysis.compare.results import Arm, ComparedJob, Comparison, Contrast, Group, Measured, Selection, TargetSummary
 from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explained
 from analysis.load.metrics import METRICS, Metric
 from analysis.load.records import Records
+from analysis.report.elements import Document
+from analysis.report.terminal import Terminal
+from analysis.statistics.ratios import Location, Samples, Verdict, locate
 from analysis.warnings.types import AnalysisWarning
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
@@ -113,6 +120,32 @@ def probe(name: str, **metrics: tuple[float, str, Literal["more", "less"]]) -> d
 def explained_by(records: Records, *, force: bool = False) -> Explained:
     """Return the explanations of records that are compared as ``bench compare --explain`` does."""
     return explain(records, compare(records, force=force), force=force)
+
+
+def printed(parts: Document, width: int = 200) -> str:
+    """Return what a terminal of this width shows of a document."""
+    out = io.StringIO()
+    Console(width=width, file=out, force_terminal=False).print(Terminal(parts))
+    return out.getvalue()
+
+
+def bench_compare(*words: str | Path, columns: int = 80) -> Result:
+    """Run ``bench compare`` in this process."""
+    argv = ["compare", *map(str, words)]
+    return CliRunner().invoke(cli.main, argv, prog_name="bench", env={"COLUMNS": str(columns)})
+
+
+def judged(found: Contrast) -> Verdict:
+    """Return the verdict of a contrast, which must have one."""
+    assert found.verdict
+    return found.verdict
+
+
+def located(values: Samples) -> Location:
+    """Return the location of values, which must have one."""
+    place = locate(values)
+    assert place
+    return place
 
 
 @pytest.fixture

@@ -31,6 +31,8 @@ from tests.suite.conftest import make_plan
 
 HOST = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2", cpu_model="a CPU", hostname="node7")
 PLACE = Environments(host=HOST, target=HOST)
+BUSY, LITTLE = (Conditions(interval_s=20, other_cpu_s=share * 2 * 20) for share in (0.11, 0.05))
+"""Other work on the CPUs, as a share of their time: beyond the bound, and within."""
 
 
 def run(
@@ -134,8 +136,7 @@ def test_what_several_comparisons_share_stands_once(tmp_path: Path, save: Any) -
 def test_a_reason_of_one_row_has_its_name(tmp_path: Path, save: Any) -> None:
     run(save, tmp_path, 0.8, targets=("container", "vm"))
     for block in range(4):
-        busy = Conditions(interval_s=20, other_cpu_s=0.11 * 2 * 20)
-        save(block=block, target="vm", environment=PLACE, throughput_per_s=8, conditions=busy)
+        save(block=block, target="vm", environment=PLACE, throughput_per_s=8, conditions=BUSY)
     found = answer(compare(load([tmp_path / "run"])))
     assert [row.word for row in found.rows] == ["slower", "no verdict"]
     assert found.why.startswith("container: beyond the margin of 2 % (")
@@ -147,18 +148,13 @@ def test_a_great_factor_is_no_per_cent(tmp_path: Path, save: Any) -> None:
     assert re.search(r"\(3[.0-9]* times as fast to 4[.0-9]* times as fast\)", found), found
 
 
-def test_five_blocks_of_another_profile_have_a_verdict(tmp_path: Path, save: Any) -> None:
-    assert only(run(save, tmp_path, 0.8, blocks=5)).word == "slower"
-
-
 @pytest.mark.parametrize(("disturbed", "stands"), [(3, True), (4, False)])
 def test_trials_disturbed_beyond_the_bound_withhold_the_verdict_if_trimming_does_not_leave_them_out(
     tmp_path: Path, save: Any, disturbed: int, stands: bool
 ) -> None:
     run(save, tmp_path, 0.8)
     for block in range(disturbed):
-        load_of_others = Conditions(interval_s=20, other_cpu_s=0.11 * 2 * 20)
-        save(block=block, target="container", environment=PLACE, throughput_per_s=8, conditions=load_of_others)
+        save(block=block, target="container", environment=PLACE, throughput_per_s=8, conditions=BUSY)
     comparison = compare(load([tmp_path / "run"]))
     busy = "the CPUs were busy with other work"
     if stands:
@@ -173,16 +169,14 @@ def test_trials_disturbed_beyond_the_bound_withhold_the_verdict_if_trimming_does
 
 
 def test_what_is_not_trimmed_is_not_called_left_out(tmp_path: Path, save: Any) -> None:
-    busy = Conditions(interval_s=20, other_cpu_s=0.11 * 2 * 20)
-    found = next(iter(claims(run(save, tmp_path, 0.8, blocks=4, conditions=busy))))
+    (found,) = claims(run(save, tmp_path, 0.8, blocks=4, conditions=BUSY))
     unlisted = replace(found, found=replace(found.found, verdict=Verdict("slower", 0.01, None)))
     assert "over 10 % of the CPU time in 8" in "; ".join(unlisted.why)
     assert "trimming" not in "; ".join(unlisted.why)
 
 
 def test_a_little_load_is_named_and_withholds_nothing(tmp_path: Path, save: Any) -> None:
-    little = Conditions(interval_s=20, other_cpu_s=0.05 * 2 * 20)
-    found = why(run(save, tmp_path, 0.8, conditions=little))
+    found = why(run(save, tmp_path, 0.8, conditions=LITTLE))
     within = "the CPUs were busy with other work, within bounds (over 2 % of the CPU time in 40 of 40 trials)"
     assert found.startswith("beyond the margin of 2 %")
     assert found.endswith(f"; {within}")
@@ -349,8 +343,8 @@ def test_the_words_that_extend_a_run_are_those_its_stop_rule_takes(repetitions: 
 def test_too_few_blocks_and_disturbed_ones_lack_those_that_would_carry_a_verdict(tmp_path: Path, save: Any) -> None:
     few = run(save, tmp_path, 0.8, blocks=3)
     assert " --blocks 5 (at least 2 more blocks, about " in answer(few, tmp_path).next
-    busy = Conditions(interval_s=20, other_cpu_s=0.11 * 2 * 20)
-    steps = answer(run(save, tmp_path, 0.8, blocks=6, conditions=busy), tmp_path).next.split("; ")
+    assert only(run(save, tmp_path, 0.8, blocks=5)).word == "slower", "five are enough"
+    steps = answer(run(save, tmp_path, 0.8, blocks=6, conditions=BUSY), tmp_path).next.split("; ")
     assert " --blocks 42 (" in steps[0]  # of 42, trimming leaves out the six that were disturbed
     assert steps[1] == "--design alternating (turns are disturbed alike) may decide sooner"
     smoke = run(save, tmp_path, 0.8, blocks=6, profile="smoke")

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
-import cli
 from analysis.compare.by import compare_by
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison, Contrast
@@ -24,7 +22,7 @@ from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
 from suite.records.record import MetricValue
 from suite.request.request import RunRequest
-from tests.analysis.conftest import Save, measured, probe
+from tests.analysis.conftest import Save, bench_compare, judged, measured, probe
 from tests.jobs import plan_of
 
 FACTS = {"userland_sha256": "a" * 64, "torch_cpu_capability": "AVX2", "cpu_model": "a CPU"}
@@ -48,10 +46,6 @@ def ratios(found: Comparison, metric: str = "throughput", kind: str = "by") -> M
     return {one.arm.cell: one for one in rows}
 
 
-def bench(*words: str | Path) -> Result:
-    return CliRunner().invoke(cli.main, ["compare", *map(str, words)], prog_name="bench")
-
-
 def names(contrast: Contrast) -> str | None:
     return contrast.verdict.name if contrast.verdict else None
 
@@ -66,9 +60,9 @@ def test_hosts_of_two_runs_are_rows_of_their_own_unless_they_are_pooled(tmp_path
     assert [group.job.variant for group in compare(records).groups] == ["host=a", "host=b"]
     pool = load([tmp_path / "sweep/a", tmp_path / "sweep/b"])
     assert [group.job.variant for group in compare(pool).groups] == [""], "the machines of a sweep are equal"
-    shown = bench(tmp_path / "a", tmp_path / "b", "--json")
+    shown = bench_compare(tmp_path / "a", tmp_path / "b", "--json")
     assert {row["variant"] for row in json.loads(shown.stdout)["rows"]} == {"host=a", "host=b"}
-    pooled = bench(tmp_path / "a", tmp_path / "b", "--json", "--pool", "host")
+    pooled = bench_compare(tmp_path / "a", tmp_path / "b", "--json", "--pool", "host")
     assert {(row["variant"], row["trials"]) for row in json.loads(pooled.stdout)["rows"] if row["value"]} == {("", 6)}
 
 
@@ -98,10 +92,10 @@ def test_two_hosts_are_refused_by_the_gate_and_answered_by_host(tmp_path: Path, 
     for host, speed in (("a", 10.0), ("b", 5.0)):
         for block in range(5):
             save(host, block=block, **on(host), **measured(speed + 0.01 * block))
-    refused = bench(tmp_path / "a", tmp_path / "b", "--fail-above", "5%")
+    refused = bench_compare(tmp_path / "a", tmp_path / "b", "--fail-above", "5%")
     assert refused.exit_code == 2
     assert "--by host" in refused.output
-    shown = bench(tmp_path / "a", tmp_path / "b", "--by", "host", "--plots", tmp_path / "plots")
+    shown = bench_compare(tmp_path / "a", tmp_path / "b", "--by", "host", "--plots", tmp_path / "plots")
     assert shown.exit_code == 0, shown.output
     assert "host=b 0.501x host=a (" in shown.stdout.replace("\n", " ")
 
@@ -122,9 +116,8 @@ def test_cells_of_a_sweep_are_paired_by_block_and_cells_of_two_are_not(tmp_path:
     paired, independent = (ratios(found)["batch=4",] for found in (together, apart))
     assert names(paired) == "faster"
     assert names(independent) == "undecided"
-    assert paired.interval
-    assert independent.interval
-    assert paired.interval[1] / paired.interval[0] < 1.02 < independent.interval[1] / independent.interval[0]
+    (low, high), (lowest, highest) = (one.interval or (0.0, 0.0) for one in (paired, independent))
+    assert high / low < 1.02 < highest / lowest
     turned = ratios(compare_by(load([tmp_path / "s/small", tmp_path / "s/large"]), ("batch",), ("4",)))["batch=2",]
     assert turned.ratio == pytest.approx(1 / (paired.ratio or 0))
 
@@ -168,8 +161,7 @@ def test_too_few_blocks_and_disturbed_trials_are_withheld_here_too(tmp_path: Pat
         for block in range(4):
             save(host, block=block, **on(host), **measured(speed + 0.01 * block))
     found = compare_by(load([tmp_path / "a", tmp_path / "b"]), ("host",))
-    verdict = ratios(found)["host=b",].verdict
-    assert verdict
+    verdict = judged(ratios(found)["host=b",])
     assert (verdict.name, verdict.withheld) == (None, ("at least 5 blocks are needed",))
     told = markdown(by_document(found))
     assert "why: at least 5 blocks are needed" in told
@@ -240,7 +232,7 @@ def test_a_key_or_a_base_that_is_not_there_is_refused_with_those_that_are(
 ) -> None:
     for host in ("a", "b"):
         save(host, engine="runc", **on(host), **measured(10))
-    refused = bench(tmp_path / "a", tmp_path / "b", *words)
+    refused = bench_compare(tmp_path / "a", tmp_path / "b", *words)
     assert refused.exit_code == 2
     assert expected in refused.output.replace("\n", " ")
 
@@ -263,8 +255,8 @@ def test_the_inventory_and_the_context_of_a_run_are_those_of_its_plan(
 def test_rows_hold_the_values_and_those_of_the_base(tmp_path: Path, save: Save) -> None:
     for host in ("a", "b"):
         save(host, **on(host), **measured(10))
-    shown = bench(tmp_path / "a", tmp_path / "b", "--by", "place", "--json")
+    shown = bench_compare(tmp_path / "a", tmp_path / "b", "--by", "place", "--json")
     _, row = (one for one in json.loads(shown.stdout)["rows"] if one["metric"] == "throughput")
     assert (row["kind"], row["values"], row["base"]) == ("by", ["place=b"], ["place=a"])
-    table = bench(tmp_path / "a", tmp_path / "b", "--by", "host", "--csv").stdout
+    table = bench_compare(tmp_path / "a", tmp_path / "b", "--by", "host", "--csv").stdout
     assert ",host=b,host=a,throughput," in table

@@ -3,16 +3,11 @@
 import csv
 import io
 import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-from rich.console import Console
 
-import cli
 from analysis.audit.audit import audit, audited
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison
@@ -22,11 +17,10 @@ from analysis.report.document import document
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import as_csv, as_json
-from analysis.report.terminal import Terminal
 from suite.job.sharing import Sharing
 from suite.records.environment import Engine, Environment, Environments
 from suite.records.record import AggressorInstance
-from tests.analysis.conftest import Save, explained_by, measured, record, without_plan
+from tests.analysis.conftest import Save, bench_compare, explained_by, measured, printed, record, without_plan
 from tests.analysis.test_audit import PODMAN, copied, edited
 from tests.analysis.test_interference import beside
 
@@ -56,13 +50,6 @@ def pooled(path: Path, *runs: str) -> Comparison:
     return compare(load([path / run for run in runs]))
 
 
-def printed(comparison: Comparison, *, verbose: bool = False) -> str:
-    console = Console(width=200, file=io.StringIO())
-    console.print(Terminal(document(comparison, "full" if verbose else "overview")))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
-
-
 def marks(comparison: Comparison) -> dict[str, list[str]]:
     return {row["target"]: row["notes"] for row in json.loads(as_json(comparison))["rows"] if row["kind"] == "target"}
 
@@ -83,6 +70,7 @@ def test_an_engine_that_changed_between_pooled_runs_is_a_warning_and_a_mark_at_i
     assert warning.message.endswith(f"{MARK}: container")
     assert {touched.target for touched in warning.touches} == {"container"}
     assert marks(two) == {"bare-metal": [], "container": [MARK]}
+    assert {one.target: one.notes for one in two.groups[0].costs} == {"bare-metal": (), "container": (MARK,)}
 
 
 def test_every_form_says_the_change_beside_the_number(two: Comparison, tmp_path: Path) -> None:
@@ -92,10 +80,11 @@ def test_every_form_says_the_change_beside_the_number(two: Comparison, tmp_path:
     assert {row["notes"] for row in rows if row["target"] == "container"} == {MARK}
     assert f"container ({MARK})" in as_markdown(two)
     assert f'<small class="note">{MARK.replace(">", "&gt;")}</small>' in page
-    assert f"[1] {MARK}" in printed(two)
-    assert "container [1] " in printed(two)
-    assert printed(two).count(RUNC) == 2, "the answer, and one note"
-    assert RUNC in printed(two, verbose=True)
+    overview = printed(document(two))
+    assert f"[1] {MARK}" in overview
+    assert "container [1] " in overview
+    assert overview.count(RUNC) == 2, "the answer, and one note"
+    assert RUNC in printed(document(two, "full"))
     assert [one.notes for one in explained_by(load(runs)).explanations] == [(MARK,)]
 
 
@@ -194,20 +183,6 @@ def test_a_change_inside_a_run_is_told_once_though_the_audit_finds_it_too(tmp_pa
     assert "podman 4.3.1 -> 9.9" in told[0] or "podman 9.9 -> 4.3.1" in told[0]
 
 
-def test_costs_carry_the_mark_of_their_target(tmp_path: Path) -> None:
-    runs = Path(__file__).parents[1] / "samples/runs"
-    shutil.copytree(runs / "synthetic-podman", tmp_path / "old")
-    shutil.copytree(runs / "synthetic-podman", tmp_path / "new")
-    for path in (tmp_path / "new/trials").iterdir():
-        stored = json.loads(path.read_text())
-        if engine := stored["environment"]["target"].get("container_engine"):
-            engine["version"] = "9.9"
-        path.write_text(json.dumps(stored | {"run_id": "new", "started_at": "2030-01-01T00:00:00+00:00"}))
-    notes = {one.target: one.notes for one in pooled(tmp_path, "old", "new").groups[0].costs}
-    assert "changed between trials: podman 4.3.1 -> 9.9" in notes["container"]
-    assert not any("changed" in note for note in notes["bare-metal"])
-
-
 def test_several_values_of_one_side_are_listed_and_sides_of_the_same_values_are_no_change() -> None:
     one, other = (
         Facts({"container_engine.name": "runc", "container_engine.version": version}) for version in ("1", "2")
@@ -218,28 +193,22 @@ def test_several_values_of_one_side_are_listed_and_sides_of_the_same_values_are_
     assert changes([before], [after]) == ("rank 0 kernel 6.1 -> 6.2",)
 
 
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
-    return lambda *words: CliRunner().invoke(cli.main, ["compare", *words], prog_name="bench", env={"COLUMNS": "200"})
-
-
 def test_the_gate_names_what_changed_from_old_to_new_as_what_may_explain_a_difference(
-    tmp_path: Path, bench: Callable[..., Result]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     for run, version, number in (("old", "1.1.5", 1), ("new", "9.9", 2)):
         for block in range(6):
             for target, where in (("bare-metal", Environments(host=HOST, target=HOST)), ("container", runc(version))):
                 values = measured(10 + block / 1000) | {"environment": where, "target": target, "engine": "runc"}
                 when = f"2026-01-0{number}T0{block}:0{target == 'container':d}:00+00:00"
                 without_plan(tmp_path / run).save(record(run, block=block, started_at=when, **values))
-    gate = bench("old", "new", "--fail-above", "5%")
+    gate = bench_compare("old", "new", "--fail-above", "5%", columns=200)
     assert gate.exit_code == 0, gate.output
     assert f"changed: {RUNC} on container: it may explain a difference\n" in gate.stdout
-    told = json.loads(bench("old", "new", "--fail-above", "5%", "--json").stdout)["changes"]
+    told = json.loads(bench_compare("old", "new", "--fail-above", "5%", "--json").stdout)["changes"]
     assert {(one["target"], *one["notes"]) for one in told} == {("bare-metal",), ("container", RUNC)}
-    shown = bench("old", "new", "--plots", "figures").stdout
+    shown = bench_compare("old", "new", "--plots", "figures", columns=200).stdout
     assert f"[1] {MARK}" in shown
     assert "may explain" not in shown
     assert "new against old" not in shown

@@ -1,10 +1,8 @@
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison
@@ -12,7 +10,6 @@ from analysis.load.records import load
 from analysis.report.document import document, more_options
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import as_json
-from analysis.report.terminal import Terminal
 from suite.job.datasets import Dataset
 from suite.job.distributed import DistributedJob
 from suite.job.lab import LabSpec
@@ -20,6 +17,7 @@ from suite.job.profiles import Sizes
 from suite.records.record import DataUse
 from suite.records.usage import Resources, Usage
 from suite.targets import TARGETS
+from tests.analysis.conftest import printed
 
 MIB = 1 << 20
 WORK = Sizes(batch=10, image_px=32, warmup_steps=1, steps=4)
@@ -31,11 +29,8 @@ def used(inside_s: float, all_in_s: float | None, energy: dict[str, float] | Non
     return Resources(serving=serving, worker=worker, energy_j=energy)
 
 
-def printed(comparison: Comparison, width: int) -> str:
-    console = Console(width=width, file=io.StringIO())
-    console.print(Terminal(document(comparison, costs=True)))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+def shown(comparison: Comparison, width: int) -> str:
+    return printed(document(comparison, costs=True), width)
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -66,7 +61,7 @@ def test_what_was_used_is_held_against_what_was_allocated(tmp_path: Path, save: 
     (base,) = comparison.groups[0].costs
     memory = (base.memory_used_gib_s, base.memory_allocated_gib_s)
     assert (base.cpu_all_in_s, base.cpu_allocated_s, *memory) == pytest.approx((10, 40, 20 * 700 / 1024, 40))
-    text = printed(comparison, 160)
+    text = shown(comparison, 160)
     assert "10.0 40.0 25 %" in " ".join(text.split())
     assert "13.7 40.0 34 %" in " ".join(text.split())
 
@@ -109,13 +104,10 @@ def test_the_costs_of_four_targets_are_one_table_of_80_columns_shown_when_asked_
         for target in TARGETS:
             save(block=block, target=target, sizes=WORK, resources=used(1.0, 1.1 + block / 10, {"package-0": 20}))
     comparison = compare(load([tmp_path / "run"]))
-    lines = printed(comparison, 80).splitlines()
+    lines = shown(comparison, 80).splitlines()
     assert sum(line.split() == list(TARGETS) for line in lines) == 1
     assert max(map(len, lines)) <= 80
-    console = Console(width=80, file=io.StringIO())
-    console.print(Terminal(document(comparison)))
-    assert isinstance(console.file, io.StringIO)
-    assert "500 MiB" not in console.file.getvalue()
+    assert "500 MiB" not in printed(document(comparison), 80)
     assert more_options(comparison, "overview", costs=False) == "; more: --verbose, --costs, --explain"
 
 
@@ -128,7 +120,7 @@ def test_the_costs_stand_in_every_form_with_a_dash_where_nothing_is_known(
     save(sizes=WORK, target="vm", resources=used(4.0, 2.2), substitutes=["accelerator:tcg"])
     save(sizes=WORK, target="container", resources=used(1.0, None))
     comparison = compare(load([tmp_path / "run"]))
-    text = printed(comparison, width)
+    text = shown(comparison, width)
     assert max(map(len, text.splitlines())) <= width
     for word in ("0.550", "2.000x", "accelerator:tcg", "500 MiB", "700 MiB", "per 1,000"):
         assert word in " ".join(text.split())
@@ -222,5 +214,5 @@ def test_another_data_set_or_page_cache_in_a_block_is_refused_and_named(
 def test_less_all_in_than_inside_is_explained(tmp_path: Path, save: Any) -> None:
     for target, all_in_s in (("bare-metal", 1.1), ("vm", 0.676)):
         save(target=target, sizes=WORK, resources=used(1.0, all_in_s))
-    lines = printed(compare(load([tmp_path / "run"])), 200)
+    lines = shown(compare(load([tmp_path / "run"])), 200)
     assert "CPU seconds all-in below inside (vm): the clock inside runs on" in lines

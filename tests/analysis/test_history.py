@@ -1,21 +1,19 @@
-"""Histories of records: series, changes, what changed on the machine, and how they are shown."""
+"""Change points of series, and histories of records: what changed on the machine, and how they are shown."""
 
-import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from pydantic import TypeAdapter
 
 import cli
 from analysis.history.history import history_of
 from analysis.history.results import History, Series
 from analysis.load.records import load
+from analysis.statistics.change_points import LEAST_RUNS, _best, change_points
 from suite.records.environment import Environment, Environments
 from suite.results.runs import find_runs
 from tests.analysis.conftest import measured, record, without_plan
@@ -125,7 +123,6 @@ def test_engines_and_machines_are_series_of_their_own(tmp_path: Path) -> None:
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
     return lambda *words: CliRunner().invoke(cli.main, ["history", *words], prog_name="bench", env={"COLUMNS": "80"})
 
 
@@ -143,14 +140,6 @@ def test_the_command_says_the_change_first_and_draws_it(bench: Callable[..., Res
         assert any(name.startswith("history-synthetic-") and name.endswith(f"-resnet50-{end}") for name in drawn)
 
 
-def test_the_json_has_a_version_and_is_what_the_types_say(bench: Callable[..., Result], tmp_path: Path) -> None:
-    nights(tmp_path / "results")
-    done = bench("results", "--json")
-    found = TypeAdapter(History).validate_json(done.stdout)
-    assert found == replace(read(Path("results")))
-    assert json.loads(done.stdout)["schema_version"] == 1
-
-
 def test_few_runs_are_said_to_be_too_few(bench: Callable[..., Result], tmp_path: Path) -> None:
     for number in range(2):
         night(tmp_path / "results" / f"night-{number}", number, {"bare-metal": 10.0})
@@ -164,3 +153,61 @@ def test_a_directory_without_runs_is_refused(bench: Callable[..., Result], tmp_p
     done = bench("empty")
     assert done.exit_code == 2
     assert "holds no run" in done.stderr
+
+
+def noise(n: int, seed: int = 0) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    return np.random.default_rng(seed).normal(size=n)
+
+
+def test_a_clear_step_is_found_where_it_is() -> None:
+    assert change_points(noise(60) + 8.0 * (np.arange(60) >= 25)) == [25]
+
+
+def test_several_steps_up_and_down_are_all_found() -> None:
+    levels = np.repeat([0.0, 9.0, 2.0, 2.0, -7.0], 20)
+    assert change_points(noise(100, 1) + levels) == [20, 40, 80]
+
+
+def test_noise_alone_is_no_change() -> None:
+    found = [change_points(noise(80, seed)) for seed in range(40)]
+    assert sum(map(bool, found)) <= 1
+
+
+def test_weather_of_which_half_stays_is_no_change() -> None:
+    found = []
+    for seed in range(30):
+        values = noise(120, seed)
+        for run in range(1, 120):
+            values[run] = 0.5 * values[run - 1] + 0.75**0.5 * values[run]
+        found += change_points(values)
+    assert len(found) <= 1
+
+
+def test_one_night_is_no_change_however_bad_it_was() -> None:
+    values = noise(60, 2)
+    values[30] -= 1000
+    assert change_points(values) == []
+
+
+@pytest.mark.parametrize("n", range(2 * LEAST_RUNS + 2))
+def test_few_or_equal_runs_show_no_change(n: int) -> None:
+    assert change_points(np.zeros(n)) == []
+    assert change_points(np.arange(float(n)) if n < 2 * LEAST_RUNS else np.zeros(n)) == []
+
+
+def test_the_same_runs_give_the_same_changes() -> None:
+    values = noise(50, 3) + 3.0 * (np.arange(50) >= 30)
+    assert change_points(values) == change_points(values)
+
+
+def test_the_split_is_the_one_of_the_definition() -> None:
+    values = noise(14, 4)
+    scaled = {}
+    for place in range(LEAST_RUNS, 14 - LEAST_RUNS + 1):
+        left, right = values[:place], values[place:]
+        between = abs(left[:, None] - right[None, :]).mean()
+        within = [abs(one[:, None] - one[None, :])[np.triu_indices(len(one), 1)].mean() for one in (left, right)]
+        scaled[place] = (2 * between - sum(within)) * place * (14 - place) / 14
+    place, largest = _best(values)
+    assert place == max(scaled, key=lambda each: scaled[each])
+    assert largest == pytest.approx(max(scaled.values()))

@@ -1,15 +1,29 @@
+"""Records as they are read and exported: what is left out; every field is a column, or exempt with a reason."""
+
+import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 import pytest
+from pyarrow import parquet
+from pydantic import BaseModel
 
 from analysis.compare.comparison import compare
+from analysis.load import records as loading
 from analysis.load.records import load
+from analysis.report.export import COUNTS, FORMATS, STEP_COLUMNS, steps_tables, text, trials_table, write
+from analysis.warnings.types import AnalysisWarning
 from suite.errors import RequestError
+from suite.part import Seconds
+from suite.records.columns import AUDIT, FURTHER, SECONDS, TABLE, Column, Field
+from suite.records.differences import fields_of
+from suite.records.reader import Projection, UnusableRecordError
+from suite.records.record import MetricValue, Steps, TrialRecord
 from suite.results.store import Run
-from tests.analysis.conftest import record
+from tests.analysis.conftest import Save, probe, record
 
 
 def test_a_record_of_the_store_comes_back_with_the_values_it_was_saved_with(tmp_path: Path, save: Any) -> None:
@@ -73,13 +87,20 @@ def test_a_file_that_is_no_usable_record_is_named_with_the_reason(
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("throughput_per_s", -1), ("throughput_per_s", None), ("elapsed_s", "soon"), ("target", "../x")],
+    [
+        ("throughput_per_s", -1),
+        ("throughput_per_s", None),
+        ("elapsed_s", "soon"),
+        ("target", "../x"),
+        ("steps", "none"),
+        ("steps", {"note": "a } in a text", "inner": {"deeper": {}}, "elapsed_s": {}}),
+    ],
 )
 def test_a_record_edited_to_nonsense_is_left_out(tmp_path: Path, save: Any, key: str, value: object) -> None:
     save()
     made = save(block=1)
     path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}, indent=1))
     records = load([tmp_path / "run"])
     assert len(records.trials) == 1
     assert key in records.warnings[0].message
@@ -105,28 +126,14 @@ def test_records_of_several_environments_in_turn_keep_each_their_own(tmp_path: P
     assert trials["torch_cpu_capability"].tolist() == ["AVX2"] * 3 + ["AVX512"] * 3
 
 
-def test_a_record_whose_steps_are_nonsense_is_left_out_and_named(tmp_path: Path, save: Any) -> None:
-    made = save()
-    path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
-    found = json.loads(path.read_text())
-    found["steps"] = {"note": "a } in a text", "inner": {"deeper": {}}, "elapsed_s": {}}
-    path.write_text(json.dumps(found, indent=1))
-    save(block=1)
-    records = load([tmp_path / "run"])
-    assert len(records.trials) == 1
-    assert "steps" in records.warnings[0].message
-
-
-def test_a_directory_among_the_records_is_left_out_with_a_warning(tmp_path: Path, save: Any) -> None:
-    save()
-    (tmp_path / "run" / "trials" / "odd.json").mkdir()
-    assert "cannot be read" in load([tmp_path / "run"]).warnings[0].message
-
-
-def test_a_half_written_temporary_file_of_the_store_is_no_record(tmp_path: Path, save: Any) -> None:
+def test_a_directory_among_the_records_is_left_out_with_a_warning_and_a_half_written_file_without(
+    tmp_path: Path, save: Any
+) -> None:
     save()
     (tmp_path / "run" / "trials" / ".x.json.abcd").write_text("{")
     assert load([tmp_path / "run"]).warnings == ()
+    (tmp_path / "run" / "trials" / "odd.json").mkdir()
+    assert "cannot be read" in load([tmp_path / "run"]).warnings[0].message
 
 
 def test_no_record_at_all_is_refused_with_what_was_found_instead(tmp_path: Path) -> None:
@@ -148,13 +155,9 @@ def test_an_empty_run_beside_a_full_one_is_a_warning(tmp_path: Path, save: Any) 
     assert (found.kind, found.message) == ("empty-run", f"{tmp_path / 'empty'} holds no usable record")
 
 
-def test_a_run_named_twice_counts_once(tmp_path: Path, save: Any) -> None:
-    save()
-    assert len(load([tmp_path / "run", tmp_path / "." / "run"]).trials) == 1
-
-
-def test_a_copy_of_a_run_counts_once_and_is_named(tmp_path: Path, save: Any) -> None:
+def test_a_run_named_twice_and_a_copy_of_a_run_count_once_and_the_copy_is_named(tmp_path: Path, save: Any) -> None:
     made = save()
+    assert len(load([tmp_path / "run", tmp_path / "." / "run"]).trials) == 1
     copy = tmp_path / "copy" / "trials" / "other-name.json"
     copy.parent.mkdir(parents=True)
     copy.write_text(made.model_dump_json())
@@ -175,3 +178,231 @@ def test_two_runs_of_one_name_are_two_runs(tmp_path: Path) -> None:
     over = compare(found).of_kind("target").items()
     ratios = {arm.job.variant: own["throughput"].ratio for arm, own in over if arm.target != "bare-metal"}
     assert ratios == pytest.approx({"engine=overlay": 0.5, "engine=host": 1.0})
+
+
+COLUMNS = (*TABLE, *AUDIT, *FURTHER)
+RECORD = (Path(__file__).parents[1] / "samples" / "record.json").read_bytes()
+EXEMPT = {
+    "conditions.absent": "explains why others are null",
+    "conditions.frequency_mhz": "two moments beside the job",
+    "conditions.load_1min": "conditions.other_cpu_s is counted over the whole job",
+    "conditions.sampler_cpu_s": "the cost of measuring, which is the same on every target",
+    "environment": "the facts that differences.py treats are one column; tables show some of them",
+    "resources": "recorded to explain a trial; tables show cpu_s, memory, disk, energy and cache misses",
+    "details": "notes of the scenario; they promise nothing",
+}
+"""The fields, and all below them, that no row reads, each with the reason."""
+
+
+def leaves(model: type[BaseModel], path: str = "") -> Iterator[str]:
+    """Yield every field of a model, and of the models in it, by its dotted path."""
+    for name, field in model.model_fields.items():
+        inner = list(models(field.annotation))
+        for one in inner:
+            yield from leaves(one, f"{path}{name}.")
+        if not inner:
+            yield path + name
+
+
+def models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from models(part)
+
+
+def unread(model: type[BaseModel], columns: tuple[Column, ...]) -> list[str]:
+    """Return the fields that no column reads, not even as a part of something larger, and nothing exempts."""
+    read = {column.path for column in columns if column.kind.type is not None} | {"job"} | EXEMPT.keys()
+    return [leaf for leaf in leaves(model) if not any(f"{leaf}.".startswith(f"{path}.") for path in read)]
+
+
+def test_every_field_is_a_column_or_exempt_with_a_reason() -> None:
+    assert unread(TrialRecord, COLUMNS) == []
+    fields = list(leaves(TrialRecord))
+    assert [path for path in EXEMPT if not any(f"{leaf}.".startswith(f"{path}.") for leaf in fields)] == []
+    assert all(EXEMPT.values())
+
+
+def test_every_column_has_a_name_of_its_own() -> None:
+    names = [column.name for column in COLUMNS]
+    assert len(set(names)) == len(names)
+
+
+class ToyRecord(TrialRecord):
+    toy_s: Seconds | None = None
+
+
+TOY = Column("toy_s", "toy_s", SECONDS, Field("", "measured", "a toy"))
+
+
+def test_a_new_field_that_is_shown_is_the_models_and_one_row(
+    tmp_path: Path, save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert unread(ToyRecord, COLUMNS) == ["toy_s"]
+    assert unread(ToyRecord, (*COLUMNS, TOY)) == []
+    assert [(one.path, one.treatment) for one in fields_of([TOY])] == [("toy_s", "measured")]
+    for block, toy_s in enumerate((1.5, None)):
+        made = ToyRecord.model_validate(save(block=block).model_dump() | {"toy_s": toy_s})
+        (tmp_path / f"run/trials/{made.trial_id}.json").write_text(made.model_dump_json(indent=1))
+    monkeypatch.setattr(loading, "RECORD", Projection((*TABLE, TOY, *AUDIT), FURTHER))
+    monkeypatch.setattr(loading, "COLUMNS", (*loading.COLUMNS, "toy_s"))
+    table = trials_table(load([tmp_path / "run"]))
+    assert table["toy_s"].dtype == "float64"
+    assert table["toy_s"].fillna(0).tolist() == [1.5, 0]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("elapsed_s", -1, "elapsed_s: Expected `float` >= 0.0"),
+        ("elapsed_s", 1e16, "elapsed_s: Expected `float` <= "),
+        ("block", 1 << 60, "block: Expected `int` <= "),
+        ("warm_up", "yes", "warm_up: Expected `bool`, got `str`"),
+        ("trial_id", "../x", "trial_id: Expected `str` matching regex"),
+        ("outcome.status", "perhaps", "outcome.status: Invalid enum value 'perhaps'"),
+        ("steps.data_s", [0.1, -0.1], "steps.data_s"),
+        ("conditions.steal_s", [], "conditions.steal_s: Expected `float | null`, got `array`"),
+        ("metrics", {"x": {"value": 1e300, "unit": "s", "better": "less"}}, "metrics"),
+    ],
+)
+def test_a_value_of_another_type_or_beyond_its_bounds_is_named(path: str, value: object, message: str) -> None:
+    record = json.loads(RECORD)
+    *parts, last = path.split(".")
+    part = record
+    for name in parts:
+        part = part[name]
+    part[last] = value
+    with pytest.raises(UnusableRecordError) as caught:
+        Projection((*TABLE, *AUDIT), FURTHER).decode(json.dumps(record).encode())
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("path", ["environment.host.memory_bytes", "job.sizes.batch"])
+def test_the_job_and_the_machines_keep_within_bounds_too(path: str) -> None:
+    record = json.loads(RECORD)
+    *parts, last = path.split(".")
+    part = record
+    for name in parts:
+        part = part[name]
+    part[last] = 1 << 61
+    columns = Projection((*TABLE, *AUDIT), FURTHER)
+    with pytest.raises(UnusableRecordError, match=path.partition(".")[0]):
+        columns.row(columns.decode(json.dumps(record).encode()))
+
+
+def back(path: Path, form: str) -> pd.DataFrame:
+    if form == "parquet":
+        return pd.read_parquet(path)
+    return pd.read_csv(path) if form == "csv" else pd.read_json(path, lines=True, precise_float=True)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_trial_comes_back_from_every_format_with_its_values(tmp_path: Path, save: Any, form: Any) -> None:
+    save(block=0, throughput_per_s=1 / 3)
+    save(block=1, failed="no memory", substitutes=["accelerator:tcg", "b"])
+    save(warm_up=True)
+    path = tmp_path / "deep/trials.x"
+    assert write([trials_table(load([tmp_path / "run"], warm_ups=True))], form, path) == 3
+    found = back(path, form).set_index("trial_id")
+    ok = found.loc["synthetic-resnet50-bare-metal-b000"]
+    assert ok["throughput_per_s"] == pytest.approx(1 / 3, rel=1e-12)
+    assert (ok["memory_bytes"], ok["elapsed_s"], bool(ok["ok"])) == (2 << 30, 20.0, True)
+    failed = found.loc["synthetic-resnet50-bare-metal-b001"]
+    assert (failed["error_message"], failed["substitutes"]) == ("no memory", "accelerator:tcg\nb")
+    assert pd.isna(failed["throughput_per_s"])
+    assert bool(found.loc["synthetic-resnet50-bare-metal-w000"]["warm_up"])
+    assert [one.name for one in path.parent.iterdir()] == ["trials.x"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_step_of_the_trials_that_are_ok_is_a_row(tmp_path: Path, save: Any, form: Any) -> None:
+    save(block=0, steps=Steps(elapsed_s=[0.3, 0.4], data_s=[0.1, 0.2], compute_s=[0.2, 0.2], copy_s=[0.0, 0.1]))
+    save(block=1, steps=Steps(elapsed_s=[0.5], data_s=[0.1], compute_s=[0.4]))
+    save(block=2, failed="no memory")
+    path = tmp_path / "steps"
+    skipped: list[AnalysisWarning] = []
+    assert write(steps_tables(load([tmp_path / "run"]), skipped), form, path) == 3
+    found = back(path, form)
+    assert tuple(found.columns) == STEP_COLUMNS
+    assert found["block"].tolist() == [0, 0, 1]
+    assert found["step"].tolist() == [0, 1, 0]
+    assert found["elapsed_s"].tolist() == [0.3, 0.4, 0.5]
+    assert found["copy_s"].fillna(-1).tolist() == [0.0, 0.1, -1]
+    assert skipped == []
+
+
+def test_the_metrics_of_probes_are_columns_with_their_units(tmp_path: Path, save: Any) -> None:
+    save(**probe("disk", seq_read=(512.0, "MB/s", "more")))
+    (row,) = text(trials_table(load([tmp_path / "run"])), "jsonl").splitlines()
+    assert json.loads(row)["disk/seq-read [MB/s]"] == 512.0
+    assert json.loads(row)["throughput_per_s"] is None
+
+
+def test_tables_one_after_the_other_have_one_line_of_names(tmp_path: Path, save: Any) -> None:
+    save()
+    table = trials_table(load([tmp_path / "run"]))
+    path = tmp_path / "twice.csv"
+    write([table, table], "csv", path)
+    assert len(pd.read_csv(io.StringIO(path.read_text()))) == 2
+
+
+def test_without_a_step_nothing_is_written_and_an_older_file_stays(tmp_path: Path, save: Any) -> None:
+    save(failed="no memory")
+    path = tmp_path / "steps.parquet"
+    path.write_text("old")
+    for form in FORMATS:
+        with pytest.raises(RequestError, match="nothing to export"):
+            write(steps_tables(load([tmp_path / "run"]), []), form, path)
+    assert path.read_text() == "old"
+
+
+def test_records_that_have_vanished_or_whose_columns_of_steps_are_not_equally_long_are_named(
+    tmp_path: Path, save: Any
+) -> None:
+    even = Steps(elapsed_s=[1.0, 1.0], data_s=[0.1, 0.1], compute_s=[0.9, 0.9])
+    odd, gone, _ = (tmp_path / f"run/trials/{save(block=block, steps=even).trial_id}.json" for block in range(3))
+    uneven = json.loads(odd.read_text())
+    uneven["steps"]["compute_s"].pop()
+    odd.write_text(json.dumps(uneven))
+    records = load([tmp_path / "run"])
+    gone.unlink()
+    skipped: list[AnalysisWarning] = []
+    assert sum(map(len, steps_tables(records, skipped))) == 2
+    messages = {path: one.message for one in skipped for path in (odd, gone) if path.stem in one.message}
+    assert messages.keys() == {odd, gone}
+    assert "columns of steps are not equally long" in messages[odd]
+
+
+def test_parquet_has_one_schema_for_all_runs_with_integers_and_timestamps(tmp_path: Path, save: Any) -> None:
+    save("training", block=0, engine="podman", metrics={})
+    save("probing", engine="runc", **probe("disk", seq_read=(512.0, "MB/s", "more")))
+    save("measured", metrics={"own-frechet": MetricValue(value=37.0, unit="", better="less")})
+    save("failing", failed="no memory")
+    schemas = []
+    for name in ("training", "probing", "measured", "failing"):
+        path = tmp_path / f"{name}.parquet"
+        write([trials_table(load([tmp_path / name]))], "parquet", path)
+        schemas.append(parquet.read_schema(path))
+    assert all(schema == schemas[0] for schema in schemas)
+    (without_unit,) = parquet.read_table(tmp_path / "measured.parquet").to_pylist()
+    assert without_unit["metrics"] == [("training/resnet50/own-frechet", 37.0)]
+    types = {field.name: str(field.type) for field in schemas[0]}
+    assert {types[name] for name in COUNTS} == {"int64"}
+    assert types["started_at"] == "timestamp[us, tz=UTC]"
+    assert types["engine"] == "string"
+    assert types["metrics"].startswith("map<string, double")
+    assert (types["ok"], types["elapsed_s"]) == ("bool", "double")
+    (row,) = parquet.read_table(tmp_path / "probing.parquet").to_pylist()
+    assert (row["metrics"], row["engine"]) == ([("disk/seq-read [MB/s]", 512.0)], "runc")
+    assert row["started_at"].isoformat() == "2026-01-01T00:00:00+00:00"
+    assert (row["memory_bytes"], row["batch"]) == (2 << 30, None)
+
+
+def test_whole_numbers_are_whole_in_every_format(tmp_path: Path, save: Any) -> None:
+    save(block=3)
+    table = trials_table(load([tmp_path / "run"]))
+    header, row = text(table, "csv").splitlines()
+    cells = dict(zip(header.split(","), row.split(","), strict=True))
+    assert (cells["block"], cells["memory_bytes"]) == ("3", str(2 << 30))
+    assert '"memory_bytes":2147483648,' in text(table, "jsonl")

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from analysis.audit.audit import audited
 from analysis.compare.by import compare_by
@@ -27,19 +26,17 @@ from analysis.load.records import Records, load
 from analysis.report import page
 from analysis.report.answers.answer import Answer, answer
 from analysis.report.document import document
-from analysis.report.elements import Document
 from analysis.report.formatting import ends, times
 from analysis.report.gate import answer as gate_answer
 from analysis.report.gate import gate_document
 from analysis.report.markdown import as_markdown, markdown
 from analysis.report.rows import as_csv, as_json
 from analysis.report.sweeps.by import by_answer, by_document
-from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document
 from commands.compare.output import gate_output
 from suite.records.usage import Conditions
 from suite.results.store import Run
-from tests.analysis.conftest import record
+from tests.analysis.conftest import printed, record
 from tests.analysis.test_stored_runs import NAMES, RUNS, TOGETHER
 
 VERDICTS = "no verdict|slower|faster|equivalent|undecided|tail|typical-only"
@@ -90,13 +87,6 @@ def surfaces(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return Surfaces(records, comparison, explain(records, comparison), json.loads(as_json(comparison)))
 
 
-def terminal(parts: Document, width: int = 140) -> str:
-    console = Console(width=width, file=io.StringIO())
-    console.print(Terminal(parts))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
-
-
 def verdicts(told: Mapping[str, Any]) -> Shown:
     """Return the verdicts in JSON, of which each has its reason if it is withheld."""
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -126,7 +116,7 @@ def test_tables_markdown_and_page_give_the_verdicts_of_the_json(
     monkeypatch.setattr(page, "pictures", lambda *_: ())
     expected = verdicts(told)
     texts = {
-        "overview": terminal(document(comparison)),
+        "overview": printed(document(comparison), 140),
         "markdown": as_markdown(comparison),
         "page": "".join(page.render(records, comparison, explained)),
     }
@@ -166,7 +156,7 @@ def once(text: str, found: Answer, *, warned: bool = False) -> None:
 def test_a_document_has_the_four_things_of_its_answer_once(surfaces: Surfaces) -> None:
     comparison, found = surfaces.comparison, answer(surfaces.comparison)
     assert (found.why != "", found.next != "") == (True, True)
-    once(terminal(document(comparison), 400), found)
+    once(printed(document(comparison), 400), found)
     once(as_markdown(comparison), found, warned=True)
     told = surfaces.told["answer"]
     assert (told["why"], told["next"], told["lines"]) == (found.why, found.next, [*found.lines])
@@ -176,7 +166,7 @@ def test_a_document_has_the_four_things_of_its_answer_once(surfaces: Surfaces) -
 def test_a_gate_has_the_four_things_of_its_answer_once(bound: float) -> None:
     old, new = (load([RUNS / name]) for name in ("synthetic-podman", "synthetic-podman-later"))
     found = regress(old, new, bound)
-    once(terminal(gate_document(found), 400), gate_answer(found))
+    once(printed(gate_document(found), 400), gate_answer(found))
     told = json.loads(gate_output(found).model_dump_json())["answer"]
     assert (told["why"], told["next"]) == (gate_answer(found).why, gate_answer(found).next)
 
@@ -186,7 +176,7 @@ def test_a_gate_has_the_four_things_of_its_answer_once(bound: float) -> None:
 )
 def test_values_of_a_key_have_the_four_things_of_their_answer_once(names: tuple[str, ...], key: str) -> None:
     found = compare_by(load([RUNS / name for name in names]), (key,), ())
-    for text in (terminal(by_document(found), 400), markdown(by_document(found))):
+    for text in (printed(by_document(found), 400), markdown(by_document(found))):
         once(text, by_answer(found))
 
 
@@ -210,7 +200,7 @@ def test_explanations_have_the_verdicts_and_no_share_of_what_is_withheld(surface
     reasons = {(row["variant"], row["model"], row["target"]): row["withheld"] for row in blocks}
     for one in explained.explanations:
         assert list(one.withheld) == reasons[one.job.variant, one.model, one.target]
-        text = terminal(explanation_document(replace(explained, explanations=(one,), warnings=())))
+        text = printed(explanation_document(replace(explained, explanations=(one,), warnings=())), 140)
         assert all(pair[1] in verdicts(told)[pair[0]] for pair in shown(text))
         interval = one.whole.interval
         judged = not one.withheld and interval is not None and not interval[0] <= 0 <= interval[1]

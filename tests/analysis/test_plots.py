@@ -1,3 +1,8 @@
+"""Figures: bars beside the published values, and the forest plot; pictures stay as they were looked at."""
+
+import io
+import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -7,17 +12,24 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.image import imread
 from matplotlib.text import Annotation
 
-from analysis.compare.results import ComparedJob, Group, TargetSummary
+from analysis.compare.comparison import compare
+from analysis.compare.results import ComparedJob, Comparison, Group, TargetSummary
 from analysis.figures.bars import metric_chart, probe_chart
+from analysis.figures.drawing import style
+from analysis.figures.forest import forest
 from analysis.figures.plots import draw, pictures
 from analysis.figures.reference import Reference, normalised
 from analysis.load.metrics import METRICS, Metric, in_units
+from analysis.load.records import load
+from analysis.report.answers.answer import answer
 from analysis.statistics.ratios import NoiseFloor
 from suite.errors import RequestError
 from suite.targets import TARGETS
-from tests.analysis.conftest import a_comparison, a_group
+from tests.analysis.conftest import Save, a_comparison, a_group, measured
+from tests.analysis.test_answer import run
 
 JOB = ComparedJob("synthetic", "synthetic", "paper", "reference", "")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -134,11 +146,6 @@ def test_intervals_the_noise_floor_and_the_papers_values_are_drawn_and_named() -
     assert [text.xy[1] for text in axes.texts if isinstance(text, Annotation) and text.get_text() == "50.0"] == [0.95]
 
 
-def test_values_that_the_paper_does_not_have_leave_no_mark() -> None:
-    labels = [text.get_text() for text in throughput([group()], {}).legends[0].get_texts()]
-    assert labels == ["bare-metal", "vm\naccelerator:tcg"]
-
-
 @pytest.mark.parametrize(
     ("scenario", "data", "metric", "stem"),
     [
@@ -161,17 +168,6 @@ def test_files_and_captions_have_the_number_of_the_papers_figure(
     place = stem.split("-")[1] if stem.startswith("figure") else None
     assert found.caption.startswith(f"Figure {place}: ") == bool(place)
     assert found.drawing.chart.axes[0].get_title(loc="left").startswith(f"Figure {place}: ") == bool(place)
-
-
-def test_the_papers_figure_5_is_marked_on_real_data_of_any_name() -> None:
-    job = ComparedJob("real", "generated", "quick", "reference", "page_cache=cold")
-    of = dict.fromkeys(TARGETS, number(10.0, metric="elapsed"))
-    one = a_group(job, "alexnet", *map(summary, TARGETS), of=of)
-    (found,) = pictures(a_comparison(one), job, normalised())
-    labels = [text.get_text() for text in found.drawing.chart.legends[0].get_texts()]
-    assert labels[-1] == "Lin, Pai and Chou 2018"
-    (marks,) = [drawn for drawn in found.drawing.chart.axes[0].collections if drawn.get_label() == labels[-1]]
-    assert sorted(np.asarray(marks.get_offsets())[:, 1]) == pytest.approx([160 / 157, 184 / 157, 200 / 157])
 
 
 def disk(vm: float | None) -> Group:
@@ -211,3 +207,137 @@ def test_a_probe_without_ratios_and_one_without_any_value_are_no_error(tmp_path:
         "probe-disk.png",
         "probe-disk.svg",
     ]
+
+
+def test_every_published_value_is_over_that_of_bare_metal() -> None:
+    assert len(normalised()) == 12 + 4 * 12
+    assert {ratio for key, ratio in normalised().items() if key[3] == "bare-metal"} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("key", "ratio"),
+    [
+        (("real", "real", "alexnet", "container-vm", "elapsed"), 200 / 157),
+        (("distributed", "synthetic", "inception_v3", "vm", "throughput"), 44 / 57),
+        (("distributed", "synthetic", "inception_v3", "container-vm", "elapsed"), 391 / 261),
+        (("distributed", "real", "resnet50", "bare-metal", "throughput"), 1.0),
+    ],
+)
+def test_single_values_are_those_of_the_figures(key: tuple[str, str, str, str, str], ratio: float) -> None:
+    assert normalised()[key] == pytest.approx(ratio)
+
+
+def test_the_layers_of_the_paper_add_up_nearly_everywhere() -> None:
+    ratios = normalised()
+    for scenario, data, model, target, metric in ratios:
+        if target == "container-vm":
+            alone = [ratios[scenario, data, model, layer, metric] for layer in ("container", "vm")]
+            assert 0.85 < ratios[scenario, data, model, target, metric] / (alone[0] * alone[1]) < 1.15
+
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+PICTURES = SAMPLES / "pictures"
+GRID = (24, 40)
+
+
+def drawn(comparison: Comparison) -> Figure:
+    (drawing,) = forest(comparison, {})
+    return drawing.chart
+
+
+def words_of(chart: Figure) -> str:
+    return " ".join(" ".join(text.get_text() for text in chart.axes[0].texts).split())
+
+
+def test_it_has_the_answer_every_row_with_its_verdict_and_where_it_was_measured(tmp_path: Path, save: Any) -> None:
+    comparison = run(save, tmp_path, 0.8, blocks=6, targets=("container", "vm"), engine="podman")
+    chart = drawn(comparison)
+    rows = [label.get_text() for label in chart.axes[0].get_yticklabels()]
+    assert rows == ["resnet50: bare-metal", "resnet50: container", "resnet50: vm"]
+    assert words_of(chart).count("slower") == 2
+    assert "noise floor" in words_of(chart)
+    assert " ".join(chart.get_suptitle().split()) == "; ".join(map(str, answer(comparison).rows))
+    assert " %" not in chart.get_suptitle()
+    foot = chart.get_supxlabel().replace("\n", " ")
+    assert foot == "host node7; podman; 6 blocks; synthetic scenario, synthetic data, quick profile, " + (
+        "reference recipe; 2026-01-01"
+    )
+
+
+def test_the_dots_are_the_blocks_of_which_the_ratio_is_the_mean(tmp_path: Path, save: Any) -> None:
+    comparison = run(save, tmp_path, 0.8, blocks=4, noise=0.1)
+    estimate = comparison.groups[0].of_target("container")["throughput"]
+    dots = [line.get_xdata() for line in drawn(comparison).axes[0].lines if line.get_marker() == "."]
+    shown = [float(value) for line in dots for value in np.asarray(line)]
+    assert len(shown) == 4
+    assert math.exp(float(np.log(shown).mean())) == pytest.approx(estimate.ratio)
+
+
+def test_a_row_without_a_verdict_says_why_and_an_interval_that_goes_on_has_an_arrow(tmp_path: Path, save: Any) -> None:
+    chart = drawn(run(save, tmp_path, 0.9, blocks=2, noise=0.5))
+    assert "no verdict: at least 5 blocks are needed" in words_of(chart)
+    assert {">", "<"} & {line.get_marker() for line in chart.axes[0].lines}
+
+
+@pytest.mark.parametrize(("profile", "stamped"), [("smoke", True), ("quick", False)])
+def test_no_picture_of_the_smoke_profile_is_without_its_stamp(
+    tmp_path: Path, save: Any, profile: str, stamped: bool
+) -> None:
+    comparison = run(save, tmp_path, 0.8, blocks=3, profile=profile)
+    found = list(pictures(comparison, comparison.jobs[0], {}))
+    assert found[0].stem == "synthetic-forest"
+    for picture in found:
+        across = [text.get_text() for text in picture.drawing.chart.texts]
+        assert ("smoke run: not a measurement" in across) == stamped, picture.stem
+        assert not picture.stem.startswith("figure-")
+
+
+def test_nothing_is_drawn_of_bare_metal_alone(tmp_path: Path, save: Any) -> None:
+    save()
+    assert not list(forest(compare(load([tmp_path / "run"])), {}))
+
+
+def brightness(image: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+    """Return the mean brightness of a picture in each cell of a grid: letters blur, whatever their font."""
+    grey = image[..., :3].mean(axis=2)
+    rows = np.array_split(grey, GRID[0])
+    return np.array([[cell.mean() for cell in np.array_split(row, GRID[1], axis=1)] for row in rows])
+
+
+def picture_of(name: str) -> bytes:
+    comparison = compare(load([SAMPLES / "runs" / name]))
+    (first, *_) = pictures(comparison, comparison.jobs[0], {})
+    out = io.BytesIO()
+    with style():
+        first.drawing.chart.savefig(out, format="png", dpi=40, metadata={"Software": None})
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("name", ["synthetic-all", "shared"])
+def test_pictures_of_sample_runs_look_as_those_that_were_looked_at(name: str) -> None:
+    """Fonts differ between machines. After a change, look at the new picture, and store what ``picture_of`` returns."""
+    now, stored = (brightness(imread(source)) for source in (io.BytesIO(picture_of(name)), PICTURES / f"{name}.png"))
+    assert float(np.sqrt(((now - stored) ** 2).mean())) < 0.04
+    assert np.corrcoef(now.ravel(), stored.ravel())[0, 1] > 0.8
+
+
+@pytest.mark.parametrize("ratios", [(0.02, 1.0, 40.0), (0.97, 0.99, 1.01)])
+def test_no_mark_lies_on_the_frame(save: Save, tmp_path: Path, ratios: tuple[float, ...]) -> None:
+    for block, (target, ratio) in itertools.product(
+        range(5), zip(("container", "vm", "container-vm"), ratios, strict=True)
+    ):
+        save(block=block, target="bare-metal")
+        save(block=block, target=target, **measured(10.0 * ratio))
+    chart = drawn(compare(load([tmp_path / "run"])))
+    (axes,) = chart.axes
+    chart.canvas.draw()
+    frame = axes.get_window_extent()
+    marked = [
+        line for line in axes.lines if line.get_marker() in (".", "s", "o", "^", "D") and np.size(line.get_xdata())
+    ]
+    assert len(marked) >= 6
+    for line in marked:
+        radius = line.get_markersize() / 72 * chart.dpi / 2
+        places = axes.transData.transform([(x, 0) for x in np.asarray(line.get_xdata())])[:, 0]
+        assert min(places) - radius > frame.x0
+        assert max(places) + radius < frame.x1

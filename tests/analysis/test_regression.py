@@ -1,12 +1,10 @@
-import io
-import json
+import itertools
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 from scipy import stats
 
 from analysis.compare.comparison import compare
@@ -14,14 +12,12 @@ from analysis.compare.matching import other_hosts
 from analysis.compare.regression import Change, Outcome, Regression, regress
 from analysis.load.records import load
 from analysis.report.gate import answer, gate_document
-from analysis.report.terminal import Terminal
-from analysis.statistics.ratios import Verdict
-from commands.compare.output import gate_output
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB
 from suite.job.lab import LabSpec
 from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions
+from tests.analysis.conftest import judged, printed
 
 
 def runs(path: Path, fail_above: float | None = 0.05, *, open_ended: bool = False) -> Regression:
@@ -41,18 +37,6 @@ def the(found: Regression, metric: str = "throughput", *, kind: str = "run", tar
         change for change in found.changes if (change.metric.name, change.kind, change.target) == (metric, kind, target)
     ]
     return one
-
-
-def judged(change: Change) -> Verdict:
-    assert change.verdict
-    return change.verdict
-
-
-def shown(found: Regression) -> str:
-    console = Console(width=200, file=io.StringIO())
-    console.print(Terminal(gate_document(found)))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
 
 
 def test_a_run_that_became_slower_by_more_than_the_bound_is_slower(tmp_path: Path, save: Any) -> None:
@@ -93,8 +77,9 @@ def test_a_wide_interval_cannot_tell_and_says_what_it_could_have_seen_and_what_i
     verdict = judged(change)
     assert (verdict.detectable or 0) > 0.2
     assert (verdict.more_blocks or 0) > 5
-    assert "6 against 6 blocks could have shown a slowdown of " in shown(found)
-    assert f"{verdict.more_blocks} more blocks in each run would decide" in shown(found)
+    shown = printed(gate_document(found))
+    assert "6 against 6 blocks could have shown a slowdown of " in shown
+    assert f"{verdict.more_blocks} more blocks in each run would decide" in shown
     assert " more blocks in each run: bench run --continue RUN --blocks " in answer(found).next
 
 
@@ -204,28 +189,24 @@ def test_what_differs_between_the_runs_is_named(tmp_path: Path, save: Any) -> No
     assert the(runs(tmp_path), target="bare-metal").notes == ("CPU capability AVX2 -> AVX512",)
 
 
-def test_a_target_that_one_run_did_not_finish_is_named_and_fails(tmp_path: Path, save: Any) -> None:
+@pytest.mark.parametrize(
+    ("lacks", "why"),
+    [("new", "no trial was finished; 1 failed: out of memory"), ("old", "the baseline has no finished trial")],
+)
+def test_a_target_that_one_run_did_not_finish_is_named_and_fails(
+    tmp_path: Path, save: Any, lacks: str, why: str
+) -> None:
     for run in ("old", "new"):
         make(save, run, 10.0)
-    save("old", target="vm")
-    save("new", target="vm", failed="out of memory")
+        save(run, target="vm", failed="out of memory" if run == lacks else None)
     found = runs(tmp_path)
-    (missing,) = found.missing
-    assert (missing.what, missing.name) == ("target", "resnet50 on vm")
-    assert "1 failed: out of memory" in missing.why
+    assert [one.why for one in found.missing] == [why]
     assert (found.outcome, found.exit_code) == ("incomplete", 1)
-    assert str(answer(found).rows[0]) == "resnet50 on vm: incomplete"
-    assert "resnet50 on vm: no trial was finished; 1 failed: out of memory" in answer(found).why
-    assert {change.target for change in found.changes} == {"bare-metal"}
-
-
-def test_a_target_that_the_baseline_never_finished_is_not_green_either(tmp_path: Path, save: Any) -> None:
-    for run in ("old", "new"):
-        make(save, run, 10.0)
-        save(run, target="vm", failed="no" if run == "old" else None)
-    found = runs(tmp_path)
-    assert [one.why for one in found.missing] == ["the baseline has no finished trial"]
-    assert found.outcome == "incomplete"
+    if lacks == "new":
+        assert [(one.what, one.name) for one in found.missing] == [("target", "resnet50 on vm")]
+        assert str(answer(found).rows[0]) == "resnet50 on vm: incomplete"
+        assert f"resnet50 on vm: {why}" in answer(found).why
+        assert {change.target for change in found.changes} == {"bare-metal"}
 
 
 def test_trials_that_are_missing_are_counted_with_their_blocks(tmp_path: Path, save: Any) -> None:
@@ -269,45 +250,20 @@ def test_the_interval_is_the_one_of_scipy(tmp_path: Path, save: Any) -> None:
     assert np.log(interval) == pytest.approx([expected.low, expected.high])
 
 
-def test_without_a_bound_there_is_no_outcome_and_rows_are_json(tmp_path: Path, save: Any) -> None:
+def test_without_a_bound_there_is_no_outcome(tmp_path: Path, save: Any) -> None:
     make(save, "old", 10.0, 2)
     make(save, "new", 1.0, 2)
     found = runs(tmp_path, None)
     assert (found.outcome, found.exit_code) == (None, 0)
-    told = json.loads(gate_output(found).model_dump_json())
-    assert (told["schema_version"], told["changes"][0]["metric"]) == (3, "throughput")
-
-
-def sweep(save: Any, run: str, noise_of: int = 0, **speeds: float) -> None:
-    """A cell per engine, in which containers are so fast."""
-    for engine, speed in speeds.items():
-        for target, now in (("bare-metal", 10.0), ("container", speed)):
-            image = f"{run} image"
-            make(save, f"{run}-{engine}", now, 6, seed=noise_of, target=target, engine=engine, image=image)
-
-
-def sweeps(path: Path) -> Regression:
-    old, new = (load(sorted(path.glob(f"{run}-*"))) for run in ("old", "new"))
-    return regress(old, new, 0.05)
-
-
-def test_engines_of_one_sweep_are_compared_each_with_itself(tmp_path: Path, save: Any) -> None:
-    sweep(save, "old", podman=10.0, runc=10.0)
-    sweep(save, "new", 1, podman=10.0, runc=7.0)  # as one, 0.837x
-    found = sweeps(tmp_path)
-    rows = [one for one in found.changes if (one.target, one.metric.name) == ("container", "throughput")]
-    outcomes: dict[str, Outcome | None] = {one.job.variant: one.outcome for one in rows if one.kind == "run"}
-    assert outcomes == {"engine=podman": "not slower", "engine=runc": "slower"}
-    ratios = {one.job.variant: one.ratio for one in rows if one.kind == "run"}
-    assert ratios == pytest.approx({"engine=podman": 1.0, "engine=runc": 0.7}, abs=0.02)
-    assert not found.missing, "another image is what the comparison is about"
 
 
 def test_a_cell_that_one_sweep_lacks_is_named_with_its_settings(tmp_path: Path, save: Any) -> None:
-    sweep(save, "old", podman=5.0, runc=10.0)
-    sweep(save, "new", 1, runc=10.0)
-    found = sweeps(tmp_path)
-    (missing,) = found.missing
+    for run, engines in (("old", ("podman", "runc")), ("new", ("runc",))):
+        for engine, target in itertools.product(engines, ("bare-metal", "container")):
+            make(save, f"{run}-{engine}", 10.0, 6, target=target, engine=engine, image=f"{run} image")
+    old, new = (load(sorted(tmp_path.glob(f"{run}-*"))) for run in ("old", "new"))
+    found = regress(old, new, 0.05)
+    (missing,) = found.missing  # another image is what the comparison is about
     assert (missing.what, found.outcome) == ("cell", "incomplete")
     assert missing.name.startswith("resnet50 (synthetic, ")
     assert missing.name.endswith(", engine=podman)")

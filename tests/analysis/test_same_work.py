@@ -1,13 +1,17 @@
-"""What the targets of a block computed: the same, near each other where rounding may differ, or other work."""
+"""What the targets of a block computed and generated: the same, near each other where rounding may differ, or other."""
 
 import io
+import json
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
+from PIL import Image
 
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison, SameWork
@@ -18,11 +22,10 @@ from analysis.report.document import document
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import as_json
-from analysis.report.terminal import Terminal
 from suite.job.job import Devices, Job
 from suite.records.environment import Environment, Environments, Gpu
-from suite.records.record import Steps
-from tests.analysis.conftest import Save
+from suite.records.record import Generated, Grid, Steps
+from tests.analysis.conftest import Save, printed
 
 DIGEST = "ab" * 32
 LOSSES = {"loss": [7.0, 6.5, 6.25]}
@@ -100,6 +103,7 @@ def test_other_work_on_equal_cpus_is_refused_and_force_marks_it(
     assert ratio_of(found, "container") is None
     (refusal,) = (one for one in found.warnings if one.kind == "incomparable")
     assert f"no ratio is formed: {text}" in refusal.message
+    assert refusal.advice.startswith("machine, threads and vector instructions agree: ")
     assert "reproducible = False" in refusal.advice
     assert answer(found).facts[-1].startswith(f"Beside bare-metal, container {text}")
     forced = compared(save, tmp_path, sides[0], container=sides[1], force=True)
@@ -193,11 +197,20 @@ def test_two_bare_metal_trials_that_are_near_each_other_are_one_where_rounding_m
     )
 
 
-def test_a_workload_that_the_seed_does_not_decide_is_named_and_not_refused(save: Save, tmp_path: Path) -> None:
-    own = {"reproducible": False}
-    found = compared(save, tmp_path, work() | own, container=work(scaled(3.0)) | own)
+@pytest.mark.parametrize(
+    ("base", "own", "difference"),
+    [
+        (work(), work(scaled(3.0)), "computed other losses"),
+        (work(drawn=DIGEST), work(drawn="ef" * 32), "drew other data, another order or another seed"),
+    ],
+)
+def test_a_workload_that_the_seed_does_not_decide_is_named_and_not_refused(
+    base: dict[str, Any], own: dict[str, Any], difference: str, save: Save, tmp_path: Path
+) -> None:
+    free = {"reproducible": False}
+    found = compared(save, tmp_path, base | free, container=own | free)
     assert ratio_of(found, "container") == pytest.approx(1.0)
-    assert found.groups[0].targets[1].differences == ("computed other losses",)
+    assert found.groups[0].targets[1].differences == (difference,)
 
 
 @pytest.mark.parametrize(
@@ -247,13 +260,6 @@ def test_other_draws_are_refused_even_where_rounding_may_differ(
     assert f"no ratio is formed: {told}" in refusal.message
     assert "one seed draws the same on every machine" in refusal.advice
     assert answer(found).facts[-1] == f"Beside bare-metal, vm {told}."
-
-
-def test_other_draws_of_a_workload_that_the_seed_does_not_decide_are_named(save: Save, tmp_path: Path) -> None:
-    own = {"reproducible": False}
-    found = compared(save, tmp_path, work(drawn=DIGEST) | own, container=work(drawn="ef" * 32) | own)
-    assert ratio_of(found, "container") == pytest.approx(1.0)
-    assert found.groups[0].targets[1].differences == ("drew other data, another order or another seed",)
 
 
 PROOFS = {
@@ -352,11 +358,113 @@ def test_the_distance_is_the_mean_difference_as_a_share_of_the_early_steps(colum
     assert late.apart(later) == 0.0, "what comes later may have grown out of rounding"
 
 
-def test_every_form_of_the_results_says_it(save: Save, tmp_path: Path) -> None:
-    found = compared(save, tmp_path, work(), container=work(weights="cd" * 32))
-    sentence = "Beside bare-metal, container computed other weights."
-    assert sentence in as_markdown(found)
-    assert sentence in write_report(load([tmp_path / "run"]), tmp_path / "report.html").read_text()
-    shown = io.StringIO()
-    Console(width=200, file=shown).print(Terminal(document(found)))
-    assert sentence in shown.getvalue()
+OTHER_DIGEST = "cd" * 32
+PLAIN = np.full((16, 32), 100, np.uint8)
+EMULATED: dict[str, Any] = {"accelerator": "tcg", "cpu_model": "QEMU TCG CPU"}
+
+
+def changed(*differences: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
+    pixels = PLAIN.copy()
+    for row, column, difference in differences:
+        pixels[row, column] += difference
+    return pixels
+
+
+def images(
+    pixels: npt.NDArray[np.uint8] | None = PLAIN, weights: str = DIGEST, digest: str = DIGEST, **inside: Any
+) -> dict[str, Any]:
+    """Return fields of a record whose generator has these weights, and made these pixels."""
+    out = io.BytesIO()
+    if pixels is not None:
+        Image.fromarray(pixels).save(out, format="PNG")
+    grid = None if pixels is None else Grid(b64encode(out.getvalue()).decode())
+    generated = Generated(images=16, weights_sha256=weights, pixels_sha256=digest, png=grid)
+    return {**work(weights=weights, **inside), "generated": generated, "generate": 16}
+
+
+def test_the_same_pixels_of_the_same_weights_are_said(save: Save, tmp_path: Path) -> None:
+    found = compared(save, tmp_path, images(), container=images(), vm=images(**EMULATED))
+    assert answer(found).facts[-2:] == (
+        "All targets computed the same weights, bit for bit.",
+        "All targets generated the same images from the same weights.",
+    )
+    for one in of_arms(found).values():
+        assert one.image
+        assert (one.image.trials, one.image.other_weights, one.image.other_pixels, one.image.most) == (2, 0, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("own", "clause", "most", "mean"),
+    [
+        (
+            images(changed((0, 0, 3), (5, 5, 1)), digest=OTHER_DIGEST, **EMULATED),
+            "the same weights: pixels at most 3",
+            3,
+            4 / 512,
+        ),
+        (
+            images(changed((0, 0, 5)), OTHER_DIGEST, OTHER_DIGEST, **EMULATED),
+            "other weights: pixels at most 5 of 255",
+            5,
+            5 / 512,
+        ),
+        (images(PLAIN, OTHER_DIGEST, OTHER_DIGEST, **EMULATED), "other weights: pixels at most 0 of 255", 0, 0.0),
+        (
+            images(changed((0, 0, 5))[:8], OTHER_DIGEST, OTHER_DIGEST, **EMULATED),
+            "other weights: pixels at most 5",
+            5,
+            5 / 256,
+        ),
+        (images(None, OTHER_DIGEST, OTHER_DIGEST, **EMULATED), "other weights", None, None),
+        (images(np.stack([PLAIN] * 3, axis=-1), OTHER_DIGEST, OTHER_DIGEST, **EMULATED), "other weights", None, None),
+    ],
+)
+def test_other_pixels_are_said_with_their_greatest_and_mean_difference(
+    own: dict[str, Any], clause: str, most: int | None, mean: float | None, save: Save, tmp_path: Path
+) -> None:
+    found = compared(save, tmp_path, images(), container=images(), vm=own)
+    sentence = answer(found).facts[-1]
+    assert sentence.startswith(f"Beside bare-metal, vm generated other images from {clause}")
+    assert sentence.endswith("; container generated the same images from the same weights.")
+    assert ("pixels" in sentence) == (most is not None)
+    image = of_arms(found)["vm"].image
+    assert image
+    assert (image.trials, image.other_pixels, image.most) == (2, 2, most)
+    assert image.mean == pytest.approx(mean)
+    assert [Path(path).parent.name for path in image.records] == ["trials", "trials"]
+
+
+def test_the_pair_that_differs_most_is_the_one_that_is_told_and_shown(save: Save, tmp_path: Path) -> None:
+    for block, difference in enumerate((1, 9, 4)):
+        save(block=block, seed=block, **images())
+        save(
+            block=block, seed=block, target="vm", **images(changed((2, 2, difference)), digest=OTHER_DIGEST, **EMULATED)
+        )
+    image = of_arms(compare(load([tmp_path / "run"])))["vm"].image
+    assert image
+    assert image.most == 9
+    assert [path.rpartition("-")[2] for path in image.records] == ["b001.json", "b001.json"]
+
+
+def test_a_record_without_images_is_held_against_nothing(save: Save, tmp_path: Path) -> None:
+    found = compared(save, tmp_path, work(), container=work())
+    assert of_arms(found)["container"].image is None
+    assert "generated" not in " ".join(answer(found).lines)
+
+
+def test_every_form_of_the_results_says_it_and_the_page_shows_the_grids(save: Save, tmp_path: Path) -> None:
+    own = images(changed((0, 0, 3)), digest=OTHER_DIGEST)
+    found = compared(save, tmp_path, images(), container=own)
+    sentence = (
+        "Beside bare-metal, container generated other images from the same weights: pixels at most 3 of 255 apart"
+    )
+    (row,) = json.loads(as_json(found))["groups"][0]["same_work"]
+    assert (row["image"]["most"], row["image"]["other_weights"]) == (3, 0)
+    page = write_report(load([tmp_path / "run"]), tmp_path / "report.html").read_text()
+    same = "All targets computed the same weights, bit for bit."
+    for text in (as_markdown(found), printed(document(found)), page):
+        assert same in text
+        assert sentence in text
+    places = [page.index(f"data:image/png;base64,{each['generated'].png.root}") for each in (images(), own)]
+    assert places == sorted(places)
+    assert [page.count(f"generated on {arm}</figcaption>") for arm in ("bare-metal", "container")] == [1, 1]

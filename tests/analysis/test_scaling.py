@@ -8,9 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-import cli
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison
 from analysis.compare.scaling import amdahl, karp_flatt
@@ -27,6 +25,7 @@ from suite.job.profiles import Sizes
 from suite.records.environment import Environment
 from suite.records.record import MetricValue, Rank, Steps
 from suite.records.usage import Conditions
+from tests.analysis.conftest import bench_compare, judged
 
 NOISE = (-0.01, 0.0, 0.0, 0.01)
 """The logarithm of each block's speed over that of the whole."""
@@ -207,10 +206,8 @@ def test_instances_that_share_cpus_have_no_efficiency_and_the_reason(tmp_path: P
 
 
 def test_a_single_block_has_no_interval(tmp_path: Path, save: Any) -> None:
-    job(save, 1, 100.0)
-    job(save, 2, 160.0, batch=16)
-    for path in tmp_path.glob("*/trials/*b00[123].json"):
-        path.unlink()
+    job(save, 1, 100.0, blocks=(0,))
+    job(save, 2, 160.0, batch=16, blocks=(0,))
     rows = scalings(tmp_path)
     assert values(rows, "speed-up") == [None, pytest.approx(160 / 100)]
     assert rows[1].values["speed-up"].interval is None
@@ -241,13 +238,12 @@ def test_every_renderer_shows_it_and_a_figure_is_drawn(tmp_path: Path, save: Any
     assert "Strong scaling of dcgan" in page
     names = {path.name for path in draw(comparison, tmp_path / "plots")}
     assert any(name.endswith("dcgan-strong-scaling.svg") for name in names)
-    runs = [str(path) for path in tmp_path.glob("*-*-*")]
-    shown = CliRunner().invoke(cli.main, ["compare", *runs, "--scaling", "--force"], env={"COLUMNS": "200"})
+    runs = [*tmp_path.glob("*-*-*")]
+    shown = bench_compare(*runs, "--scaling", "--force", columns=200)
     assert shown.exit_code == 0, shown.output
     assert "80 % (7" in shown.output
     assert "Nothing to compare" not in shown.output
-    one = CliRunner().invoke(cli.main, ["compare", runs[0], "--scaling", "--force"])
-    assert "Nothing scales" in one.output
+    assert "Nothing scales" in bench_compare(runs[0], "--scaling", "--force").output
 
 
 def learned(save: Any, workers: int, distance: float, **changes: Any) -> None:
@@ -285,27 +281,21 @@ def test_ways_to_divide_the_work_are_compared_by_their_images_at_an_equal_number
     assert ", better |" in table
     last = json.loads(as_json(comparison))["rows"][-1]
     assert (last["strategy"], last["metric"], last["ratio"]) == ("split", "own-frechet", pytest.approx(0.7))
-    shown = CliRunner().invoke(cli.main, ["compare", *map(str, tmp_path.iterdir()), "--scaling", "--force"])
+    shown = bench_compare(*tmp_path.iterdir(), "--scaling", "--force")
     assert "dcgan: quality of the images" in shown.output
 
 
-def test_too_few_seeds_decide_nothing_about_images(tmp_path: Path, save: Any) -> None:
+@pytest.mark.parametrize("seeds", [(0,) * 4, (0, 1, 2, 3, 0, 1)])
+def test_fewer_than_five_seeds_decide_nothing_about_images_however_many_trials(
+    tmp_path: Path, save: Any, seeds: tuple[int, ...]
+) -> None:
     for workers in (1, 2):
-        metrics = {"own-frechet": MetricValue(value=10.0 * workers, unit="", better="less")}
-        job(save, workers, 100.0, batch=STRONG[workers], metrics=metrics)
-    _, second = rows_of(compare(load([*tmp_path.iterdir()])), "division")
-    assert (verdict := second.values["own-frechet"].verdict)
-    assert (verdict.name, verdict.withheld) == (None, (FEW,))
-
-
-def test_a_model_that_two_runs_trained_from_one_seed_is_one_sample(tmp_path: Path, save: Any) -> None:
-    for workers in (1, 2):
-        for block in range(6):
+        for block, seed in enumerate(seeds):
             metrics = {"own-frechet": MetricValue(value=10.0 * workers + block, unit="", better="less")}
-            job(save, workers, 100.0, batch=STRONG[workers], metrics=metrics, blocks=(block,), seed=block % 4)
+            job(save, workers, 100.0, batch=STRONG[workers], metrics=metrics, blocks=(block,), seed=seed)
     _, second = rows_of(compare(load([*tmp_path.iterdir()])), "division")
-    assert (verdict := second.values["own-frechet"].verdict)
-    assert (verdict.name, verdict.withheld) == (None, (FEW,)), "six trials are four seeds"
+    verdict = judged(second.values["own-frechet"])
+    assert (verdict.name, verdict.withheld) == (None, (FEW,))
 
 
 def test_times_are_no_quality_of_images(tmp_path: Path, save: Any) -> None:

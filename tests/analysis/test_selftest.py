@@ -1,20 +1,18 @@
 """Judging a self-test from made records: what is there is found, what is not there is not."""
 
-import io
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from analysis.load.records import load
 from analysis.report.certificate import cells_of, certificate_document
 from analysis.report.elements import line
 from analysis.report.page import write_report
-from analysis.report.terminal import Terminal
 from analysis.selftest.judging import judge, speaks_for
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
@@ -23,6 +21,7 @@ from suite.registries import INJURIES
 from suite.results.store import Run
 from suite.selftest.certificate import CertifiedMachine, InjuryFinding
 from suite.targets import TARGETS
+from tests.analysis.conftest import printed
 from tests.suite.conftest import make_plan
 from tests.suite.test_selftest import certificate
 
@@ -79,67 +78,50 @@ def test_an_injury_is_found_in_size_place_and_verdict(tmp_path: Path, save: Any)
 
 
 def test_the_names_of_a_certificate_are_whole_at_80_columns() -> None:
-    injury: dict[str, Any] = {
-        "scenario": "distributed",
-        "summary": "",
-        "metric": "throughput",
-        "witness": "",
-        "blocks": 10,
-    }
-    measured: dict[str, Any] = {
-        "truth": (0.905, 0.912),
-        "ratio": 0.907,
-        "interval": (0.899, 0.915),
-        "verdict": "undecided",
-    }
+    values: dict[str, Any] = {"scenario": "distributed", "summary": "", "witness": "", "blocks": 10}
+    values |= {"metric": "throughput", "truth": (0.905, 0.912), "ratio": 0.907, "interval": (0.899, 0.915)}
+    values |= {"verdict": "undecided", "grown": "communicate", "note": "too small for 10 blocks"}
     names = [(target, name) for target in TARGETS for name in INJURIES]
-    findings = [
-        InjuryFinding(
-            target=target, injury=name, grown="communicate", note="too small for 10 blocks", **injury, **measured
-        )
-        for target, name in names
-    ]
-    console = Console(width=80, file=io.StringIO())
-    console.print(Terminal(certificate_document(certificate(*findings))))
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().splitlines()
+    findings = [InjuryFinding(target=target, injury=name, **values) for target, name in names]
+    text = printed(certificate_document(certificate(*findings)), 80)
+    lines = text.splitlines()
     assert [tuple(line.split()[:2]) for line in lines if line.split()[:1] in [[name] for name in INJURIES]] == [
         (name, target) for target, name in names
     ]
     assert max(map(len, lines)) <= 80
     for word in ("undecided", "communicate", "throughput"):
-        assert word in console.file.getvalue()
+        assert word in text
 
 
-def test_an_injury_that_is_not_applied_is_not_found(tmp_path: Path, save: Any) -> None:
-    found = sweep(save, tmp_path, lambda span_s: late(span_s, seconds=0.0, clocked=LATE_S))
-    assert (found.found, found.size, found.verdict_right) == (False, False, False)
-    assert line(cells_of(found)[-1]) == "missed: size, verdict"
-
-
-def test_an_injury_that_nobody_has_seen_is_not_found_either(tmp_path: Path, save: Any) -> None:
-    found = sweep(save, tmp_path, lambda span_s: late(span_s, clocked=0.0))
-    assert (found.found, found.judged, found.truth) == (False, True, None)
-    assert "it was not there in 10 of 10 blocks, by the worker's clock" in found.note
-
-
-def test_an_injury_of_another_size_or_in_another_phase_is_missed(tmp_path: Path, save: Any) -> None:
-    found = sweep(save, tmp_path, lambda span_s: late(span_s, clocked=2 * LATE_S))
-    assert (found.size, found.place, found.verdict_right, found.found) == (False, True, True, False)
-    found = sweep(save, tmp_path, lambda span_s: late(span_s, phase="data_s"))
-    assert (found.size, found.place, found.grown, found.found) == (True, False, "data", False)
-
-
-def test_what_the_blocks_are_too_few_for_is_neither_found_nor_missed(tmp_path: Path, save: Any) -> None:
-    found = sweep(save, tmp_path, late, noise=0.2)
-    assert (found.verdict, found.judged, found.found) == ("undecided", False, False)
-    assert line(cells_of(found)[-1]) == "too small for 10 blocks"
-
-
-def test_trials_that_failed_are_no_finding(tmp_path: Path, save: Any) -> None:
-    found = sweep(save, tmp_path, lambda _: {"failed": "no memory"})
-    assert (found.found, found.judged) == (False, True)
-    assert found.note == "its trials failed: no memory"
+@pytest.mark.parametrize(
+    ("injured", "noise", "facts", "told"),
+    [
+        (
+            partial(late, seconds=0.0, clocked=LATE_S),
+            0.003,
+            {"size": False, "verdict_right": False},
+            "missed: size, verdict",
+        ),
+        (partial(late, clocked=0.0), 0.003, {"truth": None}, "it was not there in 10 of 10 blocks, by the worker's"),
+        (partial(late, clocked=2 * LATE_S), 0.003, {"size": False, "place": True, "verdict_right": True}, "missed"),
+        (partial(late, phase="data_s"), 0.003, {"size": True, "place": False, "grown": "data"}, "missed"),
+        (late, 0.2, {"verdict": "undecided", "judged": False}, "too small for 10 blocks"),
+        (lambda _: {"failed": "no memory"}, 0.003, {}, "its trials failed: no memory"),
+    ],
+    ids=["not applied", "not seen", "another size", "another phase", "too small", "failed"],
+)
+def test_an_injury_that_was_not_there_or_is_not_seen_is_not_found_with_the_reason(
+    tmp_path: Path,
+    save: Any,
+    injured: Callable[[float], dict[str, Any]],
+    noise: float,
+    facts: dict[str, Any],
+    told: str,
+) -> None:
+    found = sweep(save, tmp_path, injured, noise=noise)
+    expected = {"found": False, "judged": True} | facts
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert told in f"{line(cells_of(found)[-1])} {found.note}"
 
 
 def test_what_differs_where_nothing_was_done_is_a_miss(tmp_path: Path, save: Any) -> None:

@@ -7,15 +7,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from analysis.compare.contrasts import effect
 from analysis.statistics.order import DEPENDENCE_LEVEL, dependence, place_effect
-from analysis.statistics.ratios import Location, Verdict, holm, judge, locate, noise_floor, step_times
+from analysis.statistics.power import MOST_BLOCKS, blocks_needed, detectable
+from analysis.statistics.ratios import (
+    Location,
+    Verdict,
+    detectable_share,
+    exp,
+    holm,
+    judge,
+    locate,
+    noise_floor,
+    step_times,
+)
+from tests.analysis.conftest import located
 
 
 def placed(centre: float, standard_error: float, n: int = 10) -> Location:
     return Location(centre, standard_error, n - 1, n)
 
 
-def only(place: Location | None, margin: float = 0.02, *, more_is_faster: bool = True) -> Verdict:
+def only(place: Location, margin: float = 0.02, *, more_is_faster: bool = True) -> Verdict:
     (verdict,) = judge([place], margin, more_is_faster=more_is_faster)
     assert verdict
     return verdict
@@ -23,16 +36,14 @@ def only(place: Location | None, margin: float = 0.02, *, more_is_faster: bool =
 
 def test_below_five_values_the_interval_is_students() -> None:
     values = [0.1, 0.12, 0.09, 0.2]
-    place = locate(values)
-    assert place
+    place = located(values)
     expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     assert place.interval == pytest.approx((expected.low, expected.high))
 
 
 def test_the_trimmed_mean_and_its_error_are_those_of_yuen() -> None:
     values = np.random.default_rng(1).standard_t(2, 23)
-    place = locate(values)
-    assert place
+    place = located(values)
     # Against values that are all the same, Yuen's two-sample test has our standard error and degrees of freedom.
     result = stats.ttest_ind(values, np.zeros(23), equal_var=False, trim=0.15)
     assert place.centre == pytest.approx(float(stats.trim_mean(values, 0.15)))
@@ -44,13 +55,9 @@ def test_the_trimmed_mean_and_its_error_are_those_of_yuen() -> None:
 def test_an_outlier_neither_moves_nor_widens_the_interval_much() -> None:
     values = np.random.default_rng(2).normal(0, 0.01, 10)
     wild = [*values[:9], 5.0]
-    clean, dirty = locate(values), locate(wild)
-    assert clean
-    assert dirty
-    assert clean.half_width
-    assert dirty.half_width
+    clean, dirty = located(values), located(wild)
     assert abs(dirty.centre) < 0.02
-    assert dirty.half_width < 2 * clean.half_width
+    assert 0 < (dirty.half_width or 0) < 2 * (clean.half_width or 0)
 
 
 def test_few_independent_series_are_called_dependent_and_most_that_last() -> None:
@@ -87,9 +94,8 @@ def test_what_a_place_in_the_block_adds_is_found_with_its_interval() -> None:
 
 
 def test_one_value_has_a_centre_and_no_interval() -> None:
-    assert locate([0.3]) == Location(0.3, None, 0, 1)
-    place = locate([0.3])
-    assert place
+    place = located([0.3])
+    assert place == Location(0.3, None, 0, 1)
     assert place.interval is None
     assert only(place) == Verdict("undecided", None)
 
@@ -102,11 +108,10 @@ def test_no_value_is_nothing_and_missing_ones_are_left_out() -> None:
 
 
 def test_values_without_variance_have_an_interval_of_no_width_and_a_verdict() -> None:
-    place = locate([0.1, 0.1, 0.1])
-    assert place
+    place = located([0.1, 0.1, 0.1])
     assert place.interval == pytest.approx((0.1, 0.1))
     assert only(place).name == "faster"
-    assert only(locate([0.0, 0.0])).name == "equivalent"
+    assert only(located([0.0, 0.0])).name == "equivalent"
 
 
 @pytest.mark.parametrize(
@@ -141,10 +146,9 @@ def test_the_blocks_it_asks_for_decide_about_four_times_in_five() -> None:
     rng = np.random.default_rng(3)
     decided = []
     for values in rng.normal(0, 0.07, (300, 1010)):
-        first = locate(values[:10])
-        assert first
+        first = located(values[:10])
         more = only(replace(first, centre=0.0)).more_blocks or 0  # a few are decided by their first ten
-        decided.append(only(locate(values[10 : 20 + more])).name == "equivalent")
+        decided.append(only(located(values[10 : 20 + more])).name == "equivalent")
     assert 0.74 < np.mean(decided) < 0.88
 
 
@@ -174,9 +178,7 @@ def test_holm_never_lowers_a_value_and_keeps_their_order(p_values: list[float]) 
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=30), st.floats(-3, 3))
 def test_a_shift_of_the_values_shifts_the_interval_and_nothing_else(values: list[float], shift: float) -> None:
-    before, after = locate(values), locate([value + shift for value in values])
-    assert before
-    assert after
+    before, after = located(values), located([value + shift for value in values])
     assert after.centre == pytest.approx(before.centre + shift, abs=1e-9)
     assert after.standard_error == pytest.approx(before.standard_error, abs=1e-9)
 
@@ -184,8 +186,7 @@ def test_a_shift_of_the_values_shifts_the_interval_and_nothing_else(values: list
 def test_the_noise_floor_comes_from_a_a_where_there_is_one() -> None:
     floor = noise_floor([0.01, -0.01, 0.02, -0.02], [[0.0, 1.0, 2.0]])
     assert floor
-    place = locate([0.01, -0.01, 0.02, -0.02])
-    assert place
+    place = located([0.01, -0.01, 0.02, -0.02])
     assert place.half_width
     assert (floor.method, floor.blocks) == ("a/a", 4)
     assert floor.share == pytest.approx(math.expm1(place.half_width))
@@ -210,3 +211,74 @@ def test_step_times_are_described_by_their_distribution() -> None:
     single = step_times([[2.0]])
     assert single
     assert single.jitter_s is None
+
+
+LEVEL = 0.025
+
+
+def test_with_a_known_deviation_it_is_the_power_of_the_textbook() -> None:
+    # Cohen (1988), table 2.4.1: a difference of half a deviation, 5 % two-sided, 80 %: 33 or 34 pairs. Trimmed, 2 more.
+    assert blocks_needed(0.5, 1.0, 1e6, level=LEVEL) in (33, 34, 35, 36)
+    assert detectable(1.0, 1e6, 10_000, level=LEVEL) == pytest.approx((1.96 + 0.8416) / 100, rel=1e-3)
+
+
+def test_fewer_blocks_behind_an_estimate_ask_for_more() -> None:
+    asked = [blocks_needed(0.02, 0.05, freedom, level=LEVEL) or 0 for freedom in (2, 5, 9, 1e6)]
+    assert asked == sorted(asked, reverse=True)
+    assert asked[0] > 1.5 * asked[-1]
+
+
+def test_the_blocks_needed_are_the_fewest_that_detect() -> None:
+    blocks = blocks_needed(0.02, 0.05, 9, level=LEVEL)
+    assert blocks
+    assert detectable(0.05, 9, blocks, level=LEVEL) <= 0.02 < detectable(0.05, 9, blocks - 1, level=LEVEL)
+
+
+def test_what_is_out_of_reach_is_not_promised() -> None:
+    assert blocks_needed(1e-6, 0.05, 9, level=LEVEL) is None
+    assert detectable(0.05, 9, 1, level=LEVEL) == math.inf
+    assert detectable(0.05, 9, MOST_BLOCKS, level=LEVEL) > 1e-6
+    assert detectable_share(Location(0.0, 100.0, 7, 10), 1) is None
+    assert detectable_share(Location(0.0, None, 0, 1), 1) is None
+
+
+def test_without_noise_the_least_blocks_suffice() -> None:
+    assert blocks_needed(0.02, 0.0, 5, level=LEVEL, least=5) == 5
+
+
+def test_a_true_difference_of_what_a_run_could_have_seen_is_seen_four_times_in_five() -> None:
+    rng = np.random.default_rng(1)
+    seen = []
+    for values in rng.normal(0, 0.03, (1000, 40)):
+        share = detectable_share(locate(values[:20]) or Location(0, None, 0, 0), family=1)
+        assert share
+        (verdict,) = judge([locate(values[20:] + math.log1p(share))], margin=0.0)
+        assert verdict
+        seen.append(verdict.name == "faster")
+    assert 0.76 < np.mean(seen) < 0.84
+
+
+def test_more_comparisons_see_less() -> None:
+    place = Location(0.0, 0.01, 7, 10)
+    one, nine = detectable_share(place, 1), detectable_share(place, 9)
+    assert one
+    assert nine
+    assert nine > one
+    for verdict in judge([place] * 9):
+        assert verdict
+        assert verdict.detectable == nine
+
+
+def test_a_ratio_beyond_the_largest_number_stays_one() -> None:
+    assert exp(1400.0) == exp(700.0) < math.inf
+    assert exp(0.5) == math.exp(0.5)
+    assert exp(-1400.0) == exp(-700.0) > 0.0
+
+
+def test_an_effect_of_such_ratios_is_finite() -> None:
+    place = locate([1400.0, 1300.0, 1390.0])
+    assert place is not None
+    found = effect(place)
+    assert found.ratio == exp(700.0)
+    assert found.interval is not None
+    assert found.interval[1] == exp(700.0)

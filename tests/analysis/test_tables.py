@@ -1,30 +1,37 @@
+"""The forms of a comparison: tables and the overview on one screen, Markdown, JSON and CSV."""
+
 import csv
 import io
 import json
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from analysis.compare.comparison import compare
 from analysis.compare.results import Arm, ComparedJob, Comparison, Contrast, TargetSummary
 from analysis.load.metrics import METRICS, Metric
 from analysis.load.records import load
-from analysis.report.document import document
+from analysis.report.document import document, more_options
+from analysis.report.formatting import floor
 from analysis.report.markdown import as_markdown
 from analysis.report.rows import KEYS, as_csv, as_json
 from analysis.report.tables import Footnotes, overview_table
-from analysis.report.terminal import Terminal
 from analysis.statistics.ratios import NoiseFloor, Verdict
 from analysis.warnings.types import AnalysisWarning
+from suite.records.environment import Environment, Environments
+from suite.records.usage import Conditions
 from suite.registries import AGGRESSORS
 from suite.targets import TARGETS
 from suite.units import number
-from tests.analysis.conftest import a_comparison, a_group
+from tests.analysis.conftest import a_comparison, a_group, printed
+from tests.analysis.test_stored_runs import RUNS
 
 JOB = ComparedJob("synthetic", "synthetic", "smoke", "reference", "")
 
@@ -46,11 +53,8 @@ COMPARISON = a_comparison(
 )
 
 
-def printed(comparison: Comparison, width: int, *, costs: bool = False) -> str:
-    console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(Terminal(document(comparison, "full", costs=costs)))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+def shown(comparison: Comparison, width: int, *, costs: bool = False) -> str:
+    return printed(document(comparison, "full", costs=costs), width)
 
 
 def test_the_overview_gives_every_metric_its_own_unit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +71,7 @@ def test_the_overview_gives_every_metric_its_own_unit(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("width", [30, 40, 71, 72, 80, 200])
 def test_every_word_and_number_is_whole_on_every_terminal(width: int) -> None:
-    text = printed(COMPARISON, width)
+    text = shown(COMPARISON, width)
     for word in ("resnet50", "bare-metal", "container-vm", "accelerator:tcg", "AVX512", "0.0123", "1234", "0.500x"):
         assert word in text
     assert "2 failed" in text
@@ -77,7 +81,7 @@ def test_every_word_and_number_is_whole_on_every_terminal(width: int) -> None:
 @pytest.mark.parametrize("run", ["shared", "shared-equal", "synthetic-all", "distributed-async", "probe", "real"])
 def test_every_table_of_a_stored_run_fits_80_columns(run: str) -> None:
     comparison = compare(load([Path(__file__).parents[1] / "samples/runs" / run]))
-    text = printed(comparison, 80, costs=True)
+    text = shown(comparison, 80, costs=True)
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
     heads = [line.split()[0] for line in text.splitlines() if line.startswith(("target ", "metric ", "victim "))]
@@ -99,25 +103,21 @@ def test_the_interference_of_every_target_and_the_papers_aggressors_fits_80_colu
         for target, notes in zip(TARGETS, ((), (), ("accelerator:tcg",), ("accelerator:tcg",)), strict=True)
         for aggressor in ("inception_v3", "resnet50", "alexnet", *AGGRESSORS.own)
     )
-    text = printed(a_comparison(more=found), 80)
+    text = shown(a_comparison(more=found), 80)
     (head,) = (line for line in text.splitlines() if line.startswith("victim"))
     assert head.split()[1:] == ["bare-metal", "container", "accelerator:tcg", "accelerator:tcg"]
 
 
-@pytest.mark.parametrize("render", [as_json, as_csv, as_markdown, lambda c: printed(c, 80)])
-def test_substitutes_and_marks_are_named_in_every_form(render: object) -> None:
-    assert callable(render)
+@pytest.mark.parametrize("render", [as_json, as_csv, as_markdown, lambda found: shown(found, 200)])
+def test_substitutes_marks_and_warnings_with_their_advice_are_in_every_form_with_a_place_for_them(
+    render: Callable[[Comparison], str],
+) -> None:
     text = render(COMPARISON)
     assert "accelerator:tcg" in text
     assert "AVX2 against AVX512" in text
-
-
-@pytest.mark.parametrize("render", [as_json, as_markdown, lambda c: printed(c, 200)])
-def test_warnings_and_their_advice_are_part_of_every_form_that_has_a_place_for_them(render: object) -> None:
-    assert callable(render)
-    text = render(COMPARISON)
-    assert "no bare-metal trial" in text
-    assert "bench run --target bare-metal" in text
+    if render is not as_csv:
+        assert "no bare-metal trial" in text
+        assert "bench run --target bare-metal" in text
 
 
 def full() -> Comparison:
@@ -158,11 +158,11 @@ FULL = full()
 
 @pytest.mark.parametrize("width", [40, 72, 80, 100, 200])
 def test_intervals_verdicts_and_the_noise_floor_are_whole_on_every_terminal(width: int) -> None:
-    text = " ".join(printed(FULL, width).split())
+    text = " ".join(shown(FULL, width).split())
     words = ["0.883x", "0.873 to 0.894", "undecided, +123", "1.23 %", "3.45 %", "0.961x", "1.111x", "+n: more blocks"]
     for word in words:
         assert word in text
-    assert max(map(len, printed(FULL, width).splitlines())) <= width
+    assert max(map(len, shown(FULL, width).splitlines())) <= width
 
 
 def test_intervals_verdicts_and_the_noise_floor_are_in_markdown_and_for_machines() -> None:
@@ -181,7 +181,7 @@ def test_intervals_verdicts_and_the_noise_floor_are_in_markdown_and_for_machines
 
 def test_a_single_block_is_not_said_to_be_undecided_in_every_cell() -> None:
     one = {"value": 1.0, "trials": 1, "ratio": 0.9, "blocks": 1, "verdict": Verdict("undecided", None)}
-    text = printed(a_comparison(a_group(JOB, "m", TargetSummary("vm", 1, 0, (), ()), of={"vm": {"elapsed": one}})), 80)
+    text = shown(a_comparison(a_group(JOB, "m", TargetSummary("vm", 1, 0, (), ()), of={"vm": {"elapsed": one}})), 80)
     assert "0.900x" in text
     assert "undecided" not in text
 
@@ -222,7 +222,7 @@ def test_markdown_keeps_its_columns_whatever_the_texts_hold() -> None:
 
 
 def test_a_value_without_a_ratio_stands_alone() -> None:
-    text = printed(
+    text = shown(
         a_comparison(a_group(JOB, "resnet50", TargetSummary("vm", 3, 0, (), ()), of={"vm": numbers(None)})), 80
     )
     assert "0.0123" in text
@@ -231,7 +231,7 @@ def test_a_value_without_a_ratio_stands_alone() -> None:
 
 def test_a_message_with_markup_is_printed_as_it_is() -> None:
     found = AnalysisWarning("not-normalised", "[red]job[/oops]: x", "y")
-    assert "[red]job[/oops]" in printed(a_comparison(warnings=[found]), 80)
+    assert "[red]job[/oops]" in shown(a_comparison(warnings=[found]), 80)
 
 
 @pytest.mark.parametrize(
@@ -254,3 +254,175 @@ def test_a_number_has_three_digits(value: float, text: str) -> None:
 @given(st.floats(1e-12, 1e12))
 def test_a_printed_number_is_within_half_a_per_cent_of_the_true_one(value: float) -> None:
     assert float(number(value)) == pytest.approx(value, rel=0.00501)
+
+
+SCREEN = (80, 24)
+HOST = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2", cpu_model="a CPU", hostname="node7")
+MODELS = ("inception_v3", "resnet50", "alexnet")
+
+
+def lines_of(comparison: Comparison, width: int = 80, *, verbose: bool = False) -> list[str]:
+    """Return the lines that ``bench compare`` prints."""
+    return printed(document(comparison, "full" if verbose else "overview"), width).splitlines()
+
+
+def cells(save: Any, path: Path, targets: tuple[str, ...], **changes: Any) -> Comparison:
+    """Compare four cells: three models of one recipe and one of another."""
+    rng = np.random.default_rng(3)
+    factors = {"bare-metal": 1.0, "container": 0.98, "vm": 0.0081, "container-vm": 0.0079}
+    for recipe, models in (("reference", MODELS), ("tuned", MODELS[:1])):
+        for block in range(6):
+            for model in models:
+                for target in targets:
+                    speed = 12 * factors[target] * math.exp(rng.normal(0, 0.01))
+                    substitutes = ["accelerator:tcg"] if "vm" in target else []
+                    numbers = {"throughput_per_s": speed, "elapsed_s": 200 / speed, "substitutes": substitutes}
+                    place = {"environment": Environments(host=HOST, target=HOST), "engine": "podman"}
+                    save(recipe, block=block, model=model, target=target, recipe=recipe, **numbers | place | changes)
+    return compare(load([path / "reference", path / "tuned"]))
+
+
+@pytest.mark.parametrize("targets", [TARGETS[:2], TARGETS[:3]])
+def test_four_cells_fit_one_screen_with_the_answer_first_and_once(
+    tmp_path: Path, save: Any, targets: tuple[str, ...]
+) -> None:
+    busy = Conditions(interval_s=20, other_cpu_s=0.05 * 2 * 20)
+    comparison = cells(save, tmp_path, targets, conditions=busy)
+    assert len(comparison.groups) == 4
+    lines = lines_of(comparison)
+    assert len(lines) <= SCREEN[1]
+    assert max(map(len, lines)) <= SCREEN[0]
+    text = " ".join(lines)
+    assert [text.count(word) for word in ("why: ", "next: ", "host node7")] == [1, 1, 1]
+    assert ("8 comparisons" in text) == (len(targets) == 3)
+
+
+def test_the_line_of_a_target_has_value_ratio_interval_and_verdict(tmp_path: Path, save: Any) -> None:
+    lines = lines_of(cells(save, tmp_path, TARGETS[:3]))
+    (head,) = (line for line in lines if "images/s" in line)
+    assert head.split()[-6:] == ["images/s", "ratio", "95", "%", "interval", "verdict"], (
+        "behind the columns without room"
+    )
+    own = lines[lines.index(head) + 2]
+    assert own.split()[0] == "container"
+    assert "0.9" in own
+    assert " to " in own
+    assert [line.split(":")[0] for line in lines if ": bare-metal" in line] == [
+        *(f"{model}, reference" for model in MODELS),
+        "inception_v3, tuned",
+    ]
+
+
+def test_where_there_is_room_the_times_are_shown_too(tmp_path: Path, save: Any) -> None:
+    save()
+    save(target="container")
+    lines = lines_of(compare(load([tmp_path / "run"])))
+    (head,) = (line for line in lines if "images/s" in line)
+    assert head.split()[-2:] == ["elapsed", "opening"]
+    assert next(line for line in lines if line.startswith("  container")).endswith("20.0 s 0.500 s")
+
+
+def test_a_warning_that_touches_a_number_stands_at_it(tmp_path: Path, save: Any) -> None:
+    rng = np.random.default_rng(3)
+    for block in range(6):
+        for target in ("bare-metal", "container", "vm"):
+            speed = 12 * math.exp(rng.normal(0, 0.01))
+            busy = Conditions(interval_s=20, other_cpu_s=0.05 * 2 * 20) if target == "vm" else None
+            save(block=block, target=target, throughput_per_s=speed, conditions=busy)
+    save(block=6, target="container", failed="no memory")
+    lines = lines_of(compare(load([tmp_path / "run"])))
+    rows = [line.split() for line in lines if line.startswith("  ")]
+    at = {words[0]: words[1] for words in rows if words[0] in TARGETS}
+    assert at["container"] == "[1]"
+    (first,) = (line for line in lines if line.startswith("[1] "))
+    assert "1 of 7 trials on container failed" in first
+    finding = "vm: the CPUs were busy with other work, within bounds (over 2 % of the CPU time in 6 of 6 trials)"
+    assert " ".join(" ".join(lines).split()).count(finding) == 1, "a finding of the answer has no note"
+    assert not any(line.startswith("warning") for line in lines)
+
+
+def test_a_warning_about_no_number_is_told_below(tmp_path: Path, save: Any) -> None:
+    save()
+    (tmp_path / "run/trials/torn.json").write_text("{")
+    lines = lines_of(compare(load([tmp_path / "run"])))
+    assert any(line.startswith("warning: ") for line in lines)
+    assert "torn.json" in "".join(lines)
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.0123, "1.23 %"), (1.0, "100 %"), (1.01, "too noisy to say")])
+def test_a_noise_floor_above_100_per_cent_is_too_noisy_to_say(share: float, text: str) -> None:
+    assert floor(share) == text
+
+
+def test_a_floor_without_a_meaning_is_no_number_anywhere(tmp_path: Path, save: Any) -> None:
+    for block, speed in enumerate((1e-4, 1e4, 1e-4)):
+        save(block=block, throughput_per_s=speed)
+        save(block=block, target="container", throughput_per_s=speed)
+    comparison = compare(load([tmp_path / "run"]))
+    for verbose in (False, True):
+        text = " ".join(" ".join(lines_of(comparison, verbose=verbose)).split())
+        assert ("too noisy to say" in text) == verbose
+        assert "e+" not in text
+
+
+@pytest.mark.parametrize(("width", "told"), [(200, True), (80, False)])
+def test_the_legend_speaks_of_the_expected_ratio_only_where_a_column_shows_it(
+    tmp_path: Path, save: Any, width: int, told: bool
+) -> None:
+    comparison = cells(save, tmp_path, TARGETS)
+    text = "\n".join(lines_of(comparison, width, verbose=True))
+    heads = [line for line in text.splitlines() if line.startswith("target")]
+    assert ("expected" in heads[0]) == told
+    assert ("expected: ratio of the mean times" in " ".join(text.split())) == told
+
+
+def test_what_was_asked_for_is_shown_and_costs_and_the_legend_on_request(tmp_path: Path, save: Any) -> None:
+    cells(save, tmp_path, TARGETS[:2])
+    for block in range(6):
+        place = {"environment": Environments(host=HOST, target=HOST), "engine": "podman"}
+        save("reference", block=block, target="container", ablation="seccomp", **place)
+        save("reference", block=block, replica=1, **place)
+    comparison = compare(load([tmp_path / "reference"]))
+    short, full = ("\n".join(lines_of(comparison, verbose=verbose)) for verbose in (False, True))
+    assert "geometric mean" not in short
+    assert "container, seccomp off" in short
+    assert "bare metal against itself (A/A): throughput " in short
+    assert more_options(comparison, "overview", costs=False) == "; more: --verbose, --costs, --explain"
+    assert "geometric mean" in full
+    assert "seccomp off" in full
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 120])
+def test_every_line_fits_every_terminal(tmp_path: Path, save: Any, width: int) -> None:
+    lines = lines_of(cells(save, tmp_path, TARGETS), width)
+    assert max(map(len, lines)) <= width
+    assert "…" not in "".join(lines)
+
+
+def test_each_workload_has_its_own_unit(tmp_path: Path, save: Any) -> None:
+    for model, unit in (("resnet50", "images"), ("talker", "tokens")):
+        save(model=model, unit=unit)
+        save(model=model, unit=unit, target="container", throughput_per_s=5.0)
+    comparison = compare(load([tmp_path / "run"]))
+    assert [group.metrics[0].unit for group in comparison.groups] == ["images/s", "tokens/s"]
+    lines = lines_of(comparison)
+    assert any("resnet50" in line and "10.0 images/s" in line for line in lines), lines
+    assert any("talker" in line and "10.0 tokens/s" in line for line in lines), lines
+
+
+def test_trials_of_two_units_are_two_jobs(tmp_path: Path, save: Any) -> None:
+    save(unit="images")
+    save(target="container", unit="samples", throughput_per_s=5.0)
+    warnings = [one.message for one in compare(load([tmp_path / "run"])).warnings]
+    assert any("no ratio is formed: unit samples against images" in message for message in warnings), warnings
+
+
+def test_one_comparison_takes_eight_lines_and_what_finds_no_room_is_named(tmp_path: Path, save: Any) -> None:
+    lines = lines_of(compare(load([RUNS / "synthetic-podman"])))
+    assert len(lines) == 8, lines
+    assert ("elapsed" in lines[5], "opening" in lines[5]) == (True, True)
+    many = cells(save, tmp_path, TARGETS)
+    for width in (60, 120, 200):
+        text = " ".join(" ".join(lines_of(many, width)).split())
+        assert ("elapsed" in text, "opening" in text) == (True, True)
+        assert ("elapsed, opening: COLUMNS=160" in text) == ("elapsed opening" not in text)

@@ -21,6 +21,7 @@ from analysis.report.tables import results_table
 from analysis.statistics.ratios import Verdict, judge, locate
 from analysis.statistics.tails import Tail, qualified, ratio_of_means, slow_trials, tail_of
 from suite.records.record import Steps
+from tests.analysis.conftest import judged as verdict_of
 from tests.analysis.conftest import timeline
 
 TIMES = st.lists(st.floats(-0.3, 0.3), min_size=3, max_size=20).filter(lambda values: np.ptp(values) > 1e-3)
@@ -158,8 +159,7 @@ def test_a_vm_of_which_every_tenth_trial_is_slower_says_what_a_queue_pays(tmp_pa
     assert found.expected
     assert found.expected.ratio == pytest.approx(1 / 1.03, abs=0.005)
     assert of_vm(comparison, "elapsed").expected
-    assert found.verdict
-    assert found.verdict.name in ("tail", "typical-only")
+    assert verdict_of(found).name in ("tail", "typical-only")
     sentence = answer(comparison).why
     counts = "4 of 40 trials were over 10 % slower, none on bare metal"
     assert counts in sentence
@@ -174,9 +174,8 @@ def test_a_vm_of_which_every_tenth_trial_is_slower_says_what_a_queue_pays(tmp_pa
 def test_an_equivalent_says_what_it_excludes(tmp_path: Path, save: Any) -> None:
     comparison = queue(tmp_path, save, 0)
     found = of_vm(comparison)
-    assert found.verdict
     assert found.slow
-    assert (found.verdict.name, found.slow.own) == ("equivalent", 0)
+    assert (verdict_of(found).name, found.slow.own) == ("equivalent", 0)
     assert found.slow.excluded == pytest.approx(1 - 0.05 ** (1 / 40))
     bound = "slow trials (over 10 % slower) in more than 7.3 % of runs"
     assert f"excluded at 95 %: {bound}: vm throughput, elapsed" in as_markdown(comparison).replace(
@@ -217,15 +216,3 @@ def test_steps_without_times_have_no_tail_and_the_report_gives_the_reason(tmp_pa
     save("timed", steps=Steps(losses={"loss": [3.0, 2.0, 1.0]}), timeline=timeline(0.6, 20.0))
     lacking = [found.what for found in audit(load([tmp_path / "timed"])).refused if found.kind == "evidence"]
     assert lacking == ["it is ok and has no times of steps"], "the host waited after each step"
-
-
-def test_the_steps_of_a_record_that_was_written_otherwise_have_the_same_tail(tmp_path: Path, save: Any) -> None:
-    steps = [0.3, 0.1, 0.2, 0.4, 0.1]
-    made = save(steps=Steps(elapsed_s=steps, data_s=[0.0] * 5, compute_s=steps))
-    path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
-    first = load([tmp_path / "run"]).trials
-    path.write_text(json.dumps(json.loads(path.read_text())))
-    second = load([tmp_path / "run"]).trials
-    for trials in (first, second):
-        assert list(trials["step_p99_s"]) == [0.4]
-        assert list(trials["step_tail"]) == pytest.approx([2.0])
