@@ -97,12 +97,6 @@ def test_what_no_machine_beside_pods_carries_is_refused(
     assert error.value.remedy
 
 
-@pytest.mark.parametrize("scenario", ["shared"])
-def test_other_scenarios_do_not_know_an_inventory(scenario: str) -> None:
-    with pytest.raises(RequestError, match=f"--inventory does not apply to --scenario {scenario}"):
-        RunRequest.of({"scenario": scenario, "inventory": "hosts.toml"})
-
-
 def test_the_machine_gives_no_more_cpus_than_pods_of_its_node_can_have(
     booted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,43 +129,9 @@ def test_the_machine_gives_no_more_cpus_than_pods_of_its_node_can_have(
         resolved.envelopes(inputs_of(request.changed(cpus="3")))
 
 
-class Opened(tuple[str, tuple[int, ...]]):
-    """The name and the CPUs of a node, which takes attributes."""
-
-
 def trials() -> dict[tuple[str, str | None], Trial]:
     plan = plan_of(targets=("bare-metal", "container"), ablations=("runc", "podman", "seccomp"), envelope=ENVELOPE)
     return {(each.target, each.ablation): each for each in plan.trials()}
-
-
-@pytest.mark.parametrize(
-    ("inventory", "by_ssh"),
-    [(N1, {("bare-metal", None), ("container", "runc"), ("container", "podman")}), (None, set())],
-)
-def test_pods_are_opened_from_here_and_all_else_on_the_machine_of_the_inventory(
-    inventory: Inventory | None, by_ssh: set[tuple[str, str | None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @contextmanager
-    def on_machine(planned: Any, cpus: tuple[int, ...], *_: object) -> Iterator[Instance]:
-        yield Instance(cast("Any", (planned.name, cpus)), clock_offset_s=1.5)
-
-    @contextmanager
-    def local_node(cpus: tuple[int, ...], *_: object) -> Iterator[Any]:
-        yield Opened(("localhost", cpus))
-
-    @contextmanager
-    def open_stack(node: Any, _layers: object) -> Iterator[Any]:
-        yield node
-
-    monkeypatch.setattr("provisioning.sites.machines.on_machine", on_machine)
-    monkeypatch.setattr("provisioning.sites.base.local_node", local_node)
-    for module in ("reopening", "machines"):
-        monkeypatch.setattr(f"provisioning.sites.{module}.open_stack", open_stack)
-    for arm, trial in trials().items():
-        with site(inventory).opened(trial) as (instance,):
-            name, cpus = cast("Any", instance.node)
-            opened = ("m1", 1.5) if arm in by_ssh else ("localhost", None)
-            assert (name, instance.clock_offset_s, cpus) == (*opened, ENVELOPE.cpus)
 
 
 def test_the_machine_is_sent_the_tree_and_loaded_for_the_engines_that_run_there(

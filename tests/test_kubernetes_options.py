@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from commands.run.validate import refuse_ignored
 from provisioning.engines.base import default_engine
 from provisioning.engines.kubernetes import KubernetesEngine
 from provisioning.kubernetes.refusals import AwayError
@@ -77,13 +76,6 @@ def test_what_is_not_built_for_pods_is_refused() -> None:
     asked = RunRequest.of({"engine": "kubernetes", "cpus": "0-1"})
     with pytest.raises(RequestError, match="does not go with --cpus 0-1"):
         cluster().refuse(inputs_of(asked), {})
-
-
-def test_an_option_of_a_cluster_is_refused_with_another_engine() -> None:
-    refuse_ignored(RunRequest.of({"target": ["container"], "engine": "kubernetes", "namespace": "lab"}))
-    for engine in ({"engine": "runc"}, {}):
-        with pytest.raises(RequestError, match="--namespace would change nothing"):
-            refuse_ignored(RunRequest.of({"target": ["container"], "namespace": "lab", **engine}))
 
 
 def test_a_cluster_is_never_chosen_where_it_is_not_named() -> None:

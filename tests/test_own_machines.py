@@ -11,10 +11,7 @@ import pytest
 from commands.run.validate import refuse_ignored
 from provisioning.hindrances import hindrances
 from provisioning.images.image import Image
-from provisioning.layers.container import ContainerLayer
-from provisioning.layers.userland import UserlandLayer
 from provisioning.remote.discovery import DiscoveredMachine, Discovery, attest
-from provisioning.sites.base import Site
 from provisioning.sites.machines import Machines, on_machine
 from suite.errors import RequestError
 from suite.host_compatibility import Host
@@ -22,13 +19,12 @@ from suite.interfaces import Completed, Instance
 from suite.inventory import Inventory, InventoryNode
 from suite.job.ablations import properties_of
 from suite.job.envelope import GIB, Envelope
-from suite.job.job import Layers
 from suite.records.course import envelope_differences
 from suite.records.environment import Environment
 from suite.request.request import RunRequest
 from suite.targets import TARGETS, VMS, OwnMachine
 from tests.jobs import plan_of
-from tests.sites import IMAGE, here, inputs_of, machines
+from tests.sites import IMAGE, inputs_of, machines
 
 GUESTS = ("vm", "container-vm")
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2)
@@ -49,11 +45,6 @@ def site() -> Machines:
     return machines(listed(), targets=TARGETS)
 
 
-def recorded(where: Site) -> Layers:
-    layers: Layers = where.fields(ENVELOPE, None)["layers"]
-    return layers
-
-
 def reached(planned: InventoryNode, cpuinfo: str, boot: str) -> Any:
     """A machine that answers what it is asked for."""
     answers = {"cpuinfo": cpuinfo, "boot_id": boot, "findmnt": "ext4   /dev/vda\n", "lsblk": "\n"}
@@ -65,32 +56,6 @@ def reached(planned: InventoryNode, cpuinfo: str, boot: str) -> Any:
     return SimpleNamespace(
         name=planned.name, planned=planned, run=run, facts={"accelerator": "none"}, substitutes=(), agent=agent
     )
-
-
-def test_the_suite_boots_nothing_and_opens_each_target_on_its_own_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def on_machine(planned: Any, cpus: tuple[int, ...], *_: object) -> Iterator[Instance]:
-        yield Instance(cast("Any", (planned.name, cpus)))
-
-    @contextmanager
-    def open_stack(node: Any, layers: list[object]) -> Iterator[Any]:
-        yield (*node, [type(layer) for layer in layers])
-
-    for each in (on_machine, open_stack):
-        monkeypatch.setattr(f"provisioning.sites.machines.{each.__name__}", each)
-    plan = plan_of(targets=TARGETS, envelope=ENVELOPE, machines=MACHINES, **recorded(site()).model_dump())
-    opened = {}
-    for trial in plan.trials():
-        with site().opened(trial) as (instance,):
-            opened[trial.target] = cast("Any", instance.node)
-    assert opened == {
-        "bare-metal": ("m1", (0, 1), [UserlandLayer]),
-        "container": ("m1", (0, 1), [ContainerLayer]),
-        "vm": ("m2", (4, 5), [UserlandLayer]),
-        "container-vm": ("m2", (4, 5), [ContainerLayer]),
-    }
-    assert recorded(site()).accelerator is None
-    assert recorded(here()).accelerator == "tcg"
 
 
 def test_room_to_write_is_made_on_the_machine_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """The commands, without an image or a virtual machine: what is asked of the machine is answered by the test."""
 
-import csv
 import io
 import json
 import os
@@ -204,7 +203,6 @@ def test_without_an_image_it_is_told_how_to_build_one(bench: Bench, monkeypatch:
     monkeypatch.setattr("provisioning.doctor.examine", Machine().examine)
     refused(bench("run", "--target", "bare-metal"), "no cpu image has been built", "bench image build")
     refused(bench("image", "verify"), "no cpu image has been built")
-    refused(bench("image", "verify", "abcdefabcdef"), "no image 'abcdefabcdef'")
 
 
 def test_an_error_is_a_traceback_where_it_is_asked_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -606,6 +604,7 @@ DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images
         {"scenario": "distributed", "target": "bare-metal"},
         {"scenario": "distributed", "target": "vm", "strategy": "all-reduce", "workers": 3, "comm_timeout": 7},
         {"scenario": "distributed", "target": "container", "network": "overlay", "lab": "nodes=4,rate=1gbit", "ps": 2},
+        {"target": ["bare-metal", "vm"], "design": "both", "rounds": 2, "burst_steps": 3},
         {"scenario": "shared", "target": "bare-metal", "profile": "smoke"},
         {"scenario": "shared", "target": "bare-metal", "aggressor": ["disk", "alexnet"], "aggressors": 3},
     ],
@@ -704,29 +703,6 @@ def run_of_two(here: Path) -> Path:
 def test_an_empty_directory_has_nothing_to_compare(bench: Bench, here: Path) -> None:
     (here / "empty").mkdir()
     refused(bench("compare", "empty"), "no usable record in empty", "bench run")
-    refused(bench("compare", "gone"), "no directory gone")
-
-
-def test_the_comparison_is_json_for_machines(bench: Bench, run_of_two: Path) -> None:
-    result = bench("compare", str(run_of_two), "--json")
-    assert result.exit_code == 0, result.stderr
-    assert '"vm"' in result.stdout
-    assert json.loads(result.stdout)
-
-
-def test_the_comparison_is_csv_with_a_row_for_each_target(bench: Bench, run_of_two: Path) -> None:
-    result = bench("compare", str(run_of_two), "--csv")
-    assert result.exit_code == 0, result.stderr
-    rows = list(csv.DictReader(io.StringIO(result.stdout)))
-    assert {row["target"] for row in rows} == {"bare-metal", "vm"}
-
-
-def test_the_comparison_is_a_table_in_markdown(bench: Bench, run_of_two: Path) -> None:
-    result = bench("compare", str(run_of_two), "--markdown")
-    assert result.exit_code == 0, result.stderr
-    rows = [line for line in result.stdout.splitlines() if line.startswith("|")]
-    assert any("bare-metal" in row for row in rows)
-    assert any("0.50" in row and "vm" in row for row in rows), "half of bare metal"
 
 
 def test_the_latest_run_is_compared_by_default_and_drawn(bench: Bench, run_of_two: Path) -> None:
