@@ -730,10 +730,6 @@ def test_a_later_run_without_a_record_is_named_and_not_compared_in_silence(bench
     assert "is newer" not in bench("compare", "--json").stderr
 
 
-def test_a_limit_on_the_change_needs_two_runs(bench: Bench, run_of_two: Path) -> None:
-    refused(bench("compare", str(run_of_two), "--fail-above", "5%"), "--fail-above compares a run with older ones")
-
-
 # ---- the other commands
 
 

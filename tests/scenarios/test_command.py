@@ -80,14 +80,6 @@ def test_of_lines_that_are_json_objects_the_keys_are_read_from_both_outputs(run:
 RATE = "(?P<throughput>[0-9.,]+)"
 
 
-def test_a_progress_bar_and_times_of_steps_give_rates(run: Run) -> None:
-    bars = ["?it/s", "1.60s/it", "1.05it/s", "1.70s/it", "1.65s/it", "1.02it/s", "1.75s/it"]
-    measured = run(f"import sys; [sys.stderr.write(chr(13) + bar) for bar in {bars!r}]", throughput=f"{RATE}it/s")
-    assert measured.throughput_per_s == pytest.approx((1 / 1.60 + 1 / 1.65) / 2)
-    measured = run("print('iter 1: loss 4.1, time 20.00ms')", throughput="time (?P<seconds>[0-9.]+)")
-    assert measured.throughput_per_s == pytest.approx(50)
-
-
 def test_a_pattern_of_times_counts_steps_unless_a_unit_is_given() -> None:
     def unit(pattern: str, **more: str) -> str:
         words = {"scenario": "command", "command": "python train.py", "throughput_pattern": pattern, **more}

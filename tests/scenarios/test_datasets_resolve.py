@@ -169,9 +169,3 @@ def test_an_interrupted_set_is_not_taken_for_a_whole_one(tmp_path: Path) -> None
     again = f"bench data make --images 6 --size small --classes 3 --out {directory}"
     refused("generated", tmp_path, "was interrupted", again)
     refused(f"generated:{directory}", tmp_path, "was interrupted", again)
-
-
-def test_a_generated_set_that_changed_is_refused(tmp_path: Path) -> None:
-    directory = generated(tmp_path / "set")
-    (directory / "class-0000" / "00000000.jpg").write_bytes(b"cut")
-    refused(f"generated:{directory}", tmp_path, "has changed", "bench data verify")

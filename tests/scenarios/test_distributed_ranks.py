@@ -11,9 +11,9 @@ import pytest
 from scenarios import distributed
 from scenarios.distributed import Distributed
 from scenarios.job import digest_of_ranks
-from suite.errors import MeasurementError, RequestError
+from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, TurnTaker
-from suite.job.distributed import DistributedJob, check_memory, divided, instances_of
+from suite.job.distributed import DistributedJob, divided, instances_of
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import Alternating, Devices
 from suite.job.lab import LabSpec
@@ -243,8 +243,3 @@ def test_with_fewer_cpus_than_instances_each_has_one_and_some_share() -> None:
     shares = divided(Envelope(cpus=(2, 3), memory_bytes=3 * GIB, threads=2), 3)
     assert [share.cpus for share in shares] == [(2,), (3,), (2,)]
     assert {share.threads for share in shares} == {1}
-
-
-def test_too_little_memory_for_an_instance_is_refused_with_the_arithmetic() -> None:
-    with pytest.raises(RequestError, match=r"3 instances share 1.0 GiB: 0.33 GiB each, and each needs 0.62 GiB"):
-        check_memory(Envelope(cpus=(0,), memory_bytes=GIB, threads=1), 3)

@@ -137,12 +137,6 @@ def test_held_memory_adds_no_time(clock: Clock) -> None:
     assert max(samples.elapsed) == pytest.approx(STEP_S, rel=0.01)
 
 
-def test_a_job_is_injured_where_its_specification_says_so_alone(spec: dict[str, Any]) -> None:
-    assert parse_spec(json.dumps(spec)).injury is None
-    injured = {**spec, "warmup_steps": 3, "injury": {"kind": "late-step", "share": 0.1, "every": 2}}
-    assert parse_spec(json.dumps(injured)).injury == StepInjury("late-step", 0.1, 2)
-
-
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

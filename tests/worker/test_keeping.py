@@ -1,6 +1,5 @@
 """Kept models: said after the training, in the format of a served model, and no larger than a line may be."""
 
-import io
 import json
 from base64 import b64decode
 from pathlib import Path
@@ -12,12 +11,12 @@ import torch
 from suite.registries import WORKLOADS
 from tests.worker.forked import worker
 from tests.worker.test_distributed import free_port
-from tests.worker.test_epochs import EPOCHS, STEPS, directory, epochs
+from tests.worker.test_epochs import EPOCHS, directory, epochs
 from worker.protocol import JobError
 from worker.serving.generator import read_model
 from worker.spec import parse_spec
 from worker.training.build import build_network
-from worker.training.keeping import LONGEST_TEXT_BYTES, ModelKeeper
+from worker.training.keeping import ModelKeeper
 from worker.weights import weights_sha256
 from worker.workloads.workload import Shape
 
@@ -105,11 +104,3 @@ def test_what_has_no_such_model_is_refused(change: dict[str, Any], last: dict[st
     status, events, _ = worker(json.dumps({**last, **change}))
     assert status != 0
     assert "keep_model" in events[-1]["message"]
-
-
-def test_a_file_has_what_a_served_model_has(last: dict[str, Any]) -> None:
-    (model,), _ = models_of(last)
-    content = torch.load(io.BytesIO(b64decode(model["text"])), weights_only=True)
-    assert (content["image_px"], content["channels"]) == (28, 1)
-    assert len(model["text"]) < LONGEST_TEXT_BYTES
-    assert STEPS

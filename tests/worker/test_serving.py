@@ -180,13 +180,6 @@ def test_equal_seeds_make_equal_images_even_while_others_draw(place: str) -> Non
     assert len({*made}) == 1 + 1 + 3
 
 
-def test_what_the_file_of_a_model_tells_of_its_training_is_kept(tmp_path: Path) -> None:
-    network = loaded(None, "worker.workloads.vae:VAE", 28, 1).network
-    content = {"image_px": 28, "channels": 1, "network": network.state_dict(), "training": {"epoch_s": [1.0]}}
-    torch.save(content, tmp_path / "model.pt")
-    assert loaded(tmp_path / "model.pt", "worker.workloads.vae:VAE", 28, 1).training == {"epoch_s": [1.0]}
-
-
 @pytest.mark.parametrize(("pixels", "values"), [("signed", (-1, 0, 1, 7)), ("unit", (0, 0.502, 1, 7))])
 def test_the_scale_of_a_workload_becomes_that_of_bytes(pixels: Any, values: tuple[float, ...]) -> None:
     class Fixed(Workload):

@@ -15,7 +15,7 @@ import pytest
 
 from tests.worker.test_training import FakeTrainer
 from worker.protocol import BURST, Events, JobError, SpecError
-from worker.spec import Spec, Turns, parse_spec
+from worker.spec import Spec, parse_spec
 from worker.training.measure import take_turns
 from worker.turns import _stopped_children
 
@@ -77,10 +77,6 @@ def test_a_job_whose_host_has_gone_ends(in_turns: dict[str, Any], orders: str) -
 def test_turns_that_cannot_be_taken_are_refused(in_turns: dict[str, Any], change: dict[str, Any], why: str) -> None:
     with pytest.raises(SpecError, match=why):
         parsed({**in_turns, **change})
-
-
-def test_turns_are_parsed(in_turns: dict[str, Any]) -> None:
-    assert parsed(in_turns).turns == Turns(rounds=3, burst_steps=2)
 
 
 def test_processes_that_read_ahead_are_stopped_while_the_job_waits() -> None:
