@@ -18,7 +18,6 @@ from tests.forked import context
 from tests.worker import distributed_rank
 from tests.worker.distributed_rank import global_batch, tiny_model
 from tests.worker.forked import worker
-from tests.worker.test_epochs import directory, epochs
 from tests.worker.test_worker_program import own_workload
 from worker.training.device import Device, Numerics
 from worker.training.step import Samples
@@ -26,7 +25,6 @@ from worker.training.trainer import Single
 from worker.workloads.collectives import EXCHANGES, MESSAGES
 from worker.workloads.workload import LEARNING_RATE
 
-__all__ = ["directory", "epochs"]
 STEPS = 4
 TIMEOUT_S = 10.0
 """For ranks of which one is lost. Where none is to be, a busy machine must not make it seem so: then it is PATIENT."""
