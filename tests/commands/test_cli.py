@@ -36,20 +36,16 @@ from suite.job.job import settings
 from suite.job.sharing import SMALL_ALEXNET
 from suite.plan import Trial
 from suite.progress import Display
-from suite.records.environment import Environment, Environments
-from suite.records.record import Steps
-from suite.records.usage import Conditions, Resources, Usage
 from suite.registries import ENGINES, PROBES, WORKLOADS, every_registry
 from suite.request.request import OPTIONS, RunRequest
 from suite.results.log import RunLog
 from suite.results.store import Run, plan_differences, request_stop
 from suite.targets import TARGETS
 from suite.untrusted.terminal import clean_streams
-from tests.analysis.conftest import timeline
 from tests.commands.conftest import SMALL, Bench, Machine, refused
 from tests.scenarios.test_own_workload import TOY
-from tests.suite.conftest import make_plan, make_record
 
+REPOSITORY = Path(__file__).parents[2]
 CPUS = sorted(os.sched_getaffinity(0))
 
 
@@ -669,35 +665,9 @@ def test_an_option_of_the_course_leaves_the_comparison_key_as_it_is(name: str, m
 
 
 @pytest.fixture
-def run_of_two(here: Path) -> Path:
-    """Two blocks in which the VM has half the throughput of bare metal."""
-    run = Run(here / "results/20260101T000000-1")
-    plan = run.begin(make_plan(targets=("bare-metal", "vm"), blocks=2))
-    seen = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2")
-    for number, trial in enumerate(plan.trials()):
-        sizes, step_s = trial.job.sizes, 0.1 if trial.target == "bare-metal" else 0.2
-        assert sizes is not None
-        spent_s = [step_s] * sizes.steps
-        machine = {"accelerator": "tcg", "hypervisor": "QEMU"} if trial.target == "vm" else {}
-        made = make_record(
-            trial_id=trial.trial_id,
-            run_id=run.run_id,
-            started_at=f"2026-01-01T00:{number:02d}:00+00:00",
-            target=trial.target,
-            block=trial.block,
-            position=trial.position,
-            seed=trial.seed,
-            throughput_per_s=sizes.batch / step_s,
-            steps=Steps(elapsed_s=spent_s, data_s=[0.0] * sizes.steps, compute_s=spent_s),
-            timeline=timeline(sum(spent_s), 5.0),
-            conditions=Conditions(interval_s=5.0),
-            resources=Resources(worker=Usage(cpu_s=1.0)),
-            open_s=1.0,
-            opening={"container": 1.0},
-            environment=Environments(host=seen, target=seen.model_copy(update=machine)),
-        )
-        run.save(made.model_copy(update={"job": trial.job}))
-    return run.directory
+def stored(here: Path) -> Path:
+    """A run of bare metal and a container, as it was measured."""
+    return Path(shutil.copytree(REPOSITORY / "tests/samples/runs/synthetic-podman", here / "results/20260101T000000-1"))
 
 
 def test_an_empty_directory_has_nothing_to_compare(bench: Bench, here: Path) -> None:
@@ -705,7 +675,7 @@ def test_an_empty_directory_has_nothing_to_compare(bench: Bench, here: Path) -> 
     refused(bench("compare", "empty"), "no usable record in empty", "bench run")
 
 
-def test_the_latest_run_is_compared_by_default_and_drawn(bench: Bench, run_of_two: Path) -> None:
+def test_the_latest_run_is_compared_by_default_and_drawn(bench: Bench, stored: Path) -> None:
     result = bench("compare")
     assert result.exit_code == 0, result.stderr
     assert "bare-metal" in result.stdout
@@ -714,16 +684,16 @@ def test_the_latest_run_is_compared_by_default_and_drawn(bench: Bench, run_of_tw
     subject, _, number = told["lines"][0].rpartition(", ")[0].partition(": ")
     assert words.startswith(f"{subject} {number}")
     assert [words.count(part) for part in (number, f"why: {told['why']}", "next: ")] == [1] * 3
-    drawn = {path.suffix for path in (run_of_two / "plots").iterdir()}
+    drawn = {path.suffix for path in (stored / "plots").iterdir()}
     assert drawn == {".png", ".svg"}
-    assert f"drawn: {Path('results') / run_of_two.name / 'plots'}" in result.stderr
+    assert f"drawn: {Path('results') / stored.name / 'plots'}" in result.stderr
 
 
-def test_a_later_run_without_a_record_is_named_and_not_compared_in_silence(bench: Bench, run_of_two: Path) -> None:
+def test_a_later_run_without_a_record_is_named_and_not_compared_in_silence(bench: Bench, stored: Path) -> None:
     later = Path("results/later")
     later.mkdir()
-    (later / "plan.json").write_bytes((run_of_two / "plan.json").read_bytes())
-    named = f"{later} is newer and has no record yet: this is results/{run_of_two.name}"
+    (later / "plan.json").write_bytes((stored / "plan.json").read_bytes())
+    named = f"{later} is newer and has no record yet: this is results/{stored.name}"
     for words in (("compare", "--json"), ("results", "show"), ("audit",)):
         assert named in bench(*words).stderr
     os.utime(later / "plan.json", ns=(1, 1))

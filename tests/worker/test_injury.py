@@ -8,7 +8,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from worker.data.batches import Batch
+from tests.worker.distributed_rank import Given
 from worker.protocol import SpecError
 from worker.spec import StepInjury, parse_spec
 from worker.training.device import Device, Numerics
@@ -33,19 +33,7 @@ class Slow(torch.nn.Module):
         return scores
 
 
-class Ready:
-    """One batch, at once."""
-
-    def next(self) -> Batch:
-        return torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
-
-    def prepared(self, images: torch.Tensor) -> torch.Tensor:
-        return images
-
-    def taken_sha256(self) -> str:
-        return "taken"
-
-    def close(self) -> None: ...
+READY = Given((torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)))
 
 
 class Clock:
@@ -89,7 +77,7 @@ def train(injury: StepInjury, clock: Clock, workload: Workload = TINY) -> tuple[
     network: torch.nn.Module = Slow(clock.sleep)
     if isinstance(workload, Several):
         network = torch.nn.ModuleDict({"first": network, "second": torch.nn.Linear(3, 1)})
-    trainer = Single(workload, network, Device("cpu"), injector.batches([Ready()])[0], Numerics())
+    trainer = Single(workload, network, Device("cpu"), injector.batches([READY])[0], Numerics())
     injector.attach(trainer.network)
     scratch, samples = Samples.allocate(1, ()), Samples.allocate(10, ())
     for _ in range(4):
