@@ -143,11 +143,6 @@ def test_a_plan_that_is_not_there_is_refused_with_those_that_are(bench: Bench, n
     )
 
 
-def test_smoke_is_two_cells_on_two_targets() -> None:
-    sweep = load_sweep(REPOSITORY / "plans/smoke.toml")
-    assert (len(cells_of(sweep)), sweep.targets, sweep.block_count) == (2, ("bare-metal", "container"), 1)
-
-
 def test_a_plan_tells_what_will_run_and_how_long_it_takes(bench: Bench) -> None:
     before = json.loads(bench("sweep", "plan", "night.toml", "--json").stdout)
     assert (before["blocks"], before["trials"], before["trials_left"]) == (3, 16, 16)

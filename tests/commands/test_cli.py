@@ -756,11 +756,6 @@ def test_the_rows_that_take_several_lines_come_last(
     assert all(line.split(maxsplit=1)[0] not in ("yes", "no") for line in lines[place + 1 :])
 
 
-def test_clean_says_that_nothing_was_left(bench: Bench) -> None:
-    result = bench("clean")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "nothing was left behind\n", "")
-
-
 def test_clean_names_what_it_removed(bench: Bench, here: Path) -> None:
     left = here / "home/left-0123456789ab"
     left.mkdir(parents=True)

@@ -158,11 +158,6 @@ def test_nothing_has_no_share(tmp_path: Path) -> None:
     assert page_cache.arrange("cold", str(tmp_path))["page_cache_share"] is None
 
 
-def test_the_set_is_told_as_the_host_lists_it(pages: Path) -> None:
-    seen, told = listing(pages), page_cache.arrange("warm", str(pages))
-    assert (told["sha256"], told["files"], told["size_bytes"]) == (seen.sha256, seen.files, seen.size_bytes)
-
-
 def test_a_share_that_the_kernel_hides_is_absent(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = os.geteuid()
     monkeypatch.setattr(page_cache, "read", lambda _: "CapEff:\t0000000000000000")

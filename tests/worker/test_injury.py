@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from msgspec.structs import replace
 
 from tests.worker.distributed_rank import Given
 from worker.protocol import SpecError
@@ -137,9 +136,3 @@ def test_held_memory_adds_no_time(clock: Clock) -> None:
 def test_what_cannot_be_injured_is_refused(spec: dict[str, Any], changes: dict[str, Any], named: str) -> None:
     with pytest.raises(SpecError, match=named):
         parse_spec(json.dumps({**spec, **changes}))
-
-
-def test_the_usual_step_is_that_of_the_warm_up(clock: Clock) -> None:
-    _, one = train(StepInjury("late-step", share=0.1), clock)
-    _, other = train(replace(StepInjury("late-step"), share=0.2), clock)
-    assert other["seconds"] == pytest.approx(2 * one["seconds"], rel=0.01)

@@ -78,12 +78,6 @@ def test_the_images_are_the_same_for_any_number_of_processes(parsed: Spec, tmp_p
     assert not torch.equal(alone[0][0], alone[1][0])
 
 
-def test_the_seed_decides_what_is_read(parsed: Spec, tmp_path: Path) -> None:
-    folder(tmp_path, 10)
-    one, other = (taken(replace(parsed, seed=seed), data(tmp_path), 1)[0][0] for seed in (1, 2))
-    assert not torch.equal(one, other)
-
-
 def test_two_devices_share_an_epoch_between_them(parsed: Spec, tmp_path: Path) -> None:
     folder(tmp_path, 16, classes=16)
     spec = replace(parsed, devices=2, parallel="ddp")
