@@ -204,17 +204,15 @@ def test_the_workers_of_a_job_take_their_turns_as_one(taker: TurnTaker, here: He
     taker.begin()
     assert len(here.processes) == 3
     turns = [taker.turn() for _ in range(2)]
-    measured = taker.end()
+    measured: Any = taker.end()
     assert [turn.steps for turn in turns] == [2, 2]
     workers = [rank for rank in measured.ranks if rank.role == "worker"]
     assert len(workers) == 2
     for rank in workers:
-        assert rank.measured_s is not None
         assert 0 < rank.measured_s <= sum(turn.span_s for turn in turns)
         assert rank.throughput_per_s == pytest.approx(4 / rank.measured_s)
         assert (rank.sent_bytes or 0) > 0
     assert measured.throughput_per_s == pytest.approx(sum(rank.throughput_per_s or 0.0 for rank in workers))
-    assert measured.steps is not None
     assert len(measured.steps.elapsed_s or ()) == 4
     assert not any(process.running() for process in here.processes)
 

@@ -54,10 +54,8 @@ def test_every_model_trains_to_the_last_event(model: str, spec: dict[str, Any]) 
     assert seen.threads == 1
     assert seen.torch is not None
     assert seen.torch_cpu_capability is not None
-    used = Usage.model_validate(events[-1]["usage"])
-    assert used.cpu_s is not None
+    used: Any = Usage.model_validate(events[-1]["usage"])
     assert used.cpu_s > 0.3, "the import of torch alone takes more"
-    assert used.peak_memory_bytes is not None
     assert used.peak_memory_bytes > 100 << 20, "torch alone takes more"
     assert used.network_sent_bytes is None, "nothing counts what one process sends"
 
@@ -154,9 +152,8 @@ def test_ddp_trains_in_a_process_for_each_device(spec: dict[str, Any]) -> None:
 
 
 def test_the_same_job_gives_the_same_measurement_through_a_node(trial: Trial, here: Any, observer: Any) -> None:
-    measured = Synthetic().measure(trial, [Instance(here)], observer, nullcontext())
+    measured: Any = Synthetic().measure(trial, [Instance(here)], observer, nullcontext())
     assert measured.throughput_per_s is not None
-    assert measured.timeline is not None
     assert measured.timeline.launch_s is not None
     assert measured.environment.userland_sha256 is None
     assert measured.environment.allocator == "default"
