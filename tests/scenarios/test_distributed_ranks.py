@@ -1,13 +1,13 @@
 """A distributed job as the host sees it: what the ranks say becomes one measurement, or the first failure is named."""
 
 import json
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
+from provisioning.machines.ssh import free_port
 from scenarios import distributed
 from scenarios.distributed import Distributed
 from scenarios.job import digest_of_ranks
@@ -180,8 +180,7 @@ def test_a_job_without_a_cluster_is_refused(trial: Trial, measure: Measure, scri
 
 
 def on_loopback(here: HereNode) -> list[Instance]:
-    with socket.create_server((LOOPBACK, 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     return [Instance(here, LOOPBACK, "lo", port=port) for _ in range(3)]
 
 

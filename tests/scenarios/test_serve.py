@@ -1,7 +1,6 @@
 """A service on one target as the host sees it: two processes of the worker on this machine."""
 
 import json
-import socket
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from provisioning.machines.ssh import free_port
 from scenarios.serve import Serve
 from suite.errors import MeasurementError
 from suite.interfaces import Instance
@@ -33,11 +33,6 @@ def planned(trial: Trial) -> Trial:
         scenario="serve", model="gan", sizes=None, unit="images", serving=LOAD, distributed=JOINED, envelope=ENVELOPE
     )
     return made.model_copy(update={"instances": instances_of(JOINED, ENVELOPE)})
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def instances(*nodes: Any) -> list[Instance]:

@@ -14,12 +14,12 @@ import pytest
 import torch
 from PIL import Image
 
+from provisioning.machines.ssh import free_port
 from suite.records.record import GENERATING_METRICS, Generated, MetricValue
 from suite.registries import WORKLOADS
 from suite.untrusted.grid import MOST_PNG_BYTES, check_grid
 from tests.worker.conftest import EPOCHS
 from tests.worker.forked import worker
-from tests.worker.test_distributed import free_port
 from worker.protocol import JobError, SpecError
 from worker.serving.generator import BATCH, COLUMNS, Generator, Pixels, encode_png, grid, read_model
 from worker.spec import parse_spec

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ import waitress
 from msgspec.structs import asdict, replace
 from PIL import Image
 
+from provisioning.machines.ssh import free_port
 from tests.analysis.test_benchmarks import REPOSITORY, benchmark
 from worker.protocol import JobError
 from worker.serving.generator import Generator
@@ -237,8 +237,7 @@ def test_a_file_that_is_no_model_is_refused_and_none_of_its_code_run(
 
 
 def test_a_service_of_several_generators_answers_for_each_and_ends_when_it_is_told() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = int(listener.getsockname()[1])
+    port = free_port()
     other = {"workload": "worker.workloads.dcgan:DCGAN", "dataset": "cifar10", "model": "dcgan", "seed": 1}
     others = [{**other, "image_px": 32, "channels": 3}]
     spec = {**asdict(serve_spec("worker.workloads.adversarial:GAN", 28, 1)), "port": port, "others": others}
