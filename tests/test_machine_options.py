@@ -36,7 +36,7 @@ from suite.request.scenario import scenario_of
 from suite.targets import TARGETS
 from tests import sites
 from tests.jobs import plan_of
-from tests.sites import inputs_of
+from tests.sites import IMAGE, inputs_of
 
 CHECKS = [Check(kind="target", name=name, usable=True, evidence="fake") for name in TARGETS]
 
@@ -82,8 +82,7 @@ def test_a_value_that_no_ablation_takes_is_refused(name: str) -> None:
 
 
 def test_an_ablation_without_its_value_is_told_one() -> None:
-    image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
-    choices = Here(Choices(image, "podman", "tcg"))
+    choices = Here(Choices(IMAGE, "podman", "tcg"))
     with pytest.raises(RequestError, match="--ablate oci-runtime changes nothing without a value") as caught:
         refuse_ablation("oci-runtime", choices, "reference", Synthetic())
     assert caught.value.remedy == "write it as --ablate oci-runtime=crun"
@@ -329,8 +328,7 @@ def test_instances_that_compute_have_gpus_of_their_own_and_others_none(scenario:
     strategy = "parameter-server" if scenario == "distributed" else None
     job = SimpleNamespace(distributed=SimpleNamespace(strategy=strategy))
     trial: Any = SimpleNamespace(job=job, instances=[SimpleNamespace(role=role) for role in roles])
-    image = Image(digest="a" * 64, variant="own", recipe_sha256="b" * 64, created_at="2026", base="", files={})
-    given = LabSite(Choices(image, "runc", "kvm", ("0", "1"))).choices_of(trial, shared=shared)
+    given = LabSite(Choices(IMAGE, "runc", "kvm", ("0", "1"))).choices_of(trial, shared=shared)
     each = [choices.gpus for choices in given]
     assert each == (of_instances if shared else [("0", "1") if gpus else () for gpus in of_instances])
 
@@ -338,8 +336,7 @@ def test_instances_that_compute_have_gpus_of_their_own_and_others_none(scenario:
 def test_each_of_two_workers_has_two_gpus_if_the_job_has_four() -> None:
     job = SimpleNamespace(distributed=SimpleNamespace(strategy="parameter-server"))
     trial: Any = SimpleNamespace(job=job, instances=[SimpleNamespace(role=role) for role in ROLES["distributed"][0]])
-    image = Image(digest="a" * 64, variant="own", recipe_sha256="b" * 64, created_at="2026", base="", files={})
-    given = LabSite(Choices(image, "runc", "kvm", ("0", "1", "2", "3"))).choices_of(trial, shared=True)
+    given = LabSite(Choices(IMAGE, "runc", "kvm", ("0", "1", "2", "3"))).choices_of(trial, shared=True)
     assert [choices.gpus for choices in given] == [(), ("0", "1"), ("2", "3")]
 
 

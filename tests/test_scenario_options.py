@@ -7,7 +7,6 @@ import pytest
 
 from commands.run.plan import between_checkpoints, in_epochs
 from commands.run.validate import check_turns, fitted
-from provisioning.images.image import Image
 from provisioning.sites.cluster import JoinedPods
 from provisioning.targets import Choices
 from scenarios.distributed import Distributed
@@ -28,6 +27,7 @@ from suite.plan import Plan, together
 from suite.registries import SCENARIOS, WORKLOADS
 from suite.request.request import RunRequest
 from suite.request.scenario import scenario_of
+from tests.sites import IMAGE
 from tests.suite.conftest import make_plan
 
 TARGETS = ("bare-metal", "container")
@@ -166,8 +166,7 @@ def test_bare_metal_alone_shares_what_there_is_and_says_so() -> None:
 
 
 def choices(gpus: tuple[str, ...] = ()) -> Choices:
-    image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
-    return Choices(image, "runc", "kvm", gpus)
+    return Choices(IMAGE, "runc", "kvm", gpus)
 
 
 def test_each_instance_has_gpus_of_its_own_where_there_are_enough_and_else_they_are_shared() -> None:

@@ -1,5 +1,9 @@
 """The nodes and trials of the scenarios' tests: the worker's tests run it on the same ones. And small trainings."""
 
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +13,23 @@ import torch
 from suite.registries import DATA_KINDS, WORKLOADS
 from tests.scenarios.conftest import here, observer, scripted, spec, trial
 from worker.data.sets import steps_of_epoch
+from worker.protocol import Events
 
 __all__ = ["here", "observer", "scripted", "spec", "trial"]
+
+
+@contextmanager
+def saying() -> Iterator[tuple[Events, list[dict[str, Any]]]]:
+    """What a worker writes its events with, and what it wrote once the block has ended."""
+    reading, writing = os.pipe()
+    said: list[dict[str, Any]] = []
+    try:
+        yield Events(writing), said
+    finally:
+        os.close(writing)
+        with os.fdopen(reading) as lines:
+            said.extend(json.loads(line) for line in lines)
+
 
 IMAGES, BATCH, EPOCHS = 42, 4, 3
 STEPS = steps_of_epoch(IMAGES, BATCH)

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +9,8 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from worker.protocol import Events, JobError, SpecError
+from tests.worker.conftest import saying
+from worker.protocol import JobError, SpecError
 from worker.spec import Spec, parse_spec
 from worker.training import device as devices
 from worker.training import job, settle, step
@@ -72,11 +72,8 @@ def test_the_host_waits_after_each_step_or_at_the_ends_of_the_span_alone(
         workload = job.load_workload()
         network = build_network(workload, job.shape, job.seed)
         trainer = Single(workload, network, gpu, batches, numerics_of("reference", "cpu"))
-        reading, writing = os.pipe()
-        measure(job, trainer, Events(writing))
-    os.close(writing)
-    with os.fdopen(reading) as lines:
-        said = [json.loads(line) for line in lines]
+        with saying() as (events, said):
+            measure(job, trainer, events)
     assert len(waited) == waits
     steps, losses = said[-1]["steps"], said[-1]["losses"]
     assert {len(column) for column in losses.values()} == {3}
@@ -118,14 +115,9 @@ def trained(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Callable[.
     monkeypatch.setattr(settle, "LEVEL", 1e9)
 
     def _trained(**changes: Any) -> tuple[list[Any], dict[str, Any]]:
-        reading, writing = os.pipe()
-        try:
-            _, ended = job._train(replace(parse_spec(json.dumps(spec)), **changes), None, [CPU], Events(writing))
-        finally:
-            os.close(writing)
-            with os.fdopen(reading) as lines:
-                events = [json.loads(line) for line in lines]
-        return events, ended
+        with saying() as (events, said):
+            _, ended = job._train(replace(parse_spec(json.dumps(spec)), **changes), None, [CPU], events)
+        return said, ended
 
     return _trained
 

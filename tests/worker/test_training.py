@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import subprocess
 import sys
 import threading
@@ -19,9 +18,10 @@ from msgspec.structs import replace
 
 from analysis.warnings.conditions import UNFINISHED_S
 from suite.records.environment import Environment
+from tests.worker.conftest import saying
 from tests.worker.distributed_rank import Given, tiny_model
 from worker.data.batches import SyntheticBatches
-from worker.protocol import Events, JobError, kind_of
+from worker.protocol import JobError, kind_of
 from worker.spec import Spec, parse_spec
 from worker.training.build import build_network, build_trainer, opened_batches
 from worker.training.ddp import threads_of_rank
@@ -75,14 +75,9 @@ def train(trainer: Trainer, steps: int = 5) -> None:
 
 
 def run_measure(spec: Spec, trainer: Trainer) -> list[dict[str, Any]]:
-    read_fd, write_fd = os.pipe()
-    try:
-        measure(spec, trainer, Events(write_fd))
-    finally:
-        os.close(write_fd)
-        with os.fdopen(read_fd) as lines:
-            events = [json.loads(line) for line in lines]
-    return events
+    with saying() as (events, said):
+        measure(spec, trainer, events)
+    return said
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])
@@ -301,13 +296,10 @@ def test_every_way_of_running_out_of_memory_has_one_kind(error: Exception) -> No
 
 
 def test_only_the_first_reason_of_a_failure_is_written() -> None:
-    read_fd, write_fd = os.pipe()
-    events = Events(write_fd)
-    events.error("killed", "rank 1 ended")
-    events.error("exception", "connection closed")
-    os.close(write_fd)
-    with os.fdopen(read_fd) as lines:
-        assert [json.loads(line)["kind"] for line in lines] == ["killed"]
+    with saying() as (events, said):
+        events.error("killed", "rank 1 ended")
+        events.error("exception", "connection closed")
+    assert [event["kind"] for event in said] == ["killed"]
 
 
 @pytest.mark.parametrize(

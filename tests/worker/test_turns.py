@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.worker.conftest import saying
 from tests.worker.test_training import FakeTrainer
-from worker.protocol import BURST, Events, JobError, SpecError
+from worker.protocol import BURST, JobError, SpecError
 from worker.spec import Spec, parse_spec
 from worker.training.measure import take_turns
 from worker.turns import _stopped_children
@@ -34,14 +35,10 @@ def parsed(given: dict[str, Any]) -> Spec:
 
 def taken(spec: Spec, orders: str, trainer: FakeTrainer) -> list[dict[str, Any]]:
     """What the job says when it is given these lines."""
-    reading, writing = os.pipe()
     assert spec.turns is not None
-    try:
-        take_turns(spec, spec.turns, trainer, Events(writing), io.StringIO(orders))
-    finally:
-        os.close(writing)
-    with os.fdopen(reading) as said:
-        return [json.loads(line) for line in said]
+    with saying() as (events, said):
+        take_turns(spec, spec.turns, trainer, events, io.StringIO(orders))
+    return said
 
 
 def test_every_line_is_a_burst_and_the_steps_follow_each_other(in_turns: dict[str, Any]) -> None:
