@@ -35,6 +35,7 @@ from tests.extensions.conftest import REPOSITORY
 from tests.jobs import plan_of
 from tests.provisioning.kubernetes.conftest import Server, cluster, server
 from tests.provisioning.kubernetes.test_pod import PLACE, SPEC
+from tests.scenarios.pictures import folder
 from tests.sites import IMAGE, inputs_of, machines, pods
 from tests.sites import cluster as site_of_pods
 
@@ -185,13 +186,7 @@ WORDS = {"scenario": "real", "engine": "kubernetes", "target": ("container",), "
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    from PIL import Image
-
-    directory = tmp_path / "pets"
-    for number in range(4):
-        (directory / f"class{number % 2}").mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (8, 8), (number, 0, 0)).save(directory / f"class{number % 2}/{number}.png")
-    return directory
+    return folder(tmp_path / "pets", 4)
 
 
 @pytest.fixture
