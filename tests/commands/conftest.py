@@ -88,7 +88,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def bench() -> Bench:
     """``bench("compare", "--json")``: the command's exit code, standard output and standard error."""
-    return lambda *words, **given: CliRunner().invoke(cli.main, list(words), prog_name="bench", **given)
+    return lambda *words: CliRunner().invoke(cli.main, list(words), prog_name="bench")
 
 
 @pytest.fixture

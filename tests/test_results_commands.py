@@ -2,27 +2,36 @@
 
 import io
 import json
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from rich.console import Console
 
+import cli
 from commands.results.listing import as_table, entries
 from provisioning.ledger import LedgerEntry
 from suite.records.environment import Environment
 from suite.records.record import Aggression, AggressorInstance, Outcome, TrialRecord
 from suite.results.runs import find_runs, summarise
 from suite.results.store import Run
-from tests.commands.conftest import Bench
 from tests.suite.conftest import make_plan, make_record
 
+Bench = Callable[..., Result]
 FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_per_s": None}
 
 
 @pytest.fixture
-def bench(bench: Bench) -> Bench:
-    return partial(bench, "results")
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
+
+    def _bench(*words: str, **options: Any) -> Result:
+        return CliRunner().invoke(cli.main, ["results", *words], prog_name="bench", **options)
+
+    return _bench
 
 
 @pytest.fixture
