@@ -1,32 +1,47 @@
-"""Bare metal and other containers beside pods: on this machine, or on the node that the inventory names."""
+"""Bare metal and other containers beside pods, here or on the machine of an inventory, and data sets of claims."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from provisioning.engines.kubernetes import KubernetesEngine
-from provisioning.kubernetes import owned
+from provisioning.engines.kubernetes import KUBERNETES, KubernetesEngine
+from provisioning.kubernetes import claims, owned
+from provisioning.kubernetes.claims import ClaimedData
+from provisioning.kubernetes.cluster import Cluster
+from provisioning.kubernetes.execution import PodNode
 from provisioning.kubernetes.node import ClusterNode
+from provisioning.kubernetes.pod import Placement, manifest
 from provisioning.metrics.accounting import HostAccount, NoAccount, open_account
+from provisioning.nodes import local_node
 from provisioning.remote.discovery import DiscoveredMachine, Discovery
 from provisioning.sites.base import site_of
 from provisioning.sites.cluster import ClusterSite
+from scenarios.datasets.resolve import resolve
 from suite.errors import RequestError
 from suite.interfaces import Completed, Instance
 from suite.inventory import Inventory
+from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, Envelope
 from suite.plan import Trial
 from suite.process_identity import boot_id
 from suite.request.request import RunRequest
+from tests.extensions.conftest import REPOSITORY
 from tests.jobs import plan_of
-from tests.sites import cluster, inputs_of, machines
+from tests.provisioning.kubernetes.conftest import Server, cluster, server
+from tests.provisioning.kubernetes.test_pod import PLACE, SPEC
+from tests.scenarios.pictures import folder
+from tests.sites import IMAGE, inputs_of, machines, pods
+from tests.sites import cluster as site_of_pods
+
+__all__ = ["cluster", "server"]
 
 PODS = {"engine": "kubernetes", "node": "n1", "target": ("bare-metal", "container"), "memory": "1G"}
-ENVELOPE = Envelope(cpus=(3,), memory_bytes=GIB, threads=1)
 N1 = Inventory.model_validate({"node": [{"name": "m1", "host": "root@m1"}]})
 
 
@@ -35,7 +50,7 @@ BOTH = ("bare-metal", "container")
 
 def site(inventory: Inventory | None = N1) -> ClusterSite:
     beside = machines(inventory, targets=BOTH) if inventory else None
-    return cluster(BOTH, beside, node="n1")
+    return site_of_pods(BOTH, beside, node="n1")
 
 
 @pytest.fixture
@@ -97,12 +112,6 @@ def test_what_no_machine_beside_pods_carries_is_refused(
     assert error.value.remedy
 
 
-@pytest.mark.parametrize("scenario", ["shared"])
-def test_other_scenarios_do_not_know_an_inventory(scenario: str) -> None:
-    with pytest.raises(RequestError, match=f"--inventory does not apply to --scenario {scenario}"):
-        RunRequest.of({"scenario": scenario, "inventory": "hosts.toml"})
-
-
 def test_the_machine_gives_no_more_cpus_than_pods_of_its_node_can_have(
     booted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,43 +144,9 @@ def test_the_machine_gives_no_more_cpus_than_pods_of_its_node_can_have(
         resolved.envelopes(inputs_of(request.changed(cpus="3")))
 
 
-class Opened(tuple[str, tuple[int, ...]]):
-    """The name and the CPUs of a node, which takes attributes."""
-
-
 def trials() -> dict[tuple[str, str | None], Trial]:
     plan = plan_of(targets=("bare-metal", "container"), ablations=("runc", "podman", "seccomp"), envelope=ENVELOPE)
     return {(each.target, each.ablation): each for each in plan.trials()}
-
-
-@pytest.mark.parametrize(
-    ("inventory", "by_ssh"),
-    [(N1, {("bare-metal", None), ("container", "runc"), ("container", "podman")}), (None, set())],
-)
-def test_pods_are_opened_from_here_and_all_else_on_the_machine_of_the_inventory(
-    inventory: Inventory | None, by_ssh: set[tuple[str, str | None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @contextmanager
-    def on_machine(planned: Any, cpus: tuple[int, ...], *_: object) -> Iterator[Instance]:
-        yield Instance(cast("Any", (planned.name, cpus)), clock_offset_s=1.5)
-
-    @contextmanager
-    def local_node(cpus: tuple[int, ...], *_: object) -> Iterator[Any]:
-        yield Opened(("localhost", cpus))
-
-    @contextmanager
-    def open_stack(node: Any, _layers: object) -> Iterator[Any]:
-        yield node
-
-    monkeypatch.setattr("provisioning.sites.machines.on_machine", on_machine)
-    monkeypatch.setattr("provisioning.sites.base.local_node", local_node)
-    for module in ("reopening", "machines"):
-        monkeypatch.setattr(f"provisioning.sites.{module}.open_stack", open_stack)
-    for arm, trial in trials().items():
-        with site(inventory).opened(trial) as (instance,):
-            name, cpus = cast("Any", instance.node)
-            opened = ("m1", 1.5) if arm in by_ssh else ("localhost", None)
-            assert (name, instance.clock_offset_s, cpus) == (*opened, ENVELOPE.cpus)
 
 
 def test_the_machine_is_sent_the_tree_and_loaded_for_the_engines_that_run_there(
@@ -203,3 +178,114 @@ def test_of_another_machine_this_one_accounts_for_nothing() -> None:
 
     assert isinstance(account(machine="m1"), NoAccount)
     assert isinstance(account(), HostAccount)
+
+
+ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
+WORDS = {"scenario": "real", "engine": "kubernetes", "target": ("container",), "memory": "1G", "cpus": "1"}
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    return folder(tmp_path / "pets", 4)
+
+
+@pytest.fixture
+def pod(cluster: Cluster, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PodNode]:
+    """A pod whose commands run here, and in which the claim is the directory of pictures."""
+    monkeypatch.setattr(claims, "MOUNT", str(pictures))
+    monkeypatch.setattr(claims, "IMAGE_PYTHON", (sys.executable, str(REPOSITORY)))
+    with local_node((0,), None) as host:
+        yield PodNode(parent=host, wrap=list, name="p", userland="/", cpus=(0,), local=False, cluster=cluster, pod="p")
+
+
+@pytest.mark.parametrize(
+    ("text", "claimed"),
+    [
+        ("mnist:sets/digits", ("mnist", "sets", "digits")),
+        ("mnist:sets", ("mnist", "sets", "")),
+        ("mnist:/srv/digits", None),
+        ("mnist:./sets/digits", None),
+        ("mnist:sets/../digits", None),
+        ("generated", None),
+    ],
+)
+def test_a_claim_is_named_as_for_the_pipeline_and_a_directory_by_its_place(text: str, claimed: Any) -> None:
+    assert ClaimedData.of(text) == claimed
+    asked = RunRequest.of({**WORDS, "data": text})
+    assert ClusterSite.holds_data(asked) == bool(claimed)
+
+
+def test_a_pod_identifies_the_data_set_as_this_machine_does_its_copy(pod: PodNode, pictures: Path) -> None:
+    here = resolve(f"imagefolder:{pictures}", pictures)[1]
+    claimed, dataset = ClaimedData("imagefolder", "sets", "pets").identified(pod, None)
+    assert dataset == here.model_copy(update={"directory": ""})
+    assert claimed.path == "pets"
+
+
+def test_what_the_claim_does_not_hold_is_refused_with_its_name(pod: PodNode) -> None:
+    with pytest.raises(RequestError, match="the claim sets does not hold it in /pets: ") as error:
+        ClaimedData("mnist", "sets", "pets").identified(pod, None)
+    assert "copy the data set to the claim" in str(error.value.remedy)
+    with pytest.raises(RequestError, match="no kind of data set of another package"):
+        ClaimedData("theirs", "sets", "pets").identified(pod, None)
+
+
+def test_pods_mount_the_claim_read_only_at_the_place_of_every_data_volume() -> None:
+    place: Placement = replace(PLACE, claim="sets", claim_path="pets")
+    spec = manifest(replace(SPEC, data=("", "/mnt/data", False)), place)["spec"]
+    volume, mount = spec["volumes"][-1], spec["containers"][0]["volumeMounts"][-1]
+    assert volume == {"name": "data", "persistentVolumeClaim": {"claimName": "sets", "readOnly": True}}
+    assert mount == {"name": "data", "mountPath": "/mnt/data", "readOnly": True, "subPath": "pets"}
+    written = manifest(replace(SPEC, data=("/scratch", "/mnt/data", True)), place)["spec"]["volumes"][-1]
+    assert "hostPath" in written, "what a trial writes is no part of the data set"
+
+
+def test_a_claim_that_is_not_there_is_refused_before_a_pod_waits_for_it(cluster: Cluster, server: Server) -> None:
+    server.answers["POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"] = 200, {"status": {"allowed": True}}
+    engine = KUBERNETES.configured({"claim": "mnist:sets:digits"})
+    engine.__dict__["_cluster"] = cluster
+    with pytest.raises(RequestError, match="there is no claim sets in the namespace lab"):
+        engine.data_set(IMAGE, GIB, None)
+
+
+def test_a_job_has_the_data_set_and_the_stored_request_the_claim(
+    pod: PodNode, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def tried(*_: object) -> Iterator[PodNode]:
+        yield pod
+
+    monkeypatch.setattr(KubernetesEngine, "version", lambda *_: "v1.30")
+    monkeypatch.setattr(KubernetesEngine, "tried", tried)
+    monkeypatch.setattr(Cluster, "demand", lambda *_: None)
+    monkeypatch.setattr(Cluster, "get", lambda *_: {})
+    monkeypatch.setattr(KubernetesEngine, "_cluster", pod.cluster)
+    usual = site_of_pods()
+    request = RunRequest.of({**WORDS, "data": "imagefolder:sets/pets"})
+    site = ClusterSite.of_pods(inputs_of(request), usual.choices, ("container",), lambda *_: usual)
+    digest = resolve(f"imagefolder:{pictures}", pictures)[1].sha256
+    assert site.data
+    assert site.data.sha256 == digest
+    assert site.stored(request).data.data == "imagefolder:sets/pets"
+    (trial,) = plan_of(targets=("container",), dataset=site.data, envelope=ENVELOPE).trials()
+    (layer,) = site.layers(trial, ENVELOPE)
+    with local_node((0,), "/tree") as host:
+        spec = layer.specification(host, "/tree")  # type: ignore[attr-defined]
+    assert spec.data == ("", "/mnt/data", False)
+
+
+def test_no_disk_of_a_guest_is_packed_for_a_pod_on_a_virtual_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("provisioning.sites.here.prepare_disk", pytest.fail)
+    monkeypatch.setattr("provisioning.sites.here.load", lambda *_: None)
+    both = ("container", "container-vm")
+    dataset = Dataset(kind="mnist", sha256="ab" * 32, images=60, size_bytes=4000)
+    site = site_of_pods(both, vm_node="n2", engines=dict.fromkeys(both, pods((1,))))
+    site.prepare(plan_of(targets=both, dataset=dataset, envelope=ENVELOPE), print)
+
+
+def test_bare_metal_beside_reads_the_copy_of_a_machine_that_is_listed_and_none_here() -> None:
+    site = site_of_pods(("bare-metal", "container"), engines={"container": pods((1,))})
+    asked = RunRequest.of({**WORDS, "target": ("bare-metal", "container"), "data": "mnist:sets/digits"})
+    with pytest.raises(RequestError, match="bare-metal on this machine cannot read a claim") as error:
+        site.refuse(inputs_of(asked), {})
+    assert "--inventory" in str(error.value.remedy)

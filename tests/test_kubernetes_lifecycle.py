@@ -43,15 +43,6 @@ def kinds(server: Namespace) -> list[str]:
 
 
 DATA = ("--data", "mnist:sets/digits", "--data", "cifar10:sets", "--epochs", "2")
-PAIRS = [(dataset, model) for dataset in ("mnist", "cifar10") for model in ("gan", "dcgan")]
-TRAINED = {
-    "epoch_s": [1.5, 2.5],
-    "training_s": 4.0,
-    "steps": 14,
-    "losses": {"generator": 0.7},
-    "data": {"kind": "mnist", "images": 60, "digest": "contents", "sha256": "a" * 64},
-    "peak_memory_bytes": 1 << 28,
-}
 
 
 @pytest.fixture
@@ -61,45 +52,11 @@ def claimed(server: Namespace) -> Namespace:
     return server
 
 
-def test_a_job_trains_each_generator_on_each_data_set_before_one_service_answers_for_all(claimed: Namespace) -> None:
-    claimed.pod[JOB] = {"phase": "Succeeded"}
-    claimed.log.extend(["no JSON", json.dumps({"event": "done", "trained": TRAINED})])
-    done = up("--model", "gan", "--model", "dcgan", *DATA)
-    assert done.exit_code == 0, done.output
-    said = done.stderr.splitlines()
-    assert said[:-2] == [f"Job pipeline-train-{model}-{dataset}: complete" for dataset, model in PAIRS]
-    assert said[-1] == "the service returned a test image of gan mnist, dcgan mnist, gan cifar10, dcgan cifar10"
-    assert [(body["dataset"], body["model"]) for body in claimed.asked] == PAIRS
-    assert "Job pipeline-train-gan-mnist: complete 2 epochs, median 2.00 s, 14 steps in 4.0 s" in bench("status").stdout
-    parts = json.loads(bench("status", "--json").stdout)["parts"]
-    assert {json.dumps(part["trained"]) for part in parts if part["kind"] == JOB} == {json.dumps(TRAINED)}
-    assert "removed jobs/pipeline-train-dcgan-cifar10" in bench("down", "--claim").stdout
-    assert kinds(claimed) == ["persistentvolumeclaims"], "the claim of the data is the user's"
-
-
 @pytest.mark.parametrize("last", ["no JSON", "{}", '{"event": "done", "trained": {"steps": -1}}'])
 def test_a_job_whose_log_is_gone_or_garbage_has_no_times(claimed: Namespace, last: str) -> None:
     claimed.pod[JOB], claimed.log[:] = {"phase": "Succeeded"}, [last]
     up()
     assert "Job pipeline-train-gan-synthetic: complete\n" in bench("status").stdout
-
-
-def test_a_claim_that_is_missing_is_a_wrong_request(server: Namespace) -> None:
-    done = up(*DATA)
-    assert done.exit_code == 2
-    assert "there is no claim sets in the namespace lab" in done.stderr
-    assert not server.objects
-
-
-def test_the_error_that_the_worker_reports_is_repeated_with_its_remedy(claimed: Namespace) -> None:
-    claimed.status[JOB], claimed.pod[JOB] = FAILED, {"phase": "Failed"}
-    why = "/data/sets/digits is no readable data set of kind mnist: there is no train-images-idx3-ubyte"
-    error = {"event": "error", "kind": "data", "message": why, "remedy": "put the files there"}
-    claimed.log.extend(["{", json.dumps(error)])
-    done = up(*DATA)
-    assert done.exit_code == 1
-    assert f"Job pipeline-train-gan-mnist: {why}" in done.stderr
-    assert "what to do: put the files there; then fix the cause, remove the pipeline" in done.stderr
 
 
 def test_a_job_that_exceeds_its_deadline_says_what_would_help(claimed: Namespace) -> None:

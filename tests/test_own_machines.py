@@ -1,4 +1,4 @@
-"""Each target on the machine that an inventory lists for it: what is opened there, attested, recorded and compared."""
+"""The machines of an inventory as a plan sees them: what each gives and is given, and what all of them have."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,27 +8,27 @@ from typing import Any, cast
 
 import pytest
 
-from commands.run.validate import refuse_ignored
-from provisioning.hindrances import hindrances
+from commands.run.validate import ablations_of, refuse_ignored
+from provisioning.hindrances import hindrances, refuse_ablation
 from provisioning.images.image import Image
-from provisioning.layers.container import ContainerLayer
-from provisioning.layers.userland import UserlandLayer
-from provisioning.remote.discovery import DiscoveredMachine, Discovery, attest
+from provisioning.remote.discovery import DiscoveredMachine, Discovery, attest, needed
 from provisioning.sites.base import Site
 from provisioning.sites.machines import Machines, on_machine
+from scenarios.distributed import Distributed
 from suite.errors import RequestError
 from suite.host_compatibility import Host
 from suite.interfaces import Completed, Instance
 from suite.inventory import Inventory, InventoryNode
 from suite.job.ablations import properties_of
 from suite.job.envelope import GIB, Envelope
-from suite.job.job import Layers
+from suite.job.job import CpuCapability
 from suite.records.course import envelope_differences
 from suite.records.environment import Environment
+from suite.registries import SCENARIOS
 from suite.request.request import RunRequest
 from suite.targets import TARGETS, VMS, OwnMachine
 from tests.jobs import plan_of
-from tests.sites import IMAGE, here, inputs_of, machines
+from tests.sites import IMAGE, cluster, here, inputs_of, machines
 
 GUESTS = ("vm", "container-vm")
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2)
@@ -49,11 +49,6 @@ def site() -> Machines:
     return machines(listed(), targets=TARGETS)
 
 
-def recorded(where: Site) -> Layers:
-    layers: Layers = where.fields(ENVELOPE, None)["layers"]
-    return layers
-
-
 def reached(planned: InventoryNode, cpuinfo: str, boot: str) -> Any:
     """A machine that answers what it is asked for."""
     answers = {"cpuinfo": cpuinfo, "boot_id": boot, "findmnt": "ext4   /dev/vda\n", "lsblk": "\n"}
@@ -65,32 +60,6 @@ def reached(planned: InventoryNode, cpuinfo: str, boot: str) -> Any:
     return SimpleNamespace(
         name=planned.name, planned=planned, run=run, facts={"accelerator": "none"}, substitutes=(), agent=agent
     )
-
-
-def test_the_suite_boots_nothing_and_opens_each_target_on_its_own_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def on_machine(planned: Any, cpus: tuple[int, ...], *_: object) -> Iterator[Instance]:
-        yield Instance(cast("Any", (planned.name, cpus)))
-
-    @contextmanager
-    def open_stack(node: Any, layers: list[object]) -> Iterator[Any]:
-        yield (*node, [type(layer) for layer in layers])
-
-    for each in (on_machine, open_stack):
-        monkeypatch.setattr(f"provisioning.sites.machines.{each.__name__}", each)
-    plan = plan_of(targets=TARGETS, envelope=ENVELOPE, machines=MACHINES, **recorded(site()).model_dump())
-    opened = {}
-    for trial in plan.trials():
-        with site().opened(trial) as (instance,):
-            opened[trial.target] = cast("Any", instance.node)
-    assert opened == {
-        "bare-metal": ("m1", (0, 1), [UserlandLayer]),
-        "container": ("m1", (0, 1), [ContainerLayer]),
-        "vm": ("m2", (4, 5), [UserlandLayer]),
-        "container-vm": ("m2", (4, 5), [ContainerLayer]),
-    }
-    assert recorded(site()).accelerator is None
-    assert recorded(here()).accelerator == "tcg"
 
 
 def test_room_to_write_is_made_on_the_machine_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,3 +220,93 @@ def test_every_trial_attests_its_machine_again(target: str, hypervisor: str | No
     inside = Environment(cpus=[0, 1], host_cpus=list(cpus), memory_bytes=GIB, threads=2, hypervisor=hypervisor)
     assert cpus == ((4, 5) if target in VMS else (0, 1))
     assert envelope_differences(trial, trial.envelope, inside) == said
+
+
+LATE = ("gvisor", "charliecloud", "apptainer")
+"""Engines whose containers can join no network that is made after their start."""
+
+
+def request(**options: Any) -> RunRequest:
+    return RunRequest.of({"scenario": "distributed", "memory": "2G", "profile": "smoke", **options})
+
+
+def discovered(number: int, cpus: tuple[int, ...], capability: CpuCapability = "avx2") -> DiscoveredMachine:
+    return DiscoveredMachine(f"n{number}", cpus, 8 * GIB, capability, 0.0)
+
+
+def made(*found: DiscoveredMachine) -> Machines:
+    """Return the site of a joined job on these machines."""
+    inventory = Inventory.model_validate({"node": [{"name": each.name, "host": each.name} for each in found]})
+    return machines(inventory, *found, joined=True)
+
+
+def test_every_machine_gives_as_many_cpus_as_the_smallest_has() -> None:
+    site = made(discovered(1, (0, 1, 2, 3)), discovered(2, (4, 5)), discovered(3, (0, 1, 2)))
+    envelopes = site.envelopes(inputs_of(request()))
+    assert [each.cpus for each in envelopes] == [(0, 1), (4, 5), (0, 1)]
+    assert {each.memory_bytes for each in envelopes} == {2 * GIB}
+    assert {each.threads for each in envelopes} == {2}
+
+
+def test_what_a_machine_cannot_give_is_refused_with_its_name() -> None:
+    with pytest.raises(RequestError, match=r"on n2: --cpus 3: this host allows CPUs 4-5"):
+        made(discovered(1, (0, 1, 2, 3)), discovered(2, (4, 5))).envelopes(inputs_of(request(cpus="3")))
+    with pytest.raises(RequestError, match=r"on n1: 16\.0 GiB of memory asked for"):
+        made(discovered(1, (0,))).envelopes(inputs_of(request(memory="16G")))
+
+
+def test_machines_need_what_packs_a_data_set_for_their_guests_alone() -> None:
+    assert "mke2fs" in needed(("vm",), "qemu", with_data=True)
+    assert "mke2fs" not in needed(("vm",), "qemu", with_data=False)
+    assert "mke2fs" not in needed(("container",), "qemu", with_data=True)
+
+
+def test_the_cluster_of_a_plan_names_the_machines_by_rank() -> None:
+    found = made(discovered(1, (0, 1)), discovered(2, (0, 1)), discovered(3, (2, 3)))
+    distributed = found.part(inputs_of(request(workers=2, ps=1)))["distributed"]
+    assert [(each.name, each.address, each.cpus) for each in distributed.machines] == [
+        ("n1", "10.0.0.1", (0, 1)),
+        ("n2", "10.0.0.2", (0, 1)),
+        ("n3", "10.0.0.3", (2, 3)),
+    ]
+    assert distributed.lab is None
+    assert distributed.comm_timeout_s == 60
+
+
+def test_a_switch_of_the_network_is_refused_where_the_network_is_an_option() -> None:
+    with pytest.raises(RequestError, match="--network says how"):
+        refuse_ablation("network", here("podman"), "reference", Distributed())
+    refuse_ablation("network", cluster(), "reference", Distributed())
+
+
+@pytest.mark.parametrize(
+    ("network", "other", "said"),
+    [
+        ("host", "docker", "docker cannot start"),
+        *((network, name, f"--network {network}: {name}") for network in ("host", "overlay") for name in LATE),
+    ],
+)
+def test_another_engine_must_join_the_network_of_the_lab_too(
+    monkeypatch: pytest.MonkeyPatch, network: str, other: str, said: str
+) -> None:
+    monkeypatch.setattr("commands.run.validate.refuse_ablation", lambda *_: None)
+    asked = request(network=network, ablate=(other,))
+    with pytest.raises(RequestError, match=said):
+        ablations_of(inputs_of(asked), here("podman"), None)
+
+
+@pytest.mark.parametrize(("site", "scenario"), [(here("podman"), "serve"), (cluster(), "distributed")])
+@pytest.mark.parametrize("way", ["cluster-ip", "node-port"])
+def test_a_way_through_a_service_is_refused_where_no_service_is(site: Site, scenario: str, way: str) -> None:
+    with pytest.raises(RequestError, match=f"--ablate {way} is about a service of a cluster"):
+        refuse_ablation(way, site, "reference", SCENARIOS.get(scenario))
+
+
+def test_machines_of_different_make_are_capped_to_what_all_have() -> None:
+    notes: list[str] = []
+    envelope = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
+    site = made(discovered(1, (0,), "avx512"), discovered(2, (0,), "avx2"))
+    assert site.capability(envelope, notes.append, always=False) == "avx2"
+    assert "avx2" in notes[0]
+    alike = made(discovered(1, (0,)), discovered(2, (0,)))
+    assert alike.capability(envelope, notes.append, always=False) is None

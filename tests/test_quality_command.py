@@ -27,9 +27,8 @@ from suite.request.request import RunRequest
 from suite.results.quality import FILE, QUALITY_METRICS, Judge, ModelsQuality, Numbers, read_quality, write_quality
 from suite.results.store import MANIFEST, PLAN, Run, write_atomic
 from tests.analysis.conftest import record
-from tests.worker.conftest import spec
-from tests.worker.test_epochs import EPOCHS, directory, epochs
-from tests.worker.test_keeping import models_of
+from tests.worker.conftest import EPOCHS, directory, epochs, spec
+from tests.worker.test_generating import models_of
 from worker.spec import QualitySpec, parse_spec
 from worker.workloads.workload import OF_EVERY_TRAINING
 

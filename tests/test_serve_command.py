@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 import cli
 from commands import serve as command
+from provisioning.machines.ssh import free_port
 from suite.results.store import Run
 from tests.integration.browser import REPOSITORY
 from worker.serving.generator import write_model
@@ -48,11 +49,6 @@ def model(run: Path) -> Path:
 
 def bench(*words: object) -> Any:
     return CliRunner().invoke(cli.main, ["serve", *map(str, words)], prog_name="bench")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def test_what_cannot_be_served_is_refused_in_one_sentence(

@@ -3,8 +3,7 @@
 import json
 import os
 import re
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -42,7 +41,7 @@ PLANS = sorted((REPOSITORY / "plans").glob("*.toml"))
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MEASURED", str(tmp_path / "measured"))
     monkeypatch.setenv("SLOW_S", "0")
@@ -50,10 +49,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     furnish(monkeypatch, tmp_path / "home")
     measure_nothing(monkeypatch)
     (tmp_path / "night.toml").write_text(PLAN)
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    yield lambda *words: CliRunner().invoke(cli.main, list(words), prog_name="bench")
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    return lambda *words: CliRunner().invoke(cli.main, list(words), prog_name="bench")
 
 
 def change(old: str, new: str) -> None:
@@ -145,11 +141,6 @@ def test_a_plan_that_is_not_there_is_refused_with_those_that_are(bench: Bench, n
         "a plan that comes with bench: allocation, channels, cluster, gan-service, gan-sets, nightly, paper, "
         in refused.stderr
     )
-
-
-def test_smoke_is_two_cells_on_two_targets() -> None:
-    sweep = load_sweep(REPOSITORY / "plans/smoke.toml")
-    assert (len(cells_of(sweep)), sweep.targets, sweep.block_count) == (2, ("bare-metal", "container"), 1)
 
 
 def test_a_plan_tells_what_will_run_and_how_long_it_takes(bench: Bench) -> None:

@@ -52,11 +52,6 @@ def test_the_wheel_holds_every_file_of_the_rooms_and_nothing_else(unpacked: Path
     assert found == expected
 
 
-def test_no_general_folder_of_the_checkout_lands_in_site_packages(unpacked: Path) -> None:
-    tops = {path.name for path in unpacked.iterdir() if not path.name.endswith(".dist-info")}
-    assert tops == {"cli.py", *(room.name for room in ROOMS)}
-
-
 def test_the_checkout_finds_recipe_and_plans_where_a_wheel_has_them() -> None:
     for inside, top in LINKED.items():
         assert (REPOSITORY / inside).resolve() == (REPOSITORY / top).resolve()

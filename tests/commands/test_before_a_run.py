@@ -510,7 +510,6 @@ def test_a_workload_without_images_counts_its_unit_and_takes_no_size_and_no_data
     assert bench(*words).exit_code == 0
     (job,) = json.loads((here / "out/plan.json").read_text())["jobs"]
     assert (job["unit"], job["sizes"]["batch"], job["sizes"]["image_px"]) == ("tokens", 512, None)
-    refused(bench(*words, "--image-px", "64"), "tokens.py has no images, and no --image-px")
     folder(here / "set", images=8)
     refused(bench(*words, "--scenario", "real", "--data", f"imagefolder:{here}/set"), "reads no data set")
 
@@ -522,9 +521,6 @@ def test_a_language_model_has_tokens_in_its_record_and_takes_no_images(bench: Be
     (job,) = json.loads((here / "out/plan.json").read_text())["jobs"]
     sizes = {name: value for name, value in job["sizes"].items() if value is not None}
     assert (job["unit"], sizes) == ("tokens", {"batch": 32, "tokens": 8, "depth": 2, "warmup_steps": 1, "steps": 2})
-    refused(bench(*words, "--image-px", "64"), "transformer has no images, and no --image-px")
-    refused(bench(*words, "--tokens", "24"), "cannot make a batch of 32 tokens from sequences of 24")
-    refused(bench("run", "--model", "alexnet", *TWO, "--tokens", "8"), "alexnet has no sequences, and no --tokens")
     folder(here / "set", images=8)
     data = ("--scenario", "real", "--data", f"imagefolder:{here}/set")
     refused(bench(*words, *data), "transformer has no images, and reads no data set")

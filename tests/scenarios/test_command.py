@@ -21,7 +21,7 @@ from suite.plan import Trial
 from suite.request.request import RunRequest
 from tests.scenarios.conftest import REPOSITORY, HereNode
 
-Run = Callable[..., Measurement]
+Run = Callable[..., Any]
 
 
 @pytest.fixture
@@ -48,8 +48,6 @@ def test_time_memory_and_exit_status_are_measured_of_any_command(run: Run, obser
     measured = run("import time; held = b'x' * (64 << 20); time.sleep(0.5); [i * i for i in range(10 ** 6)]")
     assert measured.throughput_per_s is None
     assert measured.metrics["peak-memory"].value > 64
-    assert measured.timeline is not None
-    assert measured.usage is not None
     assert 0 < measured.metrics["cpu-time"].value < measured.elapsed_s
     assert measured.metrics["cpu-time"].value == measured.usage.cpu_s
     assert 0.5 < (measured.timeline.measured_s or 0) < measured.elapsed_s
@@ -78,14 +76,6 @@ def test_of_lines_that_are_json_objects_the_keys_are_read_from_both_outputs(run:
 
 
 RATE = "(?P<throughput>[0-9.,]+)"
-
-
-def test_a_progress_bar_and_times_of_steps_give_rates(run: Run) -> None:
-    bars = ["?it/s", "1.60s/it", "1.05it/s", "1.70s/it", "1.65s/it", "1.02it/s", "1.75s/it"]
-    measured = run(f"import sys; [sys.stderr.write(chr(13) + bar) for bar in {bars!r}]", throughput=f"{RATE}it/s")
-    assert measured.throughput_per_s == pytest.approx((1 / 1.60 + 1 / 1.65) / 2)
-    measured = run("print('iter 1: loss 4.1, time 20.00ms')", throughput="time (?P<seconds>[0-9.]+)")
-    assert measured.throughput_per_s == pytest.approx(50)
 
 
 def test_a_pattern_of_times_counts_steps_unless_a_unit_is_given() -> None:
@@ -126,7 +116,6 @@ def test_the_trial_ends_with_its_process_and_ends_and_counts_what_that_has_left(
 ) -> None:
     place = tmp_path.parent / "left"
     measured = run(LEAVES.replace("OPTIONS", options).replace("PLACE", repr(str(place))), throughput=f"{RATE} images/s")
-    assert measured.timeline is not None
     assert 1 < (measured.timeline.measured_s or 0) < 2
     assert measured.elapsed_s < 5
     assert (measured.throughput_per_s, measured.details["processes_left"]) == (100, 1)

@@ -10,7 +10,7 @@ import pytest
 from scenarios.probe import Probing, scratch_bytes
 from scenarios.probes.startup import PhaseRecorder
 from suite.errors import MeasurementError
-from suite.interfaces import Instance, Measurement
+from suite.interfaces import Instance
 from suite.job.job import Devices
 from suite.job.profiles import PROFILES
 from suite.plan import Trial
@@ -35,7 +35,7 @@ def probe(trial: Trial) -> Trial:
     return trial.with_job(scenario="probe", model="memory", sizes=None)
 
 
-Measure = Callable[..., Measurement]
+Measure = Callable[..., Any]
 
 
 @pytest.fixture
@@ -56,10 +56,8 @@ def test_what_the_worker_says_becomes_metrics(measure: Measure, observer: Any, s
     assert (measured.throughput_per_s, measured.steps) == (None, None)
     seen = measured.environment
     assert (seen.accelerator, seen.userland_sha256, seen.kernel) == ("kvm", "ab", "6.1")
-    assert measured.usage is not None
     assert measured.usage.cpu_s == 3.5
     assert measured.details["array_bytes"] == 64
-    assert measured.timeline is not None
     assert measured.timeline.imports_s is None
     assert observer.phases == [(name, "") for name in ("attesting", "launching", "preparing", "measuring", "finishing")]
 
@@ -200,8 +198,5 @@ def test_a_start_up_that_ended_before_its_first_step_is_a_failure(observer: Any)
 def test_a_probe_measures_through_a_node(here: Any, measure: Measure) -> None:
     measured = measure(here)
     assert {metric.unit for metric in measured.metrics.values()} == {"GB/s"}
-    assert measured.timeline is not None
-    assert measured.timeline.launch_s is not None
     assert 0 < measured.timeline.launch_s < measured.elapsed_s
-    assert measured.timeline.exit_s is not None
     assert measured.timeline.launch_s + measured.timeline.exit_s <= measured.elapsed_s

@@ -1,4 +1,4 @@
-"""Training on a data set, as the host sees it: the set is the planned one, in the planned state, and on the record."""
+"""Training on a data set, as the host sees it: the set is the planned one, in its state; epochs are whole or scaled."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -19,13 +19,14 @@ from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import Devices, Loading
 from suite.plan import Trial
-from suite.records.record import DataUse
+from suite.records.record import EPOCH_METRICS, DataUse
 from suite.registries import SCENARIOS
 from tests.scenarios.conftest import HereNode, ScriptedNode, ScriptedProcess
 from tests.scenarios.pictures import damage, folder
-from tests.scenarios.test_job import STORY, event
+from tests.scenarios.test_job import STEPS, STORY, event
 from worker.data.listing import listing
 from worker.spec import Data, parse_spec
+from worker.workloads.workload import OF_EVERY_TRAINING
 
 SHA256, LISTING = "ab" * 32, "cd" * 32
 USE: dict[str, Any] = {"decoder": "simplejpeg", "loader_workers": 2, "images_read": 20, "bytes_read": 4000}
@@ -116,8 +117,7 @@ def test_the_file_system_is_that_of_the_innermost_mount(
     data: str, filesystem: str, planned: Trial, observer: Any, reading: Any
 ) -> None:
     warm, node = planned.with_job(page_cache="warm"), reading(data=data, page_cache_share=1)
-    measured = Real().measure(warm, [Instance(node)], observer, nullcontext())
-    assert measured.data_use is not None
+    measured: Any = Real().measure(warm, [Instance(node)], observer, nullcontext())
     assert measured.environment.filesystem == measured.data_use.filesystem == filesystem
 
 
@@ -190,8 +190,7 @@ def test_there_is_a_loader_for_each_cpu_unless_told_otherwise(
     asked: int | None, wanted: int, planned: Trial, reading: Any
 ) -> None:
     trial = planned.with_job(envelope=Envelope(cpus=(0, 3), memory_bytes=GIB, threads=1))
-    data = data_of(trial.with_job(loading=Loading(loader_workers=asked)), reading())
-    assert data is not None
+    data: Any = data_of(trial.with_job(loading=Loading(loader_workers=asked)), reading())
     assert data.loader_workers == wanted
 
 
@@ -271,13 +270,11 @@ def small(trial: Trial, tmp_path: Path) -> tuple[Trial, HereNode]:
 def test_training_on_files_gives_a_measurement(small: tuple[Trial, HereNode], observer: Any) -> None:
     trial, node = small
     trial = trial.with_job(loading=Loading(loader_workers=1))
-    measured = Real().measure(trial, [Instance(node)], observer, nullcontext())
+    measured: Any = Real().measure(trial, [Instance(node)], observer, nullcontext())
     node.processes[0].close()
     assert measured.throughput_per_s is not None
-    assert measured.steps is not None
     assert min(measured.steps.data_s or [0]) > 0, "waiting for data and making floats of them takes time"
     use = measured.data_use
-    assert use is not None
     assert (use.decoder, use.loader_workers, use.page_cache_share) == ("simplejpeg", 1, 1.0)
     assert use.images_read >= 2 * 5
     assert use.bytes_read > 0
@@ -291,9 +288,8 @@ def test_devices_in_processes_of_their_own_read_together(small: tuple[Trial, Her
         devices=Devices(devices=2, parallel="ddp"),
         loading=Loading(loader_workers=0),
     )
-    use = Real().measure(trial, [Instance(node)], observer, nullcontext()).data_use
+    use: Any = Real().measure(trial, [Instance(node)], observer, nullcontext()).data_use
     node.processes[0].close()
-    assert use is not None
     assert use.images_read - use.damaged == 2 * 2 * 5
 
 
@@ -309,3 +305,62 @@ def test_too_much_damage_fails_the_trial_with_names(small: tuple[Trial, HereNode
     node.processes[0].close()
     assert raised.value.kind == "data"
     assert any(name in raised.value.message for name in names)
+
+
+CHECKPOINTS = {"seconds": [0.25, 0.125], "size_bytes": 4096}
+
+
+def measured(trial: Trial, observer: Any, **said: object) -> Any:
+    """What comes of a worker that takes 4 s, in three steps, for what it says it measured."""
+    told = event("steps", 109.6, steps=STEPS, losses={"loss": [3.0, 2.0, 1.0]}, **said)
+    done = event("done", 109.75, data_use=USE)
+    node = ReadingNode(process=ScriptedProcess([*STORY[:-2], told, done]), data="/mnt/data", says={})
+    return Real().measure(trial, [Instance(node)], observer, nullcontext())
+
+
+def of_epochs(planned: Trial, epochs: int) -> Trial:
+    sizes = planned.job.sizes
+    assert sizes
+    return planned.with_job(sizes=sizes.model_copy(update={"epochs": epochs}))
+
+
+def test_a_share_of_an_epoch_is_scaled_and_called_so(planned: Trial, observer: Any) -> None:
+    found = measured(planned, observer)
+    # 20 images make 10 steps of 2 images, of which 3 took 4 s.
+    assert (found.epochs.steps, found.epochs.scaled_share, found.epochs.seconds) == (10, 0.3, [])
+    assert {name: metric.value for name, metric in found.metrics.items()} == pytest.approx({"epoch-scaled": 4 / 0.3})
+
+
+def test_the_first_epoch_the_others_and_the_checkpoints_are_apart(planned: Trial, observer: Any) -> None:
+    found = measured(of_epochs(planned, 3), observer, epochs_s=[2.0, 1.0, 0.5], checkpoints=CHECKPOINTS)
+    assert found.epochs.scaled_share is None
+    assert found.epochs.checkpoints.filesystem == "ext4", "that of /tmp, where the target has no other"
+    values = {name: metric.value for name, metric in found.metrics.items()}
+    assert values == {"first-epoch": 2.0, "epoch": 0.75, "checkpoint": 0.1875}
+    assert found.metrics["epoch"].samples == [1.0, 0.5]
+    assert set(values) < set(OF_EVERY_TRAINING) > set(EPOCH_METRICS), "no workload can have a metric of these names"
+    assert set(measured(of_epochs(planned, 1), observer, epochs_s=[4.0]).metrics) == {"first-epoch"}
+    assert found.throughput_per_s == pytest.approx(2 * 3 / 3.5), "what lies between epochs is no part of it"
+    assert (found.timeline.measured_s, found.timeline.between_epochs_s) == (3.5, 0.5)
+
+
+def test_checkpoints_of_drawn_data_are_written_to_the_disk_and_in_no_throughput(trial: Trial, observer: Any) -> None:
+    drawn = of_epochs(trial, 3).with_job(checkpoint="fsync").model_copy(update={"scratch_bytes": 4 << 30})
+    told = event(
+        "steps", 109.6, steps=STEPS, losses={"loss": [3.0, 2.0, 1.0]}, epochs_s=[2, 1, 0.5], checkpoints=CHECKPOINTS
+    )
+    node = ReadingNode(process=ScriptedProcess([*STORY[:-2], told, STORY[-1]]), data="/mnt/data")
+    found: Any = Synthetic().measure(drawn, [Instance(node)], observer, nullcontext())
+    spec = json.loads(node.started[0][1])
+    assert (spec["epochs"], spec["checkpoint"]) == (3, {"mode": "fsync", "directory": "/mnt/data"})
+    assert {name: metric.value for name, metric in found.metrics.items()} == {"checkpoint": 0.1875}
+    assert (found.epochs.steps, found.epochs.checkpoints.filesystem) == (1, "ext4")
+    assert found.throughput_per_s == pytest.approx(2 * 3 / 3.5)
+    assert (found.timeline.measured_s, found.timeline.between_epochs_s) == (3.5, 0.5)
+
+
+@pytest.mark.parametrize("said", [[4.0], None, [2.0, -1.0], "two"])
+def test_a_worker_that_says_no_such_epochs_has_failed(said: object, planned: Trial, observer: Any) -> None:
+    with pytest.raises(MeasurementError) as raised:
+        measured(of_epochs(planned, 2), observer, epochs_s=said)
+    assert raised.value.kind == "protocol"

@@ -1,21 +1,27 @@
-"""The host's side of a job that takes turns: through a node, with a real worker and with one that plays a script."""
+"""A job that takes turns, and one that is killed and goes on, through a node: real workers, and played ones."""
 
 import json
+import random
 import statistics
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
+from scenarios import preemption
 from scenarios.job import worker_argv
 from scenarios.probe import Probing
 from scenarios.synthetic import Synthetic
 from suite.errors import CommandError, MeasurementError
-from suite.interfaces import Instance, Process, TurnTaker
+from suite.interfaces import Instance, Measurement, Process, TurnTaker
 from suite.job.job import Alternating
+from suite.job.preemption import Preemption
+from suite.job.profiles import Sizes
 from suite.plan import Trial
 from tests.scenarios.conftest import HereNode, RecordingObserver, ScriptedNode, ScriptedProcess
 from worker.protocol import BURST
@@ -53,19 +59,16 @@ def test_a_job_trains_in_bursts_and_measures_them_alone(
     told = len(observer.phases)
     turns = [job.turn() for _ in range(2)]
     assert len(observer.phases) == told, "nothing is told while somebody computes"
-    measured = job.end()
+    measured: Any = job.end()
     assert [turn.steps for turn in turns] == [2, 2]
     assert all(turn.own_cpu_s > 0 for turn in turns)
     assert all(0 < turn.heard_s - turn.span_s < 30 for turn in turns), (
         "the host has timed them, too, on CPUs others use"
     )
-    assert measured.steps is not None
     assert len(measured.steps.elapsed_s or ()) == 4
     span_s = sum(turn.span_s for turn in turns)
     assert measured.throughput_per_s == pytest.approx(4 / span_s)
-    assert measured.timeline is not None
     assert measured.timeline.measured_s == pytest.approx(span_s)
-    assert measured.usage is not None
     assert measured.usage.cpu_s == pytest.approx(sum(turn.own_cpu_s for turn in turns))
     assert measured.usage.peak_memory_bytes is None, "the waiting is in it"
     assert len(measured.weights_sha256 or "") == len(measured.drawn_sha256 or "") == 64
@@ -96,13 +99,11 @@ def test_a_probe_is_measured_again_in_every_turn(trial: Trial, here: HereNode, o
     told = len(observer.phases)
     taken = [job.turn() for _ in range(3)]
     assert len(observer.phases) == told
-    measured = job.end()
+    measured: Any = job.end()
     assert [turn.steps for turn in taken] == [2, 2, 2]
     (rate,) = measured.metrics.values()
-    assert rate.samples is not None
     assert len(rate.samples) == 6, "the one that warms up is not among them"
     assert rate.value == pytest.approx(statistics.geometric_mean(rate.samples))
-    assert measured.timeline is not None
     assert measured.timeline.measured_s == pytest.approx(sum(turn.span_s for turn in taken))
 
 
@@ -166,13 +167,12 @@ def playing(*script: str | None, status: int = 0) -> PlayingNode:
 
 
 def test_the_specification_is_one_line_and_every_turn_another(in_turns: Trial, taker: Take) -> None:
-    node = playing(READY, BURST_SAID, BURST_SAID)
+    node: Any = playing(READY, BURST_SAID, BURST_SAID)
     job = taker(in_turns, node)
     job.begin()
     turn = job.turn()
     assert (turn.span_s, turn.steps, turn.own_cpu_s, turn.faults) == (0.5, 2, 0.5, 3)
     job.turn()
-    assert isinstance(node.process, Player)
     first, *others = node.process.heard
     assert json.loads(first)["turns"] == {"rounds": 2, "burst_steps": 2}
     assert others == [f"{BURST}\n".encode()] * 2
@@ -251,3 +251,64 @@ def test_the_host_sees_a_clock_that_is_slow_in_bursts_and_right_over_the_whole_j
         # Not equal: the host hears of a burst when it comes to it, which is later on a busy machine.
         assert turn.heard_s > 1.99 * turn.span_s
     job.end()
+
+
+NEVER_S = 1e9
+
+
+class OnCheckpoint(threading.Thread):
+    """In place of a timer: kills a short life when the checkpoint is there, and a long one never."""
+
+    checkpoint = Path()
+
+    def __init__(self, seconds: float, kill: Any) -> None:
+        super().__init__(daemon=True)
+        self.kill, self.lives, self.cancelled = kill, seconds >= NEVER_S / 2, False
+
+    def run(self) -> None:
+        while not (self.lives or self.cancelled or self.checkpoint.exists()):
+            time.sleep(0.002)
+        if not (self.lives or self.cancelled):
+            self.kill()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def preempted(
+    trial: Trial, here: HereNode, observer: Any, monkeypatch: pytest.MonkeyPatch, scratch: Path, *lives_s: float
+) -> Measurement:
+    sizes = Sizes(batch=2, image_px=28, channels=1, warmup_steps=0, steps=20, epochs=10)
+    job = {"model": "gan", "sizes": sizes, "checkpoint": "on", "preemption": Preemption(mean_s=60)}
+    moments = iter(lives_s)
+    monkeypatch.setattr(random.Random, "expovariate", lambda *_: next(moments))
+    monkeypatch.setattr(threading, "Timer", OnCheckpoint)
+    monkeypatch.setattr(OnCheckpoint, "checkpoint", scratch / "checkpoint.pt")
+    here.data = str(scratch)
+    planned = trial.with_job(**job).model_copy(update={"scratch_bytes": 1 << 20})
+    return Synthetic().measure(planned, [Instance(here, reopen=lambda: here)], observer, nullcontext())
+
+
+def test_a_training_that_is_killed_ends_with_the_weights_of_an_undisturbed_one(
+    trial: Trial, here: HereNode, observer: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # The first life ends while the instance is opened, the second one at a checkpoint.
+    found: Any = preempted(trial, here, observer, monkeypatch, tmp_path, 0.0, 300.0, NEVER_S)
+    assert found.weights_sha256, "with_preemption compares them"
+    assert found.metrics["openings"].value == 3
+    assert found.metrics["makespan"].value > 300
+    assert "lost-steps" not in found.metrics or found.metrics["lost-steps"].value <= 2, "two steps are an epoch"
+    assert len(found.steps.elapsed_s) == 20, "the measured steps are those of the undisturbed training"
+    assert ("attesting", "opening 3") in observer.phases
+
+
+def test_other_weights_and_a_job_that_never_ends_fail_the_trial(
+    trial: Trial, here: HereNode, observer: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(MeasurementError, match="it has not ended after") as raised:
+        preempted(trial, here, observer, monkeypatch, tmp_path, 300.0, NEVER_S / 4)
+    assert raised.value.kind == "preemption"
+    planned = trial.with_job(preemption=Preemption(mean_s=60))
+    fixed = Measurement.model_construct(weights_sha256="a" * 64, elapsed_s=1.0)
+    with pytest.raises(MeasurementError, match="cannot be opened again"):
+        preemption.with_preemption(planned, Instance(here), observer, fixed)

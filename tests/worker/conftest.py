@@ -1,5 +1,63 @@
-"""The nodes and trials of the scenarios' tests: the worker's tests run it on the same ones."""
+"""The nodes and trials of the scenarios' tests: the worker's tests run it on the same ones. And small trainings."""
 
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from suite.registries import DATA_KINDS, WORKLOADS
 from tests.scenarios.conftest import here, observer, scripted, spec, trial
+from worker.data.sets import steps_of_epoch
+from worker.protocol import Events
 
 __all__ = ["here", "observer", "scripted", "spec", "trial"]
+
+
+@contextmanager
+def saying() -> Iterator[tuple[Events, list[dict[str, Any]]]]:
+    """What a worker writes its events with, and what it wrote once the block has ended."""
+    reading, writing = os.pipe()
+    said: list[dict[str, Any]] = []
+    try:
+        yield Events(writing), said
+    finally:
+        os.close(writing)
+        with os.fdopen(reading) as lines:
+            said.extend(json.loads(line) for line in lines)
+
+
+IMAGES, BATCH, EPOCHS = 42, 4, 3
+STEPS = steps_of_epoch(IMAGES, BATCH)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MNIST in its true format, of a few images."""
+    place = tmp_path_factory.mktemp("data")
+    raw = place / "MNIST/raw"
+    raw.mkdir(parents=True)
+    pixels = torch.randint(0, 256, (IMAGES, 28, 28), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    for part in ("train", "t10k"):
+        header = bytes((0, 0, 8, 3)) + b"".join(side.to_bytes(4, "big") for side in (IMAGES, 28, 28))
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(header + pixels.numpy().tobytes())
+        labels = bytes((0, 0, 8, 1)) + IMAGES.to_bytes(4, "big") + bytes(number % 10 for number in range(IMAGES))
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(labels)
+    return place
+
+
+@pytest.fixture
+def epochs(spec: dict[str, Any], directory: Path) -> dict[str, Any]:
+    data = {"kind": DATA_KINDS.place("mnist"), "directory": str(directory), "loader_workers": 1, "decoder": "auto"}
+    sizes = {"batch": BATCH, "image_px": 28, "channels": 1, "warmup_steps": 0, "steps": EPOCHS * STEPS}
+    return {**spec, **sizes, "workload": WORKLOADS.place("gan"), "data": data, "epochs": EPOCHS}
+
+
+@pytest.fixture
+def last(spec: dict[str, Any]) -> dict[str, Any]:
+    sizes = {"batch": 2, "image_px": 28, "channels": 1}
+    return {**spec, **sizes, "workload": WORKLOADS.place("gan"), "keep_model": "last"}

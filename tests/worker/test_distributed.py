@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
+from provisioning.machines.ssh import free_port
 from tests.forked import context
 from tests.worker import distributed_rank
 from tests.worker.distributed_rank import global_batch, tiny_model
 from tests.worker.forked import worker
-from tests.worker.test_epochs import directory, epochs
 from tests.worker.test_worker_program import own_workload
 from worker.training.device import Device, Numerics
 from worker.training.step import Samples
@@ -26,7 +26,6 @@ from worker.training.trainer import Single
 from worker.workloads.collectives import EXCHANGES, MESSAGES
 from worker.workloads.workload import LEARNING_RATE
 
-__all__ = ["directory", "epochs"]
 STEPS = 4
 TIMEOUT_S = 10.0
 """For ranks of which one is lost. Where none is to be, a busy machine must not make it seem so: then it is PATIENT."""
@@ -130,13 +129,6 @@ def faults(kind: str, victim: int, servers: int) -> dict[int, dict[str, Any]]:
         longer = {rank: {"steps": 100_000} for rank in range(servers, victim)}
         return {**longer, victim: {"fault": kind, "at_step": 2}}
     return {victim: {"fault": kind, "after_s": 1.0}, servers: {"fault": "slow", "at_step": 1, "fault_s": 3.0}}
-
-
-def free_port() -> int:
-    with socket.socket() as asker:
-        asker.bind(("127.0.0.1", 0))
-        port: int = asker.getsockname()[1]
-        return port
 
 
 def alone() -> tuple[list[torch.Tensor], list[float]]:

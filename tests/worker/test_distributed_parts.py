@@ -105,10 +105,6 @@ def test_servers_have_the_first_ranks() -> None:
     assert membership(join_timeout_s=5.0).patience_s == 5
 
 
-def test_the_address_of_an_interface_is_known() -> None:
-    assert address_of("lo") == "127.0.0.1"
-
-
 @pytest.mark.parametrize("name", ["nothere0", "", "a-name-that-is-too-long-for-an-interface"])
 def test_an_interface_that_is_not_there_is_named_with_those_that_are(name: str) -> None:
     with pytest.raises(JobError, match=r"no network interface .*there are .*lo") as raised:

@@ -1,6 +1,8 @@
-"""What a place says of itself, on made-up /proc and /sys trees of the places that there are."""
+"""What a place says of itself, on made-up /proc and /sys trees of the places that there are, and what a worker used."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from suite import userland
 from suite.records.environment import Environment
 from worker import environment
-from worker.environment import attest, collect
+from worker.environment import attest, collect, usage, whole_usage
 
 GIB = 1 << 30
 UNLIMITED_V1 = 9223372036854771712
@@ -65,43 +67,6 @@ def test_what_a_place_hides_is_null(seen: Collect) -> None:
     assert told == {"cpus", "python", "libc", "allocator"}
 
 
-def test_root_sees_the_physical_memory_and_what_the_kernel_kept(seen: Collect) -> None:
-    found = seen({"proc/iomem": IOMEM, "proc/meminfo": f"MemTotal:  {3 * GIB // 1024} kB\n"})
-    assert found["memory_bytes"] == PHYSICAL
-    assert found["kernel_memory_bytes"] == PHYSICAL - 3 * GIB
-
-
-def test_without_root_the_addresses_are_zero_and_memtotal_counts(seen: Collect) -> None:
-    found = seen({"proc/iomem": "00000000-00000000 : System RAM\n", "proc/meminfo": "MemTotal: 2048 kB\n"})
-    assert found["memory_bytes"] == 2048 * 1024
-    assert found["kernel_memory_bytes"] is None
-
-
-def test_a_container_in_a_guest_sees_its_limit_and_what_the_kernel_keeps_of_it(seen: Collect) -> None:
-    found = seen(
-        {
-            "proc/iomem": "00000000-00000000 : System RAM\n",
-            "proc/meminfo": f"MemTotal: {2 * GIB // 1024 - 70_000} kB\n",
-            "proc/self/cgroup": "0::/\n",
-            "proc/self/mountinfo": "30 1 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n",
-            "sys/fs/cgroup/memory.max": f"{2 * GIB}\n",
-        }
-    )
-    assert (found["memory_bytes"], found["kernel_memory_bytes"]) == (2 * GIB, 70_000 * 1024)
-
-
-def test_a_limit_far_above_the_machine_is_not_what_was_given(seen: Collect) -> None:
-    found = seen(
-        {
-            "proc/meminfo": f"MemTotal: {2 * GIB // 1024} kB\n",
-            "proc/self/cgroup": "0::/\n",
-            "proc/self/mountinfo": "30 1 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n",
-            "sys/fs/cgroup/memory.max": f"{64 * GIB}\n",
-        }
-    )
-    assert (found["memory_bytes"], found["kernel_memory_bytes"]) == (2 * GIB, None)
-
-
 KMEM = """00001000-0009fbff : System RAM
 00100000-bffd9fff : System RAM
 100000000-13fffffff : System RAM
@@ -116,130 +81,134 @@ KMEM_BYTES = (0x9FBFF - 0xFFF) + (0xBFFD9FFF - 0xFFFFF) + GIB + (0x33FFFFFFF - 0
 KMEM_TOTAL = 12_100_000 * 1024
 
 
+WITHOUT_ROOT = {"proc/iomem": "00000000-00000000 : System RAM\n"}
+AT_THE_TOP: dict[str, str | int] = {"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": V2.format(root="/")}
+ADDED_LATER: dict[str, str | int] = {**AT_THE_TOP, "proc/meminfo": f"MemTotal:       {KMEM_TOTAL // 1024} kB\n"}
+VIRTIO_MEM = KMEM.replace("dax0.0", "virtio0").replace("kmem", "virtio_mem")
+V1_LIMITS: dict[str, str | int] = {
+    "proc/self/cgroup": "4:cpu,cpuacct:/\n3:memory:/bench/trial\n0::/\n",
+    "proc/self/mountinfo": V2.format(root="/") + V1.format(root="/"),
+    "sys/fs/cgroup/memory/bench/trial/memory.limit_in_bytes": 2 * GIB,
+    "sys/fs/cgroup/memory/bench/memory.limit_in_bytes": 1 * GIB,
+    "sys/fs/cgroup/memory/memory.limit_in_bytes": UNLIMITED_V1,
+}
+V1_CONTAINER: dict[str, str | int] = {
+    "proc/self/cgroup": "3:memory:/docker/abc\n",
+    "proc/self/mountinfo": V1.format(root="/docker/abc"),
+    "sys/fs/cgroup/memory/memory.limit_in_bytes": 1 * GIB,
+}
+
+
+def total(size_bytes: int) -> dict[str, str | int]:
+    return {"proc/meminfo": f"MemTotal: {size_bytes // 1024} kB\n"}
+
+
+def limited(to: str | int) -> dict[str, str | int]:
+    return {**AT_THE_TOP, "sys/fs/cgroup/memory.max": to}
+
+
+ROOT = {"proc/iomem": IOMEM}
+MEMORY: dict[str, tuple[dict[str, str | int], dict[str, object]]] = {
+    "root sees the physical memory and what the kernel kept": (
+        {**ROOT, **total(3 * GIB)},
+        {"memory_bytes": PHYSICAL, "kernel_memory_bytes": PHYSICAL - 3 * GIB},
+    ),
+    "without root the addresses are zero and MemTotal counts": (
+        {**WITHOUT_ROOT, **total(2 * GIB)},
+        {"memory_bytes": 2 * GIB, "kernel_memory_bytes": None},
+    ),
+    "a container in a guest sees its limit and what the kernel keeps of it": (
+        {**WITHOUT_ROOT, **total(2 * GIB - 70_000 * 1024), **limited(2 * GIB)},
+        {"memory_bytes": 2 * GIB, "kernel_memory_bytes": 70_000 * 1024},
+    ),
+    "a limit far above the machine is not what was given": (
+        {**total(2 * GIB), **limited(64 * GIB)},
+        {"memory_bytes": 2 * GIB, "kernel_memory_bytes": None},
+    ),
+    "memory of a dax device is counted": (
+        {**ADDED_LATER, "proc/iomem": KMEM},
+        {"memory_bytes": KMEM_BYTES, "kernel_memory_bytes": KMEM_BYTES - KMEM_TOTAL},
+    ),
+    "memory of virtio-mem is counted": (
+        {**ADDED_LATER, "proc/iomem": VIRTIO_MEM},
+        {"memory_bytes": KMEM_BYTES, "kernel_memory_bytes": KMEM_BYTES - KMEM_TOTAL},
+    ),
+    "a list that lacks a part": (
+        {**ADDED_LATER, "proc/iomem": IOMEM},
+        {"memory_bytes": KMEM_TOTAL, "kernel_memory_bytes": None},
+    ),
+    "a version 1 limit is read with those above it": (
+        {**ROOT, **V1_LIMITS},
+        {"memory_bytes": 1 * GIB, "cgroup_version": 1},
+    ),
+    "a version 1 container with the host's namespace sees its own group only": (
+        {**ROOT, **V1_CONTAINER},
+        {"memory_bytes": 1 * GIB},
+    ),
+    "a version 2 container with a private namespace is at the top": (
+        {**ROOT, **limited(1 * GIB)},
+        {"memory_bytes": 1 * GIB, "cgroup_version": 2},
+    ),
+    "a group outside of the namespace is limited by what can be seen": (
+        {**ROOT, **limited("max\n"), "proc/self/cgroup": "0::/../other\n"},
+        {"memory_bytes": PHYSICAL},
+    ),
+    "a limit that is hidden is not taken for none": (
+        {**ROOT, "proc/self/cgroup": "0::/bench/trial\n"},
+        {"memory_bytes": None, "cgroup_version": 2},
+    ),
+    "a guest without control groups mounted has its whole memory": (
+        {**ROOT, "proc/self/cgroup": "0::/\n"},
+        {"memory_bytes": PHYSICAL},
+    ),
+}
+
+
+@pytest.mark.parametrize("place", MEMORY)
+def test_the_memory_of_a_place_is_what_it_was_given(place: str, seen: Collect) -> None:
+    files, expected = MEMORY[place]
+    assert expected.items() <= seen(files).items()
+
+
+FLAGS = "processor : 0\nmodel name : A CPU\nflags : sse hypervisor avx2\n"
+STATUS = "Name:\tx\nCapEff:\t00000000a80425fb\nNoNewPrivs:\t1\nSeccomp:\t{}\n"
+CONFINED = {"no_new_privileges": True, "effective_capabilities": "00000000a80425fb"}
+CORES = "processor : 0\nmodel name : P\nflags : avx2 avx512f\n\nprocessor : 1\nmodel name : E\nflags : avx2\n\n"
+
+
 @pytest.mark.parametrize(
-    ("iomem", "memory_bytes", "kernel_bytes"),
+    ("files", "expected"),
     [
-        (KMEM, KMEM_BYTES, KMEM_BYTES - KMEM_TOTAL),
-        (KMEM.replace("dax0.0", "virtio0").replace("kmem", "virtio_mem"), KMEM_BYTES, KMEM_BYTES - KMEM_TOTAL),
-        (IOMEM, KMEM_TOTAL, None),
+        *(
+            ({"proc/self/status": STATUS.format(number)}, {"seccomp": mode, **CONFINED})
+            for number, mode in enumerate(("disabled", "strict", "filter"))
+        ),
+        ({"proc/1/cmdline": "/sbin/init\0--flag\0"}, {"pid1": "/sbin/init"}),
+        (
+            {"proc/cpuinfo": FLAGS, "sys/class/dmi/id/sys_vendor": "QEMU\n"},
+            {"hypervisor": "QEMU", "cpu_model": "A CPU", "cpu_flags": ["avx2", "hypervisor", "sse"]},
+        ),
+        # Unlike cores have what all of them have; without its CPU flag the firmware's maker is no hypervisor.
+        ({"proc/cpuinfo": f"{CORES}{CORES}Hardware : a board\n"}, {"cpu_model": "P + E", "cpu_flags": ["avx2"]}),
+        ({"proc/cpuinfo": "flags : sse\n", "sys/class/dmi/id/sys_vendor": "A Maker\n"}, {"hypervisor": None}),
+        (
+            {"sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n"},
+            {"transparent_hugepages": "madvise"},
+        ),
+        (
+            {"sys/devices/system/clocksource/clocksource0/current_clocksource": "kvm-clock\n"},
+            {"clocksource": "kvm-clock"},
+        ),
+        (
+            {"sys/devices/system/cpu/vulnerabilities/meltdown": "Not affected\n"},
+            {"mitigations": {"meltdown": "Not affected"}},
+        ),
     ],
-    ids=["dax", "virtio-mem", "a list that lacks a part"],
 )
-def test_memory_that_was_added_later_is_counted(
-    iomem: str, memory_bytes: int, kernel_bytes: int | None, seen: Collect
+def test_what_a_place_shows_is_recorded(
+    files: dict[str, str | int], expected: dict[str, object], seen: Collect
 ) -> None:
-    found = seen(
-        {
-            "proc/iomem": iomem,
-            "proc/meminfo": f"MemTotal:       {KMEM_TOTAL // 1024} kB\n",
-            "proc/self/cgroup": "0::/\n",
-            "proc/self/mountinfo": V2.format(root="/"),
-        }
-    )
-    assert (found["memory_bytes"], found["kernel_memory_bytes"]) == (memory_bytes, kernel_bytes)
-
-
-def test_a_version_1_limit_is_read_with_those_above_it(seen: Collect) -> None:
-    found = seen(
-        {
-            "proc/iomem": IOMEM,
-            "proc/self/cgroup": "4:cpu,cpuacct:/\n3:memory:/bench/trial\n0::/\n",
-            "proc/self/mountinfo": V2.format(root="/") + V1.format(root="/"),
-            "sys/fs/cgroup/memory/bench/trial/memory.limit_in_bytes": 2 * GIB,
-            "sys/fs/cgroup/memory/bench/memory.limit_in_bytes": 1 * GIB,
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": UNLIMITED_V1,
-        }
-    )
-    assert found["memory_bytes"] == 1 * GIB
-    assert found["cgroup_version"] == 1
-
-
-def test_a_version_1_container_with_the_hosts_namespace_sees_its_own_group_only(seen: Collect) -> None:
-    found = seen(
-        {
-            "proc/iomem": IOMEM,
-            "proc/self/cgroup": "3:memory:/docker/abc\n",
-            "proc/self/mountinfo": V1.format(root="/docker/abc"),
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": 1 * GIB,
-        }
-    )
-    assert found["memory_bytes"] == 1 * GIB
-
-
-def test_a_version_2_container_with_a_private_namespace_is_at_the_top(seen: Collect) -> None:
-    found = seen(
-        {
-            "proc/iomem": IOMEM,
-            "proc/self/cgroup": "0::/\n",
-            "proc/self/mountinfo": V2.format(root="/"),
-            "sys/fs/cgroup/memory.max": 1 * GIB,
-        }
-    )
-    assert found["memory_bytes"] == 1 * GIB
-    assert found["cgroup_version"] == 2
-
-
-def test_a_group_outside_of_the_namespace_is_limited_by_what_can_be_seen(seen: Collect) -> None:
-    found = seen(
-        {
-            "proc/iomem": IOMEM,
-            "proc/self/cgroup": "0::/../other\n",
-            "proc/self/mountinfo": V2.format(root="/"),
-            "sys/fs/cgroup/memory.max": "max\n",
-        }
-    )
-    assert found["memory_bytes"] == PHYSICAL
-
-
-def test_a_limit_that_is_hidden_is_not_taken_for_none(seen: Collect) -> None:
-    found = seen({"proc/iomem": IOMEM, "proc/self/cgroup": "0::/bench/trial\n"})
-    assert found["memory_bytes"] is None
-    assert found["cgroup_version"] == 2
-
-
-def test_a_guest_without_control_groups_mounted_has_its_whole_memory(seen: Collect) -> None:
-    assert seen({"proc/iomem": IOMEM, "proc/self/cgroup": "0::/\n"})["memory_bytes"] == PHYSICAL
-
-
-@pytest.mark.parametrize(("number", "mode"), [("0", "disabled"), ("1", "strict"), ("2", "filter")])
-def test_the_seccomp_mode_has_a_name(number: str, mode: str, seen: Collect) -> None:
-    found = seen({"proc/self/status": f"Name:\tx\nCapEff:\t00000000a80425fb\nNoNewPrivs:\t1\nSeccomp:\t{number}\n"})
-    assert (found["seccomp"], found["no_new_privileges"]) == (mode, True)
-    assert found["effective_capabilities"] == "00000000a80425fb"
-
-
-def test_process_1_is_told_by_its_command_line(seen: Collect) -> None:
-    assert seen({"proc/1/cmdline": "/sbin/init\0--flag\0"})["pid1"] == "/sbin/init"
-
-
-def test_a_hypervisor_is_named_by_the_firmware_it_gives(seen: Collect) -> None:
-    cpuinfo = "processor : 0\nmodel name : A CPU\nflags : sse hypervisor avx2\n"
-    found = seen({"proc/cpuinfo": cpuinfo, "sys/class/dmi/id/sys_vendor": "QEMU\n"})
-    assert (found["hypervisor"], found["cpu_model"]) == ("QEMU", "A CPU")
-    assert found["cpu_flags"] == ["avx2", "hypervisor", "sse"]
-
-
-def test_unlike_cores_have_what_all_of_them_have(seen: Collect) -> None:
-    cores = "processor : 0\nmodel name : P\nflags : avx2 avx512f\n\nprocessor : 1\nmodel name : E\nflags : avx2\n\n"
-    found = seen({"proc/cpuinfo": f"{cores}{cores}Hardware : a board\n"})
-    assert (found["cpu_model"], found["cpu_flags"]) == ("P + E", ["avx2"])
-
-
-def test_without_the_cpu_flag_the_firmwares_maker_is_no_hypervisor(seen: Collect) -> None:
-    found = seen({"proc/cpuinfo": "flags : sse\n", "sys/class/dmi/id/sys_vendor": "A Maker\n"})
-    assert found["hypervisor"] is None
-
-
-def test_settings_of_the_kernel_are_read(seen: Collect) -> None:
-    found = seen(
-        {
-            "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
-            "sys/devices/system/clocksource/clocksource0/current_clocksource": "kvm-clock\n",
-            "sys/devices/system/cpu/vulnerabilities/meltdown": "Not affected\n",
-        }
-    )
-    assert (found["transparent_hugepages"], found["clocksource"]) == ("madvise", "kvm-clock")
-    assert found["mitigations"] == {"meltdown": "Not affected"}
+    assert expected.items() <= seen(files).items()
 
 
 def test_a_tree_of_the_image_attests_its_digest_and_what_departs_from_it(here: Path) -> None:
@@ -256,3 +225,38 @@ def test_another_tree_attests_no_digest() -> None:
     attested = attest()
     assert attested["userland_sha256"] is None
     assert attested["userland_differences"] is None
+
+
+def test_memory_and_disk_are_read_where_the_place_tells_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/status").write_text("Name:\tpython3\nVmPeak:\t   9 kB\nVmHWM:\t    2048 kB\n")
+    (tmp_path / "proc/self/io").write_text("rchar: 1\nread_bytes: 4096\nwrite_bytes: 0\ncancelled_write_bytes: 5\n")
+    used = whole_usage()
+    assert used["peak_memory_bytes"] == 2 << 20
+    assert (used["disk_read_bytes"], used["disk_written_bytes"]) == (4096, 0)
+
+
+def test_what_the_place_hides_is_null_and_not_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    used = whole_usage()
+    assert used["peak_memory_bytes"] is used["disk_read_bytes"] is used["disk_written_bytes"] is None
+    assert used["cpu_s"] is not None
+
+
+def children_cpu_s() -> float:
+    """As the kernel counts it by the tick, and not by the nanosecond."""
+    now = os.times()
+    return now.children_user + now.children_system
+
+
+def test_children_that_have_ended_are_counted() -> None:
+    before, by_step_before, children_before = whole_usage()["cpu_s"], usage(), children_cpu_s()
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
+    after, by_step_after, children_after = whole_usage()["cpu_s"], usage(), children_cpu_s()
+    assert before is not None
+    assert after is not None
+    by_step = sum(by_step_after[name] - by_step_before[name] for name in ("user_s", "system_s"))
+    assert by_step == pytest.approx(after - before, abs=0.1)
+    assert after - before == pytest.approx(children_after - children_before, abs=0.1)
+    assert after - before > 0.25

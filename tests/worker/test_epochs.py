@@ -12,35 +12,10 @@ import pytest
 import torch
 
 from suite.registries import DATA_KINDS, WORKLOADS
+from tests.worker.conftest import EPOCHS, IMAGES, STEPS
 from tests.worker.forked import worker
 from tests.worker.test_worker_program import REPOSITORY
 from worker.data.listing import entries_of, identify
-from worker.data.sets import steps_of_epoch
-
-IMAGES, BATCH, EPOCHS = 42, 4, 3
-STEPS = steps_of_epoch(IMAGES, BATCH)
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MNIST in its true format, of a few images."""
-    place = tmp_path_factory.mktemp("data")
-    raw = place / "MNIST/raw"
-    raw.mkdir(parents=True)
-    pixels = torch.randint(0, 256, (IMAGES, 28, 28), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
-    for part in ("train", "t10k"):
-        header = bytes((0, 0, 8, 3)) + b"".join(side.to_bytes(4, "big") for side in (IMAGES, 28, 28))
-        (raw / f"{part}-images-idx3-ubyte").write_bytes(header + pixels.numpy().tobytes())
-        labels = bytes((0, 0, 8, 1)) + IMAGES.to_bytes(4, "big") + bytes(number % 10 for number in range(IMAGES))
-        (raw / f"{part}-labels-idx1-ubyte").write_bytes(labels)
-    return place
-
-
-@pytest.fixture
-def epochs(spec: dict[str, Any], directory: Path) -> dict[str, Any]:
-    data = {"kind": DATA_KINDS.place("mnist"), "directory": str(directory), "loader_workers": 1, "decoder": "auto"}
-    sizes = {"batch": BATCH, "image_px": 28, "channels": 1, "warmup_steps": 0, "steps": EPOCHS * STEPS}
-    return {**spec, **sizes, "workload": WORKLOADS.place("gan"), "data": data, "epochs": EPOCHS}
 
 
 def steps_of(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from msgspec.structs import replace
 
-from worker.data.batches import Batch
+from tests.worker.distributed_rank import Given
 from worker.protocol import SpecError
 from worker.spec import StepInjury, parse_spec
 from worker.training.device import Device, Numerics
@@ -33,19 +32,7 @@ class Slow(torch.nn.Module):
         return scores
 
 
-class Ready:
-    """One batch, at once."""
-
-    def next(self) -> Batch:
-        return torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
-
-    def prepared(self, images: torch.Tensor) -> torch.Tensor:
-        return images
-
-    def taken_sha256(self) -> str:
-        return "taken"
-
-    def close(self) -> None: ...
+READY = Given((torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)))
 
 
 class Clock:
@@ -89,7 +76,7 @@ def train(injury: StepInjury, clock: Clock, workload: Workload = TINY) -> tuple[
     network: torch.nn.Module = Slow(clock.sleep)
     if isinstance(workload, Several):
         network = torch.nn.ModuleDict({"first": network, "second": torch.nn.Linear(3, 1)})
-    trainer = Single(workload, network, Device("cpu"), injector.batches([Ready()])[0], Numerics())
+    trainer = Single(workload, network, Device("cpu"), injector.batches([READY])[0], Numerics())
     injector.attach(trainer.network)
     scratch, samples = Samples.allocate(1, ()), Samples.allocate(10, ())
     for _ in range(4):
@@ -137,12 +124,6 @@ def test_held_memory_adds_no_time(clock: Clock) -> None:
     assert max(samples.elapsed) == pytest.approx(STEP_S, rel=0.01)
 
 
-def test_a_job_is_injured_where_its_specification_says_so_alone(spec: dict[str, Any]) -> None:
-    assert parse_spec(json.dumps(spec)).injury is None
-    injured = {**spec, "warmup_steps": 3, "injury": {"kind": "late-step", "share": 0.1, "every": 2}}
-    assert parse_spec(json.dumps(injured)).injury == StepInjury("late-step", 0.1, 2)
-
-
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -155,9 +136,3 @@ def test_a_job_is_injured_where_its_specification_says_so_alone(spec: dict[str, 
 def test_what_cannot_be_injured_is_refused(spec: dict[str, Any], changes: dict[str, Any], named: str) -> None:
     with pytest.raises(SpecError, match=named):
         parse_spec(json.dumps({**spec, **changes}))
-
-
-def test_the_usual_step_is_that_of_the_warm_up(clock: Clock) -> None:
-    _, one = train(StepInjury("late-step", share=0.1), clock)
-    _, other = train(replace(StepInjury("late-step"), share=0.2), clock)
-    assert other["seconds"] == pytest.approx(2 * one["seconds"], rel=0.01)

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
@@ -18,6 +17,7 @@ from PIL import Image
 from suite.registries import DATA_KINDS
 from suite.untrusted.parse import parse_object
 from tests.scenarios.pictures import damage, encoded, folder, picture
+from tests.worker.conftest import IMAGES
 from worker.data.batches import LoaderUse, together, watching_loaders
 from worker.data.decode import DEVIATION, MEAN, CpuNormaliser, CudaNormaliser, scale_of
 from worker.data.loader import Loader, check_size, open_images, workers_of
@@ -76,12 +76,6 @@ def test_the_images_are_the_same_for_any_number_of_processes(parsed: Spec, tmp_p
             assert torch.equal(images, others)
             assert torch.equal(labels, other_labels)
     assert not torch.equal(alone[0][0], alone[1][0])
-
-
-def test_the_seed_decides_what_is_read(parsed: Spec, tmp_path: Path) -> None:
-    folder(tmp_path, 10)
-    one, other = (taken(replace(parsed, seed=seed), data(tmp_path), 1)[0][0] for seed in (1, 2))
-    assert not torch.equal(one, other)
 
 
 def test_two_devices_share_an_epoch_between_them(parsed: Spec, tmp_path: Path) -> None:
@@ -296,32 +290,19 @@ def test_images_of_other_kinds_are_found_by_their_suffix(parsed: Spec, tmp_path:
         assert loader.close().damaged == 0
 
 
-@pytest.fixture
-def mnist(tmp_path: Path) -> Path:
-    raw = tmp_path / "MNIST" / "raw"
-    raw.mkdir(parents=True)
-    pixels = np.arange(10 * 28 * 28, dtype=np.uint8)
-    for part in ("train", "t10k"):
-        (raw / f"{part}-images-idx3-ubyte").write_bytes(
-            bytes([0, 0, 8, 3, *b"\0\0\0\n\0\0\0\x1c\0\0\0\x1c"]) + pixels.tobytes()
-        )
-        (raw / f"{part}-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 10, *range(10)]))
-    return tmp_path
-
-
-def test_mnist_becomes_images_of_three_channels_at_the_wanted_size(mnist: Path, parsed: Spec) -> None:
-    with opened(parsed, data(mnist, kind="mnist")) as loader:
+def test_mnist_becomes_images_of_three_channels_at_the_wanted_size(directory: Path, parsed: Spec) -> None:
+    with opened(parsed, data(directory, kind="mnist")) as loader:
         images, labels = loader.next()
         assert images.shape == (4, 3, 16, 16)
         grey = images * torch.tensor(DEVIATION).view(3, 1, 1) + torch.tensor(MEAN).view(3, 1, 1)
         torch.testing.assert_close(grey[:, 0], grey[:, 2])
         assert set(labels.tolist()) < set(range(10))
-        assert loader.close() == LoaderUse("none", 0, 4, 10 * 28 * 28, 0, [])
+        assert loader.close() == LoaderUse("none", 0, 4, IMAGES * 28 * 28, 0, [])
 
 
-def test_mnist_is_of_one_channel_and_of_the_scale_that_a_workload_asks_for(mnist: Path, parsed: Spec) -> None:
+def test_mnist_is_of_one_channel_and_of_the_scale_that_a_workload_asks_for(directory: Path, parsed: Spec) -> None:
     grey = replace(parsed, workload="worker.workloads.adversarial:GAN", channels=1, image_px=28)
-    with opened(grey, data(mnist, kind="mnist")) as loader:
+    with opened(grey, data(directory, kind="mnist")) as loader:
         images, _ = loader.next()
         assert images.shape == (4, 1, 28, 28)
         assert -1 <= float(images.min()) < -0.5

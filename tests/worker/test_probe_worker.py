@@ -257,10 +257,3 @@ def test_what_is_no_probe_of_the_image_is_refused(member: str, says: str) -> Non
     status, events, _ = worker(asked(member=member))
     assert (status, events[-1]["kind"]) == (2, "request")
     assert says in events[-1]["message"]
-
-
-def test_a_wrong_request_is_refused_by_the_program() -> None:
-    status, events, _ = worker("")
-    assert status == 2
-    assert [event["event"] for event in events] == ["started", "error"]
-    assert events[-1]["kind"] == "request"

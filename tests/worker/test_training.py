@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import subprocess
 import sys
 import threading
@@ -19,8 +18,10 @@ from msgspec.structs import replace
 
 from analysis.warnings.conditions import UNFINISHED_S
 from suite.records.environment import Environment
-from worker.data.batches import Batch, SyntheticBatches
-from worker.protocol import Events, JobError, kind_of
+from tests.worker.conftest import saying
+from tests.worker.distributed_rank import Given, tiny_model
+from worker.data.batches import SyntheticBatches
+from worker.protocol import JobError, kind_of
 from worker.spec import Spec, parse_spec
 from worker.training.build import build_network, build_trainer, opened_batches
 from worker.training.ddp import threads_of_rank
@@ -34,24 +35,6 @@ from worker.workloads.workload import Shape, Workload, WorkloadMetric
 
 CPU = Device("cpu")
 REPOSITORY = Path(__file__).parents[2]
-
-
-class Given:
-    """Batches that the test made."""
-
-    def __init__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
-        self._batch = images, labels
-
-    def next(self) -> Batch:
-        return self._batch
-
-    def prepared(self, images: torch.Tensor) -> torch.Tensor:
-        return images
-
-    def taken_sha256(self) -> str:
-        return ""
-
-    def close(self) -> None: ...
 
 
 class FakeTrainer:
@@ -82,14 +65,6 @@ def parsed(spec: dict[str, Any]) -> Spec:
     return parse_spec(json.dumps(spec))
 
 
-def tiny_model() -> torch.nn.Module:
-    """Nothing in it makes a batch differ from its two halves: no batch statistics, no dropout."""
-    torch.manual_seed(5)
-    return torch.nn.Sequential(
-        torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(4 * 36, 1000)
-    )
-
-
 TINY = Workload(name="tiny", sizes={})
 
 
@@ -100,23 +75,18 @@ def train(trainer: Trainer, steps: int = 5) -> None:
 
 
 def run_measure(spec: Spec, trainer: Trainer) -> list[dict[str, Any]]:
-    read_fd, write_fd = os.pipe()
-    try:
-        measure(spec, trainer, Events(write_fd))
-    finally:
-        os.close(write_fd)
-        with os.fdopen(read_fd) as lines:
-            events = [json.loads(line) for line in lines]
-    return events
+    with saying() as (events, said):
+        measure(spec, trainer, events)
+    return said
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 def test_replicas_with_the_parameters_on_the_cpu_train_as_one_process_does(replicas: int) -> None:
-    images, labels = torch.randn(8, 3, 8, 8), torch.randint(1000, (8,))
+    images, labels = torch.randn(8, 3, 8, 8), torch.randint(50, (8,))
     alone, together = tiny_model(), tiny_model()
-    train(Single(TINY, alone, CPU, Given(images, labels), Numerics()))
+    train(Single(TINY, alone, CPU, Given((images, labels)), Numerics()))
     parts = zip(images.chunk(replicas), labels.chunk(replicas), strict=True)
-    batches = [Given(*part) for part in parts]
+    batches = [Given(part) for part in parts]
     train(ParameterCpu(TINY, together, [CPU] * replicas, batches, Numerics()))
     before = tiny_model().parameters()
     for one, other, start in zip(alone.parameters(), together.parameters(), before, strict=True):
@@ -326,13 +296,10 @@ def test_every_way_of_running_out_of_memory_has_one_kind(error: Exception) -> No
 
 
 def test_only_the_first_reason_of_a_failure_is_written() -> None:
-    read_fd, write_fd = os.pipe()
-    events = Events(write_fd)
-    events.error("killed", "rank 1 ended")
-    events.error("exception", "connection closed")
-    os.close(write_fd)
-    with os.fdopen(read_fd) as lines:
-        assert [json.loads(line)["kind"] for line in lines] == ["killed"]
+    with saying() as (events, said):
+        events.error("killed", "rank 1 ended")
+        events.error("exception", "connection closed")
+    assert [event["kind"] for event in said] == ["killed"]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from tests.worker.conftest import saying
 from tests.worker.test_training import FakeTrainer
-from worker.protocol import BURST, Events, JobError, SpecError
-from worker.spec import Spec, Turns, parse_spec
+from worker.protocol import BURST, JobError, SpecError
+from worker.spec import Spec, parse_spec
 from worker.training.measure import take_turns
 from worker.turns import _stopped_children
 
@@ -34,14 +35,10 @@ def parsed(given: dict[str, Any]) -> Spec:
 
 def taken(spec: Spec, orders: str, trainer: FakeTrainer) -> list[dict[str, Any]]:
     """What the job says when it is given these lines."""
-    reading, writing = os.pipe()
     assert spec.turns is not None
-    try:
-        take_turns(spec, spec.turns, trainer, Events(writing), io.StringIO(orders))
-    finally:
-        os.close(writing)
-    with os.fdopen(reading) as said:
-        return [json.loads(line) for line in said]
+    with saying() as (events, said):
+        take_turns(spec, spec.turns, trainer, events, io.StringIO(orders))
+    return said
 
 
 def test_every_line_is_a_burst_and_the_steps_follow_each_other(in_turns: dict[str, Any]) -> None:
@@ -77,10 +74,6 @@ def test_a_job_whose_host_has_gone_ends(in_turns: dict[str, Any], orders: str) -
 def test_turns_that_cannot_be_taken_are_refused(in_turns: dict[str, Any], change: dict[str, Any], why: str) -> None:
     with pytest.raises(SpecError, match=why):
         parsed({**in_turns, **change})
-
-
-def test_turns_are_parsed(in_turns: dict[str, Any]) -> None:
-    assert parsed(in_turns).turns == Turns(rounds=3, burst_steps=2)
 
 
 def test_processes_that_read_ahead_are_stopped_while_the_job_waits() -> None:

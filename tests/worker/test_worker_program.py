@@ -1,6 +1,5 @@
 """The worker as a program: specification in, JSON lines out, whatever happens."""
 
-import ast
 import hashlib
 import json
 import subprocess
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from scenarios.synthetic import Synthetic
-from suite.errors import MeasurementError, RequestError
+from suite.errors import MeasurementError
 from suite.interfaces import Instance
 from suite.job.job import Devices
 from suite.plan import Trial
@@ -20,7 +19,7 @@ from suite.records.columns import counted_steps
 from suite.records.environment import Environment
 from suite.records.record import Steps
 from suite.records.usage import Usage
-from suite.registries import SCENARIOS, WORKLOADS
+from suite.registries import WORKLOADS
 
 REPOSITORY = Path(__file__).parents[2]
 DATA = {
@@ -55,10 +54,8 @@ def test_every_model_trains_to_the_last_event(model: str, spec: dict[str, Any]) 
     assert seen.threads == 1
     assert seen.torch is not None
     assert seen.torch_cpu_capability is not None
-    used = Usage.model_validate(events[-1]["usage"])
-    assert used.cpu_s is not None
+    used: Any = Usage.model_validate(events[-1]["usage"])
     assert used.cpu_s > 0.3, "the import of torch alone takes more"
-    assert used.peak_memory_bytes is not None
     assert used.peak_memory_bytes > 100 << 20, "torch alone takes more"
     assert used.network_sent_bytes is None, "nothing counts what one process sends"
 
@@ -155,9 +152,8 @@ def test_ddp_trains_in_a_process_for_each_device(spec: dict[str, Any]) -> None:
 
 
 def test_the_same_job_gives_the_same_measurement_through_a_node(trial: Trial, here: Any, observer: Any) -> None:
-    measured = Synthetic().measure(trial, [Instance(here)], observer, nullcontext())
+    measured: Any = Synthetic().measure(trial, [Instance(here)], observer, nullcontext())
     assert measured.throughput_per_s is not None
-    assert measured.timeline is not None
     assert measured.timeline.launch_s is not None
     assert measured.environment.userland_sha256 is None
     assert measured.environment.allocator == "default"
@@ -268,46 +264,3 @@ def test_what_a_library_prints_does_not_reach_the_protocol() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=REPOSITORY, check=True)
     assert json.loads(done.stdout)["event"] == "done"
     assert done.stderr == "from Python\nfrom a child\n"
-
-
-def test_the_worker_imports_nothing_that_the_image_lacks() -> None:
-    ours = {"worker", "suite", "suite.errors", "suite.userland"}
-    allowed = {
-        *ours,
-        "torch",
-        "torchvision",
-        "numpy",
-        "PIL",
-        "simplejpeg",
-        "waitress",
-        "msgspec",
-        *sys.stdlib_module_names,
-    }
-    for path in (REPOSITORY / "worker").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom):
-                names = [node.module or ""]
-                if node.module == "suite":
-                    names = [f"suite.{alias.name}" for alias in node.names]
-            for name in names:
-                top = name if name.startswith("suite") else name.partition(".")[0]
-                top = "worker" if name.startswith("worker") else top
-                assert top in allowed, f"{path.name} imports {name}"
-
-
-def test_torch_is_imported_in_the_worker_alone() -> None:
-    paths = [path.relative_to(REPOSITORY) for path in (REPOSITORY / "scenarios").rglob("*.py")]
-    modules = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
-    program = (
-        f"import sys, {', '.join(modules)}; sys.exit(sorted({{'torch', 'torchvision'}} & sys.modules.keys()) or 0)"
-    )
-    imported = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
-    assert imported.returncode == 0, imported.stderr
-
-
-def test_an_unknown_scenario_is_refused_with_the_known_ones() -> None:
-    assert SCENARIOS.get("synthetic") is Synthetic
-    with pytest.raises(RequestError) as raised:
-        SCENARIOS.get("imaginary")
-    assert "synthetic, real" in str(raised.value.remedy)

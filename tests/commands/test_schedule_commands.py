@@ -2,12 +2,12 @@
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 import cli
 from commands.sweep import firing as scheduled
@@ -15,21 +15,14 @@ from provisioning import foreground
 from suite.results.store import Run, StoreError
 from suite.sweep.locks import WHOLE, locked
 from tests.analysis.conftest import measured, record, without_plan
-
-Bench = Callable[..., Result]
+from tests.commands.conftest import Bench
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
+def bench(bench: Bench, tmp_path: Path) -> Bench:
     shutil.copy(Path(cli.__file__).parent / "plans/smoke.toml", tmp_path / "night.toml")
     (tmp_path / "wrong.toml").write_text("nmae = 1\n")
-
-    def _bench(*words: str) -> Result:
-        return CliRunner().invoke(cli.main, ["sweep", *words], prog_name="bench")
-
-    return _bench
+    return partial(bench, "sweep")
 
 
 @pytest.fixture
@@ -216,7 +209,7 @@ def test_a_dry_run_shows_exactly_what_would_be_installed_and_does_nothing(bench:
     wanted = f"sweep schedule-run {tmp_path}/night.toml --into {into} --baseline {tmp_path}/good"
     assert f"{wanted} --fail-above 5% --notify 'mail me' --keep 7".replace("%", r"\%") in shown
     assert "OnCalendar=*-*-* 02:00:00" in bench("schedule", "night.toml", "--with", "systemd", *words).stdout
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "night.toml", "wrong.toml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "night.toml", "run", "wrong.toml"]
 
 
 def test_the_baseline_may_be_the_sweeps_own_directory_but_never_where_firings_go(bench: Bench, tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import cli
 from analysis.load.records import Records, load
 from commands.compare.gate import judge
 from suite.errors import RequestError
@@ -27,9 +25,9 @@ from suite.job.job import ComparisonKey
 from suite.records.environment import Environment, Environments
 from suite.results.store import Run
 from tests.analysis.conftest import measured, record, without_plan
+from tests.commands.conftest import Bench
 from tests.hostile.mutations import FULL
 
-Bench = Callable[..., Result]
 Cell = tuple[str, str]
 """An engine and a target."""
 CELLS: tuple[Cell, ...] = tuple(product(("podman", "runc"), ("bare-metal", "container")))
@@ -131,10 +129,8 @@ def test_the_gate_is_green_only_if_every_cell_was_compared_and_excluded_to_be_sl
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
-    return lambda *words: CliRunner().invoke(cli.main, ["compare", *words], prog_name="bench")
+def bench(bench: Bench) -> Bench:
+    return partial(bench, "compare")
 
 
 def speeds(around: float, blocks: int = 6) -> Iterator[float]:

@@ -1,4 +1,4 @@
-"""From the options of GPUs to those of the targets: which are chosen, and what is refused before anything starts."""
+"""What this machine's options come to or are refused for: engines, runtimes and GPUs, and data sets that do not fit."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -9,22 +9,159 @@ from typing import Any
 
 import pytest
 
+from commands.run.validate import ablations_of, check_data
 from provisioning.doctor import Check
+from provisioning.engines.base import get_engine
 from provisioning.gpus import Card
-from provisioning.hindrances import hindrances
+from provisioning.hindrances import hindrances, refuse_ablation
 from provisioning.images.image import Image
 from provisioning.remote.discovery import Discovery
 from provisioning.sites import here
+from provisioning.sites.here import Here, carried
 from provisioning.sites.lab import LabSite
 from provisioning.sites.machines import discovered_choices
 from provisioning.targets import Choices
 from scenarios.distributed import check_way
+from scenarios.synthetic import Synthetic
 from suite.errors import MeasurementError, RequestError
-from suite.job.ablations import properties_of
+from suite.job.ablations import arms, get_ablation, label_of, properties_of
+from suite.job.datasets import Dataset
+from suite.job.envelope import GIB, Envelope
+from suite.job.job import CpuCapability
+from suite.job.profiles import Sizes
+from suite.plan import Plan
+from suite.registries import ABLATIONS
 from suite.request.request import RunRequest
 from suite.request.scenario import scenario_of
 from suite.targets import TARGETS
-from tests.sites import inputs_of
+from tests import sites
+from tests.jobs import plan_of
+from tests.sites import IMAGE, inputs_of
+
+CHECKS = [Check(kind="target", name=name, usable=True, evidence="fake") for name in TARGETS]
+
+
+@pytest.mark.parametrize("engine", ["gvisor", "charliecloud", "apptainer"])
+def test_an_engine_that_guests_lack_runs_containers_here_alone(engine: str) -> None:
+    request = RunRequest.of({"engine": engine})
+    notes: list[str] = []
+    assert carried(request, CHECKS, notes.append) == ("bare-metal", "container", "vm")
+    assert f"container-vm is left out: the image of the guests has no {engine}" in notes[0]
+    with pytest.raises(RequestError, match=f"cannot carry container-vm: the image of the guests has no {engine}"):
+        carried(request.changed(target=("container", "container-vm")), CHECKS, print)
+
+
+def test_an_oci_runtime_of_this_machine_is_not_in_the_image_of_guests() -> None:
+    request = RunRequest.of({"engine": "podman", "oci_runtime": "kata", "target": ["container-vm"]})
+    with pytest.raises(RequestError, match="cannot carry container-vm: the image of the guests has no kata"):
+        carried(request, CHECKS, print)
+
+
+@pytest.mark.parametrize("engine", ["runc", "gvisor", "charliecloud", "kubernetes"])
+def test_an_engine_that_is_told_no_runtime_refuses_one(engine: str) -> None:
+    with pytest.raises(RequestError, match=f"{engine} takes no OCI runtime, such as kata") as caught:
+        get_engine(engine).run_by("kata")
+    assert "docker or podman" in str(caught.value.remedy)
+
+
+def test_the_value_of_an_ablation_is_the_runtime() -> None:
+    assert RunRequest.of({"ablate": ["oci-runtime=kata", "seccomp"]}).targets.ablate == ("oci-runtime=kata", "seccomp")
+    assert properties_of("oci-runtime=kata").oci_runtime == "kata"
+    assert label_of("oci-runtime=kata") == "run by kata"
+    assert arms("container", ["oci-runtime=kata"]) == ("oci-runtime=kata",)
+    assert arms("container-vm", ["oci-runtime=kata"]) == ()
+
+
+@pytest.mark.parametrize("name", ["oci-runtime=", "oci-runtime=../kata", "seccomp=off", "nosuch=kata"])
+def test_a_value_that_no_ablation_takes_is_refused(name: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        properties_of(name)
+    remedies = {"oci-runtime": "write it as --ablate oci-runtime=crun", "seccomp": "write it as --ablate seccomp"}
+    if remedy := remedies.get(name.partition("=")[0]):
+        assert caught.value.remedy == remedy
+
+
+def test_an_ablation_without_its_value_is_told_one() -> None:
+    choices = Here(Choices(IMAGE, "podman", "tcg"))
+    with pytest.raises(RequestError, match="--ablate oci-runtime changes nothing without a value") as caught:
+        refuse_ablation("oci-runtime", choices, "reference", Synthetic())
+    assert caught.value.remedy == "write it as --ablate oci-runtime=crun"
+    with pytest.raises(RequestError, match="it is the engine of the run already") as caught:
+        refuse_ablation("podman", choices, "reference", Synthetic())
+    assert caught.value.remedy == "leave out --ablate podman, or change the other option"
+
+
+DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=7, size_bytes=4000)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
+    monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path))
+    return sites.here("podman", ("container",))
+
+
+def request(*ablations: str, scenario: str = "real") -> RunRequest:
+    return RunRequest.of({"scenario": scenario, "ablate": ablations})
+
+
+def test_of_all_switches_those_that_would_switch_nothing_are_left_out_and_named(site: Here) -> None:
+    notes: list[str] = []
+    kept = ablations_of(inputs_of(request(*ABLATIONS), notes.append), site, "avx2")
+    assert {"seccomp", "rootfs", "data-layer"} <= set(kept)
+    assert not {"disk-cache", "virtiofs"} & set(kept)
+    assert {note.split(":")[1].split()[1] for note in notes} >= {"disk-cache", "virtiofs"}
+
+
+@pytest.mark.parametrize(("capability", "known"), [(None, "not capped"), ("default", "already default")])
+def test_vector_instructions_that_cannot_be_lowered_are_left_out_of_all_and_refused_alone(
+    capability: CpuCapability | None, known: str, site: Here
+) -> None:
+    notes: list[str] = []
+    assert "isa" not in ablations_of(inputs_of(request(*ABLATIONS), notes.append), site, capability)
+    assert f"left out: --ablate isa: the vector instructions are {known}" in notes
+    with pytest.raises(RequestError, match=known):
+        ablations_of(inputs_of(request("isa")), site, capability)
+
+
+@pytest.mark.parametrize("name", ["virtiofs", "data-layer"])
+def test_a_named_switch_of_where_a_data_set_lies_is_refused_without_one(name: str, site: Here) -> None:
+    targets = get_ablation(name).targets
+    with pytest.raises(RequestError, match=f"--ablate {name} is about where a data set lies"):
+        ablations_of(inputs_of(request(name, scenario="synthetic")), replace(site, targets=targets), "avx2")
+
+
+def plan(batch: int = 1, dataset: Dataset = DATASET, **changes: Any) -> Plan:
+    return plan_of(
+        scenario="real",
+        targets=("bare-metal",),
+        models=("resnet50",),
+        profile="smoke",
+        sizes=Sizes(batch=batch, image_px=32, warmup_steps=0, steps=1),
+        envelope=Envelope(cpus=(0,), memory_bytes=GIB, threads=1),
+        trial_timeout_s=60,
+        dataset=dataset,
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(("batch", "devices", "refused"), [(7, 1, False), (8, 1, True), (3, 2, False), (4, 2, True)])
+def test_a_data_set_of_less_than_one_step_is_refused(batch: int, devices: int, refused: bool) -> None:
+    if not refused:
+        return check_data(plan(batch), devices)
+    with pytest.raises(RequestError, match=f"7 images, and one step of resnet50 takes {batch * devices}") as caught:
+        check_data(plan(batch), devices)
+    assert f"--batch {7 // devices}" in str(caught.value.remedy)
+    return None
+
+
+def test_a_set_that_memory_cannot_keep_is_refused_before_anything_is_read() -> None:
+    large = DATASET.model_copy(update={"size_bytes": GIB // 2 + 1})
+    check_data(plan(dataset=large, page_cache="cold"), 1)
+    check_data(plan(dataset=DATASET, page_cache="warm"), 1)
+    with pytest.raises(RequestError, match=r"0.50 GiB cannot be kept .* 1.00 GiB of memory .* 0.50 GiB are") as caught:
+        check_data(plan(dataset=large, page_cache="warm"), 1)
+    assert "--cache cold" in str(caught.value.remedy)
+
 
 CARDS = [
     Card(str(number), "H100", "580.1", f"GPU-{number}0000000", (9, 0), devices=(f"/dev/nvidia{number}",))
@@ -34,7 +171,7 @@ CARDS[1] = replace(CARDS[1], fault="NVML: GPU is lost")
 TORCH = "lib/python3.11/dist-packages/torch/version.py"
 
 
-def request(**options: Any) -> RunRequest:
+def on_gpus(**options: Any) -> RunRequest:
     return RunRequest.of({"device": "cuda", **options})
 
 
@@ -77,7 +214,7 @@ def test_the_gpus_are_those_that_are_named_or_slurms_or_the_first_that_work(
 ) -> None:
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [card.index for card in here._cards_of(request(**options), image("'13.0'"))] == indices
+    assert [card.index for card in here._cards_of(on_gpus(**options), image("'13.0'"))] == indices
 
 
 OLD_DRIVER = {"driver": "570.86.15"}
@@ -139,10 +276,10 @@ def test_what_cannot_work_is_refused_in_one_sentence(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(here, "examined", lambda: ([replace(CARDS[0], **changed), *CARDS[1:]], None, None))
     if why is None:
-        assert here._cards_of(request(**options), image(cuda))
+        assert here._cards_of(on_gpus(**options), image(cuda))
         return
     with pytest.raises(RequestError, match=why) as caught:
-        here._cards_of(request(**options), image(cuda))
+        here._cards_of(on_gpus(**options), image(cuda))
     assert caught.value.remedy
     assert ". " not in caught.value.message
 
@@ -152,7 +289,7 @@ def test_on_machines_of_an_inventory_gpus_are_counted_before_anything_starts(ima
     discovery = Discovery((), "runc")
 
     def gpus(**options: Any) -> tuple[str, ...]:
-        inputs = replace(inputs_of(request(**options)), image=image("'13.0'"))
+        inputs = replace(inputs_of(on_gpus(**options)), image=image("'13.0'"))
         return discovered_choices(inputs, discovery).gpus
 
     assert gpus(**several) == ("0", "1")
@@ -163,11 +300,11 @@ def test_on_machines_of_an_inventory_gpus_are_counted_before_anything_starts(ima
 def test_virtual_machines_with_gpus_are_refused_where_they_are_named_and_else_left_out() -> None:
     checks = [Check(kind="target", name=name, usable=True, evidence="seen") for name in TARGETS]
     notes: list[str] = []
-    assert here.carried(request(), checks, notes.append) == ("bare-metal", "container")
+    assert here.carried(on_gpus(), checks, notes.append) == ("bare-metal", "container")
     assert all("virtual machines with GPUs are not supported yet" in note for note in notes)
     assert here.carried(RunRequest.of({}), checks, notes.append) == TARGETS
     with pytest.raises(RequestError, match="cannot carry vm: virtual machines with GPUs are not supported yet"):
-        here.carried(request(target=["bare-metal", "vm"]), checks, notes.append)
+        here.carried(on_gpus(target=["bare-metal", "vm"]), checks, notes.append)
 
 
 def test_an_engine_without_gpus_is_no_ablation_of_a_job_with_gpus(image: Callable[[str], Image]) -> None:
@@ -191,8 +328,7 @@ def test_instances_that_compute_have_gpus_of_their_own_and_others_none(scenario:
     strategy = "parameter-server" if scenario == "distributed" else None
     job = SimpleNamespace(distributed=SimpleNamespace(strategy=strategy))
     trial: Any = SimpleNamespace(job=job, instances=[SimpleNamespace(role=role) for role in roles])
-    image = Image(digest="a" * 64, variant="own", recipe_sha256="b" * 64, created_at="2026", base="", files={})
-    given = LabSite(Choices(image, "runc", "kvm", ("0", "1"))).choices_of(trial, shared=shared)
+    given = LabSite(Choices(IMAGE, "runc", "kvm", ("0", "1"))).choices_of(trial, shared=shared)
     each = [choices.gpus for choices in given]
     assert each == (of_instances if shared else [("0", "1") if gpus else () for gpus in of_instances])
 
@@ -200,8 +336,7 @@ def test_instances_that_compute_have_gpus_of_their_own_and_others_none(scenario:
 def test_each_of_two_workers_has_two_gpus_if_the_job_has_four() -> None:
     job = SimpleNamespace(distributed=SimpleNamespace(strategy="parameter-server"))
     trial: Any = SimpleNamespace(job=job, instances=[SimpleNamespace(role=role) for role in ROLES["distributed"][0]])
-    image = Image(digest="a" * 64, variant="own", recipe_sha256="b" * 64, created_at="2026", base="", files={})
-    given = LabSite(Choices(image, "runc", "kvm", ("0", "1", "2", "3"))).choices_of(trial, shared=True)
+    given = LabSite(Choices(IMAGE, "runc", "kvm", ("0", "1", "2", "3"))).choices_of(trial, shared=True)
     assert [choices.gpus for choices in given] == [(), ("0", "1"), ("2", "3")]
 
 
@@ -228,7 +363,7 @@ REPLICAS = {"devices": 2, "parallel": "parameter-cpu"}
 def test_several_devices_go_with_parameter_servers_and_are_refused_where_an_instance_has_one(
     options: dict[str, Any], why: str | None
 ) -> None:
-    several = request(**{**REPLICAS, **options})
+    several = on_gpus(**{**REPLICAS, **options})
     model = "gan" if several.scenario == "serve" else "resnet50"
     if why is None:
         scenario_of(several).check_model(several, model)
