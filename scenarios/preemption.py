@@ -43,7 +43,8 @@ def with_preemption(trial: Trial, instance: Instance, observer: Observer, undist
         told = f"a mean of {mean_s:g} s is shorter than opening and starting the job, {start_s:.1f} s"
         raise MeasurementError(told, kind="preemption", remedy=longer)
     instance.node.run(["find", scratch, "-mindepth", "1", "-delete"])
-    course = _Course(trial, instance.node, instance.reopen, observer, measured_s / workload_sizes(trial).steps)
+    step_s = measured_s / workload_sizes(trial).steps
+    course = _Course(trial, instance.node, instance.reopen, instance.kill or (lambda: None), observer, step_s)
     moments, weights = random.Random(trial.seed), None  # noqa: S311 (no secret)
     while weights is None:
         if course.spent_s > _PATIENCE * (start_s + measured_s + mean_s):
@@ -66,6 +67,7 @@ class _Course:
     trial: Trial
     node: Node
     reopen: Callable[[], Node]
+    kill: Callable[[], None]
     observer: Observer
     step_s: float
     """The time of an undisturbed step, with its share of the checkpoint."""
@@ -86,7 +88,7 @@ class _Course:
             job = prepare(self.trial, self.node, self.observer, f"opening {self.openings}")
             events = job.log.events
             try:
-                with _killed_after(job, left_s):
+                with _killed_after(job, self.kill, left_s):
                     job.follow()
                 self._begin(job)
                 self.spent_s += opening_s + events["measured"].arrived_s - job.log.begun_s
@@ -117,13 +119,14 @@ class _Course:
 
 
 @contextmanager
-def _killed_after(job: AttestedJob[Transcript], seconds: float) -> Iterator[None]:
+def _killed_after(job: AttestedJob[Transcript], kill_instance: Callable[[], None], seconds: float) -> Iterator[None]:
     """Launch the job, and kill it after so long, unless its training has ended. Raises _PreemptedError if killed."""
     killed = threading.Event()
 
     def kill() -> None:
         if "measured" not in job.log.events:
             killed.set()
+            kill_instance()
             job.kill()
 
     timer = threading.Timer(seconds, kill)

@@ -171,6 +171,8 @@ class Instance:
     """The ways to the other instances."""
     reopen: Callable[[], Node] | None = None
     """Kills the layers over the machine, and opens them again; None where that cannot be done."""
+    kill: Callable[[], None] | None = None
+    """Kills what of it is no child of this process, at once: a command's client ends before the command does."""
     resize: Resize | None = None
     """Changes its CPUs while it is open; None where that cannot be done."""
     another: Callable[[], AbstractContextManager[Node]] | None = None

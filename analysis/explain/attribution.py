@@ -99,7 +99,8 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
     ``comparison`` is that of the same records: where its trials decide nothing, each explanation holds why. ``force``
     as in ``compare``.
     """
-    trials = plain(with_changes(with_variants(records.trials)))
+    every = with_changes(with_variants(records.trials))
+    trials = plain(every)
     ok = trials[trials["ok"] & ~with_trait(trials, "probes")]
     formed = usable(to_baseline(ok, []), force=force).pairs
     read, groups = _PartsOfTrials(ok), {group.key: group for group in comparison.groups}
@@ -120,7 +121,7 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
     )
     return Explained(
         explanations=tuple(complete),
-        preempted=tuple(preempted_jobs(ok)),
+        preempted=tuple(preempted_jobs(every[every["ok"]])),
         warnings=tuple(read.warnings),
         contrasts=comparison.contrasts,
     )

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare.pairing import grouped
+from analysis.compare.pairing import ROW, filled, grouped
 from analysis.costs.preemption import preempted
 from analysis.explain.explanation import ExpectedNumber, PreemptedJob
 from analysis.load.records import read_record
 from analysis.statistics.ratios import locate
 from analysis.warnings.types import AnalysisWarning
+from suite.job.ablations import label_of
 from suite.records.reader import job_of
 from suite.records.record import LOST_STEPS, MAKESPAN, OPENINGS
 
@@ -24,8 +25,8 @@ _UNITS = {MAKESPAN: "s", OPENINGS: "", LOST_STEPS: "steps"}
 
 
 def preempted_jobs(ok: pd.DataFrame) -> Iterator[PreemptedJob]:
-    """Yield the preempted jobs of every target; ``ok`` are trials that are ok, of targets as they are."""
-    for (job, model, target), trials in grouped(ok):
+    """Yield the preempted jobs of every target and ablation; ``ok`` are trials that are ok."""
+    for (job, model, target, ablation), trials in grouped(filled(ok), [*ROW, "ablation"]):
         course = trials.get(f"training/{model}/{MAKESPAN}")
         records = map(read_record, trials["path"][course.notna()]) if course is not None else ()
         whole = [record for record in records if not isinstance(record, AnalysisWarning) and _is_whole(record)]
@@ -33,7 +34,8 @@ def preempted_jobs(ok: pd.DataFrame) -> Iterator[PreemptedJob]:
             blocks = np.array([[*zip(_measured(record), _predicted(record), strict=True)] for record in whole])
             expected = tuple(_expected(name, *blocks[:, at].T) for at, name in enumerate(_UNITS))
             first: Any = job_of(whole[0].job)
-            yield PreemptedJob(job, model, target, first.preemption.mean_s, len(whole), expected)
+            arm = f"{target}, {label_of(ablation)}" if ablation else target
+            yield PreemptedJob(job, model, arm, first.preemption.mean_s, len(whole), expected)
 
 
 def _is_whole(record: Any) -> bool:  # noqa: ANN401 (decoded by the table of columns, as below)

@@ -52,7 +52,7 @@ class Footprint:
         pids: set[int] = set()
         host_processes = []
         for node in nodes:
-            lowest, bottom = _lowest(node)
+            lowest, bottom = lowest_processes(node)
             if isinstance(bottom, LocalNode):
                 pids |= {process.pid for process in processes.carrying(bottom.token)}
             # The shim of an engine with a daemon is started by that, and does not carry the token.
@@ -118,7 +118,7 @@ class Footprint:
         return Usage.model_validate({**self.used(before, after), **_network(before, after), "peak_memory_bytes": peak})
 
 
-def _lowest(node: Node) -> tuple[HostProcesses | None, Node]:
+def lowest_processes(node: Node) -> tuple[HostProcesses | None, Node]:
     """Return the host processes of the lowest layer that has some, and the node below all layers."""
     lowest = None
     while isinstance(node, WrappedNode):

@@ -1,9 +1,16 @@
 """An instance that can be killed with its layers, and opened again on the same machine."""
 
+import os
+import signal
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
-from provisioning.nodes import WrappedNode
+import psutil
+
+from provisioning.cgroup.counters import ControlGroup
+from provisioning.metrics.footprint import lowest_processes
+from provisioning.nodes import LocalNode, WrappedNode
+from provisioning.processes import carrying
 from suite.interfaces import Instance, Layer, Node, open_stack
 
 
@@ -19,7 +26,24 @@ def reopenable(machine: Node, layers: Sequence[Layer]) -> Iterator[Instance]:
         def reopen() -> Node:
             killed = KilledError()
             opened.__exit__(type(killed), killed, None)
-            return opened.enter_context(open_stack(machine, layers))
+            now[0] = opened.enter_context(open_stack(machine, layers))
+            return now[0]
 
-        node = opened.enter_context(open_stack(machine, layers))
-        yield Instance(node, reopen=reopen, resize=node.resize if isinstance(node, WrappedNode) else None)
+        def kill() -> None:
+            _kill(now[0])
+
+        now = [opened.enter_context(open_stack(machine, layers))]
+        resize = now[0].resize if isinstance(now[0], WrappedNode) else None
+        yield Instance(now[0], reopen=reopen, kill=kill, resize=resize)
+
+
+def _kill(node: Node) -> None:
+    """Kill a container's first process, with which the kernel ends its namespace, or the hypervisor of a guest."""
+    lowest, bottom = lowest_processes(node)
+    with suppress(OSError, psutil.Error):
+        if lowest is None and isinstance(bottom, LocalNode):
+            for process in carrying(bottom.token):
+                if process.name().startswith("qemu"):
+                    process.kill()
+        elif lowest and lowest.main_pid and ControlGroup.of_process(lowest.main_pid) == lowest.group:
+            os.kill(lowest.main_pid, signal.SIGKILL)
