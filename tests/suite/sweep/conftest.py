@@ -69,7 +69,7 @@ class Machine:
 
     def start(self, *words: str, **env: str) -> "Forked | subprocess.Popen[str]":
         # Where Python looks for packages it asks when it starts.
-        started = self.program(*words, **env) if "PYTHONPATH" in env else None
+        started = self.program(*words, before=(), stdin=None, **env) if "PYTHONPATH" in env else None
         return started or Forked(sweeping_machine.main, *words, env=self.variables(env))
 
     def variables(self, env: Mapping[str, str]) -> dict[str, str]:
