@@ -327,7 +327,7 @@ def refused() -> Iterator[tuple[str, str]]:
     yield whole + whole, "place.1.match: records of host=a match host=a, too"
 
 
-@pytest.mark.parametrize(("content", "expected"), refused())
+@pytest.mark.parametrize(("content", "expected"), [*refused()])
 def test_prices_that_mean_nothing_are_refused_with_file_and_key(
     tmp_path: Path, save: Save, content: str, expected: str
 ) -> None:
