@@ -95,13 +95,14 @@ def test_every_import_is_declared_and_every_declaration_is_used() -> None:
     imported = third_party(REPOSITORY / "cli.py", *(room for room in ROOMS if room != worker))
     ran = third_party(worker)
     in_image = set(re.findall(r"^([a-z0-9_-]+)==", (REPOSITORY / "docker/requirements.txt").read_text(), re.MULTILINE))
-    declared, for_pages = (
+    extras = PROJECT["project"]["optional-dependencies"]
+    declared, optional = (
         {re.split("[=>]", requirement)[0] for requirement in requirements}
-        for requirements in (PROJECT["project"]["dependencies"], PROJECT["project"]["optional-dependencies"]["web"])
+        for requirements in (PROJECT["project"]["dependencies"], extras["web"] + extras["parquet"])
     )
     # pip is run as a program; torchvision is imported by a function that mends what a build of it lacks.
     assert declared - imported - ran == {"pip", "torchvision"}
-    assert for_pages <= imported <= declared | for_pages
+    assert optional <= imported <= declared | optional
     assert ran <= in_image
 
 
