@@ -70,7 +70,11 @@ def ours() -> dict[str, list[str]]:
     mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if "virtbench" in line]
     # An entry is there before its thing and longer: what came or went meanwhile stands in one of the two.
     beside |= _held_beside()
-    files = [path for path in files if not any(path.startswith(f"{place}/") for place in beside)]
+    groups, files, mounts = (
+        [text for text in texts if not any(name in text for name in beside)] for texts in (groups, files, mounts)
+    )
+    if "podman" in beside:  # which names its mounts itself
+        mounts = [line for line in mounts if "/overlay-containers/" not in line]
     entries = [path.name for path, entry in ledger._readable() if not _beside(entry.owner_pid)]
     return {
         "processes": carrying, "groups": groups, "files": files, "mounts": mounts, "ledger": entries,
@@ -79,7 +83,7 @@ def ours() -> dict[str, list[str]]:
 
 
 def _held_beside() -> set[str]:
-    return {entry.what for _, entry in ledger._readable() if _beside(entry.owner_pid)}
+    return {part for _, entry in ledger._readable() if _beside(entry.owner_pid) for part in entry.what.split(":")}
 
 
 def _beside(pid: int) -> bool:
