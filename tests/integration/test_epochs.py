@@ -13,8 +13,8 @@ from tests.integration.test_run import records as of_run
 pytestmark = pytest.mark.integration
 IMAGES, BATCH, EPOCHS = 42, 4, 2
 TARGETS = ("--target", "bare-metal", "--target", "container")
-PREEMPTED = ("--model", "gan", "--profile", "smoke", "--steps", "200", "--checkpoint", "on", "--checkpoint-every", "20",
-             "--preempt", "mean=8s")  # fmt: skip
+PREEMPTED = ("--model", "gan", "--profile", "smoke", "--steps", "400", "--checkpoint", "on", "--checkpoint-every", "20",
+             "--preempt", "mean=4s")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
