@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -70,11 +71,15 @@ def ours() -> dict[str, list[str]]:
     mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if "virtbench" in line]
     # An entry is there before its thing and longer: what came or went meanwhile stands in one of the two.
     beside |= _held_beside()
-    groups, files, mounts = (
-        [text for text in texts if not any(name in text for name in beside)] for texts in (groups, files, mounts)
-    )
-    if "podman" in beside:  # which names its mounts itself
-        mounts = [line for line in mounts if "/overlay-containers/" not in line]
+    named = (re.search(r"virtbench-[a-z0-9-]+|/.+", what) for what in beside)
+    names = {found[0].strip("/") for found in named if found}
+    podman = any(what.startswith("podman:") for what in beside)  # which names its mounts itself
+
+    def theirs(path: str) -> bool:
+        return any(f"/{name}/" in f"{path}/" for name in names) or (podman and "/overlay-containers/" in path)
+
+    groups, files = ([path for path in paths if not theirs(path)] for paths in (groups, files))
+    mounts = [line for line in mounts if not theirs(line.split()[1])]
     entries = [path.name for path, entry in ledger._readable() if not _beside(entry.owner_pid)]
     return {
         "processes": carrying, "groups": groups, "files": files, "mounts": mounts, "ledger": entries,
@@ -83,7 +88,7 @@ def ours() -> dict[str, list[str]]:
 
 
 def _held_beside() -> set[str]:
-    return {part for _, entry in ledger._readable() if _beside(entry.owner_pid) for part in entry.what.split(":")}
+    return {entry.what for _, entry in ledger._readable() if _beside(entry.owner_pid)}
 
 
 def _beside(pid: int) -> bool:
