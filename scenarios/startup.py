@@ -27,6 +27,7 @@ from suite.request.option import OptionGroup, Text, about
 from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
 from suite.targets import VMS
+from suite.trial_names import instances_in
 from suite.units import count
 from worker.probes.probe import median, quantile
 
@@ -88,7 +89,7 @@ class Startup(PlannedScenario):
         if first.another is None:
             raise MeasurementError("this target cannot be opened more than once", kind="startup")
         measured = run_job(least_job(trial), first.node, observer, account)
-        number = int(trial.job.model.partition("-")[0])
+        number = instances_in(trial.job.model)
         observer.phase("opening", count(number, "instance"))
         opened = Together(first.another, number)
         metrics = opened.metrics()

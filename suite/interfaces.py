@@ -27,7 +27,7 @@ COMMAND_WITHIN_S = 180.0
 
 @dataclass(frozen=True)
 class Shares:
-    """What an open instance is to have of what it was opened with: which CPUs, and what shares of time and memory."""
+    """CPUs for an open instance, and its shares of the CPU time and of the memory that it was opened with."""
 
     cpus: Sequence[int]
     cpu_share: float = 1.0
@@ -35,7 +35,7 @@ class Shares:
 
 
 Resize = Callable[[Shares], None]
-"""gives an open instance its shares; whole shares are the limits that it was opened with. Raises RequestError if it
+"""Gives an open instance its shares; whole shares are the limits that it was opened with. Raises RequestError if it
 cannot."""
 
 

@@ -25,6 +25,11 @@ def trial_name(scenario: str, model: str, arm: str, block: int, *, warm_up: bool
     return f"{scenario}-{model}-{arm}-{'w' if warm_up else 'b'}{block:03d}"
 
 
+def instances_in(model: str) -> int:
+    """Return the number of instances that the name of a job stands for: ``5-instances``."""
+    return int(model.partition("-")[0])
+
+
 def record_file(trial_id: str) -> str:
     return f"{trial_id}.json"
 

@@ -13,16 +13,12 @@ from analysis.compare.pairing import JOB, grouped
 from analysis.compare.results import Arm, Contrast
 from analysis.load.metrics import Metric, with_trait
 from analysis.statistics.ratios import locate
+from suite.trial_names import instances_in
 
 TIMES = (Metric("ready-median", "", "s"), Metric("ready-p95", "", "s"))
 EACH = (Metric("memory-per-instance", "", "MB"), Metric("host-cpu-per-instance", "", "s"))
 """The metrics that are a mean over the instances: what they take together grows."""
 FAILED = Metric("failed-instances", "", "")
-
-
-def instances_of(model: str) -> int:
-    """Return the number of instances that the name of a job stands for: ``5-instances``."""
-    return int(model.partition("-")[0])
 
 
 def growth(finished: pd.DataFrame) -> Iterator[Contrast]:
@@ -34,7 +30,7 @@ def growth(finished: pd.DataFrame) -> Iterator[Contrast]:
             for model, of_model in values.items():
                 arm, place = Arm(job, model, target, ablation), locate(np.log(of_model.to_numpy()))
                 yield Contrast(kind="together", arm=arm, metric=metric, **valued(place), trials=len(of_model))
-            by_number = pd.DataFrame({instances_of(model): of_model for model, of_model in values.items()})
+            by_number = pd.DataFrame({instances_in(model): of_model for model, of_model in values.items()})
             if place := locate(_slopes(by_number, whole=metric in EACH), trim=0):
                 arm = Arm(job, "", target, ablation)
                 yield Contrast(kind="growth", arm=arm, metric=metric, value=place.centre, value_interval=place.interval)

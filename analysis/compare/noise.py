@@ -39,8 +39,9 @@ def noise_floors(
                     yield (arm, metric.name), floor
     alone = victims(ok)
     for key, rows in grouped(alone[alone["aggressor"] == ""], [*ROW, "ablation"]):
+        trials = _by_replica(rows)
         for metric in SHARED_METRICS:
-            if floor := _floor(_by_replica(rows), metric):
+            if floor := _floor(trials, metric):
                 yield (Arm(*key), metric.name), floor
 
 

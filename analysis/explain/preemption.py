@@ -17,7 +17,7 @@ from analysis.explain.explanation import ExpectedNumber, PreemptedJob
 from analysis.load.records import read_record
 from analysis.statistics.ratios import locate
 from analysis.warnings.types import AnalysisWarning
-from suite.job.ablations import label_of
+from suite.job.ablations import named_arm
 from suite.records.reader import job_of
 from suite.records.record import LOST_STEPS, MAKESPAN, OPENINGS
 
@@ -34,7 +34,7 @@ def preempted_jobs(ok: pd.DataFrame) -> Iterator[PreemptedJob]:
             blocks = np.array([[*zip(_measured(record), _predicted(record), strict=True)] for record in whole])
             expected = tuple(_expected(name, *blocks[:, at].T) for at, name in enumerate(_UNITS))
             first: Any = job_of(whole[0].job)
-            arm = f"{target}, {label_of(ablation)}" if ablation else target
+            arm = named_arm(target, ablation)
             yield PreemptedJob(job, model, arm, first.preemption.mean_s, len(whole), expected)
 
 

@@ -6,12 +6,13 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from analysis.compare.growth import EACH, TIMES, instances_of
+from analysis.compare.growth import EACH, TIMES
 from analysis.compare.results import Arm, Comparison, Measured
 from analysis.figures import drawing
 from analysis.figures.reference import Reference
 from analysis.load.metrics import Metric
 from analysis.report.sweeps.growth import named
+from suite.trial_names import instances_in
 
 _MARKERS = "osD^vPX*"
 
@@ -33,13 +34,13 @@ def together_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
                 below = f"{metric.name}; {job}\nmean over the blocks, with 95 % intervals"
                 drawing.label(axes, title if metric is TIMES[0] else "", below, unit, normalised=False)
                 axes.set_xlabel("instances")
-                axes.set_xticks(sorted({instances_of(arm.model) for of_name in lines.values() for arm, _ in of_name}))
+                axes.set_xticks(sorted({instances_in(arm.model) for of_name in lines.values() for arm, _ in of_name}))
             chart.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
         yield drawing.Drawing("together", title, chart, description="in s and MB; the table holds the values")
 
 
 def _line(axes: Axes, arms: list[tuple[Arm, Measured]], metric: Metric, **look: Any) -> None:  # noqa: ANN401
-    points = {instances_of(arm.model): one for arm, of in arms if (one := of.get(metric.name))}
+    points = {instances_in(arm.model): one for arm, of in arms if (one := of.get(metric.name))}
     many = sorted(points)
     axes.plot(many, [points[number].value or 0.0 for number in many], **look)
     for number, one in points.items():

@@ -35,7 +35,7 @@ from analysis.report.formatting import (
     times,
 )
 from analysis.warnings.types import AnalysisWarning, Touched, notices
-from suite.job.ablations import label_of
+from suite.job.ablations import label_of, named_arm
 from suite.records.columns import LATELY
 from suite.records.record import SCALED_EPOCH
 from suite.targets import BASELINE, TARGETS
@@ -227,7 +227,7 @@ def kind_table(kind: ContrastKind, group: Group, arms: Mapping[Arm, Measured]) -
     metrics = shown(kind.metrics or group.metrics)
     rows = tuple(
         (
-            Head(", ".join(filter(None, (arm.target, arm.ablation and label_of(arm.ablation)))), notes_of(measured)),
+            Head(named_arm(arm.target, arm.ablation), notes_of(measured)),
             tuple(measured.get(metric.name) for metric in metrics),
         )
         for arm, measured in arms.items()

@@ -17,7 +17,7 @@ from analysis.explain.explanation import (
 from analysis.report.elements import Bar, Cell, Element, Head, Heading, Line, Notes, Table, warnings
 from analysis.report.formatting import duration, noted_effects, seconds
 from analysis.warnings.types import notices
-from suite.job.ablations import label_of
+from suite.job.ablations import named_arm
 from suite.targets import BASELINE
 from suite.units import count
 
@@ -94,7 +94,7 @@ def explanation_parts(explained: Explained, *, bars: bool = False) -> Iterator[E
         no_share = ("no part is a share of the difference, which has no verdict",) if one.withheld else ()
         targets = [(one.job, one.model, target) for target in (one.target, BASELINE)]
         switched = {arm: found for arm, found in explained.of_kind("ablation").items() if arm[:3] in targets}
-        names = (f"{arm.target}, {label_of(arm.ablation)}" for arm in switched)
+        names = (named_arm(arm.target, arm.ablation) for arm in switched)
         effects = map(noted_effects, switched.values())
         ablations = (f"switched in the same blocks: {''.join(pair)}" for pair in zip(names, effects, strict=True))
         yield Notes((*no_share, *step_lines(one), *ablations))

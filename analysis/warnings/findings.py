@@ -13,11 +13,11 @@ from analysis.statistics.order import place_effect
 from analysis.statistics.ratios import exp, judge
 from analysis.warnings.types import AnalysisWarning, Touched
 from suite.host_compatibility import Host, differences
-from suite.job.ablations import label_of
+from suite.job.ablations import named_arm
 from suite.job.datasets import SYNTHETIC
 from suite.results.store import TRIALS
 from suite.targets import BASELINE
-from suite.trial_names import arm_name
+from suite.trial_names import arm_name, instances_in
 
 _HOST_COLUMNS = {"hostname": "hostname"} | {
     f"host_{name}": name for name in ("kernel", "cpu_model", "cpus", "memory_bytes", "mitigations")
@@ -41,7 +41,7 @@ def failures(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
     planned = arms.groupby(arm)["ok"].transform("size")
     for _, failed in arms[~arms["ok"]].groupby(arm):
         first = failed.iloc[0]
-        target = _switched(first["target"], first["ablation"])
+        target = named_arm(first["target"], first["ablation"])
         target += f", beside {first['aggressor']}" if first["aggressor"] else ""
         trials_failed = f"{len(failed)} of {planned[failed.index[0]]} trials on {target} failed"
         yield AnalysisWarning(
@@ -71,7 +71,7 @@ def refusals(refused: pd.DataFrame, against: str = BASELINE, ablation: str = "")
     for _, rows in refused.groupby([*(refused[key] for key in ROW), refused["difference"]]):
         first = rows.iloc[0]
         blocks = "1 block" if len(rows) == 1 else f"{len(rows)} blocks"
-        target, difference = _switched(first["target"], ablation), str(first["difference"])
+        target, difference = named_arm(first["target"], ablation), str(first["difference"])
         advice = next(text for words, text in _REFUSED if any(word in difference for word in words))
         refusal = f"in {blocks} {target} is not comparable with {against}, so no ratio is formed"
         finding = f"{_what(first)}: {refusal}: {difference}"
@@ -97,10 +97,6 @@ _REFUSED = (
     (("",), "run all targets from one plan; --force forms the ratio and marks it"),
 )
 """Advice by what differs; the last row stands for everything else."""
-
-
-def _switched(target: object, ablation: str) -> str:
-    return f"{target}, {label_of(ablation)}" if ablation else str(target)
 
 
 def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
@@ -143,7 +139,7 @@ def _command(job: ComparedJob, models: Iterable[str], targets: Iterable[str]) ->
     # Records have the name of a command, and not its words.
     named = traits.workloads or traits.probes
     if traits.multiplied:
-        models = [",".join(model.partition("-")[0] for model in models)]
+        models = [",".join(str(instances_in(model)) for model in models)]
     options += [f"--{traits.subject} {name}" for name in models] if named else [f"--{traits.subject} ..."]
     return " ".join(("bench run", *options, *(f"--target {target}" for target in targets)))
 

@@ -36,6 +36,11 @@ class BlockDevice:
         return int(major), int(minor)
 
 
+def quota_us(cpu_count: int, share: float = 1.0) -> int:
+    """Return the CPU time of a period that is a share of so many CPUs."""
+    return round(cpu_count * share * PERIOD_US)
+
+
 def version(node: Node) -> int:
     """Return which version governs memory on the node, 1 or 2 (a hybrid host governs it by version 1)."""
     kind = node.run(["stat", "--file-system", "--format=%T", "/sys/fs/cgroup"]).stdout.strip()
@@ -64,7 +69,7 @@ def create(
     settings += [("pids.max", str(most_processes(len(envelope.cpus))))]
     second = governing == 2
     if not pinned or properties.cpu_share < 1:
-        quota = str(round(len(envelope.cpus) * properties.cpu_share * PERIOD_US))
+        quota = str(quota_us(len(envelope.cpus), properties.cpu_share))
         first = [("cpu.cfs_period_us", str(PERIOD_US)), ("cpu.cfs_quota_us", quota)]
         settings += [("cpu.max", f"{quota} {PERIOD_US}")] if second else first
     if properties.memory_limited:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from provisioning.cgroup.limits import PERIOD_US, version
+from provisioning.cgroup.limits import PERIOD_US, quota_us, version
 from suite.errors import RequestError
 from suite.interfaces import Node, Resize, Shares
 from suite.job.envelope import format_cpu_list
@@ -20,7 +20,7 @@ class Opened:
     def quota_us(self, shares: Shares) -> int:
         """Return the CPU time of a period; -1 for none, of an instance that is held by its CPUs alone."""
         share = self.cpu_share * shares.cpu_share
-        return -1 if self.pinned and share == 1 else round(self.cpu_count * share * PERIOD_US)
+        return -1 if self.pinned and share == 1 else quota_us(self.cpu_count, share)
 
     def memory(self, shares: Shares) -> int | None:
         """Return the bytes of memory; None without a limit. Raises RequestError for a share of no limit."""

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Sequence
 
+from provisioning.cgroup import limits
 from provisioning.cgroup import removal as group_removal
-from provisioning.cgroup.limits import PERIOD_US
 from provisioning.engines.base import ContainerSpec
 from provisioning.engines.command_line import CommandLineEngine
 from provisioning.processes import run_apart
@@ -41,7 +41,7 @@ class Podman(CommandLineEngine):
 
     def update_argv(self, name: str, cpus: str, quota_us: int, memory_bytes: int | None) -> list[str]:
         # It takes no number for no quota, once there was one: all the time of the CPUs holds nothing back.
-        whole = len(parse_cpu_list(cpus)) * PERIOD_US
+        whole = limits.quota_us(len(parse_cpu_list(cpus)))
         return super().update_argv(name, cpus, quota_us if quota_us > 0 else whole, memory_bytes)
 
     def runtime_version(self, node: Node) -> str:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from provisioning.cgroup.limits import PERIOD_US, remove_argv
+from provisioning.cgroup.limits import PERIOD_US, quota_us, remove_argv
 from provisioning.engines.base import PATH, SLEEPER, TMPFS, ContainerEngine, ContainerSpec, end_starting, is_root
 from provisioning.engines.command_line import COPIED_WITHIN_S
 from provisioning.gpus import DeviceNode
@@ -178,7 +178,7 @@ def _limits(spec: ContainerSpec) -> dict[str, Any]:
     limits: dict[str, Any] = {"cpu": {} if spec.by_count else {"cpus": spec.cpus}}
     limits["pids"] = {"limit": spec.most_processes}
     if spec.by_count or spec.cpu_share < 1:
-        limits["cpu"] |= {"quota": round(spec.cpu_count * spec.cpu_share * PERIOD_US), "period": PERIOD_US}
+        limits["cpu"] |= {"quota": quota_us(spec.cpu_count, spec.cpu_share), "period": PERIOD_US}
     if spec.memory_limited:
         limits["memory"] = {"limit": spec.memory_bytes, "swap": spec.memory_bytes}
     if spec.limited_disks:

@@ -22,19 +22,17 @@ class KilledError(Exception):
 def reopenable(machine: Node, layers: Sequence[Layer]) -> Iterator[Instance]:
     """Open the layers on the machine. ``Instance.reopen`` kills them, and opens them anew."""
     with ExitStack() as opened:
+        node = opened.enter_context(open_stack(machine, layers))
 
         def reopen() -> Node:
+            nonlocal node
             killed = KilledError()
             opened.__exit__(type(killed), killed, None)
-            now[0] = opened.enter_context(open_stack(machine, layers))
-            return now[0]
+            node = opened.enter_context(open_stack(machine, layers))
+            return node
 
-        def kill() -> None:
-            _kill(now[0])
-
-        now = [opened.enter_context(open_stack(machine, layers))]
-        resize = now[0].resize if isinstance(now[0], WrappedNode) else None
-        yield Instance(now[0], reopen=reopen, kill=kill, resize=resize)
+        resize = node.resize if isinstance(node, WrappedNode) else None
+        yield Instance(node, reopen=reopen, kill=lambda: _kill(node), resize=resize)
 
 
 def _kill(node: Node) -> None:

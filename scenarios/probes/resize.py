@@ -168,9 +168,10 @@ def resized(node: Node, resize: Resize, times: int) -> dict[str, list[float]]:
                     continue
                 time.sleep(HOLD_S)
                 step = 1 / len(cpus) if kind == "cpus" else 1.0
-                values = {"seen": seen_s(loop, asked_s), "level": level_s(loop, asked_s, min(WITHIN, step / 2))}
                 for what in _measured(name):
-                    if (value := values[what]) is not None:
+                    seen = what == "seen"
+                    value = seen_s(loop, asked_s) if seen else level_s(loop, asked_s, min(WITHIN, step / 2))
+                    if value is not None:
                         found.setdefault(f"{name}-{what}", []).append(value)
     finally:
         resize(Shares(cpus))

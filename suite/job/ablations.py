@@ -213,6 +213,11 @@ def label_of(name: str) -> str:
     return found.label if found else f"{name} switched"
 
 
+def named_arm(target: str, ablation: str | None) -> str:
+    """Return the target, and the label of what is switched on it: ``container, by podman``."""
+    return f"{target}, {label_of(ablation)}" if ablation else target
+
+
 def _installed(name: str) -> Ablation | None:
     try:
         return get_ablation(name)

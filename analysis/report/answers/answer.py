@@ -14,7 +14,7 @@ from analysis.report.answers.equal_work import same_work
 from analysis.report.answers.next_steps import next_steps
 from analysis.report.tables import common_job, differing
 from analysis.statistics.ratios import slower_by
-from suite.job.ablations import label_of
+from suite.job.ablations import named_arm
 from suite.targets import BASELINE
 from suite.units import count
 
@@ -164,7 +164,7 @@ def switched(comparison: Comparison) -> Iterator[str]:
             if one and one.ratio and one.verdict and one.verdict.name in ("slower", "faster"):
                 what = f"{group.model} {metric.name}" if metric.of_probe else group.model
                 slower = direction(slower_by(one.ratio, more_is_faster=metric.more_is_faster))
-                clauses.setdefault(f"{arm.target}, {label_of(arm.ablation)}", []).append(f"{what} {slower}")
+                clauses.setdefault(named_arm(arm.target, arm.ablation), []).append(f"{what} {slower}")
     if clauses:
         yield f"Switched in the same blocks: {'; '.join(f'{name}: {_named(own)}' for name, own in clauses.items())}."
 

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from analysis.compare.growth import EACH, FAILED, TIMES, instances_of
+from analysis.compare.growth import EACH, FAILED, TIMES
 from analysis.compare.results import Arm, Comparison, Contrast, Measured
 from analysis.report.elements import Element, Head, Heading, Notes, Table
-from suite.job.ablations import label_of
+from suite.job.ablations import named_arm
+from suite.trial_names import instances_in
 from suite.units import count, number
 
 
@@ -14,7 +15,7 @@ def growth_elements(comparison: Comparison) -> Iterator[Element]:
     """Yield a table for each job, a row for each number of instances of a target, and what each further one adds."""
     together, slopes = comparison.of_kind("together"), comparison.of_kind("growth")
     for job, of_job in groupby(together, lambda arm: arm.job):
-        arms = sorted(of_job, key=lambda arm: (named(arm), instances_of(arm.model)))
+        arms = sorted(of_job, key=lambda arm: (named(arm), instances_in(arm.model)))
         yield Heading("Many at once", str(job))
         heads = (Head(f"{metric.name.replace('-per-instance', '')} {metric.unit}") for metric in (*TIMES, *EACH))
         rows = tuple(_row(arm, together[arm]) for arm in arms)
@@ -27,7 +28,7 @@ def _row(arm: Arm, measured: Measured) -> tuple[Head, tuple[str, ...]]:
     failed = measured.get(FAILED.name)
     lost = (f"in {count(failed.trials, 'block')} {number(failed.value or 0.0)} did not open",) if failed else ()
     cells = tuple(_text(measured.get(metric.name)) for metric in (*TIMES, *EACH))
-    return Head(f"{named(arm)}, {count(instances_of(arm.model), 'instance')}", lost), cells
+    return Head(f"{named(arm)}, {count(instances_in(arm.model), 'instance')}", lost), cells
 
 
 def _slopes(arm: Arm, measured: Measured) -> str:
@@ -39,7 +40,7 @@ _FURTHER = {TIMES[0].name: "s", EACH[0].name: "MB", EACH[1].name: "s of CPU"}
 
 
 def named(arm: Arm) -> str:
-    return f"{arm.target}, {label_of(arm.ablation)}" if arm.ablation else arm.target
+    return named_arm(arm.target, arm.ablation)
 
 
 def _text(one: Contrast | None) -> str:
