@@ -52,7 +52,8 @@ def with_preemption(trial: Trial, instance: Instance, observer: Observer, undist
             raise MeasurementError(told, kind="preemption", remedy=longer)
         weights = course.live(moments.expovariate(1 / mean_s))
     if weights != undisturbed.weights_sha256:
-        raise MeasurementError("it ended with other weights than the undisturbed training", kind="preemption")
+        told = f"it ended with other weights ({weights}) than the undisturbed training ({undisturbed.weights_sha256})"
+        raise MeasurementError(told, kind="preemption")
     return undisturbed.changed(metrics={**undisturbed.metrics, **course.metrics()})
 
 

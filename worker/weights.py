@@ -65,8 +65,12 @@ def read_tensors(path: Path) -> dict[str, Any]:
             raise ValueError("it is not a regular file")
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
-                if sum(entry.file_size for entry in archive.infolist()) > status.st_size:
+                entries = archive.infolist()
+                compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
+                if compressed or sum(entry.file_size for entry in entries) > status.st_size:
                     raise ValueError("it is a compressed archive, whose content is larger than the file")
+                if archive.testzip():  # torch does not look at the checksums that it writes
+                    raise ValueError("it is damaged: a checksum differs")
         file.seek(0)
         return _tensors(file)
 

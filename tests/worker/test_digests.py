@@ -79,6 +79,15 @@ def link(path: Path) -> None:
     path.symlink_to("other")
 
 
+def flipped(path: Path) -> None:
+    """One bit of a weight is another: torch loads that without a word."""
+    torch.save({"weights": torch.zeros(10_000)}, path)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert torch.load(path, weights_only=True)["weights"].count_nonzero() == 1
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("make", "why"),
@@ -86,6 +95,7 @@ def link(path: Path) -> None:
         (os.mkfifo, "not a regular file"),
         (link, "symbolic links"),
         (bomb, "compressed archive"),
+        (flipped, "a checksum differs"),
         (Path.mkdir, "directory"),
     ],
 )
