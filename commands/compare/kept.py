@@ -12,6 +12,7 @@ import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from sysconfig import get_path
@@ -39,15 +40,15 @@ class KeptOutput:
         name = repr((*map(str, directories), *request.items()))
         self._directories = directories
         self._path = directories[0] / KEPT / _sha256(name.encode(errors="backslashreplace"))[:32]
-        self._secret, self._state = b"", b""
+        self._secret = b""
         self._files: list[tuple[str, int, int]] = []
 
     def read(self) -> Printed | None:
         """Return the output; None where there is none that is whole and up to date."""
         try:
             self._files = [*_files(self._directories)]
-            self._state = _state(self._files)
             self._secret = _secret()
+            # Where nothing is kept, thousands of records are hashed when the output is there, and not before it.
             seal, _, text = files.read(self._path).partition(b"\n")
             if not hmac.compare_digest(seal, self._seal(text)):
                 return None
@@ -59,7 +60,7 @@ class KeptOutput:
 
     def write(self, printed: Printed, written: Iterable[Path] = ()) -> None:
         """Keep the output and the digests of the files that were written, if the directory can be written to."""
-        with suppress(OSError):
+        with suppress(OSError, RequestError):
             # Else a record came in meanwhile, and the output may have it or not.
             if self._secret and self._files == [*_files(self._directories)]:
                 text = json.dumps([printed, {str(path): _sha256(files.read(path)) for path in written}]).encode()
@@ -68,6 +69,15 @@ class KeptOutput:
 
     def _seal(self, text: bytes) -> bytes:
         return hmac.new(self._secret, self._state + text, "sha256").hexdigest().encode()
+
+    @cached_property
+    def _state(self) -> bytes:
+        """The digest of the files and of the suite, for which a version under work needs more than its number."""
+        digest = hashlib.sha256(repr((__version__, [*_sources()])).encode())
+        for path, _, size in self._files:
+            content = b"" if path.endswith(".pt") else files.read(Path(path))
+            digest.update(f"\n{path} {size} {_sha256(content)}".encode(errors="backslashreplace"))
+        return digest.digest()
 
 
 def once(directories: Sequence[Path], request: Mapping[str, object], make: Callable[[], Iterable[Path]]) -> None:
@@ -130,15 +140,6 @@ def _files(directories: Sequence[Path]) -> Iterator[tuple[str, int, int]]:
         with suppress(FileNotFoundError):
             status = os.lstat(path)
             yield path, status.st_mtime_ns, status.st_size
-
-
-def _state(read: Iterable[tuple[str, int, int]]) -> bytes:
-    """Return the digest of files and of the suite, for which a version under work needs more than its number."""
-    digest = hashlib.sha256(repr((__version__, [*_sources()])).encode())
-    for path, _, size in read:
-        content = b"" if path.endswith(".pt") else files.read(Path(path))
-        digest.update(f"\n{path} {size} {_sha256(content)}".encode(errors="backslashreplace"))
-    return digest.digest()
 
 
 def _sources() -> Iterator[int]:
