@@ -6,8 +6,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from analysis.compare.growth import EACH, TIMES
 from analysis.compare.results import Arm, Comparison, Measured
+from analysis.compare.scaling import EACH, TIMES
 from analysis.figures import drawing
 from analysis.figures.reference import Reference
 from analysis.load.metrics import Metric

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from analysis.compare.growth import EACH, FAILED, TIMES
 from analysis.compare.results import Arm, Comparison, Contrast, Measured
+from analysis.compare.scaling import EACH, FAILED, TIMES
 from analysis.report.elements import Element, Head, Heading, Notes, Table
 from suite.job.ablations import named_arm
 from suite.trial_names import instances_in
