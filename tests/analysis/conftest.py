@@ -161,7 +161,7 @@ class Save:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def __call__(self, run_id: str = "run", **changes: Any) -> TrialRecord:
+    def __call__(self, run_id: Any = "run", **changes: Any) -> TrialRecord:  # Any: mypy takes each of ** for it
         made = record(run_id, **changes)
         Run(self.path / run_id).save(made)
         return made
