@@ -112,7 +112,7 @@ def test_the_legend_lies_inside_the_figure_however_long_the_notes_are(models: in
 def test_without_bare_metal_the_bars_are_the_values_and_the_axis_says_so() -> None:
     axes = throughput([a_group(JOB, "resnet50", summary("vm"), of={"vm": number(61.7, None)})]).axes[0]
     assert axes.containers[0][0].get_height() == 61.7
-    assert axes.get_ylabel() == "images/s, not normalised"
+    assert axes.get_ylabel() == "1/s, not normalised"
 
 
 def test_ratios_far_apart_are_drawn_on_a_named_logarithmic_axis() -> None:
