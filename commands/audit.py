@@ -1,14 +1,16 @@
 """``bench audit``: every record and run held against itself."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
+from analysis.audit.audit import Audit
 from analysis.audit.audit import audit as audit_records
-from analysis.audit.findings import Finding
-from analysis.load.records import load
-from analysis.report.audit_list import audit_document
+from analysis.audit.findings import Finding, grouped
+from analysis.load.records import Records, load
+from analysis.report.elements import Line
 from analysis.report.rows import WarningOutput, warning_outputs
 from analysis.report.terminal import Terminal
 from commands.latest import latest
@@ -47,6 +49,20 @@ def audit(directories: tuple[Path, ...], as_json: bool) -> None:
     if as_json:
         AuditOutput(runs=tuple(records.directories), warnings=warning_outputs(records.warnings), **vars(result)).tell()
     else:
-        PlainConsole().print(Terminal(audit_document(result, records)))
+        PlainConsole().print(Terminal(_lines(result, records)))
     if result.refused:
         sys.exit(1)
+
+
+def _lines(found: Audit, records: Records) -> Iterator[Line]:
+    """Yield a finding of each kind and run, worst first, with what to do; then how many there are."""
+    for warning in records.warnings:
+        yield Line(warning.message, label="unusable")
+    for first, *others in grouped(found.findings):
+        yield Line(first.kind + f" ({len(others) + 1} records)" * bool(others), "strong", label=first.severity)
+        yield Line(f"{first.where}:", indent=2)
+        yield Line(first.what, indent=2)
+        yield Line(first.advice, "dim", indent=4)
+    refused = len({finding.where for finding in found.refused})
+    named = len(found.findings) - len(found.refused)
+    yield Line(f"{found.records} records, {refused} refused, {named} named findings", "strong")

@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 
 from analysis.audit.audit import audited
-from analysis.history.history import history_of
-from analysis.history.results import Series
+from analysis.history.history import Series, history_of
 from analysis.load.records import load
 from analysis.report.history import history_document
 from analysis.report.terminal import Terminal

@@ -51,8 +51,8 @@ FIGURES = Registry(
         "latency": "analysis.figures.points:latency_lines",
         "scaling": "analysis.figures.points:speed_up_lines",
         "by": "analysis.figures.bars:value_bars",
-        "together": "analysis.figures.growth:together_lines",
-        "time-money": "analysis.figures.costs:time_money",
+        "together": "analysis.figures.points:together_lines",
+        "time-money": "analysis.figures.points:time_money",
     },
 )
 

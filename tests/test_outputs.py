@@ -46,11 +46,6 @@ def test_without_a_name_the_outputs_are_listed() -> None:
     assert CliRunner().invoke(cli.main, ["schema"]).stdout.splitlines() == [*OUTPUTS]
 
 
-def printed(*words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(cli.main, [*words, "--json"], prog_name="bench")
-    return done.exit_code, done.stdout
-
-
 def cases() -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield what needs no target; ``tests/analysis/test_stored_runs.py`` does the same for ``bench compare``."""
     for name in NAMES:
@@ -70,41 +65,34 @@ def test_what_is_printed_is_what_the_schema_says_and_nothing_more(
 ) -> None:
     monkeypatch.chdir(RUNS)
     monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
-    code, text = printed(*words)
-    assert code in (0, 1), text
+    done = CliRunner().invoke(cli.main, [*words, "--json"], prog_name="bench")
+    assert done.exit_code in (0, 1), done.output
     # Keys that the schema lacks are refused at the top, and lost below.
-    assert model_of(name).model_validate_json(text, strict=True).model_dump(mode="json") == json.loads(text)
+    held = model_of(name).model_validate_json(done.stdout, strict=True).model_dump(mode="json")
+    assert held == json.loads(done.stdout)
 
 
 @pytest.mark.parametrize(
-    ("words", "kind", "message", "code"),
+    ("words", "kind", "message"),
     [
-        (("results", "show", "no-such-run"), "request", "there is no run no-such-run", 2),
-        (
-            (
-                "results",
-                "shwo",
-            ),
-            "usage",
-            "there is no command 'shwo': did you mean show? choose among",
-            2,
-        ),
-        (("results", "list", "--no-such-option"), "usage", "No such option '--no-such-option'.", 2),
-        (("compare", "no-such-place"), "request", "no-such-place", 2),
+        (("results", "show", "no-such-run"), "request", "there is no run no-such-run"),
+        (("results", "shwo"), "usage", "there is no command 'shwo': did you mean show? choose among"),
+        (("results", "list", "--no-such-option"), "usage", "No such option '--no-such-option'."),
+        (("compare", "no-such-place"), "request", "no-such-place"),
     ],
 )
 def test_with_json_an_error_is_json_too(
-    words: tuple[str, ...], kind: str, message: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], kind: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
     done = CliRunner().invoke(cli.main, [*words, "--json"], prog_name="bench")
     error = json.loads(done.stdout)["error"]
-    assert (done.exit_code, error["exit_code"], error["kind"]) == (code, code, kind)
+    assert (done.exit_code, error["exit_code"], error["kind"]) == (2, 2, kind)
     assert message in error["message"]
     assert message in done.stderr, "people read it where they always do"
     plain = CliRunner().invoke(cli.main, [*words], prog_name="bench")
-    assert (plain.exit_code, plain.stdout, plain.stderr) == (code, "", done.stderr)
+    assert (plain.exit_code, plain.stdout, plain.stderr) == (2, "", done.stderr)
 
 
 def test_json_for_another_program_is_not_for_bench() -> None:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +35,7 @@ from worker.workloads.workload import OF_EVERY_TRAINING
 __all__ = ["directory", "epochs", "spec"]
 DIGESTS = ["ab" * 32, "cd" * 32]
 Bench = Callable[..., Result]
+Train = Callable[..., Path]
 
 
 @pytest.fixture
@@ -45,58 +46,59 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     return lambda *words: CliRunner().invoke(cli.main, ["quality", *words], prog_name="bench")
 
 
-def trained(run: Run, data: Path, kept: list[KeptModel], channels: Literal[1, 3] = 1) -> None:
-    """Store a run of a GAN that kept these models, in blocks of two targets."""
-    data.chmod(0o755)
-    name, dataset = resolve(f"mnist:{data}", data)
-    sizes = Sizes(batch=4, image_px=28, channels=channels, warmup_steps=0, steps=30, epochs=EPOCHS)
-    job = {"scenario": "real", "model": "gan", "data": name, "dataset": dataset, "sizes": sizes, "keep_model": "each"}
-    records = [
-        record(run.directory.name, target=target, block=block, kept=kept, **job)
-        for block in range(2)
-        for target in ("bare-metal", "container")
-    ]
-    records.append(record(run.directory.name, target="container", warm_up=True, kept=kept, **job))
-    request = RunRequest.of({"scenario": "real", "model": ("gan",), "data": f"mnist:{data}", "keep_model": "last"})
-    targets = ("bare-metal", "container")
-    plan = Plan(jobs=(records[0].job,), targets=targets, blocks=2, trial_timeout_s=60, request=request)
-    write_atomic(run.directory / PLAN, plan.model_dump_json())
-    for each in records:
-        run.save(each)
-    run.seal()
+@pytest.fixture
+def train(tmp_path: Path, directory: Path) -> Train:
+    """``train("run", *DIGESTS)``: store a run of a GAN that kept these models, in blocks of two targets."""
+
+    def _train(name: str, *digests: str, models: Sequence[KeptModel] = (), channels: Literal[1, 3] = 1) -> Path:
+        directory.chmod(0o755)
+        data, dataset = resolve(f"mnist:{directory}", directory)
+        sizes = Sizes(batch=4, image_px=28, channels=channels, warmup_steps=0, steps=30, epochs=EPOCHS)
+        job = {"scenario": "real", "model": "gan", "data": data, "dataset": dataset, "sizes": sizes}
+        changes = {**job, "keep_model": "each", "kept": [*models] or kept(*digests)}
+        targets = ("bare-metal", "container")
+        records = [record(name, target=target, block=block, **changes) for block in range(2) for target in targets]
+        records.append(record(name, target="container", warm_up=True, **changes))
+        asked = {"scenario": "real", "model": ("gan",), "data": f"mnist:{directory}", "keep_model": "last"}
+        plan: dict[str, Any] = {"jobs": (records[0].job,), "targets": targets, "blocks": 2, "trial_timeout_s": 60}
+        run = Run(tmp_path / name)
+        write_atomic(run.directory / PLAN, Plan(**plan, request=RunRequest.of(asked)).model_dump_json())
+        for each in records:
+            run.save(each)
+        run.seal()
+        return run.directory
+
+    return _train
 
 
 def test_each_distinct_model_is_measured_and_the_comparison_has_it(
-    bench: Bench, tmp_path: Path, directory: Path, epochs: dict[str, Any]
+    bench: Bench, train: Train, tmp_path: Path, epochs: dict[str, Any]
 ) -> None:
     said, _ = models_of({**epochs, "keep_model": "each"})
     run = Run(tmp_path / "run")
     run.keep_models({model["weights_sha256"]: b64decode(model["text"]) for model in said})
-    kept = [
+    models = [
         KeptModel(size_bytes=1, **{name: model[name] for name in ("weights_sha256", "epoch", "training_s")})
         for model in said
     ]
-    trained(run, directory, kept)
+    train("run", models=models)
     done = bench("run", "--samples", "40", "--reach", "1000")
     assert done.exit_code == 0, done.output
     assert "gan on container, epoch 3" in done.output
     assert "4 of 4 trials reach 1000, on average after" in done.output
     found = read_quality(run.directory).features["own"]
-    assert {*found.models} == {model.weights_sha256 for model in kept}
+    assert {*found.models} == {model.weights_sha256 for model in models}
     assert {*found.judges} == {"gan"}
     (group,) = compare(load([run.directory])).groups
     estimates = {arm.target: measured for arm, measured in group.of_kind("target").items()}
-    last = found.models[kept[-1].weights_sha256]
+    last = found.models[models[-1].weights_sha256]
     assert estimates["container"]["own-frechet"].value == pytest.approx(last["own-frechet"])
     assert estimates["container"]["own-frechet"].ratio == pytest.approx(1)
-    assert estimates["container"]["time-to-quality"].value == pytest.approx(kept[0].training_s)
+    assert estimates["container"]["time-to-quality"].value == pytest.approx(models[0].training_s)
 
 
-def test_a_model_that_is_no_regular_file_is_refused_and_not_waited_for(
-    bench: Bench, tmp_path: Path, directory: Path
-) -> None:
-    trained(run := Run(tmp_path / "run"), directory, kept(DIGESTS[0]))
-    path = run.directory / "models" / f"{DIGESTS[0]}.pt"
+def test_a_model_that_is_no_regular_file_is_refused_and_not_waited_for(bench: Bench, train: Train) -> None:
+    path = train("run", DIGESTS[0]) / "models" / f"{DIGESTS[0]}.pt"
     path.parent.mkdir()
     os.mkfifo(path)
     output = " ".join(bench("run", "--samples", "40").output.split())
@@ -143,14 +145,11 @@ def test_measuring_shows_how_far_it_is(
     assert "model 1 of 2: 25%" in capsys.readouterr().err
 
 
-def test_the_data_set_of_a_run_without_the_option_is_the_generated_one(
-    bench: Bench, tmp_path: Path, directory: Path
-) -> None:
-    run = Run(tmp_path / "run")
-    trained(run, directory, kept(DIGESTS[0]))
-    plan = json.loads((run.directory / PLAN).read_text())
+def test_the_data_set_of_a_run_without_the_option_is_the_generated_one(bench: Bench, train: Train) -> None:
+    path = train("run", DIGESTS[0]) / PLAN
+    plan = json.loads(path.read_text())
     plan["request"]["data"] = None
-    write_atomic(run.directory / PLAN, json.dumps(plan))
+    write_atomic(path, json.dumps(plan))
     done = bench("run", "--samples", "40")
     assert done.exit_code == 2
     assert "bench data make" in done.output
@@ -186,9 +185,9 @@ def kept(*digests: str) -> list[KeptModel]:
 
 
 def test_a_model_is_measured_once_for_a_number_of_samples(
-    bench: Bench, tmp_path: Path, directory: Path, measured: list[list[str]]
+    bench: Bench, train: Train, measured: list[list[str]]
 ) -> None:
-    trained(Run(tmp_path / "run"), directory, kept(*DIGESTS))
+    train("run", *DIGESTS)
     assert bench("run", "--reach", "6").output.splitlines()[-1] == (
         "4 of 4 trials reach 6.00, on average after 20.0 s of training"
     )
@@ -201,12 +200,12 @@ def test_a_model_is_measured_once_for_a_number_of_samples(
 
 
 def test_runs_whose_models_were_measured_otherwise_are_not_put_together(
-    bench: Bench, tmp_path: Path, directory: Path, measured: list[list[str]]
+    bench: Bench, train: Train, measured: list[list[str]]
 ) -> None:
-    for name, samples in (("one", "40"), ("two", "40"), ("three", "100")):
-        trained(Run(tmp_path / name), directory, kept(*DIGESTS))
-        bench(name, "--samples", samples)
-    records = load([tmp_path / name for name in ("one", "two", "three")])
+    runs = [train(name, *DIGESTS) for name in ("one", "two", "three")]
+    for run, samples in zip(runs, ("40", "40", "100"), strict=True):
+        bench(run.name, "--samples", samples)
+    records = load(runs)
     (warning,) = (each for each in records.warnings if each.kind == "quality-differs")
     assert "is of 100 images, not as before of 40" in warning.message
     trials = records.trials.assign(run=records.trials["path"].map(lambda path: Path(path).parents[1].name))
@@ -235,15 +234,10 @@ def own_frechet(*runs: Path) -> list[int]:
     ],
 )
 def test_two_classifiers_are_two_ways_of_measuring(
-    change: dict[str, object],
-    known: list[int],
-    bench: Bench,
-    tmp_path: Path,
-    directory: Path,
+    change: dict[str, object], known: list[int], bench: Bench, train: Train
 ) -> None:
-    runs = [tmp_path / "one", tmp_path / "two"]
+    runs = [train(name, *DIGESTS) for name in ("one", "two")]
     for run in runs:
-        trained(Run(run), directory, kept(*DIGESTS))
         bench(run.name)
     quality = read_quality(runs[1])
     judges = quality.features["own"].judges
@@ -253,10 +247,9 @@ def test_two_classifiers_are_two_ways_of_measuring(
 
 
 def test_a_quality_that_the_command_did_not_write_is_left_out_and_measured_again(
-    bench: Bench, tmp_path: Path, directory: Path, measured: list[list[str]]
+    bench: Bench, train: Train, measured: list[list[str]]
 ) -> None:
-    run = tmp_path / "run"
-    trained(Run(run), directory, kept(*DIGESTS))
+    run = train("run", *DIGESTS)
     bench("run", "--reach", "6")
     with Run(run).sealed():
         pass  # the run goes on
@@ -271,11 +264,8 @@ def test_a_quality_that_the_command_did_not_write_is_left_out_and_measured_again
 
 
 @pytest.mark.usefixtures("measured")
-def test_a_run_without_a_manifest_has_a_quality_and_gets_no_manifest(
-    bench: Bench, tmp_path: Path, directory: Path
-) -> None:
-    run = tmp_path / "run"
-    trained(Run(run), directory, kept(*DIGESTS))
+def test_a_run_without_a_manifest_has_a_quality_and_gets_no_manifest(bench: Bench, train: Train) -> None:
+    run = train("run", *DIGESTS)
     (run / MANIFEST).unlink()
     bench("run")
     assert own_frechet(run) == [4]
@@ -284,9 +274,8 @@ def test_a_run_without_a_manifest_has_a_quality_and_gets_no_manifest(
 
 
 @pytest.mark.usefixtures("measured")
-def test_a_quality_of_other_real_images_is_no_metric_of_a_trial(bench: Bench, tmp_path: Path, directory: Path) -> None:
-    run = tmp_path / "run"
-    trained(Run(run), directory, kept(*DIGESTS))
+def test_a_quality_of_other_real_images_is_no_metric_of_a_trial(bench: Bench, train: Train) -> None:
+    run = train("run", *DIGESTS)
     bench("run")
     quality = read_quality(run)
     job = next(Run(run).records()).job
@@ -298,9 +287,9 @@ def test_a_quality_of_other_real_images_is_no_metric_of_a_trial(bench: Bench, tm
 
 
 def test_numbers_by_a_file_of_weights_join_those_of_the_own_classifier(
-    bench: Bench, tmp_path: Path, directory: Path, measured: list[list[str]]
+    bench: Bench, train: Train, tmp_path: Path, measured: list[list[str]]
 ) -> None:
-    trained(Run(tmp_path / "run"), directory, kept(*DIGESTS), channels=3)
+    train("run", *DIGESTS, channels=3)
     (tmp_path / "weights.pth").write_bytes(b"random")
     bench("run", "--reach", "60")
     output = " ".join(bench("run", "--features", "weights.pth", "--reach", "6").output.split())
@@ -329,8 +318,8 @@ def test_numbers_by_a_file_of_weights_join_those_of_the_own_classifier(
     assert measured == [DIGESTS] * 3, "other weights are other numbers"
 
 
-def test_what_inception_cannot_measure_is_refused(bench: Bench, tmp_path: Path, directory: Path) -> None:
-    trained(Run(tmp_path / "run"), directory, kept(DIGESTS[0]))
+def test_what_inception_cannot_measure_is_refused(bench: Bench, train: Train, tmp_path: Path) -> None:
+    train("run", DIGESTS[0])
     assert "none.pth" in bench("run", "--features", "none.pth").output
     (tmp_path / "weights.pth").write_bytes(b"random")
     asked = ("run", "--features", "weights.pth", "--samples")
@@ -339,38 +328,36 @@ def test_what_inception_cannot_measure_is_refused(bench: Bench, tmp_path: Path, 
     assert "does not hold the weights of InceptionV3: it is damaged" in bench(*asked, "40").output
 
 
-def test_what_cannot_be_measured_is_refused(bench: Bench, tmp_path: Path, directory: Path) -> None:
-    trained(Run(tmp_path / "none"), directory, [])
+def test_what_cannot_be_measured_is_refused(bench: Bench, train: Train) -> None:
+    train("none")
     assert "none kept no models" in bench("none").output
-    trained(Run(tmp_path / "run"), directory, kept(DIGESTS[0]))
+    run = train("run", DIGESTS[0])
     assert "has 42 images of 10 classes; own features need 2 to 1000, and 2048 images" in bench("run").output
-    Path(tmp_path / "run/quality.json").write_text('{"models": 1}')
+    (run / FILE).write_text('{"models": 1}')
     assert "quality.json is no quality of this suite" in bench("run").output
 
 
-def test_a_foreign_or_newer_quality_is_a_warning_and_ends_nothing_else(
-    bench: Bench, tmp_path: Path, directory: Path
-) -> None:
-    del bench  # it has made tmp_path the current directory
-    trained(Run(tmp_path / "run"), directory, kept(DIGESTS[0]))
-    path = tmp_path / "run/quality.json"
+@pytest.mark.usefixtures("bench")
+def test_a_foreign_or_newer_quality_is_a_warning_and_ends_nothing_else(train: Train) -> None:
+    run = train("run", DIGESTS[0])
+    path = run / FILE
     for content in ('{"models": 1}', '{"schema_version": 2, "features": {}}', "[", "\x00"):
         path.write_text(content)
-        assert [one.kind for one in load([tmp_path / "run"]).warnings if "quality.json is left out" in one.message]
+        assert [one.kind for one in load([run]).warnings if "quality.json is left out" in one.message]
     path.unlink()
     os.mkfifo(path)
-    for words in (
-        ["audit", "run"],
-        ["compare", "run", "--force"],
-        ["history", ".", "--force"],
-        ["results", "export", "run"],
+    # A history shows no warnings of single files, of records neither.
+    for words, named in (
+        ("audit run", True),
+        ("compare run --force", True),
+        ("history . --force", False),
+        ("results export run", True),
     ):
-        done = CliRunner().invoke(cli.main, words, prog_name="bench")
+        done = CliRunner().invoke(cli.main, words.split(), prog_name="bench")
         shown = " ".join(done.output.split())
         assert done.exit_code in (0, 1), (words, shown)
         assert isinstance(done.exception, SystemExit | None), words
-        # A history shows no warnings of single files, of records neither.
-        assert ("quality.json is left out: it is not of this suite, or of a newer" in shown) == (words[0] != "history")
+        assert ("quality.json is left out: it is not of this suite, or of a newer" in shown) == named
 
 
 def test_no_workload_can_have_a_metric_of_these_names() -> None:

@@ -91,12 +91,6 @@ def test_the_list_fits_80_columns(place: str) -> None:
     assert found[-1].directory in names, "the whole name is there, be it on several lines"
 
 
-def test_without_results_there_is_nothing_to_list_and_it_says_what_to_do(bench: Bench) -> None:
-    done = bench("list")
-    assert done.exit_code == 2
-    assert "what to do" in done.stderr
-
-
 def test_a_run_and_a_record_are_shown(bench: Bench, runs: Path) -> None:
     assert "failed: vm-b001: boot: no guest" in bench("show", "new").stdout
     told = json.loads(bench("show", str(runs / "new"), "--json").stdout)
@@ -105,7 +99,6 @@ def test_a_run_and_a_record_are_shown(bench: Bench, runs: Path) -> None:
     assert "throughput: 10 images/s" in bench("show", "new/vm-b000").stdout
     path = runs / "new/trials/vm-b001.json"
     assert TrialRecord.model_validate_json(bench("show", str(path), "--json").stdout).outcome.status == "failed"
-    assert bench("show", "nothing").exit_code == 2
     assert bench("show", "new/nothing").exit_code == 2
 
 
@@ -130,7 +123,6 @@ def test_trials_are_exported_to_a_file_and_to_standard_output(bench: Bench, tmp_
     assert len(bench("export").stdout.splitlines()) == 4
     rows = [json.loads(line) for line in bench("export", "results/new", "--format", "jsonl").stdout.splitlines()]
     assert [row["ok"] for row in rows] == [True, False]
-    assert bench("export", "--format", "parquet").exit_code == 2
     assert "3 rows" in bench("export", "--format", "parquet", "--out", "a.parquet").stderr
     assert (tmp_path / "a.parquet").read_bytes()[:4] == b"PAR1"
 

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 
-import cli
 from commands.web import generate
 from suite.errors import RequestError
 from tests.hostile.mutations import MARKUP, STEERING
@@ -42,14 +40,12 @@ def ask(results: Path) -> Iterator[Callable[..., str]]:
     with ExitStack() as stack:
 
         def page(query: str, **places: Any) -> str:
-            urls = {}
-            for place, service in places.items():
-                url = (
-                    service
-                    if isinstance(service, str)
-                    else f"http://127.0.0.1:{stack.enter_context(listening(service))}"
-                )
-                urls[place] = url
+            ports = {
+                place: stack.enter_context(listening(service))
+                for place, service in places.items()
+                if not isinstance(service, str)
+            }
+            urls = places | {place: f"http://127.0.0.1:{port}" for place, port in ports.items()}
             answer = browser(results, services=urls).get(f"/generate{query}")
             assert answer.status_code == 200
             return answer.text
@@ -90,19 +86,18 @@ def test_the_form_offers_what_the_services_have_and_a_place_without_the_model_is
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    "answer",
     [
-        (b"no image", "not a PNG"),
-        (png()[:40], "not a PNG"),
-        (png(side=generate.MOST_PX + 1), "not a PNG"),
-        (b"GIF89a" + bytes(40), "not a PNG"),
-        (b"<script>alert(1)</script>", "not a PNG"),
-        (bytes(generate.MOST_BYTES + 10), "not a PNG"),
+        png()[:40],
+        png(side=generate.MOST_PX + 1),
+        b"GIF89a" + bytes(40),
+        b"<script>alert(1)</script>",
+        bytes(generate.MOST_BYTES + 10),
     ],
 )
-def test_what_is_not_a_png_within_bounds_is_not_shown(ask: Callable[..., str], answer: bytes, why: str) -> None:
+def test_what_is_not_a_png_within_bounds_is_not_shown(ask: Callable[..., str], answer: bytes) -> None:
     page = ask("?model=mnist+gan", vm=Service({MNIST_GAN: lambda _: answer}))
-    assert why in page
+    assert "not a PNG" in page
     assert "<img src=" not in page
     assert "<script>alert" not in page
 
@@ -277,9 +272,3 @@ def test_a_file_that_names_no_services_is_refused(tmp_path: Path, text: str) -> 
     with pytest.raises(RequestError, match=r"services\.toml") as caught:
         generate.read_services(tmp_path / "services.toml")
     assert 'vm = "http://127.0.0.1:5001"' in str(caught.value.remedy)
-
-
-def test_a_missing_file_of_services_ends_with_2(results: Path) -> None:
-    words = ["web", "--results", str(results), "--services", "gone.toml"]
-    done = CliRunner().invoke(cli.main, words, prog_name="bench")
-    assert (done.exit_code, "gone.toml: No such file" in done.output) == (2, True)

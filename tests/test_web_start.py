@@ -9,7 +9,6 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-import click
 import pytest
 from flask.testing import FlaskClient
 from hypothesis import HealthCheck, given, settings
@@ -238,10 +237,3 @@ def test_what_is_started_outlives_who_started_it_and_writes_its_log(tmp_path: Pa
     assert (tmp_path / LOG).read_text().splitlines() == ["True", "the end"]
     with pytest.raises(FileExistsError):
         start_detached(["true"], tmp_path / LOG)
-
-
-def test_the_command_line_has_the_options_in_the_same_groups() -> None:
-    context = click.Context(run, info_name="run")
-    context.meta["--all"] = True
-    text = run.get_help(context).partition("Common options")[2]
-    assert text.index("--target") < text.index("--dry-run") < text.index("--seed")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from analysis.audit.findings import Finding, grouped
+from analysis.audit.findings import Finding, grouped, warning_of
 from analysis.audit.inside import inside
 from analysis.audit.numbers import all_in, gaps, limits, missing, sums
 from analysis.audit.parts import parts
@@ -61,7 +61,7 @@ def audited(records: Records, *, force: bool = False) -> Records:
         return ", ".join(dict.fromkeys((*refused.get(path, ()), *refused.get(_run_of(path), ()))))
 
     compared = (finding for finding in result.findings if finding.kind not in _NOT_COMPARED)
-    warnings = [group.warning for group in grouped(compared)]
+    warnings = [*map(warning_of, grouped(compared))]
     trials = records.trials
     if refused:
         forced = trials["path"].map(why)

@@ -1,6 +1,6 @@
 """Findings of the audit: contradictions, where they are, and what to do."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,35 +22,24 @@ class Finding:
     advice: str
 
 
-@dataclass(frozen=True)
-class FindingGroup:
-    """The findings of one kind in one run, for a line of a list or a warning."""
-
-    findings: tuple[Finding, ...]
-
-    @property
-    def first(self) -> Finding:
-        return self.findings[0]
-
-    @property
-    def warning(self) -> AnalysisWarning:
-        first, more = self.first, len(self.findings) - 1
-        refused = first.severity == "refused"
-        others = f" (and {more} other record{'s' * (more > 1)} for the same reason)" if more else ""
-        message = f"{first.where}{' is left out' if refused else ''}: {first.what}{others}"
-        keep = "; --force keeps it, with a mark" if refused else ""
-        return AnalysisWarning(f"audit-{first.kind}", message, first.advice + keep)
-
-
-def grouped(findings: Iterable[Finding]) -> list[FindingGroup]:
+def grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
     """Return findings of one kind and run together, those that refuse first."""
     groups: dict[tuple[str, str, Path], list[Finding]] = {}
     for finding in findings:
         where = finding.where
         run = where.parents[1] if where.suffix == ".json" and where.parent.name == "trials" else where
         groups.setdefault((finding.severity, finding.kind, run), []).append(finding)
-    ordered = sorted(groups.items(), key=lambda group: group[0][0] != "refused")
-    return [FindingGroup(tuple(members)) for _, members in ordered]
+    return sorted(groups.values(), key=lambda members: members[0].severity != "refused")
+
+
+def warning_of(group: Sequence[Finding]) -> AnalysisWarning:
+    """Return the findings of one kind in one run as one warning."""
+    first, more = group[0], len(group) - 1
+    refused = first.severity == "refused"
+    others = f" (and {more} other record{'s' * (more > 1)} for the same reason)" if more else ""
+    message = f"{first.where}{' is left out' if refused else ''}: {first.what}{others}"
+    keep = "; --force keeps it, with a mark" if refused else ""
+    return AnalysisWarning(f"audit-{first.kind}", message, first.advice + keep)
 
 
 @dataclass(frozen=True)

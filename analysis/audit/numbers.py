@@ -3,7 +3,7 @@
 The bounds come from the sample runs; ``docs/method/audit.md`` states them with the largest deviations found there.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pandas as pd
 
@@ -58,23 +58,6 @@ _COUNTED = (
 )
 """The columns that the host and the worker count of every trial alike."""
 _ARM = ("hostname", "scenario", "model", "design", "target", "ablation", "aggressor")
-_EVIDENCE = {
-    "throughput_per_s": "throughput",
-    "counted_steps": "steps",
-    "steps_s": "times of steps",
-    "whole_timeline": "whole timeline",
-    "interval_s": "conditions of the host",
-    "worker_cpu_s": "CPU time of its worker",
-    "alternation": "turns",
-    "ranks": "ranks",
-    "aggressors": "instances beside the victim",
-    "data_use": "account of its data set",
-    "generated_images": "generated images",
-    "epochs": "epochs",
-    "models": "kept models",
-    "generating_s": "time of generating",
-}
-"""What a job leaves, by the column that is empty without it."""
 
 
 def sums(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
@@ -168,11 +151,38 @@ def _mismatches(
         yield kind.at(path, f"{value:.6g} {unit}, and {other} {wanted:.6g}")
 
 
+def _trains(job: Job) -> bool:
+    return bool(job.sizes and not job.serving)
+
+
+def _counted_here(job: Job) -> bool:
+    """Return whether this host counts what a job takes; it cannot count for other machines and clusters."""
+    return _trains(job) and not (job.of_pods or job.machines or (job.distributed and job.distributed.machines))
+
+
+_EVIDENCE: Mapping[str, tuple[str, Callable[[Job], object]]] = {
+    "throughput_per_s": ("throughput", _trains),
+    "counted_steps": ("steps", _trains),
+    "steps_s": ("times of steps", lambda job: _trains(job) and not job.devices.sync),
+    "whole_timeline": ("whole timeline", _trains),
+    "interval_s": ("conditions of the host", _counted_here),
+    "worker_cpu_s": ("CPU time of its worker", _counted_here),
+    "alternation": ("turns", lambda job: job.turns),
+    "ranks": ("ranks", lambda job: job.distributed and job.distributed.strategy),
+    "aggressors": ("instances beside the victim", lambda job: job.sharing),
+    "data_use": ("account of its data set", lambda job: _trains(job) and job.dataset),
+    "generated_images": ("generated images", lambda job: job.generate),
+    "epochs": ("epochs", lambda job: job.epochs),
+    "models": ("kept models", lambda job: job.keep_model),
+    "generating_s": ("time of generating", lambda job: job.generate),
+}
+"""What a finished job leaves, by the column that is empty without it, and the jobs that leave it."""
+
+
 def missing(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
     """Yield the records that are ok and lack what their jobs leave, which prove nothing, or that hold a failure."""
-    needed = {text: frozenset(_needed(job)) for text, job in jobs.items()}
-    for column, words in _EVIDENCE.items():
-        due = trials["job"].map({text: column in columns for text, columns in needed.items()}).astype(bool)
+    for column, (words, leaves) in _EVIDENCE.items():
+        due = trials["job"].map({text: bool(leaves(job)) for text, job in jobs.items()}).astype(bool)
         for path in trials.loc[due & trials[column].isna(), "path"]:
             yield MISSING.at(path, f"it is ok and has no {words}")
     measured_s = trials["measured_s"]
@@ -181,25 +191,6 @@ def missing(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]
     yield from _mismatches(MISSING, trials[unclocked], "measured_s", "s, no clock ratio", "on the host", host_s)
     for path, failure in trials.loc[trials["failure"].notna(), ["path", "failure"]].itertuples(index=False):
         yield CONTRADICTS.at(path, f"it is ok and holds a failure: {failure}")
-
-
-def _needed(job: Job) -> Iterator[str]:
-    """Yield the columns that a finished job fills. What other machines and clusters count, this host cannot."""
-    parts = {
-        "alternation": job.turns,
-        "ranks": job.distributed and job.distributed.strategy,
-        "aggressors": job.sharing,
-        "generated_images": job.generate,
-        "epochs": job.epochs,
-        "models": job.keep_model,
-        "generating_s": job.generate,
-    }
-    yield from (column for column, part in parts.items() if part)
-    if job.sizes and not job.serving:
-        yield from ("throughput_per_s", "counted_steps", "whole_timeline", *(("data_use",) if job.dataset else ()))
-        yield from () if job.devices.sync else ("steps_s",)
-        if not (job.of_pods or job.machines or (job.distributed and job.distributed.machines)):
-            yield from ("interval_s", "worker_cpu_s")
 
 
 def gaps(trials: pd.DataFrame, runs: "pd.Series[str]") -> Iterator[Finding]:

@@ -81,8 +81,8 @@ def compare_by(records: Records, keys: Values, base: Values = (), *, margin: flo
         if len(cells) > 1 and cells[0].values[: len(base)] == base:
             before = around[arm.job, arm.model].disturbed
             by_cell = {", ".join((arm.target, *_named(keys, cell))): cell.trials for cell in cells}
-            kinds = {name: disturbed(rows, ["target", "model"]).values() for name, rows in by_cell.items()}
-            spoiled = {name: tuple(chain.from_iterable(of_cell)) for name, of_cell in kinds.items()}
+            kinds = ((name, disturbed(rows, ["target", "model"])) for name, rows in by_cell.items())
+            spoiled = {name: tuple(chain(*of_cell.values())) for name, of_cell in kinds}
             around[arm.job, arm.model] = Circumstances(disturbed={**before, **spoiled})
             formed += _over_base(arm, keys, cells)
             formed += _over_others(arm, keys, cells) if keys == ("machine",) else ()

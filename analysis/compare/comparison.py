@@ -6,20 +6,18 @@ in the gate and in a history.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from operator import attrgetter
-from typing import Any
 
 from analysis.compare import contrasts as kinds
 from analysis.compare.costs import ALL_IN, costs, with_costs
 from analysis.compare.groups import circumstances, groups, measured
-from analysis.compare.growth import growth
 from analysis.compare.noise import burst_variation, differing, noise_floors
 from analysis.compare.pairing import plain, with_variants
 from analysis.compare.results import Comparison, Contrast, GroupKey
 from analysis.compare.same_work import same_work
-from analysis.compare.scaling import quality, scaling, trials_with_workers
+from analysis.compare.scaling import growth, quality, scaling, trials_with_workers
 from analysis.compare.standing import with_standing
 from analysis.load.plans import looked_after
 from analysis.load.records import Records
@@ -42,7 +40,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     targets = kinds.form(kinds.TARGET, ok, metrics, force=force, also=[ALL_IN])
     again = kinds.form(kinds.AGAIN, ok, metrics).ratios
     victims = kinds.form(kinds.AGGRESSOR, finished, metrics, force=force)
-    others, refused = kinds.tabled(finished, metrics, margin, force=force)
+    tabled = {kind: kinds.form(kind, finished, metrics, force=force) for kind in kinds.tabled_kinds()}
     # Opening is left out: one layer comes after the other, and their times add.
     layered = [metric for metric in metrics if metric.name != "opening"]
     sweeps = kinds.sweeps_of(trials)
@@ -60,7 +58,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         *over_base,
         *kinds.contrasts(kinds.AGAIN, again, metrics, margin, looked=looked),
         *kinds.contrasts(kinds.LAYERS, kinds.layers(targets.ratios), layered, margin),
-        *others,
+        *chain(*(kinds.contrasts(kind, own.ratios, metrics, margin, notes=own.notes) for kind, own in tabled.items())),
         *kinds.contrasts(kinds.AGGRESSOR, victims.ratios, metrics, margin, notes=victims.notes, floors=floors),
         *kinds.beside(finished),
         *sorted(isolation, key=lambda contrast: (contrast.job, -(contrast.ratio or 0.0))),
@@ -73,22 +71,24 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     by_group: dict[GroupKey, tuple[Contrast, ...]] = defaultdict(tuple)
     for contrast in contrasted:
         by_group[contrast.arm[:2]] += (contrast,)
-    parts: dict[str, Mapping[GroupKey, Any]] = {
-        "contrasts": by_group,
-        "costs": costs(ok, targets.pairs),
-        "circumstances": around,
-        "turns": burst_variation(ok, records.evidence),
-        "same_work": same_work(finished),
-    }
+    by_cost, by_turns, by_work = costs(ok, targets.pairs), burst_variation(ok, records.evidence), same_work(finished)
     complete = tuple(
-        replace(group, **{name: part[group.key] for name, part in parts.items() if group.key in part})
+        replace(
+            group,
+            contrasts=by_group[group.key],
+            circumstances=around[group.key],
+            costs=by_cost.get(group.key, ()),
+            turns=by_turns.get(group.key, ()),
+            same_work=by_work.get(group.key, ()),
+        )
         for group in summaries
     )
     of_records = (*records.warnings, *missing_trials(records, trials), *hosts_differ(trials), *failures(trials))
+    refused = chain(*(formed.refused for formed in (targets, *tabled.values(), victims)))
     of_states = (*diverged(trials), *mixtures(plain(trials)), *changed(finished))
     of_trust = (
         *orders(complete, targets.pairs[targets.pairs["target"] != BASELINE]),
-        *unnormalised([group for group in complete if group.job.traits.normalised]),
+        *unnormalised(complete),
         *differing(again, [metric for metric in metrics if not metric.supporting]),
         *disturbances(finished),
         *learning(finished),
@@ -97,7 +97,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         runs=tuple(sorted(trials["run_id"].unique())),
         groups=complete,
         contrasts=contrasted,
-        warnings=(*of_records, *of_states, *targets.refused, *refused, *victims.refused, *of_trust),
+        warnings=(*of_records, *of_states, *refused, *of_trust),
         margin=margin,
         ratios={kinds.TARGET.name: targets.ratios, kinds.AGGRESSOR.name: victims.ratios},
         warmup_trials=records.warmup_trials,

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare.pairing import ROW, baseline, filled, grouped, pair, papers_order, plain, substitutes_of
-from analysis.compare.results import Arm, ComparedJob, Contrast, Effect, Expected, known_first
+from analysis.compare.results import Arm, Contrast, Effect, Expected, known_first
 from analysis.compare.validity import marks_of, usable
 from analysis.load.metrics import METRICS, Metric, metrics_of, with_trait
 from analysis.statistics.order import DEPENDENCE_LEVEL, dependence
@@ -235,15 +235,6 @@ def contrasts(
     return sorted(found, key=lambda contrast: order(contrast.arm))
 
 
-def tabled(
-    ok: pd.DataFrame, metrics: Sequence[Metric], margin: float, *, force: bool
-) -> tuple[list[Contrast], list[AnalysisWarning]]:
-    """Return the contrasts of ablations and of the kinds of other packages, and why some were refused."""
-    kinds = [(kind, form(kind, ok, metrics, force=force)) for kind in tabled_kinds()]
-    every = (contrasts(kind, formed.ratios, metrics, margin, notes=formed.notes) for kind, formed in kinds)
-    return [*chain(*every)], [*chain(*(formed.refused for _, formed in kinds))]
-
-
 def order(arm: Arm) -> tuple[object, ...]:
     """Return a sort key: by job, then models and targets in the order of the paper, ablation and aggressor."""
     return (*papers_order(*arm[:3]), arm.ablation, known_first(aggressor_names(), arm.aggressor))
@@ -340,14 +331,13 @@ def combined(kind: ContrastKind, ratios: ByColumn, sweeps: Sweeps) -> tuple[ByCo
 def _members(kind: ContrastKind, ratios: Iterable[Arm]) -> Iterator[tuple[Arm, tuple[Arm, ...]]]:
     """Yield each job and target with the arms that its mean is over, in the order of their names."""
     arms: dict[Arm, dict[tuple[str, str], Arm]] = defaultdict(dict)
-    of_job: dict[ComparedJob, list[set[tuple[str, str]]]] = defaultdict(list)
     for arm in ratios:
         if not arm.ablation:
             arms[Arm(arm.job, "", arm.target)][arm.model, arm.aggressor] = arm
     for whole, by_name in arms.items():
-        of_job[whole.job].append(set(by_name))
-    for whole, by_name in arms.items():
-        names = set.intersection(*of_job[whole.job]) if kind is ISOLATION else set(by_name)
+        names = set(by_name)
+        if kind is ISOLATION:
+            names.intersection_update(*(others for other, others in arms.items() if other.job == whole.job))
         if len(names) > (kind is MODELS):
             yield whole, tuple(by_name[name] for name in sorted(names))
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-import numpy as np
 import pandas as pd
 
 from analysis.compare.contrasts import AGAIN, RATIO, form
@@ -41,7 +40,7 @@ def should_stop_run(records: Records | None, repetitions: Repetitions, *, max_bl
     metal or the target failed, or validity refuses the pair, it is a block without a ratio. Call this when a block has
     ended. Warm-up trials are no blocks, and ablations are not waited for.
     """
-    families = log_ratios(records, "throughput") if records else {}
+    families = log_ratios(records) if records else {}
     if repetitions.decides:
         margin = repetitions.margin_share or MARGIN
         return should_stop_deciding(families.values(), margin, max_blocks=max_blocks)
@@ -51,29 +50,29 @@ def should_stop_run(records: Records | None, repetitions: Repetitions, *, max_bl
 
 def intervals(records: Records) -> dict[str, tuple[float, float, float]]:
     """Return each ratio so far with the ends of its interval, by its name; the widest first."""
-    places = _places(records, "throughput")
+    places = _places(records)
     ends = {name: (place.centre, *place.interval) for name, place in places.items() if place and place.interval}
     widest = sorted(ends.items(), key=lambda ratio: ratio[1][1] - ratio[1][2])
     return {name: (exp(centre), exp(low), exp(high)) for name, (centre, low, high) in widest}
 
 
-def half_widths(records: Records, metric: str = "throughput") -> dict[str, float | None]:
+def half_widths(records: Records) -> dict[str, float | None]:
     """Return the half width of each interval, as a share, by the name of its ratio; None if it cannot be formed yet."""
-    widths = {name: place.half_width if place else None for name, place in _places(records, metric).items()}
+    widths = {name: place.half_width if place else None for name, place in _places(records).items()}
     return {name: None if width is None else math.expm1(width) for name, width in widths.items()}
 
 
-def _places(records: Records, metric: str) -> dict[str, Location | None]:
-    families = log_ratios(records, metric).values()
-    return {name: locate(np.asarray(values)) for family in families for name, values in family.items()}
+def _places(records: Records) -> dict[str, Location | None]:
+    families = log_ratios(records).values()
+    return {name: locate(values) for family in families for name, values in family.items()}
 
 
-def log_ratios(records: Records, metric: str) -> dict[str, dict[str, Samples]]:
+def log_ratios(records: Records) -> dict[str, dict[str, Samples]]:
     """Return the log ratios to bare metal by block, by metric's column, which is a family, and ratio's name."""
     trials = plain(with_variants(records.trials))
-    if metric == METRICS[0].name and trials[METRICS[0].column].isna().all():
-        metric = METRICS[1].name  # a command that prints no throughput is decided by its elapsed time
-    metrics = [one for one in records.metrics if one.of_probe or one.name == metric]
+    # A command that prints no throughput is decided by its elapsed time.
+    decides = METRICS[int(trials[METRICS[0].column].isna().all())]
+    metrics = [one for one in records.metrics if one.of_probe or one.name == decides.name]
     finished = trials[trials["ok"]]
     blocks = trials[["run_id", "block"]].drop_duplicates().sort_values(["run_id", "block"])
     index = pd.MultiIndex.from_frame(blocks)
@@ -120,9 +119,9 @@ def plan_detection(
     is left out; of earlier runs every ratio needs ``PILOT_BLOCKS``. None if there is nothing to plan from.
     """
     candidates = []
-    for family in log_ratios(records, "throughput").values():
+    for family in log_ratios(records).values():
         for name, values in family.items():
-            place = locate(np.asarray(values))
+            place = locate(values)
             measured = 0 if place is None else place.n
             if source == "earlier" and measured < PILOT_BLOCKS:
                 return None

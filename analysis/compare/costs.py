@@ -1,7 +1,6 @@
 """The costs of a target on the host: everything that serves it (all-in), and the job inside it alone."""
 
 from collections import defaultdict
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from analysis.compare.contrasts import effect
 from analysis.compare.pairing import ROW, grouped, job_of, papers_order
 from analysis.compare.results import Arm, Cost, GroupKey
 from analysis.load.metrics import with_trait
-from analysis.statistics.ratios import Location, locate
+from analysis.statistics.ratios import locate
 from suite.job.envelope import GIB
 from suite.targets import BASELINE
 
@@ -78,20 +77,15 @@ def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> dict[GroupKey, tuple[Cost, .
     by_group: dict[GroupKey, tuple[Cost, ...]] = defaultdict(tuple)
     arms = [(Arm(job_of(row), str(row["model"]), str(row["target"])), row) for row in known]
     for arm, row in sorted(arms, key=lambda pair: papers_order(*pair[0][:3])):
-        by_group[arm.job, arm.model] += (_cost(arm, row, normalised.get(arm)),)
+        lines = "\n".join(filter(None, (*row["substitutes"], *row["changed"]))).splitlines()
+        numbers = ((name, row[column]) for name, column in (_MEANS | _PEAKS | _BYTES).items())
+        values: dict[str, Any] = {name: None if pd.isna(number) else float(number) for name, number in numbers}
+        cost = Cost(
+            target=arm.target,
+            unit="trial" if arm.job.traits.probes else f"1,000 {row['unit']}",
+            normalised=effect(all_in) if (all_in := normalised.get(arm)) else None,
+            notes=tuple(dict.fromkeys(lines)),
+            **values,
+        )
+        by_group[arm.job, arm.model] += (cost,)
     return by_group
-
-
-def _cost(arm: Arm, row: Mapping[Any, Any], all_in: Location | None) -> Cost:
-    lines = (line for text in (*row["substitutes"], *row["changed"]) for line in text.splitlines())
-    values: dict[str, Any] = {
-        name: None if pd.isna(row[column]) else float(row[column])
-        for name, column in (_MEANS | _PEAKS | _BYTES).items()
-    }
-    return Cost(
-        target=arm.target,
-        unit="trial" if arm.job.traits.probes else f"1,000 {row['unit']}",
-        normalised=effect(all_in) if all_in else None,
-        notes=tuple(dict.fromkeys(lines)),
-        **values,
-    )

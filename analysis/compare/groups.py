@@ -65,11 +65,7 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric])
 
 
 def measured(
-    groups: Iterable[Group],
-    pairs: pd.DataFrame,
-    ok: pd.DataFrame,
-    ratios: Iterable[Contrast],
-    floors: Floors,
+    groups: Iterable[Group], pairs: pd.DataFrame, ok: pd.DataFrame, ratios: Iterable[Contrast], floors: Floors
 ) -> Iterator[Contrast]:
     """Yield every metric of every target over bare metal, also where nothing was measured."""
     of_target, with_base = dict(pairing.grouped(ok)), dict(pairing.grouped(pairs))

@@ -12,7 +12,7 @@ from analysis.compare.contrasts import RATIO, SHARED_METRICS, ByColumn, victims
 from analysis.compare.pairing import GROUP, ROW, baseline, grouped, means_of_blocks
 from analysis.compare.results import Arm, BurstVariation, GroupKey
 from analysis.load.bursts import step_variance, switching
-from analysis.load.metrics import Metric
+from analysis.load.metrics import Metric, metrics_of
 from analysis.statistics.alternating import Components, Costs, Design, SwitchingCost, choose, components
 from analysis.statistics.ratios import NoiseFloor, locate, noise_floor
 from analysis.warnings.types import AnalysisWarning, Touched
@@ -32,11 +32,10 @@ def noise_floors(
     """
     for (job, model), rows in grouped(baseline(ok), GROUP):
         arm, trials = Arm(job, model, BASELINE), _by_replica(rows)
-        for metric in metrics:
-            if metric.of(job.scenario, model):
-                twice = again[metric.column].get(arm)
-                if floor := _floor(trials, metric, () if twice is None else list(twice[RATIO])):
-                    yield (arm, metric.name), floor
+        for metric in metrics_of(metrics, job.scenario, model):
+            twice = again[metric.column].get(arm)
+            if floor := _floor(trials, metric, () if twice is None else list(twice[RATIO])):
+                yield (arm, metric.name), floor
     alone = victims(ok)
     for key, rows in grouped(alone[alone["aggressor"] == ""], [*ROW, "ablation"]):
         trials = _by_replica(rows)

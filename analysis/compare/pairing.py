@@ -148,7 +148,7 @@ def _means(trials: pd.DataFrame, columns: Sequence[str], extra: Sequence[str]) -
 
 def substitutes_of(trials: pd.DataFrame) -> tuple[str, ...]:
     """Return the substitutes without which the numbers of the trials must not be read, each once."""
-    return tuple(dict.fromkeys("\n".join(trials["substitutes"].unique()).splitlines()))
+    return tuple(dict.fromkeys("\n".join(filter(None, trials["substitutes"].unique())).splitlines()))
 
 
 def by_block(trials: pd.DataFrame, values: "pd.Series[float]") -> list[float]:

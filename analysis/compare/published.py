@@ -20,7 +20,6 @@ from analysis.compare.pairing import GROUP, grouped
 from analysis.compare.results import ClaimEvidence, ClaimVerdict, Comparison, Contrast, JudgedClaim, PublishedClaim
 from analysis.compare.standing import with_standing
 
-_SAME: Mapping[str, str] = {"weights": "the same, bit for bit"}
 _BY_WORK: Mapping[str, ClaimVerdict] = {"weights": "confirmed", "other": "contradicted"}
 
 
@@ -128,8 +127,8 @@ def _weights(claim: PublishedClaim, items: Sequence[_Item], comparison: Comparis
         for work in group.same_work:
             for arm in arms:
                 if (arm[:2], arm.target) == (group.key, work.arm):
-                    text = work.text or _SAME.get(work.kind, f"unknown: {work.kind} alone agree")
-                    yield ClaimEvidence(named(arm), _BY_WORK.get(work.kind, "undecided"), None, text)
+                    same = "the same, bit for bit" if work.kind == "weights" else f"unknown: {work.kind} alone agree"
+                    yield ClaimEvidence(named(arm), _BY_WORK.get(work.kind, "undecided"), None, work.text or same)
 
 
 def _across(claim: PublishedClaim, items: Sequence[_Item], comparison: Comparison) -> Iterator[ClaimEvidence]:

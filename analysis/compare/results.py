@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
@@ -315,9 +315,8 @@ class Group(Selection):
 
     def over_base(self, target: str, metric: Metric) -> Contrast:
         """Return a metric of a target over bare metal, also where it was not measured."""
-        arm = Arm(*self.key, target)
-        over_base = (contrast for contrast in self.contrasts if contrast.kind == "target")
-        return next(contrast for contrast in over_base if (contrast.arm, contrast.metric) == (arm, metric))
+        wanted = ("target", Arm(*self.key, target), metric)
+        return next(contrast for contrast in self.contrasts if (contrast.kind, contrast.arm, contrast.metric) == wanted)
 
     def noise(self, metric: Metric) -> NoiseFloor | None:
         """Return the noise floor of bare metal."""
@@ -444,11 +443,9 @@ class Comparison(Selection):
         trials = self.trials
         for name, value in vars(job).items() if len(trials) else ():
             trials = trials[trials[name] == value]
-        lists = ("groups", "contrasts")
-        of_job: dict[str, Any] = {
-            name: tuple(result for result in getattr(self, name) if result.job == job) for name in lists
-        }
-        return replace(self, trials=trials, **of_job)
+        groups = tuple(group for group in self.groups if group.job == job)
+        contrasts = tuple(contrast for contrast in self.contrasts if contrast.job == job)
+        return replace(self, trials=trials, groups=groups, contrasts=contrasts)
 
     @property
     def decided(self) -> bool:

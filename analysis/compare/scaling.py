@@ -7,19 +7,21 @@ processor. Jobs share no block, so their blocks are independent samples; see ``s
 The quality of the images is compared at an equal number of images seen, of jobs that differ in how they divided the
 work. More workers with the same batch each see more images in as many steps, and take fewer updates to see as many:
 hence neither steps nor updates are equal there. A block is then a seed.
+
+Instances that are opened together grow: what they take by their number, and the slope of each block, by least squares.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import truediv
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from analysis.compare.contrasts import DIVISION, STRONG, WEAK, ContrastKind, Unjudged, judged, order
+from analysis.compare.contrasts import DIVISION, STRONG, WEAK, ContrastKind, Unjudged, judged, order, valued
 from analysis.compare.groups import mean_losses
-from analysis.compare.pairing import ROW, by_block, job_of, substitutes_of
+from analysis.compare.pairing import JOB, ROW, by_block, grouped, job_of, substitutes_of
 from analysis.compare.results import Arm, Contrast, Division
 from analysis.compare.standing import Sides, withheld
 from analysis.load.metrics import METRICS, Metric, with_trait
@@ -31,23 +33,20 @@ from suite.job.distributed import SHARED_CPUS
 from suite.job.job import Job, settings
 from suite.records.record import Rank
 from suite.results.quality import IMAGE_METRICS
+from suite.trial_names import instances_in
 
-_SHARES = ("efficiency", "serial share", "fitted serial share", "communicating")
 SCALED = {
     METRICS[0].name: METRICS[0],
     "speed-up": Metric("speed-up", METRICS[0].column, "x", "more"),
-    **{name: Metric(name, "", "") for name in _SHARES},
+    **{name: Metric(name, "", "") for name in ("efficiency", "serial share", "fitted serial share", "communicating")},
 }
 """What scaling is described by. Strong scaling alone has a serial share, and the largest of three numbers or more
 that of the fit to all. Communicating is the share of the workers' time in which they wait for other ranks."""
-_BATCHES: Mapping[ContrastKind, str] = {STRONG: "global_batch", WEAK: "batch"}
-"""The column of the batch that each kind of scaling keeps."""
 SAME = (
     *(name for name in ROW if name != "variant"),
     *("hostname", "host_kernel", "host_cpu_model", "userland_sha256", "torch", "torch_cpu_capability"),
 )
 """The columns in which jobs agree, beside one of the keys of a job."""
-_WAY = ["workers", "strategy", "batch"]
 _DIVISION = ("strategy", "steps", "warmup_steps")
 """The settings by which jobs can divide the same work in different ways."""
 
@@ -94,26 +93,23 @@ def trials_with_workers(ok: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFram
     return trials.assign(images_seen=trials["steps_taken"] * trials["global_batch"]).astype({"workers": int})
 
 
-@dataclass(frozen=True)
-class Uncertain:
-    """A value with its 95 % interval, which takes two blocks or more."""
+Uncertain = tuple[float, ...]
+"""A value, and the ends of its 95 % interval, which takes two blocks or more."""
 
-    value: float
-    interval: tuple[float, float] | None = None
 
-    @classmethod
-    def of(cls, location: Location) -> "Uncertain":
-        return cls(location.centre, location.interval)
+def _uncertain(location: Location) -> Uncertain:
+    return (location.centre, *(location.interval or ()))
 
-    def mapped(self, function: Callable[..., float], *more: float) -> "Uncertain":
-        """Return a monotone function of the value and of the ends of its interval."""
-        ends = sorted(function(end, *more) for end in self.interval or ())
-        return Uncertain(function(self.value, *more), (ends[0], ends[1]) if ends else None)
+
+def _mapped(numbers: Uncertain, function: Callable[..., float], *more: float) -> Uncertain:
+    """Return a monotone function of the value and of the ends of its interval."""
+    value, *ends = (function(number, *more) for number in numbers)
+    return (value, *sorted(ends))
 
 
 def scaling(trials: pd.DataFrame) -> Iterator[Contrast]:
     """Yield the numbers of workers of jobs of ``trials_with_workers`` with several, in the order of the paper."""
-    for kind, batch in _BATCHES.items() if len(trials) else ():
+    for kind, batch in ((STRONG, "global_batch"), (WEAK, "batch")) if len(trials) else ():
         jobs = trials.groupby([*SAME, "share", batch], dropna=False, observed=True)
         found = [one for _, alike in jobs for one in _scaling(kind, alike)]
         yield from sorted(found, key=lambda one: order(one.arm))
@@ -154,20 +150,20 @@ def _scaling(kind: ContrastKind, alike: pd.DataFrame) -> Iterator[Contrast]:
         waited = locate(by_block(rows[n], rows[n]["communicating"]))
         shared = SHARED_CPUS in (*substitutes[smallest], *substitutes[n])
         reasons = ["efficiency withheld: instances share CPUs"] if shared else []
-        values = {"throughput": Uncertain.of(place).mapped(exp)}
+        values = {"throughput": _mapped(_uncertain(place), exp)}
         if n > smallest:
-            values["speed-up"] = Uncertain.of(difference(places[smallest], place)).mapped(exp)
+            values["speed-up"] = _mapped(_uncertain(difference(places[smallest], place)), exp)
             if not shared:
                 speed_ups[n / smallest] = values["speed-up"]
-                values["efficiency"] = values["speed-up"].mapped(truediv, n / smallest)
+                values["efficiency"] = _mapped(values["speed-up"], truediv, n / smallest)
                 values |= _serial_shares(speed_ups, last=n == max(places)) if kind is STRONG else ()
         sides = _sides(alike, smallest, n)
         decided = withheld(str(rows[n]["profile"].iloc[0]), min(places[smallest].n, place.n), sides)
-        values |= {"communicating": Uncertain.of(waited)} if waited else {}
+        values |= {"communicating": _uncertain(waited)} if waited else {}
         arm, notes = division(rows[smallest], rows[n])
-        for name, one in values.items():
-            number = {"ratio" if name == "speed-up" else "value": one.value}
-            more: dict[str, Any] = {**number, "interval": one.interval, "notes": (*notes, *reasons, *decided)}
+        for name, (value, *ends) in values.items():
+            number = {"ratio" if name == "speed-up" else "value": value}
+            more: dict[str, Any] = {**number, "interval": tuple(ends) or None, "notes": (*notes, *reasons, *decided)}
             yield Contrast(kind=kind.name, arm=arm, metric=SCALED[name], blocks=place.n, **more)
 
 
@@ -190,11 +186,10 @@ def _sides(alike: pd.DataFrame, *numbers: int) -> Sides:
 def _serial_shares(speed_ups: Mapping[float, Uncertain], *, last: bool) -> Iterator[tuple[str, Uncertain]]:
     """Yield the serial share by the last speed-up, and that of the fit to all, with cautious ends: of all at once."""
     factors, found = zip(*speed_ups.items(), strict=True)
-    yield "serial share", found[-1].mapped(karp_flatt, factors[-1])
+    yield "serial share", _mapped(found[-1], karp_flatt, factors[-1])
     if last and len(found) > 1:
-        ends = sorted(amdahl(end, factors) for end in zip(*(one.interval or () for one in found), strict=False))
-        fit = amdahl([one.value for one in found], factors)
-        yield "fitted serial share", Uncertain(fit, (ends[0], ends[1]) if ends else None)
+        value, *ends = (amdahl(numbers, factors) for numbers in zip(*found, strict=False))
+        yield "fitted serial share", (value, *sorted(ends))
 
 
 def quality(trials: pd.DataFrame, metrics: Sequence[Metric], margin: float) -> list[Contrast]:
@@ -211,7 +206,7 @@ def quality(trials: pd.DataFrame, metrics: Sequence[Metric], margin: float) -> l
 
 def _quality(alike: pd.DataFrame, metrics: Sequence[Metric], margin: float) -> Iterator[Contrast]:
     """Yield the ways of jobs that have seen as many images; none if there is one."""
-    ways = [trials for _, trials in alike.groupby(_WAY)]
+    ways = [trials for _, trials in alike.groupby(["workers", "strategy", "batch"])]
     compared: dict[Metric, dict[int, Location]] = {}
     for metric in metrics:
         located = {number: locate(by_block(trials, metric.logs(trials))) for number, trials in enumerate(ways)}
@@ -228,3 +223,37 @@ def _quality(alike: pd.DataFrame, metrics: Sequence[Metric], margin: float) -> I
             contrast = Contrast(kind=DIVISION.name, arm=arm, metric=metric, **parts)
             unjudged.append(Unjudged(contrast, None if location is base else difference(base, location), metric))
     yield from judged(unjudged, margin)
+
+
+TIMES = (Metric("ready-median", "", "s"), Metric("ready-p95", "", "s"))
+EACH = (Metric("memory-per-instance", "", "MB"), Metric("host-cpu-per-instance", "", "s"))
+"""The metrics that are a mean over the instances: what they take together grows."""
+FAILED = Metric("failed-instances", "", "")
+
+
+def growth(finished: pd.DataFrame) -> Iterator[Contrast]:
+    """Yield what each number of instances took (``together``), and the slopes (``growth``); trials that are ok."""
+    trials = finished[with_trait(finished, "multiplied")].fillna({"ablation": ""})
+    for (job, target, ablation), rows in grouped(trials, [*JOB, "target", "ablation"]) if len(trials) else ():
+        for metric in (*TIMES, *EACH, FAILED):
+            by_number: dict[int, pd.Series[float]] = {}
+            for model, of_model in rows.groupby("model"):
+                column = of_model.set_index("block").get(f"{model}/{metric.name}")
+                if column is not None and column.notna().any():
+                    values = by_number[instances_in(str(model))] = column.dropna()
+                    arm, place = Arm(job, str(model), target, ablation), locate(np.log(values.to_numpy()))
+                    yield Contrast(kind="together", arm=arm, metric=metric, **valued(place), trials=len(values))
+            if place := locate(_slopes(pd.DataFrame(by_number), whole=metric in EACH), trim=0):
+                arm = Arm(job, "", target, ablation)
+                yield Contrast(kind="growth", arm=arm, metric=metric, value=place.centre, value_interval=place.interval)
+
+
+def _slopes(by_number: pd.DataFrame, *, whole: bool) -> list[float]:
+    """Return the slope of every block; ``whole``: of the values times the numbers of instances."""
+    found = []
+    for _, row in by_number.iterrows():
+        numbers = row.dropna()
+        if len(numbers) > 1:
+            counts = np.asarray(numbers.index, dtype=float)
+            found.append(float(np.polyfit(counts, numbers.to_numpy() * (counts if whole else 1), 1)[0]))
+    return found

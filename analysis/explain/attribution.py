@@ -15,12 +15,11 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare.pairing import BLOCK, grouped, papers_order, plain, to_baseline, with_variants
-from analysis.compare.results import ComparedJob, Comparison
+from analysis.compare.results import Comparison
 from analysis.compare.standing import sides_of, withheld
 from analysis.compare.validity import usable
 from analysis.explain.explanation import COMPUTE, OPENING, UNEXPLAINED, Explained, Explanation, TimeDifference
-from analysis.explain.prediction import communicating_shares, predictions
-from analysis.explain.preemption import preempted_jobs
+from analysis.explain.prediction import communicating_shares, predictions, preempted_jobs
 from analysis.load.metrics import with_trait
 from analysis.load.records import Records, read_record
 from analysis.statistics.ratios import locate, step_times
@@ -76,10 +75,6 @@ class Parts:
             steps_s=(steps and steps.elapsed_s) or (),
         )
 
-    def unexplained_s(self, parts: Sequence[str]) -> float:
-        """Return the seconds of the trial that are in none of these parts."""
-        return self.total_s - math.fsum(self.seconds[name] for name in parts)
-
 
 def _seconds(record: Any) -> dict[str, float]:  # noqa: ANN401
     spans = record.timeline if record.elapsed_s is not None else None
@@ -110,8 +105,11 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
         if len(sides[0]):
             group = groups[job, model]
             reasons = withheld(job.profile, len(sides[0]), sides_of(group.circumstances, target))
-            notes = dict.fromkeys((*read.notes(blocks, target), *filter(None, blocks["marks"])))
-            explanations.append(_explanation((job, model, target), sides, tuple(notes), reasons))
+            notes = tuple(dict.fromkeys((*read.notes(blocks, target), *filter(None, blocks["marks"]))))
+            whole = difference("whole", *([trial.total_s for trial in side] for side in sides))
+            base, own = (step_times([trial.steps_s for trial in side if trial.steps_s]) for side in sides)
+            key, parts = (job, model, target, len(sides[0])), tuple(_parts(sides))
+            explanations.append(Explanation(*key, whole, parts, base, own, notes, withheld=reasons))
     explanations.sort(key=lambda one: papers_order(one.job, one.model, one.target))
     predicted = predictions(explanations, comparison, trials, records, force=force)
     shares = communicating_shares(explanations, trials, records)
@@ -167,18 +165,6 @@ class _PartsOfTrials:
                 yield from filter(None, notes.splitlines())
 
 
-def _explanation(
-    key: tuple[ComparedJob, str, str],
-    sides: Sides,
-    notes: tuple[str, ...],
-    reasons: tuple[str, ...],
-) -> Explanation:
-    base, own = (step_times([trial.steps_s for trial in side if trial.steps_s]) for side in sides)
-    whole = difference("whole", *([trial.total_s for trial in side] for side in sides))
-    parts = tuple(_parts(sides))
-    return Explanation(*key, len(sides[0]), whole, parts, base, own, notes, withheld=reasons)
-
-
 def _parts(sides: Sides) -> Iterator[TimeDifference]:
     """Yield the parts that all trials have, in the order of a trial, and what these leave unexplained."""
     trials = [trial for side in sides for trial in side]
@@ -187,7 +173,11 @@ def _parts(sides: Sides) -> Iterator[TimeDifference]:
     for name in names:
         part = difference(name, *([trial.seconds[name] for trial in side] for side in sides))
         yield replace(part, phases=tuple(_phases(name, sides)))
-    yield difference(UNEXPLAINED, *([trial.unexplained_s(names) for trial in side] for side in sides))
+    # What is in none of these parts.
+    unexplained_s = (
+        [trial.total_s - math.fsum(trial.seconds[name] for name in names) for trial in side] for side in sides
+    )
+    yield difference(UNEXPLAINED, *unexplained_s)
 
 
 def _phases(part: str, sides: Sides) -> Iterator[TimeDifference]:

@@ -3,35 +3,45 @@
 Each part of a trial has a probe for the one resource that it depends on: the part's seconds on bare metal, times what
 the probe lost on the target, are what it should cost there. Where measurement and prediction differ, the part depends
 on something else as well, and that is where to look.
+
+A preempted job is held against what ``analysis.costs`` expects of the opening, start, steps and checkpoints of its
+undisturbed training, trial by trial; means and intervals are those of Student's t over the blocks.
 """
 
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.compare.contrasts import RATIO, TARGET, effect, form
-from analysis.compare.pairing import ROW
+from analysis.compare.pairing import ROW, filled, grouped
 from analysis.compare.results import Comparison, Effect
+from analysis.costs.job import preempted
 from analysis.explain.explanation import (
     OPENING,
     UNEXPLAINED,
     CommunicatingShare,
+    ExpectedNumber,
     Explanation,
     Predicted,
     Prediction,
+    PreemptedJob,
     TimeDifference,
 )
 from analysis.load.metrics import Metric, with_trait
-from analysis.load.records import Records
+from analysis.load.records import Records, read_record
 from analysis.statistics.ratios import locate
+from analysis.warnings.types import AnalysisWarning
+from suite.job.ablations import named_arm
 from suite.job.datasets import SYNTHETIC
 from suite.job.envelope import parse_bytes
-from suite.records.record import Rank
+from suite.records.reader import job_of
+from suite.records.record import LOST_STEPS, MAKESPAN, OPENINGS, Rank
 
 _CPU = ("cpu/matrix-product-all-threads", "cpu/matrix-product-one-thread")
 _DISK = ("disk/sequential-read-throughput", "disk/random-read-depth1-iops")
@@ -105,13 +115,12 @@ def communicating_shares(
         spent_s = {part.name: part.target_s / training["steps"] for part in one.parts if part.name in phases}
         # Records of others hold any number: a step of none, or of no time.
         known = step_bytes > 0 and math.isfinite(math.fsum(spent_s.values())) and "communicate" in spent_s
-        reduced = ("strategy", "all-reduce") in training["settings"].pairs
-        if not known:
+        if known:
+            share = CommunicatingShare(step_bytes, carried, spent_s["communicate"] / math.fsum(spent_s.values()))
+            reduced = ("strategy", "all-reduce") in training["settings"].pairs
+            found.append(_predicted_share(share, spent_s, exchanged, reduced=reduced))
+        else:
             found.append(None)
-            continue
-        measured = spent_s["communicate"] / math.fsum(spent_s.values())
-        share = CommunicatingShare(step_bytes, carried, measured)
-        found.append(_predicted_share(share, spent_s, exchanged, reduced=reduced))
     return found
 
 
@@ -162,11 +171,9 @@ def _ratios(probes: pd.DataFrame, metrics: Sequence[Metric], target: str, force:
     every = form(TARGET, probes, metrics, force=force).ratios
     found = {}
     for metric in metrics:
-        ratios = max(
-            (rows for arm, rows in every[metric.column].items() if arm.target == target), key=len, default=None
-        )
-        place = None if ratios is None else locate(ratios[RATIO].to_numpy())
-        if place:
+        of_target = (rows for arm, rows in every[metric.column].items() if arm.target == target)
+        ratios = max(of_target, key=len, default=None)
+        if ratios is not None and (place := locate(ratios[RATIO].to_numpy())):
             found[metric.column] = (metric, effect(place))
     return found
 
@@ -201,8 +208,8 @@ def _predicted(part: TimeDifference, ratios: Found, off_disk: Set[str], *, decid
     def cost_s(value: float) -> float:
         return part.baseline_s * ((1 / value if metric.more_is_faster else value) - 1)
 
-    ends = None if ratio.interval is None else sorted(cost_s(end) for end in ratio.interval)
-    interval = None if ends is None else (ends[0], ends[1])
+    ends = sorted(map(cost_s, ratio.interval or ()))
+    interval = (ends[0], ends[1]) if ends else None
     apart = _apart(interval, part.interval, decides=decides)
     return Predicted(part.name, metric.column, ratio, cost_s(ratio.ratio or 1.0), interval, apart)
 
@@ -211,3 +218,47 @@ def _apart(predicted: tuple[float, float] | None, measured: tuple[float, float] 
     if not decides or predicted is None or measured is None:
         return False
     return predicted[1] < measured[0] or measured[1] < predicted[0]
+
+
+_UNITS = {MAKESPAN: "s", OPENINGS: "", LOST_STEPS: "steps"}
+
+
+def preempted_jobs(ok: pd.DataFrame) -> Iterator[PreemptedJob]:
+    """Yield the preempted jobs of every target and ablation; ``ok`` are trials that are ok."""
+    for (job, model, target, ablation), trials in grouped(filled(ok), [*ROW, "ablation"]):
+        course = trials.get(f"training/{model}/{MAKESPAN}")
+        records = map(read_record, trials["path"][course.notna()]) if course is not None else ()
+        whole = [record for record in records if not isinstance(record, AnalysisWarning) and _is_whole(record)]
+        if whole:
+            blocks = np.array([[*_course(record)] for record in whole])
+            expected = tuple(_expected(name, *blocks[:, at].T) for at, name in enumerate(_UNITS))
+            first: Any = job_of(whole[0].job)
+            yield PreemptedJob(job, model, named_arm(target, ablation), first.preemption.mean_s, len(whole), expected)
+
+
+def _is_whole(record: Any) -> bool:  # noqa: ANN401 (decoded by the table of columns, as below)
+    job, spans = job_of(record.job), record.timeline
+    return bool(job.preemption and job.sizes and job.sizes.epochs and spans and spans.measured_s)
+
+
+def _course(record: Any) -> Iterator[tuple[float, float]]:  # noqa: ANN401
+    """Yield each number of a preempted job: as it was measured, and as its parts predict it."""
+    spans: Any = record.timeline
+    job: Any = job_of(record.job)
+    begun = (record.open_s, spans.launch_s, spans.imports_s, spans.build_s, spans.warmup_s)
+    start_s, checkpoints_s = math.fsum(filter(None, begun)), spans.between_epochs_s or 0.0
+    work_s, epochs = np.asarray(spans.measured_s), job.sizes.epochs
+    checkpoint_s = np.asarray(checkpoints_s / epochs)
+    course = preempted(work_s, np.asarray(start_s), checkpoint_s, job.preemption, work_s / epochs)
+    lost_steps = course.lost_s * job.sizes.steps / (spans.measured_s + checkpoints_s)
+    for name, predicted in zip(_UNITS, (course.makespan_s, course.openings, lost_steps), strict=True):
+        # Nothing is recorded of what is zero.
+        yield record.metrics[name].value if name in record.metrics else 0.0, float(predicted)
+
+
+def _expected(name: str, measured: np.ndarray, predicted: np.ndarray) -> ExpectedNumber:
+    places = (locate(values, trim=0) for values in (measured, predicted, measured - predicted))
+    own, other, apart = (place.interval if place else None for place in places)
+    means = float(measured.mean()), float(predicted.mean())
+    differs = bool(apart and apart[0] * apart[1] > 0)
+    return ExpectedNumber(name, _UNITS[name], *means, own, other, apart, differs)

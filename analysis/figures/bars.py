@@ -36,19 +36,19 @@ def training_bars(comparison: Comparison, reference: Reference) -> Iterator[draw
     job = comparison.jobs[0]
     if job.traits.probes or not job.traits.normalised:
         return
-    groups_of: dict[Metric, list[Group]] = {}
+    cells_of: dict[Metric, list[Cell]] = {}
     for group in comparison.groups:
         for metric in shown(group.metrics):
             if metric.name in group.measured and metric.name not in EPOCH_METRICS:
-                groups_of.setdefault(metric, []).append(group)
-    columns = Counter(metric.column for metric in groups_of)
-    for metric, groups in groups_of.items():
-        name = f"{metric.model}-{metric.name}" if metric.model else metric.name
+                cells_of.setdefault(metric, []).append((group.model, group, metric))
+    columns = Counter(metric.column for metric in cells_of)
+    for metric, cells in cells_of.items():
+        name = "-".join(filter(None, (metric.model, metric.name)))
         name += f"-{metric.unit.partition('/')[0]}" if columns[metric.column] > 1 else ""
         figure = figure_number(job, name)
         what = f"{metric.name}, {job.scenario} scenario, {job.data} data"
         title = f"Figure {figure}: {what}" if figure else f"{what[0].upper()}{what[1:]}"
-        yield drawing.Drawing(name, title, metric_chart(groups, metric, title, reference), figure)
+        yield drawing.Drawing(name, title, _chart(cells, title, metric.unit or metric.name, reference), figure)
 
 
 def time_per_epoch(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
@@ -67,23 +67,14 @@ def probe_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
     """Yield one drawing per probe: its metrics along the axis."""
     for group in comparison.groups:
         if group.job.traits.probes and group.measured:
+            cells = []
+            for metric in group.metrics:
+                # Broken at its hyphens, so that neighbours do not run into each other.
+                name = "\n".join(textwrap.wrap(metric.name.replace("-", "- "), 22)).replace("- ", "-")
+                cells.append((f"{name}\n{metric.unit}, {metric.better} is better", group, metric))
             title = f"The probe {group.model}: every metric on every target"
-            yield drawing.Drawing(group.model, title, probe_chart(group))
-
-
-def metric_chart(groups: Sequence[Group], metric: Metric, title: str, reference: Reference) -> Figure:
-    """Draw one metric of a job."""
-    return _chart([(group.model, group, metric) for group in groups], title, metric.unit or metric.name, reference)
-
-
-def probe_chart(group: Group) -> Figure:
-    """Draw all metrics of a probe."""
-    cells = []
-    for metric in group.metrics:
-        # Broken at its hyphens, so that neighbours do not run into each other.
-        name = "\n".join(textwrap.wrap(metric.name.replace("-", "- "), 22)).replace("- ", "-")
-        cells.append((f"{name}\n{metric.unit}, {metric.better} is better", group, metric))
-    return _chart(cells, f"Probe: {group.model}", "the measured value")
+            chart = _chart(cells, f"Probe: {group.model}", "the measured value")
+            yield drawing.Drawing(group.model, title, chart)
 
 
 def _chart(cells: Sequence[Cell], title: str, unit: str, reference: Reference | None = None) -> Figure:

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.figures.drawing import Drawing, canvas, label, legend_below, palette, stamp, style, write
-from analysis.history.results import History, Series
+from analysis.history.history import History, Series
 from suite.registries import HISTORY_FIGURES
 from suite.targets import BASELINE
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import starmap
 
 import numpy as np
 import pandas as pd
@@ -15,10 +16,9 @@ from analysis.compare.results import Arm, Comparison, Contrast, Measured, known_
 from analysis.figures import drawing
 from analysis.figures.reference import Reference, figure_number
 from analysis.load.metrics import Metric
-from analysis.report.formatting import notes_of
+from analysis.report.formatting import notes_by_target
 from analysis.statistics.ratios import slower_by
 from suite.job.sharing import aggressor_names, victim_names
-from suite.targets import TARGETS
 
 _PAPERS_AGGRESSOR = "alexnet"
 
@@ -53,7 +53,8 @@ def _as_they_are(comparison: Comparison) -> Rows:
 
 def _losses(rows: Rows, metric: Metric, title: str) -> Figure:
     """Draw bars by target, and the ranges that the paper's text gives as outlines."""
-    victims, targets = _order(rows)
+    victims, notes = _victims(rows), notes_by_target(rows)
+    targets = [*notes]
     bars = pd.DataFrame(
         {"victim": arm.model, "target": arm.target, **_lost(measured[metric.name])}
         for arm, measured in rows.items()
@@ -63,7 +64,7 @@ def _losses(rows: Rows, metric: Metric, title: str) -> Figure:
     chart = drawing.canvas(max(6.4, 2.0 + 0.9 * len(victims) * len(targets)), 4.8)
     axes = chart.subplots()
     drawing.grouped(axes, bars, "victim", "lost", victims, targets)
-    entries: list[Artist | Container | None] = [drawing.entry(target, _notes(rows, target)) for target in targets]
+    entries: list[Artist | Container | None] = [*starmap(drawing.entry, notes.items())]
     entries.append(drawing.intervals(axes, bars, "lost"))
     for bar in bars.to_dict("records"):
         drawing.above(axes, f"{bar['lost']:.0f} %", bar["x"], np.nanmax([bar["lost"], bar["high"], 0]))
@@ -77,7 +78,7 @@ def _losses(rows: Rows, metric: Metric, title: str) -> Figure:
 
 
 def _map(rows: Rows, title: str) -> Figure:
-    victims, targets = _order(rows)
+    victims, notes = _victims(rows), notes_by_target(rows)
     aggressors = sorted({arm.aggressor for arm in rows}, key=lambda name: known_first(aggressor_names(), name))
     cells = {
         (arm.target, arm.model, arm.aggressor): _lost(measured["throughput"])["lost"]
@@ -86,16 +87,16 @@ def _map(rows: Rows, title: str) -> Figure:
     }
     top = max(10.0, *cells.values())
     with drawing.style():
-        chart = drawing.canvas(2.0 + (1.2 + 0.9 * len(aggressors)) * len(targets), 2.4 + 0.6 * len(victims))
-        for column, target in enumerate(targets):
-            axes = chart.add_subplot(1, len(targets), column + 1)
+        chart = drawing.canvas(2.0 + (1.2 + 0.9 * len(aggressors)) * len(notes), 2.4 + 0.6 * len(victims))
+        for column, target in enumerate(notes):
+            axes = chart.add_subplot(1, len(notes), column + 1)
             table = pd.DataFrame(
                 [[cells.get((target, victim, name)) for name in aggressors] for victim in victims],
                 index=pd.Index(victims),
                 columns=pd.Index(aggressors),
                 dtype=float,
             )
-            last = column == len(targets) - 1
+            last = column == len(notes) - 1
             sns.heatmap(
                 table,
                 ax=axes,
@@ -109,14 +110,13 @@ def _map(rows: Rows, title: str) -> Figure:
                 yticklabels=column == 0,
                 linewidths=1,
             )
-            axes.set_title("\n".join((target, *_notes(rows, target))), fontsize=10)
+            axes.set_title("\n".join((target, *notes[target])), fontsize=10)
         chart.suptitle(f"{title}\n{next(iter(rows)).job}", fontsize=10, x=0.01, ha="left")
     return chart
 
 
-def _order(rows: Rows) -> tuple[list[str], list[str]]:
-    victims = sorted({arm.model for arm in rows}, key=lambda name: known_first(victim_names(), name))
-    return victims, sorted({arm.target for arm in rows}, key=lambda name: known_first(TARGETS, name))
+def _victims(rows: Rows) -> list[str]:
+    return sorted({arm.model for arm in rows}, key=lambda name: known_first(victim_names(), name))
 
 
 def _lost(contrast: Contrast) -> dict[str, float]:
@@ -130,9 +130,3 @@ def _lost(contrast: Contrast) -> dict[str, float]:
     printed = drawing.printed_range(arm.job, arm.model, arm.target, contrast.metric.name, arm.aggressor)
     least, most = sorted(map(lost, printed))
     return {"lost": lost(contrast.ratio or math.nan), "low": low, "high": high, "least": least, "most": most}
-
-
-def _notes(rows: Rows, target: str) -> tuple[str, ...]:
-    return tuple(
-        dict.fromkeys(note for arm, measured in rows.items() if arm.target == target for note in notes_of(measured))
-    )

@@ -1,6 +1,7 @@
 """Points: every trial as a dot, which bars of a mean cannot show, and lines through them.
 
-Lines are the latencies of a service by percentile, and the speed-up over the number of workers beside the ideal.
+Lines are the latencies of a service by percentile, the speed-up over the number of workers beside the ideal, and time
+and memory by the number of instances that were opened together. An arm with a price is a point of time and money.
 """
 
 import re
@@ -14,18 +15,25 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from analysis.compare.results import Arm, Comparison, Effect, Group
+from analysis.compare.results import Arm, Comparison, Contrast, Effect, Group, Measured
+from analysis.compare.scaling import EACH, TIMES
+from analysis.costs.decision import arms, name_of
+from analysis.costs.job import TIME
+from analysis.costs.prices import RATES
 from analysis.figures import drawing
 from analysis.figures.reference import Reference
 from analysis.load.metrics import METRICS, Metric
 from analysis.report.formatting import notes_of, sensible
+from analysis.report.sweeps.scaling import named
 from suite.targets import BASELINE
+from suite.trial_names import instances_in
 from suite.units import count
 
 _MOST_VECTORS = 2000
 """More dots than these are drawn as one image inside an SVG, which would otherwise grow by 100 bytes for each."""
 _LATENCY = re.compile(r"latency-p(?P<percent>\d+)(?:-at-(?P<rate>[0-9.e+]+)-per-s)?")
 _CLOSED = "one client, in a closed loop"
+_MARKERS = "osD^vPX*"
 Panels = Mapping[str, Mapping[int, Metric]]
 
 
@@ -157,3 +165,64 @@ def _speed_ups(points: Sequence[tuple[Arm, int, Effect]], notes: Mapping[str, tu
     axes.set_xlabel("workers")
     drawing.legend_below(chart, [drawing.entry(target, notes[target]) for target in targets], len(targets))
     return chart
+
+
+def together_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
+    """Yield a drawing for each job whose trials opened several instances: time beside memory."""
+    for job, of_job in groupby(comparison.of_kind("together").items(), lambda item: item[0].job):
+        lines: dict[str, dict[int, Measured]] = {}
+        for arm, measured in of_job:
+            lines.setdefault(named(arm), {})[instances_in(arm.model)] = measured
+        title = "Opened together"
+        with drawing.style():
+            chart = drawing.canvas(9.6, 4.2)
+            for axes, metric, unit in zip(chart.subplots(1, 2), (TIMES[0], EACH[0]), ("s", "MB each"), strict=True):
+                for place, (name, of_name) in enumerate(lines.items()):
+                    points = {number: of[metric.name] for number, of in of_name.items() if metric.name in of}
+                    look: dict[str, Any] = {
+                        "color": f"C{place}",
+                        "marker": _MARKERS[place % len(_MARKERS)],
+                        "label": name,
+                    }
+                    axes.plot(sorted(points), [points[number].value or 0.0 for number in sorted(points)], **look)
+                    for number, one in points.items():
+                        ends = one.value_interval or [one.value or 0.0] * 2
+                        axes.vlines(number, *ends, color=f"C{place}", linewidth=1)
+                axes.set_ylim(bottom=0)
+                below = f"{metric.name}; {job}\nmean over the blocks, with 95 % intervals"
+                drawing.label(axes, title * (metric is TIMES[0]), below, unit, normalised=False)
+                axes.set_xlabel("instances")
+                axes.set_xticks(sorted(set[int]().union(*lines.values())))
+            chart.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+        yield drawing.Drawing("together", title, chart, description="in s and MB; the table holds the values")
+
+
+def time_money(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
+    """Yield one drawing for each kind of price."""
+    every = arms(comparison)
+    for name in RATES:
+        points = {arm: (row[TIME.name], row[name]) for arm, row in every.items() if name in row}
+        if not points:
+            continue
+        title = f"Time and {name.replace('-', ' on ')} of a job"
+        colours, currency = drawing.palette([arm.target for arm in points]), next(iter(points.values()))[1].metric.unit
+        with drawing.style():
+            chart = drawing.canvas(6.4, 4.6)
+            axes = chart.subplots()
+            for arm, pair in points.items():
+                (x, across), (y, up) = map(_point, pair)
+                look: dict[str, Any] = {"fmt": drawing.MARKERS.get(arm.target, "P"), "color": colours[arm.target]}
+                axes.errorbar(x, y, up, across, capsize=3, **look)
+                axes.annotate(name_of(arm, every), (x, y), xytext=(6, 6), textcoords="offset points", fontsize=9)
+            drawing.label(axes, title, "with 95 % intervals; better is left and below", currency, normalised=False)
+            axes.set_xlabel("seconds")
+            axes.margins(0.2)
+        drawing.stamp(chart, next(iter(points)).job.profile)
+        yield drawing.Drawing(f"time-{name}", title, chart, description="the table holds the values")
+
+
+def _point(row: Contrast) -> tuple[float, list[list[float]]]:
+    """Return the value, and how far its interval reaches below and above."""
+    value = row.value or 0.0
+    low, high = row.value_interval or (value, value)
+    return value, [[value - low], [high - value]]

@@ -26,7 +26,6 @@ PAPERS_KEY = "closer2018"
 PAPER = "paper"
 """The profile in the sizes of the paper: only its figures have the paper's numbers."""
 _FILE = "closer2018_figures.csv"
-_SCENARIOS = {("single", "real"): "real", ("single", "synthetic"): "synthetic"}
 
 Key = tuple[str, str, str, str, str]
 """Scenario, data, model, target and the metric's name."""
@@ -78,6 +77,6 @@ def normalised() -> Reference:
     """Return each published value over that of bare metal."""
     values: dict[Key, float] = {}
     for line in csv.DictReader((files("analysis.figures") / _FILE).read_text(encoding="utf-8").splitlines()):
-        scenario = _SCENARIOS.get((line["scenario"], line["data"]), line["scenario"])
+        scenario = line["data"] if line["scenario"] == "single" else line["scenario"]
         values[scenario, line["data"], line["model"], line["target"], line["metric"]] = float(line["value"])
     return {key: value / values[(*key[:3], BASELINE, key[4])] for key, value in values.items()}

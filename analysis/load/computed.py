@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 EARLY = 10
 """The measured steps whose losses are held against each other where rounding may differ. What is rounded in another way
@@ -71,12 +71,10 @@ def computed(
         digest.update(f"{name} {len(column)}\n".encode() + array("d", column).tobytes())
     early = tuple((name, tuple(column[:EARLY])) for name, column in nonempty)
     all_losses = digest.hexdigest() if nonempty else ""
-    return _one_object(Computed(seed, all_losses, early, weights_sha256 or "", drawn_sha256 or "", last_step))
+    return _shared(seed, all_losses, early, weights_sha256 or "", drawn_sha256 or "", last_step)
 
 
-@lru_cache(maxsize=10_000)
-def _one_object(work: Computed) -> Computed:
-    return work
+_shared = lru_cache(maxsize=10_000)(Computed)
 
 
 def together(trials: Sequence[Computed]) -> Computed:
@@ -97,7 +95,7 @@ def seed_distance(trials: Iterable[Computed]) -> float | None:
 
 _CLASH = "two trials that differ"
 Kind = Literal["weights", "losses", "near", "drawn", "steps", "unproven", "other"]
-AGREEMENTS: tuple[Kind, ...] = ("weights", "losses", "near", "drawn", "steps", "unproven", "other")
+AGREEMENTS: tuple[Kind, ...] = get_args(Kind)
 """The kinds of agreement, the strongest first."""
 
 

@@ -50,11 +50,6 @@ class Metric:
         """Return whether trials of this scenario and model measure it."""
         return traits_of(scenario).probes == self.of_probe and self.model in (None, model)
 
-    def rows(self, table: pd.DataFrame) -> "pd.Series[bool]":
-        """Return the rows of a table with ``scenario`` and ``model`` for which ``of`` holds."""
-        kind = with_trait(table, "probes") == self.of_probe
-        return kind if self.model is None else kind & (table["model"] == self.model)
-
 
 METRICS = (
     Metric("throughput", "throughput_per_s", "1/s", "more"),
@@ -75,12 +70,11 @@ def in_units(metrics: Sequence[Metric], unit: object) -> tuple[Metric, ...]:
     return tuple(replace(metric, unit=f"{unit}/s") if metric == METRICS[0] else metric for metric in metrics)
 
 
-Spread = tuple[pd.DataFrame, tuple[Metric, ...], tuple[AnalysisWarning, ...]]
-"""A table of trials with a column for each own metric of a workload or probe, all metrics, and warnings."""
+def spread(trials: pd.DataFrame) -> tuple[pd.DataFrame, tuple[Metric, ...], tuple[AnalysisWarning, ...]]:
+    """Return trials with a column for each own metric of a workload or probe, all metrics, and warnings.
 
-
-def spread(trials: pd.DataFrame) -> Spread:
-    """Give each metric a column, in unit and direction of the first record; others are left out with a warning."""
+    A metric has the unit and direction of the first record; others are left out with a warning.
+    """
     metrics: dict[str, Metric] = {}
     columns: dict[str, dict[object, float]] = {}
     redefined: dict[Metric, int] = {}

@@ -175,11 +175,7 @@ def _row(path: str, quality: RunQuality) -> tuple[Any, ...] | AnalysisWarning:
         return (
             *RECORD.row(record),
             computed(
-                record.seed,
-                steps.losses if steps else {},
-                record.weights_sha256,
-                record.drawn_sha256,
-                record.last_step,
+                record.seed, steps.losses if steps else {}, record.weights_sha256, record.drawn_sha256, record.last_step
             ),
             _shared(_environment_facts(record.environment), json.dumps(_further_facts(record))),
             _job_text(record.job),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from analysis.compare.results import Comparison, Contrast, JudgedClaim
+from analysis.compare.results import Comparison, Contrast
 from analysis.costs.decision import Places, arms, decisions, name_of
 from analysis.costs.job import ENERGY, LOST, MAKESPAN, NET, ON_SPOT, PER_UNITS, SPACING, TIME, Amount, job_metrics
 from analysis.costs.prices import RATES, PricedPlace, Prices
@@ -30,12 +30,8 @@ def costs_document(
     )
     yield Table(str(amount), "", tuple(Head(one.name) for one in metrics), rows, "values with 95 % intervals")
     yield Notes((*_notes(measured, prices.places if prices else ()), *_preemption_notes(measured, preemption)))
-    yield from published_elements([*filter(_is_of_jobs, comparison.claims)])
+    yield from published_elements([*filter(lambda one: one.claim.metric == MAKESPAN.name, comparison.claims)])
     yield from warnings(notices(comparison.warnings, comparison.jobs))
-
-
-def _is_of_jobs(judged: JudgedClaim) -> bool:
-    return judged.claim.metric == MAKESPAN.name
 
 
 def value(row: Contrast | None) -> str | None:

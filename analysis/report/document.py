@@ -15,8 +15,7 @@ from analysis.figures.reference import PAPERS_KEY
 from analysis.report import formatting, tables
 from analysis.report.answers.answer import Answer, answer
 from analysis.report.elements import Element, Figure, Head, Heading, Line, Notes, Styled, Table, warnings
-from analysis.report.sweeps.growth import growth_elements
-from analysis.report.sweeps.scaling import scaling_elements
+from analysis.report.sweeps.scaling import growth_elements, scaling_elements
 from analysis.report.waterfall import explained_job, reason
 from analysis.warnings.types import notices
 from suite.units import count
@@ -122,12 +121,9 @@ def _overview(comparison: Comparison, found: Answer, *, costs: bool) -> Iterator
     if trained:
         yield tables.overview_table(trained, footnotes, judged=not found.complete)
     for group in comparison.groups:
-        parts = [
-            *([tables.results_table(group, full=False)] if group.job.traits.probes else []),
-            *_tables(group, costs=costs, losses=False),
-        ]
-        if lines := tuple(filter(None, (formatting.aa_line(group),))):
-            parts.append(Notes(lines))
+        parts: list[Element] = [tables.results_table(group, full=False)] if group.job.traits.probes else []
+        parts += _tables(group, costs=costs, losses=False)
+        parts += [Notes((line,))] if (line := formatting.aa_line(group)) else []
         if parts:
             yield Heading(group.model, str(group.job) if group.job.traits.probes else "", rank=4)
             yield from parts
@@ -138,25 +134,26 @@ def _overview(comparison: Comparison, found: Answer, *, costs: bool) -> Iterator
 
 
 def _job(
-    comparison: Comparison,
-    job: ComparedJob,
-    *,
-    costs: bool,
-    explained: Explained | None,
-    figures: Figures | None,
+    comparison: Comparison, job: ComparedJob, *, costs: bool, explained: Explained | None, figures: Figures | None
 ) -> Iterator[Element]:
     yield Heading(str(job), rank=2)
     of_job = comparison.of(job)
     drawn = iter(figures(job) if figures else ())
     yield from islice(drawn, 1)  # the forest, in which every ratio is
     for group in of_job.groups:
-        yield from _group(group, costs=costs)
+        yield Heading(group.model)
+        yield tables.results_table(group)
+        # The marks below a target only count what else it differs in.
+        differing = (f"{one.target} besides: {'; '.join(one.differences)}" for one in group.targets if one.differences)
+        yield Notes((*formatting.group_lines(group), *differing))
+        yield from _tables(group, costs=costs)
     if job in tables.jobs_with_aggressors(comparison):
         yield Heading(tables.TITLE)
         yield from _interference(comparison, job)
     yield from scaling_elements(of_job)
     yield from growth_elements(of_job)
-    if overall := tuple(formatting.overall_lines(comparison, job)):
+    models = comparison.of_kind("models").items()
+    if overall := tuple(f"{arm.target}{formatting.noted_effects(of)}" for arm, of in models if arm.job == job):
         yield Heading("all models")
         yield Notes(overall)
     if (first := next(drawn, None)) is not None:
@@ -164,13 +161,6 @@ def _job(
         yield from (replace(figure, folded=not figure.small) for figure in chain((first,), drawn))
     if explained:
         yield from explained_job(explained, job)
-
-
-def _group(group: Group, *, costs: bool) -> Iterator[Element]:
-    yield Heading(group.model)
-    yield tables.results_table(group)
-    yield Notes((*formatting.group_lines(group), *formatting.difference_lines(group)))
-    yield from _tables(group, costs=costs)
 
 
 def _tables(group: Group, *, costs: bool, losses: bool = True) -> Iterator[Element]:

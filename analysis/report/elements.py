@@ -1,7 +1,7 @@
 """The elements of a document: headings, tables, lines and figures, which terminal, Markdown and page render."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from analysis.compare.results import Contrast, Effect
 from analysis.report.formatting import one_line, ratio, verdict
@@ -107,6 +107,11 @@ class Table:
     def headed(self) -> bool:
         """Whether the columns have heads; those of an answer need none."""
         return bool(self.corner) or any(head.text for head in self.columns)
+
+    def only(self, *places: int) -> "Table":
+        """Return the table with these columns alone, and with no narrower form."""
+        rows = tuple((head, tuple(cells[place] for place in places)) for head, cells in self.rows)
+        return replace(self, columns=tuple(self.columns[place] for place in places), rows=rows, narrower=None)
 
     def turned(self) -> "Table":
         """Return the table with its rows as columns."""

@@ -42,7 +42,7 @@ _ROWS_AT_ONCE = 5000
 
 
 def trials_table(records: Records) -> pd.DataFrame:
-    """Return a row per trial: ``fields.COLUMNS`` without ``NOT_EXPORTED``, ``path``, and one column for each metric.
+    """Return a row per trial: ``records.COLUMNS`` without ``NOT_EXPORTED``, ``path``, and one column for each metric.
 
     Metrics of probes are named ``PROBE/METRIC [UNIT]``, those of workloads ``training/MODEL/METRIC [UNIT]``.
     """

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from analysis.compare.results import BurstVariation, ComparedJob, Comparison, Contrast, Effect, Group, Measured
+from analysis.compare.results import Arm, BurstVariation, Comparison, Contrast, Effect, Group, Measured, known_first
 from analysis.load.metrics import METRICS, Metric
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import SIGNIFICANCE, Verdict, VerdictName
 from analysis.statistics.tails import SlowTrials
 from analysis.warnings.types import notices
 from suite.records.record import EPOCH_METRICS
-from suite.targets import BASELINE
+from suite.targets import BASELINE, TARGETS
 from suite.units import count, number
 
 _SOURCES = {"a/a": "A/A in {}", "across-blocks": "bare metal across {}"}
@@ -206,16 +206,17 @@ def _detectable(group: Group) -> Iterator[str]:
             yield f"{metric.name} {floor(share)} ({target}, {count(blocks, 'block')})"
 
 
-def difference_lines(group: Group) -> Iterator[str]:
-    """Yield what each target and bare metal differ in, which the marks below the target only count."""
-    for summary in group.targets:
-        if summary.differences:
-            yield f"{summary.target} besides: {'; '.join(summary.differences)}"
-
-
 def notes_of(measured: Measured) -> tuple[str, ...]:
     """Return the notes of an arm, which all of its metrics share."""
     return next((one.notes for one in measured.values()), ())
+
+
+def notes_by_target(arms: Mapping[Arm, Measured]) -> dict[str, tuple[str, ...]]:
+    """Return the notes of the arms of each target, those of the paper first."""
+    notes: dict[str, dict[str, None]] = {arm.target: {} for arm in arms}
+    for arm, measured in arms.items():
+        notes[arm.target] |= dict.fromkeys(notes_of(measured))
+    return {target: tuple(notes[target]) for target in sorted(notes, key=lambda name: known_first(TARGETS, name))}
 
 
 def noted_effects(measured: Measured) -> str:
@@ -229,13 +230,6 @@ def effects(measured: Measured, metrics: Sequence[Metric] = METRICS) -> str:
     return "; ".join(
         f"{metric.name} {ratio(measured[metric.name])}" for metric in shown(metrics) if metric.name in measured
     )
-
-
-def overall_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str]:
-    """Yield the ratios of each target of a job over all models."""
-    for arm, measured in comparison.of_kind("models").items():
-        if arm.job == job:
-            yield f"{arm.target}{noted_effects(measured)}"
 
 
 EXPECTED_GUIDE = "expected: ratio of the mean times, slow trials and all, which a long queue of jobs pays"

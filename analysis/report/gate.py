@@ -64,13 +64,9 @@ def _details(found: Regression, why: str) -> dict[str, list[str]]:
 
 def _table(changes: list[Change], *, judged: bool) -> Table:
     """Return a row per change; the narrower form leaves out the values, and a gate's outcome is in all forms."""
-    rows = [(Head(change.name), _cells(change)) for change in changes]
-    forms = [
-        Table("", "", tuple(map(Head, _COLUMNS[begin:end])), tuple((head, cells[begin:end]) for head, cells in rows))
-        for begin, end in ((0, 6 if judged else 5), (2, 6 if judged else 5))
-    ]
-    whole, narrower = (replace(form, caption=_CAPTION, compact=True) for form in forms)
-    return replace(whole, narrower=narrower)
+    rows = tuple((Head(change.name), _cells(change)) for change in changes)
+    whole = Table("", "", tuple(map(Head, _COLUMNS)), rows, _CAPTION, compact=True).only(*range(6 if judged else 5))
+    return replace(whole, narrower=whole.only(*range(2, len(whole.columns))))
 
 
 def _cells(change: Change) -> tuple[str | Styled, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from analysis.history.results import History, Series, Shift
+from analysis.history.history import History, Series, Shift
 from analysis.report.elements import Element, Head, Heading, Line, Table
 from analysis.report.formatting import ends, times
 from analysis.statistics.change_points import LEAST_RUNS

@@ -1,22 +1,21 @@
 """The origin of numbers: the plans and environments of the runs, and the commands that repeat them."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from analysis.load.plans import plan_of
 from analysis.load.records import Records
 from suite.job.envelope import format_cpu_list
 from suite.plan import Plan
-from suite.records.reader import NewerRecordError, clean_record
+from suite.records.reader import NewerRecordError
 from suite.records.record import TrialRecord
 from suite.registries import INJURIES
 from suite.request.request import OPTIONS, command_of
 from suite.request.traits import traits_of
-from suite.results.files import read_small
+from suite.results.store import read_record
 from suite.selftest.injuries import get_injury
 from suite.targets import VMS
 
@@ -67,12 +66,12 @@ def provenance(records: Records) -> tuple[Provenance, ...]:
     return tuple(found)
 
 
-def _first(paths: "Iterator[str]") -> TrialRecord | None:
+def _first(paths: Iterable[str]) -> TrialRecord | None:
     for path in paths:
-        try:
-            return TrialRecord.model_validate_json(clean_record(read_small(Path(path))))
-        except (OSError, NewerRecordError, ValidationError):
-            continue  # what is wrong with a record is said where it is loaded
+        # What is wrong with a record is said where it is loaded.
+        with suppress(OSError, NewerRecordError):
+            if record := read_record(Path(path)):
+                return record
     return None
 
 
@@ -100,6 +99,7 @@ def run_command(plan: Plan) -> list[str]:
     job = plan.job
     # Machines of an inventory number their own CPUs, and kubelets choose those of pods: what stays is how many.
     counted = job.machines or (job.distributed and not job.distributed.lab) or job.of_pods
+    cpus = format_cpu_list(job.envelope.cpus)
     resolved: dict[str, object] = {
         "target": plan.targets,
         **({} if job.command else {traits_of(job.scenario).subject: _models(plan)}),
@@ -107,7 +107,8 @@ def run_command(plan: Plan) -> list[str]:
         "blocks": plan.blocks,
         "warmup_blocks": plan.warmup_blocks,
         "seed": plan.seed,
-        "cpus": str(len(job.envelope.cpus)) if counted else _which(job.envelope.cpus),
+        # A number alone would mean how many.
+        "cpus": str(len(job.envelope.cpus)) if counted else f"{cpus}-{cpus}" if cpus.isdigit() else cpus,
         "memory": str(job.envelope.memory_bytes),
         "threads": job.envelope.threads,
         "engine": job.layers.engine,
@@ -124,9 +125,3 @@ def _models(plan: Plan) -> tuple[str, ...]:
     """Return the models as the command line takes them: a user's own by its file, of which records have the name."""
     asked = plan.request.measurement.model if plan.request else ()
     return asked if any(OPTIONS["model"].is_path(word) for word in asked) else plan.models
-
-
-def _which(cpus: tuple[int, ...]) -> str:
-    """Return the CPUs as ``--cpus`` takes them: a number alone would say how many."""
-    text = format_cpu_list(cpus)
-    return f"{text}-{text}" if text.isdigit() else text

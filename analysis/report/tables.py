@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import product
+from itertools import product, starmap
 
 from analysis.compare.contrasts import KEPT, SHARED_METRICS, STEAL, ContrastKind
 from analysis.compare.published import published_claims
@@ -17,7 +17,6 @@ from analysis.compare.results import (
     Group,
     Measured,
     TargetSummary,
-    known_first,
 )
 from analysis.figures import reference
 from analysis.load.metrics import METRICS, Metric
@@ -26,6 +25,7 @@ from analysis.report.formatting import (
     TOO_NOISY,
     brief,
     floor,
+    notes_by_target,
     notes_of,
     one_line,
     percent,
@@ -38,7 +38,7 @@ from analysis.warnings.types import AnalysisWarning, Touched, notices
 from suite.job.ablations import label_of, named_arm
 from suite.records.columns import LATELY
 from suite.records.record import SCALED_EPOCH
-from suite.targets import BASELINE, TARGETS
+from suite.targets import BASELINE
 from suite.units import number
 
 _MOST_METRICS = 3
@@ -66,10 +66,8 @@ def overview_table(groups: Sequence[Group], footnotes: "Footnotes", *, judged: b
         for group in groups
         for summary in group.targets
     )
-    columns = (*map(Head, names), *(Head(metric.name) for metric in _OTHERS))
-    short = tuple((head, cells[: len(names)]) for head, cells in rows)
-    narrower = Table("", "", columns[: len(names)], short, compact=True)
-    return Table("", "", columns, rows, compact=True, narrower=narrower if judged else None)
+    table = Table("", "", tuple(map(Head, (*names, *(metric.name for metric in _OTHERS)))), rows, compact=True)
+    return replace(table, narrower=table.only(*range(len(names)))) if judged else table
 
 
 def _overview_cells(group: Group, summary: TargetSummary, *, units_differ: bool, judged: bool) -> tuple[Cell, ...]:
@@ -111,15 +109,12 @@ def _judged_cells(throughput: Contrast | None) -> tuple[Cell, ...]:
     if throughput.target == BASELINE:
         text = floor(throughput.noise.share) if throughput.noise else ""
         return value, "", f"noise {text}" if text.endswith("%") else text, ""
-    interval = _ends(throughput.interval) if throughput.interval else ""
+    ends = throughput.interval
+    interval = (" to ".join(map(brief, ends)) if sensible(ends) else TOO_NOISY) if ends else ""
     if throughput.ratio is None or throughput.verdict is None:
         return value, "", interval, ""
     # How many more blocks would decide is in the answer, and with every metric.
     return value, f"{brief(throughput.ratio)}x", interval, styled(replace(throughput.verdict, more_blocks=None))
-
-
-def _ends(interval: tuple[float, float]) -> str:
-    return " to ".join(map(brief, interval)) if sensible(interval) else TOO_NOISY
 
 
 class Footnotes:
@@ -212,8 +207,7 @@ def own_table(group: Group, *, losses: bool) -> Table | None:
 def _losses(group: Group) -> dict[str, list[Cell]]:
     """Return the last losses by name, one for each target."""
     names = dict.fromkeys(name for summary in group.targets for name in summary.losses)
-    values = {name: [summary.losses.get(name) for summary in group.targets] for name in names}
-    return {name: [None if value is None else number(value) for value in row] for name, row in values.items()}
+    return {name: [_number(summary.losses.get(name)) for summary in group.targets] for name in names}
 
 
 def _estimates(group: Group, metrics: Iterable[Metric]) -> dict[str, list[Cell]]:
@@ -253,7 +247,9 @@ _COSTS: Mapping[str, Callable[[Cost], Cell]] = {
     "CPU s inside": lambda cost: _number(cost.cpu_inside_s),
     "CPU s all-in": lambda cost: _number(cost.cpu_all_in_s),
     "all-in/inside": lambda cost: None if cost.all_in_to_inside is None else times(cost.all_in_to_inside),
-    f"all-in to {BASELINE}": lambda cost: _normalised(cost),
+    f"all-in to {BASELINE}": lambda cost: (
+        cost.normalised if cost.target != BASELINE else None if cost.cpu_all_in_s is None else "1.000x"
+    ),
     "memory": lambda cost: _both(cost.memory_inside_bytes, cost.memory_all_in_bytes),
     "disk read": lambda cost: _both(cost.disk_read_inside_bytes, cost.disk_read_all_in_bytes),
     "disk written": lambda cost: _both(cost.disk_written_inside_bytes, cost.disk_written_all_in_bytes),
@@ -301,12 +297,6 @@ _BELOW = (
 )
 
 
-def _normalised(cost: Cost) -> Cell:
-    if cost.target != BASELINE:
-        return cost.normalised
-    return None if cost.cpu_all_in_s is None else "1.000x"
-
-
 def _number(value: float | None) -> str | None:
     return None if value is None else number(value)
 
@@ -344,10 +334,6 @@ def interference_table(comparison: Comparison, job: ComparedJob) -> Table:
     """Return the metrics of victims beside aggressors below each other, targets beside each other."""
     of_job = comparison.of(job)
     victims = of_job.of_kind("aggressor")
-    notes: dict[str, dict[str, None]] = defaultdict(dict)
-    for arm, measured in victims.items():
-        notes[arm.target] |= dict.fromkeys(notes_of(measured))
-    targets = sorted(notes, key=lambda name: known_first(TARGETS, name))
     rows: dict[str, dict[str, Cell]] = defaultdict(dict)
     for arm, measured in victims.items():
         for name, cell in _beside(of_job, arm, measured):
@@ -355,8 +341,8 @@ def interference_table(comparison: Comparison, job: ComparedJob) -> Table:
     for (arm, measured), metric in product(victims.items(), SHARED_METRICS):
         if metric.name in measured and (noise := measured[metric.name].noise):
             rows[f"{_victim(arm)} alone: noise floor of {metric.name}"][arm.target] = floor(noise.share)
-    heads = tuple(Head(name, tuple(notes[name])) for name in targets)
-    known = {row: tuple(cells.get(name) for name in targets) for row, cells in rows.items() if any(cells.values())}
+    heads = tuple(starmap(Head, notes_by_target(victims).items()))
+    known = {row: tuple(cells.get(head.text) for head in heads) for row, cells in rows.items() if any(cells.values())}
     return Table("victim", "target", heads, tuple((Head(row), cells) for row, cells in known.items()))
 
 

@@ -58,12 +58,8 @@ class Terminal:
                     yield shown
                 case Line() if element.column in columns:
                     yield _line(element)
-                case Notes():
-                    yield (
-                        Text("\n").join(Text(text, style="dim") for text in element.lines)
-                        if element.lines
-                        else Text(end="")
-                    )
+                case Notes() if element.lines:
+                    yield Text("\n").join(Text(text, style="dim") for text in element.lines)
             in_part = not isinstance(element, Heading)
 
 

@@ -1,19 +1,11 @@
 """Explanations as elements of a document: the parts of a difference in time, and what the probes predict."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from analysis.compare.results import ComparedJob
-from analysis.explain.explanation import (
-    UNEXPLAINED,
-    ExpectedNumber,
-    Explained,
-    Explanation,
-    Predicted,
-    PreemptedJob,
-    TimeDifference,
-)
+from analysis.explain.explanation import UNEXPLAINED, Explained, Explanation, Predicted, TimeDifference
 from analysis.report.elements import Bar, Cell, Element, Head, Heading, Line, Notes, Table, warnings
 from analysis.report.formatting import duration, noted_effects, seconds
 from analysis.warnings.types import notices
@@ -49,72 +41,68 @@ _LEGEND = (
 
 def explanation_document(explained: Explained) -> Iterator[Element]:
     """Yield explanations, then the warnings."""
-    if explained.explanations:
-        yield from explanation_parts(explained)
-    elif not explained.preempted:
+    if not explained.explanations and not explained.preempted:
         yield Line(NOTHING, "strong")
-    yield from preempted_parts(explained.preempted)
+    yield from _parts(explained)
     yield from warnings(notices(explained.warnings, {one.job for one in explained.explanations}))
 
 
 def explained_job(explained: Explained, job: ComparedJob) -> Iterator[Element]:
     """Yield where the time of a job goes, for the page."""
-    if explanations := tuple(one for one in explained.explanations if one.job == job):
+    explanations = tuple(one for one in explained.explanations if one.job == job)
+    preempted = tuple(one for one in explained.preempted if one.job == job)
+    if explanations:
         yield Heading("Where the time goes")
-        yield from explanation_parts(replace(explained, explanations=explanations), bars=True)
-    yield from preempted_parts([one for one in explained.preempted if one.job == job])
+    yield from _parts(replace(explained, explanations=explanations, preempted=preempted), bars=True)
 
 
-def preempted_parts(jobs: Sequence[PreemptedJob]) -> Iterator[Element]:
-    """Yield the course of preempted jobs beside the predicted one, and whether the two differ."""
-    for one in jobs:
-        every = f"taken away every {duration(one.mean_s)} on average"
-        yield Heading(f"{one.model} on {one.target}, preempted", f"{every}, {count(one.blocks, 'block')}")
-        rows = tuple((Head(f"{number.name} {number.unit}".strip()), _expected(number)) for number in one.numbers)
+def _parts(explained: Explained, *, bars: bool = False) -> Iterator[Element]:
+    """Yield the parts of each difference, with what the probes predict, then the course of preempted jobs.
+
+    ``bars`` adds a waterfall for the page.
+    """
+    for one in explained.explanations:
+        yield Heading(f"{one.model} on {one.target}", f"{one.job}, {count(one.blocks, 'block')}", one.notes)
+        yield _table(one, bars=bars)
+        no_share = ("no part is a share of the difference, which has no verdict",) if one.withheld else ()
+        targets = [(one.job, one.model, target) for target in (one.target, BASELINE)]
+        ablations = (
+            f"switched in the same blocks: {named_arm(arm.target, arm.ablation)}{noted_effects(measured)}"
+            for arm, measured in explained.of_kind("ablation").items()
+            if arm[:3] in targets
+        )
+        yield Notes((*no_share, *_step_lines(one), *ablations))
+        yield from map(Line, prediction_lines(one))
+    if explained.explanations:
+        yield Line(_LEGEND, "dim")
+    for job in explained.preempted:
+        every = f"taken away every {duration(job.mean_s)} on average"
+        yield Heading(f"{job.model} on {job.target}, preempted", f"{every}, {count(job.blocks, 'block')}")
+        rows = tuple(
+            (
+                Head(f"{number.name} {number.unit}".strip()),
+                (_mean(number.measured, number.measured_interval), _mean(number.predicted, number.predicted_interval)),
+            )
+            for number in job.numbers
+        )
         yield Table("", "", (Head("measured"), Head("predicted")), rows, compact=True)
-        differing = [number.name for number in one.numbers if number.differs]
+        differing = [number.name for number in job.numbers if number.differs]
         how = f"differ in {' and '.join(differing)}" if differing else "are not shown to differ"
         yield Line(f"measurement and prediction {how} (95 % intervals of the mean over the blocks)")
-
-
-def _expected(number: ExpectedNumber) -> tuple[str, str]:
-    return _mean(number.measured, number.measured_interval), _mean(number.predicted, number.predicted_interval)
 
 
 def _mean(mean: float, ends: tuple[float, float] | None) -> str:
     return f"{mean:.3g}" + (f" ({ends[0]:.3g} to {ends[1]:.3g})" if ends else "")
 
 
-def explanation_parts(explained: Explained, *, bars: bool = False) -> Iterator[Element]:
-    """Yield the parts of each difference, with what the probes predict; ``bars`` adds a waterfall for the page."""
-    for one in explained.explanations:
-        blocks = count(one.blocks, "block")
-        yield Heading(f"{one.model} on {one.target}", f"{one.job}, {blocks}", one.notes)
-        yield _table(one, bars=bars)
-        no_share = ("no part is a share of the difference, which has no verdict",) if one.withheld else ()
-        targets = [(one.job, one.model, target) for target in (one.target, BASELINE)]
-        switched = {arm: found for arm, found in explained.of_kind("ablation").items() if arm[:3] in targets}
-        names = (named_arm(arm.target, arm.ablation) for arm in switched)
-        effects = map(noted_effects, switched.values())
-        ablations = (f"switched in the same blocks: {''.join(pair)}" for pair in zip(names, effects, strict=True))
-        yield Notes((*no_share, *step_lines(one), *ablations))
-        yield from map(Line, prediction_lines(one))
-    yield Line(_LEGEND, "dim")
-
-
 def _table(one: Explanation, *, bars: bool) -> Table:
-    columns = (BASELINE, one.target, "difference s", "95 % interval", "of it")
-    spans = [*_bars(one)]
+    columns = tuple(map(Head, (BASELINE, one.target, "difference s", "95 % interval", "of it", "")))
     rows: list[tuple[Head, tuple[Cell, ...]]] = []
-    for part, bar in zip((*one.parts, one.whole), spans, strict=True):
+    for part, bar in zip((*one.parts, one.whole), _bars(one), strict=True):
         rows.append((Head(part.name, style="strong" if part is one.whole else ""), (*_cells(one, part), bar)))
         rows += [(Head(f"  {phase.name}", style="part"), (*_cells(one, phase), "")) for phase in part.phases]
-    if bars:
-        return Table("part", "", (*map(Head, columns), Head("")), tuple(rows))
-    short = tuple((head, (cells[2], cells[4])) for head, cells in rows)
-    narrower = Table("part", "", (Head(columns[2]), Head(columns[4])), short, compact=True)
-    whole = tuple((head, cells[:-1]) for head, cells in rows)
-    return Table("part", "", tuple(map(Head, columns)), whole, compact=True, narrower=narrower)
+    table = Table("part", "", columns, tuple(rows), compact=not bars)
+    return table if bars else replace(table.only(*range(5)), narrower=table.only(2, 4))
 
 
 def _cells(one: Explanation, part: TimeDifference) -> tuple[str, ...]:
@@ -133,7 +121,7 @@ def _bars(one: Explanation) -> Iterator[Bar]:
         yield Bar((min(start, end) - low) * scale, abs(end - start) * scale, kind)
 
 
-def step_lines(one: Explanation) -> Iterator[str]:
+def _step_lines(one: Explanation) -> Iterator[str]:
     """Yield how the measured steps spread on bare metal and on the target."""
     for name, steps in ((BASELINE, one.baseline_steps), (one.target, one.target_steps)):
         if steps:
@@ -169,9 +157,8 @@ def prediction_lines(one: Explanation) -> Iterator[str]:
 
 
 def _predicted(found: Predicted) -> str:
-    if found.by is None:
-        return f"{found.part} {_seconds(found.difference_s, found.interval)} (measured itself)"
-    return f"{found.part} {_seconds(found.difference_s, found.interval)} by {found.by}"
+    by = "(measured itself)" if found.by is None else f"by {found.by}"
+    return f"{found.part} {_seconds(found.difference_s, found.interval)} {by}"
 
 
 def _seconds(difference_s: float, ends: tuple[float, float] | None) -> str:

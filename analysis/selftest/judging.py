@@ -29,12 +29,7 @@ METRICS_OF_INJURIES = (*METRICS, Metric(MEMORY, "serving_peak_memory_bytes", "by
 ENOUGH = 2.0
 """How many half widths beyond the margin a truth must lie for the blocks to be expected to decide on it."""
 UNDECIDED, SLOWER, EQUIVALENT = "undecided", "slower", "equivalent"
-_MACHINE = {
-    "hostname": "hostname",
-    "cpu_model": "host_cpu_model",
-    "kernel": "host_kernel",
-    "image": "userland_sha256",
-}
+_MACHINE = {"hostname": "hostname", "cpu_model": "host_cpu_model", "kernel": "host_kernel", "image": "userland_sha256"}
 """The columns of trials that must hold what the certificate's machine has."""
 
 
@@ -81,7 +76,9 @@ def _finding(
     if effect := effects.get(injury.metric):
         judgement = _judgement(injury, list(_blocks(name, target, records)), effect, margin)
     else:
-        judgement = {"blocks": 0, "verdict_right": False, "note": _why_nothing(name, target, records)}
+        failed = (one.outcome.message for one in records if (one.target, one.ablation) == (target, name))
+        why = next((f"its trials failed: {message}" for message in failed if message), "no block can be compared")
+        judgement = {"blocks": 0, "verdict_right": False, "note": why}
     return InjuryFinding(
         scenario=records[0].job.scenario,
         target=target,
@@ -127,11 +124,6 @@ def _blocks(name: str, target: str, records: Sequence[TrialRecord]) -> Iterator[
     for record in ok:
         if record.ablation == name and record.block in usual:
             yield record, usual[record.block]
-
-
-def _why_nothing(name: str, target: str, records: Sequence[TrialRecord]) -> str:
-    failed = [one.outcome.message for one in records if (one.target, one.ablation) == (target, name)]
-    return next((f"its trials failed: {message}" for message in failed if message), "no block can be compared")
 
 
 def _mean(truths: Sequence[Truth]) -> Truth:

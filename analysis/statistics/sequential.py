@@ -27,7 +27,6 @@ import numpy.typing as npt
 from scipy import special
 
 from analysis.statistics.ratios import Location, Samples, judge, locate
-from suite.errors import RequestError, option
 
 EXTRA_BLOCKS = 8
 LEAST_BLOCKS = 5
@@ -54,10 +53,8 @@ def should_stop(log_ratios: Mapping[str, Samples], half_width: float, *, max_blo
     """Decide whether the blocks so far are enough.
 
     ``log_ratios``: for each requested interval, by its name, log(target / bare metal) per block in the order of the
-    run; NaN where a trial failed. ``half_width``: 0.02 for 2 %. Raises RequestError for one that makes no sense.
+    run; NaN where a trial failed. ``half_width``: 0.02 for 2 %.
     """
-    if not 0 < half_width < 1:
-        raise RequestError(f"{option('until')} {half_width:.3g}: not a share between 0 and 1", remedy="write it as 2%")
     blocks = max((len(values) for values in log_ratios.values()), default=0)
     widest, name = _widest(log_ratios, blocks)
     now = None if widest is None else math.expm1(widest)
@@ -103,7 +100,7 @@ def should_stop_deciding(families: Iterable[Mapping[str, Samples]], margin: floa
 
 def _undecided(family: Mapping[str, Samples], margin: float) -> Iterator[tuple[str, int | None]]:
     """Yield the ratios of a family that are undecided or have too few blocks, and how many more would decide."""
-    places = [locate(np.asarray(values)) for values in family.values()]
+    places = [locate(values) for values in family.values()]
     verdicts = judge(places, margin, level=level_of(places, LEAST_BLOCKS))
     for name, place, verdict in zip(family, places, verdicts, strict=True):
         if place is None or verdict is None or place.n < LEAST_BLOCKS:
@@ -159,7 +156,7 @@ def _widest(log_ratios: Mapping[str, Samples], blocks: int) -> tuple[float | Non
     """Return the widest half width after the first ``blocks``, and its name; None if an interval cannot be formed."""
     widths: list[tuple[float, str]] = []
     for name, values in log_ratios.items():
-        place = locate(np.asarray(values[:blocks]))
+        place = locate(values[:blocks])
         # A target with fewer good trials than blocks has the coverage of its own number.
         if place is None or place.half_width is None or place.n < LEAST_BLOCKS:
             return None, name

@@ -102,7 +102,7 @@ _REFUSED = (
 def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
     """Yield one warning per job and reason, with the targets and models whose values have no ratio to bare metal."""
     bare: dict[tuple[ComparedJob, str], tuple[dict[str, None], dict[str, None]]] = {}
-    for group in groups:
+    for group in _normalised(groups):
         targets = {
             summary.target: None
             for summary in group.targets
@@ -120,6 +120,10 @@ def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
             _command(job, models, dict.fromkeys((BASELINE, *targets))),
             touches=tuple(Touched(job, target, model) for target in targets for model in models),
         )
+
+
+def _normalised(groups: Iterable[Group]) -> list[Group]:
+    return [group for group in groups if group.job.traits.normalised]
 
 
 def _why_bare(group: Group) -> str:
@@ -200,7 +204,7 @@ def missing_trials(records: Records, trials: pd.DataFrame) -> Iterator[AnalysisW
 
 def orders(groups: Sequence[Group], pairs: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield the ratios whose blocks depend on each other, and those that the places of trials in blocks have moved."""
-    normalised = [group for group in groups if group.job.traits.normalised]
+    normalised = _normalised(groups)
     contrasts = (contrast for group in normalised for contrast in group.contrasts if contrast.metric in group.deciding)
     for contrast in contrasts:
         job, model, target, *_ = contrast.arm

@@ -3,40 +3,46 @@
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import BaseModel
 
 from analysis.audit.audit import audited
 from analysis.compare.allocation import with_allocation
-from analysis.compare.by import compare_by
+from analysis.compare.by import compare_by, settings_of
 from analysis.compare.comparison import compare as compare_records
 from analysis.compare.published import judge_claims
 from analysis.compare.results import Comparison
+from analysis.costs.decision import decisions, places_by_arm
+from analysis.costs.job import parse_amount, with_job
+from analysis.costs.prices import read_prices
 from analysis.explain.attribution import explain as explain_records
 from analysis.explain.explanation import Explained
 from analysis.figures.reference import normalised
 from analysis.load.plans import extendable, margin_of
 from analysis.load.records import Records, load
 from analysis.report.answers.answer import answer
+from analysis.report.costs import costs_document
 from analysis.report.document import Level, answer_elements, document, more_options
 from analysis.report.elements import Document
 from analysis.report.formatting import warning_lines
-from analysis.report.markdown import as_markdown, markdown
+from analysis.report.markdown import markdown
 from analysis.report.rows import AnswerText, Row, as_csv, comparison_output, rows, warning_outputs
-from analysis.report.sweeps.allocation import allocation_document
-from analysis.report.sweeps.by import by_answer, by_document
+from analysis.report.sweeps.by import allocation_document, by_answer, by_document
 from analysis.report.sweeps.scaling import scaling_document
 from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document
 from analysis.selftest.judging import speaks_for
-from commands.compare.costs import show_job
 from commands.compare.gate import show_change
-from commands.compare.output import ByOutput, ExplanationOutput
+from commands.compare.output import ByOutput, ExplanationOutput, JobOutput, ValueRow
 from commands.output import print_json
 from provisioning.paths import home
 from suite.errors import RequestError
+from suite.job.preemption import parse_preemption
 from suite.results.layout import PLOTS
 from suite.selftest.certificate import FILE, Certificate, read_certificate
 from suite.units import count
@@ -48,29 +54,45 @@ def show(chosen: Sequence[Path], options: Mapping[str, Any]) -> Iterable[Path]:
     records = audited(load(chosen), force=options["force"])
     if options["pool"]:
         records = replace(records, trials=records.trials.assign(pool=""))
-    if options["job"]:
-        comparison = show_job(records, options)
-        wanted = options["plots"] or options["form"] is None
-        return _draw(comparison, options["plots"] or chosen[0] / PLOTS, options) if wanted else ()
-    return (_show_by if options["by"] else _show_targets)(records, chosen, options)
-
-
-def _show_targets(records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> Iterable[Path]:
-    comparison = _compared(records, options)
-    if options["explain"]:
-        _show_explanation(comparison, explain_records(records, comparison, force=options["force"]), options["form"])
-    elif options["allocation"] and options["form"] in (None, "markdown"):
-        _print(allocation_document(comparison), options["form"])
-    elif options["form"]:
-        _FORMS[options["form"]](comparison)
-    else:
-        _show(comparison, records, chosen, options)
-    alone = options["form"] is None and not options["allocation"]
-    if len(chosen) == 2 and alone:
-        show_change(records, chosen, force=options["force"])
-    if options["plots"] or (alone and not options["explain"]):
+    shown = _show_job if options["job"] else _show_by if options["by"] else _show_targets
+    comparison = shown(records, chosen, options)
+    if options["plots"] or not (options["form"] or options["allocation"] or options["explain"]):
         return _draw(comparison, options["plots"] or chosen[0] / PLOTS, options)
     return ()
+
+
+def _print(form: str | None, comparison: Comparison, output: Callable[[], BaseModel], shown: Document) -> None:
+    """Print a comparison in a form: its JSON, its rows as CSV, or its document."""
+    match form:
+        case "json":
+            print_json(output())
+        case "csv":
+            click.echo(as_csv(comparison).rstrip("\n"))
+        case "markdown":
+            click.echo(markdown(shown).rstrip("\n"))
+        case _:
+            PlainConsole().print(Terminal(shown))
+
+
+def _show_targets(records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> Comparison:
+    comparison, form = _compared(records, options), options["form"]
+    output: Callable[[], BaseModel] = partial(comparison_output, comparison)
+    shown = _document(comparison, chosen, options)
+    if options["explain"]:
+        explained = explain_records(records, comparison, force=options["force"])
+        output = partial(_explanation, explained)
+        shown = chain(answer_elements(answer(comparison)), explanation_document(explained))
+    _print(form, comparison, output, shown)
+    if form == "csv":
+        for line in (*answer(comparison).lines, *warning_lines(comparison)):
+            click.echo(line, err=True)
+    if form or options["allocation"]:
+        return comparison
+    if not (options["explain"] or options["scaling"]) and (certificate := _certificate_of(records)):
+        click.echo(certificate.line())
+    if len(chosen) == 2:
+        show_change(records, chosen, force=options["force"])
+    return comparison
 
 
 def _compared(records: Records, options: Mapping[str, Any]) -> Comparison:
@@ -86,42 +108,65 @@ def _compared(records: Records, options: Mapping[str, Any]) -> Comparison:
     return comparison
 
 
-def _show(comparison: Comparison, records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> None:
+def _document(comparison: Comparison, chosen: Sequence[Path], options: Mapping[str, Any]) -> Document:
+    if options["allocation"]:
+        return allocation_document(comparison)
     if options["scaling"]:
         # That a target is compared with no other is no answer to how jobs scale.
         found = answer(comparison)
-        lines = answer_elements(found) if found.rows else ()
-        PlainConsole().print(Terminal([*lines, *scaling_document(comparison)]))
-        return
-    shown = document(comparison, _level(options), costs=options["costs"], run=extendable(chosen))
-    PlainConsole().print(Terminal(shown))
-    if certificate := _certificate_of(records):
-        click.echo(certificate.line())
+        return chain(answer_elements(found) if found.rows else (), scaling_document(comparison))
+    if options["form"]:
+        return document(comparison, "full", costs=True)
+    return document(comparison, _level(options), costs=options["costs"], run=extendable(chosen))
 
 
-def _print(shown: Document, form: str | None) -> None:
-    if form == "markdown":
-        click.echo(markdown(shown).rstrip("\n"))
-    else:
-        PlainConsole().print(Terminal(shown))
+def _explanation(explained: Explained) -> ExplanationOutput:
+    return ExplanationOutput(
+        explanations=explained.explanations,
+        preempted=explained.preempted,
+        ablations=tuple(Row.model_validate(one) for one in explained.contrasts if one.kind == "ablation"),
+        warnings=warning_outputs(explained.warnings),
+    )
 
 
-def _show_by(records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> Iterable[Path]:
+def _show_by(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -> Comparison:
     margin = margin_of(records.directories, options["margin"])
     comparison = compare_by(records, options["by"], options["base"], margin=margin)
-    match options["form"]:
-        case "json":
-            answered, warned = AnswerText.model_validate(by_answer(comparison)), warning_outputs(comparison.warnings)
-            ByOutput(
-                by=options["by"], margin=margin, answer=answered, rows=tuple(rows(comparison)), warnings=warned
-            ).tell()
-        case "csv":
-            click.echo(as_csv(comparison).rstrip("\n"))
-        case form:
-            _print(by_document(comparison), form)
-    if options["plots"] or options["form"] is None:
-        return _draw(comparison, options["plots"] or chosen[0] / PLOTS, options)
-    return ()
+
+    def output() -> ByOutput:
+        answered, warned = AnswerText.model_validate(by_answer(comparison)), warning_outputs(comparison.warnings)
+        return ByOutput(by=options["by"], margin=margin, answer=answered, rows=tuple(rows(comparison)), warnings=warned)
+
+    _print(options["form"], comparison, output, by_document(comparison))
+    return comparison
+
+
+def _show_job(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -> Comparison:
+    """Print what a job takes: at every value of the keys or, without keys, in every place or on every target."""
+    amount, prices = parse_amount(options["job"]), options["prices"] and read_prices(options["prices"])
+    preemption = options["preempt"] and parse_preemption(options["preempt"])
+    priced, margin = with_job(records, amount, prices, preemption), margin_of(records.directories, options["margin"])
+    several = len({settings["place"] for settings in settings_of(records.trials)}) > 1
+    keys = options["by"] or (("place",) if several else ())
+    if keys:
+        comparison = compare_by(priced, keys, options["base"], margin=margin)
+    else:
+        comparison = compare_records(priced, margin=margin, force=options["force"])
+        comparison = judge_claims(comparison) if options["claims"] else comparison
+    places = places_by_arm(records.trials, keys, prices)
+
+    def output() -> JobOutput:
+        return JobOutput(
+            job=str(amount),
+            by=keys,
+            margin=margin,
+            answer=tuple(decisions(comparison, amount, places)),
+            rows=tuple(map(ValueRow.model_validate, comparison.contrasts)),
+            warnings=warning_outputs(comparison.warnings),
+        )
+
+    _print(options["form"], comparison, output, costs_document(comparison, amount, prices, places, preemption))
+    return comparison
 
 
 def _draw(comparison: Comparison, place: Path, options: Mapping[str, Any]) -> Sequence[Path]:
@@ -144,33 +189,6 @@ def _certificate_of(records: Records) -> Certificate | None:
     """Return this machine's last certificate; None if there is none, or if the records are of another machine."""
     certificate = read_certificate(home() / FILE)
     return certificate if certificate and speaks_for(certificate, records) else None
-
-
-def _show_explanation(comparison: Comparison, explained: Explained, form: str | None) -> None:
-    if form == "json":
-        warnings = warning_outputs(explained.warnings)
-        ablations = tuple(Row.model_validate(one) for one in explained.contrasts if one.kind == "ablation")
-        ExplanationOutput(
-            explanations=explained.explanations,
-            preempted=explained.preempted,
-            ablations=ablations,
-            warnings=warnings,
-        ).tell()
-        return
-    PlainConsole().print(Terminal([*answer_elements(answer(comparison)), *explanation_document(explained)]))
-
-
-def _print_csv(comparison: Comparison) -> None:
-    click.echo(as_csv(comparison).rstrip("\n"))
-    for line in (*answer(comparison).lines, *warning_lines(comparison)):
-        click.echo(line, err=True)
-
-
-_FORMS: Mapping[str, Callable[[Comparison], None]] = {
-    "json": lambda comparison: print_json(comparison_output(comparison)),
-    "csv": _print_csv,
-    "markdown": lambda comparison: click.echo(as_markdown(comparison).rstrip("\n")),
-}
 
 
 def _level(options: Mapping[str, Any]) -> Level:

@@ -1,6 +1,7 @@
 """Runs made of records as the loop leaves them, with numbers that a test chooses."""
 
 import io
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,8 +17,10 @@ from analysis.compare.results import Arm, ComparedJob, Comparison, Contrast, Gro
 from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explained
 from analysis.load.metrics import METRICS, Metric
-from analysis.load.records import Records
+from analysis.load.records import Records, load
 from analysis.report.elements import Document
+from analysis.report.page import write_report
+from analysis.report.rows import as_json
 from analysis.report.terminal import Terminal
 from analysis.statistics.ratios import Location, Samples, Verdict, locate
 from analysis.warnings.types import AnalysisWarning
@@ -26,11 +29,10 @@ from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
 from suite.records.record import MetricValue, Outcome, Steps, Timeline, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
-from suite.request.repetitions import Repetitions
+from suite.request.repetitions import MARGIN, Repetitions
 from suite.results.store import PLAN, Run
 from tests.jobs import in_job
 
-Save = Callable[..., TrialRecord]
 WITHIN_2 = Repetitions(until="2%")
 """A run that goes on until its intervals are within 2 %."""
 
@@ -122,6 +124,11 @@ def explained_by(records: Records, *, force: bool = False) -> Explained:
     return explain(records, compare(records, force=force), force=force)
 
 
+def json_of(comparison: Comparison) -> Any:
+    """Return what programs are told of a comparison."""
+    return json.loads(as_json(comparison))
+
+
 def printed(parts: Document, width: int = 200) -> str:
     """Return what a terminal of this width shows of a document."""
     out = io.StringIO()
@@ -148,19 +155,41 @@ def located(values: Samples) -> Location:
     return place
 
 
+class Save:
+    """Saves records of runs below a directory, and reads runs by their names; by default the one called ``run``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, run_id: Any = "run", **changes: Any) -> TrialRecord:  # Any: mypy takes each of ** for it
+        made = record(run_id, **changes)
+        Run(self.path / run_id).save(made)
+        return made
+
+    def load(self, *runs: str) -> Records:
+        return load([self.path / run for run in runs or ("run",)])
+
+    def compare(self, *runs: str, margin: float = MARGIN, force: bool = False) -> Comparison:
+        return compare(self.load(*runs), margin=margin, force=force)
+
+    def explain(self, *runs: str) -> Explained:
+        return explained_by(self.load(*runs))
+
+    def page(self, *runs: str, **options: Any) -> str:
+        return write_report(self.load(*runs), self.path / "report.html", **options).read_text()
+
+
+def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    """Change a record in its file."""
+    record = json.loads(path.read_text())
+    edit(record)
+    path.write_text(json.dumps(record, indent=1))
+
+
 @pytest.fixture
 def save(tmp_path: Path) -> Save:
     """Saves a record of the run in ``tmp_path / run_id``."""
-    return save_in(tmp_path)
-
-
-def save_in(place: Path) -> Save:
-    def _save(run_id: str = "run", **changes: Any) -> TrialRecord:
-        made = record(run_id, **changes)
-        Run(place / run_id).save(made)
-        return made
-
-    return _save
+    return Save(tmp_path)
 
 
 def only(selection: Selection, kind: str) -> Measured:

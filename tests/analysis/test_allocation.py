@@ -31,9 +31,7 @@ WORKED = np.array([[1.0, 1.0, 1.0], [1.0, 0.75, 0.5], [1.0, 0.625, 0.25]])
 """Seconds on 1, 2 and 4 CPUs, of a stage that is serial, one in between, and one that is parallel."""
 
 
-def forge(
-    place: Path, save: Save, shares: Any = SHARES, model: str = "progressive-gan", noise: float = 0.0, **changes: Any
-) -> Path:
+def forge(save: Save, shares: Any = SHARES, model: str = "progressive-gan", noise: float = 0.0, **changes: Any) -> Path:
     """Save a sweep of cells with 1 and 2 CPUs: eight blocks, whose steps take what Amdahl's law gives the stages."""
     rng = np.random.default_rng(1)
     for cpus, block in product((1, 2), range(8)):
@@ -49,8 +47,8 @@ def forge(
             "elapsed_s": 50.0,
         }
         save(f"sweep/{model}-{cpus}", block=block, model=model, **values | changes)
-    (place / "sweep/sweep.json").write_text("{}")
-    return place / "sweep"
+    (save.path / "sweep/sweep.json").write_text("{}")
+    return save.path / "sweep"
 
 
 def judged(sweep: Path) -> Comparison:
@@ -97,8 +95,8 @@ def test_steps_are_of_the_stage_that_the_workload_trained_in_them() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])
-def test_known_serial_shares_give_the_known_optimum(tmp_path: Path, save: Save, noise: float) -> None:
-    comparison = judged(forge(tmp_path, save, noise=noise))
+def test_known_serial_shares_give_the_known_optimum(save: Save, noise: float) -> None:
+    comparison = judged(forge(save, noise=noise))
     gain = gain_of(comparison)
     by_cpus = np.array([[share + (1 - share) / cpus for share in SHARES] for cpus in (1, 2)])
     known = by_brute_force(by_cpus * STEPS_OF_STAGES, [1, 2])
@@ -114,10 +112,8 @@ def test_known_serial_shares_give_the_known_optimum(tmp_path: Path, save: Save, 
 
 
 @pytest.mark.parametrize(("model", "shares", "noise"), [("dcgan", [0.4], 0.05), ("progressive-gan", [0.4] * 5, 0.02)])
-def test_stages_that_scale_alike_gain_nothing(
-    tmp_path: Path, save: Save, model: str, shares: list[float], noise: float
-) -> None:
-    gain = gain_of(comparison := judged(forge(tmp_path, save, shares, model, noise)))
+def test_stages_that_scale_alike_gain_nothing(save: Save, model: str, shares: list[float], noise: float) -> None:
+    gain = gain_of(comparison := judged(forge(save, shares, model, noise)))
     low, high = gain.interval or (0.0, 0.0)
     assert low <= 1 <= high
     if model == "dcgan":
@@ -137,8 +133,8 @@ def test_the_interval_of_stages_that_scale_alike_contains_1_in_some_95_of_100_sw
     assert covered / 400 > 0.92
 
 
-def test_the_command_shows_the_gain_and_the_stages_in_every_form(tmp_path: Path, save: Save) -> None:
-    sweep = forge(tmp_path, save, profile="smoke")
+def test_the_command_shows_the_gain_and_the_stages_in_every_form(save: Save) -> None:
+    sweep = forge(save, profile="smoke")
     cells = [str(path) for path in sorted(sweep.glob("progressive*"))]
 
     def run(*words: str) -> str:
@@ -156,8 +152,8 @@ def test_the_command_shows_the_gain_and_the_stages_in_every_form(tmp_path: Path,
 
 
 @pytest.mark.parametrize("same", [{"envelope": Envelope(cpus=(0,), memory_bytes=GIB, threads=1)}, {"steps": None}])
-def test_cells_with_equal_cpus_or_without_steps_are_refused(tmp_path: Path, save: Save, same: dict[str, Any]) -> None:
-    cells = [str(path) for path in sorted(forge(tmp_path, save, **same).glob("progressive*"))]
+def test_cells_with_equal_cpus_or_without_steps_are_refused(save: Save, same: dict[str, Any]) -> None:
+    cells = [str(path) for path in sorted(forge(save, **same).glob("progressive*"))]
     result = CliRunner().invoke(cli.main, ["compare", *cells, "--force", "--allocation"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert "no two cells of a sweep differ only in cpus" in result.stderr

@@ -20,7 +20,6 @@ from analysis.load.records import load
 from analysis.report.answers.answer import AnswerRow, answer, claims
 from analysis.report.formatting import duration, percent, ratio
 from analysis.report.markdown import as_markdown
-from analysis.report.page import write_report
 from analysis.report.rows import as_json
 from analysis.statistics.ratios import Verdict, VerdictName
 from suite.records.environment import Environment, Environments
@@ -358,20 +357,6 @@ def test_one_block_is_no_plural_anywhere(tmp_path: Path, save: Any) -> None:
     comparison = run(save, tmp_path, 0.9, blocks=1)
     for form in (as_markdown(comparison), as_json(comparison)):
         assert not re.search(r"\b1 (blocks|trials)\b", form), form
-
-
-def test_every_form_begins_with_the_answer(tmp_path: Path, save: Any) -> None:
-    comparison = run(save, tmp_path, 0.9)
-    found = answer(comparison)
-    text = as_markdown(comparison)
-    parts = [found.rows[0].number, "why: ", "next: ", found.where]
-    assert [text.count(part) for part in parts] == [1] * 4
-    assert sorted(map(text.index, parts)) == [*map(text.index, parts)]
-    assert not text[: text.index(parts[0])].strip("|:- \n").replace(found.rows[0].subject, "")
-    told = json.loads(as_json(comparison))["answer"]
-    assert (told["lines"], told["why"], told["next"]) == ([*found.lines], found.why, found.next)
-    page = write_report(load([tmp_path / "run"]), tmp_path / "report.html").read_text()
-    assert page.index(found.rows[0].number) < page.index("why:") < page.index("next:") < page.index("<h2")
 
 
 def test_jobs_that_differ_are_not_one_comparison(tmp_path: Path, save: Any) -> None:

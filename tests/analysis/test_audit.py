@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import cli
 from analysis.audit.audit import audit, audited
-from analysis.audit.findings import grouped
+from analysis.audit.findings import grouped, warning_of
 from analysis.compare.comparison import compare
 from analysis.load.records import Records, load
 from analysis.report.rows import as_json
@@ -50,23 +50,32 @@ def kinds(run: Path) -> dict[str, str]:
 
 
 PODMAN, DOCKER = "synthetic-alexnet-container-b001", "synthetic-alexnet-container-b000"
-DISTRIBUTED = "distributed-alexnet-container-b000"
+DISTRIBUTED, BESIDE = "distributed-alexnet-container-b000", "shared-alexnet-container-beside-cpu-b001"
 
 
-def times(name: str, factor: float) -> Edit:
+def held(record: Any, path: str) -> tuple[Any, Any]:
+    """Return what holds the value at a path, such as ``ranks.1.role``, and its key there."""
+    *parts, last = (int(part) if part.isdigit() else part for part in path.split("."))
+    for part in parts:
+        record = record[part]
+    return record, last
+
+
+def put(path: str, value: object) -> Edit:
     def edit(record: Json) -> None:
-        *parts, last = name.split(".")
-        for part in parts:
-            record = record[part]
-        value = record[last]
-        record[last] = [value[0] * factor, *value[1:]] if isinstance(value, list) else value * factor
+        holder, key = held(record, path)
+        holder[key] = value
 
     return edit
 
 
-def inside(record: Json) -> Json:
-    found: Json = record["environment"]["target"]
-    return found
+def times(path: str, factor: float) -> Edit:
+    def edit(record: Json) -> None:
+        holder, key = held(record, path)
+        value = holder[key]
+        holder[key] = [value[0] * factor, *value[1:]] if isinstance(value, list) else value * factor
+
+    return edit
 
 
 def global_batch_times(factor: int) -> Edit:
@@ -102,36 +111,36 @@ def test_real_runs_pass_and_only_lack_a_manifest(name: str) -> None:
         (times("steps.elapsed_s", 1.1), "steps"),
         (times("steps.compute_s", 0.9), "steps"),
         (lambda record: record["steps"].update(phases={"forward": record["steps"]["elapsed_s"]}), "steps"),
-        (lambda record: record["steps"].update(losses={"loss": [1.0]}), "steps"),
+        (put("steps.losses", {"loss": [1.0]}), "steps"),
         (times("timeline.measured_s", 2), "throughput"),
         (times("elapsed_s", 0.5), "timeline"),
         (times("conditions.interval_s", 0.9), "interval"),
-        (lambda record: record.update(position=7), "place"),
-        (lambda record: record.update(seed=12), "place"),
-        (lambda record: record["job"]["sizes"].update(batch=64), "job"),
-        (lambda record: record["job"]["envelope"].update(cpus=[4, 5]), "job"),
-        (lambda record: record.update(trial_id="synthetic-alexnet-container-b007"), "not-of-the-plan"),
-        *((lambda record, part=part: record.update({part: None}), "evidence") for part in EVIDENCE),
-        (lambda record: record["timeline"].update(teardown_s=None), "evidence"),
-        (lambda record: record["outcome"].update(message="it was killed"), "outcome"),
-        (lambda record: record["outcome"].update(output_tail="Killed"), "outcome"),
-        (lambda record: inside(record)["container_engine"].update(name="runc"), "inside"),
-        (lambda record: inside(record)["container_engine"].update(network="host"), "inside"),
-        (lambda record: inside(record).update(container_engine=None), "inside"),
-        (lambda record: inside(record)["container_engine"].update(runtime="kata"), "inside"),
-        (lambda record: inside(record)["container_engine"].update(kernel="virtual machine"), "inside"),
-        (lambda record: inside(record).update(accelerator="kvm"), "inside"),
-        (lambda record: inside(record).update(hypervisor="KVM"), "inside"),
-        (lambda record: inside(record).update(machine="n1"), "inside"),
-        (lambda record: record["resources"]["worker"].update(cpu_s=0.0), "cpu-time"),
+        (put("position", 7), "place"),
+        (put("seed", 12), "place"),
+        (put("job.sizes.batch", 64), "job"),
+        (put("job.envelope.cpus", [4, 5]), "job"),
+        (put("trial_id", "synthetic-alexnet-container-b007"), "not-of-the-plan"),
+        *((put(part, None), "evidence") for part in EVIDENCE),
+        (put("timeline.teardown_s", None), "evidence"),
+        (put("outcome.message", "it was killed"), "outcome"),
+        (put("outcome.output_tail", "Killed"), "outcome"),
+        (put("environment.target.container_engine.name", "runc"), "inside"),
+        (put("environment.target.container_engine.network", "host"), "inside"),
+        (put("environment.target.container_engine", None), "inside"),
+        (put("environment.target.container_engine.runtime", "kata"), "inside"),
+        (put("environment.target.container_engine.kernel", "virtual machine"), "inside"),
+        (put("environment.target.accelerator", "kvm"), "inside"),
+        (put("environment.target.hypervisor", "KVM"), "inside"),
+        (put("environment.target.machine", "n1"), "inside"),
+        (put("resources.worker.cpu_s", 0.0), "cpu-time"),
         (times("resources.worker.cpu_s", 100), "cpu-time"),
         (times("resources.serving.cpu_s", 100), "cpu-time"),
         (times("resources.worker.peak_memory_bytes", 100), "memory"),
         (lambda record: record.update(opening={"container": record["open_s"] / 2}), "opening"),
-        (lambda record: record.update(generated={"images": 8, "pixels_sha256": "ab" * 32}), "generated"),
-        (lambda record: record["job"].update(generate=8), "evidence"),
-        (lambda record: record["timeline"].update(generating_s=60.0), "timeline"),
-        (lambda record: record["timeline"].update(generating_s=0.001), "generated"),
+        (put("generated", {"images": 8, "pixels_sha256": "ab" * 32}), "generated"),
+        (put("job.generate", 8), "evidence"),
+        (put("timeline.generating_s", 60.0), "timeline"),
+        (put("timeline.generating_s", 0.001), "generated"),
     ],
 )
 def test_a_record_that_contradicts_itself_or_its_plan_is_refused(podman: Path, edit: Edit, kind: str) -> None:
@@ -139,10 +148,6 @@ def test_a_record_that_contradicts_itself_or_its_plan_is_refused(podman: Path, e
     found = audit(load([podman]))
     assert kind in {one.kind for one in found.refused}
     assert {one.where for one in found.refused} == {path}
-
-
-def in_the_network_of_its_machine(record: Json) -> None:
-    inside(record)["container_engine"].update(network="shared")
 
 
 def over_a_limit_that_nothing_sets(record: Json) -> None:
@@ -182,7 +187,9 @@ def test_lines_may_come_in_late_on_machines_that_launch_slowly_be_they_emulated_
     assert ("timeline" in {one.kind for one in audit(load([own])).refused}) == refused
 
 
-@pytest.mark.parametrize("edit", [in_the_network_of_its_machine, over_a_limit_that_nothing_sets])
+@pytest.mark.parametrize(
+    "edit", [put("environment.target.container_engine.network", "shared"), over_a_limit_that_nothing_sets]
+)
 def test_what_engines_without_root_cannot_give_contradicts_nothing(podman: Path, edit: Edit) -> None:
     edited(podman, PODMAN, edit)
     assert not audit(load([podman])).refused
@@ -221,10 +228,10 @@ EPOCHS, SERVED, GAN = "real-alexnet-container-b000", "serve-gan-container-b000",
         ("epochs", EPOCHS, lambda one: one["epochs"]["seconds"].reverse(), None),
         ("epochs", EPOCHS, times("epochs.steps", 2), None),
         ("epochs", EPOCHS, lambda one: one["epochs"]["seconds"].append(1.0), "epochs"),
-        ("epochs", EPOCHS, lambda one: one["epochs"].update(checkpoints=None), "epochs"),
+        ("epochs", EPOCHS, put("epochs.checkpoints", None), "epochs"),
         ("epochs", EPOCHS, times("timeline.between_epochs_s", 0.1), "epochs"),
-        ("epochs", EPOCHS, lambda one: one.update(epochs=None), "evidence"),
-        ("serve", SERVED, lambda one: one["metrics"]["latency-p50"].update(samples=None), "metrics"),
+        ("epochs", EPOCHS, put("epochs", None), "evidence"),
+        ("serve", SERVED, put("metrics.latency-p50.samples", None), "metrics"),
         ("serve", SERVED, times("metrics.cold-start.value", 2), "metrics"),
         ("serve", SERVED, times("metrics.cold-start-with-opening.value", 0.5), "metrics"),
         ("serve", SERVED, times("metrics.cold-start-with-opening.value", 2), "metrics"),
@@ -239,17 +246,17 @@ EPOCHS, SERVED, GAN = "real-alexnet-container-b000", "serve-gan-container-b000",
         ("distributed-overlay", DISTRIBUTED, lambda one: swap_seconds(one["ranks"][1]), "ranks"),
         ("distributed-overlay", DISTRIBUTED, times("details.devices", 2), "steps"),
         ("synthetic-docker", DOCKER, clock_at_half_speed, "timeline"),
-        ("synthetic-docker", DOCKER, lambda one: one.update(clock_ratio=None), "evidence"),
+        ("synthetic-docker", DOCKER, put("clock_ratio", None), "evidence"),
         ("synthetic-docker", DOCKER, times("resources.serving.cpu_s", 0.5), "cpu-time"),
-        ("turns", "synthetic-alexnet-vm-alternating-b000", lambda one: one.update(clock_ratio=None), "evidence"),
-        ("kept", GAN, lambda one: one.update(opening={}), "opening"),
+        ("turns", "synthetic-alexnet-vm-alternating-b000", put("clock_ratio", None), "evidence"),
+        ("kept", GAN, put("opening", {}), "opening"),
         ("kept", GAN, times("open_s", 2), "opening"),
-        ("kept", GAN, lambda one: one.update(kept=[]), "evidence"),
-        ("kept", GAN, lambda one: one["timeline"].update(generating_s=None), "evidence"),
-        ("kept", GAN, lambda one: one["kept"][0].update(epoch=2), "kept"),
-        *(("kept", GAN, lambda one, n=n: times("training_s", 0.5)(one["kept"][n]), "kept") for n in (0, 1)),
-        ("kept", GAN, lambda one: one["kept"][1].update(weights_sha256="0" * 64), "kept"),
-        ("kept", GAN, lambda one: one["job"].update(keep_model="last"), "kept"),
+        ("kept", GAN, put("kept", []), "evidence"),
+        ("kept", GAN, put("timeline.generating_s", None), "evidence"),
+        ("kept", GAN, put("kept.0.epoch", 2), "kept"),
+        *(("kept", GAN, times(f"kept.{n}.training_s", 0.5), "kept") for n in (0, 1)),
+        ("kept", GAN, put("kept.1.weights_sha256", "0" * 64), "kept"),
+        ("kept", GAN, put("job.keep_model", "last"), "kept"),
     ],
 )
 def test_a_number_that_is_not_what_its_parts_make_is_refused(
@@ -276,30 +283,15 @@ def test_a_model_of_another_size_is_refused(tmp_path: Path) -> None:
     ("run", "trial", "edit", "found"),
     [
         ("kept", GAN, lambda one: one.pop("opening"), {"gap": "named", "models": "named"}),
-        ("synthetic-podman", PODMAN, lambda one: one["conditions"].update(steal_s=None), {"gap": "named"}),
-        ("synthetic-podman", PODMAN, lambda one: one.update(run_id="another"), {"mixed-block": "named"}),
-        ("synthetic-podman", PODMAN, lambda one: inside(one).update(kernel="1.0"), {"changed": "named"}),
+        ("synthetic-podman", PODMAN, put("conditions.steal_s", None), {"gap": "named"}),
+        ("synthetic-podman", PODMAN, put("run_id", "another"), {"mixed-block": "named"}),
+        ("synthetic-podman", PODMAN, put("environment.target.kernel", "1.0"), {"changed": "named"}),
         ("synthetic-podman", PODMAN, global_batch_times(1), {}),
         ("synthetic-podman", PODMAN, global_batch_times(2), {"steps": "refused"}),
-        ("distributed-overlay", DISTRIBUTED, lambda one: one["ranks"][1].update(sent_bytes=1), {"traffic": "named"}),
-        (
-            "distributed-overlay",
-            "distributed-alexnet-container-b001",
-            lambda one: one["ranks"][1].update(throughput_per_s=99.0),
-            {"ranks": "refused"},
-        ),
-        (
-            "distributed-overlay",
-            "distributed-alexnet-container-b002",
-            lambda one: one["ranks"][1].update(role="server"),
-            {"ranks": "refused"},
-        ),
-        (
-            "shared",
-            "shared-alexnet-container-beside-cpu-b001",
-            lambda one: one["aggressors"][0]["aggression"]["steps"].reverse(),
-            {"aggressors": "refused"},
-        ),
+        ("distributed-overlay", DISTRIBUTED, put("ranks.1.sent_bytes", 1), {"traffic": "named"}),
+        ("distributed-overlay", DISTRIBUTED, put("ranks.1.throughput_per_s", 99.0), {"ranks": "refused"}),
+        ("distributed-overlay", DISTRIBUTED, put("ranks.1.role", "server"), {"ranks": "refused"}),
+        ("shared", BESIDE, put("aggressors.0.aggression.steps.0", 10**9), {"aggressors": "refused"}),
     ],
 )
 def test_what_does_not_fit_the_rest_of_a_run_is_named_or_refused_by_its_kind(
@@ -348,7 +340,7 @@ def test_a_doubled_throughput_without_evidence_is_no_ratio(podman: Path) -> None
 )
 def test_a_virtual_machine_is_one_and_no_other_target_is(tmp_path: Path, target: str, accelerator: str | None) -> None:
     run = copied("synthetic-all", tmp_path)
-    edited(run, f"synthetic-alexnet-{target}-b000", lambda one: inside(one).update(accelerator=accelerator))
+    edited(run, f"synthetic-alexnet-{target}-b000", put("environment.target.accelerator", accelerator))
     assert kinds(run)["inside"] == "refused"
 
 
@@ -387,7 +379,7 @@ def test_the_devices_of_each_worker_count(factor: int, contradicts: bool, tmp_pa
 
 
 def test_a_block_whose_trials_lie_days_apart_is_named(podman: Path) -> None:
-    edited(podman, PODMAN, lambda one: one.update(started_at="2030-01-01T00:00:00+00:00"))
+    edited(podman, PODMAN, put("started_at", "2030-01-01T00:00:00+00:00"))
     found = kinds(podman)
     assert found.pop("block-order", "named") == "named"
     assert found == {"block-apart": "named"}
@@ -395,7 +387,7 @@ def test_a_block_whose_trials_lie_days_apart_is_named(podman: Path) -> None:
 
 def test_two_trials_of_a_block_at_the_same_time_are_both_refused(podman: Path) -> None:
     for trial in ("synthetic-alexnet-container-b001", "synthetic-alexnet-bare-metal-b001"):
-        edited(podman, trial, lambda one: one.update(started_at="2026-01-01T00:00:00+00:00"))
+        edited(podman, trial, put("started_at", "2026-01-01T00:00:00+00:00"))
     assert len({one.where for one in audit(load([podman])).refused if one.kind == "same-time"}) == 2
 
 
@@ -430,7 +422,7 @@ def test_an_edit_that_keeps_the_size_is_seen_and_an_edited_plan_refuses_its_run(
 def test_to_continue_a_run_does_not_hide_an_edit_and_a_record_written_anew_is_listed_anew(podman: Path) -> None:
     run = Run(podman)
     run.seal()
-    edited(podman, PODMAN, lambda one: one.update(close_s=1.0))
+    edited(podman, PODMAN, put("close_s", 1.0))
     run.seal()
     assert {*kinds(podman)} == {"edited"}
     edited(podman, PODMAN, lambda one: one["outcome"].update(status="failed", kind="x", message="x"))
@@ -460,7 +452,7 @@ def test_findings_of_a_kind_and_run_are_told_together(podman: Path) -> None:
     for block in (0, 1):
         edited(podman, f"synthetic-alexnet-container-b00{block}", times("throughput_per_s", 100))
     (group,) = grouped(audit(load([podman])).refused)
-    assert "1 other record for the same reason" in group.warning.message
+    assert "1 other record for the same reason" in warning_of(group).message
     assert json.loads(as_json(compare(audited(load([podman])))))["warnings"][0]["kind"] == "audit-throughput"
 
 
@@ -475,5 +467,5 @@ def test_only_the_numbers_of_cpus_that_a_node_has_chosen_may_be_others_than_the_
     plan["jobs"][0]["envelope"] = own
     (podman / "plan.json").write_text(json.dumps(plan))
     for path in (podman / "trials").iterdir():
-        edited(podman, path.stem, lambda record: record["job"].update(envelope=own | {"cpus": cpus}))
+        edited(podman, path.stem, put("job.envelope", own | {"cpus": cpus}))
     assert kinds(podman).keys() & {"job"} == found

@@ -56,9 +56,9 @@ def test_hosts_of_two_runs_are_rows_of_their_own_unless_they_are_pooled(tmp_path
             save(host, block=block, **on(host), **measured(10))
             save(f"sweep/{host}", block=block, **on(host), **measured(10))
     (tmp_path / "sweep/sweep.json").write_text("{}")
-    records = load([tmp_path / "a", tmp_path / "b"])
+    records = save.load("a", "b")
     assert [group.job.variant for group in compare(records).groups] == ["host=a", "host=b"]
-    pool = load([tmp_path / "sweep/a", tmp_path / "sweep/b"])
+    pool = save.load("sweep/a", "sweep/b")
     assert [group.job.variant for group in compare(pool).groups] == [""], "the machines of a sweep are equal"
     shown = bench_compare(tmp_path / "a", tmp_path / "b", "--json")
     assert {row["variant"] for row in json.loads(shown.stdout)["rows"]} == {"host=a", "host=b"}
@@ -66,7 +66,7 @@ def test_hosts_of_two_runs_are_rows_of_their_own_unless_they_are_pooled(tmp_path
     assert {(row["variant"], row["trials"]) for row in json.loads(pooled.stdout)["rows"] if row["value"]} == {("", 6)}
 
 
-def test_a_host_of_half_the_speed_is_slower_and_what_else_differs_is_named(tmp_path: Path, save: Save) -> None:
+def test_a_host_of_half_the_speed_is_slower_and_what_else_differs_is_named(save: Save) -> None:
     rng = np.random.default_rng(1)
     for host, speed, changes in (("a", 10.0, {}), ("b", 5.0, {"kernel": "6.18", "cpu_model": "another"})):
         place = on(host, **{"kernel": "6.1", **changes})
@@ -75,7 +75,7 @@ def test_a_host_of_half_the_speed_is_slower_and_what_else_differs_is_named(tmp_p
                 save(host, block=block, target=target, **place, **noisy(rng, speed * cost))
             copied = probe("memory", copy=(speed * math.exp(0.001 * rng.normal()), "GiB/s", "more"))
             save(host, block=block, **place, **copied)
-    found = compare_by(load([tmp_path / "a", tmp_path / "b"]), ("host",))
+    found = compare_by(save.load("a", "b"), ("host",))
     rows = [one for one in found.contrasts if one.metric.name == "throughput" and one.arm.cell == ("host=b",)]
     assert [(one.target, names(one)) for one in rows] == [("bare-metal", "slower"), ("container", "slower")]
     for one in rows:
@@ -111,24 +111,24 @@ def test_cells_of_a_sweep_are_paired_by_block_and_cells_of_two_are_not(tmp_path:
                 save(f"{sweep}/{cell}", block=block, sizes=sizes, **noisy(rng, speed * weather[block]))
     for sweep in ("s", "other"):
         (tmp_path / sweep / "sweep.json").write_text("{}")
-    together = compare_by(load([tmp_path / "s/small", tmp_path / "s/large"]), ("batch",))
-    apart = compare_by(load([tmp_path / "s/small", tmp_path / "other/large"]), ("batch",))
+    together = compare_by(save.load("s/small", "s/large"), ("batch",))
+    apart = compare_by(save.load("s/small", "other/large"), ("batch",))
     paired, independent = (ratios(found)["batch=4",] for found in (together, apart))
     assert names(paired) == "faster"
     assert names(independent) == "undecided"
     (low, high), (lowest, highest) = (one.interval or (0.0, 0.0) for one in (paired, independent))
     assert high / low < 1.02 < highest / lowest
-    turned = ratios(compare_by(load([tmp_path / "s/small", tmp_path / "s/large"]), ("batch",), ("4",)))["batch=2",]
+    turned = ratios(compare_by(save.load("s/small", "s/large"), ("batch",), ("4",)))["batch=2",]
     assert turned.ratio == pytest.approx(1 / (paired.ratio or 0))
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_same_machine_under_two_names_is_never_slower(tmp_path: Path, save: Save, seed: int) -> None:
+def test_the_same_machine_under_two_names_is_never_slower(save: Save, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for name in ("one", "two"):
         for block in range(8):
             save(name, block=block, **on("a", name), **noisy(rng, 10, 0.01))
-    found = compare_by(load([tmp_path / "one", tmp_path / "two"]), ("machine",))
+    found = compare_by(save.load("one", "two"), ("machine",))
     assert names(ratios(found)["machine=two",]) in ("equivalent", "undecided")
 
 
@@ -156,11 +156,11 @@ def test_of_twelve_machines_the_slow_one_is_named_alone_with_the_probe_that_show
         assert sentence.startswith("None of 12 machines differs from the median of the others by more than 2 %")
 
 
-def test_too_few_blocks_and_disturbed_trials_are_withheld_here_too(tmp_path: Path, save: Save) -> None:
+def test_too_few_blocks_and_disturbed_trials_are_withheld_here_too(save: Save) -> None:
     for host, speed in (("a", 10.0), ("b", 5.0)):
         for block in range(4):
             save(host, block=block, **on(host), **measured(speed + 0.01 * block))
-    found = compare_by(load([tmp_path / "a", tmp_path / "b"]), ("host",))
+    found = compare_by(save.load("a", "b"), ("host",))
     verdict = judged(ratios(found)["host=b",])
     assert (verdict.name, verdict.withheld) == (None, ("at least 5 blocks are needed",))
     told = markdown(by_document(found))
@@ -247,7 +247,7 @@ def test_the_inventory_and_the_context_of_a_run_are_those_of_its_plan(
         request = RunRequest.of({"target": ("bare-metal",), **options})
         plan = plan_of(request=request, envelope=Envelope(cpus=(0,), memory_bytes=1 << 30, threads=1))
         (tmp_path / f"r{number}/plan.json").write_text(plan.model_dump_json())
-    records = load([tmp_path / "r0", tmp_path / "r1"])
+    records = save.load("r0", "r1")
     assert [values for (values,) in ratios(compare_by(records, (key,)))] == [f"{key}={value}" for value in values]
     assert len(ratios(compare_by(records, ("place",)))) == 2
 

@@ -15,12 +15,11 @@ from analysis.compare.validity import changes
 from analysis.load.records import Facts, load
 from analysis.report.document import document
 from analysis.report.markdown import as_markdown
-from analysis.report.page import write_report
-from analysis.report.rows import as_csv, as_json
+from analysis.report.rows import as_csv
 from suite.job.sharing import Sharing
 from suite.records.environment import Engine, Environment, Environments
 from suite.records.record import AggressorInstance
-from tests.analysis.conftest import Save, bench_compare, explained_by, measured, printed, record, without_plan
+from tests.analysis.conftest import Save, bench_compare, json_of, measured, printed, record, without_plan
 from tests.analysis.test_audit import PODMAN, copied, edited
 from tests.analysis.test_interference import beside
 
@@ -46,20 +45,16 @@ def day(
         save(run, block=block, target="container", **where, **measured(10 * container), **times)
 
 
-def pooled(path: Path, *runs: str) -> Comparison:
-    return compare(load([path / run for run in runs]))
-
-
 def marks(comparison: Comparison) -> dict[str, list[str]]:
-    return {row["target"]: row["notes"] for row in json.loads(as_json(comparison))["rows"] if row["kind"] == "target"}
+    return {row["target"]: row["notes"] for row in json_of(comparison)["rows"] if row["kind"] == "target"}
 
 
 @pytest.fixture
-def two(tmp_path: Path, save: Save) -> Comparison:
+def two(save: Save) -> Comparison:
     """Pool a run of runc 1.1.5 and one of runc 9.9."""
     day(save, "old", 1, "1.1.5", container=0.992, blocks=4)  # from ten blocks on their dependence is tested
     day(save, "new", 2, "9.9", container=0.902, blocks=4)
-    return pooled(tmp_path, "new", "old")
+    return save.compare("new", "old")
 
 
 def test_an_engine_that_changed_between_pooled_runs_is_a_warning_and_a_mark_at_its_target_alone(
@@ -73,9 +68,8 @@ def test_an_engine_that_changed_between_pooled_runs_is_a_warning_and_a_mark_at_i
     assert {one.target: one.notes for one in two.groups[0].costs} == {"bare-metal": (), "container": (MARK,)}
 
 
-def test_every_form_says_the_change_beside_the_number(two: Comparison, tmp_path: Path) -> None:
-    runs = [tmp_path / "old", tmp_path / "new"]
-    page = write_report(load(runs), tmp_path / "report.html").read_text()
+def test_every_form_says_the_change_beside_the_number(two: Comparison, save: Save) -> None:
+    page = save.page("old", "new")
     rows = list(csv.DictReader(io.StringIO(as_csv(two))))
     assert {row["notes"] for row in rows if row["target"] == "container"} == {MARK}
     assert f"container ({MARK})" in as_markdown(two)
@@ -85,16 +79,16 @@ def test_every_form_says_the_change_beside_the_number(two: Comparison, tmp_path:
     assert "container [1] " in overview
     assert overview.count(RUNC) == 2, "the answer, and one note"
     assert RUNC in printed(document(two, "full"))
-    assert [one.notes for one in explained_by(load(runs)).explanations] == [(MARK,)]
+    assert [one.notes for one in save.explain("old", "new").explanations] == [(MARK,)]
 
 
-def test_three_runs_and_runs_of_many_versions_are_told_in_the_order_of_time(tmp_path: Path, save: Save) -> None:
+def test_three_runs_and_runs_of_many_versions_are_told_in_the_order_of_time(save: Save) -> None:
     versions = ("1.1.5", "1.2", "9.9", "10.0", "11.0")
     for number, version in enumerate(versions, start=1):
         day(save, f"run-{9 - number}", number, version)
     runs = [f"run-{9 - number}" for number in range(1, 6)]
-    assert marks(pooled(tmp_path, *runs[:3]))["container"] == ["changed between trials: runc 1.1.5 -> 1.2 -> 9.9"]
-    assert marks(pooled(tmp_path, *runs))["container"] == ["changed between trials: runc 1.1.5 -> … -> 11.0 (5 values)"]
+    assert marks(save.compare(*runs[:3]))["container"] == ["changed between trials: runc 1.1.5 -> 1.2 -> 9.9"]
+    assert marks(save.compare(*runs))["container"] == ["changed between trials: runc 1.1.5 -> … -> 11.0 (5 values)"]
 
 
 @pytest.mark.parametrize(
@@ -118,30 +112,26 @@ def test_other_facts_are_looked_at_in_the_same_way(
         plain = record("new", block=block, engine="runc", environment=Environments(host=HOST, target=HOST))
         without_plan(tmp_path / "new").save(made.model_copy(update=fields))
         without_plan(tmp_path / "new").save(plain)
-    found = [mark for mark in marks(pooled(tmp_path, "old", "new"))["container"] if mark.startswith("changed")]
+    found = [mark for mark in marks(save.compare("old", "new"))["container"] if mark.startswith("changed")]
     assert found == ([f"changed between trials: {said}"] if said else [])
 
 
-def test_what_differs_between_hosts_has_not_changed_and_what_changed_on_one_of_them_names_it(
-    tmp_path: Path, save: Save
-) -> None:
+def test_what_differs_between_hosts_has_not_changed_and_what_changed_on_one_of_them_names_it(save: Save) -> None:
     other = HOST.model_copy(update={"hostname": "node8"})
     day(save, "old", 1, "1.1.5")
     day(save, "new", 2, "9.9", host=other)
-    assert pooled(tmp_path, "old", "new").warnings == ()
+    assert save.compare("old", "new").warnings == ()
     day(save, "newer", 3, "9.9")
-    assert [one.where for one in pooled(tmp_path, "old", "new", "newer").warnings] == ["container on node7"]
+    assert [one.where for one in save.compare("old", "new", "newer").warnings] == ["container on node7"]
 
 
-def test_a_kernel_of_the_host_is_told_once_for_the_host_and_the_targets_that_share_it(
-    tmp_path: Path, save: Save
-) -> None:
+def test_a_kernel_of_the_host_is_told_once_for_the_host_and_the_targets_that_share_it(save: Save) -> None:
     for number, (run, kernel) in enumerate((("old", "6.1"), ("new", "6.18")), start=1):
         day(save, run, number, "1.1.5", host=HOST.model_copy(update={"kernel": kernel}))
         guest = Environments(host=HOST.model_copy(update={"kernel": kernel}), target=HOST)
         for block in range(5):
             save(run, block=block, target="vm", engine="runc", environment=guest, **measured(8.0))
-    assert marks(pooled(tmp_path, "old", "new")) == {
+    assert marks(save.compare("old", "new")) == {
         "bare-metal": ["changed between trials: kernel 6.1 -> 6.18"],
         "container": ["changed between trials: kernel 6.1 -> 6.18"],
         # That its own kernel is not the host's is another matter, and was a mark before.
@@ -149,7 +139,7 @@ def test_a_kernel_of_the_host_is_told_once_for_the_host_and_the_targets_that_sha
     }
 
 
-def test_an_ablation_and_an_aggressor_are_arms_of_their_own(tmp_path: Path, save: Save) -> None:
+def test_an_ablation_and_an_aggressor_are_arms_of_their_own(save: Save) -> None:
     sharing = {"scenario": "shared", "sharing": Sharing(aggressors=("cpu",)), "engine": "runc"}
     aggressors = {None: [AggressorInstance(environment=Environment())], "cpu": [beside(10.0, 5.0)]}
     for number, (run, version) in enumerate((("old", "1.1.5"), ("new", "9.9")), start=1):
@@ -162,7 +152,7 @@ def test_an_ablation_and_an_aggressor_are_arms_of_their_own(tmp_path: Path, save
                 where = {"target": "container", "environment": runc(version if aggressor else "1.1.5")}
                 name = f"victim-{aggressor}-{block}"
                 save(run, block=block, trial_id=name, **sharing, **others, **where, **measured(speed))
-    found = pooled(tmp_path, "old", "new")
+    found = save.compare("old", "new")
     assert {one.kind: one.where for one in found.warnings if one.kind == "changed" and one.touches} == {}
     assert {one.where for one in found.warnings if one.kind == "changed"} == {
         "container, seccomp off",

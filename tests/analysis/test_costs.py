@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ from analysis.compare.results import Comparison
 from analysis.load.records import load
 from analysis.report.document import document, more_options
 from analysis.report.markdown import as_markdown
-from analysis.report.rows import as_json
 from suite.job.datasets import Dataset
 from suite.job.distributed import DistributedJob
 from suite.job.lab import LabSpec
@@ -17,7 +15,7 @@ from suite.job.profiles import Sizes
 from suite.records.record import DataUse
 from suite.records.usage import Resources, Usage
 from suite.targets import TARGETS
-from tests.analysis.conftest import printed
+from tests.analysis.conftest import Save, json_of, printed
 
 MIB = 1 << 20
 WORK = Sizes(batch=10, image_px=32, warmup_steps=1, steps=4)
@@ -34,13 +32,13 @@ def shown(comparison: Comparison, width: int) -> str:
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_start_up_is_told_apart_from_the_rate_of_the_measured_steps(tmp_path: Path, save: Any, devices: int) -> None:
+def test_start_up_is_told_apart_from_the_rate_of_the_measured_steps(save: Save, devices: int) -> None:
     work = {"sizes": WORK, "devices": devices, "parallel": "none" if devices == 1 else "ddp"}
     work["details"] = {"devices": devices, "measured_usage": {"user_s": 0.3, "system_s": 0.1}}
     for block in range(3):
         save(block=block, **work, resources=used(1.0, 1.1, {"package-0": 20, "dram-0": 5}))
         save(block=block, **work, target="vm", resources=used(1.2, 2.2))
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     base, vm = comparison.groups[0].costs
     # 0.4 s for the 40 images of the measured steps. Processes of other devices are counted when they have ended.
     split = (None, None) if devices == 2 else (pytest.approx(10.0), pytest.approx(0.6))
@@ -54,10 +52,10 @@ def test_start_up_is_told_apart_from_the_rate_of_the_measured_steps(tmp_path: Pa
     assert (vm.disk_read_inside_bytes, vm.disk_read_all_in_bytes) == (3 * MIB, 0)
 
 
-def test_what_was_used_is_held_against_what_was_allocated(tmp_path: Path, save: Any) -> None:
+def test_what_was_used_is_held_against_what_was_allocated(save: Save) -> None:
     for block in range(3):  # two CPUs and 2 GiB for 20 s
         save(block=block, sizes=WORK, resources=used(8.0, 10.0))
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     (base,) = comparison.groups[0].costs
     memory = (base.memory_used_gib_s, base.memory_allocated_gib_s)
     assert (base.cpu_all_in_s, base.cpu_allocated_s, *memory) == pytest.approx((10, 40, 20 * 700 / 1024, 40))
@@ -67,15 +65,13 @@ def test_what_was_used_is_held_against_what_was_allocated(tmp_path: Path, save: 
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_all_in_costs_of_a_distributed_job_are_those_of_the_images_of_all_ranks(
-    devices: int, tmp_path: Path, save: Any
-) -> None:
+def test_all_in_costs_of_a_distributed_job_are_those_of_the_images_of_all_ranks(devices: int, save: Save) -> None:
     job = DistributedJob(strategy="parameter-server", workers=2, servers=1, network="host", lab=LabSpec(nodes=3))
     given = {"devices": devices, "parallel": "parameter-cpu"} if devices > 1 else {}
     work = {"sizes": WORK, "scenario": "distributed", "distributed": job, **given, "details": {"devices": devices}}
     for block in range(3):
         save(block=block, **work, resources=used(1.0, 2.5))
-    (base,) = compare(load([tmp_path / "run"])).groups[0].costs
+    (base,) = save.compare().groups[0].costs
     # 2.5 CPU seconds of everything for 100 images on each device; 1 of the worker that trained on half of them.
     assert (base.cpu_all_in_s, base.cpu_inside_s, base.all_in_to_inside) == pytest.approx((2.5, 1.0, 1.25))
 
@@ -89,21 +85,19 @@ def test_all_in_costs_of_a_distributed_job_are_those_of_the_images_of_all_ranks(
     ],
     ids=["negative", "text", "loaders"],
 )
-def test_what_is_not_known_of_the_measured_steps_alone_is_not_shown(
-    tmp_path: Path, save: Any, changes: dict[str, Any]
-) -> None:
+def test_what_is_not_known_of_the_measured_steps_alone_is_not_shown(save: Save, changes: dict[str, Any]) -> None:
     read = real(3 * MIB) if "scenario" in changes else {}
     save(**{**read, **changes, "sizes": WORK, "resources": used(1.0, 1.1)})
-    (base,) = compare(load([tmp_path / "run"])).groups[0].costs
+    (base,) = save.compare().groups[0].costs
     assert base.cpu_inside_s == pytest.approx(1.0)
     assert (base.cpu_steps_s, base.cpu_startup_s) == (None, None)
 
 
-def test_the_costs_of_four_targets_are_one_table_of_80_columns_shown_when_asked_for(tmp_path: Path, save: Any) -> None:
+def test_the_costs_of_four_targets_are_one_table_of_80_columns_shown_when_asked_for(save: Save) -> None:
     for block in range(3):
         for target in TARGETS:
             save(block=block, target=target, sizes=WORK, resources=used(1.0, 1.1 + block / 10, {"package-0": 20}))
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     lines = shown(comparison, 80).splitlines()
     assert sum(line.split() == list(TARGETS) for line in lines) == 1
     assert max(map(len, lines)) <= 80
@@ -112,14 +106,12 @@ def test_the_costs_of_four_targets_are_one_table_of_80_columns_shown_when_asked_
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 160])
-def test_the_costs_stand_in_every_form_with_a_dash_where_nothing_is_known(
-    tmp_path: Path, save: Any, width: int
-) -> None:
+def test_the_costs_stand_in_every_form_with_a_dash_where_nothing_is_known(save: Save, width: int) -> None:
     save(sizes=WORK, resources=used(1.0, 1.1))
     # An emulated CPU can count more seconds inside than the emulator took: shown as it is, with the substitute.
     save(sizes=WORK, target="vm", resources=used(4.0, 2.2), substitutes=["accelerator:tcg"])
     save(sizes=WORK, target="container", resources=used(1.0, None))
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     text = shown(comparison, width)
     assert max(map(len, text.splitlines())) <= width
     for word in ("0.550", "2.000x", "accelerator:tcg", "500 MiB", "700 MiB", "per 1,000"):
@@ -127,17 +119,17 @@ def test_the_costs_stand_in_every_form_with_a_dash_where_nothing_is_known(
     assert "| container | - | - | 1.00 | - | - | - | 500 MiB / 700 MiB | 3.00 MiB / 0 B | 0 B / - | - |" in as_markdown(
         comparison
     )
-    rows = json.loads(as_json(comparison))["groups"][0]["costs"]
+    rows = json_of(comparison)["groups"][0]["costs"]
     assert [row["target"] for row in rows] == ["bare-metal", "container", "vm"]
     normalised = rows[2]["normalised"]
     assert (normalised["ratio"], normalised["blocks"], normalised["interval"]) == (pytest.approx(2), 1, None)
     assert (rows[1]["cpu_all_in_s"], rows[1]["normalised"], rows[2]["notes"]) == (None, None, ["accelerator:tcg"])
 
 
-def test_records_that_counted_nothing_have_no_table_of_costs(tmp_path: Path, save: Any) -> None:
+def test_records_that_counted_nothing_have_no_table_of_costs(save: Save) -> None:
     save(resources=None)
     save(target="vm", resources=None)
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     assert comparison.groups[0].costs == ()
     assert "CPU s inside" not in as_markdown(comparison)
 
@@ -158,31 +150,31 @@ def real(read: int | None, state: str = "cold", **changes: Any) -> dict[str, Any
     }
 
 
-def test_a_cold_trial_that_did_not_read_its_images_from_the_disk_is_named(tmp_path: Path, save: Any) -> None:
+def test_a_cold_trial_that_did_not_read_its_images_from_the_disk_is_named(save: Save) -> None:
     save(**real(50 * MIB))
     save(target="vm", **real(20 * MIB))
-    (found,) = compare(load([tmp_path / "run"])).warnings
+    (found,) = save.compare().warnings
     assert found.kind == "cold-not-read"
     assert "vm in 1 of 1 trials" in found.message
     assert "60 % of the bytes" in found.message
 
 
-def test_a_warm_trial_more_than_an_epoch_and_an_unknown_counter_are_no_cause_to_warn(tmp_path: Path, save: Any) -> None:
+def test_a_warm_trial_more_than_an_epoch_and_an_unknown_counter_are_no_cause_to_warn(save: Save) -> None:
     save("warm", **real(0, "warm"))
     save("epochs", **real(100 * MIB, bytes_read=900 * MIB))
     save("unknown", **(real(None) | {"resources": None}))
     for run in ("warm", "epochs", "unknown"):
-        assert compare(load([tmp_path / run])).warnings == ()
+        assert save.compare(run).warnings == ()
 
 
-def test_damaged_images_are_a_warning_with_their_number(tmp_path: Path, save: Any) -> None:
+def test_damaged_images_are_a_warning_with_their_number(save: Save) -> None:
     save(**real(50 * MIB, damaged=3))
-    (found,) = compare(load([tmp_path / "run"])).warnings
+    (found,) = save.compare().warnings
     assert found.kind == "damaged-images"
     assert "up to 3 in a trial" in found.message
 
 
-def test_cold_and_warm_runs_and_other_data_sets_are_groups_of_their_own(tmp_path: Path, save: Any) -> None:
+def test_cold_and_warm_runs_and_other_data_sets_are_groups_of_their_own(tmp_path: Path, save: Save) -> None:
     for run, state, sha256 in (("a", "cold", "d"), ("b", "warm", "d"), ("c", "warm", "e")):
         for target in ("bare-metal", "vm"):
             save(run, target=target, **real(60 * MIB, state, sha256=sha256 * 64))
@@ -203,16 +195,16 @@ def test_cold_and_warm_runs_and_other_data_sets_are_groups_of_their_own(tmp_path
     ],
 )
 def test_another_data_set_or_page_cache_in_a_block_is_refused_and_named(
-    tmp_path: Path, save: Any, changes: dict[str, str], difference: str
+    save: Save, changes: dict[str, str], difference: str
 ) -> None:
     save(**real(60 * MIB))
     save(target="vm", **real(60 * MIB, **changes))
-    (found,) = [each for each in compare(load([tmp_path / "run"])).warnings if each.kind == "incomparable"]
+    (found,) = [each for each in save.compare().warnings if each.kind == "incomparable"]
     assert found.message.endswith(f"no ratio is formed: {difference}")
 
 
-def test_less_all_in_than_inside_is_explained(tmp_path: Path, save: Any) -> None:
+def test_less_all_in_than_inside_is_explained(save: Save) -> None:
     for target, all_in_s in (("bare-metal", 1.1), ("vm", 0.676)):
         save(target=target, sizes=WORK, resources=used(1.0, all_in_s))
-    lines = shown(compare(load([tmp_path / "run"])), 200)
+    lines = shown(save.compare(), 200)
     assert "CPU seconds all-in below inside (vm): the clock inside runs on" in lines

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from analysis.explain.explanation import Explanation, Predicted, Prediction
-from analysis.load.records import load
 from analysis.report.elements import Notes
-from analysis.report.page import write_report
 from analysis.report.waterfall import explanation_document, prediction_lines
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB, Envelope
@@ -21,21 +19,12 @@ from suite.job.preemption import Preemption
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment
 from suite.records.record import MetricValue, Rank, Steps, Timeline
-from tests.analysis.conftest import Save, bench_compare, explained_by, printed, probe
+from tests.analysis.conftest import Save, bench_compare, edited, explained_by, printed, probe
 from worker.spec import SERVERLESS
 
 PHASES = (
-    "opening",
-    "launch",
-    "imports",
-    "build",
-    "warm-up",
-    "data",
-    "copy",
-    "compute",
-    "communicate",
-    "teardown",
-    "exit",
+    *("opening", "launch", "imports", "build", "warm-up"),
+    *("data", "copy", "compute", "communicate", "teardown", "exit"),
 )
 
 
@@ -65,18 +54,18 @@ def trial(rng: np.random.Generator, injured: str = "", by_s: float = 0.0) -> dic
     }
 
 
-def explained(path: Path) -> Explanation:
-    (one,) = explained_by(load([path])).explanations
+def explained(save: Save, *runs: str) -> Explanation:
+    (one,) = save.explain(*runs).explanations
     return one
 
 
 @pytest.mark.parametrize("injured", PHASES)
-def test_an_injury_is_put_on_its_phase(tmp_path: Path, save: Any, injured: str) -> None:
+def test_an_injury_is_put_on_its_phase(save: Save, injured: str) -> None:
     rng = np.random.default_rng(1)
     for block in range(6):
         save(block=block, **trial(rng))
         save(block=block, target="vm", **trial(rng, injured, 1.0))
-    one = explained(tmp_path / "run")
+    one = explained(save)
     found = {part.name: part for part in one.parts}
     assert found[injured].difference_s >= 0.9 * 1.0
     low, high = found[injured].interval or (0.0, 0.0)
@@ -85,13 +74,13 @@ def test_an_injury_is_put_on_its_phase(tmp_path: Path, save: Any, injured: str) 
     assert max(map(abs, others)) < 0.05
 
 
-def test_of_bare_metal_measured_twice_both_trials_count(tmp_path: Path, save: Any) -> None:
+def test_of_bare_metal_measured_twice_both_trials_count(save: Save) -> None:
     rng = np.random.default_rng(1)
     slow, quick, own = trial(rng, "data", 2.0), trial(rng), trial(rng, "data", 1.0)
     save(replica=1, **slow)  # whose file comes first
     save(**quick)
     save(target="container", **own)
-    one = explained(tmp_path / "run")
+    one = explained(save)
     found = {part.name: part for part in one.parts}
     assert found["data"].difference_s == pytest.approx(0.0, abs=0.05)
     assert one.whole.baseline_s == pytest.approx(
@@ -100,44 +89,44 @@ def test_of_bare_metal_measured_twice_both_trials_count(tmp_path: Path, save: An
     assert sum(part.difference_s for part in one.parts) == pytest.approx(one.whole.difference_s)
 
 
-def test_the_parts_and_what_is_unexplained_sum_to_the_whole(tmp_path: Path, save: Any) -> None:
+def test_the_parts_and_what_is_unexplained_sum_to_the_whole(save: Save) -> None:
     rng = np.random.default_rng(1)
     for block in range(3):
         save(block=block, **trial(rng))
         hidden = trial(rng)
         save(block=block, target="vm", **(hidden | {"elapsed_s": hidden["elapsed_s"] + 2.0}))
-    one = explained(tmp_path / "run")
+    one = explained(save)
     assert sum(part.difference_s for part in one.parts) == pytest.approx(one.whole.difference_s)
     assert one.parts[-1].name == "unexplained"
     assert one.parts[-1].difference_s == pytest.approx(2.0, abs=0.01)
 
 
-def test_a_part_that_one_side_does_not_have_stays_unexplained(tmp_path: Path, save: Any) -> None:
+def test_a_part_that_one_side_does_not_have_stays_unexplained(save: Save) -> None:
     rng = np.random.default_rng(2)
     save(**(trial(rng) | {"timeline": None}))
     save(target="vm", **trial(rng))
-    one = explained(tmp_path / "run")
+    one = explained(save)
     assert [part.name for part in one.parts] == ["opening", "data", "copy", "compute", "communicate", "unexplained"]
     assert one.whole.interval is None
 
 
-def test_what_may_not_be_compared_is_not_explained_unless_forced(tmp_path: Path, save: Any) -> None:
+def test_what_may_not_be_compared_is_not_explained_unless_forced(save: Save) -> None:
     rng = np.random.default_rng(3)
     save(**trial(rng))
     save(target="vm", capability="AVX512", substitutes=["accelerator:tcg"], **trial(rng))
-    records = load([tmp_path / "run"])
+    records = save.load()
     assert explained_by(records).explanations == ()
     (one,) = explained_by(records, force=True).explanations
     assert one.notes == ("accelerator:tcg", "forced: CPU capability AVX512 against AVX2")
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
-def test_the_waterfall_is_readable_on_every_terminal(tmp_path: Path, save: Any, width: int) -> None:
+def test_the_waterfall_is_readable_on_every_terminal(save: Save, width: int) -> None:
     rng = np.random.default_rng(5)
     for block in range(2):
         save(block=block, **trial(rng))
         save(block=block, target="container-vm", **trial(rng, "data", 1.0))
-    found = explained_by(load([tmp_path / "run"]))
+    found = save.explain()
     text = printed(explanation_document(found), width)
     for word in (*PHASES, "unexplained", "whole", "p95", "jitter"):
         assert word in text
@@ -145,58 +134,56 @@ def test_the_waterfall_is_readable_on_every_terminal(tmp_path: Path, save: Any, 
     assert json.loads(json.dumps([asdict(one) for one in found.explanations]))[0]["target"] == "container-vm"
 
 
-def waterfall(path: Path) -> str:
-    return printed(explanation_document(explained_by(load([path]))), 80)
+def waterfall(save: Save, *runs: str) -> str:
+    return printed(explanation_document(save.explain(*runs)), 80)
 
 
-def test_no_share_is_told_of_a_whole_that_may_be_zero(tmp_path: Path, save: Any) -> None:
+def test_no_share_is_told_of_a_whole_that_may_be_zero(save: Save) -> None:
     rng = np.random.default_rng(6)
     for block in range(5):
         save(block=block, **trial(rng))
         save(block=block, target="container", **trial(rng))
         save("apart", block=block, **trial(rng))
         save("apart", block=block, target="container", **trial(rng, "compute", 2.0))
-    one = explained(tmp_path / "run")
+    one = explained(save)
     low, high = one.whole.interval or (0.0, 0.0)
     assert low < 0 < high
-    assert [line for line in waterfall(tmp_path / "run").splitlines() if line.endswith(" %")] == []
-    shares = [line.split()[-2:] for line in waterfall(tmp_path / "apart").splitlines() if line.endswith(" %")]
+    assert [line for line in waterfall(save).splitlines() if line.endswith(" %")] == []
+    shares = [line.split()[-2:] for line in waterfall(save, "apart").splitlines() if line.endswith(" %")]
     assert ["100", "%"] in shares
     save("single", **trial(rng))
     save("single", target="container", **trial(rng, "compute", 2.0))
-    assert not any(line.endswith(" %") for line in waterfall(tmp_path / "single").splitlines()), (
-        "one block says nothing"
-    )
+    assert not any(line.endswith(" %") for line in waterfall(save, "single").splitlines()), "one block says nothing"
 
 
-def test_where_nothing_can_be_explained_it_says_so(tmp_path: Path, save: Any) -> None:
+def test_where_nothing_can_be_explained_it_says_so(save: Save) -> None:
     save()
-    assert waterfall(tmp_path / "run").startswith("Nothing to explain: no training on another target")
+    assert waterfall(save).startswith("Nothing to explain: no training on another target")
 
 
-def test_the_opening_is_parted_into_its_phases(tmp_path: Path, save: Any) -> None:
+def test_the_opening_is_parted_into_its_phases(save: Save) -> None:
     rng = np.random.default_rng(7)
     for block in range(3):
         own, base = trial(rng), trial(rng)
         save(block=block, **base, opening={"tree": base["open_s"]})
         phases = {"boot": own["open_s"] - 0.1, "container": 0.1}
         save(block=block, target="container-vm", **own, opening=phases)
-    one = explained(tmp_path / "run")
+    one = explained(save)
     (opening,) = (part for part in one.parts if part.name == "opening")
     assert [phase.name for phase in opening.phases] == ["tree", "boot", "container"]
     assert sum(phase.difference_s for phase in opening.phases) == pytest.approx(opening.difference_s)
     assert opening.phases[2].baseline_s == 0
-    lines = waterfall(tmp_path / "run").splitlines()
+    lines = waterfall(save).splitlines()
     place = next(number for number, line in enumerate(lines) if line.startswith("opening"))
     assert [line.split()[0] for line in lines[place + 1 : place + 4]] == ["tree", "boot", "container"]
 
 
-def test_the_phases_of_a_workload_stand_by_name_below_computing(tmp_path: Path, save: Any) -> None:
+def test_the_phases_of_a_workload_stand_by_name_below_computing(save: Save) -> None:
     for target, generator_s in (("bare-metal", 0.1), ("vm", 0.4)):
         phases = {"discriminator": [0.2] * 3, "generator": [generator_s] * 3}
         columns = {"elapsed_s": [0.6] * 3, "data_s": [0.0] * 3, "compute_s": [0.6] * 3, "phases": phases}
         save(target=target, steps=Steps.model_validate(columns))
-    (compute,) = (part for part in explained(tmp_path / "run").parts if part.name == "compute")
+    (compute,) = (part for part in explained(save).parts if part.name == "compute")
     assert {one.name: round(one.difference_s, 6) for one in compute.phases} == {"discriminator": 0.0, "generator": 0.9}
 
 
@@ -213,7 +200,7 @@ def training(rng: np.random.Generator, **seconds: float) -> dict[str, Any]:
     return {"timeline": timeline, "steps": steps, "elapsed_s": elapsed, **OPTIONS, "parallel": "none"}
 
 
-def probes(save: Any, block: int, target: str, rng: np.random.Generator, factor: float, **changes: Any) -> None:
+def probes(save: Save, block: int, target: str, rng: np.random.Generator, factor: float, **changes: Any) -> None:
     """The VM's CPU gives ``factor`` of bare metal's, its disk a half, and importing torch takes it 3 times as long."""
     here = 1.0 if target == "bare-metal" else factor
     there = {"block": block, "target": target, **OPTIONS, **changes}
@@ -225,7 +212,7 @@ def probes(save: Any, block: int, target: str, rng: np.random.Generator, factor:
     save("probes", **probe("startup", import_torch=(imports, "s", "less")), **there)
 
 
-def made(path: Path, save: Any, *, state: str | None = None, compute: float = 12.5, **changes: Any) -> Explanation:
+def made(save: Save, *, state: str | None = None, compute: float = 12.5, **changes: Any) -> Explanation:
     rng = np.random.default_rng(0)
     for block in range(8):
         save(block=block, page_cache=state, **training(rng, imports=1.0, data=4.0, compute=10.0))
@@ -233,8 +220,7 @@ def made(path: Path, save: Any, *, state: str | None = None, compute: float = 12
         save(block=block, page_cache=state, target="vm", **own)
         for target in ("bare-metal", "vm"):
             probes(save, block, target, rng, 0.8, **changes)
-    (one,) = explained_by(load([path / "run", path / "probes"])).explanations
-    return one
+    return explained(save, "run", "probes")
 
 
 def parts(one: Explanation) -> dict[str, Predicted]:
@@ -242,10 +228,8 @@ def parts(one: Explanation) -> dict[str, Predicted]:
     return {found.part: found for found in one.prediction.predicted}
 
 
-def test_each_part_is_predicted_by_its_own_probe_and_their_sum_stands_beside_the_measured_whole(
-    tmp_path: Path, save: Any
-) -> None:
-    one = made(tmp_path, save, state="cold")
+def test_each_part_is_predicted_by_its_own_probe_and_their_sum_stands_beside_the_measured_whole(save: Save) -> None:
+    one = made(save, state="cold")
     found = parts(one)
     assert {name: each.by for name, each in found.items()} == {
         "opening": None,
@@ -266,15 +250,15 @@ def test_each_part_is_predicted_by_its_own_probe_and_their_sum_stands_beside_the
     assert one.prediction.silent == ("launch", "build", "teardown")
 
 
-def test_data_that_come_from_the_page_cache_have_no_probe(tmp_path: Path, save: Any) -> None:
-    one = made(tmp_path, save, state="warm")
+def test_data_that_come_from_the_page_cache_have_no_probe(save: Save) -> None:
+    one = made(save, state="warm")
     assert "data" not in parts(one)
     assert one.prediction
     assert "data" in one.prediction.silent
 
 
 @pytest.mark.parametrize("mode", ["fsync", "on"])
-def test_checkpoints_are_predicted_by_the_disk_where_they_wait_for_it(tmp_path: Path, save: Any, mode: str) -> None:
+def test_checkpoints_are_predicted_by_the_disk_where_they_wait_for_it(save: Save, mode: str) -> None:
     rng = np.random.default_rng(0)
     for block in range(8):
         for target, written_s, rate in (("bare-metal", 1.0, 500), ("vm", 2.0, 250)):
@@ -283,7 +267,7 @@ def test_checkpoints_are_predicted_by_the_disk_where_they_wait_for_it(tmp_path: 
             save(block=block, target=target, checkpoint=mode, **{**own, "timeline": timeline})
             disk = probe("disk", sequential_write_throughput=(rate * math.exp(rng.normal(0, 0.003)), "MiB/s", "more"))
             save("probes", block=block, target=target, **disk, **OPTIONS)
-    (one,) = explained_by(load([tmp_path / "run", tmp_path / "probes"])).explanations
+    one = explained(save, "run", "probes")
     if mode == "on":
         assert one.prediction is None
     else:
@@ -291,18 +275,18 @@ def test_checkpoints_are_predicted_by_the_disk_where_they_wait_for_it(tmp_path: 
         assert parts(one)["between epochs"].difference_s == pytest.approx(1.0, rel=0.02)
 
 
-def test_where_measurement_and_prediction_part_a_sentence_says_so(tmp_path: Path, save: Any) -> None:
-    one = made(tmp_path, save, state="cold", compute=20.0)
+def test_where_measurement_and_prediction_part_a_sentence_says_so(save: Save) -> None:
+    one = made(save, state="cold", compute=20.0)
     assert [name for name, each in parts(one).items() if each.parts] == ["compute"]
     lines = list(prediction_lines(one))
     assert any(line.startswith("measurement and prediction differ: the cost of compute is +") for line in lines)
     assert "more than the +2.5" in " ".join(lines)
     assert lines[-1].startswith("measurement and prediction differ: the cost of the whole is")
-    records = load([tmp_path / "run", tmp_path / "probes"])
+    records = save.load("run", "probes")
     assert "predicted by the probes" in printed(explanation_document(explained_by(records)), 60)
     (row,) = json.loads(json.dumps([asdict(one) for one in explained_by(records).explanations]))
     assert row["prediction"]["parts"] is True
-    assert "measurement and prediction differ" in write_report(records, tmp_path / "report.html").read_text()
+    assert "measurement and prediction differ" in save.page("run", "probes")
 
 
 @pytest.mark.parametrize(
@@ -314,36 +298,32 @@ def test_where_measurement_and_prediction_part_a_sentence_says_so(tmp_path: Path
         {"provider": "another"},
     ],
 )
-def test_probes_of_another_envelope_or_of_other_layers_predict_nothing(
-    tmp_path: Path, save: Any, changes: dict[str, Any]
-) -> None:
-    assert made(tmp_path, save, **changes).prediction is None
+def test_probes_of_another_envelope_or_of_other_layers_predict_nothing(save: Save, changes: dict[str, Any]) -> None:
+    assert made(save, **changes).prediction is None
 
 
-def test_without_probes_or_a_fact_of_their_host_there_is_no_prediction_and_no_line(tmp_path: Path, save: Any) -> None:
-    made(tmp_path, save)
-    (one,) = explained_by(load([tmp_path / "run"])).explanations
+def test_without_probes_or_a_fact_of_their_host_there_is_no_prediction_and_no_line(tmp_path: Path, save: Save) -> None:
+    made(save)
+    one = explained(save)
     assert one.prediction is None
     assert list(prediction_lines(one)) == []
     for path in (tmp_path / "probes" / "trials").iterdir():
-        record = json.loads(path.read_text())
-        record["environment"]["host"]["cpu_model"] = None
-        path.write_text(json.dumps(record))
-    (one,) = explained_by(load([tmp_path / "run", tmp_path / "probes"])).explanations
+        edited(path, lambda record: record["environment"]["host"].update(cpu_model=None))
+    one = explained(save, "run", "probes")
     assert one.prediction is None
 
 
-def test_one_block_predicts_without_an_interval_and_parts_from_nothing(tmp_path: Path, save: Any) -> None:
+def test_one_block_predicts_without_an_interval_and_parts_from_nothing(save: Save) -> None:
     rng = np.random.default_rng(0)
     for target, compute in (("bare-metal", 10.0), ("vm", 99.0)):
         save(target=target, **training(rng, compute=compute))
         probes(save, 0, target, rng, 0.8)
-    (one,) = explained_by(load([tmp_path / "run", tmp_path / "probes"])).explanations
+    one = explained(save, "run", "probes")
     assert isinstance(one.prediction, Prediction)
     assert (one.prediction.interval, one.prediction.parts) == (None, False)
 
 
-def test_what_was_switched_stands_beside_the_waterfall_of_its_target(tmp_path: Path, save: Any) -> None:
+def test_what_was_switched_stands_beside_the_waterfall_of_its_target(save: Save) -> None:
     rng = np.random.default_rng(0)
     for block in range(3):
         save(block=block, **training(rng))
@@ -351,7 +331,7 @@ def test_what_was_switched_stands_beside_the_waterfall_of_its_target(tmp_path: P
         for target in ("container", "vm"):
             save(block=block, target=target, **training(rng))
         save(block=block, target="container", ablation="seccomp", **training(rng))
-    explained = explained_by(load([tmp_path / "run"]))
+    explained = save.explain()
     assert [one.blocks for one in explained.explanations] == [3, 3]
     container, vm = (part for part in explanation_document(explained) if isinstance(part, Notes))
     lines = [line.partition(":")[2].partition(":")[0] for line in container.lines if "switched" in line]
@@ -359,7 +339,7 @@ def test_what_was_switched_stands_beside_the_waterfall_of_its_target(tmp_path: P
     assert sum("switched" in line for line in vm.lines) == 1
 
 
-def exchanging(save: Any, run: str, target: str, **network: Any) -> None:
+def exchanging(save: Save, run: str, target: str, **network: Any) -> None:
     """All-reduce at 100 MB/s in messages of 2 MiB and at 120 MB/s in those of 64 MiB, on two workers."""
     rates = {"2MiB": 100.0, "64MiB": 120.0}
     metrics = {f"all-reduce-{size}-bandwidth": own_metric(rate) for size, rate in rates.items()}
@@ -384,8 +364,8 @@ def joined(strategy: Any = "all-reduce", rate: str = "1gbit", sent_bytes: int | 
     return {"scenario": "distributed", "distributed": distributed, "ranks": ranks, "steps": steps}
 
 
-def shares(path: Path) -> list[Any]:
-    found = explained_by(load([path / "training", path / "exchange"])).explanations
+def shares(save: Save) -> list[Any]:
+    found = save.explain("training", "exchange").explanations
     return [one.communicating for one in found if one.model == "resnet50"]
 
 
@@ -394,44 +374,44 @@ def shares(path: Path) -> list[Any]:
     [("all-reduce", 2 << 20, 100.0), ("all-reduce", 50 << 20, 114.575), ("parameter-server", 50 << 20, 200.0)],
 )
 def test_collectives_predict_the_communicating_share_beside_the_measured_one(
-    strategy: Any, step_bytes: int, rate: float, tmp_path: Path, save: Any
+    strategy: Any, step_bytes: int, rate: float, save: Save
 ) -> None:
     """The bandwidth is that at the size of a message: of buckets of 25 MiB, or of chunks of 2 MiB."""
     for target in ("bare-metal", "vm"):
         save("training", target=target, **joined(strategy, sent_bytes=4 * step_bytes))
         exchanging(save, "exchange", target)
-    (share,) = shares(tmp_path)
+    (share,) = shares(save)
     assert share.step_bytes == step_bytes
     assert share.bandwidth_mb_s == pytest.approx(rate, rel=1e-4)
     predicted_s = step_bytes / rate / 1e6
     assert share.predicted == pytest.approx(predicted_s / (1 + predicted_s), rel=1e-4)
     assert share.measured == 0.5
-    one = next(one for one in explained_by(load([tmp_path / "training", tmp_path / "exchange"])).explanations)
+    one = next(one for one in save.explain("training", "exchange").explanations)
     (line,) = prediction_lines(one)
     assert line.startswith(f"communication: a rank sends {step_bytes / 1e6:.3g} MB in a step")
     assert f"which takes 50% of the step's time; collectives at {rate:.3g} MB/s predict " in line
     assert line.endswith(f" {share.predicted:.0%} if nothing hides it")
 
 
-def test_the_bytes_of_a_step_are_shown_by_shapes_and_by_the_interface(tmp_path: Path, save: Any) -> None:
+def test_the_bytes_of_a_step_are_shown_by_shapes_and_by_the_interface(save: Save) -> None:
     for target in ("bare-metal", "vm"):
         numbers = joined("split", sent_bytes=4_000_000)
         ranks = [rank.model_copy(update={"interface_sent_bytes": 4_400_000}) for rank in numbers["ranks"]]
         save("training", target=target, **(numbers | {"ranks": ranks}))
-    (one,) = explained_by(load([tmp_path / "training"])).explanations
+    one = explained(save, "training")
     (line,) = prediction_lines(one)
     bytes_sent = "communication: a rank sends 1 MB in a step (1.1 MB by its interface)"
     assert line == f"{bytes_sent}, which takes 50% of the step's time"
 
 
-def test_collectives_of_another_network_or_alone_predict_nothing(tmp_path: Path, save: Any) -> None:
+def test_collectives_of_another_network_or_alone_predict_nothing(save: Save) -> None:
     for target in ("bare-metal", "vm"):
         save("training", target=target, **joined(sent_bytes=4 << 20))
         exchanging(save, "exchange", target, rate="10gbit")
-    (share,) = shares(tmp_path)
+    (share,) = shares(save)
     assert (share.step_bytes, share.interface_bytes, share.measured) == (1 << 20, None, 0.5)
     assert share.predicted is share.bandwidth_mb_s is None
-    assert [one.communicating for one in explained_by(load([tmp_path / "exchange"])).explanations] == [None]
+    assert [one.communicating for one in save.explain("exchange").explanations] == [None]
 
 
 def simulated(rng: np.random.Generator, start: float, interval: float, checkpoint: float, mean: float) -> list[float]:

@@ -10,8 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
-from analysis.history.history import history_of
-from analysis.history.results import History, Series
+from analysis.history.history import History, Series, history_of
 from analysis.load.records import load
 from analysis.statistics.change_points import LEAST_RUNS, _best, change_points
 from suite.records.environment import Environment, Environments
@@ -159,13 +158,17 @@ def noise(n: int, seed: int = 0) -> "np.ndarray[tuple[int], np.dtype[np.float64]
     return np.random.default_rng(seed).normal(size=n)
 
 
-def test_a_clear_step_is_found_where_it_is() -> None:
-    assert change_points(noise(60) + 8.0 * (np.arange(60) >= 25)) == [25]
-
-
-def test_several_steps_up_and_down_are_all_found() -> None:
-    levels = np.repeat([0.0, 9.0, 2.0, 2.0, -7.0], 20)
-    assert change_points(noise(100, 1) + levels) == [20, 40, 80]
+@pytest.mark.parametrize(
+    ("values", "places"),
+    [
+        (noise(60) + 8.0 * (np.arange(60) >= 25), [25]),
+        (noise(100, 1) + np.repeat([0.0, 9.0, 2.0, 2.0, -7.0], 20), [20, 40, 80]),
+        (noise(60, 2) - 1000.0 * (np.arange(60) == 30), []),
+    ],
+    ids=["one step", "several steps, up and down", "one night, however bad"],
+)
+def test_clear_steps_are_found_where_they_are(values: Any, places: list[int]) -> None:
+    assert change_points(values) == places == change_points(values)
 
 
 def test_noise_alone_is_no_change() -> None:
@@ -183,21 +186,10 @@ def test_weather_of_which_half_stays_is_no_change() -> None:
     assert len(found) <= 1
 
 
-def test_one_night_is_no_change_however_bad_it_was() -> None:
-    values = noise(60, 2)
-    values[30] -= 1000
-    assert change_points(values) == []
-
-
 @pytest.mark.parametrize("n", range(2 * LEAST_RUNS + 2))
 def test_few_or_equal_runs_show_no_change(n: int) -> None:
     assert change_points(np.zeros(n)) == []
     assert change_points(np.arange(float(n)) if n < 2 * LEAST_RUNS else np.zeros(n)) == []
-
-
-def test_the_same_runs_give_the_same_changes() -> None:
-    values = noise(50, 3) + 3.0 * (np.arange(50) >= 30)
-    assert change_points(values) == change_points(values)
 
 
 def test_the_split_is_the_one_of_the_definition() -> None:

@@ -17,19 +17,16 @@ from analysis.compare.regression import regress
 from analysis.compare.results import ComparedJob, Comparison, Contrast, Measured
 from analysis.figures.drawing import printed_range
 from analysis.figures.plots import draw, pictures
-from analysis.load.records import load
 from analysis.report.answers.answer import answer
 from analysis.report.elements import line
 from analysis.report.markdown import as_markdown
-from analysis.report.page import write_report
-from analysis.report.rows import as_json
 from analysis.report.tables import interference_lines, interference_table, jobs_with_aggressors
 from suite.errors import RequestError
 from suite.job.sharing import Sharing
 from suite.records.environment import Environment
 from suite.records.record import Aggression, AggressorInstance, Steps
 from suite.records.usage import CacheUse, Conditions, Resources, Usage
-from tests.analysis.conftest import WITHIN_2, Save, explained_by, judged, only
+from tests.analysis.conftest import WITHIN_2, Save, edited, explained_by, json_of, judged, only
 
 SHARING = Sharing(aggressors=("alexnet", "disk"))
 LEFT = {("bare-metal", "alexnet"): 0.6, ("bare-metal", "disk"): 0.9, ("vm", "alexnet"): 0.8, ("vm", "disk"): 0.95}
@@ -51,13 +48,7 @@ def beside(before_per_s: float, beside_per_s: float) -> AggressorInstance:
 
 
 def victim(
-    save: Save,
-    target: str,
-    aggressor: str | None,
-    speed: float,
-    block: int,
-    other_cpu_s: float = 0.0,
-    **changes: Any,
+    save: Save, target: str, aggressor: str | None, speed: float, block: int, other_cpu_s: float = 0.0, **changes: Any
 ) -> None:
     steps = [0.001] * 98 + [1.0 / speed, 2.0 / speed]
     save(
@@ -104,9 +95,9 @@ def ranked(comparison: Comparison) -> list[Contrast]:
     return [one for one in comparison.contrasts if one.kind == "isolation"]
 
 
-def test_a_victim_is_held_against_the_same_target_alone_in_the_same_block(tmp_path: Path, save: Save) -> None:
+def test_a_victim_is_held_against_the_same_target_alone_in_the_same_block(save: Save) -> None:
     sweep(save)
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     effects = found(comparison)
     assert set(effects) == set(LEFT)
     for key, share in LEFT.items():
@@ -122,10 +113,10 @@ def test_a_victim_is_held_against_the_same_target_alone_in_the_same_block(tmp_pa
 
 
 def test_what_is_beside_an_aggressor_is_in_no_number_of_the_targets_which_are_ranked_by_what_victims_keep(
-    tmp_path: Path, save: Save
+    save: Save,
 ) -> None:
     sweep(save)
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     (group,) = comparison.groups
     assert [summary.ok for summary in group.targets] == [8, 8]
     assert group.of_target("vm")["throughput"].ratio == pytest.approx(0.5, rel=0.01)
@@ -139,21 +130,21 @@ def test_what_is_beside_an_aggressor_is_in_no_number_of_the_targets_which_are_ra
     assert (len(first.members), first.blocks) == (2, 8)
 
 
-def test_targets_are_ranked_by_what_all_of_them_were_measured_beside(tmp_path: Path, save: Save) -> None:
+def test_targets_are_ranked_by_what_all_of_them_were_measured_beside(save: Save) -> None:
     sweep(save)
     for block in range(8):
         victim(save, "bare-metal", "cpu", 0.1, block)
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     assert ("bare-metal", "cpu") in found(comparison)
     assert {len(one.members) for one in ranked(comparison)} == {2}
 
 
-def test_what_disturbs_a_victim_alone_withholds_the_verdicts_of_its_target(tmp_path: Path, save: Save) -> None:
+def test_what_disturbs_a_victim_alone_withholds_the_verdicts_of_its_target(save: Save) -> None:
     for block in range(8):
         for target, alone_s in (("bare-metal", 9.0), ("vm", 0.0)):
             victim(save, target, None, 10.0, block, other_cpu_s=alone_s)
             victim(save, target, "alexnet", 6.0 + block % 2 * 0.01, block, other_cpu_s=9.0)
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     verdicts = {target: judged(one["throughput"]) for (target, _), one in found(comparison).items()}
     verdicts |= {f"{one.target}, ranked": judged(one) for one in ranked(comparison)}
     assert {name: verdict.name for name, verdict in verdicts.items()} == {
@@ -168,13 +159,13 @@ def test_what_disturbs_a_victim_alone_withholds_the_verdicts_of_its_target(tmp_p
 
 def test_the_noise_floor_is_of_the_same_target_alone_twice(tmp_path: Path, save: Save) -> None:
     sweep(save)
-    before = found(compare(load([tmp_path / "run"])))["vm", "disk"]["throughput"].noise
+    before = found(save.compare())["vm", "disk"]["throughput"].noise
     assert before
     assert before.method == "across-blocks"
     for block, path in enumerate(sorted((tmp_path / "run" / "trials").glob("vm-None-*.json"))):
         speed = json.loads(path.read_bytes())["throughput_per_s"]
         victim(save, "vm", None, speed * (1.01 if block % 2 else 0.99), block, replica=1)
-    after = found(compare(load([tmp_path / "run"])))["vm", "disk"]["throughput"].noise
+    after = found(save.compare())["vm", "disk"]["throughput"].noise
     assert after
     assert after.method == "a/a"
     assert after.share < before.share
@@ -189,19 +180,19 @@ def test_an_ablation_has_an_interference_of_its_own(tmp_path: Path, save: Save) 
             path.with_name(f"{name}.json").write_text(
                 json.dumps({**record, "trial_id": name, "ablation": "pinning"}, indent=1)
             )
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     assert {arm[2:5] for arm in comparison.of_kind("aggressor") if arm.ablation} == {("vm", "pinning", "alexnet")}
     (switched,) = comparison.of_kind("ablation").values()
     assert switched["throughput"].ratio == pytest.approx(1.0)
     assert {len(one.members) for one in ranked(comparison)} == {2}
 
 
-def test_a_failed_trial_is_told_with_its_aggressor_and_enters_nothing(tmp_path: Path, save: Save) -> None:
+def test_a_failed_trial_is_told_with_its_aggressor_and_enters_nothing(save: Save) -> None:
     sweep(save, blocks=2)
     save(
         scenario="shared", sharing=SHARING, target="vm", aggressor="disk", block=2, failed="the aggressor disk: killed"
     )
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     assert [
         "trials on vm, beside disk failed" in one.message for one in comparison.warnings if one.kind == "failed-trials"
     ] == [True]
@@ -211,17 +202,15 @@ def test_a_failed_trial_is_told_with_its_aggressor_and_enters_nothing(tmp_path: 
 def test_instances_of_unlike_size_are_no_warning_where_each_is_held_against_itself(tmp_path: Path, save: Save) -> None:
     sweep(save, blocks=2, capability="AVX2")
     for path in (tmp_path / "run" / "trials").glob("vm-*"):
-        record = json.loads(path.read_bytes())
-        record["environment"]["target"]["threads"] = 1
-        path.write_text(json.dumps(record, indent=1))
-    comparison = compare(load([tmp_path / "run"]))
+        edited(path, lambda record: record["environment"]["target"].update(threads=1))
+    comparison = save.compare()
     assert [warning.kind for warning in comparison.warnings if "compar" in warning.kind] == []
     assert set(found(comparison)) == set(LEFT)
 
 
-def test_the_matrix_the_ranking_and_the_papers_words_stand_in_every_form(tmp_path: Path, save: Save) -> None:
+def test_the_matrix_the_ranking_and_the_papers_words_stand_in_every_form(save: Save) -> None:
     sweep(save, profile="paper")
-    records = load([tmp_path / "run"])
+    records = save.load()
     comparison = compare(records)
     (job,) = jobs_with_aggressors(comparison)
     laid = interference_table(comparison, job)
@@ -244,21 +233,21 @@ def test_the_matrix_the_ranking_and_the_papers_words_stand_in_every_form(tmp_pat
     text = list(interference_lines(comparison, job))
     assert text[0].startswith("isolation, best first (mean over 2 victim-aggressor pairs): vm 0.8")
     assert "AlexNet takes over 30 % longer at batch 512" in text[-1]
-    for form in (as_markdown(comparison), write_report(records, tmp_path / "page.html").read_text()):
+    for form in (as_markdown(comparison), save.page()):
         assert "resnet50 beside disk: step-p99" in form
         assert "isolation, best first" in form
         assert "bare metal degrades most; a virtual machine degrades least" in form
-    told = json.loads(as_json(comparison))
-    assert {(row["target"], row["aggressor"], row["metric"]) for row in told["rows"] if row["kind"] == "aggressor"} >= {
+    shown = json_of(comparison)["rows"]
+    assert {(row["target"], row["aggressor"], row["metric"]) for row in shown if row["kind"] == "aggressor"} >= {
         ("vm", "disk", "step-p99")
     }
-    assert [row["target"] for row in told["rows"] if row["kind"] == "isolation"] == ["vm", "bare-metal"]
+    assert [row["target"] for row in shown if row["kind"] == "isolation"] == ["vm", "bare-metal"]
 
 
 def test_figure_10_and_the_heat_map_are_drawn(tmp_path: Path, save: Save) -> None:
     sweep(save, profile="paper")
     sweep(save, model="alexnet-small", profile="paper")
-    paths = draw(compare(load([tmp_path / "run"])), tmp_path / "plots")
+    paths = draw(save.compare(), tmp_path / "plots")
     assert {path.name for path in paths if path.suffix == ".png"} == {
         "figure-10-shared-elapsed.png",
         "shared-throughput.png",
@@ -271,12 +260,12 @@ def test_figure_10_and_the_heat_map_are_drawn(tmp_path: Path, save: Save) -> Non
         assert ("Lin, Pai and Chou 2018," in svg) == marked, "a legend has no mark that is not drawn"
 
 
-def test_figure_10_shows_the_time_that_is_added_as_the_paper_does(tmp_path: Path, save: Save) -> None:
+def test_figure_10_shows_the_time_that_is_added_as_the_paper_does(save: Save) -> None:
     for block, aggressor in itertools.product(range(5), (None, "alexnet")):
         victim(
             save, "bare-metal", aggressor, 10.0 / (1.69 if aggressor else 1), block, model="alexnet", profile="paper"
         )
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     (drawing,) = (one.drawing for one in pictures(comparison, comparison.jobs[0], {}) if one.drawing.number == 10)
     (axes,) = drawing.chart.axes
     assert [text.get_text() for text in axes.texts if "%" in text.get_text()] == ["69 %"]
@@ -304,12 +293,12 @@ def test_ranges_are_as_the_papers_text_has_them(
     assert all(map(math.isnan, printed_range(job, model, target, metric, "disk")))
 
 
-def test_a_victim_is_held_against_its_own_target_alone(save: Save, tmp_path: Path) -> None:
+def test_a_victim_is_held_against_its_own_target_alone(save: Save) -> None:
     digests = {None: "ab" * 32, "disk": "cd" * 32}  # bare metal alone has more threads, and so other sums
     for block, target, aggressor in itertools.product(range(2), ("bare-metal", "vm"), digests):
         own = digests[aggressor] if target == "bare-metal" else digests["disk"]
         victim(save, target, aggressor, 10.0, block, weights_sha256=own)
-    found = compare(load([tmp_path / "run"]))
+    found = save.compare()
     assert answer(found).facts[-1].startswith("Beside bare-metal, or for victims the target alone, ")
     (group,) = found.groups
     kinds = {work.arm: (work.kind, work.trials) for work in group.same_work}
@@ -331,46 +320,46 @@ def switched_blocks(save: Any, blocks: int = 8, **switched: Any) -> None:
         save(block=block, target="container", ablation="seccomp", **noisy(rng, 9.5 * drift), **switched)
 
 
-def test_warm_up_trials_are_in_nothing_and_their_number_is_told_once(tmp_path: Path, save: Any) -> None:
+def test_warm_up_trials_are_in_nothing_and_their_number_is_told_once(save: Save) -> None:
     switched_blocks(save)
-    before = compare(load([tmp_path / "run"]))
+    before = save.compare()
     for block in range(2):
         save(block=block, warm_up=True, throughput_per_s=0.01)
         save(block=block, warm_up=True, target="container", failed="in a warm-up")
-    records = load([tmp_path / "run"])
+    records = save.load()
     after = compare(records)
     assert after.groups == before.groups
     assert after.warnings == ()
     assert (before.warmup_trials, after.warmup_trials) == (0, 4)
-    assert json.loads(as_json(after))["warmup_trials"] == 4
+    assert json_of(after)["warmup_trials"] == 4
     assert as_markdown(after).count("4 warm-up trials left out") == 1
     assert explained_by(records).explanations[0].blocks == 8
     assert {change.samples for change in regress(records, records).changes} == {(8, 8)}
-    page = write_report(records, tmp_path / "report.html").read_text()
+    page = save.page()
     assert page.count("4 warm-up trials left out") == 1
 
 
-def test_a_run_that_is_still_warming_up_has_nothing_to_compare_and_says_so(tmp_path: Path, save: Any) -> None:
+def test_a_run_that_is_still_warming_up_has_nothing_to_compare_and_says_so(tmp_path: Path, save: Save) -> None:
     save(warm_up=True)
     with pytest.raises(RequestError, match="1 warm-up trials and no other") as told:
-        load([tmp_path / "run"])
+        save.load()
     assert f"bench run --continue {tmp_path / 'run'};" in str(told.value.remedy)
 
 
-def test_sequential_stopping_counts_neither_warm_up_blocks_nor_switched_trials(tmp_path: Path, save: Any) -> None:
+def test_sequential_stopping_counts_neither_warm_up_blocks_nor_switched_trials(save: Save) -> None:
     switched_blocks(save, 12)
     for block in range(12):
         save(block=block, warm_up=True, throughput_per_s=1.0 + block)
-    decision = should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=13)
+    decision = should_stop_run(save.load(), WITHIN_2, max_blocks=13)
     assert (decision.stop, decision.at_least) == (False, 1)
     for block in range(12):
         save(block=block, target="container", ablation="network", failed="no")
-    assert should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=13) == decision
+    assert should_stop_run(save.load(), WITHIN_2, max_blocks=13) == decision
 
 
-def test_a_switch_is_held_against_its_own_target_and_never_mixed_into_it(tmp_path: Path, save: Any) -> None:
+def test_a_switch_is_held_against_its_own_target_and_never_mixed_into_it(save: Save) -> None:
     switched_blocks(save)
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     (group,) = comparison.groups
     assert [(summary.target, summary.ok) for summary in group.targets] == [("bare-metal", 8), ("container", 8)]
     assert group.of_target("container")["throughput"].ratio == pytest.approx(0.9, rel=0.01)
@@ -384,29 +373,29 @@ def test_a_switch_is_held_against_its_own_target_and_never_mixed_into_it(tmp_pat
     assert found.blocks == 8
     assert [judged(switched[name]).name for name in ("throughput", "elapsed")] == ["faster", "faster"]
     assert "| container, seccomp off | 1.05" in as_markdown(comparison)
-    (row, *_) = (row for row in json.loads(as_json(comparison))["rows"] if row["kind"] == "ablation")
+    (row, *_) = (row for row in json_of(comparison)["rows"] if row["kind"] == "ablation")
     assert (row["target"], row["ablation"], row["metric"], row["verdict"]) == (
         *("container", "seccomp", "throughput", "faster"),
     )
-    page = write_report(load([tmp_path / "run"]), tmp_path / "report.html").read_text()
+    page = save.page()
     assert "switched in the same blocks, over the same target as it is" in page
     assert "switched in the same blocks: container, seccomp off: throughput 1.05" in page, "beside the waterfall"
 
 
-def test_the_answer_counts_the_models_that_it_does_not_name(tmp_path: Path, save: Any) -> None:
+def test_the_answer_counts_the_models_that_it_does_not_name(save: Save) -> None:
     for model in ("resnet50", "alexnet", "inception_v3", "gan", "vae"):
         switched_blocks(partial(save, model=model))
-    (sentence,) = (line for line in answer(compare(load([tmp_path / "run"]))).facts if line.startswith("Switched"))
+    (sentence,) = (line for line in answer(save.compare()).facts if line.startswith("Switched"))
     assert sentence.count("faster") == 3
     assert sentence.endswith("faster and 2 more.")
 
 
-def test_only_what_was_switched_may_differ(tmp_path: Path, save: Any) -> None:
+def test_only_what_was_switched_may_differ(save: Save) -> None:
     for block in range(2):
         save(block=block)
         save(block=block, ablation="isa", capability="default")
         save(block=block, ablation="huge-pages", capability="default")
-    records = load([tmp_path / "run"])
+    records = save.load()
     refused, forced = compare(records), compare(records, force=True)
     assert [arm.ablation for arm in refused.of_kind("ablation")] == ["isa"]
     (found,) = refused.warnings
@@ -421,12 +410,12 @@ def test_only_what_was_switched_may_differ(tmp_path: Path, save: Any) -> None:
     }
 
 
-def test_a_switch_of_a_newer_suite_and_one_without_its_target_are_no_error(tmp_path: Path, save: Any) -> None:
+def test_a_switch_of_a_newer_suite_and_one_without_its_target_are_no_error(save: Save) -> None:
     save()
     save(ablation="turbo")
     save(target="vm", ablation="disk-cache", substitutes=["accelerator:tcg"])
     save(target="container", ablation="seccomp", failed="no profile")
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     assert [(arm.target, arm.ablation) for arm in comparison.of_kind("ablation")] == [("bare-metal", "turbo")]
     (found,) = comparison.warnings
     assert found.kind == "failed-trials"
@@ -434,36 +423,36 @@ def test_a_switch_of_a_newer_suite_and_one_without_its_target_are_no_error(tmp_p
     assert "bare-metal, turbo switched" in as_markdown(comparison), "one that is not installed here"
 
 
-def test_bare_metal_against_itself_has_a_ratio_an_interval_and_a_verdict(tmp_path: Path, save: Any) -> None:
+def test_bare_metal_against_itself_has_a_ratio_an_interval_and_a_verdict(save: Save) -> None:
     rng = np.random.default_rng(1)
     for block in range(20):
         drift = 10 * math.exp(rng.normal(0, 0.3))
         save(block=block, **noisy(rng, drift))
         save(block=block, replica=1, **noisy(rng, drift))
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     (group,) = comparison.groups
     found = only(group, "again")["throughput"]
     assert found.ratio == pytest.approx(1, abs=0.003)
     assert found.blocks == 20
     assert judged(found).name == "equivalent"
     assert "bare metal against itself (A/A): throughput 1.00" in as_markdown(comparison)
-    rows = [row for row in json.loads(as_json(comparison))["rows"] if row["kind"] == "again"]
+    rows = [row for row in json_of(comparison)["rows"] if row["kind"] == "again"]
     assert [(row["metric"], row["verdict"]) for row in rows[:2]] == [
         ("throughput", "equivalent"),
         ("elapsed", "equivalent"),
     ]
     assert (noise := group.of_target("bare-metal")["throughput"].noise)
     assert noise.method == "a/a"
-    assert "against itself (A/A)" in write_report(load([tmp_path / "run"]), tmp_path / "r.html").read_text()
+    assert "against itself (A/A)" in save.page()
 
 
-def test_one_block_of_a_a_is_undecided_and_a_second_trial_that_failed_gives_none(tmp_path: Path, save: Any) -> None:
+def test_one_block_of_a_a_is_undecided_and_a_second_trial_that_failed_gives_none(save: Save) -> None:
     save()
     save(replica=1, throughput_per_s=11.0)
-    (group,) = compare(load([tmp_path / "run"])).groups
+    (group,) = save.compare().groups
     again = only(group, "again")["throughput"]
     assert judged(again).withheld == ("at least 5 blocks are needed",)
     assert again.interval is None
     save("other")
     save("other", replica=1, failed="no")
-    assert compare(load([tmp_path / "other"])).of_kind("again") == {}
+    assert save.compare("other").of_kind("again") == {}

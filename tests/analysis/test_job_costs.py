@@ -13,10 +13,8 @@ import pytest
 from analysis.compare.by import compare_by
 from analysis.compare.results import Comparison
 from analysis.costs.decision import decisions, places_by_arm
-from analysis.costs.job import parse_amount, with_job
-from analysis.costs.preemption import Preempted, best_interval, preempted
+from analysis.costs.job import Preempted, best_interval, parse_amount, preempted, with_job
 from analysis.costs.prices import Owned, PricedPlace, Prices, read_prices
-from analysis.load.records import load
 from suite.job.datasets import Dataset
 from suite.job.preemption import Preemption
 from suite.job.profiles import Sizes
@@ -24,6 +22,7 @@ from suite.records.record import Checkpoints, Epochs
 from suite.records.usage import Conditions, Resources
 from tests.analysis.conftest import Save, bench_compare, measured
 from tests.analysis.test_by import on
+from tests.analysis.test_explanation import simulated
 
 REPOSITORY = Path(__file__).parents[2]
 ABOUT: dict[str, Any] = {"source": "a list", "date": date(2026, 11, 1), "currency": "EUR"}
@@ -35,9 +34,9 @@ def place(**prices: Any) -> PricedPlace:
     return PricedPlace(**{**ABOUT, "match": {"host": "a"}, **prices})
 
 
-def priced(tmp_path: Path, job: str, *places: PricedPlace) -> Any:
-    records = load(sorted(path for path in tmp_path.iterdir() if path.is_dir()))
-    prices = Prices(tmp_path / "prices.toml", places) if places else None
+def priced(save: Save, job: str, *places: PricedPlace) -> Any:
+    records = save.load("r")
+    prices = Prices(save.path / "prices.toml", places) if places else None
     return with_job(records, parse_amount(job), prices).trials.iloc[0]
 
 
@@ -68,22 +67,6 @@ def test_spot_and_reserved_have_prices_of_their_own_and_an_owned_machine_one_for
     assert [owned.bill(name, hour) for name in ("money", "money-spot")] == [0.5, 0.5]
 
 
-def test_bills_are_never_negative_and_grow_with_time_and_price() -> None:
-    rng = np.random.default_rng(1)
-    for _ in range(200):
-        times = np.sort(rng.exponential(4000, 20))
-        steps = {"minimum_s": rng.exponential(900), "step_s": rng.choice([1, 60, 3600])}
-        price = rng.exponential()
-        low = place(per_hour=price, **steps)
-        bills = low.bill("money", times)
-        dearer = low.model_copy(update={"per_hour": price * 1.1}).bill("money", times)
-        assert bills is not None
-        assert dearer is not None
-        assert (bills >= 0).all()
-        assert (np.diff(bills) >= 0).all()
-        assert (dearer >= bills).all()
-
-
 def test_the_break_even_use_is_that_at_which_both_cost_the_same() -> None:
     use, same, never = CELLAR.uses([1.2, 1.0, 0.2])
     assert use == pytest.approx(0.4), "0.6 for an hour, 0.1 of which is electricity: 0.2 / 0.5"
@@ -91,31 +74,29 @@ def test_the_break_even_use_is_that_at_which_both_cost_the_same() -> None:
     assert never == math.inf, "electricity alone costs that much"
 
 
-def test_a_job_is_opened_and_started_once_and_then_runs_at_the_steady_rate(tmp_path: Path, save: Save) -> None:
+def test_a_job_is_opened_and_started_once_and_then_runs_at_the_steady_rate(save: Save) -> None:
     # Start-up is the timeline's 9.4 s of imports, the opening takes 0.5 s; ten images take a second.
     save("r", **on("a"), **measured(10))
-    row = priced(tmp_path, "1e4 images", place(per_hour=3.6))
+    row = priced(save, "1e4 images", place(per_hour=3.6))
     assert row["job_time"] == pytest.approx(0.5 + 9.4 + 1000)
     assert row["job_money"] == pytest.approx(1.010)
 
 
-def test_epochs_are_whole_batches_and_each_has_its_checkpoint(tmp_path: Path, save: Save) -> None:
+def test_epochs_are_whole_batches_and_each_has_its_checkpoint(save: Save) -> None:
     dataset = Dataset(kind="mnist", digest="contents", sha256="b" * 64, listing_sha256="b" * 64, images=7, size_bytes=9)
     epochs = Epochs(steps=3, seconds=[0.6, 0.6], checkpoints=Checkpoints(seconds=[0.1, 0.3], size_bytes=1))
     sizes = Sizes(batch=2, image_px=28, warmup_steps=0, steps=6, epochs=2)
     work = {"scenario": "real", "data": "mnist", "dataset": dataset, "page_cache": "warm", "sizes": sizes}
     steps = measured(10) | {"elapsed_s": 20.0}
     save("r", **on("a"), **work, **steps, epochs=epochs, checkpoint="on")
-    row = priced(tmp_path, "50 epochs")
+    row = priced(save, "50 epochs")
     assert row["job_time"] == pytest.approx(0.5 + (20 - 0.6) + 50 * 6 / 10 + 50 * 0.2)
 
 
-def test_energy_is_the_mean_power_of_the_trial_over_the_job_and_carbon_follows_the_intensity(
-    tmp_path: Path, save: Save
-) -> None:
+def test_energy_is_the_mean_power_of_the_trial_over_the_job_and_carbon_follows_the_intensity(save: Save) -> None:
     spent = Resources(energy_j={"package-0": 900.0, "dram-0": 100.0}, idle_w=40.0)
     save("r", **on("a"), **measured(10), resources=spent, conditions=Conditions(interval_s=10))
-    row = priced(tmp_path, "1e4 images", place(per_hour=1.0, g_per_kwh=360))
+    row = priced(save, "1e4 images", place(per_hour=1.0, g_per_kwh=360))
     assert row["job_energy_units"] == pytest.approx(100 * 100), "1,000 images take 100 s at 100 W"
     assert row["job_energy_net"] == pytest.approx(60 * 100), "40 W were drawn before the first block"
     assert row["job_energy"] == pytest.approx(100 * row["job_time"])
@@ -129,9 +110,9 @@ def two_hosts(save: Save, slower: float, seed: int = 1, blocks: int = 6) -> None
             save(host, block=block, **on(host), **measured(speed * math.exp(0.004 * rng.normal())))
 
 
-def compared(tmp_path: Path, *places: PricedPlace) -> tuple[Comparison, list[str]]:
-    records, amount = load([tmp_path / "cellar", tmp_path / "cloud"]), parse_amount("1e5 images")
-    prices = Prices(tmp_path / "prices.toml", places)
+def compared(save: Save, *places: PricedPlace) -> tuple[Comparison, list[str]]:
+    records, amount = save.load("cellar", "cloud"), parse_amount("1e5 images")
+    prices = Prices(save.path / "prices.toml", places)
     comparison = compare_by(with_job(records, amount, prices), ("host",))
     return comparison, [*decisions(comparison, amount, places_by_arm(records.trials, ("host",), prices))]
 
@@ -140,12 +121,10 @@ def rented(host: str, per_hour: float, **more: Any) -> PricedPlace:
     return place(match={"host": host}, per_hour=per_hour, **more)
 
 
-def test_the_decision_is_longer_and_cheaper_with_intervals_and_the_use_from_which_the_owned_one_is(
-    tmp_path: Path, save: Save
-) -> None:
+def test_the_decision_is_longer_and_cheaper_with_intervals_and_the_use_from_which_the_owned_one_is(save: Save) -> None:
     two_hosts(save, 1.12)
     cellar = place(match={"host": "cellar"}, owned=CELLAR)
-    _, (first, spot) = compared(tmp_path, cellar, rented("cloud", 0.31, spot_per_hour=0.1))
+    _, (first, spot) = compared(save, cellar, rented("cloud", 0.31, spot_per_hour=0.1))
     assert first.startswith("cloud takes 12 % (1")
     assert "longer and costs 3" in first
     assert ") less per 100,000 images than cellar, which is cheaper above 8" in first
@@ -154,26 +133,26 @@ def test_the_decision_is_longer_and_cheaper_with_intervals_and_the_use_from_whic
     # The rented one does the work of an owned hour, of 0.5, in 1.12 hours: 0.31 x 1.12 = 0.347, and 0.2 / 0.247 = 0.81.
 
 
-def test_the_same_place_twice_claims_no_difference(tmp_path: Path, save: Save) -> None:
+def test_the_same_place_twice_claims_no_difference(save: Save) -> None:
     two_hosts(save, 1.0)
-    _, (sentence,) = compared(tmp_path, rented("cellar", 1.0), rented("cloud", 1.0))
+    _, (sentence,) = compared(save, rented("cellar", 1.0), rented("cloud", 1.0))
     assert "takes as much time (within 2 %) and costs as much money (within 2 %) per 100,000 images" in sentence
     assert "than" not in sentence
 
 
-def test_too_few_blocks_claim_nothing_and_name_the_reason(tmp_path: Path, save: Save) -> None:
+def test_too_few_blocks_claim_nothing_and_name_the_reason(save: Save) -> None:
     two_hosts(save, 1.3, blocks=3)
-    _, (sentence, why) = compared(tmp_path, rented("cellar", 1.0), rented("cloud", 1.0))
+    _, (sentence, why) = compared(save, rented("cellar", 1.0), rented("cloud", 1.0))
     assert "has no verdict on time (2" in sentence
     assert "blocks are needed" not in sentence
     assert why == "No verdict: at least 5 blocks are needed."
 
 
-def test_other_prices_leave_the_times_as_they_are(tmp_path: Path, save: Save) -> None:
+def test_other_prices_leave_the_times_as_they_are(save: Save) -> None:
     two_hosts(save, 1.12)
     times = []
     for price in (1.0, 7.0):
-        found, _ = compared(tmp_path, rented("cellar", price), rented("cloud", 2 * price))
+        found, _ = compared(save, rented("cellar", price), rented("cloud", 2 * price))
         times.append([row for row in found.contrasts if row.metric.name != "money"])
     assert times[0] == times[1]
 
@@ -228,21 +207,12 @@ def test_a_notice_that_is_long_enough_for_a_checkpoint_loses_no_work() -> None:
 
 
 def test_the_course_of_a_preempted_job_is_that_of_simulated_ones() -> None:
-    rng = np.random.default_rng(5)
-    start, interval, checkpoint, mean, segments = 8.0, 30.0, 3.0, 60.0, 10
-    spans, openings = [], []
-    for _ in range(4000):
-        clock, done, opened = 0.0, 0, 0
-        while done < segments:
-            opened, left = opened + 1, rng.exponential(mean)
-            ended = min(int(max(0.0, left - start) // (interval + checkpoint)), segments - done)
-            done += ended
-            clock += start + ended * (interval + checkpoint) if done == segments else left
-        spans.append(clock)
-        openings.append(opened)
-    found = course(segments * interval, start, checkpoint, interval, mean_s=mean)
-    assert found.makespan_s[0] == pytest.approx(np.mean(spans), rel=0.03)
-    assert found.openings[0] == pytest.approx(np.mean(openings), rel=0.03)
+    rng, (start, interval, checkpoint, mean) = np.random.default_rng(5), (8.0, 30.0, 3.0, 60.0)
+    jobs = [simulated(rng, start, interval, checkpoint, mean) for _ in range(4000)]
+    makespan_s, openings, _ = np.mean(jobs, axis=0)
+    found = course(10 * interval, start, checkpoint, interval, mean_s=mean)
+    assert found.makespan_s[0] == pytest.approx(makespan_s, rel=0.03)
+    assert found.openings[0] == pytest.approx(openings, rel=0.03)
 
 
 def test_preemption_makes_spot_dearer_and_without_a_checkpoint_names_the_run_that_measures_one(

@@ -1,6 +1,5 @@
 """Where records were made: machines of their own, hosts that differ, and pods."""
 
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -8,12 +7,12 @@ import pytest
 
 from analysis.audit.audit import audit
 from analysis.audit.inside import inside
-from analysis.compare.comparison import compare
-from analysis.load.records import Facts, Text, load
+from analysis.load.records import Facts, Text
 from suite.job.distributed import NODE_INTERFACE, DistributedJob, MachineSpec
 from suite.job.envelope import GIB, Envelope
 from suite.records.environment import Environment, Environments
 from suite.targets import TARGETS, VMS, OwnMachine
+from tests.analysis.conftest import Save
 from tests.jobs import plan_of
 
 MACHINES = (
@@ -39,11 +38,11 @@ def facts(target: str, **changes: Any) -> Environment:
     return Environment(**{**seen, **changes})
 
 
-def test_ratios_between_machines_are_formed_and_marked(tmp_path: Path, save: Any) -> None:
+def test_ratios_between_machines_are_formed_and_marked(save: Save) -> None:
     for target in TARGETS:
         places = Environments(host=Environment(hostname="here"), target=facts(target))
         save("run", target=target, machines=MACHINES, environment=places)
-    (group,) = compare(load([tmp_path / "run"])).groups
+    (group,) = save.compare().groups
     marks = {summary.target: summary.marks for summary in group.targets}
     other = ("other machine, disk",)
     assert marks == {"bare-metal": (), "container": (), "vm": other, "container-vm": other}
@@ -67,11 +66,11 @@ def test_ratios_between_machines_are_formed_and_marked(tmp_path: Path, save: Any
     ],
 )
 def test_the_audit_holds_the_machine_of_a_record_against_its_job(
-    tmp_path: Path, save: Any, target: str, changes: dict[str, Any], said: str | None
+    save: Save, target: str, changes: dict[str, Any], said: str | None
 ) -> None:
     places = Environments(host=Environment(), target=facts(target, **changes))
     save("run", target=target, machines=MACHINES, environment=places)
-    found = [one.what for one in audit(load([tmp_path / "run"])).findings if one.kind == "inside"]
+    found = [one.what for one in audit(save.load()).findings if one.kind == "inside"]
     assert (found == []) if said is None else any(said in text for text in found), found
 
 
@@ -84,31 +83,29 @@ def of(name: str, **changes: Any) -> dict[str, Any]:
     return {"environment": Environments(host=host, target=Environment.model_validate(FACTS))}
 
 
-def test_records_of_hosts_that_are_not_equal_are_compared_with_a_warning_that_names_the_difference(
-    tmp_path: Path, save: Any
-) -> None:
+def test_records_of_hosts_that_are_not_equal_are_compared_with_a_warning_that_names_the_difference(save: Save) -> None:
     for target in ("bare-metal", "container"):
         save("a", target=target, block=0, **of("a", mitigations={"mds": "on"}))
         save("b", target=target, block=1, **of("b", mitigations={"mds": "off"}, memory_bytes=32 << 30))
-    found = compare(load([tmp_path / "a", tmp_path / "b"]))
+    found = save.compare("a", "b")
     (warning,) = [one for one in found.warnings if one.kind == "hosts-differ"]
     assert warning.message.endswith("(a, b): memory: a 64 GiB, b 32 GiB; mitigations of mds: not the same on a and b")
 
 
-def test_equal_hosts_are_pooled_without_a_word(tmp_path: Path, save: Any) -> None:
+def test_equal_hosts_are_pooled_without_a_word(save: Save) -> None:
     for target in ("bare-metal", "container"):
         save(target=target, block=0, **of("a"))
         save(target=target, block=1, **of("b"))
-    found = compare(load([tmp_path / "run"]))
+    found = save.compare()
     assert "hosts-differ" not in [one.kind for one in found.warnings]
     (group,) = found.groups
     assert group.of_target("container")["throughput"].blocks == 2
 
 
-def test_no_ratio_is_formed_of_trials_of_two_hosts_also_when_they_are_equal(tmp_path: Path, save: Any) -> None:
+def test_no_ratio_is_formed_of_trials_of_two_hosts_also_when_they_are_equal(save: Save) -> None:
     save(target="bare-metal", block=0, **of("a"))
     save(target="container", block=0, **of("b"))
-    found = compare(load([tmp_path / "run"]))
+    found = save.compare()
     (refusal,) = [one for one in found.warnings if one.kind == "incomparable"]
     assert "host b against a" in refusal.message
 

@@ -29,18 +29,18 @@ def own(value: float, unit: str = "ms", better: Literal["more", "less"] = "less"
     return {"slowest-step": MetricValue(value=value, unit=unit, better=better)}
 
 
-def run(path: Path, save: Any) -> Any:
+def run(save: Save) -> Any:
     """Eight blocks: toy's slowest step takes twice as long in a VM; resnet50 has no metric of its own."""
     rng = np.random.default_rng(1)
     for block in range(8):
         for target, factor in (("bare-metal", 1.0), ("vm", 2.0)):
             save(block=block, target=target, model="toy", metrics=own(30 * factor * math.exp(rng.normal(0, 0.01))))
             save(block=block, target=target)
-    return load([path / "run"])
+    return save.load()
 
 
-def test_they_have_ratio_interval_and_verdict_in_their_direction(tmp_path: Path, save: Any) -> None:
-    comparison = compare(run(tmp_path, save))
+def test_they_have_ratio_interval_and_verdict_in_their_direction(save: Save) -> None:
+    comparison = compare(run(save))
     found = {group.model: [metric.name for metric in group.metrics] for group in comparison.groups}
     assert found == {
         "resnet50": ["throughput", "elapsed", "opening", "step-tail"],
@@ -55,19 +55,19 @@ def test_they_have_ratio_interval_and_verdict_in_their_direction(tmp_path: Path,
     assert "slowest-step ms" in as_markdown(comparison)
 
 
-def test_a_metric_without_a_unit_is_shown_by_its_name_alone(tmp_path: Path, save: Any) -> None:
+def test_a_metric_without_a_unit_is_shown_by_its_name_alone(save: Save) -> None:
     for target in ("bare-metal", "vm"):
         save(target=target, model="toy", metrics=own(3.2, unit=""))
-    records = load([tmp_path / "run"])
+    records = save.load()
     assert "| slowest-step |" in as_markdown(compare(records))
     assert "training/toy/slowest-step" in trials_table(records)
 
 
-def test_a_workload_and_a_probe_of_one_name_keep_their_metrics_apart(tmp_path: Path, save: Any) -> None:
+def test_a_workload_and_a_probe_of_one_name_keep_their_metrics_apart(save: Save) -> None:
     for target in ("bare-metal", "vm"):
         save(target=target, model="toy", metrics=own(30.0))
         save(target=target, model="toy", scenario="probe", metrics=own(5.0, "s"))
-    records = load([tmp_path / "run"])
+    records = save.load()
     assert not records.warnings
     assert {metric.column: metric.unit for metric in records.metrics[4:]} == {
         "toy/slowest-step": "s",
@@ -76,12 +76,12 @@ def test_a_workload_and_a_probe_of_one_name_keep_their_metrics_apart(tmp_path: P
     assert {"toy/slowest-step [s]", "training/toy/slowest-step [ms]"} <= set(trials_table(records).columns)
 
 
-def test_each_has_a_figure_of_the_workloads_that_measure_it_alone(tmp_path: Path, save: Any) -> None:
+def test_each_has_a_figure_of_the_workloads_that_measure_it_alone(save: Save) -> None:
     for target in ("bare-metal", "vm"):
         save(target=target)
         save(target=target, model="toy", metrics=own(30.0))
         save(target=target, model="other", metrics=own(5.0, "s"))
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     charts = {drawing.name: drawing.chart for drawing in training_bars(comparison, {})}
     assert set(charts) == {"throughput", "elapsed", "opening", "toy-slowest-step", "other-slowest-step"}
     (axes,) = charts["toy-slowest-step"].axes
@@ -99,7 +99,7 @@ def seconds(**values: float) -> dict[str, MetricValue]:
 
 
 @pytest.fixture
-def compared(tmp_path: Path, save: Any) -> Comparison:
+def compared(save: Save) -> Comparison:
     """Eight blocks: gan in whole epochs, which take a VM twice as long, and dcgan in a share of one."""
     real = {"scenario": "real", "data": "mnist", "steps": STEPS}
     for block in range(8):
@@ -107,7 +107,7 @@ def compared(tmp_path: Path, save: Any) -> Comparison:
             whole = seconds(epoch=10 * factor, first_epoch=30 * factor, checkpoint=0.5)
             save(block=block, target=target, model="gan", sizes=WHOLE, metrics=whole, **real)
             save(block=block, target=target, model="dcgan", metrics=seconds(epoch_scaled=500 * factor), **real)
-    return compare(load([tmp_path / "run"]))
+    return save.compare()
 
 
 def test_epochs_and_last_losses_of_each_target_are_a_table_of_their_own(compared: Comparison) -> None:
@@ -144,10 +144,10 @@ def test_the_figure_has_the_workloads_and_says_which_times_are_scaled(compared: 
     assert {other.name for other in training_bars(compared, {})} == {"throughput", "elapsed", "opening"}
 
 
-def test_a_job_without_epochs_or_requests_has_neither_times_nor_latencies(tmp_path: Path, save: Any) -> None:
+def test_a_job_without_epochs_or_requests_has_neither_times_nor_latencies(save: Save) -> None:
     for target in ("bare-metal", "vm"):
         save(target=target)
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     assert own_table(comparison.groups[0], losses=True) is None
     assert not [*time_per_epoch(comparison, {}), *latency_lines(comparison, {})]
 
@@ -155,14 +155,14 @@ def test_a_job_without_epochs_or_requests_has_neither_times_nor_latencies(tmp_pa
 LATENCIES = ("latency-p50", "latency-p95", "latency-p50-at-0.5-per-s")
 
 
-def test_the_figure_has_a_line_for_each_target_and_a_panel_for_each_rate(save: Save, tmp_path: Path) -> None:
+def test_the_figure_has_a_line_for_each_target_and_a_panel_for_each_rate(save: Save) -> None:
     for target, factor in (("bare-metal", 1.0), ("container", 1.5)):
         metrics = {
             name: MetricValue(value=factor * (number + 1), unit="ms", better="less")
             for number, name in enumerate((*LATENCIES, "cold-start"))
         }
         save(target=target, scenario="serve", model="gan", metrics=metrics)
-    (drawing,) = latency_lines(compare(load([tmp_path / "run"])), {})
+    (drawing,) = latency_lines(save.compare(), {})
     assert drawing.name == "gan-latency"
     closed, opened = drawing.chart.axes
     drawn = [float(value) for axes in (closed, opened) for line in axes.lines for value in np.asarray(line.get_ydata())]
@@ -171,12 +171,12 @@ def test_the_figure_has_a_line_for_each_target_and_a_panel_for_each_rate(save: S
     assert "0.5 requests/s" in opened.texts[0].get_text()
 
 
-def test_a_latency_has_the_interval_of_its_ratio_to_bare_metal(save: Save, tmp_path: Path) -> None:
+def test_a_latency_has_the_interval_of_its_ratio_to_bare_metal(save: Save) -> None:
     for block, factor in enumerate((1.4, 1.5, 1.6)):
         for target, value_ms in (("bare-metal", 2.0), ("container", 2.0 * factor)):
             metrics = {"latency-p50": MetricValue(value=value_ms, unit="ms", better="less")}
             save(block=block, target=target, scenario="serve", model="gan", metrics=metrics)
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     (drawing,) = latency_lines(comparison, {})
     (bar,) = drawing.chart.axes[0].collections
     ratio = comparison.groups[0].of_target("container")["latency-p50"]
@@ -195,7 +195,7 @@ def disk(factor: float, rng: np.random.Generator) -> dict[str, Any]:
     )
 
 
-def sweep(path: Path, save: Any, blocks: int = 8) -> Comparison:
+def sweep(save: Save, blocks: int = 8) -> Comparison:
     """Training and two probes in one run; the VM's disk is at 0.8, its memory as bare metal's."""
     rng = np.random.default_rng(0)
     for block in range(blocks):
@@ -205,11 +205,11 @@ def sweep(path: Path, save: Any, blocks: int = 8) -> Comparison:
             triad = 20 * math.exp(rng.normal(0, 0.002))
             save(block=block, target=target, **probe("memory", triad=(triad, "GB/s", "more")))
             save(block=block, target=target)
-    return compare(load([path / "run"]))
+    return save.compare()
 
 
-def test_each_probe_is_a_group_with_metrics_of_its_own(tmp_path: Path, save: Any) -> None:
-    comparison = sweep(tmp_path, save)
+def test_each_probe_is_a_group_with_metrics_of_its_own(save: Save) -> None:
+    comparison = sweep(save)
     found = {group.model: group for group in comparison.groups}
     assert list(found) == ["resnet50", "disk", "memory"]
     assert [metric.name for metric in found["memory"].metrics] == ["triad"]
@@ -231,8 +231,8 @@ def test_each_probe_is_a_group_with_metrics_of_its_own(tmp_path: Path, save: Any
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
-def test_many_metrics_are_rows_and_few_are_columns(tmp_path: Path, save: Any, width: int) -> None:
-    comparison = sweep(tmp_path, save, 2)
+def test_many_metrics_are_rows_and_few_are_columns(save: Save, width: int) -> None:
+    comparison = sweep(save, 2)
     text = printed(document(comparison), width)
     assert max(map(len, text.splitlines())) <= width
     for word in ("random-read-latency-p99", "seq-write-throughput", "accelerator:tcg", "triad"):
@@ -242,55 +242,53 @@ def test_many_metrics_are_rows_and_few_are_columns(tmp_path: Path, save: Any, wi
     assert "| target | triad GB/s | trials |" in markdown
 
 
-def test_a_probe_of_another_userland_is_refused_and_without_bare_metal_the_advice_names_the_probe(
-    tmp_path: Path, save: Any
-) -> None:
+def test_a_probe_of_another_userland_is_refused_and_without_bare_metal_the_advice_names_the_probe(save: Save) -> None:
     rng = np.random.default_rng(0)
     save(**disk(1, rng))
     save(target="vm", userland="b" * 64, **disk(1, rng))
-    first, second = compare(load([tmp_path / "run"])).warnings
+    first, second = save.compare().warnings
     assert first.kind == "incomparable"
     assert second.kind == "not-normalised"
     assert second.advice == ("bench run --scenario probe --profile quick --probe disk --target bare-metal --target vm")
 
 
-def test_a_metric_in_another_unit_is_left_out_and_named(tmp_path: Path, save: Any) -> None:
+def test_a_metric_in_another_unit_is_left_out_and_named(save: Save) -> None:
     save(**probe("memory", triad=(20.0, "GB/s", "more")))
     save(target="vm", **probe("memory", triad=(20_000.0, "MB/s", "more")))
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     assert comparison.groups[0].of_target("vm") == {}
     (warning,) = (one for one in comparison.warnings if one.kind == "metric-redefined")
     assert "memory/triad is not in GB/s, or has another direction, in 1 records" in warning.message
 
 
-def test_a_probe_whose_every_trial_failed_and_one_that_gained_a_metric_are_no_error(tmp_path: Path, save: Any) -> None:
+def test_a_probe_whose_every_trial_failed_and_one_that_gained_a_metric_are_no_error(save: Save) -> None:
     save("failed", scenario="probe", model="disk", failed="fio is missing")
-    (group,) = compare(load([tmp_path / "failed"])).groups
+    (group,) = save.compare("failed").groups
     assert (group.metrics, group.targets[0].failed) == ((), 1)
-    assert "failed" in as_markdown(compare(load([tmp_path / "failed"])))
+    assert "failed" in as_markdown(save.compare("failed"))
     save(**probe("memory", triad=(20.0, "GB/s", "more")))
     save(target="vm", **probe("memory", triad=(10.0, "GB/s", "more"), copy=(5.0, "GB/s", "more")))
-    vm = compare(load([tmp_path / "run"])).groups[0].of_target("vm")
+    vm = save.compare().groups[0].of_target("vm")
     assert vm["triad"].ratio == pytest.approx(0.5)
     assert vm["copy"].ratio is None
 
 
-def test_the_same_name_in_two_probes_is_two_metrics(tmp_path: Path, save: Any) -> None:
+def test_the_same_name_in_two_probes_is_two_metrics(save: Save) -> None:
     for target, factor in (("bare-metal", 1), ("vm", 0.5)):
         save(target=target, **probe("memory", rate=(20.0 * factor, "GB/s", "more")))
         save(target=target, **probe("network", rate=(9.0, "Gbit/s", "more")))
-    memory, network = compare(load([tmp_path / "run"])).groups
+    memory, network = save.compare().groups
     assert memory.of_target("vm")["rate"].ratio == pytest.approx(0.5)
     assert network.of_target("vm")["rate"].ratio == pytest.approx(1.0)
     assert network.metrics[0].unit == "Gbit/s"
 
 
-def test_probes_are_stopped_by_their_own_metrics_and_compared_across_time(tmp_path: Path, save: Any) -> None:
+def test_probes_are_stopped_by_their_own_metrics_and_compared_across_time(save: Save) -> None:
     rng = np.random.default_rng(0)
     for block in range(5 + EXTRA_BLOCKS):
         for target in ("bare-metal", "vm"):
             save(block=block, target=target, **disk(1, rng))
-    records = load([tmp_path / "run"])
+    records = save.load()
     assert should_stop_run(records, WITHIN_2, max_blocks=99).stop
     changes = regress(records, records).changes
     assert {change.metric.name for change in changes} == {

@@ -42,7 +42,7 @@ from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.file import load_sweep
 from suite.targets import TARGETS
-from tests.analysis.conftest import Save, bench_compare, measured, printed, save_in
+from tests.analysis.conftest import Save, bench_compare, measured, printed
 from tests.analysis.test_interference import beside
 from tests.analysis.test_same_work import work
 from tests.commands.conftest import Bench, Machine, bench, here, machine
@@ -222,10 +222,10 @@ def test_equal_weights_are_an_equality(save: Save, judge: Judge, weights: str, v
 
 
 @pytest.fixture
-def comparison(save: Save, tmp_path: Path) -> Comparison:
+def comparison(save: Save) -> Comparison:
     for number in range(6):
         block(save, number, **{"bare-metal": 10.0, "container": 8.0})
-    return judge_claims(compare(load([tmp_path / "run"])))
+    return judge_claims(save.compare())
 
 
 def test_terminal_markdown_page_and_json_hold_the_same_verdicts(comparison: Comparison, tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def forge(directory: Path, save: Save, *scenarios: str, blocks: int = 5) -> Path
 @pytest.fixture(scope="module")
 def founding(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     place = tmp_path_factory.mktemp("founding")
-    everything = forge(place, save_in(place), "synthetic", "real", "distributed", "shared")
+    everything = forge(place, Save(place), "synthetic", "real", "distributed", "shared")
     return judge_claims(compare(load([everything])))
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.compare.comparison import compare
 from analysis.compare.matching import other_hosts
 from analysis.compare.regression import Change, Outcome, Regression, regress
 from analysis.load.records import load
@@ -17,14 +16,14 @@ from suite.job.envelope import GIB
 from suite.job.lab import LabSpec
 from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions
-from tests.analysis.conftest import judged, printed
+from tests.analysis.conftest import Save, judged, printed
 
 
-def runs(path: Path, fail_above: float | None = 0.05, *, open_ended: bool = False) -> Regression:
-    return regress(load([path / "old"]), load([path / "new"]), fail_above, open_ended=open_ended)
+def runs(save: Save, fail_above: float | None = 0.05, *, open_ended: bool = False) -> Regression:
+    return regress(save.load("old"), save.load("new"), fail_above, open_ended=open_ended)
 
 
-def make(save: Any, run: str, speed: float, blocks: int = 8, seed: int = 0, noise: float = 0.005, **more: Any) -> None:
+def make(save: Save, run: str, speed: float, blocks: int = 8, seed: int = 0, noise: float = 0.005, **more: Any) -> None:
     rng = np.random.default_rng(seed)
     for block in range(blocks):
         now = speed * math.exp(rng.normal(0, noise))
@@ -39,10 +38,10 @@ def the(found: Regression, metric: str = "throughput", *, kind: str = "run", tar
     return one
 
 
-def test_a_run_that_became_slower_by_more_than_the_bound_is_slower(tmp_path: Path, save: Any) -> None:
+def test_a_run_that_became_slower_by_more_than_the_bound_is_slower(tmp_path: Path, save: Save) -> None:
     make(save, "old", 10.0, target="vm")
     make(save, "new", 9.0, seed=1, target="vm")
-    found = runs(tmp_path)
+    found = runs(save)
     change = the(found)
     assert (found.outcome, found.exit_code, change.outcome) == ("slower", 3, "slower")
     assert change.slower == pytest.approx(1 - (change.ratio or 0))
@@ -57,21 +56,19 @@ def test_a_run_that_became_slower_by_more_than_the_bound_is_slower(tmp_path: Pat
 
 
 @pytest.mark.parametrize("speed", [9.9, 10.0, 12.0])
-def test_a_change_within_the_bound_or_for_the_better_is_not_slower(tmp_path: Path, save: Any, speed: float) -> None:
+def test_a_change_within_the_bound_or_for_the_better_is_not_slower(save: Save, speed: float) -> None:
     make(save, "old", 10.0, target="vm")
     make(save, "new", speed, seed=1, target="vm")
-    found = runs(tmp_path)
+    found = runs(save)
     assert (found.outcome, found.exit_code) == ("not slower", 0)
     assert {row.word for row in answer(found).rows} == {"not slower"}
     assert answer(found).why.startswith("within the bound of 5 %")
 
 
-def test_a_wide_interval_cannot_tell_and_says_what_it_could_have_seen_and_what_it_takes(
-    tmp_path: Path, save: Any
-) -> None:
+def test_a_wide_interval_cannot_tell_and_says_what_it_could_have_seen_and_what_it_takes(save: Save) -> None:
     make(save, "old", 10.0, 6, noise=0.3)
     make(save, "new", 9.5, 6, seed=1, noise=0.3)
-    found = runs(tmp_path)
+    found = runs(save)
     change = the(found, target="bare-metal")
     assert (found.outcome, found.exit_code, change.outcome) == ("cannot tell", 4, "cannot tell")
     verdict = judged(change)
@@ -84,30 +81,28 @@ def test_a_wide_interval_cannot_tell_and_says_what_it_could_have_seen_and_what_i
 
 
 @pytest.mark.parametrize("blocks", [5, 8, 20])
-def test_one_noisy_block_is_not_slower(tmp_path: Path, save: Any, blocks: int) -> None:
+def test_one_noisy_block_is_not_slower(save: Save, blocks: int) -> None:
     make(save, "old", 10.0, blocks)
     make(save, "new", 10.0, blocks, seed=1)
     save("new", block=2, throughput_per_s=3.0, elapsed_s=33.0)
-    assert runs(tmp_path).outcome in ("not slower", "cannot tell")
+    assert runs(save).outcome in ("not slower", "cannot tell")
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 4])
-def test_fewer_than_five_blocks_cannot_tell_however_clear_they_look(tmp_path: Path, save: Any, blocks: int) -> None:
+def test_fewer_than_five_blocks_cannot_tell_however_clear_they_look(save: Save, blocks: int) -> None:
     make(save, "old", 10.0, 9)
     make(save, "new", 5.0, blocks, seed=1)
-    found = runs(tmp_path, open_ended=True)
+    found = runs(save, open_ended=True)
     assert found.outcome == "cannot tell"
     assert (judged(the(found, target="bare-metal")).more_blocks or 0) >= 5 - blocks
     assert answer(found).why.startswith("at least 5 blocks are needed")
 
 
 @pytest.mark.parametrize(("speed", "bound", "outcome"), [(0.746, 0.25, "slower"), (0.755, 0.25, "not slower")])
-def test_per_cent_are_those_of_the_answer(
-    tmp_path: Path, save: Any, speed: float, bound: float, outcome: Outcome
-) -> None:
+def test_per_cent_are_those_of_the_answer(save: Save, speed: float, bound: float, outcome: Outcome) -> None:
     make(save, "old", 10.0, noise=0.0005)
     make(save, "new", 10.0 * speed, seed=1, noise=0.0005, elapsed_s=10.0)
-    found = runs(tmp_path, bound)
+    found = runs(save, bound)
     assert the(found, target="bare-metal").outcome == outcome
     assert the(found, target="bare-metal").slower == pytest.approx(1 - speed, abs=0.001)
 
@@ -119,14 +114,12 @@ def busy(trials: int, blocks: int = 8) -> list[Conditions]:
 
 
 @pytest.mark.parametrize(("disturbed", "outcome"), [(8, "cannot tell"), (2, "cannot tell"), (1, "slower")])
-def test_disturbed_trials_cannot_tell_and_are_named(
-    tmp_path: Path, save: Any, disturbed: int, outcome: Outcome
-) -> None:
+def test_disturbed_trials_cannot_tell_and_are_named(save: Save, disturbed: int, outcome: Outcome) -> None:
     rng = np.random.default_rng(0)
     for block, conditions in enumerate(busy(disturbed)):
         save("old", block=block, throughput_per_s=10 * math.exp(rng.normal(0, 0.005)))
         save("new", block=block, throughput_per_s=7 * math.exp(rng.normal(0, 0.005)), conditions=conditions)
-    found = runs(tmp_path)
+    found = runs(save)
     change = the(found, target="bare-metal")
     assert (change.outcome, judged(change).more_blocks) == (outcome, None)
     if outcome == "cannot tell":
@@ -137,69 +130,67 @@ def test_disturbed_trials_cannot_tell_and_are_named(
         assert found.exit_code == 4
 
 
-def test_slow_trials_that_trimming_leaves_out_cannot_tell(tmp_path: Path, save: Any) -> None:
+def test_slow_trials_that_trimming_leaves_out_cannot_tell(save: Save) -> None:
     make(save, "old", 10.0, 5)
     make(save, "new", 10.0, 5, seed=1)
     save("new", block=2, throughput_per_s=10 / 60, elapsed_s=600.0)
-    found = runs(tmp_path)
+    found = runs(save)
     assert {change.outcome for change in found.changes if change.outcome} == {"cannot tell"}
     assert "with slow trials the mean may be" in answer(found).why
 
 
-def test_the_profile_that_only_proves_the_path_cannot_tell(tmp_path: Path, save: Any) -> None:
+def test_the_profile_that_only_proves_the_path_cannot_tell(save: Save) -> None:
     make(save, "old", 10.0, profile="smoke")
     make(save, "new", 5.0, seed=1, profile="smoke")
-    found = runs(tmp_path)
+    found = runs(save)
     assert found.outcome == "cannot tell"
     assert (answer(found).why, answer(found).next) == ("smoke run: not a measurement", "both runs with --profile quick")
 
 
-def test_a_cell_has_one_number_in_a_comparison_and_in_the_gate(tmp_path: Path, save: Any) -> None:
+def test_a_cell_has_one_number_in_a_comparison_and_in_the_gate(save: Save) -> None:
     make(save, "old", 10.0, 7, noise=0.1)
     make(save, "new", 10.0, 7, seed=1, noise=0.1)
-    change = the(runs(tmp_path), target="bare-metal")
+    change = the(runs(save), target="bare-metal")
     for run, value in (("old", change.old), ("new", change.value)):
-        (group,) = compare(load([tmp_path / run])).groups
+        (group,) = save.compare(run).groups
         assert group.of_target("bare-metal")["throughput"].value == pytest.approx(value)
 
 
-def test_a_host_that_became_slower_as_a_whole_leaves_the_ratio_to_bare_metal(tmp_path: Path, save: Any) -> None:
+def test_a_host_that_became_slower_as_a_whole_leaves_the_ratio_to_bare_metal(save: Save) -> None:
     for run, speed, seed in (("old", 10.0, 0), ("new", 8.0, 2)):
         make(save, run, speed, seed=seed)
         make(save, run, speed * 0.9, seed=seed + 1, target="vm")
-    found = runs(tmp_path)
+    found = runs(save)
     assert the(found).outcome == "slower"
     assert the(found, kind="run-relative").ratio == pytest.approx(1, abs=0.02)
     assert the(found, kind="run-relative").outcome is None
 
 
-def test_opening_times_are_shown_and_fail_nothing(tmp_path: Path, save: Any) -> None:
+def test_opening_times_are_shown_and_fail_nothing(save: Save) -> None:
     for block in range(6):
         save("old", block=block, open_s=1.0)
         save("new", block=block, open_s=9.0)
-    found = runs(tmp_path)
+    found = runs(save)
     assert the(found, "opening", target="bare-metal").ratio == pytest.approx(9.0)
     assert the(found, "opening", target="bare-metal").outcome is None
     assert found.outcome == "not slower"
 
 
-def test_what_differs_between_the_runs_is_named(tmp_path: Path, save: Any) -> None:
+def test_what_differs_between_the_runs_is_named(save: Save) -> None:
     make(save, "old", 10.0, 2)
     make(save, "new", 10.0, 2, capability="AVX512")
-    assert the(runs(tmp_path), target="bare-metal").notes == ("CPU capability AVX2 -> AVX512",)
+    assert the(runs(save), target="bare-metal").notes == ("CPU capability AVX2 -> AVX512",)
 
 
 @pytest.mark.parametrize(
     ("lacks", "why"),
     [("new", "no trial was finished; 1 failed: out of memory"), ("old", "the baseline has no finished trial")],
 )
-def test_a_target_that_one_run_did_not_finish_is_named_and_fails(
-    tmp_path: Path, save: Any, lacks: str, why: str
-) -> None:
+def test_a_target_that_one_run_did_not_finish_is_named_and_fails(save: Save, lacks: str, why: str) -> None:
     for run in ("old", "new"):
         make(save, run, 10.0)
         save(run, target="vm", failed="out of memory" if run == lacks else None)
-    found = runs(tmp_path)
+    found = runs(save)
     assert [one.why for one in found.missing] == [why]
     assert (found.outcome, found.exit_code) == ("incomplete", 1)
     if lacks == "new":
@@ -209,55 +200,53 @@ def test_a_target_that_one_run_did_not_finish_is_named_and_fails(
         assert {change.target for change in found.changes} == {"bare-metal"}
 
 
-def test_trials_that_are_missing_are_counted_with_their_blocks(tmp_path: Path, save: Any) -> None:
+def test_trials_that_are_missing_are_counted_with_their_blocks(save: Save) -> None:
     make(save, "old", 10.0, 8)
     make(save, "new", 10.0, 6, seed=1)
     save("new", block=3, failed="killed")
-    found = runs(tmp_path)
+    found = runs(save)
     (missing,) = found.missing
     assert (missing.what, found.outcome) == ("trials", "incomplete")
     assert missing.why == "3 of 8 trials are missing (block 3, 6, 7); 1 failed: killed"
-    (only,) = runs(tmp_path, open_ended=True).missing
+    (only,) = runs(save, open_ended=True).missing
     assert "(block 3)" in only.why, "a stop rule has ended it after block 5"
 
 
-def test_ablations_and_aggressors_are_rows_of_their_own(tmp_path: Path, save: Any) -> None:
+def test_ablations_and_aggressors_are_rows_of_their_own(save: Save) -> None:
     for run, speed in (("old", 10.0), ("new", 5.0)):
         make(save, run, 10.0, seed=int(speed), target="container")
         make(save, run, speed, seed=int(speed) + 1, target="container", ablation="seccomp")
-    found = runs(tmp_path)
+    found = runs(save)
     outcomes = {change.arm.ablation: change.outcome for change in found.changes if change.metric.name == "throughput"}
     assert outcomes == {"": "not slower", "seccomp": "slower"}
     assert answer(found).rows[0].subject == "resnet50 on container (ablation seccomp), throughput"
 
 
-def test_the_two_trials_of_an_a_a_block_are_one_sample(tmp_path: Path, save: Any) -> None:
+def test_the_two_trials_of_an_a_a_block_are_one_sample(save: Save) -> None:
     for run in ("old", "new"):
         make(save, run, 10.0)
         make(save, run, 10.0, replica=1, seed=3)
-    assert the(runs(tmp_path), target="bare-metal").samples == (8, 8)
+    assert the(runs(save), target="bare-metal").samples == (8, 8)
 
 
-def test_the_interval_is_the_one_of_scipy(tmp_path: Path, save: Any) -> None:
+def test_the_interval_is_the_one_of_scipy(save: Save) -> None:
     make(save, "old", 10.0, 4)
     make(save, "new", 9.0, 3, seed=5)
-    samples = [
-        np.log(load([tmp_path / run]).trials["throughput_per_s"].to_numpy(dtype=float)) for run in ("new", "old")
-    ]
+    samples = [np.log(save.load(run).trials["throughput_per_s"].to_numpy(dtype=float)) for run in ("new", "old")]
     expected = stats.ttest_ind(*samples, equal_var=False).confidence_interval(0.95)
-    interval = the(runs(tmp_path), target="bare-metal").interval
+    interval = the(runs(save), target="bare-metal").interval
     assert interval
     assert np.log(interval) == pytest.approx([expected.low, expected.high])
 
 
-def test_without_a_bound_there_is_no_outcome(tmp_path: Path, save: Any) -> None:
+def test_without_a_bound_there_is_no_outcome(save: Save) -> None:
     make(save, "old", 10.0, 2)
     make(save, "new", 1.0, 2)
-    found = runs(tmp_path, None)
+    found = runs(save, None)
     assert (found.outcome, found.exit_code) == (None, 0)
 
 
-def test_a_cell_that_one_sweep_lacks_is_named_with_its_settings(tmp_path: Path, save: Any) -> None:
+def test_a_cell_that_one_sweep_lacks_is_named_with_its_settings(tmp_path: Path, save: Save) -> None:
     for run, engines in (("old", ("podman", "runc")), ("new", ("runc",))):
         for engine, target in itertools.product(engines, ("bare-metal", "container")):
             make(save, f"{run}-{engine}", 10.0, 6, target=target, engine=engine, image=f"{run} image")
@@ -271,11 +260,11 @@ def test_a_cell_that_one_sweep_lacks_is_named_with_its_settings(tmp_path: Path, 
     assert {change.job.variant for change in found.changes} == {"engine=runc"}
 
 
-def test_another_engine_or_setting_is_another_cell(tmp_path: Path, save: Any) -> None:
+def test_another_engine_or_setting_is_another_cell(save: Save) -> None:
     distributed = DistributedJob(strategy="all-reduce", workers=2, servers=0, network="host", lab=LabSpec(nodes=2))
     save("old", scenario="distributed", distributed=distributed)
     save("new", scenario="distributed", distributed=distributed.model_copy(update={"network": "overlay"}))
-    found = runs(tmp_path)
+    found = runs(save)
     assert found.changes == ()
     assert found.outcome == "incomplete"
     (missing,) = found.missing
@@ -290,18 +279,12 @@ def host(name: str, cpu_model: str, cpus: int = 2) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("new", "same"),
-    [
-        (("a", "Xeon"), True),
-        (("b", "Xeon"), False),
-        (("a", "EPYC"), False),
-        (("a", "Xeon", 4), False),
-    ],
+    ("new", "same"), [(("a", "Xeon"), True), (("b", "Xeon"), False), (("a", "EPYC"), False), (("a", "Xeon", 4), False)]
 )
-def test_other_hosts_are_told_with_their_cpu_models(tmp_path: Path, save: Any, new: Any, same: bool) -> None:
+def test_other_hosts_are_told_with_their_cpu_models(save: Save, new: Any, same: bool) -> None:
     save("old", **host("a", "Xeon"))
     save("new", **host(*new))
-    found = other_hosts(load([tmp_path / "old"]).trials, load([tmp_path / "new"]).trials)
+    found = other_hosts(save.load("old").trials, save.load("new").trials)
     assert (found == "") == same
     if not same:
         assert f"a (Xeon, 2 CPUs, 8 GiB) and {new[0]} ({new[1]}, " in found

@@ -1,7 +1,6 @@
 """What the targets of a block computed and generated: the same, near each other where rounding may differ, or other."""
 
 import io
-import json
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
@@ -13,27 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison, SameWork
 from analysis.load.computed import TOLERANCE, Computed, agreement, computed
-from analysis.load.records import load
 from analysis.report.answers.answer import answer
 from analysis.report.document import document
 from analysis.report.markdown import as_markdown
-from analysis.report.page import write_report
 from analysis.report.rows import as_json
 from suite.job.job import Devices, Job
 from suite.records.environment import Environment, Environments, Gpu
 from suite.records.record import Generated, Grid, Steps
-from tests.analysis.conftest import Save, printed
+from tests.analysis.conftest import Save, json_of, printed
 
 DIGEST = "ab" * 32
 LOSSES = {"loss": [7.0, 6.5, 6.25]}
+Fields = dict[str, Any]
 
 
 def work(
     losses: dict[str, list[float]] | None = None, weights: str | None = DIGEST, drawn: str | None = None, **inside: Any
-) -> dict[str, Any]:
+) -> Fields:
     """Return fields of a record that computed this, in a target that has these facts."""
     steps = Steps(
         elapsed_s=[0.2] * 3, data_s=[0.0] * 3, compute_s=[0.2] * 3, losses=LOSSES if losses is None else losses
@@ -44,16 +41,21 @@ def work(
     return {"steps": steps, "weights_sha256": weights, "drawn_sha256": drawn, "environment": environment}
 
 
-def compared(save: Save, tmp_path: Path, base: dict[str, Any], *, force: bool = False, **arms: Any) -> Comparison:
+def compared(save: Save, base: Fields, *, force: bool = False, **arms: Any) -> Comparison:
     for block in range(2):
         save(block=block, seed=block, **base)
         for target, fields in arms.items():
             save(block=block, seed=block, **{"target": target} | fields)
-    return compare(load([tmp_path / "run"]), force=force)
+    return save.compare(force=force)
 
 
 def of_arms(comparison: Comparison) -> dict[str, SameWork]:
     return {one.arm: one for group in comparison.groups for one in group.same_work}
+
+
+def said(comparison: Comparison) -> str:
+    """Return what the answer says of the work."""
+    return answer(comparison).facts[-1]
 
 
 def ratio_of(comparison: Comparison, target: str) -> float | None:
@@ -65,21 +67,25 @@ def scaled(times: float) -> dict[str, list[float]]:
     return {name: [loss * times for loss in column] for name, column in LOSSES.items()}
 
 
-def test_equal_weights_are_said_in_the_answer_and_in_the_json(save: Save, tmp_path: Path) -> None:
-    found = compared(save, tmp_path, work(), container=work(), vm=work(accelerator="kvm"))
-    assert answer(found).facts[-1] == "All targets computed the same weights, bit for bit."
-    assert [(one.kind, one.trials) for one in of_arms(found).values()] == [("weights", 2), ("weights", 2)]
+@pytest.mark.parametrize(
+    ("base", "vm", "proof"),
+    [
+        (work(), work(accelerator="kvm"), "computed the same weights, bit for bit"),
+        (work(weights=None), work(weights=None), "computed the same losses, bit for bit"),
+        (work(), work(weights="cd" * 32, accelerator="kvm"), "computed the same losses (other accelerator)"),
+        (work({}, None, DIGEST), work({}, None, DIGEST), "drew the same data, order and seed"),
+    ],
+)
+def test_the_same_work_is_said_by_what_proves_it(base: Fields, vm: Fields, proof: str, save: Save) -> None:
+    found = compared(save, base, vm=vm)
+    assert said(found) == f"All targets {proof}."
+    assert [one.trials for one in of_arms(found).values()] == [2]
     assert '"same_work": [\n' in as_json(found)
 
 
-def test_equal_losses_of_records_without_digests_are_said_and_none_at_all_are_not(save: Save, tmp_path: Path) -> None:
-    without = work(weights=None)
-    assert (
-        answer(compared(save, tmp_path, without, vm=without)).facts[-1]
-        == "All targets computed the same losses, bit for bit."
-    )
+def test_nothing_is_said_of_work_that_no_record_holds(save: Save) -> None:
     nothing = work(losses={}, weights=None)
-    assert "computed" not in " ".join(answer(compared(save, tmp_path, nothing, vm=nothing)).lines)
+    assert "computed" not in " ".join(answer(compared(save, nothing, vm=nothing)).lines)
 
 
 OTHER = {
@@ -94,25 +100,23 @@ OTHER = {
 
 @pytest.mark.parametrize("name", OTHER)
 @pytest.mark.parametrize("odd", ["container", "bare-metal"])
-def test_other_work_on_equal_cpus_is_refused_and_force_marks_it(
-    name: str, odd: str, save: Save, tmp_path: Path
-) -> None:
+def test_other_work_on_equal_cpus_is_refused_and_force_marks_it(name: str, odd: str, save: Save) -> None:
     fields, text = OTHER[name]
     sides = (fields, work()) if odd == "bare-metal" else (work(), fields)
-    found = compared(save, tmp_path, sides[0], container=sides[1])
+    found = compared(save, sides[0], container=sides[1])
     assert ratio_of(found, "container") is None
     (refusal,) = (one for one in found.warnings if one.kind == "incomparable")
     assert f"no ratio is formed: {text}" in refusal.message
     assert refusal.advice.startswith("machine, threads and vector instructions agree: ")
     assert "reproducible = False" in refusal.advice
-    assert answer(found).facts[-1].startswith(f"Beside bare-metal, container {text}")
-    forced = compared(save, tmp_path, sides[0], container=sides[1], force=True)
+    assert said(found).startswith(f"Beside bare-metal, container {text}")
+    forced = compared(save, sides[0], container=sides[1], force=True)
     assert ratio_of(forced, "container") == pytest.approx(1.0)
     (container,) = (one for one in forced.groups[0].targets if one.target == "container")
     assert container.marks == (f"forced: {text}",)
 
 
-ROUNDING: dict[str, dict[str, Any]] = {
+ROUNDING: dict[str, Fields] = {
     "an emulated CPU": {"accelerator": "tcg", "cpu_model": "QEMU TCG CPU"},
     "a virtual machine, whose caches are its own": {"accelerator": "kvm"},
     "other vector instructions": {"cpu_flags": ["avx2"]},
@@ -120,13 +124,11 @@ ROUNDING: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("why", ROUNDING)
-def test_where_rounding_may_differ_near_losses_pass_and_are_said_with_the_reason(
-    why: str, save: Save, tmp_path: Path
-) -> None:
+def test_where_rounding_may_differ_near_losses_pass_and_are_said_with_the_reason(why: str, save: Save) -> None:
     near = work(scaled(1 + TOLERANCE / 2), weights="cd" * 32, **ROUNDING[why])
-    found = compared(save, tmp_path, work(), vm=near)
+    found = compared(save, work(), vm=near)
     assert ratio_of(found, "vm") == pytest.approx(1.0)
-    told = answer(found).facts[-1]
+    told = said(found)
     assert told.startswith("All targets computed losses within 4.76 % (other ")
     assert told.endswith("no other seed was measured), which does not prove the same data, order or seed.")
     assert not [one for one in found.groups[0].targets[1].marks if "losses" in one]
@@ -134,36 +136,31 @@ def test_where_rounding_may_differ_near_losses_pass_and_are_said_with_the_reason
 
 @pytest.mark.parametrize("why", ROUNDING)
 @pytest.mark.parametrize("name", sorted({*OTHER} - {"one bit of one loss", "other weights"}))
-def test_where_rounding_may_differ_other_work_is_named(why: str, name: str, save: Save, tmp_path: Path) -> None:
+def test_where_rounding_may_differ_other_work_is_named(why: str, name: str, save: Save) -> None:
     fields, text = OTHER[name]
     odd = fields["environment"].target.model_copy(update=ROUNDING[why])
     environment = Environments(host=fields["environment"].host, target=odd)
-    found = compared(save, tmp_path, work(), vm=fields | {"environment": environment})
+    found = compared(save, work(), vm=fields | {"environment": environment})
     assert ratio_of(found, "vm") == pytest.approx(1.0)
     vm = found.groups[0].targets[1]
     assert "other losses or weights" in ", ".join(vm.marks).replace("CPU, ", "")
     assert text in vm.differences
-    assert answer(found).facts[-1].startswith(f"Beside bare-metal, vm {text}")
+    assert said(found).startswith(f"Beside bare-metal, vm {text}")
 
 
-def test_other_weights_after_the_same_losses_pass_where_rounding_may_differ(save: Save, tmp_path: Path) -> None:
-    found = compared(save, tmp_path, work(), vm=work(weights="cd" * 32, accelerator="kvm"))
-    assert answer(found).facts[-1] == "All targets computed the same losses (other accelerator)."
-
-
-def test_a_target_that_does_other_work_is_named_beside_those_that_do_not(save: Save, tmp_path: Path) -> None:
-    found = compared(save, tmp_path, work(), container=work(), vm=work(scaled(1000.0), accelerator="kvm"))
-    assert answer(found).facts[-1] == (
+def test_a_target_that_does_other_work_is_named_beside_those_that_do_not(save: Save) -> None:
+    found = compared(save, work(), container=work(), vm=work(scaled(1000.0), accelerator="kvm"))
+    assert said(found) == (
         "Beside bare-metal, vm computed other losses (99.9 % apart); container computed the same weights, bit for bit."
     )
 
 
-def test_ablations_and_the_second_bare_metal_trial_are_held_against_the_first_too(save: Save, tmp_path: Path) -> None:
+def test_ablations_and_the_second_bare_metal_trial_are_held_against_the_first_too(save: Save) -> None:
     save(**work())
     save(replica=1, **work(scaled(2.0)))
     save(target="container", **work())
     save(target="container", ablation="podman", **work(weights="cd" * 32))
-    found = compare(load([tmp_path / "run"]))
+    found = save.compare()
     assert {arm: one.kind for arm, one in of_arms(found).items()} == {
         "bare-metal-again": "other",
         "container": "weights",
@@ -172,29 +169,30 @@ def test_ablations_and_the_second_bare_metal_trial_are_held_against_the_first_to
     assert not found.of_kind("ablation"), "the switched trial did other work than the one it would be compared with"
 
 
-@pytest.mark.parametrize("replica", [0, 1])
+@pytest.mark.parametrize(
+    "trials",
+    [
+        (work(scaled(2.0)), work()),
+        (work(), work(scaled(2.0))),
+        (work(drawn="0" * 64), work(drawn="1" * 64)),
+    ],
+)
 def test_a_ratio_to_two_bare_metal_trials_is_refused_if_either_did_other_work(
-    replica: int, save: Save, tmp_path: Path
+    trials: tuple[Fields, Fields], save: Save
 ) -> None:
-    for number in range(2):
-        save(replica=number, **work(scaled(2.0) if number == replica else None))
-    save(target="container", **work())
-    assert ratio_of(compare(load([tmp_path / "run"])), "container") is None
+    for number, fields in enumerate(trials):
+        save(replica=number, **fields)
+    save(target="container", **trials[0])
+    assert ratio_of(save.compare(), "container") is None
 
 
-def test_two_bare_metal_trials_that_are_near_each_other_are_one_where_rounding_may_differ(
-    save: Save, tmp_path: Path
-) -> None:
+def test_two_bare_metal_trials_that_are_near_each_other_are_one_where_rounding_may_differ(save: Save) -> None:
     for number in range(2):
         save(replica=number, device="cuda", **work(scaled(1 + number / 100), weights=f"{number}" * 64))
     save(target="container", device="cuda", **work(scaled(1.02)))
-    found = compare(load([tmp_path / "run"]))
+    found = save.compare()
     assert ratio_of(found, "container") == pytest.approx(1.0)
-    assert (
-        answer(found)
-        .facts[-1]
-        .startswith("All targets computed losses within 1.96 % (a GPU; no other seed was measured)")
-    )
+    assert said(found).startswith("All targets computed losses within 1.96 % (a GPU; no other seed was measured)")
 
 
 @pytest.mark.parametrize(
@@ -205,10 +203,10 @@ def test_two_bare_metal_trials_that_are_near_each_other_are_one_where_rounding_m
     ],
 )
 def test_a_workload_that_the_seed_does_not_decide_is_named_and_not_refused(
-    base: dict[str, Any], own: dict[str, Any], difference: str, save: Save, tmp_path: Path
+    base: Fields, own: Fields, difference: str, save: Save
 ) -> None:
     free = {"reproducible": False}
-    found = compared(save, tmp_path, base | free, container=own | free)
+    found = compared(save, base | free, container=own | free)
     assert ratio_of(found, "container") == pytest.approx(1.0)
     assert found.groups[0].targets[1].differences == (difference,)
 
@@ -224,32 +222,28 @@ def test_a_workload_that_the_seed_does_not_decide_is_named_and_not_refused(
         ({"reproducible": False}, "a workload that the seed alone does not decide"),
     ],
 )
-def test_a_job_says_why_equal_machines_may_end_in_other_bits(changes: dict[str, Any], why: str) -> None:
+def test_a_job_says_why_equal_machines_may_end_in_other_bits(changes: Fields, why: str) -> None:
     envelope = {"cpus": [0], "memory_bytes": 1 << 30, "threads": 1}
     values = {"scenario": "synthetic", "model": "vae", "data": "synthetic", "profile": "smoke", "envelope": envelope}
     assert Job.model_validate(values).model_copy(update=changes).rounds_freely == why
 
 
-def test_a_gpu_is_a_reason_in_the_facts_as_well(save: Save, tmp_path: Path) -> None:
+def test_a_gpu_is_a_reason_in_the_facts_as_well(save: Save) -> None:
     gpu = [Gpu(name="a GPU", memory_bytes=1, driver=None, pci_address=None)]
     near = work(scaled(1.01), weights="cd" * 32, gpus=gpu)
     cuda = {"device": "cuda"}
-    found = compared(save, tmp_path, work(gpus=gpu) | cuda, container=near | cuda)
-    assert (
-        answer(found)
-        .facts[-1]
-        .startswith("All targets computed losses within 0.990 % (a GPU; no other seed was measured)")
-    )
+    found = compared(save, work(gpus=gpu) | cuda, container=near | cuda)
+    assert said(found).startswith("All targets computed losses within 0.990 % (a GPU; no other seed was measured)")
 
 
 @pytest.mark.parametrize("why", ROUNDING)
 @pytest.mark.parametrize("losses", [LOSSES, scaled(1.0001)])
 @pytest.mark.parametrize("drawn", ["ef" * 32, None])
 def test_other_draws_are_refused_even_where_rounding_may_differ(
-    drawn: str | None, why: str, losses: dict[str, list[float]], save: Save, tmp_path: Path
+    drawn: str | None, why: str, losses: dict[str, list[float]], save: Save
 ) -> None:
     other = work(losses, "cd" * 32, drawn, **ROUNDING[why])
-    found = compared(save, tmp_path, work(drawn=DIGEST), vm=other)
+    found = compared(save, work(drawn=DIGEST), vm=other)
     assert ratio_of(found, "vm") is None
     (refusal,) = (one for one in found.warnings if one.kind == "incomparable")
     told = (
@@ -259,7 +253,7 @@ def test_other_draws_are_refused_even_where_rounding_may_differ(
     )
     assert f"no ratio is formed: {told}" in refusal.message
     assert "one seed draws the same on every machine" in refusal.advice
-    assert answer(found).facts[-1] == f"Beside bare-metal, vm {told}."
+    assert said(found) == f"Beside bare-metal, vm {told}."
 
 
 PROOFS = {
@@ -271,25 +265,18 @@ PROOFS = {
 
 
 @pytest.mark.parametrize(("draws", "losses"), PROOFS)
-def test_losses_prove_only_what_other_seeds_do_not_reach(draws: str, losses: str, save: Save, tmp_path: Path) -> None:
+def test_losses_prove_only_what_other_seeds_do_not_reach(draws: str, losses: str, save: Save) -> None:
     share = 1.000991 if losses == "near" else 1.05
     drawn = [f"{block}" * 64 if draws == "equal draws" else None for block in range(2)]
     for block, seed in enumerate((1.0, 1.04)):
         save(block=block, seed=block, **work(scaled(seed), drawn=drawn[block]))
         vm = work(scaled(seed * share), "cd" * 32, drawn[block], accelerator="kvm")
         save(block=block, seed=block, target="vm", **vm)
-    found = compare(load([tmp_path / "run"]))
+    found = save.compare()
     assert ratio_of(found, "vm") == pytest.approx(1.0), "both pass, by other words"
-    told = answer(found).facts[-1]
+    told = said(found)
     assert told.startswith(f"All targets {PROOFS[draws, losses]}(other accelerator; other seeds: 3.85 %)")
     assert told.endswith("does not prove the same data, order or seed.") == (draws == "none" and losses != "near")
-
-
-def test_a_job_without_losses_and_weights_is_proven_by_its_draws(save: Save, tmp_path: Path) -> None:
-    messages = work({}, None, DIGEST)
-    assert answer(compared(save, tmp_path, messages, vm=messages)).facts[-1] == (
-        "All targets drew the same data, order and seed."
-    )
 
 
 @pytest.mark.parametrize(
@@ -301,24 +288,17 @@ def test_a_job_without_losses_and_weights_is_proven_by_its_draws(save: Save, tmp
     ],
 )
 def test_a_command_that_ends_at_another_step_is_refused(
-    steps: tuple[int | None, int], sentence: str, save: Save, tmp_path: Path
+    steps: tuple[int | None, int], sentence: str, save: Save
 ) -> None:
     container, base = ({"steps": None, "timeline": None, "last_step": step} for step in steps)
-    found = compared(save, tmp_path, base, container=container, vm=base)
+    found = compared(save, base, container=container, vm=base)
     assert ratio_of(found, "vm") == pytest.approx(1.0)
     other = steps[0] != steps[1]
     assert (ratio_of(found, "container") is None) == other
-    assert answer(found).facts[-1] == sentence
+    assert said(found) == sentence
     advice = {one.advice for one in found.warnings if one.kind == "incomparable"}
     assert all("print the last step at the end of the command" in text for text in advice)
     assert bool(advice) == other
-
-
-def test_two_trials_of_bare_metal_that_drew_other_data_agree_with_nothing(save: Save, tmp_path: Path) -> None:
-    for number in range(2):
-        save(replica=number, **work(drawn=f"{number}" * 64))
-    save(target="container", **work(drawn="0" * 64))
-    assert ratio_of(compare(load([tmp_path / "run"])), "container") is None
 
 
 def test_seeds_that_differ_have_nothing_to_compare() -> None:
@@ -360,7 +340,7 @@ def test_the_distance_is_the_mean_difference_as_a_share_of_the_early_steps(colum
 
 OTHER_DIGEST = "cd" * 32
 PLAIN = np.full((16, 32), 100, np.uint8)
-EMULATED: dict[str, Any] = {"accelerator": "tcg", "cpu_model": "QEMU TCG CPU"}
+EMULATED: Fields = {"accelerator": "tcg", "cpu_model": "QEMU TCG CPU"}
 
 
 def changed(*differences: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
@@ -372,7 +352,7 @@ def changed(*differences: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
 
 def images(
     pixels: npt.NDArray[np.uint8] | None = PLAIN, weights: str = DIGEST, digest: str = DIGEST, **inside: Any
-) -> dict[str, Any]:
+) -> Fields:
     """Return fields of a record whose generator has these weights, and made these pixels."""
     out = io.BytesIO()
     if pixels is not None:
@@ -382,8 +362,8 @@ def images(
     return {**work(weights=weights, **inside), "generated": generated, "generate": 16}
 
 
-def test_the_same_pixels_of_the_same_weights_are_said(save: Save, tmp_path: Path) -> None:
-    found = compared(save, tmp_path, images(), container=images(), vm=images(**EMULATED))
+def test_the_same_pixels_of_the_same_weights_are_said(save: Save) -> None:
+    found = compared(save, images(), container=images(), vm=images(**EMULATED))
     assert answer(found).facts[-2:] == (
         "All targets computed the same weights, bit for bit.",
         "All targets generated the same images from the same weights.",
@@ -420,10 +400,10 @@ def test_the_same_pixels_of_the_same_weights_are_said(save: Save, tmp_path: Path
     ],
 )
 def test_other_pixels_are_said_with_their_greatest_and_mean_difference(
-    own: dict[str, Any], clause: str, most: int | None, mean: float | None, save: Save, tmp_path: Path
+    own: Fields, clause: str, most: int | None, mean: float | None, save: Save
 ) -> None:
-    found = compared(save, tmp_path, images(), container=images(), vm=own)
-    sentence = answer(found).facts[-1]
+    found = compared(save, images(), container=images(), vm=own)
+    sentence = said(found)
     assert sentence.startswith(f"Beside bare-metal, vm generated other images from {clause}")
     assert sentence.endswith("; container generated the same images from the same weights.")
     assert ("pixels" in sentence) == (most is not None)
@@ -434,33 +414,33 @@ def test_other_pixels_are_said_with_their_greatest_and_mean_difference(
     assert [Path(path).parent.name for path in image.records] == ["trials", "trials"]
 
 
-def test_the_pair_that_differs_most_is_the_one_that_is_told_and_shown(save: Save, tmp_path: Path) -> None:
+def test_the_pair_that_differs_most_is_the_one_that_is_told_and_shown(save: Save) -> None:
     for block, difference in enumerate((1, 9, 4)):
         save(block=block, seed=block, **images())
         save(
             block=block, seed=block, target="vm", **images(changed((2, 2, difference)), digest=OTHER_DIGEST, **EMULATED)
         )
-    image = of_arms(compare(load([tmp_path / "run"])))["vm"].image
+    image = of_arms(save.compare())["vm"].image
     assert image
     assert image.most == 9
     assert [path.rpartition("-")[2] for path in image.records] == ["b001.json", "b001.json"]
 
 
-def test_a_record_without_images_is_held_against_nothing(save: Save, tmp_path: Path) -> None:
-    found = compared(save, tmp_path, work(), container=work())
+def test_a_record_without_images_is_held_against_nothing(save: Save) -> None:
+    found = compared(save, work(), container=work())
     assert of_arms(found)["container"].image is None
     assert "generated" not in " ".join(answer(found).lines)
 
 
-def test_every_form_of_the_results_says_it_and_the_page_shows_the_grids(save: Save, tmp_path: Path) -> None:
+def test_every_form_of_the_results_says_it_and_the_page_shows_the_grids(save: Save) -> None:
     own = images(changed((0, 0, 3)), digest=OTHER_DIGEST)
-    found = compared(save, tmp_path, images(), container=own)
+    found = compared(save, images(), container=own)
     sentence = (
         "Beside bare-metal, container generated other images from the same weights: pixels at most 3 of 255 apart"
     )
-    (row,) = json.loads(as_json(found))["groups"][0]["same_work"]
+    (row,) = json_of(found)["groups"][0]["same_work"]
     assert (row["image"]["most"], row["image"]["other_weights"]) == (3, 0)
-    page = write_report(load([tmp_path / "run"]), tmp_path / "report.html").read_text()
+    page = save.page()
     same = "All targets computed the same weights, bit for bit."
     for text in (as_markdown(found), printed(document(found)), page):
         assert same in text

@@ -1,4 +1,4 @@
-"""Scaling: which jobs are put together, and what is known of them, from records alone."""
+"""Scaling: which jobs are put together, and what is known of them; and what further instances add."""
 
 import json
 import math
@@ -13,11 +13,10 @@ from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison
 from analysis.compare.scaling import amdahl, karp_flatt
 from analysis.figures.plots import draw
-from analysis.load.records import load
+from analysis.load.records import Records, load
 from analysis.report.formatting import notes_of
 from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
-from analysis.report.rows import as_json
 from suite.job.distributed import SHARED_CPUS, DistributedJob
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
@@ -25,7 +24,7 @@ from suite.job.profiles import Sizes
 from suite.records.environment import Environment
 from suite.records.record import MetricValue, Rank, Steps
 from suite.records.usage import Conditions
-from tests.analysis.conftest import bench_compare, judged
+from tests.analysis.conftest import Save, bench_compare, json_of, judged
 
 NOISE = (-0.01, 0.0, 0.0, 0.01)
 """The logarithm of each block's speed over that of the whole."""
@@ -42,7 +41,7 @@ def steps_of(count: int) -> Steps:
 
 
 def job(
-    save: Any,
+    save: Save,
     workers: int,
     speed: float,
     *,
@@ -83,9 +82,12 @@ def rows_of(comparison: Comparison, *kinds: str) -> list[Any]:
     ]
 
 
-def scalings(path: Path) -> list[Any]:
-    runs = [path] if (path / "trials").exists() else [*path.iterdir()]
-    return rows_of(compare(load(runs)), "strong", "weak")
+def everything(save: Save) -> Records:
+    return load([*save.path.iterdir()])
+
+
+def scalings(save: Save) -> list[Any]:
+    return rows_of(compare(everything(save)), "strong", "weak")
 
 
 def values(rows: list[Any], name: str) -> list[float | None]:
@@ -111,10 +113,10 @@ def test_the_fit_to_amdahls_law_is_that_of_least_squares() -> None:
     assert amdahl([1.6, 2.0], [2.0, 4.0]) == pytest.approx(0.25 / 0.8125)
 
 
-def test_one_global_batch_is_strong_scaling(tmp_path: Path, save: Any) -> None:
+def test_one_global_batch_is_strong_scaling(save: Save) -> None:
     for workers, speed in {1: 100.0, 2: 160.0, 4: 200.0}.items():
         job(save, workers, speed, batch=STRONG[workers])
-    rows = scalings(tmp_path)
+    rows = scalings(save)
     assert [(row.kind, row.workers, row.batch, row.global_batch) for row in rows] == [
         *(("strong", 1, 32, 32), ("strong", 2, 16, 32), ("strong", 4, 8, 32))
     ]
@@ -137,10 +139,10 @@ def test_one_global_batch_is_strong_scaling(tmp_path: Path, save: Any) -> None:
     assert low < 0.25 / 0.8125 < high
 
 
-def test_one_batch_of_a_rank_is_weak_scaling_which_has_no_serial_share(tmp_path: Path, save: Any) -> None:
+def test_one_batch_of_a_rank_is_weak_scaling_which_has_no_serial_share(save: Save) -> None:
     for workers, speed in {1: 100.0, 2: 180.0, 4: 320.0}.items():
         job(save, workers, speed, batch=WEAK[workers])
-    rows = scalings(tmp_path)
+    rows = scalings(save)
     assert [(row.kind, row.workers, row.global_batch) for row in rows] == [
         ("weak", 1, 32),
         ("weak", 2, 64),
@@ -150,13 +152,13 @@ def test_one_batch_of_a_rank_is_weak_scaling_which_has_no_serial_share(tmp_path:
     assert not any("serial share" in name for row in rows for name in row.values)
 
 
-def test_a_job_may_be_the_smallest_of_both_and_what_is_neither_is_not_put_together(tmp_path: Path, save: Any) -> None:
+def test_a_job_may_be_the_smallest_of_both_and_what_is_neither_is_not_put_together(save: Save) -> None:
     job(save, 1, 100.0, batch=32)
     job(save, 2, 160.0, batch=24)
-    assert scalings(tmp_path) == []
+    assert scalings(save) == []
     job(save, 2, 160.0, batch=16)
     job(save, 2, 180.0, batch=32)
-    assert [(row.kind, row.workers, row.batch) for row in scalings(tmp_path)] == [
+    assert [(row.kind, row.workers, row.batch) for row in scalings(save)] == [
         *(("strong", 1, 32), ("strong", 2, 16), ("weak", 1, 32), ("weak", 2, 32))
     ]
 
@@ -172,64 +174,55 @@ def test_a_job_may_be_the_smallest_of_both_and_what_is_neither_is_not_put_togeth
         {"distributed": None},
     ],
 )
-def test_jobs_that_differ_in_anything_else_are_not_put_together(tmp_path: Path, save: Any, other: Any) -> None:
+def test_jobs_that_differ_in_anything_else_are_not_put_together(save: Save, other: Any) -> None:
     """Two CPUs for each instance, another profile, userland, target, model, and a faster link."""
     if "distributed" in other:
         lab = LabSpec(nodes=2, rate="10gbit")
         other = {"distributed": DistributedJob(strategy="all-reduce", workers=2, servers=0, network="host", lab=lab)}
     job(save, 1, 100.0)
     job(save, 2, 160.0, batch=16, **other)
-    assert scalings(tmp_path) == []
+    assert scalings(save) == []
 
 
-def test_each_target_scales_by_itself(tmp_path: Path, save: Any) -> None:
-    for target, speed in {"bare-metal": 160.0, "container": 120.0}.items():
-        job(save, 1, 100.0, target=target)
-        job(save, 2, speed, batch=16, target=target)
-    rows = [row for row in scalings(tmp_path) if row.workers == 2]
-    assert [row.target for row in rows] == ["bare-metal", "container"]
-    assert values(rows, "speed-up") == [pytest.approx(1.6), pytest.approx(1.2)]
-
-
-def test_instances_that_share_cpus_have_no_efficiency_and_the_reason(tmp_path: Path, save: Any) -> None:
+def test_instances_that_share_cpus_have_no_efficiency_and_the_reason(save: Save) -> None:
     job(save, 1, 100.0)
     job(save, 2, 90.0, batch=16, cpus=1, substitutes=[SHARED_CPUS])
-    first, second = scalings(tmp_path)
+    first, second = scalings(save)
     assert first.notes == (FEW,)
     assert second.notes == (SHARED_CPUS, "efficiency withheld: instances share CPUs", FEW)
     assert {*second.values} == {"throughput", "speed-up", "communicating"}
-    table = as_markdown(compare(load([*tmp_path.iterdir()])))
+    table = as_markdown(compare(everything(save)))
     assert (
         f"| bare-metal, 2 workers ({SHARED_CPUS}) (efficiency withheld: instances share CPUs) ({FEW}) | 16 / 32 | 90.0"
         in table
     )
 
 
-def test_a_single_block_has_no_interval(tmp_path: Path, save: Any) -> None:
+def test_a_single_block_has_no_interval(save: Save) -> None:
     job(save, 1, 100.0, blocks=(0,))
     job(save, 2, 160.0, batch=16, blocks=(0,))
-    rows = scalings(tmp_path)
+    rows = scalings(save)
     assert values(rows, "speed-up") == [None, pytest.approx(160 / 100)]
     assert rows[1].values["speed-up"].interval is None
     assert rows[1].notes == (FEW,)
 
 
-def test_disturbed_trials_are_named_beside_the_number_of_workers(tmp_path: Path, save: Any) -> None:
+def test_disturbed_trials_are_named_beside_the_number_of_workers(save: Save) -> None:
     job(save, 1, 100.0)
     job(save, 2, 160.0, batch=16, conditions=Conditions(interval_s=20.0, other_cpu_s=20.0))
-    first, second = scalings(tmp_path)
+    first, second = scalings(save)
     assert first.notes == (FEW,)
     busy = "the CPUs were busy with other work (over 10 % of the CPU time in 4 of 4 trials with 2 workers)"
     assert second.notes == (FEW, busy)
 
 
-def test_every_renderer_shows_it_and_a_figure_is_drawn(tmp_path: Path, save: Any) -> None:
+def test_every_renderer_shows_it_and_a_figure_is_drawn(tmp_path: Path, save: Save) -> None:
     for workers, speed in {1: 100.0, 2: 160.0, 4: 200.0}.items():
         job(save, workers, speed, batch=STRONG[workers])
-    records = load([*tmp_path.iterdir()])
+    records = everything(save)
     comparison = compare(records)
-    told = [row for row in json.loads(as_json(comparison))["rows"] if row["metric"] == "efficiency"]
-    assert [(row["kind"], row["workers"], row["value"]) for row in told][1:] == [("strong", 4, pytest.approx(0.5))]
+    rows = [row for row in json_of(comparison)["rows"] if row["metric"] == "efficiency"]
+    assert [(row["kind"], row["workers"], row["value"]) for row in rows][1:] == [("strong", 4, pytest.approx(0.5))]
     table = as_markdown(comparison)
     assert "dcgan: strong scaling" in table
     assert f"| bare-metal, 2 workers ({FEW}) | 16 / 32 | 160 (158 to 162) | 1.60 (" in table
@@ -246,7 +239,7 @@ def test_every_renderer_shows_it_and_a_figure_is_drawn(tmp_path: Path, save: Any
     assert "Nothing scales" in bench_compare(runs[0], "--scaling", "--force").output
 
 
-def learned(save: Any, workers: int, distance: float, **changes: Any) -> None:
+def learned(save: Save, workers: int, distance: float, **changes: Any) -> None:
     """Six seeds, whose images are about so far from the real ones."""
     for block, noise in enumerate((-0.02, -0.01, 0.0, 0.0, 0.01, 0.02)):
         metrics = {"own-frechet": MetricValue(value=distance * math.exp(noise), unit="", better="less")}
@@ -254,7 +247,7 @@ def learned(save: Any, workers: int, distance: float, **changes: Any) -> None:
 
 
 def test_ways_to_divide_the_work_are_compared_by_their_images_at_an_equal_number_seen(
-    tmp_path: Path, save: Any
+    tmp_path: Path, save: Save
 ) -> None:
     """All see 128 images, warm-up included. What sees more, as two workers with as many steps do, is left out."""
     learned(save, 1, 10.0, batch=32)
@@ -262,7 +255,7 @@ def test_ways_to_divide_the_work_are_compared_by_their_images_at_an_equal_number
     learned(save, 2, 13.0, batch=32, steps=1)
     learned(save, 2, 9.0, batch=32)
     learned(save, 2, 7.0, batch=32, strategy="split")
-    comparison = compare(load([*tmp_path.iterdir()]), margin=0.05)
+    comparison = compare(everything(save), margin=0.05)
     rows = rows_of(comparison, "division")
     assert [(row.workers, row.strategy, row.batch, row.global_batch, row.images_seen) for row in rows] == [
         (1, "all-reduce", 32, 32, 128),
@@ -279,7 +272,7 @@ def test_ways_to_divide_the_work_are_compared_by_their_images_at_an_equal_number
     assert "| bare-metal, 2 workers, all-reduce | 32 / 64 | 128 / 2 | 13.0; 1.300x (1.2" in table
     assert ", worse |" in table
     assert ", better |" in table
-    last = json.loads(as_json(comparison))["rows"][-1]
+    last = json_of(comparison)["rows"][-1]
     assert (last["strategy"], last["metric"], last["ratio"]) == ("split", "own-frechet", pytest.approx(0.7))
     shown = bench_compare(*tmp_path.iterdir(), "--scaling", "--force")
     assert "dcgan: quality of the images" in shown.output
@@ -287,19 +280,63 @@ def test_ways_to_divide_the_work_are_compared_by_their_images_at_an_equal_number
 
 @pytest.mark.parametrize("seeds", [(0,) * 4, (0, 1, 2, 3, 0, 1)])
 def test_fewer_than_five_seeds_decide_nothing_about_images_however_many_trials(
-    tmp_path: Path, save: Any, seeds: tuple[int, ...]
+    save: Save, seeds: tuple[int, ...]
 ) -> None:
     for workers in (1, 2):
         for block, seed in enumerate(seeds):
             metrics = {"own-frechet": MetricValue(value=10.0 * workers + block, unit="", better="less")}
             job(save, workers, 100.0, batch=STRONG[workers], metrics=metrics, blocks=(block,), seed=seed)
-    _, second = rows_of(compare(load([*tmp_path.iterdir()])), "division")
+    _, second = rows_of(compare(everything(save)), "division")
     verdict = judged(second.values["own-frechet"])
     assert (verdict.name, verdict.withheld) == (None, (FEW,))
 
 
-def test_times_are_no_quality_of_images(tmp_path: Path, save: Any) -> None:
+def test_times_are_no_quality_of_images(save: Save) -> None:
     for workers in (1, 2):
         metrics = {"time-to-quality": MetricValue(value=10.0, unit="s", better="less")}
         job(save, workers, 100.0, batch=STRONG[workers], metrics=metrics)
-    assert compare(load([*tmp_path.iterdir()])).of_kind("division") == {}
+    assert compare(everything(save)).of_kind("division") == {}
+
+
+def opened(save: Save, target: str, block: int, number: int, **changes: tuple[float, str]) -> None:
+    """Ready after 0.1 s and 0.05 s for each instance, 1 % more in every block; 10 MB together and 3 MB for each."""
+    ready = (0.1 + 0.05 * number) * (1 + 0.01 * block) * (2 if target == "container" else 1)
+    values = {"ready-median": (ready, "s"), "memory-per-instance": (10 / number + 3, "MB"), **changes}
+    metrics = {name: MetricValue(value=value, unit=unit, better="less") for name, (value, unit) in values.items()}
+    model = f"{number}-instance{'s' * (number > 1)}"
+    save("r", scenario="startup", model=model, target=target, block=block, metrics=metrics, sizes=None, steps=None)
+
+
+def test_the_slope_of_each_block_is_found_and_a_failure_is_told(tmp_path: Path, save: Save) -> None:
+    for block in range(6):
+        for target in ("bare-metal", "container"):
+            for number in (1, 5, 20):
+                failed = {"failed-instances": (2.0, "")} if (target, number) == ("container", 20) else {}
+                opened(save, target, block, number, **failed)
+    words = (tmp_path / "r", "--force", "--plots", tmp_path / "plots")
+    rows = json.loads(bench_compare(*words, "--json").stdout)["rows"]
+    slopes = {(row["target"], row["metric"]): row for row in rows if row["kind"] == "growth"}
+    mean = 1 + 0.01 * 2.5
+    assert slopes["bare-metal", "ready-median"]["value"] == pytest.approx(0.05 * mean)
+    assert slopes["container", "ready-median"]["value"] == pytest.approx(0.10 * mean)
+    assert slopes["container", "memory-per-instance"]["value"] == pytest.approx(3)
+    text = " ".join(bench_compare(*words).stdout.split())
+    assert "each further instance of bare-metal: 0.0513 s (0.0503 to 0.0522), 3.00 MB (3.00 to 3.00)" in text, text
+    assert "2.00 did" in text
+    assert {"startup-together.png", "startup-together.svg"} <= {path.name for path in (tmp_path / "plots").iterdir()}
+
+
+def test_without_bare_metal_the_command_with_it_has_the_numbers(tmp_path: Path, save: Save) -> None:
+    for number in (1, 5):
+        opened(save, "vm", 0, number)
+    shown = bench_compare(tmp_path / "r", "--verbose", "--force", "--plots", tmp_path)
+    assert "--instances 1,5" in " ".join((shown.stdout + shown.stderr).split())
+
+
+def test_one_number_of_instances_has_no_slope(tmp_path: Path, save: Save) -> None:
+    for block in range(3):
+        opened(save, "bare-metal", block, 5)
+        opened(save, "container", block, 5)
+    shown = bench_compare(tmp_path / "r", "--force", "--plots", tmp_path / "p")
+    assert "opened together" in shown.stdout
+    assert "each further" not in shown.stdout

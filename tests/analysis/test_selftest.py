@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.load.records import load
 from analysis.report.certificate import cells_of, certificate_document
 from analysis.report.elements import line
-from analysis.report.page import write_report
 from analysis.selftest.judging import judge, speaks_for
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
@@ -21,7 +19,7 @@ from suite.registries import INJURIES
 from suite.results.store import Run
 from suite.selftest.certificate import CertifiedMachine, InjuryFinding
 from suite.targets import TARGETS
-from tests.analysis.conftest import printed
+from tests.analysis.conftest import Save, printed
 from tests.suite.conftest import make_plan
 from tests.suite.test_selftest import certificate
 
@@ -42,12 +40,10 @@ def timed(span_s: float, late_s: float = 0.0, phase: str = "compute_s") -> dict[
     }
 
 
-def sweep(
-    save: Any, tmp_path: Path, injured: Callable[[float], dict[str, Any]], *, noise: float = 0.003
-) -> InjuryFinding:
+def sweep(save: Save, injured: Callable[[float], dict[str, Any]], *, noise: float = 0.003) -> InjuryFinding:
     """Ten blocks of a container as it is, as it is again, and with late steps. Returns the finding on these."""
     names = ("nothing", "late-steps")
-    Run(tmp_path / "run").begin(make_plan(targets=("container",), blocks=10, ablations=names, sizes=SIZES))
+    Run(save.path / "run").begin(make_plan(targets=("container",), blocks=10, ablations=names, sizes=SIZES))
     rng = np.random.default_rng(2)
 
     def drawn() -> float:
@@ -57,7 +53,7 @@ def sweep(
         save(block=block, target="container", **timed(drawn()))
         save(block=block, target="container", ablation="nothing", **timed(drawn()))
         save(block=block, target="container", ablation="late-steps", **injured(drawn()))
-    found = {one.injury: one for one in judge(tmp_path / "run").findings}
+    found = {one.injury: one for one in judge(save.path / "run").findings}
     assert found["nothing"].found
     return found["late-steps"]
 
@@ -67,8 +63,8 @@ def late(span_s: float, phase: str = "compute_s", seconds: float = LATE_S, clock
     return {**timed(span_s + seconds, seconds, phase), "details": details}
 
 
-def test_an_injury_is_found_in_size_place_and_verdict(tmp_path: Path, save: Any) -> None:
-    found = sweep(save, tmp_path, late)
+def test_an_injury_is_found_in_size_place_and_verdict(tmp_path: Path, save: Save) -> None:
+    found = sweep(save, late)
     assert found.found
     assert (found.grown, found.verdict, found.blocks) == ("compute", "slower", 10)
     assert found.truth == pytest.approx((0.9, 0.9), rel=0.001)
@@ -111,20 +107,15 @@ def test_the_names_of_a_certificate_are_whole_at_80_columns() -> None:
     ids=["not applied", "not seen", "another size", "another phase", "too small", "failed"],
 )
 def test_an_injury_that_was_not_there_or_is_not_seen_is_not_found_with_the_reason(
-    tmp_path: Path,
-    save: Any,
-    injured: Callable[[float], dict[str, Any]],
-    noise: float,
-    facts: dict[str, Any],
-    told: str,
+    save: Save, injured: Callable[[float], dict[str, Any]], noise: float, facts: dict[str, Any], told: str
 ) -> None:
-    found = sweep(save, tmp_path, injured, noise=noise)
+    found = sweep(save, injured, noise=noise)
     expected = {"found": False, "judged": True} | facts
     assert {name: getattr(found, name) for name in expected} == expected
     assert told in f"{line(cells_of(found)[-1])} {found.note}"
 
 
-def test_what_differs_where_nothing_was_done_is_a_miss(tmp_path: Path, save: Any) -> None:
+def test_what_differs_where_nothing_was_done_is_a_miss(tmp_path: Path, save: Save) -> None:
     Run(tmp_path / "run").begin(make_plan(targets=("container",), blocks=3, ablations=("nothing",), sizes=SIZES))
     for block in range(3):
         save(block=block, target="container", **timed(SPAN_S + block / 100))
@@ -133,15 +124,15 @@ def test_what_differs_where_nothing_was_done_is_a_miss(tmp_path: Path, save: Any
     assert (found.found, found.judged, found.verdict) == (False, True, "slower")
 
 
-def test_a_certificate_speaks_for_runs_on_the_same_machine_and_image_alone(tmp_path: Path, save: Any) -> None:
+def test_a_certificate_speaks_for_runs_on_the_same_machine_and_image_alone(save: Save) -> None:
     place = Environment(hostname="h", cpu_model="c", kernel="k", userland_sha256="a" * 64)
     save(environment=Environments(host=place, target=place))
-    records = load([tmp_path / "run"])
+    records = save.load()
     same = {"hostname": "h", "cpu_model": "c", "kernel": "k", "image": "a" * 64}
     made = certificate().model_copy(update={"machine": CertifiedMachine(**same)})
     assert speaks_for(made, records)
     for name in same:
         assert not speaks_for(made.model_copy(update={"machine": CertifiedMachine(**{**same, name: "other"})}), records)
-    page = write_report(records, tmp_path / "report.html", certificate=made).read_text()
+    page = save.page(certificate=made)
     assert made.line() in page.replace("&#39;", "'")
-    assert "Positive control" not in write_report(records, tmp_path / "report.html").read_text()
+    assert "Positive control" not in save.page()

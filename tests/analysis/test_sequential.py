@@ -11,15 +11,14 @@ from scipy import special
 from analysis.compare.comparison import compare
 from analysis.compare.convergence import PILOT_BLOCKS, pilot_of, plan_detection, should_stop_detecting, should_stop_run
 from analysis.load.plans import looked_after
-from analysis.load.records import Records, load
+from analysis.load.records import Records
 from analysis.report.formatting import group_lines
 from analysis.statistics.ratios import judge, locate
 from analysis.statistics.sequential import EXTRA_BLOCKS, level_after, looks, should_stop, should_stop_deciding
-from suite.errors import RequestError
 from suite.request.repetitions import RepetitionOptions, Repetitions
 from suite.request.request import RunRequest
 from suite.results.store import PLAN
-from tests.analysis.conftest import WITHIN_2, judged
+from tests.analysis.conftest import WITHIN_2, Save, judged
 from tests.suite.conftest import make_plan
 
 
@@ -35,66 +34,50 @@ def test_it_stops_only_after_the_extra_blocks_that_keep_the_coverage() -> None:
     assert (waiting.stop, waiting.at_least) == (False, EXTRA_BLOCKS - 1)
 
 
-def test_every_requested_interval_must_be_narrow() -> None:
-    noisy = {"vm": steady(30), "container": steady(30, 0.2)}
-    decision = should_stop(noisy, 0.02, max_blocks=99)
-    assert not decision.stop
-    assert "container" in decision.reason
+@pytest.mark.parametrize(
+    ("ratios", "most", "stop", "reason", "known"),
+    [
+        ({"vm": steady(30), "container": steady(30, 0.2)}, 99, False, "container is not yet within 2.0%", True),
+        ({"vm": steady(12, 0.5)}, 12, True, "the most blocks requested (12) are measured", True),
+        ({"vm": [math.nan] * 20, "container": steady(20)}, 99, False, "vm is not yet within 2.0%", False),
+        ({}, 9, False, "no ratio is not yet within 2.0%", False),
+        ({"vm": [*steady(5), 0, 0.5, -0.5, 0.6, -0.6, 0.5, -0.5, 0.7]}, 99, False, "vm is again wider than 2.0%", True),
+    ],
+    ids=["one is wide", "all blocks are measured", "one always fails", "no ratio", "wide again"],
+)
+def test_it_stops_once_every_interval_is_narrow_or_all_blocks_are_measured(
+    ratios: dict[str, list[float]], most: int, stop: bool, reason: str, known: bool
+) -> None:
+    decision = should_stop(ratios, 0.02, max_blocks=most)
+    assert (decision.stop, decision.reason, decision.half_width is not None) == (stop, reason, known)
 
 
-def test_it_stops_at_the_most_blocks_and_says_so() -> None:
-    decision = should_stop({"vm": steady(12, 0.5)}, 0.02, max_blocks=12)
-    assert decision.stop
-    assert "12" in decision.reason
-    assert (decision.half_width or 0) > 0.02
-
-
-def test_a_target_that_always_fails_never_counts_as_narrow() -> None:
-    decision = should_stop({"vm": [math.nan] * 20, "container": steady(20)}, 0.02, max_blocks=99)
-    assert not decision.stop
-    assert decision.half_width is None
-    assert not should_stop({}, 0.02, max_blocks=9).stop
-
-
-def test_an_interval_that_became_wide_again_goes_on() -> None:
-    values = [*steady(5), 0.0, 0.5, -0.5, 0.6, -0.6, 0.5, -0.5, 0.7]
-    decision = should_stop({"vm": values}, 0.02, max_blocks=99)
-    assert not decision.stop
-    assert "again" in decision.reason
-
-
-@pytest.mark.parametrize("half", [0, 1.5])
-def test_bounds_that_make_no_sense_are_refused(half: float) -> None:
-    with pytest.raises(RequestError):
-        should_stop({"vm": steady(5)}, half, max_blocks=9)
-
-
-def test_the_records_of_a_run_are_judged_by_the_ratios_of_its_blocks(tmp_path: Path, save: Any) -> None:
+def test_the_records_of_a_run_are_judged_by_the_ratios_of_its_blocks(save: Save) -> None:
     rng = np.random.default_rng(0)
     for block in range(5 + EXTRA_BLOCKS):
         drift = 10 * math.exp(rng.normal(0, 0.5))
         save(block=block, throughput_per_s=drift)
         save(block=block, target="vm", throughput_per_s=drift * 0.9 * math.exp(rng.normal(0, 0.001)))
-        decision = should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=99)
+        decision = should_stop_run(save.load(), WITHIN_2, max_blocks=99)
         assert decision.stop == (block == 4 + EXTRA_BLOCKS)
 
 
-def test_bare_metal_alone_is_judged_against_itself(tmp_path: Path, save: Any) -> None:
+def test_bare_metal_alone_is_judged_against_itself(save: Save) -> None:
     for block in range(5 + EXTRA_BLOCKS):
         save(block=block, throughput_per_s=10.0)
         save(block=block, replica=1, throughput_per_s=10.0 + block / 1000)
-        decision = should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=99)
+        decision = should_stop_run(save.load(), WITHIN_2, max_blocks=99)
         assert decision.stop == (block == 4 + EXTRA_BLOCKS)
     save(block=5 + EXTRA_BLOCKS, target="vm", throughput_per_s=9.0)
-    assert not should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=99).stop, "of a target it is that alone"
+    assert not should_stop_run(save.load(), WITHIN_2, max_blocks=99).stop, "of a target it is that alone"
 
 
-def test_a_block_whose_trial_failed_counts_as_one_without_a_ratio(tmp_path: Path, save: Any) -> None:
+def test_a_block_whose_trial_failed_counts_as_one_without_a_ratio(save: Save) -> None:
     for block in range(6):
         save(block=block, throughput_per_s=10.0)
         save(block=block, target="vm", failed="no")
-    assert should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=6).stop
-    decision = should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=7)
+    assert should_stop_run(save.load(), WITHIN_2, max_blocks=6).stop
+    decision = should_stop_run(save.load(), WITHIN_2, max_blocks=7)
     assert not decision.stop
     assert decision.reason.startswith("resnet50 on vm")
 
@@ -133,12 +116,12 @@ def test_blocks_without_a_ratio_decide_nothing() -> None:
     assert deciding([math.nan] * 12, max_blocks=12).reason == "the most blocks requested (12) are measured"
 
 
-def test_a_run_is_decided_by_its_records(tmp_path: Path, save: Any) -> None:
+def test_a_run_is_decided_by_its_records(save: Save) -> None:
     asked = Repetitions(until="decided", margin="5%")
     for block in range(5):
         save(block=block)
         save(block=block, target="vm", throughput_per_s=10.0 + 0.001 * block)
-    assert should_stop_run(load([tmp_path / "run"]), asked, max_blocks=99).stop
+    assert should_stop_run(save.load(), asked, max_blocks=99).stop
     assert not should_stop_run(None, asked, max_blocks=99).stop
 
 
@@ -169,7 +152,7 @@ def test_blocks_are_foretold_for_the_level_of_the_look() -> None:
 
 @pytest.mark.parametrize(("until", "verdict"), [("decided", "undecided"), ("2%", "equivalent")])
 def test_the_verdict_of_a_run_that_looked_for_it_holds_at_the_level_of_its_looks(
-    tmp_path: Path, save: Any, until: str, verdict: str
+    tmp_path: Path, save: Save, until: str, verdict: str
 ) -> None:
     rng = np.random.default_rng(4)
     for block in range(9):
@@ -178,7 +161,7 @@ def test_the_verdict_of_a_run_that_looked_for_it_holds_at_the_level_of_its_looks
     request = RunRequest(repetitions=RepetitionOptions.model_validate({"until": until, "margin": "5%"}))
     plan = make_plan().model_copy(update={"request": request})
     (tmp_path / "run" / PLAN).write_text(plan.model_dump_json())
-    found = compare(load([tmp_path / "run"]), margin=0.05)
+    found = save.compare(margin=0.05)
     own = judged(found.groups[0].of_target("vm")["throughput"])
     assert 0.0089 < (own.p or 0) < 0.05
     assert own.name == verdict
@@ -199,7 +182,7 @@ def test_a_run_until_decided_looks_from_the_fewest_blocks_on(tmp_path: Path) -> 
 
 
 @pytest.fixture
-def measured(tmp_path: Path, save: Any) -> Any:
+def measured(save: Save) -> Any:
     """Save blocks whose targets differ from block to block by so much, and return their records."""
 
     def _measured(blocks: int, **deviations: float) -> Records:
@@ -208,7 +191,7 @@ def measured(tmp_path: Path, save: Any) -> Any:
             save(block=block, throughput_per_s=10.0)
             for target, deviation in deviations.items():
                 save(block=block, target=target, throughput_per_s=10 * math.exp(rng.normal(0, deviation)))
-        return load([tmp_path / "run"])
+        return save.load()
 
     return _measured
 
@@ -253,11 +236,11 @@ def test_blocks_after_the_pilot_change_no_plan(measured: Any) -> None:
     assert (waiting.stop, waiting.at_least) == (False, 3)
 
 
-def test_without_ratios_nothing_is_planned(tmp_path: Path, save: Any) -> None:
+def test_without_ratios_nothing_is_planned(save: Save) -> None:
     for block in range(PILOT_BLOCKS):
         save(block=block)
         save(block=block, target="vm", failed="no")
-    records = load([tmp_path / "run"])
+    records = save.load()
     assert plan_detection(records, 0.02, most=40, source="pilot") is None
     assert should_stop_detecting(lambda: records, 0.02, PILOT_BLOCKS, most=40).stop
 

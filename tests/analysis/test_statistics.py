@@ -52,14 +52,6 @@ def test_the_trimmed_mean_and_its_error_are_those_of_yuen() -> None:
     assert place.degrees_of_freedom == pytest.approx(float(result.df))
 
 
-def test_an_outlier_neither_moves_nor_widens_the_interval_much() -> None:
-    values = np.random.default_rng(2).normal(0, 0.01, 10)
-    wild = [*values[:9], 5.0]
-    clean, dirty = located(values), located(wild)
-    assert abs(dirty.centre) < 0.02
-    assert 0 < (dirty.half_width or 0) < 2 * (clean.half_width or 0)
-
-
 def test_few_independent_series_are_called_dependent_and_most_that_last() -> None:
     rng = np.random.default_rng(4)
 
@@ -127,10 +119,7 @@ def test_values_without_variance_have_an_interval_of_no_width_and_a_verdict() ->
 )
 def test_the_verdict_is_that_of_the_two_one_sided_tests(centre: float, error: float, verdict: str) -> None:
     assert only(placed(centre, error)).name == verdict
-
-
-def test_more_seconds_are_slower() -> None:
-    assert only(placed(0.5, 0.01), more_is_faster=False).name == "slower"
+    assert only(placed(-centre, error), more_is_faster=False).name == verdict, "more seconds are slower"
 
 
 def test_an_undecided_verdict_says_how_many_more_blocks_would_probably_decide() -> None:
@@ -176,13 +165,6 @@ def test_holm_never_lowers_a_value_and_keeps_their_order(p_values: list[float]) 
     assert all(np.diff(np.array(adjusted)[order]) >= 0)
 
 
-@given(st.lists(st.floats(-5, 5), min_size=2, max_size=30), st.floats(-3, 3))
-def test_a_shift_of_the_values_shifts_the_interval_and_nothing_else(values: list[float], shift: float) -> None:
-    before, after = located(values), located([value + shift for value in values])
-    assert after.centre == pytest.approx(before.centre + shift, abs=1e-9)
-    assert after.standard_error == pytest.approx(before.standard_error, abs=1e-9)
-
-
 def test_the_noise_floor_comes_from_a_a_where_there_is_one() -> None:
     floor = noise_floor([0.01, -0.01, 0.02, -0.02], [[0.0, 1.0, 2.0]])
     assert floor
@@ -222,16 +204,12 @@ def test_with_a_known_deviation_it_is_the_power_of_the_textbook() -> None:
     assert detectable(1.0, 1e6, 10_000, level=LEVEL) == pytest.approx((1.96 + 0.8416) / 100, rel=1e-3)
 
 
-def test_fewer_blocks_behind_an_estimate_ask_for_more() -> None:
+def test_the_blocks_needed_are_the_fewest_that_detect_and_more_behind_a_poor_estimate() -> None:
     asked = [blocks_needed(0.02, 0.05, freedom, level=LEVEL) or 0 for freedom in (2, 5, 9, 1e6)]
     assert asked == sorted(asked, reverse=True)
     assert asked[0] > 1.5 * asked[-1]
-
-
-def test_the_blocks_needed_are_the_fewest_that_detect() -> None:
-    blocks = blocks_needed(0.02, 0.05, 9, level=LEVEL)
-    assert blocks
-    assert detectable(0.05, 9, blocks, level=LEVEL) <= 0.02 < detectable(0.05, 9, blocks - 1, level=LEVEL)
+    assert detectable(0.05, 9, asked[2], level=LEVEL) <= 0.02 < detectable(0.05, 9, asked[2] - 1, level=LEVEL)
+    assert blocks_needed(0.02, 0.0, 5, level=LEVEL, least=5) == 5, "without noise the least suffice"
 
 
 def test_what_is_out_of_reach_is_not_promised() -> None:
@@ -240,10 +218,6 @@ def test_what_is_out_of_reach_is_not_promised() -> None:
     assert detectable(0.05, 9, MOST_BLOCKS, level=LEVEL) > 1e-6
     assert detectable_share(Location(0.0, 100.0, 7, 10), 1) is None
     assert detectable_share(Location(0.0, None, 0, 1), 1) is None
-
-
-def test_without_noise_the_least_blocks_suffice() -> None:
-    assert blocks_needed(0.02, 0.0, 5, level=LEVEL, least=5) == 5
 
 
 def test_a_true_difference_of_what_a_run_could_have_seen_is_seen_four_times_in_five() -> None:
@@ -269,16 +243,10 @@ def test_more_comparisons_see_less() -> None:
         assert verdict.detectable == nine
 
 
-def test_a_ratio_beyond_the_largest_number_stays_one() -> None:
+def test_a_ratio_beyond_the_largest_number_stays_one_and_its_effect_is_finite() -> None:
     assert exp(1400.0) == exp(700.0) < math.inf
     assert exp(0.5) == math.exp(0.5)
     assert exp(-1400.0) == exp(-700.0) > 0.0
-
-
-def test_an_effect_of_such_ratios_is_finite() -> None:
-    place = locate([1400.0, 1300.0, 1390.0])
-    assert place is not None
-    found = effect(place)
-    assert found.ratio == exp(700.0)
-    assert found.interval is not None
-    assert found.interval[1] == exp(700.0)
+    found = effect(located([1400.0, 1300.0, 1390.0]))
+    assert found.interval
+    assert (found.ratio, found.interval[1]) == (exp(700.0), exp(700.0))

@@ -9,11 +9,10 @@ Write them again only when a number was wrong and has become right, and say in t
 """
 
 import contextlib
-import csv
-import io
 import json
 import math
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -181,11 +180,6 @@ def differences(stored: Any, found: Any, where: str = "") -> Iterator[str]:
         yield f"{where}: {stored!r} is now {found!r}"
 
 
-def more_rows(stored: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """Name the keys that were not there."""
-    return [key for key in found if key not in stored]
-
-
 def expected(name: str) -> Any:
     return json.loads((RUNS / f"{name}.expected.json").read_text())
 
@@ -225,29 +219,28 @@ def test_ratios_intervals_and_verdicts_are_what_they_were(name: str) -> None:
     stored, found = expected(name)["compare"], compared(name)
     assert list(differences(stored, found)) == []
     for what in KEYS:
-        assert more_rows(stored[what], found[what]) == [], f"new rows among the {what}"
+        assert found[what].keys() <= stored[what].keys(), f"new rows among the {what}"
 
 
-@pytest.mark.parametrize("name", [*NAMES, *TOGETHER])
-@pytest.mark.parametrize("way", ["compare", "compare --explain"])
-def test_a_comparison_as_json_is_what_its_schema_says_and_nothing_more(name: str, way: str) -> None:
-    text = bench(*way.split(), *TOGETHER.get(name, (name,)), "--json")
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        *product(("compare", "compare --explain"), ((name,) for name in NAMES)),
+        *product(("compare", "compare --explain"), TOGETHER.values()),
+        ("compare --fail-above", ("1%", BEFORE, AFTER)),
+    ],
+)
+def test_a_comparison_as_json_is_what_its_schema_says_and_nothing_more(way: str, words: tuple[str, ...]) -> None:
+    text = bench(*way.split(), *words, "--json")
     # Parts that the schema does not know are refused at the top, and lost below.
     assert model_of(way).model_validate_json(text, strict=True).model_dump(mode="json") == json.loads(text)
-
-
-def test_a_gate_as_json_is_what_its_schema_says_and_nothing_more() -> None:
-    text = bench("compare", BEFORE, AFTER, "--fail-above", "1%", "--json")
-    assert model_of("compare --fail-above").model_validate_json(text, strict=True).model_dump(
-        mode="json"
-    ) == json.loads(text)
 
 
 @pytest.mark.parametrize("name", [*NAMES, *TOGETHER])
 def test_explanations_are_what_they_were(name: str) -> None:
     stored, found = expected(name)["explain"], explained(name)
     assert list(differences(stored, found)) == []
-    assert more_rows(stored, found) == []
+    assert found.keys() == stored.keys()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -255,15 +248,6 @@ def test_exported_trials_and_steps_are_what_they_were(name: str) -> None:
     stored = expected(name)
     same_table(stored["trials"], exported(name), ("run_id", "trial_id"))
     same_table(stored["steps"], exported(name, "--steps"), ("run_id", "trial_id", "step"))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_export_as_csv_has_the_columns_and_the_rows_that_it_had(name: str) -> None:
-    stored = expected(name)["trials"]
-    header, *rows = csv.reader(io.StringIO(bench("results", "export", name)))
-    assert {"run_id", "trial_id", *stored["same"], *stored["columns"]} <= set(header)
-    found = [dict(zip(header, row, strict=True)) for row in rows]
-    assert {f"{row['run_id']} | {row['trial_id']}" for row in found} == set(stored["rows"])
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -274,4 +258,4 @@ def test_the_status_of_a_sweep_is_what_it_was(name: str) -> None:
 def test_how_a_later_run_differs_from_an_earlier_one_is_what_it_was() -> None:
     stored, found = expected("change"), changed()
     assert list(differences(stored, found)) == []
-    assert more_rows(stored["changes"], found["changes"]) == []
+    assert found["changes"].keys() == stored["changes"].keys()

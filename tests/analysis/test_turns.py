@@ -1,6 +1,5 @@
 """Trials that took turns: burst against burst of the same round, apart from sequential ones, and audited."""
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -10,29 +9,26 @@ import numpy as np
 import pytest
 
 from analysis.audit.audit import audit
-from analysis.compare.comparison import compare
 from analysis.compare.convergence import half_widths, should_stop_run
 from analysis.compare.results import Comparison, Group
 from analysis.load.records import load
 from analysis.report.formatting import group_lines
 from analysis.report.markdown import as_markdown
-from analysis.report.page import write_report
-from analysis.report.rows import as_json
 from analysis.statistics.sequential import EXTRA_BLOCKS
 from suite.job.job import Alternating
 from suite.job.profiles import Sizes
 from suite.records.record import Alternation, Burst, Steps, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
-from tests.analysis.conftest import WITHIN_2, explained_by, judged, timeline
+from tests.analysis.conftest import WITHIN_2, Save, edited, json_of, judged, timeline
 
 ROUNDS, STEPS, BATCH = 4, 5, 2
 TURNS = Alternating(rounds=ROUNDS, burst_steps=STEPS)
 SIZES = Sizes(batch=BATCH, image_px=32, warmup_steps=1, steps=ROUNDS * STEPS)
-Save = Callable[..., TrialRecord]
+SaveTurns = Callable[..., TrialRecord]
 
 
 @pytest.fixture
-def save_turns(save: Save) -> Save:
+def save_turns(save: Save) -> SaveTurns:
     """``save_turns([0.1, 0.2], first=1.5)``: a trial whose bursts had steps of these seconds, the first step longer.
 
     ``clock`` is the rate of the worker's clock in its bursts, ``late_s`` when the host hears of their ends, and
@@ -88,10 +84,6 @@ def save_turns(save: Save) -> Save:
     return _save
 
 
-def compared(path: Path) -> Comparison:
-    return compare(load([path / "run"]))
-
-
 def only(comparison: Comparison) -> Group:
     (group,) = comparison.groups
     return group
@@ -102,41 +94,41 @@ def weather(rng: np.random.Generator) -> list[float]:
     return [0.1 * math.exp(rng.normal(0, 0.5)) for _ in range(ROUNDS)]
 
 
-def test_bursts_are_held_against_those_of_the_same_round(tmp_path: Path, save_turns: Save) -> None:
+def test_bursts_are_held_against_those_of_the_same_round(save: Save, save_turns: SaveTurns) -> None:
     rng = np.random.default_rng(0)
     for block in range(6):
         shared = weather(rng)
         save_turns(shared, block=block)
         save_turns([each * 1.05 for each in shared], block=block, target="container", place=1)
-    container = only(compared(tmp_path)).of_target("container")
+    container = only(save.compare()).of_target("container")
     found = container["throughput"]
     assert found.ratio == pytest.approx(1 / 1.05)
     assert found.interval == pytest.approx((1 / 1.05, 1 / 1.05)), "the weather of the rounds has gone"
 
 
-def test_the_ratio_is_the_mean_over_the_rounds_and_not_that_of_the_sums(tmp_path: Path, save_turns: Save) -> None:
+def test_the_ratio_is_the_mean_over_the_rounds_and_not_that_of_the_sums(save: Save, save_turns: SaveTurns) -> None:
     save_turns([0.1, 0.1, 0.1, 1.0])
     save_turns([0.1, 0.1, 0.1, 2.0], target="container", place=1)
-    container = only(compared(tmp_path)).of_target("container")
+    container = only(save.compare()).of_target("container")
     assert container["throughput"].ratio == pytest.approx(0.5 ** (1 / 4))
 
 
-def test_what_holds_the_waiting_is_absent_and_one_block_is_no_pilot(tmp_path: Path, save_turns: Save) -> None:
+def test_what_holds_the_waiting_is_absent_and_one_block_is_no_pilot(save: Save, save_turns: SaveTurns) -> None:
     save_turns([0.1] * ROUNDS)
     save_turns([0.1] * ROUNDS, target="container", place=1)
-    group = only(compared(tmp_path))
+    group = only(save.compare())
     for measured in group.of_kind("target").values():
         assert set(measured) == {"throughput", "step-tail"}
     (turns,) = group.turns
     assert turns.best is None
 
 
-def test_a_run_of_both_says_which_each_number_is_from(tmp_path: Path, save: Save, save_turns: Save) -> None:
+def test_a_run_of_both_says_which_each_number_is_from(save: Save, save_turns: SaveTurns) -> None:
     for block in range(3):
         for place, target in enumerate(("bare-metal", "container")):
             save(block=block, target=target, throughput_per_s=10.0 * (1 - 0.5 * place))
             save_turns([0.1 * (1 + place)] * ROUNDS, block=block, target=target, place=place)
-    comparison = compared(tmp_path)
+    comparison = save.compare()
     variants = {group.job.variant: group for group in comparison.groups}
     assert sorted(variants) == [
         f"steps={ROUNDS * STEPS}, design=alternating, rounds=4, burst_steps=5",
@@ -146,21 +138,21 @@ def test_a_run_of_both_says_which_each_number_is_from(tmp_path: Path, save: Save
         container = group.of_target("container")
         assert container["throughput"].ratio == pytest.approx(0.5)
         assert container["throughput"].blocks == 3
-    widths = half_widths(load([tmp_path / "run"]))
+    widths = half_widths(save.load())
     assert set(widths) == {"resnet50 on container", "resnet50 on container, alternating"}
 
 
-def test_until_counts_blocks_of_turns(tmp_path: Path, save_turns: Save) -> None:
+def test_until_counts_blocks_of_turns(save: Save, save_turns: SaveTurns) -> None:
     rng = np.random.default_rng(0)
     for block in range(5 + EXTRA_BLOCKS):
         shared = weather(rng)
         save_turns(shared, block=block)
         save_turns([each * math.exp(rng.normal(0, 0.001)) for each in shared], block=block, target="vm", place=1)
-        decision = should_stop_run(load([tmp_path / "run"]), WITHIN_2, max_blocks=99)
+        decision = should_stop_run(save.load(), WITHIN_2, max_blocks=99)
         assert decision.stop == (block == 4 + EXTRA_BLOCKS)
 
 
-def test_the_levels_of_variation_are_told(tmp_path: Path, save_turns: Save) -> None:
+def test_the_levels_of_variation_are_told(save: Save, save_turns: SaveTurns) -> None:
     rng = np.random.default_rng(1)
     for block in range(40):
         shared, own = weather(rng), rng.normal(0, 0.02)
@@ -168,7 +160,7 @@ def test_the_levels_of_variation_are_told(tmp_path: Path, save_turns: Save) -> N
         save_turns(
             [each * math.exp(own + rng.normal(0, 0.01)) for each in shared], block=block, target="container", place=1
         )
-    group = only(compared(tmp_path))
+    group = only(save.compare())
     (turns,) = group.turns
     assert (turns.target, turns.blocks, turns.components.instance) == ("container", 40, None)
     assert math.sqrt(turns.components.burst or 0) == pytest.approx(0.01, rel=0.2)
@@ -179,32 +171,32 @@ def test_the_levels_of_variation_are_told(tmp_path: Path, save_turns: Save) -> N
     # Handing over costs nothing here, so bursts are of one step; starting a pair takes most of a block, so there are
     # more rounds, sqrt(89 s / 0.2 s x 0.009^2 / 0.018^2).
     assert line.endswith("as a pilot they suggest --rounds 10 --burst-steps 1")
-    told = json.loads(as_json(compared(tmp_path)))["groups"][0]["turns"]
+    told = json_of(save.compare())["groups"][0]["turns"]
     assert [(one["target"], one["blocks"], one["best"]["rounds"]) for one in told] == [("container", 40, 10)]
-    assert "container in turns" in as_markdown(compared(tmp_path))
+    assert "container in turns" in as_markdown(save.compare())
 
 
 def test_a_target_whose_waiting_costs_more_than_half_a_percent_gets_no_verdict(
-    tmp_path: Path, save_turns: Save
+    save: Save, save_turns: SaveTurns
 ) -> None:
     for block in range(8):
         save_turns([0.1] * ROUNDS, block=block)
         save_turns([0.2] * ROUNDS, block=block, target="container", place=1, waiting_s=0.004)
         save_turns([0.2] * ROUNDS, block=block, target="vm", place=1, waiting_s=0.006)
-    group = only(compared(tmp_path))
+    group = only(save.compare())
     container, vm = (judged(group.of_target(target)["throughput"]) for target in ("container", "vm"))
     assert container.withheld == ()
     assert "the target took CPU time while other jobs had their turns" in vm.withheld[0]
 
 
-def clock_drift(path: Path) -> tuple[str, tuple[str, ...]]:
+def clock_drift(save: Save) -> tuple[str, tuple[str, ...]]:
     """What the comparison says of the clock of a VM in turns: the warning, and why it has no verdict."""
-    comparison = compared(path)
+    comparison = save.compare()
     warned = [each.where for each in comparison.warnings if each.kind == "clock-drift"]
     return "; ".join(warned), judged(only(comparison).of_target("vm")["throughput"]).withheld
 
 
-def in_blocks(save_turns: Save, *, blocks: int = 6, **of_vm: Any) -> None:
+def in_blocks(save_turns: SaveTurns, *, blocks: int = 6, **of_vm: Any) -> None:
     heard = {} if of_vm.get("late_s") is None else {"late_s": 0.0003}
     for block in range(blocks):
         save_turns([0.1] * ROUNDS, block=block, **heard, rest_s=0.006)
@@ -224,10 +216,10 @@ def in_blocks(save_turns: Save, *, blocks: int = 6, **of_vm: Any) -> None:
     ],
 )
 def test_a_clock_that_is_wrong_in_bursts_and_right_over_the_whole_job_is_marked_and_decides_nothing(
-    tmp_path: Path, save_turns: Save, clock: float, late_s: float | None, rest_s: float, apart: str
+    save: Save, save_turns: SaveTurns, clock: float, late_s: float | None, rest_s: float, apart: str
 ) -> None:
     in_blocks(save_turns, clock=clock, late_s=late_s, rest_s=rest_s)
-    warned, withheld = clock_drift(tmp_path)
+    warned, withheld = clock_drift(save)
     assert warned == f"vm in 6 of 6 trials (up to {apart} apart)"
     assert "went at different rates" in withheld[0]
 
@@ -237,24 +229,24 @@ def test_a_clock_that_is_wrong_in_bursts_and_right_over_the_whole_job_is_marked_
     [(0.0003, 0.006), (0.002, 0.006), (0.0003, 0.011), (0.0003, 0.03), (None, 0.006), (None, 0.03)],
 )
 def test_the_way_of_a_line_and_threads_that_spin_on_are_no_wrong_clock(
-    tmp_path: Path, save_turns: Save, late_s: float | None, rest_s: float
+    save: Save, save_turns: SaveTurns, late_s: float | None, rest_s: float
 ) -> None:
     in_blocks(save_turns, late_s=late_s, rest_s=rest_s)
-    assert clock_drift(tmp_path) == ("", ())
+    assert clock_drift(save) == ("", ())
 
 
-def test_a_wrong_clock_in_few_trials_is_named_and_costs_no_verdict(tmp_path: Path, save_turns: Save) -> None:
+def test_a_wrong_clock_in_few_trials_is_named_and_costs_no_verdict(save: Save, save_turns: SaveTurns) -> None:
     in_blocks(save_turns, blocks=9, late_s=0.0003)
     save_turns([0.1] * ROUNDS, block=9, late_s=0.0003, rest_s=0.006)
     save_turns([0.05] * ROUNDS, block=9, target="vm", place=1, clock=0.5, late_s=0.0003, rest_s=0.006)
-    warned, withheld = clock_drift(tmp_path)
+    warned, withheld = clock_drift(save)
     assert warned.startswith("vm in 1 of 10 trials")
     assert withheld == ()
 
 
 @pytest.mark.parametrize(("first", "ratio"), [(1.0, 0.8), (3.0, 1.0)])
 def test_first_steps_are_left_out_if_and_only_if_switching_costs(
-    tmp_path: Path, save_turns: Save, first: float, ratio: float
+    save: Save, save_turns: SaveTurns, first: float, ratio: float
 ) -> None:
     rng = np.random.default_rng(2)
     for block in range(6):
@@ -262,46 +254,40 @@ def test_first_steps_are_left_out_if_and_only_if_switching_costs(
         save_turns(shared, block=block, first=1 + rng.normal(0, 0.01))
         slower = 1.0 if first > 1 else 1 / 0.8
         save_turns([each * slower for each in shared], block=block, first=first, target="container", place=1)
-    group = only(compared(tmp_path))
+    group = only(save.compare())
     container = group.of_target("container")
     assert container["throughput"].ratio == pytest.approx(ratio, rel=0.01)
     assert any("left out" in line for line in group_lines(group)) == (first > 1)
 
 
-def test_the_second_bare_metal_is_held_against_the_first(tmp_path: Path, save_turns: Save) -> None:
+def test_the_second_bare_metal_is_held_against_the_first(save: Save, save_turns: SaveTurns) -> None:
     for block in range(3):
         save_turns([0.1] * ROUNDS, block=block)
         save_turns([0.1] * ROUNDS, block=block, replica=1, place=1)
-    group = only(compared(tmp_path))
+    group = only(save.compare())
     assert next(iter(group.of_kind("again").values()))["throughput"].ratio == pytest.approx(1.0)
     assert [(one.target, one.blocks) for one in group.turns] == [("bare-metal again", 3)]
 
 
-def test_the_phases_explain_a_ratio_of_turns_and_the_report_shows_it(tmp_path: Path, save_turns: Save) -> None:
+def test_the_phases_explain_a_ratio_of_turns_and_the_report_shows_it(save: Save, save_turns: SaveTurns) -> None:
     for block in range(3):
         save_turns([0.1] * ROUNDS, block=block)
         save_turns([0.2] * ROUNDS, block=block, target="container", place=1)
-    (found,) = explained_by(load([tmp_path / "run"])).explanations
+    (found,) = save.explain().explanations
     assert found.whole.difference_s == pytest.approx(ROUNDS * STEPS * 0.1)
     assert {part.name: round(part.difference_s, 6) for part in found.parts} == {
         "data": 0.0,
         "compute": 2.0,
         "unexplained": 0.0,
     }
-    assert "container in turns" in write_report(load([tmp_path / "run"]), tmp_path / "report.html").read_text()
+    assert "container in turns" in save.page()
 
 
-def test_a_target_that_computes_while_it_waits_is_warned_of(tmp_path: Path, save_turns: Save) -> None:
+def test_a_target_that_computes_while_it_waits_is_warned_of(save: Save, save_turns: SaveTurns) -> None:
     save_turns([0.1] * ROUNDS)
     save_turns([0.1] * ROUNDS, target="vm", place=1, waiting_s=0.1)
-    (warning,) = [each for each in compared(tmp_path).warnings if each.kind == "waiting-computes"]
+    (warning,) = [each for each in save.compare().warnings if each.kind == "waiting-computes"]
     assert "vm in 1 of 1 trials (up to 10 %" in warning.where
-
-
-def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
-    record = json.loads(path.read_text())
-    edit(record)
-    path.write_text(json.dumps(record, indent=1))
 
 
 def turns_findings(run: Path) -> list[str]:
@@ -340,13 +326,13 @@ def turns_findings(run: Path) -> list[str]:
     ],
 )
 def test_turns_that_contradict_themselves_are_refused(
-    tmp_path: Path, save_turns: Save, edit: Callable[[dict[str, Any]], object], why: str
+    save: Save, save_turns: SaveTurns, edit: Callable[[dict[str, Any]], object], why: str
 ) -> None:
     save_turns([0.1] * ROUNDS)
     record = save_turns([0.1] * ROUNDS, target="container", place=1)
-    assert turns_findings(tmp_path / "run") == []
-    edited(tmp_path / "run/trials" / f"{record.trial_id}.json", edit)
+    assert turns_findings(save.path / "run") == []
+    edited(save.path / "run/trials" / f"{record.trial_id}.json", edit)
     if why == "skipped":
-        assert "skipped-record" in {warning.kind for warning in load([tmp_path / "run"]).warnings}
+        assert "skipped-record" in {warning.kind for warning in save.load().warnings}
     else:
-        assert any(why in found for found in turns_findings(tmp_path / "run"))
+        assert any(why in found for found in turns_findings(save.path / "run"))

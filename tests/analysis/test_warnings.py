@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from analysis.compare.comparison import compare
-from analysis.load.records import load
 from analysis.warnings.training import LEARNINGS, least_discriminator_loss
 from analysis.warnings.types import AnalysisWarning, notices, skipped_record
 from suite.job.envelope import GIB, Envelope
@@ -17,36 +15,39 @@ from suite.records.environment import Environment, Environments
 from suite.records.record import Outcome, Steps
 from suite.results.store import Run
 from suite.sweep.directory import SweepDirectory
+from tests.analysis.conftest import Save
 from tests.jobs import plan_of
 from tests.suite.sweep.conftest import make_sweep
 
 
-def found(path: Path, save: Any, conditions_of_vm: dict[str, object] | None, **changes: Any) -> list[AnalysisWarning]:
+def found(save: Save, conditions_of_vm: dict[str, object] | None, **changes: Any) -> list[AnalysisWarning]:
     """The warnings of a comparison whose second trial was taken under these conditions."""
     save()
     made = save(target="vm", **changes)
-    file = path / "run" / "trials" / f"{made.trial_id}.json"
+    file = save.path / "run" / "trials" / f"{made.trial_id}.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"conditions": conditions_of_vm}))
-    return list(compare(load([path / "run"])).warnings)
+    return list(save.compare().warnings)
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "word"),
+    ("given", "changes", "kind", "word"),
     [
-        ({"interval_s": 10, "steal_s": 1}, "steal-time", "5 % of the CPU time"),
-        ({"interval_s": 10, "other_cpu_s": 4}, "other-load", "20 % of the CPU time"),
-        ({"interval_s": 10, "throttled_s": 2}, "throttled", "20 % of the time"),
-        ({"thermal_throttles": 3}, "thermal-throttling", "3 times"),
-        ({"swapped_bytes": 5 << 20}, "swapping", "5 MiB"),
-        ({"governor": "powersave"}, "governor", "governor"),
-        ({"siblings_shared": True}, "smt-siblings", "same core"),
-        ({"numa_nodes": [0, 1]}, "numa-crossing", "2 nodes"),
+        ({"interval_s": 10, "steal_s": 1}, {}, "steal-time", "5 % of the CPU time"),
+        ({"interval_s": 10, "other_cpu_s": 4}, {}, "other-load", "20 % of the CPU time"),
+        ({"interval_s": 10, "throttled_s": 2}, {}, "throttled", "20 % of the time"),
+        ({"thermal_throttles": 3}, {}, "thermal-throttling", "3 times"),
+        ({"swapped_bytes": 5 << 20}, {}, "swapping", "5 MiB"),
+        ({"governor": "powersave"}, {}, "governor", "governor"),
+        ({"siblings_shared": True}, {}, "smt-siblings", "same core"),
+        ({"numa_nodes": [0, 1]}, {}, "numa-crossing", "2 nodes"),
+        (None, {"clock_ratio": 1.02}, "clock-drift", "2 % apart"),
+        (None, {"unfinished_s": 1.0}, "unfinished-work", "up to 1 s"),
     ],
 )
 def test_a_disturbed_trial_gives_a_typed_warning_with_advice(
-    tmp_path: Path, save: Any, given: dict[str, object], kind: str, word: str
+    save: Save, given: dict[str, object] | None, changes: dict[str, Any], kind: str, word: str
 ) -> None:
-    (warning,) = found(tmp_path, save, given)
+    (warning,) = found(save, given, **changes)
     assert word in warning.message
     assert "vm in 1 of 1 trials" in warning.message
     assert warning.advice
@@ -54,43 +55,28 @@ def test_a_disturbed_trial_gives_a_typed_warning_with_advice(
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "changes"),
     [
-        None,
-        {},
-        {"interval_s": 10, "steal_s": 0, "other_cpu_s": 0.01, "throttled_s": 0, "swapped_bytes": 0},
-        {"governor": "performance", "siblings_shared": False, "numa_nodes": [0], "thermal_throttles": 0},
+        (None, {"unfinished_s": 0.01}),
+        ({}, {}),
+        ({"interval_s": 10, "steal_s": 0, "other_cpu_s": 0.01, "throttled_s": 0, "swapped_bytes": 0}, {}),
+        ({"governor": "performance", "siblings_shared": False, "numa_nodes": [0], "thermal_throttles": 0}, {}),
     ],
 )
 def test_quiet_and_unknown_conditions_give_no_warning(
-    tmp_path: Path, save: Any, given: dict[str, object] | None
+    save: Save, given: dict[str, object] | None, changes: dict[str, Any]
 ) -> None:
-    assert found(tmp_path, save, given) == []
+    assert found(save, given, **changes) == []
 
 
-def test_a_clock_that_drifts_is_named(tmp_path: Path, save: Any) -> None:
-    (warning,) = found(tmp_path, save, None, clock_ratio=1.02)
-    assert warning.kind == "clock-drift"
-    assert "2 % apart" in warning.message
-
-
-@pytest.mark.parametrize(("unfinished_s", "kinds"), [(0.01, []), (1.0, ["unfinished-work"]), (None, [])])
-def test_work_that_goes_on_after_the_last_step_is_named(
-    unfinished_s: float | None, kinds: list[str], tmp_path: Path, save: Any
-) -> None:
-    warnings = found(tmp_path, save, None, unfinished_s=unfinished_s)
-    assert [one.kind for one in warnings] == kinds
-    assert all("had started and not waited for" in one.message and "up to 1 s" in one.message for one in warnings)
-
-
-def test_other_mitigations_inside_a_target_are_named(tmp_path: Path, save: Any) -> None:
+def test_other_mitigations_inside_a_target_are_named(save: Save) -> None:
     host, inside = ({"meltdown": how, "mds": "Not affected"} for how in ("Mitigation: PTI", "Vulnerable"))
     place = {"userland_sha256": "a" * 64, "torch_cpu_capability": "AVX2", "cpu_model": "a CPU"}
     environment = Environments(
         host=Environment.model_validate(place | {"mitigations": host}),
         target=Environment.model_validate(place | {"mitigations": inside}),
     )
-    warnings = found(tmp_path, save, None, environment=environment)
+    warnings = found(save, None, environment=environment)
     (warning,) = [one for one in warnings if one.kind == "mitigations-differ"]
     assert warning.message.endswith("other CPU mitigations than the host (meltdown): vm")
 
@@ -121,8 +107,8 @@ def steps(losses: dict[str, float]) -> Steps:
     return Steps.model_validate({**columns, "losses": {name: [loss] * 3 for name, loss in losses.items()}})
 
 
-def kinds(path: Path) -> set[str]:
-    return {one.kind for one in compare(load([path / "run"])).warnings} & KINDS
+def kinds(save: Save) -> set[str]:
+    return {one.kind for one in save.compare().warnings} & KINDS
 
 
 @pytest.mark.parametrize(
@@ -136,23 +122,21 @@ def kinds(path: Path) -> set[str]:
         ({"generator": 0.41, "discriminator-fake": 1.1}, None),
     ],
 )
-def test_losses_that_show_no_learning_are_warned_of(
-    losses: dict[str, float], kind: str | None, tmp_path: Path, save: Any
-) -> None:
+def test_losses_that_show_no_learning_are_warned_of(losses: dict[str, float], kind: str | None, save: Save) -> None:
     save(model="gan", steps=steps(SOUND | losses))
-    assert kinds(tmp_path) == ({kind} if kind else set())
+    assert kinds(save) == ({kind} if kind else set())
 
 
-def test_workloads_with_other_losses_are_let_be(tmp_path: Path, save: Any) -> None:
+def test_workloads_with_other_losses_are_let_be(save: Save) -> None:
     save(steps=steps({"loss": 1e-9, "generator": -4.0}))
-    assert kinds(tmp_path) == set()
+    assert kinds(save) == set()
 
 
-def test_a_loss_that_is_not_finite_is_named_with_its_step(tmp_path: Path, save: Any) -> None:
+def test_a_loss_that_is_not_finite_is_named_with_its_step(save: Save) -> None:
     outcome = Outcome(status="failed", kind="diverged", message="the loss generator is nan in measured step 2")
     save(model="gan")
     save(model="gan", target="vm", outcome=outcome, throughput_per_s=None, elapsed_s=None, steps=None)
-    found = [one for one in compare(load([tmp_path / "run"])).warnings if one.kind == "diverged"]
+    found = [one for one in save.compare().warnings if one.kind == "diverged"]
     assert ["generator is nan in measured step 2" in one.message for one in found] == [True]
 
 
@@ -167,50 +151,52 @@ ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=2)
 SIZES = Sizes(batch=2, image_px=32, warmup_steps=1, steps=3)
 
 
-def planned(path: Path, **changes: Any) -> None:
+def planned(save: Save, **changes: Any) -> None:
     targets = ("bare-metal", "container")
-    Run(path).begin(plan_of(targets=targets, blocks=4, sizes=SIZES, profile="quick", envelope=ENVELOPE, **changes))
+    Run(save.path / "run").begin(
+        plan_of(targets=targets, blocks=4, sizes=SIZES, profile="quick", envelope=ENVELOPE, **changes)
+    )
 
 
-def missing(path: Path) -> list[AnalysisWarning]:
-    return [one for one in compare(load([path])).warnings if one.kind == "missing-trials"]
+def missing(save: Save) -> list[AnalysisWarning]:
+    return [one for one in save.compare().warnings if one.kind == "missing-trials"]
 
 
-def test_planned_trials_that_were_not_run_are_counted_by_target(tmp_path: Path, save: Any) -> None:
-    planned(tmp_path / "run", warmup_blocks=1)
+def test_planned_trials_that_were_not_run_are_counted_by_target(tmp_path: Path, save: Save) -> None:
+    planned(save, warmup_blocks=1)
     for block in range(3):
         save(block=block)
         if block != 1:
             save(block=block, target="container")
-    found = missing(tmp_path / "run")
+    found = missing(save)
     assert [one.where for one in found] == ["resnet50 on bare-metal, 1 of 4", "resnet50 on container, 2 of 4"]
     assert found[0].finding == f"planned trials of {tmp_path / 'run'} are missing"
     assert found[0].advice == f"go on with the run: bench run --continue {tmp_path / 'run'}"
     assert [touched.target for one in found for touched in one.touches] == ["bare-metal", "container"]
 
 
-def test_a_target_without_any_trial_is_named(tmp_path: Path, save: Any) -> None:
-    planned(tmp_path / "run")
+def test_a_target_without_any_trial_is_named(save: Save) -> None:
+    planned(save)
     for block in range(4):
         save(block=block)
-    (found,) = missing(tmp_path / "run")
+    (found,) = missing(save)
     assert (found.where, found.touches) == ("resnet50 on container, 4 of 4", ())
 
 
-def test_a_complete_run_misses_nothing(tmp_path: Path, save: Any) -> None:
-    planned(tmp_path / "run")
+def test_a_complete_run_misses_nothing(save: Save) -> None:
+    planned(save)
     for block in range(4):
         save(block=block)
         save(block=block, target="container", failed="no memory")
-    assert missing(tmp_path / "run") == []
+    assert missing(save) == []
 
 
-def test_an_open_ended_sweep_misses_only_what_its_blocks_lack(tmp_path: Path, save: Any) -> None:
+def test_an_open_ended_sweep_misses_only_what_its_blocks_lack(tmp_path: Path, save: Save) -> None:
     SweepDirectory(tmp_path).accept(make_sweep(until="2%"), ())
-    planned(tmp_path / "run")
+    planned(save)
     save(block=0)
     save(block=0, target="container")
     save(block=1)
-    (found,) = missing(tmp_path / "run")
+    (found,) = missing(save)
     assert found.where == "resnet50 on container, 1 of 2"
     assert found.advice == f"go on with the sweep: bench sweep run FILE --out {tmp_path}"

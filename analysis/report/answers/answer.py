@@ -1,20 +1,25 @@
 """The answer: number and word of every row, why, and what to do next. Comparison, gate and ``--by`` have the same."""
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from analysis.compare.results import Circumstances, ComparedJob, Comparison, Group, TargetSummary
+from analysis.compare.results import Circumstances, ComparedJob, Comparison, TargetSummary
 from analysis.load.metrics import METRICS
-from analysis.report.answers.claim import WORDS, Claim, direction
+from analysis.load.plans import plan_of
+from analysis.report.answers.claim import NO_NUMBER, NO_VERDICT, UNDECIDED, WORDS, Claim, direction
 from analysis.report.answers.equal_work import same_work
-from analysis.report.answers.next_steps import next_steps
+from analysis.report.formatting import duration, percent
 from analysis.report.tables import common_job, differing
 from analysis.statistics.ratios import slower_by
 from suite.job.ablations import named_arm
+from suite.job.profiles import PROFILES
+from suite.request.repetitions import RepetitionOptions
+from suite.request.request import RunRequest
 from suite.targets import BASELINE
 from suite.units import count
 
@@ -22,6 +27,9 @@ MOST_ROWS = 4
 """More claims than these are counted, and the one that costs most is named; the overview has the others."""
 _NAMED = 3
 """So many of those that a line names, before it counts the others."""
+_LONGEST = 150
+"""A longer command is described instead."""
+_TURNS = "--design alternating (turns are disturbed alike)"
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ def answer(comparison: Comparison, run: Path | None = None) -> Answer:
         return Answer((), *_nothing(comparison), facts)
     worst = min(found, key=lambda one: math.inf if one.withheld or one.slower is None else -one.slower)
     shortened = _rows([*_of_all_models(comparison), worst])
-    steps = next_steps(comparison, found, run)
+    steps = _next_steps(comparison, found, run)
     return replace(formed(_rows(found), WORDS, steps, facts, shortened), where=_where(found), claims=tuple(found))
 
 
@@ -170,26 +178,27 @@ def switched(comparison: Comparison) -> Iterator[str]:
 
 
 def claims(comparison: Comparison) -> list[Claim]:
-    """Return every comparison with bare metal, of victims beside aggressors with the same target alone."""
-    found = [claim for group in comparison.groups for claim in claims_of(group, comparison.margin)]
+    """Return every comparison with bare metal, of victims beside aggressors with the same target alone.
+
+    A training is compared by its throughput, or by its elapsed time if it prints none; a probe by every metric.
+    """
+    found = [
+        Claim(
+            group.over_base(summary.target, metric),
+            group.model,
+            comparison.margin,
+            group.circumstances,
+            _notes(summary),
+        )
+        for group in comparison.groups
+        for summary, metric in product(group.targets if group.job.traits.normalised else (), group.deciding)
+        if summary.target != BASELINE
+    ]
     for one in comparison.contrasts:
         if one.kind == "isolation":
             around = _around(comparison, one.job)
             found.append(Claim(one, "victims beside aggressors", comparison.margin, around, one.notes))
     return found
-
-
-def claims_of(group: Group, margin: float) -> Iterator[Claim]:
-    """Yield the claims of one job and model: the throughput of a training, every metric of a probe.
-
-    Of a command that prints no throughput it is the elapsed time.
-    """
-    if not group.job.traits.normalised:
-        return
-    for summary in group.targets:
-        for metric in group.deciding if summary.target != BASELINE else ():
-            one = group.over_base(summary.target, metric)
-            yield Claim(one, group.model, margin, group.circumstances, _notes(summary))
 
 
 def _of_all_models(comparison: Comparison) -> Iterator[Claim]:
@@ -223,3 +232,59 @@ def _nothing(comparison: Comparison) -> tuple[str, str]:
     if {summary.target for summary in summaries} == {BASELINE}:
         return f"nothing to compare: {models} ran on {BASELINE} alone", "add a target, such as --target container"
     return f"nothing to compare: no metric of {models} was measured on two targets", "bench compare --verbose"
+
+
+def _next_steps(comparison: Comparison, claims: Sequence[Claim], run: Path | None) -> Iterator[str]:
+    """Yield what to do next; of a single ``run``, which can be extended, as commands. At least one step."""
+    still_open = [one for one in claims if one.word in (UNDECIDED, NO_VERDICT)]
+    request = plan.request if run and (plan := plan_of(run)) else None
+    where = f" {shlex.quote(str(run))}" if run else ""
+    if still_open:
+        decides = all(PROFILES[name].decides for name in PROFILES if name in {one.job.profile for one in still_open})
+        yield from _deciding(comparison, still_open, request, where) if decides else [_measuring(request)]
+    if any(one.word == NO_NUMBER and one.found.failed for one in claims):
+        yield f"bench results show{where} (the failures in full)"
+    elif not still_open:
+        yield _explaining(claims, where)
+
+
+def _explaining(claims: Sequence[Claim], where: str) -> str:
+    probes = all(one.job.traits.probes for one in claims)
+    return f"bench report{where} (one page)" if probes else f"bench compare{where} --explain (where the time goes)"
+
+
+def _measuring(request: RunRequest | None) -> str:
+    """Return the command of the same run as a measurement, unless it is long."""
+    again = request and request.changed(profile="quick", blocks=None, warmup_blocks=None)
+    command = shlex.join(again.command()) if again else ""
+    return f"{command} (to measure)" if 0 < len(command) <= _LONGEST else "the same bench run with --profile quick"
+
+
+def _deciding(
+    comparison: Comparison, still_open: Sequence[Claim], request: RunRequest | None, where: str
+) -> Iterator[str]:
+    blocks, lacking, block_s = (max(column) for column in zip((0, 0, 0.0), *map(_extension, still_open), strict=True))
+    in_reach = lacking < math.inf
+    if in_reach:
+        least = "at least " if any(one.withheld for one in still_open) else ""
+        spent = f", about {duration(lacking * block_s)} on a quiet machine" if block_s else ""
+        more = f"{least}{count(int(lacking), 'more block')}{spent}"
+        repetitions = request.repetitions if request else RepetitionOptions()
+        words = f"bench run --continue{where} {repetitions.extension(int(blocks + lacking), block_s)}".strip()
+        yield f"{words} ({more})" if where else more
+    if lacking > blocks and _can_take_turns(comparison, still_open):
+        yield f"{_TURNS} may decide sooner" if in_reach else f"{_TURNS}, or a quieter machine"
+    elif not in_reach:
+        yield f"a quieter machine, or a margin above {percent(still_open[0].margin)}"
+
+
+def _extension(one: Claim) -> tuple[float, float, float]:
+    """Return the blocks that a claim has, those that it lacks, and the seconds of one."""
+    lacking = math.inf if one.lacking_blocks is None else one.lacking_blocks
+    return one.found.blocks, lacking, one.around.block_s or 0.0
+
+
+def _can_take_turns(comparison: Comparison, still_open: Sequence[Claim]) -> bool:
+    """Return whether all jobs could take turns, and none does."""
+    in_turns = {group.job for group in comparison.groups if group.turns}
+    return all(hasattr(one.job.traits, "turn_taker") and one.job not in in_turns for one in still_open)

@@ -8,15 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from analysis.compare.results import Circumstances, ComparedJob, Contrast, Disturbed
-from analysis.report.formatting import (
-    TOO_NOISY,
-    brief,
-    excluded,
-    parting,
-    percent,
-    reachable,
-    sensible,
-)
+from analysis.report.formatting import TOO_NOISY, brief, excluded, parting, percent, reachable, sensible
 from analysis.statistics.power import TRIM, trimmed
 from analysis.statistics.ratios import slower_by
 from analysis.statistics.sequential import LEAST_BLOCKS
@@ -24,18 +16,16 @@ from suite.targets import BASELINE, CONTAINERS
 from suite.units import count, number
 
 UNDECIDED, NO_VERDICT, NO_NUMBER = "undecided", "no verdict", "no number"
-WORDS = ("slower", "tail", "typical-only", "equivalent", "faster", UNDECIDED, NO_VERDICT, NO_NUMBER)
-"""The words of claims: the names of verdicts, and those in their place."""
 _SIDES = {
     "slower": "beyond",
-    "faster": "beyond",
-    "equivalent": "within",
     "tail": "slow trials are beyond, the typical one is within",
     "typical-only": "slow trials may be beyond, the typical one is within",
+    "equivalent": "within",
+    "faster": "beyond",
     UNDECIDED: "within or beyond",
 }
-
-
+WORDS = (*_SIDES, NO_VERDICT, NO_NUMBER)
+"""The words of claims: the names of verdicts, and those in their place."""
 _BASES = {"isolation": "itself alone", "run": "the old run"}
 
 
@@ -64,10 +54,6 @@ class Claim:
         return self.found.metric.name
 
     @property
-    def more_is_faster(self) -> bool:
-        return self.found.metric.more_is_faster
-
-    @property
     def withheld(self) -> tuple[str, ...]:
         """Return why there is no verdict, where there is a number."""
         return self.found.verdict.withheld if self.found.verdict else ()
@@ -77,14 +63,15 @@ class Claim:
         """Return the share by which the target is slower; negative where it is faster, None without a ratio."""
         if self.found.ratio is None:
             return None
-        return slower_by(self.found.ratio, more_is_faster=self.more_is_faster)
+        return slower_by(self.found.ratio, more_is_faster=self.found.metric.more_is_faster)
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """Return the 95 % interval of ``slower``, the lower end first."""
         if self.found.interval is None:
             return None
-        low, high = sorted(slower_by(end, more_is_faster=self.more_is_faster) for end in self.found.interval)
+        more_is_faster = self.found.metric.more_is_faster
+        low, high = sorted(slower_by(end, more_is_faster=more_is_faster) for end in self.found.interval)
         return low, high
 
     @property

@@ -1,6 +1,6 @@
 """Equal work: what the targets computed and which images they generated, beside bare metal, as sentences."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from analysis.compare.results import Comparison, SameImage, SameWork
@@ -56,7 +56,7 @@ _UNPROVEN = ", which does not prove the same data, order or seed"
 
 def _computed(alike: Sequence[SameWork]) -> str:
     """Return what arms of one kind of agreement computed."""
-    kind, apart = alike[0].kind, _extreme(max, (one.apart for one in alike))
+    kind, apart = alike[0].kind, max((one.apart for one in alike if one.apart is not None), default=None)
     share = f"{number(apart * 100)} %" if apart else ""
     if kind == "other":
         return ", ".join(dict.fromkeys(one.text for one in alike)) + (f" ({share} apart)" if share else "")
@@ -67,17 +67,11 @@ def _near(alike: Sequence[SameWork], kind: Kind, share: str) -> str:
     """Return what arms computed whose early losses are this share apart."""
     drew = f"{_PROVEN['drawn']} and " if all(one.drawn for one in alike) else ""
     why = ", ".join(dict.fromkeys(one.rounding for one in alike))
-    seeds = _extreme(min, (one.seeds_apart for one in alike))
+    seeds = min((one.seeds_apart for one in alike if one.seeds_apart is not None), default=None)
     spread = f"other seeds: {number(seeds * 100)} %" if seeds else "no other seed was measured"
     within = f" within {share} ({why}; {spread})" if share else f" ({why})"
     losses = "the same losses" if kind == "near" else "losses"
     return f"{drew}computed {losses}{within}{_UNPROVEN if kind == 'unproven' else ''}"
-
-
-def _extreme(choose: Callable[[list[float]], float], shares: Iterable[float | None]) -> float | None:
-    """Return one of the shares that are known; None if none is."""
-    known = [share for share in shares if share is not None]
-    return choose(known) if known else None
 
 
 def _arms(alike: Sequence[_Arm], found: Sequence[_Arm]) -> str:

@@ -1,4 +1,7 @@
-"""The values of keys as elements of a document: how each compares with the base, what else differs, slow machines."""
+"""The values of keys as elements of a document: how each compares with the base, what else differs, slow machines.
+
+Also the gain of CPUs by stage, whose cells are stages.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -6,13 +9,17 @@ from itertools import groupby
 from analysis.compare.results import Arm, Circumstances, Comparison, Contrast
 from analysis.report.answers.answer import Answer, formed, row_of
 from analysis.report.answers.claim import NO_VERDICT, UNDECIDED, WORDS, Claim
-from analysis.report.document import answer_elements
-from analysis.report.elements import Element, Head, Heading, Notes, Table, warnings
+from analysis.report.document import answer_elements, published_elements
+from analysis.report.elements import Element, Head, Heading, Line, Notes, Table, warnings
 from analysis.report.formatting import percent, ratio, rows_by_key
 from analysis.warnings.types import notices
 from suite.units import count
 
 _BEYOND = ("slower", "faster")
+_GAIN = (
+    "Time of the best fixed allocation over that of the best staged one, at equal CPU time. A fixed one gives all "
+    "stages the same CPUs, or the same mixture. Every third block chooses the plan. Equivalent: within {margin}."
+)
 
 
 def by_document(comparison: Comparison) -> Iterator[Element]:
@@ -123,3 +130,21 @@ def _notes(rows: Sequence[Contrast], probes: Sequence[Contrast], found: Answer) 
 def withheld(rows: Sequence[Contrast]) -> list[str]:
     """Return why rows have no verdict, each reason once."""
     return list(dict.fromkeys(why for row in rows if row.verdict for why in row.verdict.withheld))
+
+
+def allocation_document(comparison: Comparison) -> Iterator[Element]:
+    """Yield what CPUs by stage gain, why a gain has no verdict, the stages of every job, and the judged claims."""
+    every = [contrast for contrast in comparison.contrasts if contrast.kind == "allocation"]
+    gains = [contrast for contrast in every if contrast.members]
+    yield Heading("CPUs by stage", "1.000x: no gain")
+    rows = tuple((Head(job_on(gain.arm), gain.notes), (", ".join(gain.members), gain)) for gain in gains)
+    caption = _GAIN.format(margin=percent(comparison.margin))
+    yield Table("job", "", (Head("CPUs of each stage"), Head("gain")), rows, caption)
+    if reasons := withheld(gains):
+        yield Line("; ".join(reasons), label="no verdict")
+    stages = (contrast for contrast in every if contrast.arm.cell)
+    for arm, of_arm in groupby(stages, lambda contrast: contrast.arm._replace(cell=())):
+        contrasts = list(of_arm)
+        yield Heading(f"{job_on(arm)}: seconds of each stage", str(arm.job), contrasts[0].notes)
+        yield from tables_of(contrasts)
+    yield from published_elements(comparison.claims)

@@ -1,12 +1,18 @@
-"""Scaling as elements of a document: a table for each model and kind, and one of the quality of what was learned."""
+"""Numbers of workers and instances as elements of a document.
+
+Scaling has a table for each model and kind, and one of the quality of what was learned; instances that were opened
+together have a row for each number of them.
+"""
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from analysis.compare.results import Arm, Comparison, Contrast, Measured
-from analysis.compare.scaling import SCALED
-from analysis.report.elements import Cell, Element, Head, Heading, Line, Table
+from analysis.compare.scaling import EACH, FAILED, SCALED, TIMES
+from analysis.report.elements import Cell, Element, Head, Heading, Line, Notes, Table
 from analysis.report.formatting import notes_of, percent, ratio
+from suite.job.ablations import named_arm
+from suite.trial_names import instances_in
 from suite.units import count, number
 
 _NOTHING = (
@@ -24,6 +30,8 @@ _KINDS = {
     ),
 }
 """The heading and the caption of each kind."""
+_UNITS_OF_FURTHER = {TIMES[0].name: "s", EACH[0].name: "MB", EACH[1].name: "s of CPU"}
+"""The units of what each further instance adds."""
 
 
 def scaling_document(comparison: Comparison) -> Iterator[Element]:
@@ -67,3 +75,41 @@ def _text(contrast: Contrast | None) -> Cell:
     text = number if contrast.metric.name in ("throughput", "speed-up") else percent
     value = contrast.ratio if contrast.value is None else contrast.value
     return text(value or 0.0) + (f" ({' to '.join(map(text, contrast.interval))})" if contrast.interval else "")
+
+
+def growth_elements(comparison: Comparison) -> Iterator[Element]:
+    """Yield a table for each job, a row for each number of instances of a target, and what each further one adds."""
+    together, slopes = comparison.of_kind("together"), comparison.of_kind("growth")
+    for job, of_job in groupby(together, lambda arm: arm.job):
+        arms = sorted(of_job, key=lambda arm: (named(arm), instances_in(arm.model)))
+        yield Heading("Many at once", str(job))
+        heads = (Head(f"{metric.name.replace('-per-instance', '')} {metric.unit}") for metric in (*TIMES, *EACH))
+        rows = tuple(_row(arm, together[arm]) for arm in arms)
+        yield Table("opened together", "", tuple(heads), rows, "memory and CPU: of each instance", compact=True)
+        further = dict.fromkeys(arm._replace(model="") for arm in arms)
+        yield Notes(tuple(_further(arm, slopes[arm]) for arm in further if arm in slopes))
+
+
+def _row(arm: Arm, measured: Measured) -> tuple[Head, tuple[str, ...]]:
+    failed = measured.get(FAILED.name)
+    lost = (f"in {count(failed.trials, 'block')} {number(failed.value or 0.0)} did not open",) if failed else ()
+    cells = tuple(_value(measured.get(metric.name)) for metric in (*TIMES, *EACH))
+    return Head(f"{named(arm)}, {count(instances_in(arm.model), 'instance')}", lost), cells
+
+
+def named(arm: Arm) -> str:
+    return named_arm(arm.target, arm.ablation)
+
+
+def _value(one: Contrast | None) -> str:
+    return "-" if one is None or one.value is None else number(one.value)
+
+
+def _further(arm: Arm, measured: Measured) -> str:
+    """Return ``each further instance of vm: 1.25 s (1.20 to 1.31), 310 MB, …``."""
+    parts = []
+    for name, unit in _UNITS_OF_FURTHER.items():
+        if one := measured.get(name):
+            ends = f" ({' to '.join(map(number, one.value_interval))})" if one.value_interval else ""
+            parts.append(f"{_value(one)} {unit}{ends}")
+    return f"each further instance of {named(arm)}: {', '.join(parts)}"
