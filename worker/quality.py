@@ -27,7 +27,7 @@ from worker.protocol import Events, JobError, guarded, take_stdout
 from worker.serving.generator import BATCH, Generator, Pixels, read_model, to_pixels
 from worker.spec import QualitySpec, Spec, parsed
 from worker.training.build import build_network, opened_batches
-from worker.training.device import import_torchvision
+from worker.training.device import import_torchvision, set_threads
 from worker.weights import DAMAGED, read_tensors, weights_sha256
 
 Item = TypeVar("Item")
@@ -179,7 +179,7 @@ class Inception:
 def run(request: QualitySpec, events: Events) -> None:
     """Emit a ``quality`` of every model, after all files were read. Raises JobError."""
     spec = request.spec
-    torch.set_num_threads(spec.threads)
+    set_threads(spec.threads)
     inception = Inception(request.inception, request) if request.inception else None
     classes = _classes(spec, request.samples, trains=not inception)
     generators = [_loaded(spec, digest, Path(path)) for digest, path in request.models.items()]

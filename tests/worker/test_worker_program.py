@@ -60,6 +60,14 @@ def test_every_model_trains_to_the_last_event(model: str, spec: dict[str, Any]) 
     assert used.network_sent_bytes is None, "nothing counts what one process sends"
 
 
+@pytest.mark.thorough
+def test_thirty_trainings_by_two_threads_end_with_the_same_weights(spec: dict[str, Any]) -> None:
+    """Without ``set_threads`` every eighth ended with others here: two threads made the first call of ``tanh``."""
+    sizes = {"batch": 4, "image_px": 28, "channels": 1, "steps": 2, "threads": 2}
+    given = json.dumps({**spec, **sizes, "workload": WORKLOADS.place("gan")})
+    assert len({worker(given)[1][-2]["weights_sha256"] for _ in range(30)}) == 1
+
+
 TOKENS = """
 from dataclasses import dataclass
 from worker.workloads.workload import Workload

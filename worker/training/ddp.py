@@ -25,7 +25,7 @@ from worker.drawn import drawn_sha256
 from worker.protocol import Events, JobError
 from worker.spec import Spec
 from worker.training.build import build_trainer, opened_batches
-from worker.training.device import numerics_of, open_devices
+from worker.training.device import numerics_of, open_devices, set_threads
 from worker.training.step import Samples
 
 _PATIENCE = timedelta(minutes=30)
@@ -111,7 +111,7 @@ def _end_key(rank: int) -> str:
 
 
 def _join(spec: Spec, rank: int, store: TCPStore) -> None:
-    torch.set_num_threads(threads_of_rank(spec, rank))
+    set_threads(threads_of_rank(spec, rank))
     # All ranks are in one network namespace: whatever its other interfaces are called, this one is there.
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
     backend, own = "gloo", None

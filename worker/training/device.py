@@ -99,8 +99,27 @@ def _remedy(message: str) -> str | None:
 def prepare(threads: int, device: str) -> dict[str, object]:
     """Set torch's intra-op threads; return ``torch_facts()``."""
     torch.set_num_interop_threads(1)
-    torch.set_num_threads(threads)
+    set_threads(threads)
     return torch_facts(device)
+
+
+_OF_MKL = (
+    *("acos", "asin", "atan", "cos", "erf", "erfc", "erfinv", "exp", "expm1", "log", "log10", "log1p", "log2"),
+    *("sin", "sqrt", "tan", "tanh"),
+)
+"""The functions of elements that torch has MKL's vector library compute."""
+
+
+def set_threads(count: int) -> None:
+    """Set torch's intra-op threads, and have MKL choose its vector functions before several threads use one.
+
+    MKL chooses the code of each with its first call. Where two threads make that call at once, one may compute its
+    share by less accurate code, and the training ends with other weights (https://github.com/pytorch/pytorch/issues/188792).
+    """
+    for kind in (torch.float32, torch.float64):
+        for name in _OF_MKL:
+            getattr(torch, name)(torch.full((1,), 0.5, dtype=kind))
+    torch.set_num_threads(count)
 
 
 def one_and_all(threads: int) -> Iterator[str]:

@@ -18,7 +18,7 @@ from worker.serving.generator import Generator, write_model
 from worker.spec import Spec
 from worker.training import checkpoint, ddp
 from worker.training.build import build_trainer, opened_batches
-from worker.training.device import Device, numerics_of, open_devices, torch_facts, torchvision_version
+from worker.training.device import Device, numerics_of, open_devices, set_threads, torch_facts, torchvision_version
 from worker.training.injury import Injector
 from worker.training.measure import measure, take_turns
 from worker.training.settle import settle
@@ -30,7 +30,7 @@ def run(spec: Spec, events: Events) -> None:
     version = torchvision_version()
     events.emit("imported")
     torch.set_num_interop_threads(1)
-    torch.set_num_threads(spec.threads)
+    set_threads(spec.threads)
     numerics_of(spec.recipe, spec.device).apply()
     devices = open_devices(spec.device, spec.devices, timed=not spec.sync)
     with watching_loaders(), ddp.opened(spec, events) if spec.parallel == "ddp" else nullcontext() as group:
