@@ -3,15 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from analysis.compare.results import Comparison
-from analysis.report.document import document
 from analysis.report.elements import Document, Element, Heading, Line, Notes, Table, line, with_explained_columns
 from analysis.report.formatting import one_line
-
-
-def as_markdown(comparison: Comparison) -> str:
-    """Return the whole document of a comparison."""
-    return markdown(document(comparison, "full", costs=True))
 
 
 def markdown(document: Document) -> str:

@@ -18,7 +18,9 @@ from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explained
 from analysis.load.metrics import METRICS, Metric
 from analysis.load.records import Records, load
+from analysis.report.document import document
 from analysis.report.elements import Document
+from analysis.report.markdown import markdown
 from analysis.report.page import write_report
 from analysis.report.rows import as_json
 from analysis.report.terminal import Terminal
@@ -127,6 +129,10 @@ def explained_by(records: Records, *, force: bool = False) -> Explained:
 def json_of(comparison: Comparison) -> Any:
     """Return what programs are told of a comparison."""
     return json.loads(as_json(comparison))
+
+
+def as_markdown(comparison: Comparison) -> str:
+    return markdown(document(comparison, "full", costs=True))
 
 
 def printed(parts: Document, width: int = 200) -> str:

@@ -19,13 +19,13 @@ from analysis.load.plans import extendable
 from analysis.load.records import load
 from analysis.report.answers.answer import AnswerRow, answer, claims
 from analysis.report.formatting import duration, percent, ratio
-from analysis.report.markdown import as_markdown
 from analysis.report.rows import as_json
 from analysis.statistics.ratios import Verdict, VerdictName
 from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions
 from suite.request.repetitions import RepetitionOptions
 from suite.request.request import RunRequest
+from tests.analysis.conftest import as_markdown
 from tests.suite.conftest import make_plan
 
 HOST = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2", cpu_model="a CPU", hostname="node7")

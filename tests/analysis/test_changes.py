@@ -14,12 +14,11 @@ from analysis.compare.results import Comparison
 from analysis.compare.validity import changes
 from analysis.load.records import Facts, load
 from analysis.report.document import document
-from analysis.report.markdown import as_markdown
 from analysis.report.rows import as_csv
 from suite.job.sharing import Sharing
 from suite.records.environment import Engine, Environment, Environments
 from suite.records.record import AggressorInstance
-from tests.analysis.conftest import Save, bench_compare, json_of, measured, printed, record, without_plan
+from tests.analysis.conftest import Save, as_markdown, bench_compare, json_of, measured, printed, record, without_plan
 from tests.analysis.test_audit import PODMAN, copied, edited
 from tests.analysis.test_interference import beside
 

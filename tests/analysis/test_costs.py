@@ -7,7 +7,6 @@ from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison
 from analysis.load.records import load
 from analysis.report.document import document, more_options
-from analysis.report.markdown import as_markdown
 from suite.job.datasets import Dataset
 from suite.job.distributed import DistributedJob
 from suite.job.lab import LabSpec
@@ -15,7 +14,7 @@ from suite.job.profiles import Sizes
 from suite.records.record import DataUse
 from suite.records.usage import Resources, Usage
 from suite.targets import TARGETS
-from tests.analysis.conftest import Save, json_of, printed
+from tests.analysis.conftest import Save, as_markdown, json_of, printed
 
 MIB = 1 << 20
 WORK = Sizes(batch=10, image_px=32, warmup_steps=1, steps=4)

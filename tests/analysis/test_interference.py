@@ -19,14 +19,13 @@ from analysis.figures.drawing import printed_range
 from analysis.figures.plots import draw, pictures
 from analysis.report.answers.answer import answer
 from analysis.report.elements import line
-from analysis.report.markdown import as_markdown
 from analysis.report.tables import interference_lines, interference_table, jobs_with_aggressors
 from suite.errors import RequestError
 from suite.job.sharing import Sharing
 from suite.records.environment import Environment
 from suite.records.record import Aggression, AggressorInstance, Steps
 from suite.records.usage import CacheUse, Conditions, Resources, Usage
-from tests.analysis.conftest import WITHIN_2, Save, edited, explained_by, json_of, judged, only
+from tests.analysis.conftest import WITHIN_2, Save, as_markdown, edited, explained_by, json_of, judged, only
 
 SHARING = Sharing(aggressors=("alexnet", "disk"))
 LEFT = {("bare-metal", "alexnet"): 0.6, ("bare-metal", "disk"): 0.9, ("vm", "alexnet"): 0.8, ("vm", "disk"): 0.95}

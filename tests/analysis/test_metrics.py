@@ -16,13 +16,12 @@ from analysis.figures.points import latency_lines
 from analysis.load.records import load
 from analysis.report.document import document
 from analysis.report.export import trials_table
-from analysis.report.markdown import as_markdown
 from analysis.report.rows import rows
 from analysis.report.tables import own_table, results_table
 from analysis.statistics.sequential import EXTRA_BLOCKS
 from suite.job.profiles import Sizes
 from suite.records.record import MetricValue, Steps
-from tests.analysis.conftest import WITHIN_2, Save, printed, probe
+from tests.analysis.conftest import WITHIN_2, Save, as_markdown, printed, probe
 
 
 def own(value: float, unit: str = "ms", better: Literal["more", "less"] = "less") -> dict[str, MetricValue]:

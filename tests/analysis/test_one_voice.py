@@ -29,14 +29,14 @@ from analysis.report.document import document
 from analysis.report.formatting import ends, times
 from analysis.report.gate import answer as gate_answer
 from analysis.report.gate import gate_document
-from analysis.report.markdown import as_markdown, markdown
+from analysis.report.markdown import markdown
 from analysis.report.rows import as_csv, as_json
 from analysis.report.sweeps.by import by_answer, by_document
 from analysis.report.waterfall import explanation_document
 from commands.compare.output import gate_output
 from suite.records.usage import Conditions
 from suite.results.store import Run
-from tests.analysis.conftest import printed, record
+from tests.analysis.conftest import as_markdown, printed, record
 from tests.analysis.test_stored_runs import NAMES, RUNS, TOGETHER
 
 VERDICTS = "no verdict|slower|faster|equivalent|undecided|tail|typical-only"

@@ -27,7 +27,6 @@ from analysis.figures.reference import PAPERS_KEY, kind_of, normalised
 from analysis.load.records import load
 from analysis.report.answers.answer import answer
 from analysis.report.document import document
-from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from analysis.report.rows import comparison_output
 from suite.job.datasets import Dataset
@@ -42,7 +41,7 @@ from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.file import load_sweep
 from suite.targets import TARGETS
-from tests.analysis.conftest import Save, bench_compare, measured, printed
+from tests.analysis.conftest import Save, as_markdown, bench_compare, measured, printed
 from tests.analysis.test_interference import beside
 from tests.analysis.test_same_work import work
 from tests.commands.conftest import Bench, Machine, bench, here, machine

@@ -16,12 +16,11 @@ from analysis.compare.results import Comparison, SameWork
 from analysis.load.computed import TOLERANCE, Computed, agreement, computed
 from analysis.report.answers.answer import answer
 from analysis.report.document import document
-from analysis.report.markdown import as_markdown
 from analysis.report.rows import as_json
 from suite.job.job import Devices, Job
 from suite.records.environment import Environment, Environments, Gpu
 from suite.records.record import Generated, Grid, Steps
-from tests.analysis.conftest import Save, json_of, printed
+from tests.analysis.conftest import Save, as_markdown, json_of, printed
 
 DIGEST = "ab" * 32
 LOSSES = {"loss": [7.0, 6.5, 6.25]}

@@ -15,7 +15,6 @@ from analysis.compare.scaling import amdahl, karp_flatt
 from analysis.figures.plots import draw
 from analysis.load.records import Records, load
 from analysis.report.formatting import notes_of
-from analysis.report.markdown import as_markdown
 from analysis.report.page import write_report
 from suite.job.distributed import SHARED_CPUS, DistributedJob
 from suite.job.envelope import GIB, Envelope
@@ -24,7 +23,7 @@ from suite.job.profiles import Sizes
 from suite.records.environment import Environment
 from suite.records.record import MetricValue, Rank, Steps
 from suite.records.usage import Conditions
-from tests.analysis.conftest import Save, bench_compare, json_of, judged
+from tests.analysis.conftest import Save, as_markdown, bench_compare, json_of, judged
 
 NOISE = (-0.01, 0.0, 0.0, 0.01)
 """The logarithm of each block's speed over that of the whole."""

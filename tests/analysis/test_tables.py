@@ -20,7 +20,6 @@ from analysis.load.metrics import METRICS, Metric
 from analysis.load.records import load
 from analysis.report.document import document, more_options
 from analysis.report.formatting import floor
-from analysis.report.markdown import as_markdown
 from analysis.report.rows import KEYS, as_csv, as_json
 from analysis.report.tables import Footnotes, overview_table
 from analysis.statistics.ratios import NoiseFloor, Verdict
@@ -30,7 +29,7 @@ from suite.records.usage import Conditions
 from suite.registries import AGGRESSORS
 from suite.targets import TARGETS
 from suite.units import number
-from tests.analysis.conftest import a_comparison, a_group, printed
+from tests.analysis.conftest import a_comparison, a_group, as_markdown, printed
 from tests.analysis.test_stored_runs import RUNS
 
 JOB = ComparedJob("synthetic", "synthetic", "smoke", "reference", "")

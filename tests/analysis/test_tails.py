@@ -11,12 +11,11 @@ from analysis.audit.audit import audit
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison, Contrast
 from analysis.report.answers.answer import answer
-from analysis.report.markdown import as_markdown
 from analysis.report.tables import results_table
 from analysis.statistics.ratios import Verdict, judge, locate
 from analysis.statistics.tails import Tail, qualified, ratio_of_means, slow_trials, tail_of
 from suite.records.record import Steps
-from tests.analysis.conftest import Save, json_of, timeline
+from tests.analysis.conftest import Save, as_markdown, json_of, timeline
 from tests.analysis.conftest import judged as verdict_of
 
 TIMES = st.lists(st.floats(-0.3, 0.3), min_size=3, max_size=20).filter(lambda values: np.ptp(values) > 1e-3)

@@ -13,13 +13,12 @@ from analysis.compare.convergence import half_widths, should_stop_run
 from analysis.compare.results import Comparison, Group
 from analysis.load.records import load
 from analysis.report.formatting import group_lines
-from analysis.report.markdown import as_markdown
 from analysis.statistics.sequential import EXTRA_BLOCKS
 from suite.job.job import Alternating
 from suite.job.profiles import Sizes
 from suite.records.record import Alternation, Burst, Steps, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
-from tests.analysis.conftest import WITHIN_2, Save, edited, json_of, judged, timeline
+from tests.analysis.conftest import WITHIN_2, Save, as_markdown, edited, json_of, judged, timeline
 
 ROUNDS, STEPS, BATCH = 4, 5, 2
 TURNS = Alternating(rounds=ROUNDS, burst_steps=STEPS)
