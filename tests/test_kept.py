@@ -8,13 +8,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 import cli
 from commands.compare.kept import KeptOutput, once
+from commands.run.command import _tell
 from suite.errors import RequestError
 from suite.results.layout import KEPT
+from suite.results.store import Run
 
 REPOSITORY = Path(__file__).parents[1]
 RUNS = REPOSITORY / "tests/samples/runs"
@@ -158,6 +161,22 @@ def test_the_second_time_imports_nothing_of_the_analysis(run: Path, words: tuple
     assert {path: path.stat().st_mtime_ns for path in written} == written, "no figure is drawn again"
     if "--json" in words:
         assert json.loads(second.stdout)["answer"]
+
+
+def test_the_first_compare_of_a_run_shows_what_the_run_kept_at_its_end_and_draws_it(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = CliRunner().invoke(cli.main, ["compare", "run"])
+    shutil.rmtree(run / KEPT)
+    ended = CliRunner().invoke(click.command()(lambda: _tell([], Run(Path("run")), as_json=False)))
+    assert ended.exit_code == 0, ended.output
+    assert first.stdout.splitlines()[0] in ended.stdout
+    monkeypatch.delattr("commands.compare.show.Shown.tell")
+    drawn = next((run / "plots").iterdir())
+    drawn.unlink()
+    again = CliRunner().invoke(cli.main, ["compare", "run"])
+    assert (again.exit_code, again.stdout, again.stderr) == (0, first.stdout, first.stderr)
+    assert drawn.exists()
 
 
 def test_clean_all_takes_what_was_kept(run: Path, show: Show, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,9 @@ from commands.latest import latest
 from commands.run.options import choice, shares
 from suite.errors import RequestError
 from suite.request.repetitions import MARGIN
+
+if TYPE_CHECKING:
+    from commands.compare.show import Shown
 
 _MARGIN = click.option(
     "--margin",
@@ -93,16 +97,30 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
 
         sys.exit(gate(directories, options))
 
-    def show() -> Iterable[Path]:
-        from commands.compare.show import show
-
-        return show(chosen, options)
-
     chosen = list(directories) or [latest()]
-    if options["prices"]:
-        show()  # a file outside the runs, whose change no digest of theirs shows
-    else:
-        once(chosen, {"command": "compare", **options}, show)
+
+    @cache
+    def shown() -> "Shown":
+        from commands.compare.show import Shown
+
+        return Shown(chosen, options)
+
+    with_figures = bool(options["plots"] or not (options["form"] or options["allocation"] or options["explain"]))
+    if options["prices"]:  # a file outside the runs, whose change no digest of theirs shows
+        shown().tell()
+        if with_figures:
+            shown().draw()
+        return
+    once(chosen, {"command": "compare", **options}, lambda: shown().tell())
+    if with_figures:
+        once(chosen, {"command": "figures", **options}, lambda: shown().draw())
+
+
+def plain() -> dict[str, Any]:
+    """Return the options of a ``bench compare`` that names none."""
+    options = compare.make_context("compare", []).params
+    del options["directories"]
+    return options
 
 
 _VIEWS = {"explain", "costs", "scaling", "allocation", "reference", "verbose"}

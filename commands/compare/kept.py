@@ -12,7 +12,7 @@ import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from sysconfig import get_path
@@ -68,54 +68,64 @@ class KeptOutput:
                     file.write(self._seal(text) + b"\n" + text)
 
     def _seal(self, text: bytes) -> bytes:
-        return hmac.new(self._secret, self._state + text, "sha256").hexdigest().encode()
-
-    @cached_property
-    def _state(self) -> bytes:
-        """The digest of the files and of the suite, for which a version under work needs more than its number."""
-        digest = hashlib.sha256(repr((__version__, [*_sources()])).encode())
-        for path, _, size in self._files:
-            content = b"" if path.endswith(".pt") else files.read(Path(path))
-            digest.update(f"\n{path} {size} {_sha256(content)}".encode(errors="backslashreplace"))
-        return digest.digest()
+        return hmac.new(self._secret, _state(__version__, *self._files) + text, "sha256").hexdigest().encode()
 
 
-def once(directories: Sequence[Path], request: Mapping[str, object], make: Callable[[], Iterable[Path]]) -> None:
-    """Print what ``make`` prints and keep it with the files that it returns, or print what was kept of it."""
+@lru_cache(1)  # the text and the figures of a comparison are sealed one after the other
+def _state(version: str, *found: tuple[str, int, int]) -> bytes:
+    """Return the digest of files and of the suite, for which a version under work needs more than its number."""
+    digest = hashlib.sha256(repr((version, [*_sources()])).encode())
+    for path, _, size in found:
+        content = b"" if path.endswith(".pt") else files.read(Path(path))
+        digest.update(f"\n{path} {size} {_sha256(content)}".encode(errors="backslashreplace"))
+    return digest.digest()
+
+
+def once(
+    directories: Sequence[Path],
+    request: Mapping[str, object],
+    make: Callable[[], Iterable[Path]],
+    *,
+    silently: bool = False,
+) -> None:
+    """Print what ``make`` prints and keep it with the files that it returns, or print what was kept of it.
+
+    ``silently`` it is kept for the next time alone.
+    """
     console = PlainConsole()
     form = {"width": console.width, "colour": console.color_system, "encoding": console.encoding}
     kept = KeptOutput(directories, {**request, **form})
     if (printed := kept.read()) is None:
-        with _recorded() as printed:
+        with _recorded(silently=silently) as printed:
             written = make()
         kept.write(printed, written)
-        return
-    for number, text in printed:
-        stream = _raw((sys.stdout, sys.stderr)[number])
-        stream.write(text)
-        stream.flush()
+    elif not silently:
+        for number, text in printed:
+            stream = _raw((sys.stdout, sys.stderr)[number])
+            stream.write(text)
+            stream.flush()
 
 
 class _Recorder:
-    """Writes to a stream, and notes what was written."""
+    """Writes to a stream, and notes what was written; silently it notes it alone."""
 
-    def __init__(self, stream: TextIO, number: int, printed: Printed) -> None:
-        self._stream, self._number, self._printed = stream, number, printed
+    def __init__(self, stream: TextIO, number: int, printed: Printed, *, silently: bool) -> None:
+        self._stream, self._number, self._printed, self._silently = stream, number, printed, silently
 
     def write(self, text: str) -> int:
         self._printed.append((self._number, text))
-        return self._stream.write(text)
+        return len(text) if self._silently else self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (whatever a stream has)
         return getattr(self._stream, name)
 
 
 @contextmanager
-def _recorded() -> Iterator[Printed]:
-    """Yield what is printed until the context ends; it is printed all the same."""
+def _recorded(*, silently: bool) -> Iterator[Printed]:
+    """Yield what is printed until the context ends."""
     printed: Printed = []
     before = sys.stdout, sys.stderr
-    recorders = (_Recorder(_raw(stream), number, printed) for number, stream in enumerate(before))
+    recorders = (_Recorder(_raw(stream), number, printed, silently=silently) for number, stream in enumerate(before))
     sys.stdout, sys.stderr = (cast(TextIO, CleanStream(cast(TextIO, recorder))) for recorder in recorders)
     try:
         yield printed

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -48,17 +48,36 @@ from suite.selftest.certificate import FILE, Certificate, read_certificate
 from suite.units import count
 from suite.untrusted.console import PlainConsole
 
+Made = tuple[Comparison, Callable[[], None]]
+"""A comparison, and what prints it."""
 
-def show(chosen: Sequence[Path], options: Mapping[str, Any]) -> Iterable[Path]:
-    """Print the comparison of the chosen directories, and draw it; return the files of its figures."""
-    records = audited(load(chosen), force=options["force"])
-    if options["pool"]:
-        records = replace(records, trials=records.trials.assign(pool=""))
-    shown = _show_job if options["job"] else _show_by if options["by"] else _show_targets
-    comparison = shown(records, chosen, options)
-    if options["plots"] or not (options["form"] or options["allocation"] or options["explain"]):
-        return _draw(comparison, options["plots"] or chosen[0] / PLOTS, options)
-    return ()
+
+class Shown:
+    """What ``bench compare`` shows of directories. Their records are read when its text or its figures are wanted."""
+
+    def __init__(self, chosen: Sequence[Path], options: Mapping[str, Any]) -> None:
+        self._chosen, self._options = chosen, options
+
+    @cached_property
+    def _made(self) -> Made:
+        records = audited(load(self._chosen), force=self._options["force"])
+        if self._options["pool"]:
+            records = replace(records, trials=records.trials.assign(pool=""))
+        make = _make_job if self._options["job"] else _make_by if self._options["by"] else _make_targets
+        return make(records, self._chosen, self._options)
+
+    @property
+    def comparison(self) -> Comparison:
+        return self._made[0]
+
+    def tell(self) -> Iterable[Path]:
+        """Print the comparison. It writes no file."""
+        self._made[1]()
+        return ()
+
+    def draw(self) -> Iterable[Path]:
+        """Draw the comparison; return the files of its figures."""
+        return _draw(self.comparison, self._options["plots"] or self._chosen[0] / PLOTS, self._options)
 
 
 def _print(form: str | None, comparison: Comparison, output: Callable[[], BaseModel], shown: Document) -> None:
@@ -74,7 +93,7 @@ def _print(form: str | None, comparison: Comparison, output: Callable[[], BaseMo
             PlainConsole().print(Terminal(shown))
 
 
-def _show_targets(records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> Comparison:
+def _make_targets(records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> Made:
     comparison, form = _compared(records, options), options["form"]
     output: Callable[[], BaseModel] = partial(comparison_output, comparison)
     shown = _document(comparison, chosen, options)
@@ -82,17 +101,20 @@ def _show_targets(records: Records, chosen: Sequence[Path], options: Mapping[str
         explained = explain_records(records, comparison, force=options["force"])
         output = partial(_explanation, explained)
         shown = chain(answer_elements(answer(comparison)), explanation_document(explained))
-    _print(form, comparison, output, shown)
-    if form == "csv":
-        for line in (*answer(comparison).lines, *warning_lines(comparison)):
-            click.echo(line, err=True)
-    if form or options["allocation"]:
-        return comparison
-    if not (options["explain"] or options["scaling"]) and (certificate := _certificate_of(records)):
-        click.echo(certificate.line())
-    if len(chosen) == 2:
-        show_change(records, chosen, force=options["force"])
-    return comparison
+
+    def tell() -> None:
+        _print(form, comparison, output, shown)
+        if form == "csv":
+            for line in (*answer(comparison).lines, *warning_lines(comparison)):
+                click.echo(line, err=True)
+        if form or options["allocation"]:
+            return
+        if not (options["explain"] or options["scaling"]) and (certificate := _certificate_of(records)):
+            click.echo(certificate.line())
+        if len(chosen) == 2:
+            show_change(records, chosen, force=options["force"])
+
+    return comparison, tell
 
 
 def _compared(records: Records, options: Mapping[str, Any]) -> Comparison:
@@ -129,7 +151,7 @@ def _explanation(explained: Explained) -> ExplanationOutput:
     )
 
 
-def _show_by(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -> Comparison:
+def _make_by(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -> Made:
     margin = margin_of(records.directories, options["margin"])
     comparison = compare_by(records, options["by"], options["base"], margin=margin)
 
@@ -137,12 +159,11 @@ def _show_by(records: Records, _: Sequence[Path], options: Mapping[str, Any]) ->
         answered, warned = AnswerText.model_validate(by_answer(comparison)), warning_outputs(comparison.warnings)
         return ByOutput(by=options["by"], margin=margin, answer=answered, rows=tuple(rows(comparison)), warnings=warned)
 
-    _print(options["form"], comparison, output, by_document(comparison))
-    return comparison
+    return comparison, partial(_print, options["form"], comparison, output, by_document(comparison))
 
 
-def _show_job(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -> Comparison:
-    """Print what a job takes: at every value of the keys or, without keys, in every place or on every target."""
+def _make_job(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -> Made:
+    """Compare what a job takes: at every value of the keys or, without keys, in every place or on every target."""
     amount, prices = parse_amount(options["job"]), options["prices"] and read_prices(options["prices"])
     preemption = options["preempt"] and parse_preemption(options["preempt"])
     priced, margin = with_job(records, amount, prices, preemption), margin_of(records.directories, options["margin"])
@@ -165,8 +186,8 @@ def _show_job(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -
             warnings=warning_outputs(comparison.warnings),
         )
 
-    _print(options["form"], comparison, output, costs_document(comparison, amount, prices, places, preemption))
-    return comparison
+    shown = costs_document(comparison, amount, prices, places, preemption)
+    return comparison, partial(_print, options["form"], comparison, output, shown)
 
 
 def _draw(comparison: Comparison, place: Path, options: Mapping[str, Any]) -> Sequence[Path]:

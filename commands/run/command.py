@@ -140,14 +140,13 @@ def _expect(made: Ready, store: Run, observer: Lines | Display) -> None:
 def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     """Print the answer, and where the records are; end with exit code 1 where a trial has failed."""
     # Here, since pandas takes as long to import as everything else together.
-    from analysis.audit.audit import audited
-    from analysis.compare.comparison import compare
-    from analysis.load.plans import margin_of
-    from analysis.load.records import load
     from analysis.report.answers.answer import answer
     from analysis.report.document import answer_elements
     from analysis.report.rows import answer_output
     from analysis.report.terminal import Terminal
+    from commands.compare.command import plain
+    from commands.compare.kept import once
+    from commands.compare.show import Shown
     from commands.run.output import RunOutput
 
     failed = [record.trial_id for record in records if record.outcome.status == "failed"]
@@ -155,9 +154,9 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     click.echo(f"{measured} measured, {len(failed)} failed: {store.directory}", err=True)
     if failed:
         click.echo(f"the first failure in full: bench results show {store.directory}/{failed[0]}", err=True)
-    comparison = None
+    shown, comparison = Shown([store.directory], plain()), None
     try:
-        comparison = compare(audited(load([store.directory])), margin=margin_of([store.directory]))
+        comparison = shown.comparison
     except RequestError as error:  # what was measured stays measured
         click.echo(f"no answer: {error.message}", err=True)
     if as_json:
@@ -168,6 +167,7 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     else:
         if comparison:
             PlainConsole().print(Terminal(answer_elements(answer(comparison, store.directory))))
+            once([store.directory], {"command": "compare", **plain()}, shown.tell, silently=True)
         click.echo(f"more: bench compare {store.directory} [--explain]", err=True)
     if failed:
         sys.exit(1)
