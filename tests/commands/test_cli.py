@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -34,7 +35,6 @@ from suite.job.datasets import Dataset
 from suite.job.envelope import GIB
 from suite.job.job import settings
 from suite.job.sharing import SMALL_ALEXNET
-from suite.plan import Trial
 from suite.progress import Display
 from suite.registries import ENGINES, PROBES, WORKLOADS, every_registry
 from suite.request.request import OPTIONS, RunRequest
@@ -42,25 +42,11 @@ from suite.results.log import RunLog
 from suite.results.store import Run, plan_differences, request_stop
 from suite.targets import TARGETS
 from suite.untrusted.terminal import clean_streams
-from tests.commands.conftest import SMALL, Bench, Machine, refused
+from tests.commands.conftest import SMALL, Bench, Machine, commands, refused
 from tests.scenarios.test_own_workload import TOY
 
 REPOSITORY = Path(__file__).parents[2]
 CPUS = sorted(os.sched_getaffinity(0))
-
-
-def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    yield words
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        if isinstance(command, click.Group):
-            yield from commands(command, (*words, name))
-        else:
-            yield (*words, name)
-
-
-COMMANDS = list(commands(cli.main))
 
 
 def test_help_imports_no_command_and_has_the_first_sentence_of_each() -> None:
@@ -70,11 +56,8 @@ def test_help_imports_no_command_and_has_the_first_sentence_of_each() -> None:
     )
     heavy = {"pydantic", "pandas", "rich", "psutil", "commands.run.command", "provisioning"}
     assert heavy & set(told.stderr.split()) == set()
-    context = click.Context(cli.main)
-    for name in cli.main.list_commands(context):
-        command = cli.main.get_command(context, name)
-        assert command
-        shown = " ".join(told.stdout.partition("Commands:")[2].split())
+    shown = " ".join(told.stdout.partition("Commands:")[2].split())
+    for (name, *_), command in (each for each in commands() if len(each[0]) == 1):
         assert f"{name} {command.get_short_help_str(78 - 6 - len('completion'))}" in shown
 
 
@@ -141,11 +124,12 @@ def test_the_version_is_told(bench: Bench) -> None:
     assert (result.exit_code, result.output) == (0, f"bench, version {__version__}\n")
 
 
-def test_the_help_of_every_command_has_an_example_of_it(bench: Bench) -> None:
-    for words in COMMANDS:
+def test_the_help_of_every_command_has_an_example_of_it_and_no_mark_of_its_layout(bench: Bench) -> None:
+    for words, _ in commands():
         result = bench(*words, "--help")
         assert (result.exit_code, bench(*words, "-h").output) == (0, result.output), words
         assert f"  {' '.join(('bench', *words))}" in result.output.partition("Examples:")[2], words
+        assert re.search(r"\\b|\x08", result.output) is None, words
 
 
 def test_the_help_tells_the_exit_codes(bench: Bench) -> None:
@@ -390,7 +374,7 @@ def test_a_trial_that_fails_makes_the_exit_code_1_and_the_others_are_measured(be
     said = json.loads(result.stdout)
     assert said["failed"] == ["synthetic-resnet50-vm-b000"]
     assert len(said["trials"]) == len(TARGETS)
-    assert "FAILED (worker): the worker died" in result.stderr
+    assert result.stderr.count("FAILED (worker): the worker died") == 1, "in the line of the trial"
     whole = "bench results show out/synthetic-resnet50-vm-b000"
     assert f"the first failure in full: {whole}\n" in result.stderr
     assert "worker: the worker died" in bench(*whole.split()[1:]).stdout
@@ -415,14 +399,7 @@ def test_a_run_that_somebody_else_is_writing_is_refused(bench: Bench, machine: M
 def test_a_signal_ends_the_run_in_order_with_130(
     bench: Bench, machine: Machine, here: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    measure = machine.scenario.measure
-
-    def interrupted(trial: Trial, *rest: Any) -> Any:
-        if trial.position == 1:
-            os.kill(os.getpid(), number)
-        return measure(trial, *rest)
-
-    monkeypatch.setattr(machine.scenario, "measure", interrupted)
+    machine.during_the_second_trial(lambda: os.kill(os.getpid(), number), monkeypatch)
     result = bench("run", *SMALL)
     assert result.exit_code == cli.INTERRUPTED == 130
     assert "what was measured is kept" in result.stderr
@@ -435,19 +412,15 @@ def test_a_signal_ends_the_run_in_order_with_130(
 def test_a_run_that_is_asked_to_stop_ends_after_its_trial_and_goes_on_later(
     bench: Bench, machine: Machine, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measure = machine.scenario.measure
-
-    def stopping(trial: Trial, *rest: Any) -> Any:
+    def stop() -> None:
         assert ledger.LedgerEntry.model_validate_json(next((here / "home/ledger").glob("*.json")).read_text())
-        if trial.position == 1:
-            request_stop(here / "out")
-        return measure(trial, *rest)
+        request_stop(here / "out")
 
-    monkeypatch.setattr(machine.scenario, "measure", stopping)
-    stopped = bench("run", *SMALL, "--json")
+    with monkeypatch.context() as patch:
+        machine.during_the_second_trial(stop, patch)
+        stopped = bench("run", *SMALL, "--json")
     assert (stopped.exit_code, len(json.loads(stopped.stdout)["trials"])) == (0, 2)
     assert "stopped, as it was asked to; go on with: bench run --continue out" in stopped.stderr
-    monkeypatch.setattr(machine.scenario, "measure", measure)
     again = bench("run", "--continue", "out", "--json")
     assert (again.exit_code, len(json.loads(again.stdout)["trials"])) == (0, len(TARGETS) - 2)
 
@@ -506,22 +479,19 @@ def test_want_of_memory_in_bench_itself_is_a_message(
 
 
 @pytest.mark.usefixtures("unaudited")
-def test_until_goes_on_block_by_block_until_the_most(bench: Bench, machine: Machine, here: Path) -> None:
-    two = ("--target", "bare-metal", "--target", "vm")
-    result = bench("run", *SMALL, *two, "--until", "2%", "--max-blocks", "2")
+def test_until_goes_on_block_by_block_until_the_most_and_finishes_a_last_one_that_was_killed(
+    bench: Bench, machine: Machine, here: Path
+) -> None:
+    words = ("run", *SMALL, "--target", "bare-metal", "--target", "vm", "--until", "2%", "--max-blocks", "2")
+    result = bench(*words)
     assert result.exit_code == 0, result.stderr
     assert len([event for event in machine.events if event.startswith("measure")]) == 2 + 4, "a warm-up block first"
     assert "stopped after 2 blocks" in result.stderr
     assert json.loads((here / "out/plan.json").read_text())["blocks"] == 2
 
-
-@pytest.mark.usefixtures("machine", "unaudited")
-def test_a_run_until_that_was_killed_in_its_last_block_finishes_it(bench: Bench, here: Path) -> None:
-    words = ("--target", "bare-metal", "--target", "vm", "--until", "2%", "--max-blocks", "2")
-    assert bench("run", *SMALL, *words).exit_code == 0
     (lost,) = (here / "out/trials").glob("*-vm-b001.json")
     lost.unlink()
-    result = bench("run", *SMALL, *words)
+    result = bench(*words)
     assert result.exit_code == 0, result.stderr
     assert lost.exists()
     assert "stopped after 2 blocks" in result.stderr
@@ -703,7 +673,7 @@ def test_a_later_run_without_a_record_is_named_and_not_compared_in_silence(bench
 # ---- the other commands
 
 
-def test_the_doctor_answers_machines(bench: Bench, machine: Machine) -> None:
+def test_the_doctor_answers_programs_and_people_with_reasons_and_remedies(bench: Bench, machine: Machine) -> None:
     machine.usable["vm"] = False
     result = bench("doctor", "--json")
     assert result.exit_code == 0
@@ -714,6 +684,15 @@ def test_the_doctor_answers_machines(bench: Bench, machine: Machine) -> None:
     by_name = {each["name"]: each for each in said["checks"]}
     assert (by_name["vm"]["usable"], by_name["vm"]["reason"]) == (False, "vm is not there")
     assert by_name["vm"]["remedy"] == "install vm"
+    result = bench("doctor")
+    assert result.exit_code == 0
+    shown = " ".join(result.stdout.split())
+    assert "vm is not there; install vm" in shown
+    assert shown.startswith(
+        "Can be measured here: bare-metal, container (docker, podman, runc), container-vm. "
+        "Does not work: vm (vm is not there). "
+        "Next: bench run --target bare-metal --target container"
+    )
 
 
 def test_programs_of_the_system_are_found_where_debian_leaves_them_out_of_a_users_path(
@@ -723,18 +702,6 @@ def test_programs_of_the_system_are_found_where_debian_leaves_them_out_of_a_user
     assert bench("completion", "bash").exit_code == 0
     assert {"/usr/sbin", "/sbin"} <= set(os.environ["PATH"].split(os.pathsep))
     assert os.environ["PATH"].startswith("/usr/local/bin:"), "a user's own programs come first"
-
-
-def test_the_doctor_answers_people_with_reasons_and_remedies(bench: Bench, machine: Machine) -> None:
-    machine.usable["vm"] = False
-    result = bench("doctor")
-    assert result.exit_code == 0
-    assert "vm is not there; install vm" in " ".join(result.stdout.split())
-    assert " ".join(result.stdout.split()).startswith(
-        "Can be measured here: bare-metal, container (docker, podman, runc), container-vm. "
-        "Does not work: vm (vm is not there). "
-        "Next: bench run --target bare-metal --target container"
-    )
 
 
 def test_the_doctor_ends_with_1_where_no_target_works(bench: Bench, machine: Machine) -> None:
@@ -788,17 +755,3 @@ def test_the_completion_of_each_shell_is_a_script_for_bench(bench: Bench, shell:
     result = bench("completion", shell)
     assert result.exit_code == 0
     assert "_BENCH_COMPLETE" in result.stdout
-
-
-def test_no_help_shows_a_mark_of_its_own_layout() -> None:
-    def walk(command: click.Command, context: click.Context) -> Iterator[str]:
-        yield command.get_help(context)
-        if isinstance(command, click.Group):
-            for name in command.list_commands(context):
-                each = command.get_command(context, name)
-                assert each
-                yield from walk(each, click.Context(each, parent=context, info_name=name))
-
-    shown = list(walk(cli.main, click.Context(cli.main, info_name="bench")))
-    assert len(shown) > 20
-    assert [text for text in shown if "\\b" in text or "\b" in text] == []

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-import cli
 from commands.compare.kept import KeptOutput, once
 from suite.errors import RequestError
 from suite.results.layout import KEPT
+from tests.commands.conftest import Bench
+from tests.test_rooms import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[1]
 RUNS = REPOSITORY / "tests/samples/runs"
 HEAVY = {"pandas", "numpy", "scipy", "seaborn", "matplotlib", "torch"}
 
@@ -25,10 +24,8 @@ Show = Callable[..., int]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of a stored run, below a home and a working directory of its own."""
-    monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
+    """A copy of a stored run."""
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.chdir(tmp_path)
     shutil.copytree(RUNS / "synthetic-podman", tmp_path / "run", ignore=shutil.ignore_patterns("plots", KEPT))
     return tmp_path / "run"
 
@@ -144,8 +141,8 @@ def test_nothing_is_kept_of_a_run_that_was_written_meanwhile_or_of_a_failure(run
 
 
 @pytest.mark.parametrize("words", [("compare",), ("compare", "--json"), ("report",)])
-def test_the_second_time_imports_nothing_of_the_analysis(run: Path, words: tuple[str, ...]) -> None:
-    first = CliRunner().invoke(cli.main, [*words, "run"], prog_name="bench")
+def test_the_second_time_imports_nothing_of_the_analysis(bench: Bench, run: Path, words: tuple[str, ...]) -> None:
+    first = bench(*words, "run")
     assert first.exit_code == 0, first.output
     written = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
     code = f"import cli, sys\ntry:\n    cli.main()\nfinally:\n    print({HEAVY} & sys.modules.keys(), file=sys.stderr)"
@@ -160,13 +157,13 @@ def test_the_second_time_imports_nothing_of_the_analysis(run: Path, words: tuple
         assert json.loads(second.stdout)["answer"]
 
 
-def test_clean_all_takes_what_was_kept(run: Path, show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clean_all_takes_what_was_kept(bench: Bench, run: Path, show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("commands.machine.remove_everything", list)
     show()
     (run.parent / "results/sweep").mkdir(parents=True)
     shutil.copytree(run, run.parent / "results/night")
     shutil.copytree(run, run.parent / "results/sweep/cell")
-    done = CliRunner().invoke(cli.main, ["clean", "--all"])
+    done = bench("clean", "--all")
     assert {f"removed: results/{name}/{KEPT}" for name in ("night", "sweep/cell")} <= {*done.stdout.splitlines()}
     assert not [*(run.parent / "results").rglob(KEPT)]
     assert [*(run.parent / "results").rglob("*.json")], "records stay"

@@ -3,14 +3,11 @@
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner, Result
 
-import cli
 from analysis.figures.reference import figure_number
 from commands.sweep.command import SweepOutput
 from commands.sweep.plan import PlannedOutput
@@ -21,10 +18,10 @@ from suite.job.job import Devices
 from suite.request.request import RunRequest
 from suite.sweep.cells import cells_of, request_of
 from suite.sweep.file import load_sweep
+from tests.commands.conftest import Bench
 from tests.suite.sweep.conftest import PLAN, REPOSITORY
 from tests.suite.sweeping_machine import furnish, measure_nothing
 
-Bench = Callable[..., Result]
 METRICS = ("throughput", "elapsed")
 CARDS = [Card(str(number), driver="580", uuid=f"GPU-{number}") for number in range(4)]
 TABLE_1 = (
@@ -41,15 +38,13 @@ PLANS = sorted((REPOSITORY / "plans").glob("*.toml"))
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.chdir(tmp_path)
+def bench(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setenv("MEASURED", str(tmp_path / "measured"))
     monkeypatch.setenv("SLOW_S", "0")
-    monkeypatch.delenv("VIRTBENCH_DEBUG", raising=False)
     furnish(monkeypatch, tmp_path / "home")
     measure_nothing(monkeypatch)
     (tmp_path / "night.toml").write_text(PLAN)
-    return lambda *words: CliRunner().invoke(cli.main, list(words), prog_name="bench")
+    return bench
 
 
 def change(old: str, new: str) -> None:
