@@ -84,12 +84,7 @@ def data() -> None:
 
 
 @data.command("make")
-@number(
-    "--images",
-    default=1000,
-    show_default=True,
-    help="Number of training images. More extend an imagefolder.",
-)
+@number("--images", default=1000, show_default=True, help="Number of training images. More extend an imagefolder.")
 @click.option(
     "--format",
     "name",

@@ -131,13 +131,7 @@ SIX = "bench.log of six trials\n[2/6] block 0, alexnet on vm: 3 s, about 4 min t
     ],
 )
 def test_the_state_of_a_run_in_words(
-    results: Path,
-    trials: int | None,
-    log: str | None,
-    age_s: float,
-    runs_now: bool,
-    stop: bool,
-    shown: tuple[str, str],
+    results: Path, trials: int | None, log: str | None, age_s: float, runs_now: bool, stop: bool, shown: tuple[str, str]
 ) -> None:
     run = results / "run"
     run.mkdir()

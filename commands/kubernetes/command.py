@@ -78,11 +78,7 @@ def _place(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--namespace", help="Namespace. Default: the kubeconfig's."),
         click.option("--context", help="Context of the kubeconfig. Default: the current one."),
         click.option(
-            "--name",
-            default="pipeline",
-            show_default=True,
-            callback=_named,
-            help="Prefix of the names of all objects.",
+            "--name", default="pipeline", show_default=True, callback=_named, help="Prefix of the names of all objects."
         ),
     ):
         command = option(command)

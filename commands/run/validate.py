@@ -59,13 +59,11 @@ def check_ratios(request: RunRequest, scenario: PlannedScenario, targets: tuple[
     way = option("detect" if request.repetitions.detect else "until")
     if planned and len(targets) < 2 and not aa:
         raise RequestError(
-            f"{way} needs ratios",
-            remedy=f"add a {option('target')}, or {option('aa')} for bare metal against itself",
+            f"{way} needs ratios", remedy=f"add a {option('target')}, or {option('aa')} for bare metal against itself"
         )
     if (planned or aa) and BASELINE not in targets and scenario.normalised:
         raise RequestError(
-            f"{way} and {option('aa')} need bare metal in the run",
-            remedy=f"add {option('target')} {BASELINE}",
+            f"{way} and {option('aa')} need bare metal in the run", remedy=f"add {option('target')} {BASELINE}"
         )
     if request.repetitions.decides and request.measurement.profile == "smoke":
         raise RequestError(

@@ -107,14 +107,7 @@ def run(
         return
     again = f"bench sweep run {file}{f' --out {out}' if out else ''}"
     if measure(
-        file,
-        planned,
-        directory,
-        again=again,
-        only_block=only_block,
-        take_over=take_over,
-        busy=busy,
-        as_json=as_json,
+        file, planned, directory, again=again, only_block=only_block, take_over=take_over, busy=busy, as_json=as_json
     ):
         sys.exit(1)
 

@@ -60,8 +60,7 @@ def test_a_firing_is_a_directory_of_its_own_with_its_result(bench: Bench, sweeps
 
 
 @pytest.mark.parametrize(
-    ("images_per_s", "outcome", "code"),
-    [(9.8, "ok", 0), (5.0, "slower", 3), (20.0, "ok", 0), (9.53, "cannot tell", 4)],
+    ("images_per_s", "outcome", "code"), [(9.8, "ok", 0), (5.0, "slower", 3), (20.0, "ok", 0), (9.53, "cannot tell", 4)]
 )
 def test_a_firing_is_compared_with_the_baseline(
     bench: Bench, sweeps: dict[str, Any], tmp_path: Path, images_per_s: float, outcome: str, code: int
