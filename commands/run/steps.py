@@ -18,7 +18,8 @@ Step = tuple[Plan, int]
 
 def steps(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) -> Iterator[Step]:
     """Yield the blocks of the plan; with ``until`` as many as it takes, with ``detect`` a pilot and then the others."""
-    outlook.deadline_s = outlook.clock.deadline_s = _deadline_s(asked, store)
+    if asked.budget_s is not None:  # the trials of earlier calls count
+        outlook.deadline_s = outlook.clock.deadline_s = time.monotonic() + asked.budget_s - spent_s(store)
     if asked.until is not None:
         yield from _until(plan, asked, store, outlook)
     elif asked.difference is not None:
@@ -136,11 +137,6 @@ def _unfinished(plan: Plan, store: Run) -> list[int]:
     finished = set(store.finished())
     left = {0 if place.warm_up else place.block for place in plan.places() if place.trial_id not in finished}
     return sorted(left | {plan.blocks - 1})
-
-
-def _deadline_s(asked: RepetitionOptions, store: Run) -> float | None:
-    """Return when the budget is spent, on the monotonic clock; the trials of earlier calls count."""
-    return None if asked.budget_s is None else time.monotonic() + asked.budget_s - spent_s(store)
 
 
 def spent_s(store: Run) -> float:
