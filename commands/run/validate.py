@@ -27,14 +27,10 @@ MOST_OF_MEMORY = 0.5
 def refuse_ignored(request: RunRequest) -> None:
     """Raise RequestError for an option that was given and would change nothing."""
     request.refuse_idle()
-    given = request.given()
-    if not site_of(request).boots(request):
-        for name in ("provider", "accel"):
-            if name in given:
-                raise RequestError(
-                    f"{option(name)} would change nothing: no target has a virtual machine that the suite boots",
-                    remedy="leave it out",
-                )
+    of_machines = [name for name in ("provider", "accel") if name in request.given()]
+    if of_machines and not site_of(request).boots(request):
+        why = "would change nothing: no target has a virtual machine that the suite boots"
+        raise RequestError(f"{option(of_machines[0])} {why}", remedy="leave it out")
 
 
 def check_profile(request: RunRequest) -> None:
