@@ -98,6 +98,11 @@ def answer_for(machine: Machine, patch: pytest.MonkeyPatch) -> Machine:
     return machine
 
 
+def ended_well(result: Result) -> Result:
+    assert result.exit_code == 0, result.output
+    return result
+
+
 def refused(result: Result, *words: str) -> None:
     """The command ended with 2 and a message with the words in it, before anything was started."""
     assert result.exit_code == 2, result.output

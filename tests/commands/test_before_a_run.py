@@ -30,7 +30,7 @@ from suite.process_identity import ProcessIdentity
 from suite.progress import Lines
 from suite.results.store import Run
 from suite.units import format_duration
-from tests.commands.conftest import SMALL, Bench, Machine, refused
+from tests.commands.conftest import SMALL, Bench, Machine, ended_well, refused
 from tests.scenarios.pictures import folder
 from tests.scenarios.test_own_workload import TOY
 from tests.suite.conftest import make_plan
@@ -48,8 +48,7 @@ def trial_lines(said: str) -> list[str]:
 
 
 def test_a_dry_run_starts_and_writes_nothing_and_never_says_unknown(bench: Bench, machine: Machine, here: Path) -> None:
-    result = bench("run", *SMALL, *TWO, "--blocks", "4", "--dry-run")
-    assert result.exit_code == 0, result.stderr
+    result = ended_well(bench("run", *SMALL, *TWO, "--blocks", "4", "--dry-run"))
     assert machine.events == []
     assert not (here / "out").exists()
     assert "trials: 10, the first block to warm up" in result.stdout
@@ -108,8 +107,7 @@ def test_a_dry_run_says_when_an_open_ended_run_ends(bench: Bench) -> None:
     ],
 )
 def test_bare_metal_is_added_where_ratios_are_needed_and_that_is_printed(bench: Bench, words: str, added: bool) -> None:
-    result = bench("run", *SMALL, "--target", "container", *words.split(), "--dry-run")
-    assert result.exit_code == 0, result.stderr
+    result = ended_well(bench("run", *SMALL, "--target", "container", *words.split(), "--dry-run"))
     assert (f"--target bare-metal is added: {words.partition(' ')[0]} needs ratios to it" in result.stderr) == added
     assert f"targets: {'bare-metal, ' * added}container (docker)" in result.stdout
 
@@ -314,27 +312,17 @@ def test_after_each_block_the_interval_the_blocks_and_the_time_to_go_of_the_whol
 
 
 @pytest.mark.usefixtures("machine", "unaudited")
-def test_until_decided_ends_at_the_first_look_that_decides(bench: Bench, here: Path) -> None:
-    result = bench("run", *DECIDED)
-    assert result.exit_code == 0, result.stderr
+def test_until_decided_ends_at_the_first_look_that_decides_by_a_margin_that_comparisons_keep(
+    bench: Bench, here: Path
+) -> None:
+    result = ended_well(bench("run", *DECIDED))
     assert "stopped after 5 blocks: every comparison is decided at a margin of 5.0%" in result.stderr
     plan = json.loads((here / "out/plan.json").read_text())
     assert (plan["blocks"], plan["margin"]) == (5, 0.05)
-
-
-@pytest.mark.usefixtures("machine", "unaudited")
-def test_the_margin_of_the_plan_is_that_of_the_comparison(bench: Bench) -> None:
-    assert bench("run", *DECIDED, "--json").exit_code == 0
     assert json.loads(bench("compare", "out", "--json", "--force").stdout)["margin"] == 0.05
     assert json.loads(bench("compare", "out", "--json", "--force", "--margin", "1%").stdout)["margin"] == 0.01
-
-
-@pytest.mark.usefixtures("machine", "unaudited")
-def test_what_is_there_already_is_said_once(bench: Bench) -> None:
-    assert bench("run", *DECIDED).exit_code == 0
-    result = bench("run", "--continue", "out")
-    assert result.exit_code == 0, result.stderr
-    assert result.stderr.count("are there already") == 1
+    result = ended_well(bench("run", "--continue", "out"))
+    assert result.stderr.count("are there already") == 1, "it is said once"
     assert "12 of 12 trials are there already and are kept" in result.stderr
 
 
@@ -345,11 +333,8 @@ def test_a_run_ends_with_the_answer(bench: Bench, machine: Machine) -> None:
     assert told["schema_version"] == 1
     assert told["answer"]["facts"] == ["All targets computed the same weights, bit for bit."]
     assert machine.events
-    assert (
-        bench("run", "--continue", "out")
-        .stdout.replace("\n", " ")
-        .startswith(told["answer"]["lines"][0].partition(":")[0])
-    )
+    shown = " ".join(bench("run", "--continue", "out").stdout.split())
+    assert shown.startswith(told["answer"]["lines"][0].partition(":")[0])
 
 
 # ---- when it is cut off
@@ -367,8 +352,7 @@ def cut_off(bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_ctrl_c_says_how_to_go_on_and_that_needs_no_other_option(bench: Bench, cut_off: str, here: Path) -> None:
     assert "go on with: bench run --continue out" in cut_off
-    result = bench("run", "--continue", "out")
-    assert result.exit_code == 0, result.stderr
+    result = ended_well(bench("run", "--continue", "out"))
     assert len(list((here / "out/trials").glob("*.json"))) == 4
     assert "1 of 4 trials are there already and are kept" in result.stderr
 
@@ -389,10 +373,8 @@ def test_a_spent_budget_ends_a_run_and_its_forecast_and_more_extends_it(bench: B
     spent = bench("run", *DECIDED, "--budget", "0.000001s")
     assert "stopped after the warm-up: the budget is spent" in spent.stderr
     assert trials_of(here / "out") == ["w000"]
-    assert (
-        "trials: 2, the first block to warm up, 0 still to be run"
-        in bench("run", "--continue", "out", "--dry-run").stdout
-    )
+    dry = bench("run", "--continue", "out", "--dry-run").stdout
+    assert "trials: 2, the first block to warm up, 0 still to be run" in dry
     assert "stopped after the warm-up" in bench("run", "--continue", "out").stderr
     assert trials_of(here / "out") == ["w000"]
     assert "stopped after 3 blocks" in bench("run", "--continue", "out", "--blocks", "3").stderr
@@ -405,8 +387,7 @@ def test_a_spent_budget_ends_a_run_and_its_forecast_and_more_extends_it(bench: B
 @pytest.mark.usefixtures("machine")
 def test_a_run_is_extended_to_more_blocks_without_a_warm_up_after_the_fact(bench: Bench, here: Path) -> None:
     assert bench("run", *SMALL, *TWO, "--blocks", "2").exit_code == 0
-    result = bench("run", "--continue", "out", "--blocks", "4")
-    assert result.exit_code == 0, result.stderr
+    result = ended_well(bench("run", "--continue", "out", "--blocks", "4"))
     assert trials_of(here / "out") == ["b000", "b001", "b002", "b003"]
     assert "4 of 8 trials are there already" in result.stderr
 
@@ -474,10 +455,8 @@ def test_the_job_says_of_a_workload_that_the_seed_alone_does_not_decide_it(bench
 @pytest.mark.usefixtures("machine")
 def test_a_workload_without_images_counts_its_unit_and_takes_no_size_and_no_data_set(bench: Bench, here: Path) -> None:
     draws = "    def draw(self, batch, shape, generator):\n        raise NotImplementedError\n\n    def"
-    source = (
-        TOY.replace("    def", draws, 1).replace("(4, 8)", "512").replace('name="toy"', 'name="toy", unit="tokens"')
-    )
-    (here / "tokens.py").write_text(source)
+    source = TOY.replace("    def", draws, 1).replace("(4, 8)", "512")
+    (here / "tokens.py").write_text(source.replace('name="toy"', 'name="toy", unit="tokens"'))
     words = ("run", "--model", "./tokens.py", *TWO, "--profile", "smoke", "--out", "out")
     assert bench(*words).exit_code == 0
     (job,) = json.loads((here / "out/plan.json").read_text())["jobs"]

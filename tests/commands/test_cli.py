@@ -42,7 +42,7 @@ from suite.results.log import RunLog
 from suite.results.store import Run, plan_differences, request_stop
 from suite.targets import TARGETS
 from suite.untrusted.terminal import clean_streams
-from tests.commands.conftest import SMALL, Bench, Machine, commands, refused
+from tests.commands.conftest import SMALL, Bench, Machine, commands, ended_well, refused
 from tests.scenarios.test_own_workload import TOY
 
 REPOSITORY = Path(__file__).parents[2]
@@ -120,8 +120,7 @@ def test_help_of_run_has_every_option_in_full_if_all_are_asked_for(bench: Bench)
 
 
 def test_the_version_is_told(bench: Bench) -> None:
-    result = bench("--version")
-    assert (result.exit_code, result.output) == (0, f"bench, version {__version__}\n")
+    assert ended_well(bench("--version")).output == f"bench, version {__version__}\n"
 
 
 def test_the_help_of_every_command_has_an_example_of_it_and_no_mark_of_its_layout(bench: Bench) -> None:
@@ -197,9 +196,7 @@ def test_an_error_is_a_traceback_where_it_is_asked_for(bench: Bench, monkeypatch
 def test_a_run_measures_every_target_and_tells_where_the_records_are(
     bench: Bench, machine: Machine, here: Path
 ) -> None:
-    result = bench("run", *SMALL, "--json", "--repeat", "2", "--seed", "5")
-    assert result.exit_code == 0, result.stderr
-    said = json.loads(result.stdout)
+    said = json.loads(ended_well(bench("run", *SMALL, "--json", "--repeat", "2", "--seed", "5")).stdout)
     assert (said["run_id"], said["directory"], said["failed"]) == ("out", "out", [])
     assert {path.stem for path in (here / "out/trials").glob("*.json")} == set(said["trials"])
     assert len(said["trials"]) == 2 * len(TARGETS)
@@ -236,11 +233,16 @@ def test_the_limit_of_a_trial_follows_its_forecast_where_the_cpu_is_emulated(
     assert limit == 600 or target == "vm"
 
 
-def test_a_run_without_json_tells_the_same_to_people(bench: Bench, machine: Machine) -> None:
-    result = bench("run", *SMALL, "--target", "vm")
+def test_a_run_without_json_and_directory_tells_people_where_in_the_results_it_is(
+    bench: Bench, machine: Machine, here: Path
+) -> None:
+    result = bench("run", *SMALL[:4], "--target", "vm")
     assert (result.exit_code, result.stdout) == (0, ""), "the audit refuses what a fake claims to have measured"
-    assert "1 trial measured, 0 failed: out" in result.stderr
-    assert "bench compare out" in result.stderr
+    (plan,) = (here / "results").glob("*/plan.json")
+    run = plan.parent.relative_to(here)
+    assert (run / "trials").is_dir()
+    assert f"1 trial measured, 0 failed: {run}\n" in result.stderr
+    assert f"bench compare {run}" in result.stderr
     assert machine.events[0].startswith("open")
 
 
@@ -293,17 +295,9 @@ def test_a_run_on_a_terminal_logs_its_lines_and_not_what_is_redrawn(tmp_path: Pa
     assert (tmp_path / "bench.log").read_text() == "CPUs 0-1 are busy\nprinted past it\n"
 
 
-def test_a_run_without_a_directory_goes_to_the_results(bench: Bench, machine: Machine, here: Path) -> None:
-    assert bench("run", *SMALL[:4], "--target", "vm").exit_code == 0
-    (plan,) = (here / "results").glob("*/plan.json")
-    assert (plan.parent / "trials").is_dir()
-    assert machine.events
-
-
 def test_of_all_targets_those_that_the_machine_cannot_carry_are_left_out(bench: Bench, machine: Machine) -> None:
     machine.usable["vm"] = machine.usable["container-vm"] = False
-    result = bench("run", *SMALL, "--target", "all", "--json")
-    assert result.exit_code == 0
+    result = ended_well(bench("run", *SMALL, "--target", "all", "--json"))
     assert len(json.loads(result.stdout)["trials"]) == 2
     assert "vm is left out: vm is not there (what to do: install vm)" in result.stderr
 
@@ -483,16 +477,14 @@ def test_until_goes_on_block_by_block_until_the_most_and_finishes_a_last_one_tha
     bench: Bench, machine: Machine, here: Path
 ) -> None:
     words = ("run", *SMALL, "--target", "bare-metal", "--target", "vm", "--until", "2%", "--max-blocks", "2")
-    result = bench(*words)
-    assert result.exit_code == 0, result.stderr
+    result = ended_well(bench(*words))
     assert len([event for event in machine.events if event.startswith("measure")]) == 2 + 4, "a warm-up block first"
     assert "stopped after 2 blocks" in result.stderr
     assert json.loads((here / "out/plan.json").read_text())["blocks"] == 2
 
     (lost,) = (here / "out/trials").glob("*-vm-b001.json")
     lost.unlink()
-    result = bench(*words)
-    assert result.exit_code == 0, result.stderr
+    result = ended_well(bench(*words))
     assert lost.exists()
     assert "stopped after 2 blocks" in result.stderr
 
@@ -502,8 +494,7 @@ def test_no_block_is_decided_on_by_records_that_the_audit_refuses(bench: Bench) 
     for way in ("until", "detect"):
         words = ("--target", "bare-metal", "--target", "vm", f"--{way}", "2%", "--max-blocks", "2", "--out", way)
         result = bench("run", *SMALL[:4], *words)
-        assert result.exit_code == 2
-        assert "the audit refuses every record" in result.stderr
+        refused(result, "the audit refuses every record")
         assert "stopped after" not in result.stderr
 
 
@@ -516,8 +507,7 @@ def test_detect_plans_once_from_its_pilot_or_earlier_runs_and_keeps_to_it_after_
 ) -> None:
     out = here / "results/before"
     words = ("run", *SMALL[:4], *DETECT, "--out", "results/before")
-    result = bench(*words)
-    assert result.exit_code == 0, result.stderr
+    result = ended_well(bench(*words))
     assert "10 blocks first, as a pilot" in result.stderr
     assert "about 20 blocks in all" in result.stderr, "the fakes are as steady as can be"
     assert len([event for event in machine.events if event.startswith("measure")]) == 2 + 2 * 20
@@ -528,13 +518,11 @@ def test_detect_plans_once_from_its_pilot_or_earlier_runs_and_keeps_to_it_after_
         record.unlink()
     dry = bench("run", "--continue", "results/before", "--dry-run").stdout
     assert "trials: 42, the first block to warm up, 4 still to be run" in dry
-    result = bench(*words)
-    assert result.exit_code == 0, result.stderr
+    result = ended_well(bench(*words))
     assert "blocks first" not in result.stderr
     assert "about 20 blocks in all" in result.stderr
     assert [record.exists() for record in lost] == [True] * 4
-    result = bench("run", *SMALL[:4], *DETECT, "--out", "results/after")
-    assert result.exit_code == 0, result.stderr
+    result = ended_well(bench("run", *SMALL[:4], *DETECT, "--out", "results/after"))
     assert "(20 earlier blocks: the standard deviation of resnet50 on vm is 0 % from block to block)" in result.stderr
     assert json.loads((here / "results/after/plan.json").read_text())["blocks"] == 5
     other = bench("run", *SMALL[:4], *DETECT, "--batch", "3", "--max-blocks", "2", "--out", "results/other")
@@ -543,8 +531,7 @@ def test_detect_plans_once_from_its_pilot_or_earlier_runs_and_keeps_to_it_after_
 
 @pytest.mark.usefixtures("unaudited")
 def test_detect_begins_no_block_after_its_budget(bench: Bench, machine: Machine) -> None:
-    result = bench("run", *SMALL, *DETECT, "--budget", "0.000001s")
-    assert result.exit_code == 0, result.stderr
+    result = ended_well(bench("run", *SMALL, *DETECT, "--budget", "0.000001s"))
     assert "stopped after the warm-up: the budget is spent; to go on: bench run --continue out" in result.stderr
     assert len([event for event in machine.events if event.startswith("measure")]) == 2
 
@@ -580,7 +567,6 @@ DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images
 def test_the_command_of_a_plan_makes_an_equal_plan(
     asked: dict[str, object], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (here / "my.fio").write_text("[one]\nrw=read\nsize=1m\n")
     (here / "my_model.py").write_text(TOY)
     (here / "mine").mkdir()
     (here / "mine/train.py").write_text("pass")
@@ -646,8 +632,7 @@ def test_an_empty_directory_has_nothing_to_compare(bench: Bench, here: Path) -> 
 
 
 def test_the_latest_run_is_compared_by_default_and_drawn(bench: Bench, stored: Path) -> None:
-    result = bench("compare")
-    assert result.exit_code == 0, result.stderr
+    result = ended_well(bench("compare"))
     assert "bare-metal" in result.stdout
     told = json.loads(bench("compare", "--json").stdout)["answer"]
     words = " ".join(result.stdout.split())
@@ -675,18 +660,14 @@ def test_a_later_run_without_a_record_is_named_and_not_compared_in_silence(bench
 
 def test_the_doctor_answers_programs_and_people_with_reasons_and_remedies(bench: Bench, machine: Machine) -> None:
     machine.usable["vm"] = False
-    result = bench("doctor", "--json")
-    assert result.exit_code == 0
-    said = json.loads(result.stdout)
+    said = json.loads(ended_well(bench("doctor", "--json")).stdout)
     assert said["schema_version"] == 1
     assert said["answer"]["measurable"] == ["bare-metal", "container", "container-vm"]
     assert said["answer"]["absent"] == ["vm"]
     by_name = {each["name"]: each for each in said["checks"]}
     assert (by_name["vm"]["usable"], by_name["vm"]["reason"]) == (False, "vm is not there")
     assert by_name["vm"]["remedy"] == "install vm"
-    result = bench("doctor")
-    assert result.exit_code == 0
-    shown = " ".join(result.stdout.split())
+    shown = " ".join(ended_well(bench("doctor")).stdout.split())
     assert "vm is not there; install vm" in shown
     assert shown.startswith(
         "Can be measured here: bare-metal, container (docker, podman, runc), container-vm. "
@@ -731,8 +712,7 @@ def test_clean_names_what_it_removed(bench: Bench, here: Path) -> None:
     (here / "home/ledger/a.json").write_text(json.dumps(entry))
     assert bench("clean", "--dry-run").stdout == f"would be removed: directory {left}\n"
     assert left.exists()
-    result = bench("clean")
-    assert (result.exit_code, result.stdout) == (0, f"removed: directory {left}\n")
+    assert ended_well(bench("clean")).stdout == f"removed: directory {left}\n"
     assert not left.exists()
 
 
@@ -752,6 +732,4 @@ def test_without_images_the_list_is_empty(bench: Bench) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_completion_of_each_shell_is_a_script_for_bench(bench: Bench, shell: str) -> None:
-    result = bench("completion", shell)
-    assert result.exit_code == 0
-    assert "_BENCH_COMPLETE" in result.stdout
+    assert "_BENCH_COMPLETE" in ended_well(bench("completion", shell)).stdout

@@ -13,7 +13,7 @@ import pytest
 from commands.compare.kept import KeptOutput, once
 from suite.errors import RequestError
 from suite.results.layout import KEPT
-from tests.commands.conftest import Bench
+from tests.commands.conftest import Bench, ended_well
 from tests.test_rooms import REPOSITORY
 
 RUNS = REPOSITORY / "tests/samples/runs"
@@ -142,8 +142,7 @@ def test_nothing_is_kept_of_a_run_that_was_written_meanwhile_or_of_a_failure(run
 
 @pytest.mark.parametrize("words", [("compare",), ("compare", "--json"), ("report",)])
 def test_the_second_time_imports_nothing_of_the_analysis(bench: Bench, run: Path, words: tuple[str, ...]) -> None:
-    first = bench(*words, "run")
-    assert first.exit_code == 0, first.output
+    first = ended_well(bench(*words, "run"))
     written = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
     code = f"import cli, sys\ntry:\n    cli.main()\nfinally:\n    print({HEAVY} & sys.modules.keys(), file=sys.stderr)"
     command = [sys.executable, "-c", code, *words, "run"]

@@ -28,7 +28,7 @@ from suite.request.request import RunRequest
 from suite.results.quality import FILE, QUALITY_METRICS, Judge, ModelsQuality, Numbers, read_quality, write_quality
 from suite.results.store import MANIFEST, PLAN, Run, write_atomic
 from tests.analysis.conftest import record
-from tests.commands.conftest import Bench
+from tests.commands.conftest import Bench, ended_well
 from tests.worker.conftest import EPOCHS, directory, epochs, spec
 from tests.worker.test_generating import models_of
 from worker.spec import QualitySpec, parse_spec
@@ -81,8 +81,7 @@ def test_each_distinct_model_is_measured_and_the_comparison_has_it(
         for model in said
     ]
     train("run", models=models)
-    done = bench("run", "--samples", "40", "--reach", "1000")
-    assert done.exit_code == 0, done.output
+    done = ended_well(bench("run", "--samples", "40", "--reach", "1000"))
     assert "gan on container, epoch 3" in done.output
     assert "4 of 4 trials reach 1000, on average after" in done.output
     found = read_quality(run.directory).features["own"]

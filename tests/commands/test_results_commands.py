@@ -15,7 +15,7 @@ from suite.records.environment import Environment
 from suite.records.record import Aggression, AggressorInstance, TrialRecord
 from suite.results.runs import find_runs, summarise
 from suite.results.store import Run
-from tests.commands.conftest import Bench
+from tests.commands.conftest import Bench, refused
 from tests.suite.conftest import FAILED, make_plan, make_record
 
 
@@ -121,8 +121,7 @@ def test_parquet_without_its_package_names_the_extra(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    refused = bench("export", "--format", "parquet", "--out", "a.parquet")
-    assert (refused.exit_code, "virtbench[parquet]" in refused.stderr) == (2, True)
+    refused(bench("export", "--format", "parquet", "--out", "a.parquet"), "virtbench[parquet]")
     assert not (tmp_path / "a.parquet").exists()
 
 
@@ -148,6 +147,5 @@ def test_what_is_no_run_or_in_use_is_not_removed(
         (str(cell), "a cell"),
         ("results/new", "running"),
     ):
-        refused = bench("remove", place, "--yes")
-        assert (refused.exit_code, why in refused.output) == (2, True), refused.output
+        refused(bench("remove", place, "--yes"), why)
     assert {path.name for path in runs.iterdir()} == {"old", "new", "link", sweep.name}

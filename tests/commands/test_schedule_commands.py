@@ -15,7 +15,7 @@ from provisioning import foreground
 from suite.results.store import Run, StoreError
 from suite.sweep.locks import WHOLE, locked
 from tests.analysis.conftest import measured, record, without_plan
-from tests.commands.conftest import Bench
+from tests.commands.conftest import Bench, ended_well, refused
 
 
 @pytest.fixture
@@ -110,9 +110,7 @@ def test_a_firing_never_goes_into_its_baseline(bench: Bench, sweeps: dict[str, A
     cell(tmp_path / "results/night", 10.0)
     for baseline in ("results/night", "results", "."):
         words = ("--into", "results/night", "--baseline", baseline, "--fail-above", "5%")
-        done = bench("schedule-run", "night.toml", *words)
-        assert done.exit_code == 2
-        assert "compared with itself" in done.stderr
+        refused(bench("schedule-run", "night.toml", *words), "compared with itself")
     assert sweeps["argv"] == [], "it was refused before anything was run"
 
 
@@ -184,8 +182,7 @@ def test_a_firing_that_a_sweep_holds_is_not_removed(bench: Bench, tmp_path: Path
 
 def test_a_second_firing_does_not_run_beside_the_first(bench: Bench, sweeps: dict[str, Any], tmp_path: Path) -> None:
     with Run(tmp_path / "results/night").exclusive():
-        done = bench("schedule-run", "night.toml", "--into", "results/night")
-    assert done.exit_code == 2
+        refused(bench("schedule-run", "night.toml", "--into", "results/night"))
     assert sweeps["argv"] == []
 
 
@@ -205,13 +202,10 @@ def test_a_dry_run_shows_exactly_what_would_be_installed_and_does_nothing(bench:
 def test_the_baseline_may_be_the_sweeps_own_directory_but_never_where_firings_go(bench: Bench, tmp_path: Path) -> None:
     cell(tmp_path / "results/night", 10.0)
     words = ("schedule", "night.toml", "--every", "1h", "--with", "cron", "--dry-run", "--fail-above", "5%")
-    done = bench(*words, "--baseline", "results/night")
-    assert done.exit_code == 0, done.stderr
+    done = ended_well(bench(*words, "--baseline", "results/night"))
     assert f"--into {tmp_path}/results/night-scheduled " in done.stdout
     for into in ("results/night", "results/night/firings"):
-        done = bench(*words, "--baseline", "results/night", "--into", into)
-        assert done.exit_code == 2
-        assert "compared with itself" in done.stderr
+        refused(bench(*words, "--baseline", "results/night", "--into", into), "compared with itself")
 
 
 @pytest.mark.parametrize(
@@ -234,7 +228,4 @@ def test_the_baseline_may_be_the_sweeps_own_directory_but_never_where_firings_go
 def test_what_cannot_be_scheduled_is_refused_before_anything_is_installed(
     bench: Bench, words: tuple[str, ...], why: str
 ) -> None:
-    done = bench("schedule", *words)
-    assert done.exit_code == 2
-    assert why in done.stderr
-    assert "what to do" in done.stderr
+    refused(bench("schedule", *words), why, "what to do")

@@ -18,7 +18,7 @@ import torch
 from commands import serve as command
 from provisioning.machines.ssh import free_port
 from suite.results.store import Run
-from tests.commands.conftest import Bench
+from tests.commands.conftest import Bench, refused
 from tests.integration.browser import REPOSITORY
 from worker.serving.generator import write_model
 from worker.training.build import build_network
@@ -67,7 +67,7 @@ def test_what_cannot_be_served_is_refused_in_one_sentence(
             ((model, "--port", port), f"bench: port {port}: Address already in use"),
         ):
             done = serve(*words)
-            assert (done.exit_code, why in done.output) == (2, True), (words, done.output)
+            refused(done, why)
             assert done.output.count("what to do: ") == 1
 
 
