@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -114,13 +114,10 @@ class _Recorder:
 def _recorded() -> Iterator[Printed]:
     """Yield what is printed until the context ends; it is printed all the same."""
     printed: Printed = []
-    before = sys.stdout, sys.stderr
-    recorders = (_Recorder(_raw(stream), number, printed) for number, stream in enumerate(before))
-    sys.stdout, sys.stderr = (cast(TextIO, CleanStream(cast(TextIO, recorder))) for recorder in recorders)
-    try:
+    recorders = (_Recorder(_raw(stream), number, printed) for number, stream in enumerate((sys.stdout, sys.stderr)))
+    output, errors = (cast(TextIO, CleanStream(cast(TextIO, recorder))) for recorder in recorders)
+    with redirect_stdout(output), redirect_stderr(errors):
         yield printed
-    finally:
-        sys.stdout, sys.stderr = before
 
 
 def _raw(stream: TextIO) -> TextIO:
