@@ -328,8 +328,7 @@ def test_until_decided_ends_at_the_first_look_that_decides_by_a_margin_that_comp
 
 @pytest.mark.usefixtures("unaudited")
 def test_a_run_ends_with_the_answer(bench: Bench, machine: Machine) -> None:
-    result = bench("run", *SMALL, *TWO, "--json")
-    told = json.loads(result.stdout)
+    told = json.loads(bench("run", *SMALL, *TWO, "--json").stdout)
     assert told["schema_version"] == 1
     assert told["answer"]["facts"] == ["All targets computed the same weights, bit for bit."]
     assert machine.events

@@ -166,16 +166,12 @@ def test_a_program_behind_two_dashes_is_a_command_with_the_files_of_this_directo
     assert (chosen.options(CommandOptions).command, chosen.options(CommandOptions).unit) == ("sh -- x", "rows")
 
 
-def test_a_target_that_the_machine_cannot_carry_is_refused_when_it_was_named(bench: Bench, machine: Machine) -> None:
-    machine.usable["vm"] = False
+def test_a_target_or_an_engine_that_does_not_work_is_refused_when_it_was_named(bench: Bench, machine: Machine) -> None:
+    machine.usable |= {"vm": False, "podman": False}
     refused(bench("run", "--target", "vm"), "this machine cannot carry vm: vm is not there", "install vm")
-    assert machine.events == []
-
-
-def test_an_engine_that_does_not_work_is_refused(bench: Bench, machine: Machine) -> None:
-    machine.usable["podman"] = False
     result = bench("run", "--target", "container", "--engine", "podman")
     refused(result, "--engine podman: podman is not there", "install podman")
+    assert machine.events == []
 
 
 def test_without_an_image_it_is_told_how_to_build_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
