@@ -133,12 +133,7 @@ def _print_error(ctx: click.Context, error: BenchError | OSError | UnicodeError 
     ctx.exit(error.exit_code)
 
 
-@click.group(
-    cls=Bench,
-    lazy=COMMANDS,
-    epilog=EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+@click.group(cls=Bench, lazy=COMMANDS, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="bench")
 def main() -> None:
     """Measure what virtualisation costs deep-learning training.

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +85,7 @@ def data() -> None:
 
 
 @data.command("make")
-@number(
-    "--images",
-    default=1000,
-    show_default=True,
-    help="Number of training images. More extend an imagefolder.",
-)
+@number("--images", default=1000, show_default=True, help="Number of training images. More extend an imagefolder.")
 @click.option(
     "--format",
     "name",
@@ -136,10 +132,7 @@ def data_make(
     """
     kind = size or (PICTURE_SIZES[0] if DATA_KINDS.get(name).sized else name)
     directory = (out or data_folder(home()) / f"{kind}-{images}").absolute()
-
-    def note(said: str) -> None:
-        click.echo(said, err=True)
-
+    note = partial(click.echo, err=True)
     with _progress("drawing") as progress:
         made = make(directory, images, size, seed, classes, workers, progress, note, name)
     if as_json:
@@ -191,10 +184,7 @@ def data_disk(device: str, text: str) -> None:
       bench data disk --device /dev/nvme1n1 --data imagenet:/data/ilsvrc
       bench data disk --device /dev/sdb1
     """
-
-    def note(said: str) -> None:
-        click.echo(said, err=True)
-
+    note = partial(click.echo, err=True)
     name, dataset = resolve(text, home(), note=note)
     data_device.write(device, dataset, note)
     given = f"{name}:{dataset.directory}"
@@ -213,16 +203,8 @@ def data_list(as_json: bool) -> None:
     """
     found = generated_sets(home())
     if as_json:
-        SetsOutput(
-            sets=[
-                ListedSet(
-                    directory=str(each.directory),
-                    finished=each.manifest is not None,
-                    **_described(each.manifest or each.plan),
-                )
-                for each in found
-            ]
-        ).tell()
+        sets = [(str(each.directory), bool(each.manifest), _described(each.manifest or each.plan)) for each in found]
+        SetsOutput(sets=[ListedSet(directory=path, finished=done, **fields) for path, done, fields in sets]).tell()
         return
     for each in found:
         state = f"{each.manifest.size_bytes / 1e6:,.1f} MB" if each.manifest else "not finished"

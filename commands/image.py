@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -65,10 +66,7 @@ def image_build(cuda: str | None, rebuild: bool, suite: bool, source: str | None
         raise RequestError("--cuda and --from exclude each other", remedy="leave --cuda out: your image has its torch")
     if cuda and not re.fullmatch(r"\d+\.\d+", cuda):
         raise RequestError(f"--cuda {cuda!r} is not a version of CUDA", remedy="write it as 12.6, or leave it out")
-
-    def note(text: str) -> None:
-        click.echo(text, err=True)
-
+    note = partial(click.echo, err=True)
     if source:
         built = build_own(source, note, rebuild=rebuild)
     else:
@@ -98,7 +96,7 @@ def image_adopt(python: Path, sites: tuple[Path, ...]) -> None:
       bench image adopt --python /usr/bin/python3
       bench image adopt --python .venv/bin/python --site .venv/lib/python3.12/site-packages
     """
-    click.echo(adopt(python.absolute(), sites, lambda text: click.echo(text, err=True)).digest)
+    click.echo(adopt(python.absolute(), sites, partial(click.echo, err=True)).digest)
 
 
 @image.command("verify")
@@ -208,7 +206,7 @@ def _removed(work: Callable[[], list[Image]]) -> list[Image]:
     """Remove images and list them. Raises RequestError while a bench is running."""
     if ledger.living():
         raise RequestError("a bench is running and may be using an image", remedy="wait until it has ended")
-    with artefacts.making("the image", lambda text: click.echo(text, err=True)):
+    with artefacts.making("the image", partial(click.echo, err=True)):
         removed = work()
     for image in removed:
         click.echo(f"removed: {image.digest[:12]}  {image.name or image.variant}  {image.created_at}")

@@ -1,12 +1,12 @@
 """Groups of commands: they suggest a name for an unknown one, and import a command when it is run."""
 
 import ast
-import importlib
 import inspect
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from itertools import takewhile, zip_longest
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import click
@@ -63,8 +63,7 @@ class LazyGroup(SuggestingGroup):
         """Return the command, imported; None for an unknown name."""
         if cmd_name not in self._lazy:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = self._lazy[cmd_name].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        command: click.Command = resolve_name(self._lazy[cmd_name])
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

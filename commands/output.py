@@ -1,7 +1,7 @@
 """The JSON that commands print with ``--json``: a model with a version for each; ``bench schema`` shows them."""
 
-import importlib
 import json
+from pkgutil import resolve_name
 from typing import Literal
 
 import click
@@ -41,8 +41,7 @@ OUTPUTS = {
 
 
 def model_of(name: str) -> type[BaseModel]:
-    module, _, attribute = OUTPUTS[name].partition(":")
-    model: type[BaseModel] = getattr(importlib.import_module(module), attribute)
+    model: type[BaseModel] = resolve_name(OUTPUTS[name])
     return model
 
 

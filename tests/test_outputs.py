@@ -4,37 +4,25 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
-from click.testing import CliRunner
 
-import cli
 from commands.output import OUTPUTS, model_of
+from tests.commands.conftest import Bench, bench, commands
 
+__all__ = ["bench"]
 RUNS = Path(__file__).parent / "samples" / "runs"
 NAMES = sorted(path.parent.name for path in RUNS.glob("*/plan.json"))
 
 
-def printing(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield the commands that have ``--json``."""
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            yield from printing(command, (*words, name))
-        elif any("--json" in option.opts for option in command.params):
-            yield " ".join((*words, name))
-
-
 def test_every_command_that_prints_json_is_in_the_list() -> None:
     listed = {name.partition(" --")[0].partition(" RUN")[0] for name in OUTPUTS}
-    assert {*printing(cli.main)} == listed - {"error"}
+    printing = {words for words, command in commands() if any("--json" in option.opts for option in command.params)}
+    assert {" ".join(words) for words in printing} == listed - {"error"}
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_every_output_has_a_version_and_a_schema(name: str) -> None:
-    done = CliRunner().invoke(cli.main, ["schema", name])
+def test_every_output_has_a_version_and_a_schema(bench: Bench, name: str) -> None:
+    done = bench("schema", name)
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert "schema_version" in told["properties"]
@@ -42,8 +30,8 @@ def test_every_output_has_a_version_and_a_schema(name: str) -> None:
     assert model_of(name).__doc__
 
 
-def test_without_a_name_the_outputs_are_listed() -> None:
-    assert CliRunner().invoke(cli.main, ["schema"]).stdout.splitlines() == [*OUTPUTS]
+def test_without_a_name_the_outputs_are_listed(bench: Bench) -> None:
+    assert bench("schema").stdout.splitlines() == [*OUTPUTS]
 
 
 def cases() -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -61,11 +49,10 @@ def cases() -> Iterator[tuple[str, tuple[str, ...]]]:
 
 @pytest.mark.parametrize(("name", "words"), [*cases()])
 def test_what_is_printed_is_what_the_schema_says_and_nothing_more(
-    name: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, name: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(RUNS)
-    monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
-    done = CliRunner().invoke(cli.main, [*words, "--json"], prog_name="bench")
+    done = bench(*words, "--json")
     assert done.exit_code in (0, 1), done.output
     # Keys that the schema lacks are refused at the top, and lost below.
     held = model_of(name).model_validate_json(done.stdout, strict=True).model_dump(mode="json")
@@ -82,19 +69,18 @@ def test_what_is_printed_is_what_the_schema_says_and_nothing_more(
     ],
 )
 def test_with_json_an_error_is_json_too(
-    words: tuple[str, ...], kind: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, words: tuple[str, ...], kind: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_end_in_order_on_signals", lambda: None)
-    done = CliRunner().invoke(cli.main, [*words, "--json"], prog_name="bench")
+    done = bench(*words, "--json")
     error = json.loads(done.stdout)["error"]
     assert (done.exit_code, error["exit_code"], error["kind"]) == (2, 2, kind)
     assert message in error["message"]
     assert message in done.stderr, "people read it where they always do"
-    plain = CliRunner().invoke(cli.main, [*words], prog_name="bench")
+    plain = bench(*words)
     assert (plain.exit_code, plain.stdout, plain.stderr) == (2, "", done.stderr)
 
 
-def test_json_for_another_program_is_not_for_bench() -> None:
-    done = CliRunner().invoke(cli.main, ["no-such-command", "--", "--json"], prog_name="bench")
+def test_json_for_another_program_is_not_for_bench(bench: Bench) -> None:
+    done = bench("no-such-command", "--", "--json")
     assert (done.exit_code, done.stdout) == (2, "")

@@ -246,12 +246,8 @@ def test_images_are_generated_by_what_generates_images_and_nothing_else(scenario
         assert "leave out --generate" in str(raised.value.remedy)
 
 
-@pytest.mark.parametrize(
-    ("preempt", "says"),
-    [("mean=60s,notice=5s", "has a notice"), ("mean=0s", "is no time at all"), ("60s", "is not a preemption")],
-)
-def test_a_preemption_that_cannot_be_is_refused(preempt: str, says: str) -> None:
+def test_a_preemption_with_a_notice_is_refused() -> None:
     usual = {"model": ("gan",), "steps": 20, "checkpoint": "on", "checkpoint_every": 10}
     assert RunRequest.of({**usual, "preempt": "mean=60s"}).measurement.preempt == "mean=60s"
-    with pytest.raises(RequestError, match=says):
-        RunRequest.of({**usual, "preempt": preempt})
+    with pytest.raises(RequestError, match="has a notice"):
+        RunRequest.of({**usual, "preempt": "mean=60s,notice=5s"})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from flask.testing import FlaskClient
 
 import cli
@@ -22,6 +22,7 @@ from commands.web.app import WebSettings, create_app
 from provisioning import ledger
 from suite.process_identity import ProcessIdentity
 from suite.results.store import LOG, stop_requested
+from tests.commands.conftest import Bench, ended_well, refused
 
 RUNS = Path(__file__).parent / "samples" / "runs"
 HOST = "localhost"
@@ -131,13 +132,7 @@ SIX = "bench.log of six trials\n[2/6] block 0, alexnet on vm: 3 s, about 4 min t
     ],
 )
 def test_the_state_of_a_run_in_words(
-    results: Path,
-    trials: int | None,
-    log: str | None,
-    age_s: float,
-    runs_now: bool,
-    stop: bool,
-    shown: tuple[str, str],
+    results: Path, trials: int | None, log: str | None, age_s: float, runs_now: bool, stop: bool, shown: tuple[str, str]
 ) -> None:
     run = results / "run"
     run.mkdir()
@@ -241,21 +236,24 @@ def test_a_cell_is_stopped_with_its_sweep(client: FlaskClient, results: Path, mo
     assert stop_requested(results / "sweep")
 
 
+def shown_at_last(client: FlaskClient, path: str, ready: Callable[[str], bool]) -> str:
+    end_s = time.monotonic() + 120
+    while not ready(page := client.get(path).text) and time.monotonic() < end_s:
+        time.sleep(0.1)
+    return page
+
+
 def drawn(client: FlaskClient, query: str) -> Any:
     """Return the report of the runs once it is drawn."""
-    end_s = time.monotonic() + 120
-    while "drawing …" in client.get(f"/compare?{query}").text and time.monotonic() < end_s:
-        time.sleep(0.1)
+    shown_at_last(client, f"/compare?{query}", lambda text: "drawing …" not in text)
     return client.get(f"/report?{query}")
 
 
 def test_the_report_is_that_of_bench_report_drawn_once_and_again_for_another_record(
     client: FlaskClient, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = CliRunner().invoke(
-        cli.main, ["report", str(results / "synthetic-podman"), "--html", str(tmp_path / "report.html")]
-    )
-    assert written.exit_code == 0, written.output
+    report = ["report", str(results / "synthetic-podman"), "--html", str(tmp_path / "report.html")]
+    ended_well(CliRunner().invoke(cli.main, report))
     page = client.get("/compare?run=synthetic-podman").text
     assert ("drawing …" in page, '<noscript><meta http-equiv="refresh"' in page) == (True, True)
     answer = client.get("/report?run=synthetic-podman")
@@ -298,9 +296,7 @@ def test_the_list_and_the_run_show_number_and_word_once_they_are_made(
     client: FlaskClient, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "answer_of", kept.answer_of)
-    end_s = time.monotonic() + 120
-    while "no-verdict" not in (page := client.get("/").text) and time.monotonic() < end_s:
-        time.sleep(0.1)
+    page = shown_at_last(client, "/", lambda text: "no-verdict" in text)
     text = 'container (podman) <b>1.203x bare metal (0.411 to 3.517)</b> <span class="word no-verdict">no verdict<'
     assert text in page
     assert text in client.get("/runs/synthetic-podman").text
@@ -348,33 +344,26 @@ def test_a_thousand_runs_are_listed_within_seconds(results: Path) -> None:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("socket.create_server", lambda *_, **__: pytest.fail("it must not listen"))
     return lambda *words: CliRunner().invoke(cli.main, ["web", *words], prog_name="bench")
 
 
-def test_a_run_and_a_directory_that_others_may_write_to_are_refused(
-    bench: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_a_run_and_a_directory_that_others_may_write_to_are_refused(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     for place, why in ((RUNS / "failed", "is a run"), (tmp_path / "open", "others may write to")):
-        done = bench("--results", str(place))
-        assert (done.exit_code, why in done.output) == (2, True), done.output
+        refused(bench("--results", str(place)), why)
 
 
 def test_a_port_in_use_is_named(results: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         words = ["web", "--results", str(results), "--port", str(listener.getsockname()[1])]
-        done = CliRunner().invoke(cli.main, words, prog_name="bench")
-    assert (done.exit_code, "in use" in done.output) == (2, True), done.output
+        refused(CliRunner().invoke(cli.main, words, prog_name="bench"), "in use")
 
 
-def test_without_the_extra_it_names_what_to_install(
-    bench: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_extra_it_names_what_to_install(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "waitress", None)
     monkeypatch.delitem(sys.modules, "commands.web.app")
-    done = bench()
-    assert (done.exit_code, "pip install 'virtbench[web]'" in done.output) == (2, True)
+    refused(bench(), "pip install 'virtbench[web]'")

@@ -1,6 +1,5 @@
 """What is installed is what was written: the wheel holds the whole suite, and declares what it needs."""
 
-import ast
 import os
 import re
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 from provisioning.images.build import recipe_sha256
 from suite.sweep.file import shipped_plans
 from tests.built_wheel import REPOSITORY, build_wheel
+from tests.test_rooms import roots, tree
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 ROOMS = [
@@ -79,13 +79,8 @@ def test_a_wheel_has_the_recipe_and_the_plans_of_its_checkout(
 def third_party(*rooms: Path) -> set[str]:
     """The distributions that these rooms import from, without the standard library."""
     own = {"cli", *(room.name for room in ROOMS)}
-    found = set()
-    for path in (path for room in rooms for path in (room.rglob("*.py") if room.is_dir() else (room,))):
-        for node in ast.walk(ast.parse(path.read_text(), str(path))):
-            if isinstance(node, ast.Import):
-                found |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                found.add(str(node.module).partition(".")[0])
+    files = (path for room in rooms for path in (room.rglob("*.py") if room.is_dir() else (room,)))
+    found = {root for path in files for root in roots(tree(str(path.relative_to(REPOSITORY))))}
     distributions = packages_distributions()
     return {distributions[module][0].lower() for module in found - own - set(sys.stdlib_module_names)}
 

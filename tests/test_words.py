@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[1]
-ROOMS = ("suite", "worker", "scenarios", "provisioning", "analysis", "commands")
-CODE = [REPOSITORY / "cli.py", *sorted(path for room in ROOMS for path in (REPOSITORY / room).rglob("*.py"))]
+from tests.test_rooms import NAMES, REPOSITORY, tree
+
 PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted(REPOSITORY.glob("docs/**/*.md"))]
 
 PATTERNS = {
@@ -62,17 +61,12 @@ COMPLEX = {12: 20, 15: 1, 20: 0}
 """The most functions whose complexity exceeds each number."""
 
 
-@functools.cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), str(path))
-
-
-def prose_of_code(path: Path) -> Iterator[str]:
+def prose_of_code(name: str) -> Iterator[str]:
     """Yield docstrings, comments, and every other text of at least three words."""
-    for node in ast.walk(tree(path)):
+    for node in ast.walk(tree(name)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value.split()) > 2:
             yield node.value
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+    for token in tokenize.generate_tokens(io.StringIO((REPOSITORY / name).read_text()).readline):
         if token.type == tokenize.COMMENT:
             yield token.string
 
@@ -94,7 +88,7 @@ def habits(text: str) -> dict[str, float]:
 
 @functools.cache
 def all_habits() -> dict[str, dict[str, float]]:
-    code = "\n".join(text for path in CODE for text in prose_of_code(path))
+    code = "\n".join(text for name in NAMES for text in prose_of_code(name))
     return {"code": habits(code), "pages": habits("\n".join(map(prose_of_page, PAGES)))}
 
 
@@ -109,7 +103,7 @@ def stored_names(module: ast.AST) -> Iterator[str]:
 
 def empty_names() -> tuple[float, Counter[str]]:
     """Return the share of names without content, and how often each occurs."""
-    names = Counter(name.strip("_") for path in CODE for name in stored_names(tree(path)))
+    names = Counter(name.strip("_") for file in NAMES for name in stored_names(tree(file)))
     empty = Counter({name: count for name, count in names.items() if name in EMPTY_NAMES})
     return empty.total() / names.total(), empty
 
@@ -132,9 +126,9 @@ def complexity(function: ast.AST) -> int:
 def complexities() -> Mapping[str, int]:
     """Return the complexity of every function by file and name."""
     return {
-        f"{path.relative_to(REPOSITORY)}:{node.lineno} {node.name}": complexity(node)
-        for path in CODE
-        for node in ast.walk(tree(path))
+        f"{name}:{node.lineno} {node.name}": complexity(node)
+        for name in NAMES
+        for node in ast.walk(tree(name))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     }
 

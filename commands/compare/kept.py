@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -126,11 +126,9 @@ def _recorded(*, silently: bool) -> Iterator[Printed]:
     printed: Printed = []
     before = sys.stdout, sys.stderr
     recorders = (_Recorder(_raw(stream), number, printed, silently=silently) for number, stream in enumerate(before))
-    sys.stdout, sys.stderr = (cast(TextIO, CleanStream(cast(TextIO, recorder))) for recorder in recorders)
-    try:
+    output, errors = (cast(TextIO, CleanStream(cast(TextIO, recorder))) for recorder in recorders)
+    with redirect_stdout(output), redirect_stderr(errors):
         yield printed
-    finally:
-        sys.stdout, sys.stderr = before
 
 
 def _raw(stream: TextIO) -> TextIO:

@@ -5,6 +5,7 @@ import math
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import click
 from pydantic import ValidationError
@@ -25,6 +26,7 @@ from suite.job.sharing import sizes_of
 from suite.registries import DATA_KINDS, WORKLOADS
 from suite.units import parse_duration_s
 
+_note = partial(click.echo, err=True)
 _REMEDIES = {
     "name": "write lower-case letters, digits and hyphens: faces",
     "image": "write it by its digest: registry.example.org/virtbench@sha256:…",
@@ -78,11 +80,7 @@ def _place(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--namespace", help="Namespace. Default: the kubeconfig's."),
         click.option("--context", help="Context of the kubeconfig. Default: the current one."),
         click.option(
-            "--name",
-            default="pipeline",
-            show_default=True,
-            callback=_named,
-            help="Prefix of the names of all objects.",
+            "--name", default="pipeline", show_default=True, callback=_named, help="Prefix of the names of all objects."
         ),
     ):
         command = option(command)
@@ -254,7 +252,3 @@ def down(name: str, context: str | None, namespace: str | None, claim: bool) -> 
     """
     removed = lifecycle.remove(Cluster.connect(context, namespace), name, claim=claim)
     click.echo("\n".join(f"removed {item}" for item in removed) or "nothing is there")
-
-
-def _note(text: str) -> None:
-    click.echo(text, err=True)

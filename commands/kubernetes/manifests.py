@@ -159,7 +159,6 @@ def _generator(pipeline: Pipeline, item: PipelineModel) -> Object:
 
 
 def _pod(pipeline: Pipeline, part: str, words: Sequence[str], volumes: Sequence[PodVolume] = ()) -> Object:
-    """Return the template of a pod that runs the worker."""
     (interpreter, python_path), read_only = IMAGE_PYTHON, part == "serve"
     variables = {"PYTHONPATH": python_path, "HOME": "/tmp", "OMP_NUM_THREADS": str(pipeline.cpus)}  # noqa: S108 (inside)
     claim = {"persistentVolumeClaim": {"claimName": f"{pipeline.name}-model", "readOnly": read_only}}

@@ -116,7 +116,6 @@ class ShownRunOutput(Output):
 
 
 def run_output(run: Path) -> ShownRunOutput:
-    """Return what there is to say of a run."""
     hosts: dict[Host, None] = {}
     arms: dict[tuple[str, str], dict[str, Any]] = {}
     failures: list[Failure] = []

@@ -48,11 +48,7 @@ from suite.untrusted.console import PlainConsole
             callback=with_help_alone,
             help="With --help: show every option in full.",
         ),
-        click.Option(
-            ["--dry-run"],
-            is_flag=True,
-            help="Print plan, time and disk space; start nothing.",
-        ),
+        click.Option(["--dry-run"], is_flag=True, help="Print plan, time and disk space; start nothing."),
         click.Option(["--concurrent", "busy"], flag_value="share", help=BUSY_HELP["share"]),
         click.Option(["--wait", "busy"], flag_value="wait", help=BUSY_HELP["wait"]),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the result as JSON."),

@@ -21,7 +21,6 @@ class Outlook:
 
     def __init__(self, observer: Lines | Display, plan: Plan, store: Run) -> None:
         self.phase, self.clock, self.note = observer.phase, observer.clock, observer.note
-        self.say = self.note
         self.blocks = plan.blocks
         """The blocks that are expected in all."""
         self._observer, self._store, self._ratios = observer, store, plan.job.sharing is None
@@ -55,7 +54,7 @@ class Outlook:
         """Return whether the budget is spent; if so, say that the run stops."""
         spent = self.deadline_s is not None and time.monotonic() > self.deadline_s
         if spent:
-            self.say(f"stopped after {done}: the budget is spent{more}")
+            self.note(f"stopped after {done}: the budget is spent{more}")
         return spent
 
     def trial_finished(self, record: TrialRecord) -> None:
@@ -74,7 +73,7 @@ class Outlook:
     def begun(self) -> None:
         """Say, once, how many trials are there already."""
         if kept := self.kept():
-            self.say(f"{kept} of {self.trials} trials are there already and are kept")
+            self.note(f"{kept} of {self.trials} trials are there already and are kept")
 
     def block_ended(self, block: int, *, at_least: bool = False) -> None:
         """Say the intervals so far, and the blocks and the time to go of the whole."""
@@ -92,7 +91,7 @@ class Outlook:
             if blocks < self.blocks
             else f"{'at least ' * at_least}{count(blocks, 'block')}"
         )
-        self.say(f"after {done} of {whole}: {'; '.join(filter(None, found))}")
+        self.note(f"after {done} of {whole}: {'; '.join(filter(None, found))}")
 
 
 def intervals_so_far(run: Path) -> Mapping[str, tuple[float, float, float]]:

@@ -58,7 +58,6 @@ def _patient(plan: Plan) -> Plan:
 
 
 def _sizes(resolved: Resolved, profile: Profile, model: str) -> Sizes | None:
-    """Return the sizes of a model that is trained."""
     request, dataset = resolved.inputs.request, resolved.inputs.dataset
     if not resolved.inputs.scenario.trains:
         return None

@@ -18,7 +18,8 @@ Step = tuple[Plan, int]
 
 def steps(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) -> Iterator[Step]:
     """Yield the blocks of the plan; with ``until`` as many as it takes, with ``detect`` a pilot and then the others."""
-    outlook.deadline_s = outlook.clock.deadline_s = _deadline_s(asked, store)
+    if asked.budget_s is not None:  # the trials of earlier calls count
+        outlook.deadline_s = outlook.clock.deadline_s = time.monotonic() + asked.budget_s - spent_s(store)
     if asked.until is not None:
         yield from _until(plan, asked, store, outlook)
     elif asked.difference is not None:
@@ -49,7 +50,7 @@ def _until(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) -
             continue
         decision = should_stop_run(audited(load([store.directory])), asked, max_blocks=most)
         if decision.stop:
-            outlook.say(f"stopped after {count(block + 1, 'block')}: {decision.reason}")
+            outlook.note(f"stopped after {count(block + 1, 'block')}: {decision.reason}")
             return
         if outlook.spent(count(block + 1, "block"), f"; {decision.reason}"):
             return
@@ -69,17 +70,17 @@ def _detect(plan: Plan, asked: RepetitionOptions, difference: float, store: Run,
     outlook.blocks = found.blocks if found else pilot
     outlook.begun()
     if found is None:
-        outlook.say(f"{pilot} blocks first, as a pilot; then the number of all blocks is fixed")
+        outlook.note(f"{pilot} blocks first, as a pilot; then the number of all blocks is fixed")
         if not (yield from _blocks(plan.model_copy(update={"blocks": pilot}), store, outlook)):
             return
         found = plan_detection(pilot_of(audited(load([store.directory]))), difference, most=most, source="pilot")
         if found is None:
             why = f"no target has enough ratios to plan from; see bench compare {store.directory}"
-            outlook.say(f"stopped after {pilot} blocks: {why}")
+            outlook.note(f"stopped after {pilot} blocks: {why}")
             return
     planned = plan.model_copy(update={"blocks": found.blocks, "detection": found})
     outlook.blocks = found.blocks
-    outlook.say(announcement(found, outlook.clock.seconds_of(outlook.trials - outlook.kept())))
+    outlook.note(announcement(found, outlook.clock.seconds_of(outlook.trials - outlook.kept())))
     yield from _blocks(planned, store, outlook)
 
 
@@ -136,11 +137,6 @@ def _unfinished(plan: Plan, store: Run) -> list[int]:
     finished = set(store.finished())
     left = {0 if place.warm_up else place.block for place in plan.places() if place.trial_id not in finished}
     return sorted(left | {plan.blocks - 1})
-
-
-def _deadline_s(asked: RepetitionOptions, store: Run) -> float | None:
-    """Return when the budget is spent, on the monotonic clock; the trials of earlier calls count."""
-    return None if asked.budget_s is None else time.monotonic() + asked.budget_s - spent_s(store)
 
 
 def spent_s(store: Run) -> float:

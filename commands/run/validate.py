@@ -27,14 +27,10 @@ MOST_OF_MEMORY = 0.5
 def refuse_ignored(request: RunRequest) -> None:
     """Raise RequestError for an option that was given and would change nothing."""
     request.refuse_idle()
-    given = request.given()
-    if not site_of(request).boots(request):
-        for name in ("provider", "accel"):
-            if name in given:
-                raise RequestError(
-                    f"{option(name)} would change nothing: no target has a virtual machine that the suite boots",
-                    remedy="leave it out",
-                )
+    of_machines = [name for name in ("provider", "accel") if name in request.given()]
+    if of_machines and not site_of(request).boots(request):
+        why = "would change nothing: no target has a virtual machine that the suite boots"
+        raise RequestError(f"{option(of_machines[0])} {why}", remedy="leave it out")
 
 
 def check_profile(request: RunRequest) -> None:
@@ -59,13 +55,11 @@ def check_ratios(request: RunRequest, scenario: PlannedScenario, targets: tuple[
     way = option("detect" if request.repetitions.detect else "until")
     if planned and len(targets) < 2 and not aa:
         raise RequestError(
-            f"{way} needs ratios",
-            remedy=f"add a {option('target')}, or {option('aa')} for bare metal against itself",
+            f"{way} needs ratios", remedy=f"add a {option('target')}, or {option('aa')} for bare metal against itself"
         )
     if (planned or aa) and BASELINE not in targets and scenario.normalised:
         raise RequestError(
-            f"{way} and {option('aa')} need bare metal in the run",
-            remedy=f"add {option('target')} {BASELINE}",
+            f"{way} and {option('aa')} need bare metal in the run", remedy=f"add {option('target')} {BASELINE}"
         )
     if request.repetitions.decides and request.measurement.profile == "smoke":
         raise RequestError(

@@ -107,14 +107,7 @@ def run(
         return
     again = f"bench sweep run {file}{f' --out {out}' if out else ''}"
     if measure(
-        file,
-        planned,
-        directory,
-        again=again,
-        only_block=only_block,
-        take_over=take_over,
-        busy=busy,
-        as_json=as_json,
+        file, planned, directory, again=again, only_block=only_block, take_over=take_over, busy=busy, as_json=as_json
     ):
         sys.exit(1)
 
@@ -134,12 +127,10 @@ def measure(
 
     ``again`` is the command that goes on after Ctrl-C.
     """
-    backend = backend_of(planned)
-    checked_here = backend.runs_here or only_block is not None
     with observing(lambda console: SweepDisplay(console, directory.path)) as observer:
         request = SweepRequest(file, planned, directory, (), observer)
         try:
-            end = _run(request, backend, only_block, checked_here, take_over=take_over, busy=busy)
+            end = _run(request, only_block, take_over=take_over, busy=busy)
         except KeyboardInterrupt:
             click.echo(f"go on with: {again}", err=True)
             raise
@@ -153,16 +144,9 @@ def _checked(sweep: Sweep, note: Callable[[str], None]) -> list[Planned]:
     return planned
 
 
-def _run(
-    request: SweepRequest,
-    backend: Backend,
-    only_block: int | None,
-    checked_here: bool,
-    *,
-    take_over: bool,
-    busy: Busy | None,
-) -> SweepEnd:
+def _run(request: SweepRequest, only_block: int | None, *, take_over: bool, busy: Busy | None) -> SweepEnd:
     directory, sweep, begun_s = request.directory, request.sweep, time.time()
+    backend = backend_of(sweep)
     # Of one block alone the runner holds a lock, so that other machines can run other blocks.
     lock = locked(directory.path, WHOLE, take_over=take_over) if only_block is None else nullcontext()
     # With the ledger's entry, ``bench clean`` finds what a killed sweep has left half written.
@@ -170,6 +154,7 @@ def _run(
         if only_block is not None:
             directory.refuse_changed(sweep)
         # What other machines run is checked there: a cluster's login node may carry no target at all.
+        checked_here = backend.runs_here or only_block is not None
         planned = _checked(sweep, request.observer.note) if checked_here else []
         cells = cells_of(sweep)
         for line in directory.changes(sweep, cells).lines():
@@ -199,17 +184,11 @@ def _run_all(request: SweepRequest, backend: Backend, busy: Busy | None, begun_s
 def _report(planned: Sweep, directory: SweepDirectory, end: SweepEnd, only_block: int | None, *, as_json: bool) -> bool:
     records = directory.failed(planned.budget.retries)
     failed = [f"{name}/{record.trial_id}" for name, record in records if only_block in (None, record.block)]
+    where, measured = str(directory.path), len(end.made)
     if as_json:
-        SweepOutput(
-            name=planned.name,
-            directory=str(directory.path),
-            measured=len(end.made),
-            failed=failed,
-            ended_early=end.reason,
-        ).tell()
+        SweepOutput(name=planned.name, directory=where, measured=measured, failed=failed, ended_early=end.reason).tell()
     else:
-        measured = count(len(end.made), "trial")
-        click.echo(f"{measured} run now, {len(failed)} failed in the end: {directory.path}", err=True)
+        click.echo(f"{count(measured, 'trial')} run now, {len(failed)} failed in the end: {directory.path}", err=True)
         if end.reason:
             click.echo(f"ended early: {end.reason}; bench sweep run continues it", err=True)
         click.echo(f"see them with: bench compare {directory.path}", err=True)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,6 @@ from suite.units import count
 
 class PlanFile(click.Path):
     """A plan file of the user's, or the bare name of a plan that comes with the suite."""
-
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
         return plan_file(Path(os.fsdecode(super().convert(value, param, ctx))))
@@ -55,7 +53,7 @@ def resolve(sweep: Sweep, note: Note) -> list[Planned]:
     note(f"{count(len(cells), 'cell')}; checking this machine")
     requests = [_requested(sweep, cell) for cell in cells]
     named = {asked.targets.engine for asked in requests if isinstance(asked, RunRequest)}
-    checks, say = doctor.examine(named), once(note)
+    checks, say = doctor.examine(named), cache(note)  # a note holds for all cells
     return [_planned(sweep, cell, asked, checks, say) for cell, asked in zip(cells, requests, strict=True)]
 
 
@@ -89,15 +87,3 @@ def refuse_refused(planned: Sequence[Planned]) -> None:
             f"{len(refused)} of {count(len(planned), 'cell')} cannot be run here: {reasons}",
             remedy="; ".join([*remedies, "or exclude such cells in the plan"]),
         )
-
-
-def once(note: Note) -> Note:
-    """Return a ``note`` that prints each text once: it holds for all cells."""
-    noted: set[str] = set()
-
-    def note_new(text: str) -> None:
-        if text not in noted:
-            noted.add(text)
-            note(text)
-
-    return note_new

@@ -73,9 +73,7 @@ def firing_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--every", help="Times in this host's time zone: '02:00 daily', '02:00 mon,wed', 'hourly', '30m', '6h'.")
 @click.option("--name", help="Name of the schedule. Default: the name of the file.")
 @click.option(
-    "--into",
-    type=click.Path(path_type=Path),
-    help="Parent directory of the firings. Default: results/NAME-scheduled.",
+    "--into", type=click.Path(path_type=Path), help="Parent directory of the firings. Default: results/NAME-scheduled."
 )
 @firing_options
 @click.option("--with", "kind", type=click.Choice([*TIMERS]), help="Timer. Default: the first that works on this host.")

@@ -1,10 +1,11 @@
 """The commands without an image or a virtual machine: the test answers what is asked of the machine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -13,6 +14,7 @@ from analysis.audit.audit import Audit
 from provisioning import ledger, nodes
 from provisioning.doctor import Check
 from provisioning.images.image import Image
+from suite.plan import Trial
 from suite.targets import TARGETS
 from tests.suite.conftest import FakeScenario, FakeTargets, measuring_by
 
@@ -33,6 +35,31 @@ class Machine:
         kinds = {name: "target" if name in TARGETS else "engine" for name in self.usable}
         return [check(kinds[name], name, usable=usable) for name, usable in self.usable.items()]
 
+    def during_the_second_trial(self, act: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
+        measure = self.scenario.measure
+
+        def acting(trial: Trial, *rest: Any) -> Any:
+            if trial.position == 1:
+                act()
+            return measure(trial, *rest)
+
+        patch.setattr(self.scenario, "measure", acting)
+
+
+def commands(
+    group: click.Group = cli.main, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield every group and command behind its words."""
+    yield words, group
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command
+        if isinstance(command, click.Group):
+            yield from commands(command, (*words, name))
+        else:
+            yield (*words, name), command
+
 
 def check(kind: Any, name: str, *, usable: bool = True) -> Check:
     reason, remedy = (None, None) if usable else (f"{name} is not there", f"install {name}")
@@ -44,9 +71,9 @@ def go_to(directory: Path, patch: pytest.MonkeyPatch) -> Path:
     patch.chdir(directory)
     patch.setenv("VIRTBENCH_HOME", str(directory / "home"))
     patch.delenv("VIRTBENCH_DEBUG", raising=False)
-    (directory / "run").mkdir(mode=0o700)
+    (directory / "runtime").mkdir(mode=0o700)
     for module in (ledger, nodes):
-        patch.setattr(module, "runtime", lambda: directory / "run")
+        patch.setattr(module, "runtime", lambda: directory / "runtime")
     return directory
 
 
@@ -71,6 +98,11 @@ def answer_for(machine: Machine, patch: pytest.MonkeyPatch) -> Machine:
     return machine
 
 
+def ended_well(result: Result) -> Result:
+    assert result.exit_code == 0, result.output
+    return result
+
+
 def refused(result: Result, *words: str) -> None:
     """The command ended with 2 and a message with the words in it, before anything was started."""
     assert result.exit_code == 2, result.output
@@ -88,7 +120,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def bench() -> Bench:
     """``bench("compare", "--json")``: the command's exit code, standard output and standard error."""
-    return lambda *words: CliRunner().invoke(cli.main, list(words), prog_name="bench")
+    return lambda *words, **more: CliRunner().invoke(cli.main, list(words), prog_name="bench", **more)
 
 
 @pytest.fixture

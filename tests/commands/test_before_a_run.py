@@ -10,8 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +30,7 @@ from suite.process_identity import ProcessIdentity
 from suite.progress import Lines
 from suite.results.store import Run
 from suite.units import format_duration
-from tests.commands.conftest import SMALL, Bench, Machine, refused
+from tests.commands.conftest import SMALL, Bench, Machine, ended_well, refused
 from tests.scenarios.pictures import folder
 from tests.scenarios.test_own_workload import TOY
 from tests.suite.conftest import make_plan
@@ -47,8 +48,7 @@ def trial_lines(said: str) -> list[str]:
 
 
 def test_a_dry_run_starts_and_writes_nothing_and_never_says_unknown(bench: Bench, machine: Machine, here: Path) -> None:
-    result = bench("run", *SMALL, *TWO, "--blocks", "4", "--dry-run")
-    assert result.exit_code == 0, result.stderr
+    result = ended_well(bench("run", *SMALL, *TWO, "--blocks", "4", "--dry-run"))
     assert machine.events == []
     assert not (here / "out").exists()
     assert "trials: 10, the first block to warm up" in result.stdout
@@ -100,13 +100,16 @@ def test_a_dry_run_says_when_an_open_ended_run_ends(bench: Bench) -> None:
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(
-    "words", [("--until", "decided"), ("--detect", "2%"), ("--design", "alternating"), ("--design", "both"), ("--aa",)]
+    ("words", "added"),
+    [
+        *product(("--until decided", "--detect 2%", "--design alternating", "--design both", "--aa"), [True]),
+        *product(("", "--design alternating --ablate seccomp"), [False]),
+    ],
 )
-def test_bare_metal_is_added_where_ratios_are_needed_and_that_is_printed(bench: Bench, words: tuple[str, ...]) -> None:
-    result = bench("run", *SMALL, "--target", "container", *words, "--dry-run")
-    assert result.exit_code == 0, result.stderr
-    assert f"--target bare-metal is added: {words[0]} needs ratios to it" in result.stderr
-    assert "targets: bare-metal, container (docker)" in result.stdout
+def test_bare_metal_is_added_where_ratios_are_needed_and_that_is_printed(bench: Bench, words: str, added: bool) -> None:
+    result = ended_well(bench("run", *SMALL, "--target", "container", *words.split(), "--dry-run"))
+    assert (f"--target bare-metal is added: {words.partition(' ')[0]} needs ratios to it" in result.stderr) == added
+    assert f"targets: {'bare-metal, ' * added}container (docker)" in result.stdout
 
 
 @pytest.mark.usefixtures("machine", "unaudited")
@@ -121,13 +124,6 @@ def test_engines_are_compared_in_the_same_blocks(bench: Bench, monkeypatch: pyte
     assert (row["target"], row["ablation"], row["ratio"]) == ("container", "runc", pytest.approx(1.0))
 
 
-@pytest.mark.usefixtures("machine")
-@pytest.mark.parametrize("words", [(), ("--design", "alternating", "--ablate", "seccomp")])
-def test_bare_metal_is_not_added_where_it_is_not_needed(bench: Bench, words: tuple[str, ...]) -> None:
-    result = bench("run", *SMALL, "--target", "container", *words, "--dry-run")
-    assert "targets: container (docker)" in result.stdout, result.stderr
-
-
 # ---- two runs on the same CPUs
 
 
@@ -135,6 +131,14 @@ def test_bare_metal_is_not_added_where_it_is_not_needed(bench: Bench, words: tup
 def cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPUs of these tests are not those of a bench that runs meanwhile."""
     monkeypatch.setattr(neighbours, "NAME", f"virtbench-test-{os.getpid()}")
+
+
+def let_in(cpus: Sequence[int], busy: neighbours.Busy | None = None) -> list[str]:
+    """Be alone on the CPUs for a moment; return what is noted."""
+    told: list[str] = []
+    with ALONE_ON(cpus, told.append, busy):
+        pass
+    return told
 
 
 @pytest.fixture
@@ -154,18 +158,13 @@ def other_bench() -> Iterator["subprocess.Popen[str]"]:
 
 
 def test_a_second_run_on_the_same_cpus_is_refused_and_names_the_first(other_bench: "subprocess.Popen[str]") -> None:
-    told: list[str] = []
-    named = f"process {other_bench.pid} .* measures on CPUs 0 now"
-    with pytest.raises(RequestError, match=named) as error, ALONE_ON([0, 1], told.append):
-        pytest.fail("it was let in")
+    with pytest.raises(RequestError, match=f"process {other_bench.pid} .* measures on CPUs 0 now") as error:
+        let_in([0, 1])
     assert "\x1b" not in error.value.message
     assert {"--concurrent", "--wait,"} < set(str(error.value.remedy).split())
-    with ALONE_ON([0, 1], told.append, "share"):
-        pass
-    assert len(told) == 1
-    assert told[0].endswith("measures on CPUs 0, too: the two disturb each other")
-    with ALONE_ON([1], told.append):
-        pass
+    (told,) = let_in([0, 1], "share")
+    assert told.endswith("measures on CPUs 0, too: the two disturb each other")
+    let_in([1])
 
 
 SQUATS = """
@@ -183,22 +182,13 @@ sys.stdin.read()
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 @pytest.mark.parametrize("how", ["listens", "is silent"])
 def test_another_user_who_takes_the_name_of_a_lock_stops_no_run(how: str) -> None:
-    told: list[str] = []
     argv = [sys.executable, "-c", SQUATS.replace("sys.argv[1]", repr(f"\0{neighbours.NAME}-0")), "x", how]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as squatter:
         assert squatter.stdout
         assert squatter.stdout.readline() == "held\n"
-        with ALONE_ON([0], told.append):
-            pass
+        told = let_in([0])
         squatter.kill()
     assert ("user 4242" in told[0]) == (how == "listens")
-
-
-def test_the_cpus_are_free_when_the_other_has_ended(other_bench: "subprocess.Popen[str]") -> None:
-    other_bench.kill()
-    other_bench.wait()
-    with ALONE_ON([0], lambda _: None):
-        pass
 
 
 def test_a_run_waits_for_the_other_and_holds_nothing_meanwhile(other_bench: "subprocess.Popen[str]") -> None:
@@ -236,8 +226,8 @@ def test_a_lock_whose_queue_is_full_is_held_all_the_same(
             asking.connect(f"\0{neighbours.NAME}-0")
     for name in ("listdir", "scandir"):  # the first process to be looked at has just ended
         monkeypatch.setattr(os, name, _ended(getattr(os, name), "/proc/1/fd"))
-    with pytest.raises(RequestError, match=f"process {other_bench.pid} "), ALONE_ON([0], lambda _: None):
-        pytest.fail("it was let in")
+    with pytest.raises(RequestError, match=f"process {other_bench.pid} "):
+        let_in([0])
     owner = ProcessIdentity.own().model_copy(update={"pid": other_bench.pid})
     entry = SimpleNamespace(kind="run-directory", what=str(tmp_path), owner=owner)
     monkeypatch.setattr("provisioning.ledger.living", lambda: [entry])
@@ -267,8 +257,8 @@ def test_waiting_asks_once_who_measures_and_then_only_looks_whether_it_still_doe
     monkeypatch.setattr(neighbours, "_holder", asking)
     ending = threading.Timer(0.3, other_bench.kill)
     ending.start()
-    with ALONE_ON([0], lambda _: None, "wait"):
-        ending.join()
+    let_in([0], "wait")
+    ending.join()
     assert len(asked) == 1
 
 
@@ -277,8 +267,8 @@ def test_a_run_holds_its_cpus_and_lets_them_go(bench: Bench, machine: Machine, m
     measure = machine.scenario.measure
 
     def second(trial: Trial, *rest: Any) -> Any:
-        with pytest.raises(RequestError, match="measures on CPUs"), ALONE_ON([*trial.job.envelope.cpus], print):
-            pytest.fail("it was let in")
+        with pytest.raises(RequestError, match="measures on CPUs"):
+            let_in(trial.job.envelope.cpus)
         return measure(trial, *rest)
 
     monkeypatch.setattr(machine.scenario, "measure", second)
@@ -287,19 +277,14 @@ def test_a_run_holds_its_cpus_and_lets_them_go(bench: Bench, machine: Machine, m
 
 
 def test_a_run_on_other_machines_alone_holds_no_cpu_here_and_tells_no_load() -> None:
-    told: list[str] = []
-    with ALONE_ON([], told.append):
-        pass
-    assert told == []
+    assert let_in([]) == []
 
 
 def test_load_is_told_before_the_first_trial() -> None:
-    told: list[str] = []
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         try:
             os.sched_setaffinity(busy.pid, {min(os.sched_getaffinity(0))})
-            with ALONE_ON([min(os.sched_getaffinity(0))], told.append):
-                pass
+            told = let_in([min(os.sched_getaffinity(0))])
         finally:
             busy.kill()
     assert re.match(r"CPUs \d+ are \d+ % busy with other work: .*; what is measured now is disturbed", told[0])
@@ -326,51 +311,29 @@ def test_after_each_block_the_interval_the_blocks_and_the_time_to_go_of_the_whol
     assert "to go" not in trial_lines(said)[-1], "the whole is done"
 
 
-@pytest.mark.usefixtures("machine")
-def test_a_failed_trial_is_one_line_too(bench: Bench, machine: Machine) -> None:
-    machine.targets.failing["vm"] = RequestError("it is broken")
-    result = bench("run", *SMALL, *TWO)
-    assert result.exit_code == 1
-    assert sum("FAILED (request): it is broken" in line for line in trial_lines(result.stderr)) == 1
-
-
 @pytest.mark.usefixtures("machine", "unaudited")
-def test_until_decided_ends_at_the_first_look_that_decides(bench: Bench, here: Path) -> None:
-    result = bench("run", *DECIDED)
-    assert result.exit_code == 0, result.stderr
+def test_until_decided_ends_at_the_first_look_that_decides_by_a_margin_that_comparisons_keep(
+    bench: Bench, here: Path
+) -> None:
+    result = ended_well(bench("run", *DECIDED))
     assert "stopped after 5 blocks: every comparison is decided at a margin of 5.0%" in result.stderr
     plan = json.loads((here / "out/plan.json").read_text())
     assert (plan["blocks"], plan["margin"]) == (5, 0.05)
-
-
-@pytest.mark.usefixtures("machine", "unaudited")
-def test_the_margin_of_the_plan_is_that_of_the_comparison(bench: Bench) -> None:
-    assert bench("run", *DECIDED, "--json").exit_code == 0
     assert json.loads(bench("compare", "out", "--json", "--force").stdout)["margin"] == 0.05
     assert json.loads(bench("compare", "out", "--json", "--force", "--margin", "1%").stdout)["margin"] == 0.01
-
-
-@pytest.mark.usefixtures("machine", "unaudited")
-def test_what_is_there_already_is_said_once(bench: Bench) -> None:
-    assert bench("run", *DECIDED).exit_code == 0
-    result = bench("run", "--continue", "out")
-    assert result.exit_code == 0, result.stderr
-    assert result.stderr.count("are there already") == 1
+    result = ended_well(bench("run", "--continue", "out"))
+    assert result.stderr.count("are there already") == 1, "it is said once"
     assert "12 of 12 trials are there already and are kept" in result.stderr
 
 
 @pytest.mark.usefixtures("unaudited")
 def test_a_run_ends_with_the_answer(bench: Bench, machine: Machine) -> None:
-    result = bench("run", *SMALL, *TWO, "--json")
-    told = json.loads(result.stdout)
+    told = json.loads(bench("run", *SMALL, *TWO, "--json").stdout)
     assert told["schema_version"] == 1
     assert told["answer"]["facts"] == ["All targets computed the same weights, bit for bit."]
     assert machine.events
-    assert (
-        bench("run", "--continue", "out")
-        .stdout.replace("\n", " ")
-        .startswith(told["answer"]["lines"][0].partition(":")[0])
-    )
+    shown = " ".join(bench("run", "--continue", "out").stdout.split())
+    assert shown.startswith(told["answer"]["lines"][0].partition(":")[0])
 
 
 # ---- when it is cut off
@@ -379,15 +342,8 @@ def test_a_run_ends_with_the_answer(bench: Bench, machine: Machine) -> None:
 @pytest.fixture
 def cut_off(bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> str:
     """What a run said that a signal has ended in its second trial."""
-    measure = machine.scenario.measure
-
-    def interrupted(trial: Trial, *rest: Any) -> Any:
-        if trial.position == 1:
-            os.kill(os.getpid(), signal.SIGINT)
-        return measure(trial, *rest)
-
     with monkeypatch.context() as patch:
-        patch.setattr(machine.scenario, "measure", interrupted)
+        machine.during_the_second_trial(lambda: os.kill(os.getpid(), signal.SIGINT), patch)
         result = bench("run", *SMALL, *TWO, "--blocks", "2", "--seed", "3")
     assert result.exit_code == 130
     return result.stderr
@@ -395,8 +351,7 @@ def cut_off(bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_ctrl_c_says_how_to_go_on_and_that_needs_no_other_option(bench: Bench, cut_off: str, here: Path) -> None:
     assert "go on with: bench run --continue out" in cut_off
-    result = bench("run", "--continue", "out")
-    assert result.exit_code == 0, result.stderr
+    result = ended_well(bench("run", "--continue", "out"))
     assert len(list((here / "out/trials").glob("*.json"))) == 4
     assert "1 of 4 trials are there already and are kept" in result.stderr
 
@@ -417,10 +372,8 @@ def test_a_spent_budget_ends_a_run_and_its_forecast_and_more_extends_it(bench: B
     spent = bench("run", *DECIDED, "--budget", "0.000001s")
     assert "stopped after the warm-up: the budget is spent" in spent.stderr
     assert trials_of(here / "out") == ["w000"]
-    assert (
-        "trials: 2, the first block to warm up, 0 still to be run"
-        in bench("run", "--continue", "out", "--dry-run").stdout
-    )
+    dry = bench("run", "--continue", "out", "--dry-run").stdout
+    assert "trials: 2, the first block to warm up, 0 still to be run" in dry
     assert "stopped after the warm-up" in bench("run", "--continue", "out").stderr
     assert trials_of(here / "out") == ["w000"]
     assert "stopped after 3 blocks" in bench("run", "--continue", "out", "--blocks", "3").stderr
@@ -433,8 +386,7 @@ def test_a_spent_budget_ends_a_run_and_its_forecast_and_more_extends_it(bench: B
 @pytest.mark.usefixtures("machine")
 def test_a_run_is_extended_to_more_blocks_without_a_warm_up_after_the_fact(bench: Bench, here: Path) -> None:
     assert bench("run", *SMALL, *TWO, "--blocks", "2").exit_code == 0
-    result = bench("run", "--continue", "out", "--blocks", "4")
-    assert result.exit_code == 0, result.stderr
+    result = ended_well(bench("run", "--continue", "out", "--blocks", "4"))
     assert trials_of(here / "out") == ["b000", "b001", "b002", "b003"]
     assert "4 of 8 trials are there already" in result.stderr
 
@@ -502,28 +454,23 @@ def test_the_job_says_of_a_workload_that_the_seed_alone_does_not_decide_it(bench
 @pytest.mark.usefixtures("machine")
 def test_a_workload_without_images_counts_its_unit_and_takes_no_size_and_no_data_set(bench: Bench, here: Path) -> None:
     draws = "    def draw(self, batch, shape, generator):\n        raise NotImplementedError\n\n    def"
-    source = (
-        TOY.replace("    def", draws, 1).replace("(4, 8)", "512").replace('name="toy"', 'name="toy", unit="tokens"')
-    )
-    (here / "tokens.py").write_text(source)
+    source = TOY.replace("    def", draws, 1).replace("(4, 8)", "512")
+    (here / "tokens.py").write_text(source.replace('name="toy"', 'name="toy", unit="tokens"'))
     words = ("run", "--model", "./tokens.py", *TWO, "--profile", "smoke", "--out", "out")
     assert bench(*words).exit_code == 0
     (job,) = json.loads((here / "out/plan.json").read_text())["jobs"]
     assert (job["unit"], job["sizes"]["batch"], job["sizes"]["image_px"]) == ("tokens", 512, None)
     folder(here / "set", images=8)
-    refused(bench(*words, "--scenario", "real", "--data", f"imagefolder:{here}/set"), "reads no data set")
+    refused(bench(*words, "--scenario", "real", "--data", f"imagefolder:{here}/set"), "has no images, and reads no")
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_language_model_has_tokens_in_its_record_and_takes_no_images(bench: Bench, here: Path) -> None:
+def test_a_language_model_has_tokens_in_its_record(bench: Bench, here: Path) -> None:
     words = ("run", "--model", "transformer", *TWO, "--profile", "smoke", "--out", "out")
     assert bench(*words, "--tokens", "8").exit_code == 0
     (job,) = json.loads((here / "out/plan.json").read_text())["jobs"]
     sizes = {name: value for name, value in job["sizes"].items() if value is not None}
     assert (job["unit"], sizes) == ("tokens", {"batch": 32, "tokens": 8, "depth": 2, "warmup_steps": 1, "steps": 2})
-    folder(here / "set", images=8)
-    data = ("--scenario", "real", "--data", f"imagefolder:{here}/set")
-    refused(bench(*words, *data), "transformer has no images, and reads no data set")
 
 
 def test_a_run_of_a_workload_in_a_file_goes_on_only_with_that_file(bench: Bench, machine: Machine, here: Path) -> None:

@@ -24,7 +24,7 @@ from suite.records.course import envelope_differences
 from suite.records.differences import INSIDE, facts
 from suite.records.environment import Environment
 from suite.request.request import RunRequest
-from tests.commands.conftest import SMALL, Bench, Machine, refused
+from tests.commands.conftest import SMALL, Bench, Machine, ended_well, refused
 from tests.jobs import plan_of
 from tests.provisioning.kubernetes.conftest import Server, server
 from tests.sites import cluster, inputs_of
@@ -145,7 +145,7 @@ def test_two_nodes_of_one_kernel_are_refused_by_name(nodes: Server) -> None:
         (("", ""), "have kernels of their own"),
     ],
 )
-def test_a_node_that_its_pods_do_not_attest_is_refused(
+def test_a_node_is_taken_that_its_pods_attest_and_no_other(
     kernel: tuple[str, str], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("provisioning.engines.kubernetes.kernel_inside", lambda _: kernel)
@@ -154,12 +154,7 @@ def test_a_node_that_its_pods_do_not_attest_is_refused(
         engine(virtual=True)._attested(inside)
     assert caught.value.remedy
     assert engine()._attested(inside) == kernel[1], "nothing is claimed of the node of container"
-
-
-@pytest.mark.usefixtures("nodes")
-def test_a_node_that_its_pods_attest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("provisioning.engines.kubernetes.kernel_inside", lambda _: ("b2", GUEST))
-    inside: Any = None
     assert engine(virtual=True)._attested(inside) == GUEST
 
 
@@ -177,9 +172,8 @@ def test_the_kernel_is_read_in_the_pod(server: Server, tmp_path: Path) -> None:
 # ---- what is planned
 
 
-def test_the_stack_is_a_container_on_its_node_and_no_machine_of_the_suite(
-    nodes: Server,  # noqa: ARG001 (the cluster that is reached)
-) -> None:
+@pytest.mark.usefixtures("nodes")
+def test_the_stack_is_a_container_on_its_node_and_no_machine_of_the_suite() -> None:
     site = cluster(("container", "container-vm"), vm_node="n2", node="n1")
     trials = {each.target: each for each in plan_of(targets=site.targets, envelope=ENVELOPE).trials()}
     (layer,) = site.layers(trials["container-vm"], ENVELOPE)
@@ -207,8 +201,7 @@ def test_each_target_is_held_to_the_cpus_of_its_own_node() -> None:
 
 
 def planned(bench: Bench, *words: str) -> Forecast:
-    result = bench("run", *SMALL, *BOTH, "--node", NODES, "--cpus", "1", "--dry-run", "--json", *words)
-    assert result.exit_code == 0, result.stderr
+    result = ended_well(bench("run", *SMALL, *BOTH, "--node", NODES, "--cpus", "1", "--dry-run", "--json", *words))
     return Forecast.model_validate_json(result.stdout)
 
 

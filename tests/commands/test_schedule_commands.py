@@ -15,7 +15,7 @@ from provisioning import foreground
 from suite.results.store import Run, StoreError
 from suite.sweep.locks import WHOLE, locked
 from tests.analysis.conftest import measured, record, without_plan
-from tests.commands.conftest import Bench
+from tests.commands.conftest import Bench, ended_well, refused
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def bench(bench: Bench, tmp_path: Path) -> Bench:
     return partial(bench, "sweep")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def sweeps(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the next sweep comes to: its exit code, and the images per second of its cell (None writes nothing)."""
     coming: dict[str, Any] = {"code": 0, "images_per_s": 10.0, "argv": []}
@@ -60,8 +60,7 @@ def test_a_firing_is_a_directory_of_its_own_with_its_result(bench: Bench, sweeps
 
 
 @pytest.mark.parametrize(
-    ("images_per_s", "outcome", "code"),
-    [(9.8, "ok", 0), (5.0, "slower", 3), (20.0, "ok", 0), (9.53, "cannot tell", 4)],
+    ("images_per_s", "outcome", "code"), [(9.8, "ok", 0), (5.0, "slower", 3), (20.0, "ok", 0), (9.53, "cannot tell", 4)]
 )
 def test_a_firing_is_compared_with_the_baseline(
     bench: Bench, sweeps: dict[str, Any], tmp_path: Path, images_per_s: float, outcome: str, code: int
@@ -91,23 +90,17 @@ def test_a_sweep_that_fails_is_told_and_not_called_a_regression(
         assert "exit code 1" in result["reason"]
 
 
-def test_a_firing_that_shares_nothing_with_the_baseline_has_failed(
-    bench: Bench, sweeps: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_firing_that_shares_nothing_with_the_baseline_has_failed(bench: Bench, tmp_path: Path) -> None:
     without_plan(tmp_path / "other/cell").save(record(model="alexnet"))
-    assert sweeps["code"] == 0
     code, result = fire(bench, "--baseline", "other", "--fail-above", "5%")
     assert (code, result["outcome"]) == (1, "failed")
     assert "no cell in common" in result["reason"]
 
 
-def test_a_firing_that_lacks_a_cell_of_the_baseline_is_incomplete(
-    bench: Bench, sweeps: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_firing_that_lacks_a_cell_of_the_baseline_is_incomplete(bench: Bench, tmp_path: Path) -> None:
     cell(tmp_path / "good", 10.0)
     later = {"started_at": "2026-01-01T00:05:00+00:00"}
     Run(tmp_path / "good/cell").save(record(model="alexnet").model_copy(update=later))
-    assert sweeps["code"] == 0
     code, result = fire(bench, "--baseline", "good", "--fail-above", "5%")
     assert (code, result["outcome"]) == (1, "incomplete")
     assert [one["name"].split()[0] for one in result["gate"]["missing"]] == ["alexnet"]
@@ -117,19 +110,16 @@ def test_a_firing_never_goes_into_its_baseline(bench: Bench, sweeps: dict[str, A
     cell(tmp_path / "results/night", 10.0)
     for baseline in ("results/night", "results", "."):
         words = ("--into", "results/night", "--baseline", baseline, "--fail-above", "5%")
-        done = bench("schedule-run", "night.toml", *words)
-        assert done.exit_code == 2
-        assert "compared with itself" in done.stderr
+        refused(bench("schedule-run", "night.toml", *words), "compared with itself")
     assert sweeps["argv"] == [], "it was refused before anything was run"
 
 
 def test_a_result_that_cannot_be_written_is_told_all_the_same(
-    bench: Bench, sweeps: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, _text: str) -> None:
         raise StoreError(f"cannot write {path}: No space left on device")
 
-    assert sweeps["code"] == 0
     monkeypatch.setattr(scheduled, "write_atomic", full)
     code, result = fire(bench, "--notify", f"tee '{tmp_path / 'told'}'")
     assert (code, result["outcome"]) == (1, "failed")
@@ -146,9 +136,8 @@ def test_a_program_to_notify_that_fails_is_an_error(bench: Bench, sweeps: dict[s
 
 
 def test_older_firings_are_removed_and_named_and_baselines_links_and_other_runs_stay(
-    bench: Bench, sweeps: dict[str, Any], tmp_path: Path
+    bench: Bench, tmp_path: Path
 ) -> None:
-    assert sweeps["code"] == 0
     place = tmp_path / "results/night"
     for name in ("a-baseline", "b-old", "c-newest", "d-not-a-firing"):
         cell(place / name, 10.0)
@@ -182,8 +171,7 @@ def test_without_a_baseline_a_firing_is_compared_with_the_last_ones_that_were_no
     assert result["removed"] == [str(place / name) for name in "035"]
 
 
-def test_a_firing_that_a_sweep_holds_is_not_removed(bench: Bench, sweeps: dict[str, Any], tmp_path: Path) -> None:
-    assert sweeps["code"] == 0
+def test_a_firing_that_a_sweep_holds_is_not_removed(bench: Bench, tmp_path: Path) -> None:
     held = tmp_path / "results/night/20200101T000000-1"
     cell(held, 10.0)
     (held / "schedule.json").write_text("{}")
@@ -194,8 +182,7 @@ def test_a_firing_that_a_sweep_holds_is_not_removed(bench: Bench, sweeps: dict[s
 
 def test_a_second_firing_does_not_run_beside_the_first(bench: Bench, sweeps: dict[str, Any], tmp_path: Path) -> None:
     with Run(tmp_path / "results/night").exclusive():
-        done = bench("schedule-run", "night.toml", "--into", "results/night")
-    assert done.exit_code == 2
+        refused(bench("schedule-run", "night.toml", "--into", "results/night"))
     assert sweeps["argv"] == []
 
 
@@ -209,19 +196,16 @@ def test_a_dry_run_shows_exactly_what_would_be_installed_and_does_nothing(bench:
     wanted = f"sweep schedule-run {tmp_path}/night.toml --into {into} --baseline {tmp_path}/good"
     assert f"{wanted} --fail-above 5% --notify 'mail me' --keep 7".replace("%", r"\%") in shown
     assert "OnCalendar=*-*-* 02:00:00" in bench("schedule", "night.toml", "--with", "systemd", *words).stdout
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "night.toml", "run", "wrong.toml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "night.toml", "runtime", "wrong.toml"]
 
 
 def test_the_baseline_may_be_the_sweeps_own_directory_but_never_where_firings_go(bench: Bench, tmp_path: Path) -> None:
     cell(tmp_path / "results/night", 10.0)
     words = ("schedule", "night.toml", "--every", "1h", "--with", "cron", "--dry-run", "--fail-above", "5%")
-    done = bench(*words, "--baseline", "results/night")
-    assert done.exit_code == 0, done.stderr
+    done = ended_well(bench(*words, "--baseline", "results/night"))
     assert f"--into {tmp_path}/results/night-scheduled " in done.stdout
     for into in ("results/night", "results/night/firings"):
-        done = bench(*words, "--baseline", "results/night", "--into", into)
-        assert done.exit_code == 2
-        assert "compared with itself" in done.stderr
+        refused(bench(*words, "--baseline", "results/night", "--into", into), "compared with itself")
 
 
 @pytest.mark.parametrize(
@@ -244,7 +228,4 @@ def test_the_baseline_may_be_the_sweeps_own_directory_but_never_where_firings_go
 def test_what_cannot_be_scheduled_is_refused_before_anything_is_installed(
     bench: Bench, words: tuple[str, ...], why: str
 ) -> None:
-    done = bench("schedule", *words)
-    assert done.exit_code == 2
-    assert why in done.stderr
-    assert "what to do" in done.stderr
+    refused(bench("schedule", *words), why, "what to do")

@@ -9,7 +9,7 @@ import pytest
 from scenarios.job import specification
 from suite.results.store import Run
 from suite.selftest.certificate import FILE, Certificate
-from tests.commands.conftest import Bench, Machine
+from tests.commands.conftest import Bench, Machine, refused
 from worker.spec import parse_spec
 
 TWO = ("selftest", "--target", "bare-metal", "--injury", "late-steps", "--blocks", "2")
@@ -19,7 +19,9 @@ def certificate(place: Path) -> Certificate:
     return Certificate.model_validate_json((place / FILE).read_text())
 
 
-def test_an_injury_that_is_not_applied_is_reported_as_not_found(bench: Bench, machine: Machine, here: Path) -> None:
+def test_an_injury_that_is_not_applied_is_reported_as_not_found_and_measured_once(
+    bench: Bench, machine: Machine, here: Path
+) -> None:
     """The fake scenario trains as if nothing had been done to it."""
     result = bench(*TWO, "--out", "control")
     assert result.exit_code == 1, result.output
@@ -32,14 +34,11 @@ def test_an_injury_that_is_not_applied_is_reported_as_not_found(bench: Bench, ma
     assert sum(event.startswith("measure") for event in machine.events) == 6
     names = [f"synthetic-resnet50-bare-metal{arm}-b000" for arm in ("+late-steps", "+nothing", "")]
     assert sorted(record.trial_id for record in Run(here / "control/synthetic").records() if not record.block) == names
-
-
-@pytest.mark.usefixtures("machine")
-def test_a_self_test_goes_on_where_it_was(bench: Bench, machine: Machine) -> None:
-    bench(*TWO, "--out", "control")
     machine.events.clear()
     assert json.loads(bench(*TWO, "--out", "control", "--json").stdout)["blocks"] == 2
     assert machine.events == []
+    told = bench("compare", "control/synthetic").stdout
+    assert made.line() not in told, "the fake does not attest the image that the certificate names"
 
 
 @pytest.mark.usefixtures("machine")
@@ -76,14 +75,4 @@ def test_what_it_plans_the_worker_takes(bench: Bench, here: Path, monkeypatch: p
 def test_a_wrong_request_is_refused_before_anything_is_measured(
     bench: Bench, words: tuple[str, ...], told: Any
 ) -> None:
-    result = bench("selftest", *words)
-    assert result.exit_code == 2, result.output
-    assert told in result.stderr
-
-
-@pytest.mark.usefixtures("machine")
-def test_later_runs_name_the_certificate_of_their_machine(bench: Bench, here: Path) -> None:
-    bench(*TWO, "--out", "control")
-    line = certificate(here / "control").line()
-    told = bench("compare", "control/synthetic").stdout
-    assert line not in told, "the fake does not attest the image that the certificate names"
+    refused(bench("selftest", *words), told)

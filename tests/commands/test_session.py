@@ -16,7 +16,7 @@ import pytest
 from provisioning import artefacts
 from provisioning.images.build import workplace
 from provisioning.paths import ROOMS
-from tests.commands.conftest import SMALL, Bench, Machine
+from tests.commands.conftest import SMALL, Bench, Machine, ended_well
 
 Settings = Mapping[str, str | None]
 SESSIONS: dict[str, tuple[int, int, Settings]] = {
@@ -77,8 +77,7 @@ def test_a_plan_is_the_same_in_every_session(
     name: str, bench: Bench, machine: Machine, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("run", *SMALL, "--target", "bare-metal", "--target", "container", "--dry-run")
-    usual = bench(*words)
-    assert usual.exit_code == 0, usual.stderr
+    usual = ended_well(bench(*words))
     with session(name, monkeypatch):
         found = bench(*words)
     assert (found.exit_code, found.stdout) == (0, usual.stdout)

@@ -38,11 +38,7 @@ GONE_WITHIN_S = CLOSES_WITHIN_S + 60.0
 """How long removed pods are waited for: the node may need a moment more than bench."""
 KEPT_S = 7 * 24 * 3600
 """How long a Job that nobody has followed is kept, with its log."""
-RIGHTS = {
-    "jobs.batch": ("create", "get", "list", "delete"),
-    "pods": ("list",),
-    "pods/log": ("get",),
-}
+RIGHTS = {"jobs.batch": ("create", "get", "list", "delete"), "pods": ("list",), "pods/log": ("get",)}
 """What the user who submits needs; the pods need what ``--engine kubernetes`` does."""
 CONFLICT = 409
 SILENT_S = 10.0

@@ -1,11 +1,11 @@
 """The sweep backend ``local``: this machine, one trial at a time."""
 
 from collections.abc import Sequence
+from functools import cache
 
 from commands.run.prepare import host_environment
 from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest
 from commands.sweep.backends.rounds import stop_rule_of
-from commands.sweep.resolve import once
 from provisioning.metrics import accounting
 from suite.sweep.directory import CellRun, StopRule
 from suite.sweep.runner import ReadyCell, Runner
@@ -40,7 +40,7 @@ def run_here(
 
     ``take_over``: locks that other machines hold are those of processes that have ended.
     """
-    note = once(request.observer.note)
+    note = cache(request.observer.note)  # each holds for all cells
     cells = []
     for cell in request.planned:
         if cell.ready:

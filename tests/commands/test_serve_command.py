@@ -14,12 +14,11 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from click.testing import CliRunner
 
-import cli
 from commands import serve as command
 from provisioning.machines.ssh import free_port
 from suite.results.store import Run
+from tests.commands.conftest import Bench, refused
 from tests.integration.browser import REPOSITORY
 from worker.serving.generator import write_model
 from worker.training.build import build_network
@@ -30,10 +29,9 @@ SHAPE = Shape(28, 1, 0, 0)
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run(tmp_path: Path) -> Path:
     """A run that has kept models of a GAN."""
-    monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
-    shutil.copytree(Path(__file__).parent / "samples/runs/kept", tmp_path / "run")
+    shutil.copytree(REPOSITORY / "tests/samples/runs/kept", tmp_path / "run")
     (tmp_path / "run/models").mkdir(exist_ok=True)
     return tmp_path / "run"
 
@@ -47,14 +45,14 @@ def model(run: Path) -> Path:
     return file
 
 
-def bench(*words: object) -> Any:
-    return CliRunner().invoke(cli.main, ["serve", *map(str, words)], prog_name="bench")
+@pytest.fixture
+def serve(bench: Bench) -> Bench:
+    return lambda *words: bench("serve", *map(str, words))
 
 
 def test_what_cannot_be_served_is_refused_in_one_sentence(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Bench, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "_run", lambda _: pytest.fail("it must not start"))
     shutil.copy(model, "copy.pt")
     shutil.copy(model, model.parent / "another.pt")
@@ -68,17 +66,17 @@ def test_what_cannot_be_served_is_refused_in_one_sentence(
             (("run/models/another.pt",), "another.pt is not a model that a run has kept"),
             ((model, "--port", port), f"bench: port {port}: Address already in use"),
         ):
-            done = bench(*words)
-            assert (done.exit_code, why in done.output) == (2, True), (words, done.output)
+            done = serve(*words)
+            refused(done, why)
             assert done.output.count("what to do: ") == 1
 
 
 def test_names_and_sizes_are_those_of_the_trial_that_kept_the_model(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Bench, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     specs: list[Any] = []
     monkeypatch.setattr(command, "_run", specs.append)
-    assert bench(model, "--port", free_port(), "--threads", 2).exit_code == 0
+    assert serve(model, "--port", free_port(), "--threads", 2).exit_code == 0
     (spec,) = specs
     assert (spec.model, spec.dataset, spec.image_px, spec.channels) == ("gan", "mnist", 28, 1)
     assert (spec.address, spec.threads) == ("127.0.0.1", 2)
@@ -103,10 +101,10 @@ def test_a_service_answers_and_nothing_of_it_is_left(model: Path, number: signal
 
 
 @pytest.mark.parametrize("content", [b"no archive", {"image_px": 28, "channels": 1, "network": {"weights": 1}}])
-def test_a_file_that_holds_another_thing_ends_the_service_with_2(model: Path, content: Any) -> None:
+def test_a_file_that_holds_another_thing_ends_the_service_with_2(serve: Bench, model: Path, content: Any) -> None:
     if isinstance(content, bytes):
         model.write_bytes(content)
     else:
         torch.save(content, model)
-    done = bench(model, "--port", free_port())
+    done = serve(model, "--port", free_port())
     assert (done.exit_code, "cannot be served" in done.output) == (2, True), done.output

@@ -12,14 +12,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
-import cli
 from commands.compare.kept import KeptOutput, once
 from commands.run.command import _tell
 from suite.errors import RequestError
 from suite.results.layout import KEPT
 from suite.results.store import Run
+from tests.commands.conftest import Bench, ended_well
+from tests.test_rooms import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[1]
 RUNS = REPOSITORY / "tests/samples/runs"
 HEAVY = {"pandas", "numpy", "scipy", "seaborn", "matplotlib", "torch"}
 
@@ -28,10 +28,8 @@ Show = Callable[..., int]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of a stored run, below a home and a working directory of its own."""
-    monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
+    """A copy of a stored run."""
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.chdir(tmp_path)
     shutil.copytree(RUNS / "synthetic-podman", tmp_path / "run", ignore=shutil.ignore_patterns("plots", KEPT))
     return tmp_path / "run"
 
@@ -147,9 +145,8 @@ def test_nothing_is_kept_of_a_run_that_was_written_meanwhile_or_of_a_failure(run
 
 
 @pytest.mark.parametrize("words", [("compare",), ("compare", "--json"), ("report",)])
-def test_the_second_time_imports_nothing_of_the_analysis(run: Path, words: tuple[str, ...]) -> None:
-    first = CliRunner().invoke(cli.main, [*words, "run"], prog_name="bench")
-    assert first.exit_code == 0, first.output
+def test_the_second_time_imports_nothing_of_the_analysis(bench: Bench, run: Path, words: tuple[str, ...]) -> None:
+    first = ended_well(bench(*words, "run"))
     written = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
     code = f"import cli, sys\ntry:\n    cli.main()\nfinally:\n    print({HEAVY} & sys.modules.keys(), file=sys.stderr)"
     command = [sys.executable, "-c", code, *words, "run"]
@@ -164,9 +161,9 @@ def test_the_second_time_imports_nothing_of_the_analysis(run: Path, words: tuple
 
 
 def test_the_first_compare_of_a_run_shows_what_the_run_kept_at_its_end_and_draws_it(
-    run: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = CliRunner().invoke(cli.main, ["compare", "run"])
+    first = bench("compare", "run")
     shutil.rmtree(run / KEPT)
     ended = CliRunner().invoke(click.command()(lambda: _tell([], Run(Path("run")), as_json=False)))
     assert ended.exit_code == 0, ended.output
@@ -174,18 +171,18 @@ def test_the_first_compare_of_a_run_shows_what_the_run_kept_at_its_end_and_draws
     monkeypatch.delattr("commands.compare.show.Shown.tell")
     drawn = next((run / "plots").iterdir())
     drawn.unlink()
-    again = CliRunner().invoke(cli.main, ["compare", "run"])
+    again = bench("compare", "run")
     assert (again.exit_code, again.stdout, again.stderr) == (0, first.stdout, first.stderr)
     assert drawn.exists()
 
 
-def test_clean_all_takes_what_was_kept(run: Path, show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clean_all_takes_what_was_kept(bench: Bench, run: Path, show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("commands.machine.remove_everything", list)
     show()
     (run.parent / "results/sweep").mkdir(parents=True)
     shutil.copytree(run, run.parent / "results/night")
     shutil.copytree(run, run.parent / "results/sweep/cell")
-    done = CliRunner().invoke(cli.main, ["clean", "--all"])
+    done = bench("clean", "--all")
     assert {f"removed: results/{name}/{KEPT}" for name in ("night", "sweep/cell")} <= {*done.stdout.splitlines()}
     assert not [*(run.parent / "results").rglob(KEPT)]
     assert [*(run.parent / "results").rglob("*.json")], "records stay"

@@ -5,11 +5,12 @@ import json
 import os
 from base64 import b64decode
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 import cli
 from analysis.audit.audit import audit
@@ -27,6 +28,7 @@ from suite.request.request import RunRequest
 from suite.results.quality import FILE, QUALITY_METRICS, Judge, ModelsQuality, Numbers, read_quality, write_quality
 from suite.results.store import MANIFEST, PLAN, Run, write_atomic
 from tests.analysis.conftest import record
+from tests.commands.conftest import Bench, ended_well
 from tests.worker.conftest import EPOCHS, directory, epochs, spec
 from tests.worker.test_generating import models_of
 from worker.spec import QualitySpec, parse_spec
@@ -34,16 +36,13 @@ from worker.workloads.workload import OF_EVERY_TRAINING
 
 __all__ = ["directory", "epochs", "spec"]
 DIGESTS = ["ab" * 32, "cd" * 32]
-Bench = Callable[..., Result]
 Train = Callable[..., Path]
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    monkeypatch.chdir(tmp_path)
+def bench(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(command, "_STEPS", 30)
-    monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
-    return lambda *words: CliRunner().invoke(cli.main, ["quality", *words], prog_name="bench")
+    return partial(bench, "quality")
 
 
 @pytest.fixture
@@ -82,8 +81,7 @@ def test_each_distinct_model_is_measured_and_the_comparison_has_it(
         for model in said
     ]
     train("run", models=models)
-    done = bench("run", "--samples", "40", "--reach", "1000")
-    assert done.exit_code == 0, done.output
+    done = ended_well(bench("run", "--samples", "40", "--reach", "1000"))
     assert "gan on container, epoch 3" in done.output
     assert "4 of 4 trials reach 1000, on average after" in done.output
     found = read_quality(run.directory).features["own"]
@@ -337,7 +335,6 @@ def test_what_cannot_be_measured_is_refused(bench: Bench, train: Train) -> None:
     assert "quality.json is no quality of this suite" in bench("run").output
 
 
-@pytest.mark.usefixtures("bench")
 def test_a_foreign_or_newer_quality_is_a_warning_and_ends_nothing_else(train: Train) -> None:
     run = train("run", DIGESTS[0])
     path = run / FILE
