@@ -59,16 +59,8 @@ class Engine(ContainerEngine):
         CLOCK.sleep(ASKS_S)
         return 1
 
-    def exec_argv(self, spec: ContainerSpec) -> list[str]:
-        del spec
-        return []
-
     def layers_at(self, node: Node) -> str:
         return node.name
-
-    def removal(self, name: str) -> list[list[str]]:
-        del name
-        return []
 
 
 class Machines:
