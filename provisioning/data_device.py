@@ -118,11 +118,8 @@ def _describe(signatures: list[Signature]) -> str:
 
 
 def _check_size(device: str, dataset: Dataset) -> None:
-    fd = os.open(device, os.O_RDONLY)
-    try:
-        size_bytes = os.lseek(fd, 0, os.SEEK_END)
-    finally:
-        os.close(fd)
+    with Path(device).open("rb") as file:
+        size_bytes = file.seek(0, os.SEEK_END)
     if size_bytes < (needed := packed_bytes(dataset)):
         raise RequestError(
             f"{device} has {size_bytes / 1e9:.2f} GB, and the data set needs {needed / 1e9:.2f} GB",
