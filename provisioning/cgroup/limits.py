@@ -30,11 +30,6 @@ class BlockDevice:
     path: str
     number: str
 
-    @property
-    def major_minor(self) -> tuple[int, int]:
-        major, _, minor = self.number.partition(":")
-        return int(major), int(minor)
-
 
 def quota_us(cpu_count: int, share: float = 1.0) -> int:
     """Return the CPU time of a period that is a share of so many CPUs."""
