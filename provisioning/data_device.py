@@ -9,13 +9,13 @@ import json
 import os
 import stat
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 from provisioning.images.pack import filesystem
 from provisioning.nodes import local_node
 from provisioning.volumes import inodes_of, packed_bytes
 from suite.errors import BenchError, CommandError, RequestError, option
+from suite.interfaces import Note
 from suite.job.datasets import Dataset
 
 LABEL, UNFINISHED = "virtbench-data", "virtbench-part"
@@ -42,7 +42,7 @@ def check(device: str, dataset: Dataset, data: str) -> None:
         )
 
 
-def write(device: str, dataset: Dataset, note: Callable[[str], None]) -> None:
+def write(device: str, dataset: Dataset, note: Note) -> None:
     """Put the data set on the device, which is refused if it holds anything else. Holding it already, it is left alone.
 
     Raises RequestError for a device that may not be written, and BenchError when the writing fails.

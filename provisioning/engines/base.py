@@ -17,7 +17,7 @@ from provisioning.images.image import Image
 from provisioning.paths import state
 from provisioning.processes import program_argv, run_apart
 from suite.errors import BenchError, CommandError, RequestError, option
-from suite.interfaces import COMMAND_WITHIN_S, Node
+from suite.interfaces import COMMAND_WITHIN_S, Node, Note
 from suite.job.envelope import most_processes, parse_cpu_list, tmpfs_bytes
 from suite.job.properties import DiskLimit, Properties
 from suite.registries import ENGINES
@@ -103,7 +103,7 @@ class GuestStore:
 
     file: str
     """The name of the disk beside the image's other packed files."""
-    make: Callable[[Image, Callable[[str], None]], object]
+    make: Callable[[Image, Note], object]
     """Makes the disk if it is missing. Raises RequestError or MeasurementError if it cannot."""
 
 

@@ -258,5 +258,4 @@ def own_environment(node: Node, cpus: Sequence[int], edits: Edits = NO_EDITS) ->
 
 
 def taskset(cpus: Sequence[int]) -> list[str]:
-    """Return the words that run a command on these CPUs."""
     return ["taskset", "--cpu-list", format_cpu_list(cpus)]

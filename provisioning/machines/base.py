@@ -10,7 +10,7 @@ from provisioning.images.image import Image
 from provisioning.lab.tap import Tap
 from provisioning.machines.accelerator import Accelerator
 from provisioning.volumes import Volume
-from suite.interfaces import Node
+from suite.interfaces import Node, Note
 from suite.job.envelope import Envelope
 from suite.job.job import CpuCapability
 from suite.job.properties import AS_IT_IS, Properties
@@ -74,9 +74,7 @@ class MachineProvider(Protocol):
         ``requested`` is ``auto``, ``kvm`` or ``tcg``. Raises RequestError for one that cannot be had.
         """
 
-    def choose_common_accelerator(
-        self, nodes: Sequence[Node], requested: str, image: Image, note: Callable[[str], None]
-    ) -> Accelerator:
+    def choose_common_accelerator(self, nodes: Sequence[Node], requested: str, image: Image, note: Note) -> Accelerator:
         """Return one accelerator for guests on all of these machines. Raises RequestError as above."""
 
     def guest_capability(self, node: Node, accelerator: Accelerator, level: CpuCapability) -> CpuCapability:

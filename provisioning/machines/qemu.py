@@ -3,7 +3,7 @@
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -20,7 +20,7 @@ from provisioning.machines.base import Guest, GuestSpec, MachineProvider
 from provisioning.nodes import local_node
 from provisioning.processes import check_answer, installing, packages_of
 from suite.errors import BenchError, MeasurementError, ending, option, signal_of
-from suite.interfaces import Node, Process
+from suite.interfaces import Node, Note, Process
 from suite.job.job import CpuCapability
 from suite.job.properties import Properties
 
@@ -102,9 +102,7 @@ class Qemu(MachineProvider):
     def choose_accelerator(self, requested: str) -> tuple[Accelerator, str]:
         return accelerator.choose(requested)
 
-    def choose_common_accelerator(
-        self, nodes: Sequence[Node], requested: str, image: Image, note: Callable[[str], None]
-    ) -> Accelerator:
+    def choose_common_accelerator(self, nodes: Sequence[Node], requested: str, image: Image, note: Note) -> Accelerator:
         return accelerator.choose_common(nodes, requested, image, note)
 
     def guest_capability(self, node: Node, accelerator: Accelerator, level: CpuCapability) -> CpuCapability:
@@ -123,7 +121,6 @@ class Qemu(MachineProvider):
         return None
 
     def command(self, spec: qemu.QemuSpec) -> Sequence[str]:
-        """Return the command that starts it on its node."""
         return qemu.qemu_argv(spec)
 
     @contextmanager
@@ -213,10 +210,7 @@ def _disks(node: Node, spec: GuestSpec) -> Iterator[qemu.Disk]:
 
     def disk(path: PurePath, *, writable: bool = False) -> qemu.Disk:
         return qemu.Disk(
-            str(path),
-            direct=direct and qemu.takes_direct_io(node, str(path)),
-            readonly=not writable,
-            limits=limits,
+            str(path), direct=direct and qemu.takes_direct_io(node, str(path)), readonly=not writable, limits=limits
         )
 
     packed = PurePath(str(node.userland)).parent
