@@ -6,7 +6,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -296,13 +296,9 @@ WRAPPER = """WARNING: perf not found for kernel 5.15.0-1019
     ],
 )
 def test_why_nothing_is_counted_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, reason: str | None
+    program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, script: str | None, reason: str | None
 ) -> None:
-    program = tmp_path / "perf"
-    if script:
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-    monkeypatch.setattr(cache_counters, "PERF", str(program))
+    monkeypatch.setattr(cache_counters, "PERF", str(program("perf", script)) if script else "no-perf-here")
     absent = cache_counters.absent()
     assert absent is None if reason is None else reason in (absent or "")
     if reason:
