@@ -16,6 +16,9 @@ from suite import userland
 from suite.errors import CommandError
 from suite.interfaces import Completed, Process, Stopwatch
 
+MakeImage = Callable[..., Image]
+Program = Callable[[str, str], Path]
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -74,7 +77,7 @@ def node() -> Iterator[LocalNode]:
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     """``program("crontab", script)``: puts a program of this name first on the search path, and returns its path."""
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
 
@@ -89,7 +92,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
 
 
 @pytest.fixture
-def make_image(home: Path) -> Callable[..., Image]:
+def make_image(home: Path) -> MakeImage:
     """``make_image(created_at="…")``: a whole image of a few bytes; other content gives another digest."""
 
     def _make(created_at: str = "2026-01-01T00:00:00+00:00", content: str = "x", variant: str = "cpu") -> Image:

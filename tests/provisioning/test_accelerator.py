@@ -16,9 +16,8 @@ from provisioning.machines.base import GuestSpec
 from provisioning.machines.qemu import QEMU
 from suite.errors import RequestError
 from suite.job.envelope import GIB, Envelope
+from tests.provisioning.conftest import MakeImage, Program
 
-MakeImage = Callable[..., Image]
-Program = Callable[[str, str], Path]
 Qemu = Callable[[str], Path]
 
 

@@ -18,7 +18,6 @@ from provisioning.engines.docker import DOCKER
 from provisioning.engines.gvisor import GVISOR
 from provisioning.engines.podman import PODMAN
 from provisioning.engines.runc import RUNC
-from provisioning.images.image import Image
 from provisioning.images.tree import BUILDERS
 from provisioning.machines.base import get_provider
 from provisioning.machines.libvirt import LIBVIRT
@@ -29,6 +28,7 @@ from suite.errors import BenchError
 from suite.registries import ENGINES, MACHINES
 from suite.targets import TARGETS
 from tests.extensions.conftest import REPOSITORY
+from tests.provisioning.conftest import MakeImage, Program
 
 
 def _broken(node: LocalNode) -> str:
@@ -44,7 +44,7 @@ def test_a_member_that_breaks_is_a_check_with_its_reason_and_ends_no_run(node: L
 
 @pytest.mark.parametrize(("entered", "substitute"), [(True, "memory:not-limited"), (False, "userland:own-environment")])
 def test_bare_metal_without_root_names_its_substitute(
-    entered: bool, substitute: str, node: LocalNode, make_image: Callable[..., Image], monkeypatch: pytest.MonkeyPatch
+    entered: bool, substitute: str, node: LocalNode, make_image: MakeImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr(doctor, "enterable", lambda *_: entered)
@@ -120,7 +120,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
 
 @pytest.mark.parametrize("variant", ["cuda", "own"])
 def test_targets_are_held_against_the_image_that_a_run_takes(
-    checks: list[Check], make_image: Callable[..., Image], variant: str
+    checks: list[Check], make_image: MakeImage, variant: str
 ) -> None:
     assert diagnose(checks).next_step == "run: bench image build"
     image = make_image(variant=variant)
@@ -130,7 +130,7 @@ def test_targets_are_held_against_the_image_that_a_run_takes(
 
 @pytest.mark.parametrize(("variant", "taking"), [("cuda", "--device cuda"), ("own", "--image {}"), ("cpu", "vm ")])
 def test_the_only_image_of_a_machine_is_named_in_the_next_step(
-    checks: list[Check], make_image: Callable[..., Image], variant: str, taking: str
+    checks: list[Check], make_image: MakeImage, variant: str, taking: str
 ) -> None:
     image = make_image(variant=variant)
     found, check = doctor._image()
@@ -153,9 +153,6 @@ def test_every_missing_program_names_its_package_once(node: LocalNode, monkeypat
     texts = {check.name: f"{check.reason}; {check.remedy}" for check in checks if not check.usable}
     assert len(texts) == len(checks)
     assert {name: text for name, text in texts.items() if text.count("package ") != 1} == {}
-
-
-Program = Callable[[str, str], Path]
 
 
 @pytest.mark.parametrize(

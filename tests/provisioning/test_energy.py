@@ -6,7 +6,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from provisioning.metrics.conditions import joules, read_energy
 from provisioning.metrics.gpu_usage import GpuSampler
 from suite.records.columns import JOULES
 from suite.records.usage import GpuSamples, GpuSpan
+from tests.provisioning.conftest import Program
 from tests.stand_ins.nvml_state import Nvml
 
 
@@ -296,7 +297,7 @@ WRAPPER = """WARNING: perf not found for kernel 5.15.0-1019
     ],
 )
 def test_why_nothing_is_counted_is_told(
-    program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, script: str | None, reason: str | None
+    program: Program, monkeypatch: pytest.MonkeyPatch, script: str | None, reason: str | None
 ) -> None:
     monkeypatch.setattr(cache_counters, "PERF", str(program("perf", script)) if script else "no-perf-here")
     absent = cache_counters.absent()

@@ -25,9 +25,7 @@ from provisioning.nodes import local_node
 from suite import userland
 from suite.errors import RequestError
 from suite.interfaces import Completed
-from tests.provisioning.conftest import fake_node
-
-MakeImage = Callable[..., Image]
+from tests.provisioning.conftest import MakeImage, fake_node
 
 
 def test_a_whole_image_is_believed_and_verified(make_image: MakeImage) -> None:

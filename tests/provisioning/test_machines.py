@@ -24,6 +24,7 @@ from provisioning.remote.network import Place, addresses, chosen
 from suite import userland
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.inventory import InventoryNode
+from tests.provisioning.conftest import Program
 
 NODE = InventoryNode(name="n1", host="alice@gpu1", port=2222, ssh_config=Path("/etc/other"))
 
@@ -48,7 +49,7 @@ def test_every_login_shell_hands_on_the_same_words(shell: str) -> None:
 
 
 @pytest.fixture
-def entered(program: Callable[[str, str], Path]) -> Callable[[str], AbstractContextManager[Machine]]:
+def entered(program: Program) -> Callable[[str], AbstractContextManager[Machine]]:
     """``entered(script)``: this machine as one whose login shell runs the script first."""
 
     @contextmanager

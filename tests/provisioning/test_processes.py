@@ -14,14 +14,16 @@ import psutil
 import pytest
 
 from provisioning import ledger
-from provisioning.bounded_output import TAIL_BYTES
-from provisioning.nodes import IMAGE_PYTHON, LocalNode, WrappedNode, local_node, write_file
+from provisioning.cgroup.counters import ControlGroup
+from provisioning.nodes import IMAGE_PYTHON, HostProcesses, LocalNode, WrappedNode, local_node, write_file
 from provisioning.paths import state
 from provisioning.processes import TOKEN, LocalProcess, carrying, end_all
+from provisioning.sites import reopening
 from suite.errors import CommandError, RequestError
+from tests.extensions.conftest import REPOSITORY
+from tests.provisioning.conftest import Program
 
 PYTHON = sys.executable
-REPOSITORY = Path(__file__).parents[2]
 Start = Callable[..., LocalProcess]
 
 
@@ -63,14 +65,6 @@ def test_an_exit_status_is_told_and_what_was_said_last_is_kept(start: Start) -> 
     process = start("sh", "-c", "echo first >&2; echo last >&2; exit 3")
     assert process.wait(60) == 3
     assert process.output_tail() == "first\nlast\n"
-
-
-def test_the_tail_of_much_output_is_its_end(start: Start) -> None:
-    process = start(PYTHON, "-c", f"import sys; sys.stderr.write('x' * {3 * TAIL_BYTES} + 'the end')")
-    assert process.wait(60) == 0
-    tail = process.output_tail()
-    assert len(tail) == TAIL_BYTES
-    assert tail.endswith("xthe end")
 
 
 @pytest.mark.parametrize("way", ["lines", "wait"])
@@ -175,7 +169,7 @@ with ledger.holding("container", "podman:virtbench-0123456789ab"):
 """
 
 
-def test_ctrl_c_in_a_terminal_does_not_cut_a_containers_removal_short(program: Callable[[str, str], Path]) -> None:
+def test_ctrl_c_in_a_terminal_does_not_cut_a_containers_removal_short(program: Program) -> None:
     podman, (keyboard, screen) = program("podman", SLOW_PODMAN), pty.openpty()
     words = ["setsid", "--ctty", PYTHON, "-c", HOLDS_A_CONTAINER]
     with subprocess.Popen(words, stdin=screen, stderr=subprocess.PIPE, cwd=REPOSITORY) as bench:
@@ -215,3 +209,16 @@ def test_a_file_is_written_on_a_node_with_its_directory(node: LocalNode, tmp_pat
     path = tmp_path / "a b/c"
     write_file(node, str(path), b"\0\n$x")
     assert path.read_bytes() == b"\0\n$x"
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_first_process_of_a_container_is_killed_while_it_is_in_its_group(node: LocalNode, elsewhere: bool) -> None:
+    with subprocess.Popen(["sleep", "60"]) as first:
+        group = ControlGroup({"cpu": "/another"}) if elsewhere else ControlGroup.of_process(first.pid)
+        inside = WrappedNode(node, list, "container", "/", host_processes=HostProcesses(group, first.pid))
+        reopening._kill(inside)
+        if elsewhere:
+            assert first.poll() is None
+            first.kill()
+        else:
+            assert first.wait(10) == -9

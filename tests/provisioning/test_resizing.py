@@ -1,49 +1,35 @@
 """Resizing an open instance, by version 1 and version 2 of control groups and by engines."""
 
-from typing import Any
-
 import pytest
 
-from provisioning.cgroup import resizing
-from provisioning.cgroup.resizing import Opened
+from provisioning.cgroup.resizing import Opened, of_group
 from provisioning.engines.base import get_engine
 from suite.errors import RequestError
-from suite.interfaces import Shares
+from suite.interfaces import Completed, Shares
+from tests.provisioning.conftest import fake_node
 
-
-class Recorder:
-    cpus = (2, 3, 4, 5)
-
-    def __init__(self) -> None:
-        self.ran: list[list[str]] = []
-
-    def run(self, argv: list[str], **_: object) -> None:
-        self.ran.append(argv)
+FEWER, ALL = Shares((2, 3, 4), 0.5, 0.5), Shares((2, 3, 4, 5))
+LIMITED, PINNED = Opened(4, 512), Opened(4, None)
 
 
 @pytest.mark.parametrize(
-    ("version", "cpuset", "settings"),
+    ("kind", "opened", "cpuset", "shares", "settings"),
     [
-        (1, True, ["-r", "cpu.cfs_quota_us=200000", "-r", "cpuset.cpus=2-4", "-r", "memory.limit_in_bytes=256"]),
-        (2, True, ["-r", "cpu.max=200000 100000", "-r", "cpuset.cpus=2-4", "-r", "memory.max=256"]),
-        (2, False, ["-r", "cpu.max=200000 100000", "-r", "memory.max=256"]),
+        ("tmpfs", LIMITED, True, FEWER, "cpu.cfs_quota_us=200000;cpuset.cpus=2-4;memory.limit_in_bytes=256"),
+        ("cgroup2fs", LIMITED, True, FEWER, "cpu.max=200000 100000;cpuset.cpus=2-4;memory.max=256"),
+        ("cgroup2fs", LIMITED, False, FEWER, "cpu.max=200000 100000;memory.max=256"),
+        # One that had no quota has none again.
+        ("tmpfs", PINNED, True, ALL, "cpu.cfs_quota_us=-1;cpuset.cpus=2-5"),
+        ("cgroup2fs", PINNED, True, ALL, "cpu.max=max 100000;cpuset.cpus=2-5"),
     ],
 )
 def test_a_group_is_given_a_share_of_all_cpus_and_fewer_of_them(
-    monkeypatch: pytest.MonkeyPatch, version: int, cpuset: bool, settings: list[str]
+    kind: str, opened: Opened, cpuset: bool, shares: Shares, settings: str
 ) -> None:
-    node: Any = Recorder()
-    monkeypatch.setattr(resizing, "version", lambda _: version)
-    resizing.of_group(node, "virtbench-x", Opened(4, 512), cpuset=cpuset)(Shares((2, 3, 4), 0.5, 0.5))
-    assert node.ran == [["cgset", *settings, "virtbench-x"]]
-
-
-@pytest.mark.parametrize(("version", "setting"), [(1, "cpu.cfs_quota_us=-1"), (2, "cpu.max=max 100000")])
-def test_a_group_that_had_no_quota_has_none_again(monkeypatch: pytest.MonkeyPatch, version: int, setting: str) -> None:
-    node: Any = Recorder()
-    monkeypatch.setattr(resizing, "version", lambda _: version)
-    resizing.of_group(node, "virtbench-x", Opened(4, None))(Shares(node.cpus))
-    assert node.ran == [["cgset", "-r", setting, "-r", "cpuset.cpus=2-5", "virtbench-x"]]
+    node = fake_node({("stat",): Completed(0, f"{kind}\n", "")})
+    of_group(node, "virtbench-x", opened, cpuset=cpuset)(shares)
+    (_, argv) = node.ran
+    assert argv == ["cgset", *(word for setting in settings.split(";") for word in ("-r", setting)), "virtbench-x"]
 
 
 def test_shares_are_of_what_it_was_opened_with() -> None:
@@ -67,9 +53,5 @@ def test_engines_resize_by_their_own_command_or_not_at_all() -> None:
     assert "--cpu-quota=-1" in get_engine("docker").update_argv("c", "0-1", -1, None)
     words = ["update", "--cpuset-cpus", "0-1", "--cpu-quota", "100000", "--memory", "512", "--memory-swap", "512", "c"]
     assert commands["runc"][-10:] == words
-    assert [name for name, argv in commands.items() if not argv] == [
-        "gvisor",
-        "charliecloud",
-        "apptainer",
-        "kubernetes",
-    ]
+    unable = ["gvisor", "charliecloud", "apptainer", "kubernetes"]
+    assert [name for name, argv in commands.items() if not argv] == unable
