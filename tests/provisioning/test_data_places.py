@@ -10,7 +10,6 @@ import pytest
 from provisioning import data_device
 from provisioning.cgroup import limits
 from provisioning.cgroup.limits import BlockDevice, disks_under
-from provisioning.images.image import Image
 from provisioning.images.pack import add_modules
 from provisioning.machines import qemu, virtiofs
 from provisioning.machines.qemu import QEMU
@@ -20,7 +19,7 @@ from suite.errors import RequestError
 from suite.interfaces import Completed
 from suite.job.ablations import properties_of
 from suite.job.datasets import Dataset
-from tests.provisioning.conftest import fake_node
+from tests.provisioning.conftest import MakeImage, fake_node
 
 DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=20, size_bytes=4000)
 WHOLE = ("ext4", "abababab-abab-abab-abab-abababababab", "virtbench-data")
@@ -104,7 +103,7 @@ def test_without_virtiofs_on_either_side_the_reason_is_told(tmp_path: Path, monk
     assert "root" in str(virtiofs.hindrance(tmp_path))
 
 
-def test_a_microvm_needs_a_kernel_with_virtio_over_mmio(make_image: Callable[..., Image]) -> None:
+def test_a_microvm_needs_a_kernel_with_virtio_over_mmio(make_image: MakeImage) -> None:
     image = make_image()
     (modules := image.tree / "usr/lib/modules/6.1").mkdir(parents=True)
     assert "no virtio_mmio" in str(QEMU.hindrance(properties_of("microvm"), image))

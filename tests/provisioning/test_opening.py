@@ -1,7 +1,7 @@
 """The opening is the target's own: what the suite asks for itself, however long, does not lengthen it."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
@@ -9,7 +9,6 @@ import pytest
 
 from provisioning import ledger
 from provisioning.engines.base import ContainerEngine, ContainerSpec
-from provisioning.images.image import Image
 from provisioning.layers.container import ContainerLayer
 from provisioning.layers.userland import OWN_USERLAND, UnlimitedLayer
 from provisioning.layers.vm import VmLayer
@@ -18,6 +17,7 @@ from provisioning.nodes import LocalNode, WrappedNode
 from suite import interfaces
 from suite.interfaces import Layer, Node, Stopwatch, open_stack
 from suite.job.envelope import GIB, MEMORY_NOT_LIMITED, Envelope
+from tests.provisioning.conftest import MakeImage
 
 STARTS_S, ASKS_S = 0.05, 0.5
 ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
@@ -77,7 +77,7 @@ class Machines:
 
 @pytest.mark.parametrize("layers", [("container",), ("vm",), ("vm", "container")])
 def test_what_the_suite_asks_for_itself_does_not_lengthen_the_opening(
-    layers: tuple[str, ...], node: LocalNode, make_image: Callable[..., Image], monkeypatch: pytest.MonkeyPatch
+    layers: tuple[str, ...], node: LocalNode, make_image: MakeImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ledger.KINDS, "container", ledger.LedgerKind(".*", lambda _: None))
     monkeypatch.setattr(interfaces, "time", CLOCK)

@@ -24,7 +24,7 @@ from provisioning.layers.userland import FIRST_USER
 from provisioning.paths import RECIPE
 from suite.errors import RequestError
 from suite.interfaces import Completed
-from tests.provisioning.conftest import FakeNode
+from tests.provisioning.conftest import FakeNode, MakeImage
 
 PODMAN = BUILDERS[0]
 OWN = Path("/the/suites/own/tree")
@@ -313,7 +313,7 @@ def test_a_step_has_the_certificates_and_indexes_of_this_host(tmp_path: Path) ->
 
 
 def test_the_suites_image_is_the_base_of_a_recipe_that_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_image: Callable[..., Image]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_image: MakeImage
 ) -> None:
     suite_image = make_image()
     monkeypatch.setattr(own, "built", lambda _: suite_image)
@@ -364,7 +364,7 @@ def test_an_archive_of_several_images_is_not_chosen_from(tmp_path: Path) -> None
 # ---- its name
 
 
-def test_an_image_is_found_by_its_name_and_kept_with_it(make_image: Callable[..., Image]) -> None:
+def test_an_image_is_found_by_its_name_and_kept_with_it(make_image: MakeImage) -> None:
     def of(source: str, day: int) -> Image:
         image = make_image(f"2026-01-0{day}T00:00:00+00:00", f"{source} {day}", "own")
         image.source = source
