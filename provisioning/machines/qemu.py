@@ -20,7 +20,7 @@ from provisioning.machines.base import Guest, GuestSpec, MachineProvider
 from provisioning.nodes import local_node
 from provisioning.processes import check_answer, installing, packages_of
 from suite.errors import BenchError, MeasurementError, ending, option, signal_of
-from suite.interfaces import Node, Note, Process
+from suite.interfaces import Node, Process
 from suite.job.job import CpuCapability
 from suite.job.properties import Properties
 
@@ -98,12 +98,6 @@ class Qemu(MachineProvider):
         name, _, version = answer.stdout.partition("\n")[0].partition(" emulator version ")
         check_answer("qemu", name, node.name)
         return version
-
-    def choose_accelerator(self, requested: str) -> tuple[Accelerator, str]:
-        return accelerator.choose(requested)
-
-    def choose_common_accelerator(self, nodes: Sequence[Node], requested: str, image: Image, note: Note) -> Accelerator:
-        return accelerator.choose_common(nodes, requested, image, note)
 
     def guest_capability(self, node: Node, accelerator: Accelerator, level: CpuCapability) -> CpuCapability:
         return level if accelerator == "kvm" else emulated_capability(self.version(node))
