@@ -15,7 +15,7 @@ from pathlib import Path
 from provisioning import artefacts
 from provisioning.images.build import TARGET_PYTHON, copy_tree, workplace
 from provisioning.images.image import DESCRIPTION, Image
-from provisioning.images.pack import add_layer
+from provisioning.images.pack import pack_image
 from provisioning.kubernetes.pod import USER
 from provisioning.nodes import LocalNode
 from provisioning.paths import RECIPE, ROOMS
@@ -60,7 +60,7 @@ def build_suite(base: Image, note: Note) -> tuple[str, Path]:
             (layer / "usr/local/bin/bench").write_text(BENCH)
             (layer / "usr/local/bin/bench").chmod(0o755)
             note("packing the image")
-            add_layer(base.file("oci.tar"), layer, building / archive.name, reference, _owned)
+            pack_image(layer, building / archive.name, reference, _owned, base.file("oci.tar"))
             for old in archive.parent.glob("suite-*.tar"):
                 old.unlink()
             (building / archive.name).rename(archive)
