@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from provisioning.cgroup import counters
 from provisioning.cgroup import limits as cgroups
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.metrics import conditions
@@ -147,13 +148,6 @@ def test_the_most_that_a_quota_held_back_is_told(host: EnvelopeHost, tmp_path: P
     assert watching.conditions(before, watching.read(2.0, 0.0), 0.0).throttled_s == 0.5
 
 
-def test_this_host_can_be_asked_for_real() -> None:
-    host = EnvelopeHost(tuple(os.sched_getaffinity(0)))
-    seen = host.conditions(host.read(1.0, 0.0), host.read(2.0, 0.0), 0.0)
-    assert seen.other_cpu_s is not None
-    assert seen.steal_s is not None
-
-
 @pytest.fixture
 def version_1(tmp_path: Path) -> Path:
     return make(
@@ -235,11 +229,12 @@ def test_what_a_group_or_a_controller_does_not_count_is_unknown_and_not_zero(
     assert group.throttled_s() == []
 
 
-def test_the_groups_of_a_process_are_those_of_its_controllers(tmp_path: Path) -> None:
-    proc = make(tmp_path, {"7/cgroup": "4:memory:/m\n2:cpu,cpuacct:/c\n1:name=systemd:/s\n0::/two:three\n"})
-    paths = ControlGroup.of_process(7, proc).paths
+def test_the_groups_of_a_process_are_those_of_its_controllers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counters, "PROC", tmp_path)
+    make(tmp_path, {"7/cgroup": "4:memory:/m\n2:cpu,cpuacct:/c\n1:name=systemd:/s\n0::/two:three\n"})
+    paths = ControlGroup.of_process(7).paths
     assert (paths["memory"], paths["cpu"], paths["cpuacct"], paths[""]) == ("/m", "/c", "/c", "/two:three")
-    assert ControlGroup.of_process(8, proc).cpu_s() is None, "it is gone"
+    assert ControlGroup.of_process(8).cpu_s() is None, "it is gone"
 
 
 def test_the_group_of_this_process_can_be_asked_for_real() -> None:
