@@ -119,6 +119,8 @@ def test_what_is_not_named_is_refused_with_the_profiles_own_error() -> None:
     assert bundle_profile(profile())["defaultErrnoRet"] == 1
     assert bundle_profile(profile(defaultErrnoRet=38))["defaultErrnoRet"] == 38
     assert bundle_profile(profile())["architectures"] == ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]
+    with pytest.raises(ValueError, match="Expecting value"):
+        bundle_profile("# none")
 
 
 ARGUMENT = {"index": 0, "value": 4, "valueTwo": 0, "op": "SCMP_CMP_EQ"}
@@ -144,11 +146,6 @@ REFUSED = "SCMP_ACT_ERRNO"
 def test_the_conditions_of_a_rule_are_decided(sent: dict[str, Any], kept: dict[str, Any] | None) -> None:
     decided = bundle_profile(profile(sent))["syscalls"]
     assert decided == ([{"action": "SCMP_ACT_ALLOW", **kept}] if kept else [])
-
-
-def test_a_profile_that_is_none_is_an_error() -> None:
-    with pytest.raises(ValueError, match="Expecting value"):
-        bundle_profile("# none")
 
 
 def test_the_digest_of_the_profile_is_known_where_the_suite_gives_it(node: LocalNode, tmp_path: Path) -> None:

@@ -129,7 +129,9 @@ def test_a_guest_loads_the_modules_that_its_machine_needs(tmp_path: Path) -> Non
     assert len(list((tmp_path / "root/modules").iterdir())) == 3
 
 
-def test_a_directory_on_a_partition_lies_on_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_on_a_partition_lies_on_its_disk_and_one_without_a_disk_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = tmp_path / "devices/sda"
     (disk / "sda1").mkdir(parents=True)
     (disk / "dev").write_text("8:0\n")
@@ -141,6 +143,10 @@ def test_a_directory_on_a_partition_lies_on_its_disk(tmp_path: Path, monkeypatch
     number = tmp_path.stat().st_dev
     (sys / f"{os.major(number)}:{os.minor(number)}").symlink_to(disk / "sda1")
     assert disks_under([str(tmp_path), None, str(sys)]) == (BlockDevice("/dev/sda", "8:0"),)
+    monkeypatch.setattr(limits, "BLOCK_DEVICES", tmp_path)
+    with pytest.raises(RequestError, match="without a disk of its own") as refused:
+        disks_under([str(tmp_path)])
+    assert "VIRTBENCH_HOME" in (refused.value.remedy or "")
 
 
 @pytest.mark.parametrize(("kind", "reaches"), [("tmpfs", False), ("zfs", False), ("ext2/ext3", True), ("xfs", True)])
@@ -157,10 +163,3 @@ def test_memory_of_this_machine_is_no_disk() -> None:
         file.write(bytes(8192))
         file.flush()
         assert not takes_direct_io(node, file.name)
-
-
-def test_a_file_system_without_a_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BLOCK_DEVICES", tmp_path)
-    with pytest.raises(RequestError, match="without a disk of its own") as refused:
-        disks_under([str(tmp_path)])
-    assert "VIRTBENCH_HOME" in (refused.value.remedy or "")

@@ -31,17 +31,6 @@ from tests.extensions.conftest import REPOSITORY
 from tests.provisioning.conftest import MakeImage, Program
 
 
-def _broken(node: LocalNode) -> str:
-    raise AttributeError(f"no daemon on {node.name}")
-
-
-def test_a_member_that_breaks_is_a_check_with_its_reason_and_ends_no_run(node: LocalNode) -> None:
-    toy: Any = SimpleNamespace(name="toy", version=_broken)
-    check = doctor._tried("engine", "toy", lambda: doctor._version(toy, node))
-    assert (check.usable, check.reason) == (False, "AttributeError: no daemon on localhost")
-    assert check.remedy == doctor.EXTENSION_REMEDY
-
-
 @pytest.mark.parametrize(("entered", "substitute"), [(True, "memory:not-limited"), (False, "userland:own-environment")])
 def test_bare_metal_without_root_names_its_substitute(
     entered: bool, substitute: str, node: LocalNode, make_image: MakeImage, monkeypatch: pytest.MonkeyPatch
@@ -75,7 +64,9 @@ def test_whatever_breaks_is_a_check_of_its_own_and_all_else_is_examined(asked: l
     checks = {(check.kind, check.name): check for check in doctor.examine()}
     assert set(asked) == {*ENGINES, "nvml"}
     for kind, name in (*(("engine", name) for name in ENGINES), ("gpu", "nvml")):
-        assert checks[kind, name].reason == f"KeyError: '{name}'"  # type: ignore[index]
+        check = checks[kind, name]  # type: ignore[index]
+        assert (check.usable, check.reason) == (False, f"KeyError: '{name}'")
+        assert check.remedy == doctor.EXTENSION_REMEDY
     assert {name for kind, name in checks if kind == "target"} == set(TARGETS)
 
 
