@@ -2,7 +2,7 @@
 
 import pytest
 
-from provisioning.cgroup.resizing import Opened, of_group
+from provisioning.cgroup.limits import Opened, of_group
 from provisioning.engines.base import get_engine
 from suite.errors import RequestError
 from suite.interfaces import Completed, Shares
