@@ -259,6 +259,22 @@ def test_a_stand_in_for_apptainer_runs_the_commands_of_a_container(
         pass
 
 
+def test_engines_resize_by_their_own_command_or_not_at_all() -> None:
+    commands = {
+        name: get_engine(name).update_argv("c", "0-1", 100_000, 512)
+        for name in ("docker", "podman", "runc", "gvisor", "charliecloud", "apptainer", "kubernetes")
+    }
+    words = ["update", "--cpuset-cpus=0-1", "--cpu-quota=100000", "--memory=512", "--memory-swap=512", "c"]
+    assert commands["docker"] == ["docker", *words]
+    assert commands["podman"] == ["podman", *words]
+    assert "--cpu-quota=200000" in get_engine("podman").update_argv("c", "0-1", -1, None)
+    assert "--cpu-quota=-1" in get_engine("docker").update_argv("c", "0-1", -1, None)
+    words = ["update", "--cpuset-cpus", "0-1", "--cpu-quota", "100000", "--memory", "512", "--memory-swap", "512", "c"]
+    assert commands["runc"][-10:] == words
+    unable = ["gvisor", "charliecloud", "apptainer", "kubernetes"]
+    assert [name for name, argv in commands.items() if not argv] == unable
+
+
 NAME = f"virtbench-{secrets.token_hex(6)}"
 
 
