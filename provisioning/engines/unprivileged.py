@@ -29,7 +29,6 @@ Binds = Sequence[tuple[str, str, bool]]
 
 class UnprivilegedEngine(ContainerEngine):
     program: str
-    """The name of its program."""
     rootfs = "directory"
     commands_are_children = True
     by_default = False

@@ -50,12 +50,10 @@ class GuestConsole:
     def __init__(self, process: Process) -> None:
         self._process = process
         self.text = ""
-        """The end of the guest's output."""
         self._changed = threading.Event()
         self.ready = False
         """Whether the guest takes commands."""
         self.locked_up = False
-        """Whether one of its CPUs was locked up."""
         self.flood: BenchError | None = None
         """Why it was ended for its output, if it was."""
         self._reading = threading.Thread(target=self._read, daemon=True, name="guest console")

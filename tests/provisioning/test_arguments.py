@@ -12,19 +12,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from provisioning.cgroup import limits as cgroups
 from provisioning.engines.docker import Docker
 from provisioning.engines.podman import PODMAN
-from provisioning.engines.runc import PROFILE, RUNC, bundle_config, bundle_profile
+from provisioning.engines.runc import PROFILE, RUNC, bundle_profile
 from provisioning.layers.container import ContainerLayer
-from provisioning.machines.qemu_command import qemu_argv
 from provisioning.machines.ssh import SshAccess
 from provisioning.nodes import LocalNode
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Completed
-from suite.job.envelope import GIB, Envelope, most_processes
+from suite.job.envelope import GIB
 from tests.provisioning.conftest import FakeNode, fake_node
-from tests.rendered import CONTAINER, RUN_ARGV, TRANSCRIPT, VM, rendered
+from tests.rendered import CONTAINER, TRANSCRIPT, rendered
 
 
 def test_what_is_written_for_other_programs_is_that_of_the_transcript() -> None:
@@ -64,18 +62,6 @@ def test_rootless_podman_pins_by_affinity_where_no_cpus_are_delegated_to_the_use
     layer = ContainerLayer(PODMAN, "0" * 64, GIB)
     here = layer.specification(node, "/tree")
     assert here.by_affinity is False, "a guest's podman is root's"
-
-
-def test_every_target_has_the_same_limit_of_processes() -> None:
-    limit = str(most_processes(2))
-    for run_argv in RUN_ARGV.values():
-        assert values(run_argv(CONTAINER), "--pids-limit") == [limit]
-    assert bundle_config(CONTAINER, {})["linux"]["resources"]["pids"] == {"limit": int(limit)}
-    node = fake_node()
-    cgroups.create(node, "g", Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2))
-    assert ["cgset", "-r", f"pids.max={limit}", "g"] in node.ran
-    (words,) = values(qemu_argv(replace(VM, cpus=(0, 1))), "-append")
-    assert f" sysctl.kernel.threads-max={2 * int(limit)}" in words
 
 
 words = st.text(st.characters(exclude_characters="\0", codec="utf-8"))

@@ -151,58 +151,46 @@ def test_the_most_that_a_quota_held_back_is_told(host: EnvelopeHost, tmp_path: P
     assert watching.conditions(before, watching.read(2.0, 0.0), 0.0).throttled_s == 0.5
 
 
-@pytest.fixture
-def version_1(tmp_path: Path) -> Path:
-    return make(
-        tmp_path,
-        {
-            "cpuacct/job/cpuacct.usage": "1500000000\n",
-            "memory/job/memory.max_usage_in_bytes": "4096\n",
-            "memory/job/memory.stat": "pgfault 10\npgmajfault 3\ntotal_pgfault 90\n",
-            "blkio/job/blkio.throttle.io_service_bytes": "8:0 Read 100\n8:0 Write 7\n8:16 Read 20\nTotal 127\n",
-            "blkio/job/blkio.throttle.read_bps_device": "8:0 100\n8:16 100\n8:32 100\n",
-            "blkio/job/blkio.throttle.write_bps_device": "8:0 100\n8:16 100\n8:32 200\n",
-            "blkio/job/blkio.throttle.read_iops_device": "8:0 5\n",
-            "blkio/job/blkio.throttle.write_iops_device": "8:0 5\n",
-            "cpu/job/cpu.stat": "nr_periods 4\nthrottled_time 2000000000\n",
-            "cpu/cpu.stat": "nr_periods 4\nthrottled_time 500000000\n",
-        },
-    )
-
-
-@pytest.fixture
-def version_2(tmp_path: Path) -> Path:
-    return make(
-        tmp_path,
-        {
-            "cgroup.controllers": "cpu memory io\n",
-            "job/cpu.stat": "usage_usec 1500000\nuser_usec 1000000\nthrottled_usec 2000000\n",
-            "job/memory.peak": "4096\n",
-            "job/memory.stat": "anon 1\npgfault 10\npgmajfault 3\n",
-            "job/io.stat": "8:0 rbytes=100 wbytes=7 rios=1 wios=1 dbytes=0 dios=0\n8:16 rbytes=20 wbytes=0\n",
-            "job/io.max": "8:0 rbps=100 wbps=100 riops=5 wiops=5\n8:16 rbps=100 wbps=100\n8:32 rbps=max wbps=9\n",
-            "cpu.stat": "usage_usec 99\n",
-        },
-    )
+VERSION_1 = {
+    "cpuacct/job/cpuacct.usage": "1500000000\n",
+    "memory/job/memory.max_usage_in_bytes": "4096\n",
+    "memory/job/memory.stat": "pgfault 10\npgmajfault 3\ntotal_pgfault 90\n",
+    "blkio/job/blkio.throttle.io_service_bytes": "8:0 Read 100\n8:0 Write 7\n8:16 Read 20\nTotal 127\n",
+    "blkio/job/blkio.throttle.read_bps_device": "8:0 100\n8:16 100\n8:32 100\n",
+    "blkio/job/blkio.throttle.write_bps_device": "8:0 100\n8:16 100\n8:32 200\n",
+    "blkio/job/blkio.throttle.read_iops_device": "8:0 5\n",
+    "blkio/job/blkio.throttle.write_iops_device": "8:0 5\n",
+    "cpu/job/cpu.stat": "nr_periods 4\nthrottled_time 2000000000\n",
+    "cpu/cpu.stat": "nr_periods 4\nthrottled_time 500000000\n",
+}
+VERSION_2 = {
+    "cgroup.controllers": "cpu memory io\n",
+    "job/cpu.stat": "usage_usec 1500000\nuser_usec 1000000\nthrottled_usec 2000000\n",
+    "job/memory.peak": "4096\n",
+    "job/memory.stat": "anon 1\npgfault 10\npgmajfault 3\n",
+    "job/io.stat": "8:0 rbytes=100 wbytes=7 rios=1 wios=1 dbytes=0 dios=0\n8:16 rbytes=20 wbytes=0\n",
+    "job/io.max": "8:0 rbps=100 wbps=100 riops=5 wiops=5\n8:16 rbps=100 wbps=100\n8:32 rbps=max wbps=9\n",
+    "cpu.stat": "usage_usec 99\n",
+}
 
 
 @pytest.mark.parametrize(
     ("version", "written_bytes", "throttled_s"),
     # What goes through the cache is written by nobody's group. The topmost group of version 2 has no quota.
-    [("version_1", None, [2.0, 0.5]), ("version_2", 7, [2.0])],
+    [(VERSION_1, None, [2.0, 0.5]), (VERSION_2, 7, [2.0])],
 )
 def test_both_versions_tell_cpu_memory_faults_and_what_was_read(
-    version: str, written_bytes: int | None, throttled_s: list[float], request: pytest.FixtureRequest
+    version: dict[str, str], written_bytes: int | None, throttled_s: list[float], tmp_path: Path
 ) -> None:
-    group = ControlGroup(ControlGroup.named("job").paths, request.getfixturevalue(version))
+    group = ControlGroup(ControlGroup.named("job").paths, make(tmp_path, version))
     assert (group.cpu_s(), group.peak_memory_bytes(), group.faults()) == (1.5, 4096, (7, 3))
     assert group.disk_bytes() == (120, written_bytes)
     assert group.throttled_s() == throttled_s
 
 
-@pytest.mark.parametrize("version", ["version_1", "version_2"])
-def test_a_limit_of_disks_is_told_where_it_is_one(version: str, request: pytest.FixtureRequest) -> None:
-    group = ControlGroup(ControlGroup.named("job").paths, request.getfixturevalue(version))
+@pytest.mark.parametrize("version", [VERSION_1, VERSION_2])
+def test_a_limit_of_disks_is_told_where_it_is_one(version: dict[str, str], tmp_path: Path) -> None:
+    group = ControlGroup(ControlGroup.named("job").paths, make(tmp_path, version))
     none = dict.fromkeys(DISK_LIMITS.values())
     assert group.disk_limits(["8:0"]) == {"disk_limit_bytes_per_s": 100, "disk_limit_iops": 5}
     assert group.disk_limits(["8:0", "8:16"]) == {**none, "disk_limit_bytes_per_s": 100}
