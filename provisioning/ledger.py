@@ -216,9 +216,8 @@ def end_held() -> list[str]:
 def clean(note: Callable[[str], object] = lambda _: None, *, kept: bool = False) -> list[str]:
     """Remove what dead owners left, newest first; returns one line per thing. While another process cleans, wait.
 
-    Things that outlive their owners are removed only if ``kept`` is set.
-
-    Raises LedgerError at the end when something could not be removed; all else is removed by then.
+    Things that outlive their owners are removed only if ``kept`` is set. Raises LedgerError at the end when something
+    could not be removed; all else is removed by then.
     """
     removed, stuck = [], []
     waiting = "another bench clean is at work: waiting until it has ended"

@@ -140,9 +140,8 @@ def prepare_disk(
 ) -> None:
     """Pack the data set, which lies in the node's directory, as a disk, once. One that has changed is packed anew.
 
-    ``refuse_changed`` raises when the directory no longer holds the data set: no disk then gets its name.
-
-    Raises RequestError when there is no room for it.
+    ``refuse_changed`` raises when the directory no longer holds the data set: no disk then gets its name. Raises
+    RequestError when there is no room for it.
     """
     with artefacts.making(f"{disk_name(dataset)} on {node.name}", note):
         if artefacts.digest_of(node, disk):
@@ -161,10 +160,7 @@ def prepare_disk(
 
 
 def packed_bytes(dataset: Dataset) -> int:
-    """Return the size of the data set as a file system.
-
-    Small files fill whole blocks, and each has an entry and an inode.
-    """
+    """Return the size of the data set as a file system: small files fill blocks, and each has an entry and an inode."""
     return dataset.size_bytes + dataset.images * 6144 + (64 << 20)
 
 

@@ -137,10 +137,7 @@ def _listed(node: Node, kind: str) -> str:
 
 
 def disks_under(paths: Iterable[str | None]) -> tuple[BlockDevice, ...]:
-    """Return the disks that the places are on, each once, in order; places that are None are left out.
-
-    Raises RequestError for a file system that has no disk of its own.
-    """
+    """Return each disk of these places once, in order. Raises RequestError for a file system without a disk."""
     return tuple(dict.fromkeys(_disk_under(path) for path in paths if path))
 
 

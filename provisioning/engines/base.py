@@ -1,7 +1,6 @@
 """The protocol of container engines, and the specification of a container.
 
-The container runs only a sleeper: commands come by the engine's ``exec``, so that an open container is a node like any
-other.
+The container runs only a sleeper: commands come by the engine's ``exec``, so that an open container is a node.
 """
 # ruff: noqa: ARG002 (defaults need few of the arguments)
 
@@ -173,10 +172,7 @@ class ContainerEngine(Protocol):
         return (ended.stdout or ended.stderr).strip()
 
     def load(self, host: Node, digest: str, archive: Path) -> None:
-        """Load the image into the engine's store, once, from the packed ``archive`` on this machine.
-
-        An engine that runs the tree in place does nothing.
-        """
+        """Load the image, once, from the packed ``archive`` on this machine into the engine's store, if it has one."""
         return
 
     def check(self, node: Node, digest: str) -> None:

@@ -35,8 +35,7 @@ LIBRARIES = ("virtbench", "kubernetes")
 def build_suite(base: Image, note: Note) -> tuple[str, Path]:
     """Build the image that runs bench upon that of the targets; return its reference and its archive.
 
-    What these sources and libraries have given already is kept. Raises RequestError when space is missing, CommandError
-    when a step fails.
+    What these sources and libraries have given is kept. Raises RequestError without space, CommandError for a step.
     """
     in_base = needed(*(line.partition("==")[0] for line in (RECIPE / "requirements.txt").read_text().splitlines()))
     pins = [f"{name}=={version}" for name, version in needed(*LIBRARIES).items() if name not in {*in_base, "virtbench"}]

@@ -281,8 +281,7 @@ def _end(node: Node, access: ssh.SshAccess, process: Process) -> None:
 def _explained(error: BenchError, process: Process, console: GuestConsole) -> MeasurementError:
     """Return the error with the last output of the guest and of QEMU, and with the cause that these show.
 
-    A kernel that locked up explains every other failure, and so does the end of QEMU: all that the others see of it is
-    a connection that is gone.
+    A kernel that locked up explains every other failure, and so does the end of QEMU: others see a lost connection.
     """
     status, deadline = None, time.monotonic() + _GONE_WITHIN_S
     while process.running() and time.monotonic() < deadline:
