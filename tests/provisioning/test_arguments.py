@@ -21,7 +21,7 @@ from provisioning.nodes import LocalNode
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Completed
 from suite.job.envelope import GIB
-from tests.provisioning.conftest import FakeNode, fake_node
+from tests.provisioning.conftest import FakeNode, fake_node, make
 from tests.rendered import CONTAINER, TRANSCRIPT, rendered
 
 
@@ -135,8 +135,7 @@ def test_the_conditions_of_a_rule_are_decided(sent: dict[str, Any], kept: dict[s
 
 
 def test_the_digest_of_the_profile_is_known_where_the_suite_gives_it(node: LocalNode, tmp_path: Path) -> None:
-    (tmp_path / PROFILE).parent.mkdir(parents=True)
-    (tmp_path / PROFILE).write_text(profile(rule("read")))
+    make(tmp_path, {PROFILE: profile(rule("read"))})
     wanted = hashlib.sha256((tmp_path / PROFILE).read_bytes()).hexdigest()
     assert RUNC.seccomp_sha256(node, str(tmp_path)) == wanted
     assert PODMAN.seccomp_sha256(node, str(tmp_path)) is None

@@ -20,7 +20,7 @@ from provisioning.metrics.conditions import joules, read_energy
 from provisioning.metrics.gpu_usage import GpuSampler
 from suite.records.columns import JOULES
 from suite.records.usage import GpuSamples, GpuSpan
-from tests.provisioning.conftest import Program
+from tests.provisioning.conftest import Program, make
 from tests.stand_ins.nvml_state import Nvml
 
 
@@ -30,10 +30,7 @@ def powercap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def zone(powercap: Path, directory: str, name: str, uj: int, range_uj: int = 262_143_000_000) -> None:
-    place = powercap / directory
-    place.mkdir(parents=True, exist_ok=True)
-    for file, value in {"name": name, "energy_uj": uj, "max_energy_range_uj": range_uj}.items():
-        (place / file).write_text(f"{value}\n")
+    make(powercap / directory, {"name": f"{name}\n", "energy_uj": f"{uj}\n", "max_energy_range_uj": f"{range_uj}\n"})
 
 
 def test_energy_is_told_by_package_and_by_the_memory_of_each(tmp_path: Path) -> None:
@@ -259,10 +256,8 @@ def test_memory_is_asked_for_where_the_kernel_has_controllers(tmp_path: Path, mo
     monkeypatch.setattr(cache_counters, "CONTROLLERS", tmp_path)
     assert events_of() == ["LLC-loads", "LLC-load-misses"]
     for number in (0, 1):
-        events = tmp_path / f"uncore_imc_{number}/events"
-        events.mkdir(parents=True)
-        for name in ("cas_count_read", "cas_count_read.unit", "cas_count_write"):
-            (events / name).write_text("")
+        events = ("cas_count_read", "cas_count_read.unit", "cas_count_write")
+        make(tmp_path / f"uncore_imc_{number}/events", dict.fromkeys(events, ""))
     assert events_of()[2:] == ["uncore_imc/cas_count_read/", "uncore_imc/cas_count_write/"]
 
 

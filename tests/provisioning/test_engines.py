@@ -28,7 +28,7 @@ from suite.job.ablations import properties_of
 from suite.job.envelope import GIB
 from suite.registries import ABLATIONS
 from tests.extensions.conftest import REPOSITORY
-from tests.provisioning.conftest import Program, fake_node
+from tests.provisioning.conftest import Program, fake_node, make
 from tests.provisioning.test_arguments import values
 from tests.rendered import CONTAINER
 
@@ -239,9 +239,7 @@ def test_a_stand_in_for_apptainer_runs_the_commands_of_a_container(
 ) -> None:
     tree, data = tmp_path / "tree", tmp_path / "a,b"
     program("apptainer", f'exec {sys.executable} {REPOSITORY}/tests/stand_ins/apptainer.py "$@"')
-    (tree / "usr").mkdir(parents=True)
-    (tree / "etc").mkdir()
-    (tree / "etc/passwd").touch()
+    make(tree, {"etc/passwd": "", "usr/file": ""})
     data.mkdir()
     monkeypatch.setattr(unprivileged, "is_root", lambda _: False)
     node.userland, node.data = str(tree), str(data)

@@ -25,7 +25,7 @@ from provisioning.nodes import local_node
 from suite import userland
 from suite.errors import RequestError
 from suite.interfaces import Completed
-from tests.provisioning.conftest import MakeImage, fake_node
+from tests.provisioning.conftest import MakeImage, fake_node, make
 
 
 def broken(image: Image) -> str:
@@ -146,9 +146,7 @@ DIGEST = "0123456789abcdef" * 4
 
 
 def tree(root: Path, names: tuple[str, ...] = ("bin/sh", "etc/name", "dev/null", "tmp/left", "var/log/old")) -> Path:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(name)
+    make(root, {name: name for name in names})
     (root / "bin/sh").chmod(0o755)
     (root / "lib").symlink_to("usr/lib")
     return root
@@ -221,8 +219,7 @@ def test_the_same_tree_gives_the_same_archive_whenever_and_wherever(tmp_path: Pa
 
 def test_a_second_layer_lies_upon_the_first_and_all_digests_are_right(tmp_path: Path) -> None:
     oci_archive(tree(tmp_path / "one"), tmp_path / "one.tar", DIGEST)
-    (tmp_path / "more/usr").mkdir(parents=True)
-    (tmp_path / "more/usr/added").write_text("added")
+    make(tmp_path, {"more/usr/added": "added"})
     pack_image(tmp_path / "more", tmp_path / "two.tar", "virtbench-suite:1", lambda info: info, tmp_path / "one.tar")
     first, second = unpacked(tmp_path / "one.tar"), unpacked(tmp_path / "two.tar")
     (entry,) = json.loads(second["index.json"])["manifests"]
@@ -285,10 +282,8 @@ def test_a_version_of_cuda_chooses_wheels_and_another_recipe(monkeypatch: pytest
 )
 def test_an_image_shows_the_cuda_of_its_torch(make_image: MakeImage, line: str | None, cuda: str | None) -> None:
     image = make_image()
-    file = image.tree / "usr/lib/python3.12/site-packages/torch/version.py"
-    file.parent.mkdir(parents=True)
-    if line:
-        file.write_text(f"__all__ = ['cuda']\n{line}\n")
+    version = {"torch/version.py": f"__all__ = ['cuda']\n{line}\n"} if line else {"other.py": ""}
+    make(image.tree / "usr/lib/python3.12/site-packages", version)
     assert image.cuda == cuda
 
 
@@ -304,9 +299,7 @@ def test_the_lock_names_every_wheel_by_its_digest(tmp_path: Path) -> None:
 
 
 def with_packages(image: Image, text: str) -> Image:
-    status = image.tree / PACKAGES
-    status.parent.mkdir(parents=True)
-    status.write_text(text)
+    make(image.tree, {PACKAGES: text})
     digest = userland.write_manifest(str(image.tree))
     moved = image.model_copy(update={"digest": digest})
     shutil.move(image.directory, moved.directory)

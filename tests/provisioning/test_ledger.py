@@ -21,6 +21,7 @@ from provisioning.processes import LocalProcess, carrying
 from suite import interruption
 from suite.process_identity import ProcessIdentity, boot_id
 from suite.results.files import temporary_name
+from tests.provisioning.conftest import make
 
 FOREIGN = "is not in a folder of the suite's and is left alone"
 
@@ -74,8 +75,7 @@ def test_what_is_held_is_written_down_before_it_is_made_and_crossed_out_after_it
         assert (entry.kind, entry.what, what) == ("directory", str(place), str(place))
         assert (entry.owner_pid, entry.owner_started) == (os.getpid(), float(started(os.getpid())))
         assert not place.exists()
-        place.mkdir(parents=True)
-        (place / "file").write_text("x")
+        make(place, {"file": "x"})
     assert not place.exists()
     assert entries(home) == []
 
@@ -227,10 +227,8 @@ def test_clean_ends_the_processes_of_the_dead(home: Path, dead: int) -> None:
 
 
 def test_clean_sweeps_temporaries_of_a_killed_run_and_keeps_its_records(home: Path, tmp_path: Path, dead: int) -> None:
-    trials = tmp_path / "run-1/trials"
-    trials.mkdir(parents=True)
-    for name in (temporary_name(ProcessIdentity.own().model_copy(update={"pid": dead})), "a.json"):
-        (trials / name).touch()
+    temporary = temporary_name(ProcessIdentity.own().model_copy(update={"pid": dead}))
+    trials = make(tmp_path / "run-1/trials", {temporary: "", "a.json": ""})
     left_by(home, dead, "run-directory", str(tmp_path / "run-1"))
     clean()
     assert [path.name for path in trials.iterdir()] == ["a.json"]
