@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from provisioning import isa
-from provisioning.images.image import Image
 from provisioning.machines import accelerator
 from provisioning.machines.accelerator import KvmProbe, choose, probe_kvm
 from provisioning.machines.base import GuestSpec
@@ -162,11 +161,6 @@ AVX2 = "flags\t\t: fpu sse2 avx avx2 fma"
 AVX512 = AVX2 + " avx512f avx512bw avx512dq avx512vl"
 
 
-@pytest.fixture
-def image() -> Image:
-    return Image(digest="0" * 64, variant="cpu", recipe_sha256="", created_at="", base="", files={})
-
-
 @pytest.mark.parametrize(
     ("cpuinfo", "level"),
     [
@@ -198,12 +192,12 @@ def test_a_level_is_told_by_all_the_flags_that_it_needs(cpuinfo: str, level: str
     ],
 )
 def test_a_host_is_capped_to_a_guest_that_has_less_and_what_is_to_be_lowered_is_known(
-    *, targets: tuple[str, ...], level: str | None, always: bool, cap: str | None, image: Image, tmp_path: Path
+    *, targets: tuple[str, ...], level: str | None, always: bool, cap: str | None, make_image: MakeImage, tmp_path: Path
 ) -> None:
     (tmp_path / "cpuinfo").write_text(AVX512 + "\n")
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(isa, "CPUINFO", tmp_path / "cpuinfo")
         patch.setattr(isa, "_of_guests", lambda *_: level or pytest.fail("a guest was asked"))
-        assert isa.shared(targets, QEMU, GuestSpec(image, "tcg", ENVELOPE), said.append, always=always) == cap
+        assert isa.shared(targets, QEMU, GuestSpec(make_image(), "tcg", ENVELOPE), said.append, always=always) == cap
     assert always or ["avx2" in line for line in said] == ([True] if cap else [])

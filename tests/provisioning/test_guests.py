@@ -76,9 +76,7 @@ NO_KVM: dict[tuple[str, ...], Completed] = {("test", "-r", "/dev/kvm"): Complete
 
 
 def test_one_machine_without_kvm_means_emulation_on_all(make_image: MakeImage) -> None:
-    image, said = make_image(), list[str]()
-    (image.tree / "boot").mkdir()
-    (image.tree / "boot/vmlinuz").write_bytes(b"kernel")
+    image, said = make_image(files={"boot/vmlinuz": "kernel"}), list[str]()
     found = nodes({}, NO_KVM)
     assert choose_common(found, "auto", image, said.append) == "tcg"
     assert "on n2 KVM is not usable" in said[0]

@@ -22,7 +22,6 @@ from provisioning.images.build import locked
 from provisioning.images.image import PACKAGES, PACKED, Image, current, difference, find, images, prune
 from provisioning.images.pack import cpio, joined, oci_archive, pack_image
 from provisioning.nodes import local_node
-from suite import userland
 from suite.errors import RequestError
 from suite.interfaces import Completed
 from tests.provisioning.conftest import MakeImage, fake_node, make
@@ -298,24 +297,10 @@ def test_the_lock_names_every_wheel_by_its_digest(tmp_path: Path) -> None:
     ]
 
 
-def with_packages(image: Image, text: str) -> Image:
-    make(image.tree, {PACKAGES: text})
-    digest = userland.write_manifest(str(image.tree))
-    moved = image.model_copy(update={"digest": digest})
-    shutil.move(image.directory, moved.directory)
-    moved.save()
-    return moved
-
-
-@pytest.fixture
-def two(make_image: MakeImage) -> tuple[Image, Image]:
-    one = with_packages(make_image(), "Package: fio\nStatus: installed\nVersion: 3.33-3\n d: no field\n\n")
+def test_what_tells_two_images_apart_is_named(make_image: MakeImage) -> None:
+    one = make_image(files={PACKAGES: "Package: fio\nStatus: installed\nVersion: 3.33-3\n d: no field\n\n"})
     fio = "Package: fio\nVersion: 3.33-4\n\nPackage: perf\nVersion: 6.1\n"
-    return one, with_packages(make_image(content="y"), fio)
-
-
-def test_what_tells_two_images_apart_is_named(two: tuple[Image, Image]) -> None:
-    one, other = two
+    other = make_image(content="y", files={PACKAGES: fio})
     assert difference(one, one) == []
     assert difference(one, other) == [
         "package fio: 3.33-3, 3.33-4",
