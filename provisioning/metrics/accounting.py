@@ -135,7 +135,8 @@ class HostMeter:
         self._begin = self._footprint.read()
 
     def cpu_s(self) -> float | None:
-        return self._footprint.used(self._begin, self._footprint.read())["cpu_s"] if self._footprint.known else None
+        found = self._footprint
+        return found.used(self._begin, found.read())["cpu_s"] if found.pids or found.host_processes else None
 
 
 def own_cpus(nodes: Sequence[Node], victims: Sequence[Node]) -> list[int] | None:

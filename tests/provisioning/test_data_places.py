@@ -34,11 +34,7 @@ def holding(monkeypatch: pytest.MonkeyPatch) -> Holding:
         monkeypatch.setattr(data_device, "_refuse_busy", lambda _: None)
         monkeypatch.setattr(data_device, "_signatures", lambda _: list(signatures))
         monkeypatch.setattr("os.geteuid", lambda: 0)
-
-        def never(*_: object, **__: object) -> None:
-            raise AssertionError("it is written to")
-
-        monkeypatch.setattr(data_device, "filesystem", never)
+        monkeypatch.setattr(data_device, "filesystem", lambda *_, **__: pytest.fail("it is written to"))
 
     return make
 

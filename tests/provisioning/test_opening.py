@@ -59,9 +59,6 @@ class Engine(ContainerEngine):
         CLOCK.sleep(ASKS_S)
         return 1
 
-    def layers_at(self, node: Node) -> str:
-        return node.name
-
 
 class Machines:
     """The same of a hypervisor."""
