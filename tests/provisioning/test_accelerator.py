@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,28 +21,21 @@ from tests.provisioning.conftest import MakeImage, Program
 Qemu = Callable[[str], Path]
 
 
-@dataclass
-class FakeBoot:
-    """The guest of the probe: how it ends, and with which kernels it was started."""
-
-    reason: str | None = None
-    kernels: list[tuple[str, str] | None] = field(default_factory=list)
-
-    def __call__(self, kernel: tuple[str, str] | None) -> str | None:
-        self.kernels.append(kernel)
-        return self.reason
-
-
 @pytest.fixture
-def boot(monkeypatch: pytest.MonkeyPatch) -> FakeBoot:
-    """A host that lacks nothing, and whose guests end as the test says."""
-    made = FakeBoot()
+def boot(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A host that lacks nothing: ``reason`` is why its guests do not boot, ``kernels`` are those that were tried."""
+    guests = SimpleNamespace(reason=None, kernels=[])
+
+    def tried(kernel: tuple[str, str] | None) -> Any:
+        guests.kernels.append(kernel)
+        return guests.reason
+
     monkeypatch.setattr(accelerator, "_missing", lambda: None)
-    monkeypatch.setattr(accelerator, "_boot", made)
-    return made
+    monkeypatch.setattr(accelerator, "_boot", tried)
+    return guests
 
 
-def test_where_no_guest_boots_auto_falls_to_tcg_and_kvm_is_refused_with_the_reason(boot: FakeBoot) -> None:
+def test_where_no_guest_boots_auto_falls_to_tcg_and_kvm_is_refused_with_the_reason(boot: Any) -> None:
     assert choose("tcg") == ("tcg", "asked for")
     assert boot.kernels == [], "nothing was tried"
     boot.reason = "/dev/kvm opens, but a guest did not boot"
@@ -52,7 +46,7 @@ def test_where_no_guest_boots_auto_falls_to_tcg_and_kvm_is_refused_with_the_reas
 
 
 @pytest.mark.parametrize("reason", [None, "it hangs"])
-def test_the_answer_is_kept_until_a_reboot(boot: FakeBoot, monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
+def test_the_answer_is_kept_until_a_reboot(boot: Any, monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
     boot.reason = reason
     first = probe_kvm()
     assert first.usable is (reason is None)
@@ -63,7 +57,7 @@ def test_the_answer_is_kept_until_a_reboot(boot: FakeBoot, monkeypatch: pytest.M
     assert len(boot.kernels) == 2
 
 
-def test_a_boot_sector_that_ran_is_not_enough_once_an_image_has_a_kernel(boot: FakeBoot, make_image: MakeImage) -> None:
+def test_a_boot_sector_that_ran_is_not_enough_once_an_image_has_a_kernel(boot: Any, make_image: MakeImage) -> None:
     assert probe_kvm().evidence == "a boot sector"
     image = make_image()
     boot.reason = "the kernel hangs"
@@ -74,7 +68,7 @@ def test_a_boot_sector_that_ran_is_not_enough_once_an_image_has_a_kernel(boot: F
     assert len(boot.kernels) == 2
 
 
-def test_a_boot_sector_that_hung_settles_it(boot: FakeBoot, make_image: MakeImage) -> None:
+def test_a_boot_sector_that_hung_settles_it(boot: Any, make_image: MakeImage) -> None:
     boot.reason = "it hangs"
     probe = probe_kvm()
     make_image()
@@ -83,7 +77,7 @@ def test_a_boot_sector_that_hung_settles_it(boot: FakeBoot, make_image: MakeImag
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"usable": true}'])
-def test_a_damaged_cache_is_asked_again(boot: FakeBoot, home: Path, content: str) -> None:
+def test_a_damaged_cache_is_asked_again(boot: Any, home: Path, content: str) -> None:
     probe_kvm()
     cache = home / "cache/kvm.json"
     cache.write_text(content)
