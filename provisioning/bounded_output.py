@@ -23,14 +23,6 @@ _ENDS_WITHIN_S = 2.0
 """The wait for the end of standard error, which a daemon that the child has left may hold open for ever."""
 
 
-class TimeIsUp(Exception):  # noqa: N818 (not an error by itself: the caller says what it means)
-    """The child had not ended when its time was over."""
-
-
-class TooMuchOutput(Exception):  # noqa: N818 (as above)
-    """The child has written more than any command of the suite does."""
-
-
 class PipeTail(threading.Thread):
     """Read a pipe to its end, and keep its last bytes. ``sink`` gets what comes first, up to ``most`` bytes.
 
@@ -44,7 +36,6 @@ class PipeTail(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Read; called by the thread."""
         try:
             while chunk := os.read(self._descriptor, _CHUNK):
                 self._kept = (self._kept + chunk)[-TAIL_BYTES:]
@@ -60,39 +51,6 @@ class PipeTail(threading.Thread):
         """Return the end of the output; after the child has ended, up to its last byte."""
         self.join(_ENDS_WITHIN_S)
         return self._kept.decode(errors="replace")
-
-
-def bounded_lines(stdout: IO[bytes], timeout_s: float) -> Iterator[str]:
-    """Yield standard output line by line until it ends. Raises TimeIsUp, and TooMuchOutput.
-
-    Blocks in the kernel between lines; nothing polls.
-    """
-    deadline, size_bytes = time.monotonic() + timeout_s, 0
-    pending = bytearray()
-
-    def next_chunk() -> bytes:
-        left_s = deadline - time.monotonic()
-        # Checked before each reading: from a child that never stops writing there is always something to read.
-        if left_s <= 0 or not selector.select(None if left_s == float("inf") else left_s):
-            raise TimeIsUp
-        return os.read(stdout.fileno(), _CHUNK)
-
-    with selectors.DefaultSelector() as selector:
-        selector.register(stdout, selectors.EVENT_READ)
-        while chunk := next_chunk():
-            size_bytes += len(chunk)
-            *lines, begun = chunk.split(b"\n")
-            for line in lines:
-                pending += line
-                yield pending.decode(errors="replace")
-                pending.clear()
-            pending += begun
-            if size_bytes > MOST_OUTPUT_BYTES:
-                raise TooMuchOutput(f"it wrote more than {MOST_OUTPUT_BYTES >> 20} MiB")
-            if len(pending) > LONGEST_LINE_BYTES:
-                raise TooMuchOutput(f"it wrote more than {LONGEST_LINE_BYTES >> 20} MiB in one line")
-    if pending:
-        yield pending.decode(errors="replace")
 
 
 class BoundedProcess(ABC):
@@ -124,18 +82,42 @@ class BoundedProcess(ABC):
         return completed
 
     def _bounded(self, stdout: IO[bytes], timeout_s: float) -> Iterator[str]:
-        """Yield standard output line by line. Too much of it ends the command, as the end of its time does."""
-        try:
-            yield from bounded_lines(stdout, timeout_s)
-        except TimeIsUp:
+        """Yield standard output line by line, blocking in the kernel between lines.
+
+        Too much of it ends the command, as the end of its time does.
+        """
+        deadline, size_bytes, pending = time.monotonic() + timeout_s, 0, bytearray()
+        with selectors.DefaultSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ)
+            while chunk := self._next_chunk(selector, stdout, deadline):
+                size_bytes += len(chunk)
+                *lines, begun = chunk.split(b"\n")
+                for line in lines:
+                    pending += line
+                    yield pending.decode(errors="replace")
+                    pending.clear()
+                pending += begun
+                if size_bytes > MOST_OUTPUT_BYTES:
+                    raise self._too_much(f"{MOST_OUTPUT_BYTES >> 20} MiB")
+                if len(pending) > LONGEST_LINE_BYTES:
+                    raise self._too_much(f"{LONGEST_LINE_BYTES >> 20} MiB in one line")
+        if pending:
+            yield pending.decode(errors="replace")
+
+    def _next_chunk(self, selector: selectors.BaseSelector, stdout: IO[bytes], deadline: float) -> bytes:
+        left_s = deadline - time.monotonic()
+        # Checked before each reading: from a child that never stops writing there is always something to read.
+        if left_s <= 0 or not selector.select(None if left_s == float("inf") else left_s):
             self.kill()
-            raise CommandError(self.argv, None, self.output_tail()) from None
-        except TooMuchOutput as error:
-            self.kill()
-            raise MeasurementError(
-                f"{self.argv[0]} was ended: {error}",
-                kind="output",
-                command=self.argv,
-                output_tail=self.output_tail(),
-                remedy="see what it writes to its standard output; no command of the suite writes so much",
-            ) from None
+            raise CommandError(self.argv, None, self.output_tail())
+        return os.read(stdout.fileno(), _CHUNK)
+
+    def _too_much(self, most: str) -> MeasurementError:
+        self.kill()
+        return MeasurementError(
+            f"{self.argv[0]} was ended: it wrote more than {most}",
+            kind="output",
+            command=self.argv,
+            output_tail=self.output_tail(),
+            remedy="see what it writes to its standard output; no command of the suite writes so much",
+        )

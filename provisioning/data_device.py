@@ -9,13 +9,13 @@ import json
 import os
 import stat
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 from provisioning.images.pack import filesystem
 from provisioning.nodes import local_node
 from provisioning.volumes import inodes_of, packed_bytes
 from suite.errors import BenchError, CommandError, RequestError, option
+from suite.interfaces import Note
 from suite.job.datasets import Dataset
 
 LABEL, UNFINISHED = "virtbench-data", "virtbench-part"
@@ -42,7 +42,7 @@ def check(device: str, dataset: Dataset, data: str) -> None:
         )
 
 
-def write(device: str, dataset: Dataset, note: Callable[[str], None]) -> None:
+def write(device: str, dataset: Dataset, note: Note) -> None:
     """Put the data set on the device, which is refused if it holds anything else. Holding it already, it is left alone.
 
     Raises RequestError for a device that may not be written, and BenchError when the writing fails.
@@ -118,11 +118,8 @@ def _describe(signatures: list[Signature]) -> str:
 
 
 def _check_size(device: str, dataset: Dataset) -> None:
-    fd = os.open(device, os.O_RDONLY)
-    try:
-        size_bytes = os.lseek(fd, 0, os.SEEK_END)
-    finally:
-        os.close(fd)
+    with Path(device).open("rb") as file:
+        size_bytes = file.seek(0, os.SEEK_END)
     if size_bytes < (needed := packed_bytes(dataset)):
         raise RequestError(
             f"{device} has {size_bytes / 1e9:.2f} GB, and the data set needs {needed / 1e9:.2f} GB",

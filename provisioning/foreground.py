@@ -21,8 +21,7 @@ def call(
 ) -> str:
     """Run a program, in C's language and ``without`` some variables, and return its standard output.
 
-    Raises CommandError when it fails, unless its output matches the pattern ``allowed``, and RequestError when it is
-    missing.
+    Raises CommandError when it fails, unless its output matches ``allowed``, and RequestError when it is missing.
     """
     try:
         answer = run_apart(argv, CALLED_WITHIN_S, text=text, without=without)

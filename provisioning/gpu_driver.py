@@ -49,15 +49,14 @@ def _cards(index: int, driver: str) -> Iterator[dict[str, object]]:
     except pynvml.NVMLError as error:
         yield {"index": str(index), "driver": driver, "fault": f"NVML: {error}"}
         return
-    minor, bus = asked(pynvml.nvmlDeviceGetMinorNumber, handle), asked(pynvml.nvmlDeviceGetPciInfo, handle)
+    minor = asked(pynvml.nvmlDeviceGetMinorNumber, handle)
     card = {
         "index": str(index),
         "name": name,
         "driver": driver,
         "uuid": asked(pynvml.nvmlDeviceGetUUID, handle),
         "capability": asked(pynvml.nvmlDeviceGetCudaComputeCapability, handle),
-        # The kernel writes four digits for the domain, and NVML eight.
-        "pci_address": bus and os.fsdecode(bus.busId)[-len("0000:00:00.0") :].lower(),
+        "pci_address": asked(pci_address, handle),
         "memory_bytes": _memory_bytes(handle),
         "devices": [f"/dev/nvidia{minor}"],
     }
@@ -79,6 +78,11 @@ def _cards(index: int, driver: str) -> Iterator[dict[str, object]]:
                 "memory_bytes": _memory_bytes(instance),
                 "devices": [f"/dev/nvidia{minor}", *(f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in caps)],
             }
+
+
+def pci_address(handle: object) -> str:
+    """Return the PCI address as the kernel writes it: with four digits for the domain, where NVML has eight."""
+    return os.fsdecode(pynvml.nvmlDeviceGetPciInfo(handle).busId)[-len("0000:00:00.0") :].lower()
 
 
 def _memory_bytes(handle: object) -> "int | None":

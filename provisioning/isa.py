@@ -6,13 +6,14 @@ and a comparison would then measure that choice. The levels are those between wh
 
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from provisioning.layers.vm import VmLayer
 from provisioning.machines.base import GuestSpec, MachineProvider
 from provisioning.nodes import local_node
 from provisioning.paths import state
+from suite.interfaces import Note
 from suite.job.job import CPU_CAPABILITIES, CpuCapability
 from suite.process_identity import boot_id
 from suite.results.store import write_atomic
@@ -35,12 +36,7 @@ def reports_hypervisor(cpuinfo: str) -> bool:
 
 
 def shared(
-    targets: Sequence[str],
-    provider: MachineProvider,
-    guest: GuestSpec,
-    note: Callable[[str], None],
-    *,
-    always: bool,
+    targets: Sequence[str], provider: MachineProvider, guest: GuestSpec, note: Note, *, always: bool
 ) -> CpuCapability | None:
     """Return what the jobs must be capped to, so that no target uses more than another has.
 
@@ -56,7 +52,7 @@ def shared(
     return lowest_of(levels, note, always=always)
 
 
-def lowest_of(levels: Collection[CpuCapability], note: Callable[[str], None], *, always: bool) -> CpuCapability | None:
+def lowest_of(levels: Collection[CpuCapability], note: Note, *, always: bool) -> CpuCapability | None:
     """Return the lowest of several levels; None if they are all the same, unless it is wanted ``always``."""
     lowest = min(levels, key=CPU_CAPABILITIES.index)
     if len(levels) == 1:
@@ -65,7 +61,7 @@ def lowest_of(levels: Collection[CpuCapability], note: Callable[[str], None], *,
     return lowest
 
 
-def _of_guests(provider: MachineProvider, spec: GuestSpec, note: Callable[[str], None]) -> CpuCapability:
+def _of_guests(provider: MachineProvider, spec: GuestSpec, note: Note) -> CpuCapability:
     """Ask a guest; the answer holds for this boot of the host, the provider, the image's kernel and the accelerator."""
     key = f"{boot_id()}/{provider.name}/{spec.image.digest}/{spec.accelerator}"
     cache = state("cache") / "guest-cpu.json"

@@ -1,6 +1,6 @@
 """Join the instances of a job by a network, and check that each reaches the others."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from provisioning.lab.nat import nat
 from provisioning.lab.overlay import overlay
 from provisioning.layers.container import ContainerLayer, Plug
 from provisioning.sites.base import RunInputs
-from suite.interfaces import Instance, Layer
+from suite.interfaces import Instance, Layer, Note
 from suite.job.distributed import DistributedJob, check_memory, cpus_are_shared
 from suite.job.envelope import Envelope
 from suite.records.record import Link
@@ -54,7 +54,7 @@ def needs(request: RunRequest, scenario: PlannedScenario, place: str) -> str:
     return f"{workers + servers} instances ({servers} servers, {workers} workers) need a {place} each"
 
 
-def check_instances(distributed: DistributedJob, envelope: Envelope, note: Callable[[str], None]) -> None:
+def check_instances(distributed: DistributedJob, envelope: Envelope, note: Note) -> None:
     """Raise RequestError when an instance has too little memory. Each machine gives the envelope whole."""
     count = len(distributed.roles)
     check_memory(envelope, 1 if distributed.machines else count)

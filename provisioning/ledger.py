@@ -93,10 +93,15 @@ def _ours(name: str) -> Path:
     return path
 
 
+def mount_points(mountinfo: str) -> list[str]:
+    """Return the mount points of a proc_pid_mountinfo(5), which writes white space and backslashes in octal."""
+    places = (line.split(" ")[4] for line in mountinfo.splitlines())
+    return [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), place) for place in places]
+
+
 def is_mounted(path: Path) -> bool:
     """Return whether something is mounted there; ``Path.is_mount`` misses a directory of the same file system."""
-    places = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
-    return str(path) in (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place) for place in places)
+    return str(path) in mount_points(Path("/proc/self/mountinfo").read_text())
 
 
 def _remove_mount(name: str) -> None:
@@ -211,9 +216,8 @@ def end_held() -> list[str]:
 def clean(note: Callable[[str], object] = lambda _: None, *, kept: bool = False) -> list[str]:
     """Remove what dead owners left, newest first; returns one line per thing. While another process cleans, wait.
 
-    Things that outlive their owners are removed only if ``kept`` is set.
-
-    Raises LedgerError at the end when something could not be removed; all else is removed by then.
+    Things that outlive their owners are removed only if ``kept`` is set. Raises LedgerError at the end when something
+    could not be removed; all else is removed by then.
     """
     removed, stuck = [], []
     waiting = "another bench clean is at work: waiting until it has ended"

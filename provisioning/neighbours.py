@@ -6,7 +6,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -16,6 +16,7 @@ import psutil
 from provisioning import ledger
 from provisioning.metrics.conditions import EnvelopeHost
 from suite.errors import BenchError, RequestError, option
+from suite.interfaces import Note
 from suite.job.envelope import format_cpu_list
 from suite.results.store import Run
 from suite.sweep.estimate import durations_below
@@ -34,7 +35,7 @@ MOST_NAMED = 3
 
 
 @contextmanager
-def alone_on(cpus: Sequence[int], note: Callable[[str], None], busy: Busy | None = None) -> Iterator[None]:
+def alone_on(cpus: Sequence[int], note: Note, busy: Busy | None = None) -> Iterator[None]:
     """Hold the CPUs against other benches, and tell what else runs on them.
 
     If another bench of this user or of root measures on one of them, ``busy`` says what to do; by default RequestError

@@ -3,7 +3,6 @@
 Bare metal and containers see a directory of this machine; a VM sees a raw disk beside it that holds the same files.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from provisioning.images.pack import filesystem
 from provisioning.nodes import local_node
 from provisioning.paths import runtime, state
 from suite.errors import MeasurementError, RequestError
-from suite.interfaces import Node
+from suite.interfaces import Node, Note
 from suite.job.datasets import Dataset
 from suite.plan import Trial
 from suite.targets import VMS
@@ -55,7 +54,7 @@ def volume_of(trial: Trial) -> Iterator[Volume | None]:
             room = _scratch(trial.scratch_bytes, with_disk=False)
         with (
             _data(trial.job.dataset, with_disk=with_disk) as volume,
-            _layer(trial.properties.data_in_layer) as layer,
+            _layer() if trial.properties.data_in_layer else nullcontext() as layer,
             room as scratch,
         ):
             yield replace(volume, layer=layer, scratch=scratch.directory if scratch else None)
@@ -83,10 +82,7 @@ def _data(dataset: Dataset, *, with_disk: bool) -> Iterator[Volume]:
 
 
 @contextmanager
-def _layer(wanted: bool) -> Iterator[Path | None]:
-    if not wanted:
-        yield None
-        return
+def _layer() -> Iterator[Path]:
     directory = state("scratch") / ledger.fresh("layer")
     with ledger.holding("directory", str(directory)):
         directory.mkdir()
@@ -139,14 +135,13 @@ def prepare_disk(
     directory: str,
     disk: str,
     dataset: Dataset,
-    note: Callable[[str], None],
+    note: Note,
     refuse_changed: Callable[[], None] = lambda: None,
 ) -> None:
     """Pack the data set, which lies in the node's directory, as a disk, once. One that has changed is packed anew.
 
-    ``refuse_changed`` raises when the directory no longer holds the data set: no disk then gets its name.
-
-    Raises RequestError when there is no room for it.
+    ``refuse_changed`` raises when the directory no longer holds the data set: no disk then gets its name. Raises
+    RequestError when there is no room for it.
     """
     with artefacts.making(f"{disk_name(dataset)} on {node.name}", note):
         if artefacts.digest_of(node, disk):
@@ -165,10 +160,7 @@ def prepare_disk(
 
 
 def packed_bytes(dataset: Dataset) -> int:
-    """Return the size of the data set as a file system.
-
-    Small files fill whole blocks, and each has an entry and an inode.
-    """
+    """Return the size of the data set as a file system: small files fill blocks, and each has an entry and an inode."""
     return dataset.size_bytes + dataset.images * 6144 + (64 << 20)
 
 
@@ -195,9 +187,7 @@ def check_one_filesystem(node: Node, directory: str) -> None:
 
     A container is given the directory without it: not every engine can keep from being written what is mounted below.
     """
-    lines = node.run(["cat", "/proc/self/mountinfo"]).stdout.splitlines()
-    # proc_pid_mountinfo(5) writes white space and backslashes in octal.
-    mounts = (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split(" ")[4]) for line in lines)
+    mounts = ledger.mount_points(node.run(["cat", "/proc/self/mountinfo"]).stdout)
     if mount := next((path for path in mounts if path.startswith(f"{directory.rstrip('/')}/")), None):
         raise RequestError(
             f"{mount} on {node.name} is a mount inside of the data set, which containers are not given",

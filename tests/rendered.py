@@ -82,7 +82,6 @@ TAP = tap.Tap("tap0", "06:00:00:00:00:01", "10.0.0.1", "10.0.0.1/24")
 NODE = LabNode("n2", 2, "10.99.0.2", "02:ab:cd:ef:00:02", "/run/netns/vb-abcdef-n2")
 PLACE = Placement("n1", "localhost/virtbench:ffffffffffff")
 LINKED = {("ip", "-json", "link"): Completed(0, '[{"mtu": 1500}]', ""), ("sysctl", "-n"): Completed(0, "0\n", "")}
-RUN_ARGV = {"docker": DOCKER.run_argv, "podman": PODMAN.run_argv}
 OF_CONTAINERS: list[dict[str, Any]] = [
     {"seccomp": False},
     {"network": "ns:/n"},

@@ -7,6 +7,7 @@ from pathlib import Path
 from provisioning.cgroup.limits import ROOT
 from suite.job.properties import DISK_LIMITS
 
+PROC = Path("/proc")
 VERSION_2 = ""
 CONTROLLERS = (VERSION_2, "cpu", "cpuacct", "memory", "blkio")
 
@@ -24,13 +25,13 @@ class ControlGroup:
         return cls(dict.fromkeys(CONTROLLERS, f"/{name}"))
 
     @classmethod
-    def of_process(cls, pid: int | str, proc: Path = Path("/proc"), root: Path = ROOT) -> "ControlGroup":
+    def of_process(cls, pid: int | str) -> "ControlGroup":
         """Return the group that a process is in; for a process that is gone, a group of which nothing is known."""
         paths: dict[str, str] = {}
-        for line in read(proc / str(pid) / "cgroup").splitlines():
+        for line in read(PROC / str(pid) / "cgroup").splitlines():
             _, controllers, group = line.split(":", 2)
             paths.update(dict.fromkeys(controllers.split(","), group))
-        return cls(paths, root)
+        return cls(paths)
 
     def is_within(self, other: "ControlGroup") -> bool:
         """Return whether it is another group, other than the root, or one below it, under some controller."""

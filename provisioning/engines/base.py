@@ -1,7 +1,6 @@
 """The protocol of container engines, and the specification of a container.
 
-The container runs only a sleeper: commands come by the engine's ``exec``, so that an open container is a node like any
-other.
+The container runs only a sleeper: commands come by the engine's ``exec``, so that an open container is a node.
 """
 # ruff: noqa: ARG002 (defaults need few of the arguments)
 
@@ -17,7 +16,7 @@ from provisioning.images.image import Image
 from provisioning.paths import state
 from provisioning.processes import program_argv, run_apart
 from suite.errors import BenchError, CommandError, RequestError, option
-from suite.interfaces import COMMAND_WITHIN_S, Node
+from suite.interfaces import COMMAND_WITHIN_S, Node, Note
 from suite.job.envelope import most_processes, parse_cpu_list, tmpfs_bytes
 from suite.job.properties import DiskLimit, Properties
 from suite.registries import ENGINES
@@ -103,7 +102,7 @@ class GuestStore:
 
     file: str
     """The name of the disk beside the image's other packed files."""
-    make: Callable[[Image, Callable[[str], None]], object]
+    make: Callable[[Image, Note], object]
     """Makes the disk if it is missing. Raises RequestError or MeasurementError if it cannot."""
 
 
@@ -173,10 +172,7 @@ class ContainerEngine(Protocol):
         return (ended.stdout or ended.stderr).strip()
 
     def load(self, host: Node, digest: str, archive: Path) -> None:
-        """Load the image into the engine's store, once, from the packed ``archive`` on this machine.
-
-        An engine that runs the tree in place does nothing.
-        """
+        """Load the image, once, from the packed ``archive`` on this machine into the engine's store, if it has one."""
         return
 
     def check(self, node: Node, digest: str) -> None:
@@ -226,6 +222,7 @@ class ContainerEngine(Protocol):
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         """Return the words that start a command in the container; none where ``entered`` returns a node in it."""
+        return []
 
     def entered(self, node: Node, spec: ContainerSpec) -> Node:
         """Return the node on which the words of ``exec_argv`` run: for most engines the one below."""
@@ -244,6 +241,7 @@ class ContainerEngine(Protocol):
 
     def removal(self, name: str) -> list[list[str]]:
         """Return the commands that kill the container and remove it; none where the ledger does."""
+        return []
 
     def remove(self, node: Node, name: str) -> None:
         """Kill and remove the container; harmless if it is not there."""

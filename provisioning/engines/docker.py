@@ -8,7 +8,7 @@ import json
 import os
 import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from provisioning.images.image import Image, find, stamp
 from provisioning.images.pack import disk
 from provisioning.nodes import LocalNode, is_guest, local_node
 from suite.errors import CommandError, MeasurementError, RequestError, option
-from suite.interfaces import Node
+from suite.interfaces import Node, Note
 
 PROGRAM = ("docker",)
 STORE = "docker.img"
@@ -33,7 +33,7 @@ DAEMON = (
 )
 
 
-def docker_store(image: Image, note: Callable[[str], None]) -> Path:
+def docker_store(image: Image, note: Note) -> Path:
     """Return the disk, made if it is missing. Raises RequestError without root."""
     target = image.file(STORE)
     if STORE in image.files and target.is_file():

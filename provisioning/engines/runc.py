@@ -182,7 +182,7 @@ def _limits(spec: ContainerSpec) -> dict[str, Any]:
     if spec.memory_limited:
         limits["memory"] = {"limit": spec.memory_bytes, "swap": spec.memory_bytes}
     if spec.limited_disks:
-        numbers = [disk.major_minor for disk in spec.limited_disks]
+        numbers = [[int(part) for part in disk.number.split(":")] for disk in spec.limited_disks]
         limits["blockIO"] = {
             f"throttle{way.capitalize()}{UNITS[unit]}Device": [
                 {"major": major, "minor": minor, "rate": limit} for major, minor in numbers

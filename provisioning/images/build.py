@@ -248,14 +248,7 @@ def _tree(
 
 
 def finish(
-    node: LocalNode,
-    building: Path,
-    note: Note,
-    *,
-    variant: Variant,
-    recipe: str,
-    base: str,
-    source: str | None = None,
+    node: LocalNode, building: Path, note: Note, *, variant: Variant, recipe: str, base: str, source: str | None = None
 ) -> Image:
     """Pack the tree and put the image in its place; an image that is there with the same tree is kept."""
     tree = building / "tree"

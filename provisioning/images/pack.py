@@ -57,17 +57,13 @@ def oci_archive(tree: Path, target: Path, digest: str) -> None:
 
     Owners and times are those of no host, so that the same tree gives the same archive.
     """
-    _pack_image(tree, target, image_reference(digest), _anonymous)
+    pack_image(tree, target, image_reference(digest), _anonymous)
 
 
-def add_layer(base: Path, tree: Path, target: Path, reference: str, owned: Callable[[tarfile.TarInfo], Any]) -> None:
-    """Pack the image of ``base``, an archive of ``oci_archive``, with a second layer. ``owned`` completes its files."""
-    _pack_image(tree, target, reference, owned, base)
-
-
-def _pack_image(
+def pack_image(
     tree: Path, target: Path, reference: str, owned: Callable[[tarfile.TarInfo], Any], base: Path | None = None
 ) -> None:
+    """Pack the tree, whose files ``owned`` completes, as a layer: the only one, or upon that of an archive ``base``."""
     layer = target.with_suffix(".layer")
     try:
         with tarfile.open(layer, "w", format=tarfile.PAX_FORMAT) as tar:

@@ -15,7 +15,7 @@ from pathlib import Path
 from provisioning import artefacts
 from provisioning.images.build import TARGET_PYTHON, copy_tree, workplace
 from provisioning.images.image import DESCRIPTION, Image
-from provisioning.images.pack import add_layer
+from provisioning.images.pack import pack_image
 from provisioning.kubernetes.pod import USER
 from provisioning.nodes import LocalNode
 from provisioning.paths import RECIPE, ROOMS
@@ -35,8 +35,7 @@ LIBRARIES = ("virtbench", "kubernetes")
 def build_suite(base: Image, note: Note) -> tuple[str, Path]:
     """Build the image that runs bench upon that of the targets; return its reference and its archive.
 
-    What these sources and libraries have given already is kept. Raises RequestError when space is missing, CommandError
-    when a step fails.
+    What these sources and libraries have given is kept. Raises RequestError without space, CommandError for a step.
     """
     in_base = needed(*(line.partition("==")[0] for line in (RECIPE / "requirements.txt").read_text().splitlines()))
     pins = [f"{name}=={version}" for name, version in needed(*LIBRARIES).items() if name not in {*in_base, "virtbench"}]
@@ -60,7 +59,7 @@ def build_suite(base: Image, note: Note) -> tuple[str, Path]:
             (layer / "usr/local/bin/bench").write_text(BENCH)
             (layer / "usr/local/bin/bench").chmod(0o755)
             note("packing the image")
-            add_layer(base.file("oci.tar"), layer, building / archive.name, reference, _owned)
+            pack_image(layer, building / archive.name, reference, _owned, base.file("oci.tar"))
             for old in archive.parent.glob("suite-*.tar"):
                 old.unlink()
             (building / archive.name).rename(archive)

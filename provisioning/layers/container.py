@@ -8,8 +8,7 @@ from pathlib import Path
 
 from provisioning import ledger
 from provisioning.cgroup.counters import ControlGroup
-from provisioning.cgroup.limits import disks_under
-from provisioning.cgroup.resizing import Opened
+from provisioning.cgroup.limits import Opened, disks_under
 from provisioning.engines.base import ContainerEngine, ContainerSpec
 from provisioning.gpus import edits_for
 from provisioning.lab.containers import ContainerBridge, attached

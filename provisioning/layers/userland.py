@@ -13,7 +13,6 @@ from typing import Any
 from provisioning import ledger
 from provisioning.cgroup import limits as cgroups
 from provisioning.cgroup.counters import ControlGroup
-from provisioning.cgroup.resizing import Opened, of_group
 from provisioning.gpus import NO_EDITS, Edits, edits_for
 from provisioning.nodes import HostProcesses, WrappedNode, limit_facts, undone
 from provisioning.paths import ROOMS
@@ -161,8 +160,8 @@ class UserlandLayer:
                 enter += taskset(self.envelope.cpus)
             host_processes = HostProcesses(group=ControlGroup.named(group))
             memory_bytes = self.envelope.memory_bytes if self.properties.memory_limited else None
-            limits = Opened(len(self.envelope.cpus), memory_bytes, self.properties.cpu_share, pinned)
-            resize = of_group(node, group, limits, cpuset=pinned)
+            limits = cgroups.Opened(len(self.envelope.cpus), memory_bytes, self.properties.cpu_share, pinned)
+            resize = cgroups.of_group(node, group, limits, cpuset=pinned)
             edits, data = edits_for(node, self.gpus), (node.data, self.writable) if node.data else None
 
             def place(words: Sequence[str], user: int | None, backing: Node | None = None) -> WrappedNode:
@@ -258,5 +257,4 @@ def own_environment(node: Node, cpus: Sequence[int], edits: Edits = NO_EDITS) ->
 
 
 def taskset(cpus: Sequence[int]) -> list[str]:
-    """Return the words that run a command on these CPUs."""
     return ["taskset", "--cpu-list", format_cpu_list(cpus)]

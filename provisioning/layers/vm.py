@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from provisioning import ledger
-from provisioning.cgroup.resizing import Opened, of_group
+from provisioning.cgroup.limits import Opened, of_group
 from provisioning.lab.tap import Tap
 from provisioning.layers.userland import own_environment
 from provisioning.machines import virtiofs

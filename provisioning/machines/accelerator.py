@@ -4,7 +4,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +14,7 @@ from provisioning.images.image import Image, images
 from provisioning.nodes import local_node, undone, write_file
 from provisioning.paths import state
 from suite.errors import BenchError, CommandError, RequestError, option
-from suite.interfaces import Node
+from suite.interfaces import Node, Note
 from suite.process_identity import boot_id
 from suite.results.store import write_atomic
 
@@ -123,7 +123,7 @@ def boot(node: Node, kernel: tuple[str, str] | None, sector: str = "") -> str | 
     return None
 
 
-def choose_common(machines: Sequence[Node], requested: str, image: Image, note: Callable[[str], None]) -> Accelerator:
+def choose_common(machines: Sequence[Node], requested: str, image: Image, note: Note) -> Accelerator:
     """Return one accelerator for all machines: KVM if a guest boots under it on every one.
 
     Raises RequestError for ``kvm`` if one boots no guest, and for a machine of another architecture.

@@ -8,9 +8,10 @@ from typing import Protocol, cast
 
 from provisioning.images.image import Image
 from provisioning.lab.tap import Tap
+from provisioning.machines import accelerator
 from provisioning.machines.accelerator import Accelerator
 from provisioning.volumes import Volume
-from suite.interfaces import Node
+from suite.interfaces import Node, Note
 from suite.job.envelope import Envelope
 from suite.job.job import CpuCapability
 from suite.job.properties import AS_IT_IS, Properties
@@ -73,11 +74,11 @@ class MachineProvider(Protocol):
 
         ``requested`` is ``auto``, ``kvm`` or ``tcg``. Raises RequestError for one that cannot be had.
         """
+        return accelerator.choose(requested)
 
-    def choose_common_accelerator(
-        self, nodes: Sequence[Node], requested: str, image: Image, note: Callable[[str], None]
-    ) -> Accelerator:
+    def choose_common_accelerator(self, nodes: Sequence[Node], requested: str, image: Image, note: Note) -> Accelerator:
         """Return one accelerator for guests on all of these machines. Raises RequestError as above."""
+        return accelerator.choose_common(nodes, requested, image, note)
 
     def guest_capability(self, node: Node, accelerator: Accelerator, level: CpuCapability) -> CpuCapability:
         """Return the vector instructions of a guest on another machine, whose own are ``own``, without booting one."""

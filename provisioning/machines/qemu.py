@@ -3,7 +3,7 @@
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -50,12 +50,10 @@ class GuestConsole:
     def __init__(self, process: Process) -> None:
         self._process = process
         self.text = ""
-        """The end of the guest's output."""
         self._changed = threading.Event()
         self.ready = False
         """Whether the guest takes commands."""
         self.locked_up = False
-        """Whether one of its CPUs was locked up."""
         self.flood: BenchError | None = None
         """Why it was ended for its output, if it was."""
         self._reading = threading.Thread(target=self._read, daemon=True, name="guest console")
@@ -99,14 +97,6 @@ class Qemu(MachineProvider):
         check_answer("qemu", name, node.name)
         return version
 
-    def choose_accelerator(self, requested: str) -> tuple[Accelerator, str]:
-        return accelerator.choose(requested)
-
-    def choose_common_accelerator(
-        self, nodes: Sequence[Node], requested: str, image: Image, note: Callable[[str], None]
-    ) -> Accelerator:
-        return accelerator.choose_common(nodes, requested, image, note)
-
     def guest_capability(self, node: Node, accelerator: Accelerator, level: CpuCapability) -> CpuCapability:
         return level if accelerator == "kvm" else emulated_capability(self.version(node))
 
@@ -123,7 +113,6 @@ class Qemu(MachineProvider):
         return None
 
     def command(self, spec: qemu.QemuSpec) -> Sequence[str]:
-        """Return the command that starts it on its node."""
         return qemu.qemu_argv(spec)
 
     @contextmanager
@@ -213,10 +202,7 @@ def _disks(node: Node, spec: GuestSpec) -> Iterator[qemu.Disk]:
 
     def disk(path: PurePath, *, writable: bool = False) -> qemu.Disk:
         return qemu.Disk(
-            str(path),
-            direct=direct and qemu.takes_direct_io(node, str(path)),
-            readonly=not writable,
-            limits=limits,
+            str(path), direct=direct and qemu.takes_direct_io(node, str(path)), readonly=not writable, limits=limits
         )
 
     packed = PurePath(str(node.userland)).parent
@@ -295,8 +281,7 @@ def _end(node: Node, access: ssh.SshAccess, process: Process) -> None:
 def _explained(error: BenchError, process: Process, console: GuestConsole) -> MeasurementError:
     """Return the error with the last output of the guest and of QEMU, and with the cause that these show.
 
-    A kernel that locked up explains every other failure, and so does the end of QEMU: all that the others see of it is
-    a connection that is gone.
+    A kernel that locked up explains every other failure, and so does the end of QEMU: others see a lost connection.
     """
     status, deadline = None, time.monotonic() + _GONE_WITHIN_S
     while process.running() and time.monotonic() < deadline:

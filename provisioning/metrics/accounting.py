@@ -49,7 +49,7 @@ def open_account(
 
 
 class NoAccount(AbstractContextManager[None]):
-    """Tells nothing: what this host would count is not what the job has met."""
+    """See ``suite.interfaces.Account``. It counts nothing: what this host would count is not what the job has met."""
 
     conditions: Conditions | None = None
     resources: Resources | None = None
@@ -57,7 +57,6 @@ class NoAccount(AbstractContextManager[None]):
     def __exit__(self, *_: object) -> None: ...
 
     def meter(self, _: Sequence[Instance]) -> "HostMeter":
-        """See ``suite.interfaces.Account``."""
         return HostMeter([])
 
 
@@ -108,18 +107,12 @@ class HostAccount:
         spent = joules(energy_before, energy) | gpu_joules
         counted = self._counting.stop()
         self.resources = Resources(
-            serving=serving,
-            energy_j=spent or None,
-            idle_w=self._idle_w,
-            gpus=gpus,
-            beside=aggressors,
-            cache=counted,
+            serving=serving, energy_j=spent or None, idle_w=self._idle_w, gpus=gpus, beside=aggressors, cache=counted
         )
         sampler_cpu_s = self._entering_cpu_s + self._gpus.cpu_s + time.thread_time() - begin_s
         self.conditions = conditions.model_copy(update={"load_1min": self._load_1min, "sampler_cpu_s": sampler_cpu_s})
 
     def meter(self, instances: Sequence[Instance]) -> "HostMeter":
-        """See ``suite.interfaces.Account``."""
         return HostMeter([instance.node for instance in instances])
 
     def _read(self) -> tuple[HostReading, dict[str, Energy], FootprintReading, FootprintReading | None]:
@@ -142,8 +135,8 @@ class HostMeter:
         self._begin = self._footprint.read()
 
     def cpu_s(self) -> float | None:
-        """See ``suite.interfaces.Meter``."""
-        return self._footprint.used(self._begin, self._footprint.read())["cpu_s"] if self._footprint.known else None
+        found = self._footprint
+        return found.used(self._begin, found.read())["cpu_s"] if found.pids or found.host_processes else None
 
 
 def own_cpus(nodes: Sequence[Node], victims: Sequence[Node]) -> list[int] | None:

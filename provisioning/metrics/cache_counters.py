@@ -77,10 +77,7 @@ class Counting:
         self._perf: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start counting, and return once it counts.
-
-        What perf runs is a ``cat``, which answers, and which ends with the pipe to it even if this process dies.
-        """
+        """Return once it counts. What perf runs is a ``cat``, which answers, and ends with its pipe even if we die."""
         if absent() is None:
             self._perf = subprocess.Popen(
                 perf_argv(events_of(), ["cat"]),

@@ -80,11 +80,6 @@ class Footprint:
             networks=[network_bytes(processes.main_pid) for processes in self.host_processes if processes.main_pid],
         )
 
-    @property
-    def known(self) -> bool:
-        """Return whether there is anything of the instances on this host."""
-        return bool(self.pids or self.host_processes)
-
     def owns(self, pid: int) -> bool | None:
         """Return whether a process is one of the instances', or comes from this one; None if it is not visible here."""
         try:

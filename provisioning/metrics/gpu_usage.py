@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pynvml
 
-from provisioning.gpu_driver import asked
+from provisioning.gpu_driver import asked, pci_address
 from suite.records.usage import GpuSamples, GpuUsage
 from suite.untrusted.terminal import clean
 
@@ -37,10 +37,7 @@ SAMPLED: Mapping[str, Callable[[Any], float]] = {
 }
 STATE: Mapping[str, Callable[[Any], object]] = {
     "uuid": lambda handle: os.fsdecode(pynvml.nvmlDeviceGetUUID(handle)),
-    # The kernel writes four digits for the domain, and NVML eight.
-    "pci_address": lambda handle: os.fsdecode(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower()[
-        -len("0000:00:00.0") :
-    ],
+    "pci_address": pci_address,
     "power_limit_w": lambda handle: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
     "persistence": lambda handle: bool(pynvml.nvmlDeviceGetPersistenceMode(handle)),
     "ecc": lambda handle: bool(pynvml.nvmlDeviceGetEccMode(handle)[0]),

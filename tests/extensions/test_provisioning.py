@@ -68,10 +68,6 @@ class Toy(ContainerEngine):
     def version(self, node):
         return "1.0"
 
-    def load(self, host, digest, archive): ...
-
-    def check(self, node, digest): ...
-
     def host_network(self, namespace):
         return "host"
 
@@ -86,10 +82,6 @@ class Toy(ContainerEngine):
 
     def remove_local(self, name):
         self.sleeper.kill()
-
-    def layers_at(self, node): ...
-
-    def removal(self, name): ...
 
     def remove(self, node, name): ...
 

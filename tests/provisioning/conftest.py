@@ -16,6 +16,9 @@ from suite import userland
 from suite.errors import CommandError
 from suite.interfaces import Completed, Process, Stopwatch
 
+MakeImage = Callable[..., Image]
+Program = Callable[[str, str], Path]
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -74,7 +77,7 @@ def node() -> Iterator[LocalNode]:
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     """``program("crontab", script)``: puts a program of this name first on the search path, and returns its path."""
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
 
@@ -89,18 +92,23 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
 
 
 @pytest.fixture
-def make_image(home: Path) -> Callable[..., Image]:
+def make_image(home: Path) -> MakeImage:
     """``make_image(created_at="…")``: a whole image of a few bytes; other content gives another digest."""
 
-    def _make(created_at: str = "2026-01-01T00:00:00+00:00", content: str = "x", variant: str = "cpu") -> Image:
+    def _make(
+        created_at: str = "2026-01-01T00:00:00+00:00",
+        content: str = "x",
+        variant: str = "cpu",
+        files: Mapping[str, str] | None = None,
+    ) -> Image:
         building = home / "images/building"
         (building / "tree/opt/virtbench").mkdir(parents=True)
-        (building / "tree/file").write_text(content)
+        make(building / "tree", {"file": content, **(files or {})})
         digest = userland.write_manifest(str(building / "tree"))
         for name in PACKED:
             (building / name).write_text(f"{name} of {content}")
-        files = {name: stamp(building / name) for name in PACKED}
-        made = {"digest": digest, "variant": variant, "created_at": created_at, "files": files}
+        stamps = {name: stamp(building / name) for name in PACKED}
+        made = {"digest": digest, "variant": variant, "created_at": created_at, "files": stamps}
         image = Image.model_validate({**made, "recipe_sha256": "0" * 64, "base": "debian"})
         building.rename(image.directory)
         image.save()

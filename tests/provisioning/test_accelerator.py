@@ -2,45 +2,40 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from provisioning import isa
-from provisioning.images.image import Image
 from provisioning.machines import accelerator
 from provisioning.machines.accelerator import KvmProbe, choose, probe_kvm
 from provisioning.machines.base import GuestSpec
 from provisioning.machines.qemu import QEMU
 from suite.errors import RequestError
 from suite.job.envelope import GIB, Envelope
+from tests.provisioning.conftest import MakeImage, Program
 
-MakeImage = Callable[..., Image]
-
-
-@dataclass
-class FakeBoot:
-    """The guest of the probe: how it ends, and with which kernels it was started."""
-
-    reason: str | None = None
-    kernels: list[tuple[str, str] | None] = field(default_factory=list)
-
-    def __call__(self, kernel: tuple[str, str] | None) -> str | None:
-        self.kernels.append(kernel)
-        return self.reason
+Qemu = Callable[[str], Path]
 
 
 @pytest.fixture
-def boot(monkeypatch: pytest.MonkeyPatch) -> FakeBoot:
-    """A host that lacks nothing, and whose guests end as the test says."""
-    made = FakeBoot()
+def boot(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A host that lacks nothing: ``reason`` is why its guests do not boot, ``kernels`` are those that were tried."""
+    guests = SimpleNamespace(reason=None, kernels=[])
+
+    def tried(kernel: tuple[str, str] | None) -> Any:
+        guests.kernels.append(kernel)
+        return guests.reason
+
     monkeypatch.setattr(accelerator, "_missing", lambda: None)
-    monkeypatch.setattr(accelerator, "_boot", made)
-    return made
+    monkeypatch.setattr(accelerator, "_boot", tried)
+    return guests
 
 
-def test_where_no_guest_boots_auto_falls_to_tcg_and_kvm_is_refused_with_the_reason(boot: FakeBoot) -> None:
+def test_where_no_guest_boots_auto_falls_to_tcg_and_kvm_is_refused_with_the_reason(boot: Any) -> None:
     assert choose("tcg") == ("tcg", "asked for")
     assert boot.kernels == [], "nothing was tried"
     boot.reason = "/dev/kvm opens, but a guest did not boot"
@@ -50,14 +45,8 @@ def test_where_no_guest_boots_auto_falls_to_tcg_and_kvm_is_refused_with_the_reas
     assert "--accel tcg" in str(caught.value.remedy)
 
 
-@pytest.mark.parametrize("requested", ["auto", "kvm"])
-def test_kvm_is_chosen_where_a_guest_has_booted_under_it(boot: FakeBoot, requested: str) -> None:
-    assert choose(requested) == ("kvm", "a guest (a boot sector) boots under it")
-    assert boot.kernels == [None]
-
-
 @pytest.mark.parametrize("reason", [None, "it hangs"])
-def test_the_answer_is_kept_until_a_reboot(boot: FakeBoot, monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
+def test_the_answer_is_kept_until_a_reboot(boot: Any, monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
     boot.reason = reason
     first = probe_kvm()
     assert first.usable is (reason is None)
@@ -68,7 +57,7 @@ def test_the_answer_is_kept_until_a_reboot(boot: FakeBoot, monkeypatch: pytest.M
     assert len(boot.kernels) == 2
 
 
-def test_a_boot_sector_that_ran_is_not_enough_once_an_image_has_a_kernel(boot: FakeBoot, make_image: MakeImage) -> None:
+def test_a_boot_sector_that_ran_is_not_enough_once_an_image_has_a_kernel(boot: Any, make_image: MakeImage) -> None:
     assert probe_kvm().evidence == "a boot sector"
     image = make_image()
     boot.reason = "the kernel hangs"
@@ -79,7 +68,7 @@ def test_a_boot_sector_that_ran_is_not_enough_once_an_image_has_a_kernel(boot: F
     assert len(boot.kernels) == 2
 
 
-def test_a_boot_sector_that_hung_settles_it(boot: FakeBoot, make_image: MakeImage) -> None:
+def test_a_boot_sector_that_hung_settles_it(boot: Any, make_image: MakeImage) -> None:
     boot.reason = "it hangs"
     probe = probe_kvm()
     make_image()
@@ -88,7 +77,7 @@ def test_a_boot_sector_that_hung_settles_it(boot: FakeBoot, make_image: MakeImag
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"usable": true}'])
-def test_a_damaged_cache_is_asked_again(boot: FakeBoot, home: Path, content: str) -> None:
+def test_a_damaged_cache_is_asked_again(boot: Any, home: Path, content: str) -> None:
     probe_kvm()
     cache = home / "cache/kvm.json"
     cache.write_text(content)
@@ -101,26 +90,19 @@ def test_a_damaged_cache_is_asked_again(boot: FakeBoot, home: Path, content: str
 
 
 @pytest.fixture
-def qemu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A /dev/kvm that opens, and a QEMU that the test writes."""
-    device, program = tmp_path / "kvm", tmp_path / "qemu"
-    device.touch()
-    monkeypatch.setattr(accelerator, "KVM", device)
-    monkeypatch.setattr(accelerator, "PROGRAM", str(program))
+def qemu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Program) -> Callable[[str], Path]:
+    """``qemu(script)``: what the test's QEMU does; a /dev/kvm opens."""
+    (tmp_path / "kvm").touch()
+    monkeypatch.setattr(accelerator, "KVM", tmp_path / "kvm")
+    monkeypatch.setattr(accelerator, "PROGRAM", "qemu-of-the-test")
     monkeypatch.setattr(accelerator, "PROBE_WITHIN_S", 60.0)  # a script answers at once, but on a busy machine
-    script(program, "exit 33")
-    return program
+    return partial(program, accelerator.PROGRAM)
 
 
-def script(program: Path, text: str) -> None:
-    program.write_text(f"#!/bin/sh\n{text}\n")
-    program.chmod(0o755)
-
-
-def test_a_guest_that_runs_the_boot_sector_proves_kvm(qemu: Path, home: Path) -> None:
-    script(qemu, 'for word in "$@"; do echo "$word"; done > "$(dirname "$0")/said"; exit 33')
-    assert choose("auto") == ("kvm", "a guest (a boot sector) boots under it")
-    words = (qemu.parent / "said").read_text().splitlines()
+def test_a_guest_that_runs_the_boot_sector_proves_kvm(qemu: Qemu, home: Path) -> None:
+    program = qemu('for word in "$@"; do echo "$word"; done > "$(dirname "$0")/said"; exit 33')
+    assert choose("auto") == choose("kvm") == ("kvm", "a guest (a boot sector) boots under it")
+    words = (program.parent / "said").read_text().splitlines()
     assert words[:2] == ["-accel", "kvm"]
     sector = (home / "cache/boot-sector.img").read_bytes()
     assert (len(sector), sector[510:]) == (512, b"\x55\xaa")
@@ -128,10 +110,10 @@ def test_a_guest_that_runs_the_boot_sector_proves_kvm(qemu: Path, home: Path) ->
 
 
 def test_a_guest_that_hangs_is_given_up_in_time_and_nothing_of_it_is_left(
-    qemu: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+    qemu: Qemu, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accelerator, "PROBE_WITHIN_S", 0.3)
-    script(qemu, "exec sleep 600")
+    qemu("exec sleep 600")
     probe = probe_kvm()
     assert not probe.usable
     assert probe.reason.startswith("/dev/kvm opens, but a guest did not boot under it within")
@@ -139,43 +121,38 @@ def test_a_guest_that_hangs_is_given_up_in_time_and_nothing_of_it_is_left(
     assert list((home / "ledger").glob("*")) == []
 
 
-def test_a_qemu_that_fails_is_told_by_its_last_words(qemu: Path) -> None:
-    script(qemu, "echo first >&2; echo 'Could not access KVM' >&2; exit 1")
+def test_a_qemu_that_fails_is_told_by_its_last_words(qemu: Qemu) -> None:
+    qemu("echo first >&2; echo 'Could not access KVM' >&2; exit 1")
     assert probe_kvm().reason == "/dev/kvm opens, but QEMU ended with status 1: Could not access KVM"
 
 
 def test_the_kernel_of_the_image_ends_in_order_where_the_sector_has_a_status_of_its_own(
-    qemu: Path, home: Path, make_image: MakeImage
+    qemu: Qemu, home: Path, make_image: MakeImage
 ) -> None:
     make_image()
+    qemu("exit 33")
     assert not probe_kvm().usable, "33 is the sector's, not the kernel's"
-    script(qemu, "exit 0")
+    qemu("exit 0")
     (home / "cache/kvm.json").unlink()
     assert probe_kvm().reason == "a guest (the image's kernel) boots under it"
 
 
-def test_what_a_host_lacks_is_told_and_asked_again(qemu: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_host_lacks_is_told_and_asked_again(qemu: Qemu, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda *_: False)
         assert "group kvm" in probe_kvm().reason
-    qemu.unlink()
-    assert probe_kvm().reason == f"{qemu} is not installed"
+    assert probe_kvm().reason == "qemu-of-the-test is not installed"
     accelerator.KVM.unlink()
     assert "there is no " in probe_kvm().reason
     assert not (home / "cache/kvm.json").exists()
     accelerator.KVM.touch()
-    script(qemu, "exit 33")
+    qemu("exit 33")
     assert probe_kvm().usable
 
 
 ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
 AVX2 = "flags\t\t: fpu sse2 avx avx2 fma"
 AVX512 = AVX2 + " avx512f avx512bw avx512dq avx512vl"
-
-
-@pytest.fixture
-def image() -> Image:
-    return Image(digest="0" * 64, variant="cpu", recipe_sha256="", created_at="", base="", files={})
 
 
 @pytest.mark.parametrize(
@@ -194,17 +171,13 @@ def test_a_level_is_told_by_all_the_flags_that_it_needs(cpuinfo: str, level: str
     assert isa.capability(f"model name\t: x\n{cpuinfo}\nbugs\t: none\n") == level
 
 
-@pytest.mark.parametrize("targets", [("bare-metal", "container"), ("vm",), ("vm", "container-vm")])
-def test_targets_of_one_kind_need_no_cap_and_no_guest_is_asked(
-    targets: tuple[str, ...], image: Image, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(isa, "_of_guests", _asked)
-    assert isa.shared(targets, QEMU, GuestSpec(image, "tcg", ENVELOPE), _asked, always=False) is None
-
-
 @pytest.mark.parametrize(
     ("targets", "level", "always", "cap"),
     [
+        # Targets of one kind: no guest is asked.
+        (("bare-metal", "container"), None, False, None),
+        (("vm",), None, False, None),
+        (("vm", "container-vm"), None, False, None),
         (("bare-metal", "vm"), "avx2", False, "avx2"),
         (("bare-metal", "vm"), "avx512", False, None),
         (("bare-metal", "container"), "avx2", True, "avx512"),
@@ -213,16 +186,12 @@ def test_targets_of_one_kind_need_no_cap_and_no_guest_is_asked(
     ],
 )
 def test_a_host_is_capped_to_a_guest_that_has_less_and_what_is_to_be_lowered_is_known(
-    *, targets: tuple[str, ...], level: str, always: bool, cap: str | None, image: Image, tmp_path: Path
+    *, targets: tuple[str, ...], level: str | None, always: bool, cap: str | None, make_image: MakeImage, tmp_path: Path
 ) -> None:
     (tmp_path / "cpuinfo").write_text(AVX512 + "\n")
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(isa, "CPUINFO", tmp_path / "cpuinfo")
-        patch.setattr(isa, "_of_guests", lambda *_: level)
-        assert isa.shared(targets, QEMU, GuestSpec(image, "tcg", ENVELOPE), said.append, always=always) == cap
+        patch.setattr(isa, "_of_guests", lambda *_: level or pytest.fail("a guest was asked"))
+        assert isa.shared(targets, QEMU, GuestSpec(make_image(), "tcg", ENVELOPE), said.append, always=always) == cap
     assert always or ["avx2" in line for line in said] == ([True] if cap else [])
-
-
-def _asked(*_: object) -> None:
-    pytest.fail("nobody should have been asked")

@@ -12,19 +12,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from provisioning.cgroup import limits as cgroups
 from provisioning.engines.docker import Docker
 from provisioning.engines.podman import PODMAN
-from provisioning.engines.runc import PROFILE, RUNC, bundle_config, bundle_profile
+from provisioning.engines.runc import PROFILE, RUNC, bundle_profile
 from provisioning.layers.container import ContainerLayer
-from provisioning.machines.qemu_command import qemu_argv
 from provisioning.machines.ssh import SshAccess
 from provisioning.nodes import LocalNode
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Completed
-from suite.job.envelope import GIB, Envelope, most_processes
-from tests.provisioning.conftest import FakeNode, fake_node
-from tests.rendered import CONTAINER, RUN_ARGV, TRANSCRIPT, VM, rendered
+from suite.job.envelope import GIB
+from tests.provisioning.conftest import FakeNode, fake_node, make
+from tests.rendered import CONTAINER, TRANSCRIPT, rendered
 
 
 def test_what_is_written_for_other_programs_is_that_of_the_transcript() -> None:
@@ -64,18 +62,6 @@ def test_rootless_podman_pins_by_affinity_where_no_cpus_are_delegated_to_the_use
     layer = ContainerLayer(PODMAN, "0" * 64, GIB)
     here = layer.specification(node, "/tree")
     assert here.by_affinity is False, "a guest's podman is root's"
-
-
-def test_every_target_has_the_same_limit_of_processes() -> None:
-    limit = str(most_processes(2))
-    for run_argv in RUN_ARGV.values():
-        assert values(run_argv(CONTAINER), "--pids-limit") == [limit]
-    assert bundle_config(CONTAINER, {})["linux"]["resources"]["pids"] == {"limit": int(limit)}
-    node = fake_node()
-    cgroups.create(node, "g", Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2))
-    assert ["cgset", "-r", f"pids.max={limit}", "g"] in node.ran
-    (words,) = values(qemu_argv(replace(VM, cpus=(0, 1))), "-append")
-    assert f" sysctl.kernel.threads-max={2 * int(limit)}" in words
 
 
 words = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
@@ -119,6 +105,8 @@ def test_what_is_not_named_is_refused_with_the_profiles_own_error() -> None:
     assert bundle_profile(profile())["defaultErrnoRet"] == 1
     assert bundle_profile(profile(defaultErrnoRet=38))["defaultErrnoRet"] == 38
     assert bundle_profile(profile())["architectures"] == ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]
+    with pytest.raises(ValueError, match="Expecting value"):
+        bundle_profile("# none")
 
 
 ARGUMENT = {"index": 0, "value": 4, "valueTwo": 0, "op": "SCMP_CMP_EQ"}
@@ -146,14 +134,8 @@ def test_the_conditions_of_a_rule_are_decided(sent: dict[str, Any], kept: dict[s
     assert decided == ([{"action": "SCMP_ACT_ALLOW", **kept}] if kept else [])
 
 
-def test_a_profile_that_is_none_is_an_error() -> None:
-    with pytest.raises(ValueError, match="Expecting value"):
-        bundle_profile("# none")
-
-
 def test_the_digest_of_the_profile_is_known_where_the_suite_gives_it(node: LocalNode, tmp_path: Path) -> None:
-    (tmp_path / PROFILE).parent.mkdir(parents=True)
-    (tmp_path / PROFILE).write_text(profile(rule("read")))
+    make(tmp_path, {PROFILE: profile(rule("read"))})
     wanted = hashlib.sha256((tmp_path / PROFILE).read_bytes()).hexdigest()
     assert RUNC.seccomp_sha256(node, str(tmp_path)) == wanted
     assert PODMAN.seccomp_sha256(node, str(tmp_path)) is None

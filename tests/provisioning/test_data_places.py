@@ -10,7 +10,6 @@ import pytest
 from provisioning import data_device
 from provisioning.cgroup import limits
 from provisioning.cgroup.limits import BlockDevice, disks_under
-from provisioning.images.image import Image
 from provisioning.images.pack import add_modules
 from provisioning.machines import qemu, virtiofs
 from provisioning.machines.qemu import QEMU
@@ -20,7 +19,7 @@ from suite.errors import RequestError
 from suite.interfaces import Completed
 from suite.job.ablations import properties_of
 from suite.job.datasets import Dataset
-from tests.provisioning.conftest import fake_node
+from tests.provisioning.conftest import MakeImage, fake_node, make
 
 DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=20, size_bytes=4000)
 WHOLE = ("ext4", "abababab-abab-abab-abab-abababababab", "virtbench-data")
@@ -35,11 +34,7 @@ def holding(monkeypatch: pytest.MonkeyPatch) -> Holding:
         monkeypatch.setattr(data_device, "_refuse_busy", lambda _: None)
         monkeypatch.setattr(data_device, "_signatures", lambda _: list(signatures))
         monkeypatch.setattr("os.geteuid", lambda: 0)
-
-        def never(*_: object, **__: object) -> None:
-            raise AssertionError("it is written to")
-
-        monkeypatch.setattr(data_device, "filesystem", never)
+        monkeypatch.setattr(data_device, "filesystem", lambda *_, **__: pytest.fail("it is written to"))
 
     return make
 
@@ -89,10 +84,8 @@ def test_only_a_device_is_taken(name: str, said: str, tmp_path: Path) -> None:
 
 
 def test_without_virtiofs_on_either_side_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    modules = tmp_path / "usr/lib/modules/6.1"
-    modules.mkdir(parents=True)
-    (modules / "modules.dep").write_text("kernel/fs/fuse/fuse.ko:\n")
-    (modules / "modules.builtin").write_text("kernel/fs/ext4/ext4.ko\n")
+    others = {"modules.dep": "kernel/fs/fuse/fuse.ko:\n", "modules.builtin": "kernel/fs/ext4/ext4.ko\n"}
+    modules = make(tmp_path / "usr/lib/modules/6.1", others)
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr(virtiofs, "daemon", lambda: None)
     assert "not installed" in str(virtiofs.hindrance(tmp_path))
@@ -104,11 +97,10 @@ def test_without_virtiofs_on_either_side_the_reason_is_told(tmp_path: Path, monk
     assert "root" in str(virtiofs.hindrance(tmp_path))
 
 
-def test_a_microvm_needs_a_kernel_with_virtio_over_mmio(make_image: Callable[..., Image]) -> None:
+def test_a_microvm_needs_a_kernel_with_virtio_over_mmio(make_image: MakeImage) -> None:
     image = make_image()
-    (modules := image.tree / "usr/lib/modules/6.1").mkdir(parents=True)
     assert "no virtio_mmio" in str(QEMU.hindrance(properties_of("microvm"), image))
-    (modules / "modules.builtin").write_text("kernel/drivers/virtio/virtio_mmio.ko\n")
+    make(image.tree, {"usr/lib/modules/6.1/modules.builtin": "kernel/drivers/virtio/virtio_mmio.ko\n"})
     assert QEMU.hindrance(properties_of("microvm"), image) is None
 
 
@@ -119,31 +111,30 @@ def test_the_rate_of_the_tsc_is_half_the_bogomips() -> None:
 
 
 def test_a_guest_loads_the_modules_that_its_machine_needs(tmp_path: Path) -> None:
-    (modules := tmp_path / "tree/usr/lib/modules/6.1").mkdir(parents=True)
-    (modules / "modules.dep").write_text("virtio.ko:\nvirtio_mmio.ko: virtio.ko\nvirtio_blk.ko: virtio.ko\n")
-    (modules / "modules.builtin").write_text("")
-    for name in ("virtio", "virtio_mmio", "virtio_blk"):
-        (modules / f"{name}.ko").touch()
+    needs = {"modules.dep": "virtio.ko:\nvirtio_mmio.ko: virtio.ko\nvirtio_blk.ko: virtio.ko\n"}
+    files = dict.fromkeys(("modules.builtin", "virtio.ko", "virtio_mmio.ko", "virtio_blk.ko"), "")
+    make(tmp_path / "tree/usr/lib/modules/6.1", needs | files)
     (tmp_path / "root").mkdir()
     add_modules(tmp_path / "tree", tmp_path / "root", ("virtio_mmio", "virtio_blk"))
     assert (tmp_path / "root/modules.order").read_text() == "virtio.ko\nvirtio_mmio.ko\nvirtio_blk.ko\n"
     assert len(list((tmp_path / "root/modules").iterdir())) == 3
 
 
-def test_a_directory_on_a_partition_lies_on_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = tmp_path / "devices/sda"
-    (disk / "sda1").mkdir(parents=True)
-    (disk / "dev").write_text("8:0\n")
-    (disk / "uevent").write_text("MAJOR=8\nMINOR=0\nDEVNAME=sda\nDEVTYPE=disk\n")
-    (disk / "sda1/partition").write_text("1\n")
+def test_a_directory_on_a_partition_lies_on_its_disk_and_one_without_a_disk_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = {"dev": "8:0\n", "uevent": "MAJOR=8\nDEVNAME=sda\nDEVTYPE=disk\n", "sda1/partition": "1\n"}
+    disk = make(tmp_path / "devices/sda", kernels)
     sys = tmp_path / "block"
     monkeypatch.setattr(limits, "BLOCK_DEVICES", sys)
     sys.mkdir()
     number = tmp_path.stat().st_dev
     (sys / f"{os.major(number)}:{os.minor(number)}").symlink_to(disk / "sda1")
-    (found,) = disks_under([str(tmp_path), None, str(sys)])
-    assert found == BlockDevice("/dev/sda", "8:0")
-    assert found.major_minor == (8, 0)
+    assert disks_under([str(tmp_path), None, str(sys)]) == (BlockDevice("/dev/sda", "8:0"),)
+    monkeypatch.setattr(limits, "BLOCK_DEVICES", tmp_path)
+    with pytest.raises(RequestError, match="without a disk of its own") as refused:
+        disks_under([str(tmp_path)])
+    assert "VIRTBENCH_HOME" in (refused.value.remedy or "")
 
 
 @pytest.mark.parametrize(("kind", "reaches"), [("tmpfs", False), ("zfs", False), ("ext2/ext3", True), ("xfs", True)])
@@ -160,10 +151,3 @@ def test_memory_of_this_machine_is_no_disk() -> None:
         file.write(bytes(8192))
         file.flush()
         assert not takes_direct_io(node, file.name)
-
-
-def test_a_file_system_without_a_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BLOCK_DEVICES", tmp_path)
-    with pytest.raises(RequestError, match="without a disk of its own") as refused:
-        disks_under([str(tmp_path)])
-    assert "VIRTBENCH_HOME" in (refused.value.remedy or "")

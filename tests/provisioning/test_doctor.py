@@ -18,7 +18,6 @@ from provisioning.engines.docker import DOCKER
 from provisioning.engines.gvisor import GVISOR
 from provisioning.engines.podman import PODMAN
 from provisioning.engines.runc import RUNC
-from provisioning.images.image import Image
 from provisioning.images.tree import BUILDERS
 from provisioning.machines.base import get_provider
 from provisioning.machines.libvirt import LIBVIRT
@@ -29,22 +28,12 @@ from suite.errors import BenchError
 from suite.registries import ENGINES, MACHINES
 from suite.targets import TARGETS
 from tests.extensions.conftest import REPOSITORY
-
-
-def _broken(node: LocalNode) -> str:
-    raise AttributeError(f"no daemon on {node.name}")
-
-
-def test_a_member_that_breaks_is_a_check_with_its_reason_and_ends_no_run(node: LocalNode) -> None:
-    toy: Any = SimpleNamespace(name="toy", version=_broken)
-    check = doctor._tried("engine", "toy", lambda: doctor._version(toy, node))
-    assert (check.usable, check.reason) == (False, "AttributeError: no daemon on localhost")
-    assert check.remedy == doctor.EXTENSION_REMEDY
+from tests.provisioning.conftest import MakeImage, Program
 
 
 @pytest.mark.parametrize(("entered", "substitute"), [(True, "memory:not-limited"), (False, "userland:own-environment")])
 def test_bare_metal_without_root_names_its_substitute(
-    entered: bool, substitute: str, node: LocalNode, make_image: Callable[..., Image], monkeypatch: pytest.MonkeyPatch
+    entered: bool, substitute: str, node: LocalNode, make_image: MakeImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr(doctor, "enterable", lambda *_: entered)
@@ -75,7 +64,9 @@ def test_whatever_breaks_is_a_check_of_its_own_and_all_else_is_examined(asked: l
     checks = {(check.kind, check.name): check for check in doctor.examine()}
     assert set(asked) == {*ENGINES, "nvml"}
     for kind, name in (*(("engine", name) for name in ENGINES), ("gpu", "nvml")):
-        assert checks[kind, name].reason == f"KeyError: '{name}'"  # type: ignore[index]
+        check = checks[kind, name]  # type: ignore[index]
+        assert (check.usable, check.reason) == (False, f"KeyError: '{name}'")
+        assert check.remedy == doctor.EXTENSION_REMEDY
     assert {name for kind, name in checks if kind == "target"} == set(TARGETS)
 
 
@@ -120,7 +111,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
 
 @pytest.mark.parametrize("variant", ["cuda", "own"])
 def test_targets_are_held_against_the_image_that_a_run_takes(
-    checks: list[Check], make_image: Callable[..., Image], variant: str
+    checks: list[Check], make_image: MakeImage, variant: str
 ) -> None:
     assert diagnose(checks).next_step == "run: bench image build"
     image = make_image(variant=variant)
@@ -130,7 +121,7 @@ def test_targets_are_held_against_the_image_that_a_run_takes(
 
 @pytest.mark.parametrize(("variant", "taking"), [("cuda", "--device cuda"), ("own", "--image {}"), ("cpu", "vm ")])
 def test_the_only_image_of_a_machine_is_named_in_the_next_step(
-    checks: list[Check], make_image: Callable[..., Image], variant: str, taking: str
+    checks: list[Check], make_image: MakeImage, variant: str, taking: str
 ) -> None:
     image = make_image(variant=variant)
     found, check = doctor._image()
@@ -153,9 +144,6 @@ def test_every_missing_program_names_its_package_once(node: LocalNode, monkeypat
     texts = {check.name: f"{check.reason}; {check.remedy}" for check in checks if not check.usable}
     assert len(texts) == len(checks)
     assert {name: text for name, text in texts.items() if text.count("package ") != 1} == {}
-
-
-Program = Callable[[str, str], Path]
 
 
 @pytest.mark.parametrize(

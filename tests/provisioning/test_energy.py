@@ -20,6 +20,7 @@ from provisioning.metrics.conditions import joules, read_energy
 from provisioning.metrics.gpu_usage import GpuSampler
 from suite.records.columns import JOULES
 from suite.records.usage import GpuSamples, GpuSpan
+from tests.provisioning.conftest import Program, make
 from tests.stand_ins.nvml_state import Nvml
 
 
@@ -29,10 +30,7 @@ def powercap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def zone(powercap: Path, directory: str, name: str, uj: int, range_uj: int = 262_143_000_000) -> None:
-    place = powercap / directory
-    place.mkdir(parents=True, exist_ok=True)
-    for file, value in {"name": name, "energy_uj": uj, "max_energy_range_uj": range_uj}.items():
-        (place / file).write_text(f"{value}\n")
+    make(powercap / directory, {"name": f"{name}\n", "energy_uj": f"{uj}\n", "max_energy_range_uj": f"{range_uj}\n"})
 
 
 def test_energy_is_told_by_package_and_by_the_memory_of_each(tmp_path: Path) -> None:
@@ -95,13 +93,6 @@ def test_a_counter_that_moves_between_readings_is_counted_once(tmp_path: Path, m
         conditions, "read", lambda file: str(next(moving) % 1000) if file.name == "energy_uj" else read(file)
     )
     assert list(read_energy()) == ["package-0-die-0", "package-1-die-0"], "other packages are other meters"
-
-
-def test_a_counter_that_began_again_is_carried_over(tmp_path: Path) -> None:
-    zone(tmp_path, "intel-rapl:0", "package-0", 9_000_000, range_uj=10_000_000)
-    before = read_energy()
-    zone(tmp_path, "intel-rapl:0", "package-0", 2_000_000, range_uj=10_000_000)
-    assert joules(before, read_energy()) == {"package-0": 3.0}
 
 
 def test_a_host_without_counters_or_with_hidden_ones_has_no_energy(tmp_path: Path) -> None:
@@ -265,10 +256,8 @@ def test_memory_is_asked_for_where_the_kernel_has_controllers(tmp_path: Path, mo
     monkeypatch.setattr(cache_counters, "CONTROLLERS", tmp_path)
     assert events_of() == ["LLC-loads", "LLC-load-misses"]
     for number in (0, 1):
-        events = tmp_path / f"uncore_imc_{number}/events"
-        events.mkdir(parents=True)
-        for name in ("cas_count_read", "cas_count_read.unit", "cas_count_write"):
-            (events / name).write_text("")
+        events = ("cas_count_read", "cas_count_read.unit", "cas_count_write")
+        make(tmp_path / f"uncore_imc_{number}/events", dict.fromkeys(events, ""))
     assert events_of()[2:] == ["uncore_imc/cas_count_read/", "uncore_imc/cas_count_write/"]
 
 
@@ -296,13 +285,9 @@ WRAPPER = """WARNING: perf not found for kernel 5.15.0-1019
     ],
 )
 def test_why_nothing_is_counted_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, reason: str | None
+    program: Program, monkeypatch: pytest.MonkeyPatch, script: str | None, reason: str | None
 ) -> None:
-    program = tmp_path / "perf"
-    if script:
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-    monkeypatch.setattr(cache_counters, "PERF", str(program))
+    monkeypatch.setattr(cache_counters, "PERF", str(program("perf", script)) if script else "no-perf-here")
     absent = cache_counters.absent()
     assert absent is None if reason is None else reason in (absent or "")
     if reason:

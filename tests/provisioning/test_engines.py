@@ -6,7 +6,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -28,7 +28,7 @@ from suite.job.ablations import properties_of
 from suite.job.envelope import GIB
 from suite.registries import ABLATIONS
 from tests.extensions.conftest import REPOSITORY
-from tests.provisioning.conftest import fake_node
+from tests.provisioning.conftest import Program, fake_node, make
 from tests.provisioning.test_arguments import values
 from tests.rendered import CONTAINER
 
@@ -88,13 +88,6 @@ def test_a_property_that_the_sentry_does_not_have_is_not_switched_and_those_of_i
         assert GVISOR.hindrance(properties_of(ablation)) is None
 
 
-@pytest.mark.parametrize(("network", "in_lab"), [("host", True), ("overlay", True), ("overlay", False)])
-def test_networks_that_come_after_the_start_are_refused(network: str, in_lab: bool) -> None:
-    with pytest.raises(RequestError, match=f"--network {network}: gvisor"):
-        GVISOR.check_network(network, in_lab=in_lab)
-    GVISOR.check_network("host", in_lab=False)
-
-
 BOOT = "9ad39d4c-8b15-4a0d-b99d-1a5a3a0c5f0a"
 RUNTIMES = json.dumps({"runc": {"path": "runc"}, "crun": {"path": "/opt/crun"}, "kata": {"runtimeType": "kata.v2"}})
 
@@ -104,11 +97,7 @@ def answered(text: str) -> Completed:
 
 
 def test_docker_runs_by_the_runtime_that_its_daemon_has() -> None:
-    said = {
-        ("docker", "version"): "28.0",
-        ("docker", "info"): RUNTIMES,
-        ("/opt/crun", "--version"): "crun version 1.8\n0",
-    }
+    said = {("docker", "version"): "28.0", ("docker", "info"): RUNTIMES, ("/opt/crun",): "crun version 1.8\n0"}
     node, crun = fake_node({words: answered(text) for words, text in said.items()}), DOCKER.run_by("crun")
     assert crun.version(node) == "28.0, crun version 1.8"
     assert DOCKER.run_by("kata").version(node) == "28.0, kata", "found by its type, it has no program to ask"
@@ -212,13 +201,17 @@ def test_only_what_the_program_has_can_be_switched(engine: ContainerEngine, refu
     assert not any((engine.by_default, engine.takes_gpus, engine.in_guests))
 
 
-@pytest.mark.parametrize("engine", ENGINES_WITHOUT_ROOT)
+@pytest.mark.parametrize("engine", [*ENGINES_WITHOUT_ROOT, GVISOR])
 def test_instances_are_joined_by_the_network_of_their_machines_alone(engine: ContainerEngine) -> None:
     engine.check_network("host", in_lab=False)
-    assert engine.host_network(None) == "host"
-    for network, in_lab in (("host", True), ("overlay", True), ("bridge", False)):
-        with pytest.raises(RequestError, match=f"--network {network}: {engine.name} gives its containers"):
+    for network, in_lab in (("host", True), ("overlay", True), ("overlay", False), ("bridge", False)):
+        with pytest.raises(RequestError, match=f"--network {network}: {engine.name} {engine.late_networks}"):
             engine.check_network(network, in_lab=in_lab)
+
+
+@pytest.mark.parametrize("engine", ENGINES_WITHOUT_ROOT)
+def test_the_network_of_a_node_of_a_lab_cannot_be_joined(engine: ContainerEngine) -> None:
+    assert engine.host_network(None) == "host"
     with pytest.raises(RequestError, match="--network host"):
         engine.host_network("/run/netns/n1")
 
@@ -242,13 +235,11 @@ def test_charliecloud_needs_user_namespaces() -> None:
 
 
 def test_a_stand_in_for_apptainer_runs_the_commands_of_a_container(
-    node: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[str, str], Path]
+    node: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Program
 ) -> None:
     tree, data = tmp_path / "tree", tmp_path / "a,b"
     program("apptainer", f'exec {sys.executable} {REPOSITORY}/tests/stand_ins/apptainer.py "$@"')
-    (tree / "usr").mkdir(parents=True)
-    (tree / "etc").mkdir()
-    (tree / "etc/passwd").touch()
+    make(tree, {"etc/passwd": "", "usr/file": ""})
     data.mkdir()
     monkeypatch.setattr(unprivileged, "is_root", lambda _: False)
     node.userland, node.data = str(tree), str(data)
@@ -264,6 +255,22 @@ def test_a_stand_in_for_apptainer_runs_the_commands_of_a_container(
     node.userland = str(data)
     with pytest.raises(BenchError), open_stack(node, [ContainerLayer(APPTAINER, "0123456789abcdef", GIB)]):
         pass
+
+
+def test_engines_resize_by_their_own_command_or_not_at_all() -> None:
+    commands = {
+        name: get_engine(name).update_argv("c", "0-1", 100_000, 512)
+        for name in ("docker", "podman", "runc", "gvisor", "charliecloud", "apptainer", "kubernetes")
+    }
+    words = ["update", "--cpuset-cpus=0-1", "--cpu-quota=100000", "--memory=512", "--memory-swap=512", "c"]
+    assert commands["docker"] == ["docker", *words]
+    assert commands["podman"] == ["podman", *words]
+    assert "--cpu-quota=200000" in get_engine("podman").update_argv("c", "0-1", -1, None)
+    assert "--cpu-quota=-1" in get_engine("docker").update_argv("c", "0-1", -1, None)
+    words = ["update", "--cpuset-cpus", "0-1", "--cpu-quota", "100000", "--memory", "512", "--memory-swap", "512", "c"]
+    assert commands["runc"][-10:] == words
+    unable = ["gvisor", "charliecloud", "apptainer", "kubernetes"]
+    assert [name for name, argv in commands.items() if not argv] == unable
 
 
 NAME = f"virtbench-{secrets.token_hex(6)}"

@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,7 +27,7 @@ from scenarios.synthetic import Synthetic
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Instance
 from suite.job.ablations import properties_of
-from tests.provisioning.conftest import fake_node
+from tests.provisioning.conftest import MakeImage, fake_node
 
 MTU = Completed(0, json.dumps([{"mtu": 1450}]), "")
 
@@ -76,10 +75,8 @@ def nodes(*answers: dict[tuple[str, ...], Completed]) -> list[Machine]:
 NO_KVM: dict[tuple[str, ...], Completed] = {("test", "-r", "/dev/kvm"): Completed(1, "", "")}
 
 
-def test_one_machine_without_kvm_means_emulation_on_all(make_image: Callable[..., Image]) -> None:
-    image, said = make_image(), list[str]()
-    (image.tree / "boot").mkdir()
-    (image.tree / "boot/vmlinuz").write_bytes(b"kernel")
+def test_one_machine_without_kvm_means_emulation_on_all(make_image: MakeImage) -> None:
+    image, said = make_image(files={"boot/vmlinuz": "kernel"}), list[str]()
     found = nodes({}, NO_KVM)
     assert choose_common(found, "auto", image, said.append) == "tcg"
     assert "on n2 KVM is not usable" in said[0]
@@ -88,7 +85,7 @@ def test_one_machine_without_kvm_means_emulation_on_all(make_image: Callable[...
     assert choose_common(nodes({}, {}), "auto", image, said.append) == "kvm"
 
 
-def test_a_machine_of_another_architecture_is_refused(make_image: Callable[..., Image]) -> None:
+def test_a_machine_of_another_architecture_is_refused(make_image: MakeImage) -> None:
     found = nodes({("uname", "-m"): Completed(0, "riscv64\n", "")})
     with pytest.raises(RequestError, match="n1 is riscv64"):
         choose_common(found, "tcg", make_image(), print)

@@ -14,7 +14,7 @@ from provisioning.images.tree import BUILDERS
 from provisioning.paths import home, runtime, state
 from suite.errors import RequestError
 from suite.interfaces import Completed
-from tests.provisioning.conftest import FakeNode
+from tests.provisioning.conftest import FakeNode, make
 
 SOMEBODY = 4242
 
@@ -113,12 +113,10 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home with a cache, an image on another disk, and a file of somebody else's; no engine works."""
     monkeypatch.setattr(uninstall, "BUILDERS", ())
     monkeypatch.setattr(uninstall, "runtime", lambda: home().parent / "runtime")
-    (home().parent / "runtime/node-of-another-home").mkdir(parents=True)
-    (home() / "cache").mkdir(parents=True)
-    (home() / "cache/base.tar").write_text("x")
-    (home().parent / "elsewhere").mkdir()
+    for name in ("runtime/node-of-another-home", "elsewhere"):
+        (home().parent / name).mkdir(parents=True)
+    make(home(), {"cache/base.tar": "x", "notes.txt": "mine"})
     (home() / "images").symlink_to(home().parent / "elsewhere")
-    (home() / "notes.txt").write_text("mine")
     return home()
 
 

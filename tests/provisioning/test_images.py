@@ -19,22 +19,12 @@ from commands import image as image_command
 from provisioning.images import build
 from provisioning.images import image as module
 from provisioning.images.build import locked
-from provisioning.images.image import PACKAGES, PACKED, Image, current, difference, find, images, packages, prune
-from provisioning.images.pack import add_layer, cpio, joined, oci_archive
+from provisioning.images.image import PACKAGES, PACKED, Image, current, difference, find, images, prune
+from provisioning.images.pack import cpio, joined, oci_archive, pack_image
 from provisioning.nodes import local_node
-from suite import userland
 from suite.errors import RequestError
 from suite.interfaces import Completed
-from tests.provisioning.conftest import fake_node
-
-MakeImage = Callable[..., Image]
-
-
-def test_a_whole_image_is_believed_and_verified(make_image: MakeImage) -> None:
-    image = make_image()
-    image.check()
-    assert image.verify() == []
-    assert find(image.digest[:8]) == current() == image
+from tests.provisioning.conftest import MakeImage, fake_node, make
 
 
 def broken(image: Image) -> str:
@@ -155,9 +145,7 @@ DIGEST = "0123456789abcdef" * 4
 
 
 def tree(root: Path, names: tuple[str, ...] = ("bin/sh", "etc/name", "dev/null", "tmp/left", "var/log/old")) -> Path:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(name)
+    make(root, {name: name for name in names})
     (root / "bin/sh").chmod(0o755)
     (root / "lib").symlink_to("usr/lib")
     return root
@@ -230,9 +218,8 @@ def test_the_same_tree_gives_the_same_archive_whenever_and_wherever(tmp_path: Pa
 
 def test_a_second_layer_lies_upon_the_first_and_all_digests_are_right(tmp_path: Path) -> None:
     oci_archive(tree(tmp_path / "one"), tmp_path / "one.tar", DIGEST)
-    (tmp_path / "more/usr").mkdir(parents=True)
-    (tmp_path / "more/usr/added").write_text("added")
-    add_layer(tmp_path / "one.tar", tmp_path / "more", tmp_path / "two.tar", "virtbench-suite:1", lambda info: info)
+    make(tmp_path, {"more/usr/added": "added"})
+    pack_image(tmp_path / "more", tmp_path / "two.tar", "virtbench-suite:1", lambda info: info, tmp_path / "one.tar")
     first, second = unpacked(tmp_path / "one.tar"), unpacked(tmp_path / "two.tar")
     (entry,) = json.loads(second["index.json"])["manifests"]
     assert entry["annotations"] == {"org.opencontainers.image.ref.name": "virtbench-suite:1"}
@@ -294,10 +281,8 @@ def test_a_version_of_cuda_chooses_wheels_and_another_recipe(monkeypatch: pytest
 )
 def test_an_image_shows_the_cuda_of_its_torch(make_image: MakeImage, line: str | None, cuda: str | None) -> None:
     image = make_image()
-    file = image.tree / "usr/lib/python3.12/site-packages/torch/version.py"
-    file.parent.mkdir(parents=True)
-    if line:
-        file.write_text(f"__all__ = ['cuda']\n{line}\n")
+    version = {"torch/version.py": f"__all__ = ['cuda']\n{line}\n"} if line else {"other.py": ""}
+    make(image.tree / "usr/lib/python3.12/site-packages", version)
     assert image.cuda == cuda
 
 
@@ -312,30 +297,10 @@ def test_the_lock_names_every_wheel_by_its_digest(tmp_path: Path) -> None:
     ]
 
 
-def with_packages(image: Image, text: str) -> Image:
-    status = image.tree / PACKAGES
-    status.parent.mkdir(parents=True)
-    status.write_text(text)
-    digest = userland.write_manifest(str(image.tree))
-    moved = image.model_copy(update={"digest": digest})
-    shutil.move(image.directory, moved.directory)
-    moved.save()
-    return moved
-
-
-@pytest.fixture
-def two(make_image: MakeImage) -> tuple[Image, Image]:
-    one = with_packages(make_image(), "Package: fio\nStatus: installed\nVersion: 3.33-3\n d: no field\n\n")
+def test_what_tells_two_images_apart_is_named(make_image: MakeImage) -> None:
+    one = make_image(files={PACKAGES: "Package: fio\nStatus: installed\nVersion: 3.33-3\n d: no field\n\n"})
     fio = "Package: fio\nVersion: 3.33-4\n\nPackage: perf\nVersion: 6.1\n"
-    return one, with_packages(make_image(content="y"), fio)
-
-
-def test_packages_are_read_from_the_tree(two: tuple[Image, Image]) -> None:
-    assert [packages(image.tree) for image in two] == [{"fio": "3.33-3"}, {"fio": "3.33-4", "perf": "6.1"}]
-
-
-def test_what_tells_two_images_apart_is_named(two: tuple[Image, Image]) -> None:
-    one, other = two
+    other = make_image(content="y", files={PACKAGES: fio})
     assert difference(one, one) == []
     assert difference(one, other) == [
         "package fio: 3.33-3, 3.33-4",

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -25,6 +24,7 @@ from provisioning.remote.network import Place, addresses, chosen
 from suite import userland
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.inventory import InventoryNode
+from tests.provisioning.conftest import Program
 
 NODE = InventoryNode(name="n1", host="alice@gpu1", port=2222, ssh_config=Path("/etc/other"))
 
@@ -49,17 +49,12 @@ def test_every_login_shell_hands_on_the_same_words(shell: str) -> None:
 
 
 @pytest.fixture
-def entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], AbstractContextManager[Machine]]:
+def entered(program: Program) -> Callable[[str], AbstractContextManager[Machine]]:
     """``entered(script)``: this machine as one whose login shell runs the script first."""
-    monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
 
     @contextmanager
     def _entered(script: str) -> Iterator[Machine]:
-        ssh = tmp_path / "bin/ssh"
-        ssh.parent.mkdir(exist_ok=True)
-        ssh.write_text(f'#!/bin/sh\nfor last; do :; done\n{script}\nexec sh -c "$last"\n')
-        ssh.chmod(0o755)
+        program("ssh", f'for last; do :; done\n{script}\nexec sh -c "$last"')
         with local_node((), None) as carrier:
             access = Access(NODE, f"{carrier.directory}/ssh")
             far = RemoteAgent(access, carrier)

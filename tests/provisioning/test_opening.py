@@ -1,7 +1,8 @@
 """The opening is the target's own: what the suite asks for itself, however long, does not lengthen it."""
+# ruff: noqa: ARG002 (fakes need few of the arguments)
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
@@ -9,7 +10,6 @@ import pytest
 
 from provisioning import ledger
 from provisioning.engines.base import ContainerEngine, ContainerSpec
-from provisioning.images.image import Image
 from provisioning.layers.container import ContainerLayer
 from provisioning.layers.userland import OWN_USERLAND, UnlimitedLayer
 from provisioning.layers.vm import VmLayer
@@ -18,6 +18,7 @@ from provisioning.nodes import LocalNode, WrappedNode
 from suite import interfaces
 from suite.interfaces import Layer, Node, Stopwatch, open_stack
 from suite.job.envelope import GIB, MEMORY_NOT_LIMITED, Envelope
+from tests.provisioning.conftest import MakeImage
 
 STARTS_S, ASKS_S = 0.05, 0.5
 ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
@@ -44,31 +45,17 @@ class Engine(ContainerEngine):
     name, rootfs, commands_are_children = "fake", "directory", True
 
     def version(self, node: Node) -> str:
-        del node
         CLOCK.sleep(ASKS_S)
         return "1.0"
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
-        del spec
         with node.opening.paused():
             CLOCK.sleep(ASKS_S)
         CLOCK.sleep(STARTS_S)
 
     def main_pid(self, node: Node, name: str) -> int:
-        del node, name
         CLOCK.sleep(ASKS_S)
         return 1
-
-    def exec_argv(self, spec: ContainerSpec) -> list[str]:
-        del spec
-        return []
-
-    def layers_at(self, node: Node) -> str:
-        return node.name
-
-    def removal(self, name: str) -> list[list[str]]:
-        del name
-        return []
 
 
 class Machines:
@@ -76,7 +63,6 @@ class Machines:
 
     @contextmanager
     def booted(self, node: Node, spec: GuestSpec) -> Iterator[Guest]:
-        del spec
         with node.opening.paused():
             CLOCK.sleep(ASKS_S)
         CLOCK.sleep(STARTS_S)
@@ -85,7 +71,7 @@ class Machines:
 
 @pytest.mark.parametrize("layers", [("container",), ("vm",), ("vm", "container")])
 def test_what_the_suite_asks_for_itself_does_not_lengthen_the_opening(
-    layers: tuple[str, ...], node: LocalNode, make_image: Callable[..., Image], monkeypatch: pytest.MonkeyPatch
+    layers: tuple[str, ...], node: LocalNode, make_image: MakeImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ledger.KINDS, "container", ledger.LedgerKind(".*", lambda _: None))
     monkeypatch.setattr(interfaces, "time", CLOCK)

@@ -24,7 +24,7 @@ from provisioning.layers.userland import FIRST_USER
 from provisioning.paths import RECIPE
 from suite.errors import RequestError
 from suite.interfaces import Completed
-from tests.provisioning.conftest import FakeNode
+from tests.provisioning.conftest import FakeNode, MakeImage, make
 
 PODMAN = BUILDERS[0]
 OWN = Path("/the/suites/own/tree")
@@ -186,23 +186,18 @@ def suite_tree(tmp_path: Path) -> Path:
     root = tmp_path / "suite"
     own = ("worker/main.py", "manifest.tsv", "requirements", "worker/__pycache__/main.cpython-311.pyc")
     files = ("boot/vmlinuz", "usr/lib/modules/6.1/modules.dep", "usr/bin/busybox", "etc/inittab", PROFILE)
-    for name in (*files, *(f"opt/virtbench/{each}" for each in own)):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(f"the suite's {name}")
-    return root
+    names = (*files, *(f"opt/virtbench/{each}" for each in own))
+    return make(root, {name: f"the suite's {name}" for name in names})
 
 
 def test_kernel_start_up_and_worker_replace_what_was_there(tree: Path, suite_tree: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("mine")
-    for name in ("usr/lib/modules/5.0/modules.dep", "opt/virtbench/worker/old.py", "boot/grub"):
-        (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        (tree / name).write_text("old")
+    old = ("usr/lib/modules/5.0/modules.dep", "opt/virtbench/worker/old.py", "boot/grub")
+    make(tree, {**dict.fromkeys(old, "old"), PROFILE: "all is allowed"})
     (tree / "opt/virtbench/manifest.tsv").symlink_to(outside)
     (tree / "etc/inittab").symlink_to(outside)
     (tree / "usr/bin/busybox").symlink_to(outside)
-    (tree / PROFILE).parent.mkdir(parents=True, exist_ok=True)
-    (tree / PROFILE).write_text("all is allowed")
     complete(tree, suite_tree)
     assert (tree / PROFILE).read_text() == f"the suite's {PROFILE}"
     found = {
@@ -225,11 +220,9 @@ class Compiling(FakeNode):
 
     def run(self, argv: Any, **more: Any) -> Completed:
         scratch = Path(argv[argv.index("--bind") + 1])
-        for name in ("main.cpython-312.pyc", "other.cpython-312.pyc"):
-            (scratch / "worker/__pycache__").mkdir(exist_ok=True)
-            (scratch / "worker/__pycache__" / name).write_text("bytecode")
+        compiled = (f"worker/__pycache__/{name}.cpython-312.pyc" for name in ("main", "other"))
+        make(scratch, {**dict.fromkeys(compiled, "bytecode"), "worker/main.py": "torn"})
         (scratch / "worker/__pycache__/main.cpython-313.pyc").symlink_to("/etc/passwd")
-        (scratch / "worker/main.py").write_text("torn")
         (scratch / "manifest.tsv").symlink_to("/etc/passwd")
         return super().run(argv, **more)
 
@@ -261,8 +254,7 @@ def source(path: Path | str, node: FakeNode, **more: bool) -> str:
 def test_an_archive_and_an_oci_layout_are_loaded(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "image.tar", "w") as archive:
         archive.add(__file__, "manifest.json")
-    (tmp_path / "layout").mkdir()
-    (tmp_path / "layout/oci-layout").write_text("{}")
+    make(tmp_path, {"layout/oci-layout": "{}"})
     for name in ("image.tar", "layout"):
         node = engine()
         assert source(tmp_path / name, node) == "abc"
@@ -313,7 +305,7 @@ def test_a_step_has_the_certificates_and_indexes_of_this_host(tmp_path: Path) ->
 
 
 def test_the_suites_image_is_the_base_of_a_recipe_that_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_image: Callable[..., Image]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_image: MakeImage
 ) -> None:
     suite_image = make_image()
     monkeypatch.setattr(own, "built", lambda _: suite_image)
@@ -364,7 +356,7 @@ def test_an_archive_of_several_images_is_not_chosen_from(tmp_path: Path) -> None
 # ---- its name
 
 
-def test_an_image_is_found_by_its_name_and_kept_with_it(make_image: Callable[..., Image]) -> None:
+def test_an_image_is_found_by_its_name_and_kept_with_it(make_image: MakeImage) -> None:
     def of(source: str, day: int) -> Image:
         image = make_image(f"2026-01-0{day}T00:00:00+00:00", f"{source} {day}", "own")
         image.source = source

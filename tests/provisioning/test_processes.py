@@ -5,8 +5,6 @@ import pty
 import subprocess
 import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,68 +12,40 @@ import psutil
 import pytest
 
 from provisioning import ledger
-from provisioning.bounded_output import TAIL_BYTES
-from provisioning.nodes import IMAGE_PYTHON, LocalNode, WrappedNode, local_node, write_file
+from provisioning.cgroup.counters import ControlGroup
+from provisioning.nodes import IMAGE_PYTHON, HostProcesses, LocalNode, WrappedNode, local_node, write_file
 from provisioning.paths import state
-from provisioning.processes import TOKEN, LocalProcess, carrying, end_all
+from provisioning.processes import TOKEN, carrying, end_all
+from provisioning.sites import reopening
 from suite.errors import CommandError, RequestError
+from tests.extensions.conftest import REPOSITORY
+from tests.provisioning.conftest import Program
 
 PYTHON = sys.executable
-REPOSITORY = Path(__file__).parents[2]
-Start = Callable[..., LocalProcess]
 
 
-@pytest.fixture
-def token() -> Iterator[str]:
-    made = uuid.uuid4().hex
-    yield made
-    end_all(made)
-
-
-@pytest.fixture
-def start(token: str) -> Iterator[Start]:
-    """``start("sh", "-c", "…", stdin=b"…")``; what is left at the end is killed."""
-    started: list[LocalProcess] = []
-
-    def _start(*argv: str, stdin: bytes = b"") -> LocalProcess:
-        started.append(LocalProcess(argv, token, stdin))
-        return started[-1]
-
-    yield _start
-    for process in started:
-        process.close()
-
-
-def test_output_comes_line_by_line_and_the_last_needs_no_end(start: Start) -> None:
-    process = start("printf", "a\\377\\nb c\\n\\nlast")
+def test_output_comes_line_by_line_and_the_last_needs_no_end(node: LocalNode) -> None:
+    process = node.start(["printf", "a\\377\\nb c\\n\\nlast"])
     assert list(process.lines(60)) == ["a\N{REPLACEMENT CHARACTER}", "b c", "", "last"]
     assert process.wait(60) == 0
     assert not process.running()
 
 
-def test_standard_input_is_given_and_then_at_its_end(start: Start) -> None:
+def test_standard_input_is_given_and_then_at_its_end(node: LocalNode) -> None:
     given = os.urandom(100_000).hex().encode()
-    assert list(start("cat", stdin=given).lines(60)) == [given.decode()]
-    assert list(start("cat").lines(60)) == []
+    assert list(node.start(["cat"], stdin=given).lines(60)) == [given.decode()]
+    assert list(node.start(["cat"]).lines(60)) == []
 
 
-def test_an_exit_status_is_told_and_what_was_said_last_is_kept(start: Start) -> None:
-    process = start("sh", "-c", "echo first >&2; echo last >&2; exit 3")
+def test_an_exit_status_is_told_and_what_was_said_last_is_kept(node: LocalNode) -> None:
+    process = node.start(["sh", "-c", "echo first >&2; echo last >&2; exit 3"])
     assert process.wait(60) == 3
     assert process.output_tail() == "first\nlast\n"
 
 
-def test_the_tail_of_much_output_is_its_end(start: Start) -> None:
-    process = start(PYTHON, "-c", f"import sys; sys.stderr.write('x' * {3 * TAIL_BYTES} + 'the end')")
-    assert process.wait(60) == 0
-    tail = process.output_tail()
-    assert len(tail) == TAIL_BYTES
-    assert tail.endswith("xthe end")
-
-
 @pytest.mark.parametrize("way", ["lines", "wait"])
-def test_the_time_limit_ends_the_process_with_its_children(start: Start, token: str, way: str) -> None:
-    process = start("sh", "-c", "echo slow >&2; echo started; sleep 600 & sleep 600")
+def test_the_time_limit_ends_the_process_with_its_children(node: LocalNode, way: str) -> None:
+    process = node.start(["sh", "-c", "echo slow >&2; echo started; sleep 600 & sleep 600"])
     next(process.lines(60))
     begin = time.monotonic()
     with pytest.raises(CommandError, match="sh outlived its time limit: slow") as caught:
@@ -84,31 +54,32 @@ def test_the_time_limit_ends_the_process_with_its_children(start: Start, token: 
     assert caught.value.returncode is None
     assert caught.value.command[:2] == ("sh", "-c")
     assert not process.running()
-    psutil.wait_procs(carrying(token), timeout=60)
-    assert carrying(token) == []
+    psutil.wait_procs(carrying(node.token), timeout=60)
+    assert carrying(node.token) == []
 
 
-def test_the_token_is_in_the_environment_of_children_and_theirs(start: Start, token: str) -> None:
-    assert next(start("sh", "-c", f"echo ${TOKEN}; env").lines(60)) == token
-    process = start("sh", "-c", "sh -c 'sleep 60 & echo up; wait' & wait")
+def test_the_token_is_in_the_environment_of_children_and_theirs(node: LocalNode) -> None:
+    assert next(node.start(["sh", "-c", f"echo ${TOKEN}; env"]).lines(60)) == node.token
+    process = node.start(["sh", "-c", "sh -c 'sleep 60 & echo up; wait' & wait"])
     assert next(process.lines(60)) == "up"
     deadline = time.monotonic() + 60
-    while len(found := carrying(token)) < 3:  # a child that becomes another program has no environment for a moment
+    # A child that becomes another program has no environment for a moment.
+    while len(found := carrying(node.token)) < 3:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert os.getpid() not in {each.pid for each in found}
     assert carrying("another") == []
 
 
-def test_grandchildren_that_left_the_session_are_found_and_ended(start: Start, token: str) -> None:
+def test_grandchildren_that_left_the_session_are_found_and_ended(node: LocalNode) -> None:
     # It is said when the grandchild is what it is to be: by then it is in a session of its own.
-    process = start("sh", "-c", "setsid sleep 60 & until grep -qx sleep /proc/$!/comm; do :; done; echo gone")
+    process = node.start(["sh", "-c", "setsid sleep 60 & until grep -qx sleep /proc/$!/comm; do :; done; echo gone"])
     assert "gone" in process.lines(60)
     process.kill()
-    (left,) = carrying(token)
+    (left,) = carrying(node.token)
     assert left.name() == "sleep"
-    end_all(token)
-    assert carrying(token) == []
+    end_all(node.token)
+    assert carrying(node.token) == []
     assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
 
 
@@ -117,19 +88,19 @@ def test_grandchildren_that_left_the_session_are_found_and_ended(start: Start, t
     [("docker", "package docker.io; in"), ("runc", "package runc; in"), ("no-such-program", "directory to PATH")],
 )
 def test_a_program_that_is_not_installed_is_named_with_its_package(
-    start: Start, program: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+    node: LocalNode, program: str, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(RequestError, match=f"{program} is not installed") as caught:
-        start(program)
+        node.start([program])
     assert remedy in str(caught.value.remedy)
     assert "bench doctor" not in str(caught.value.remedy), "it shows this text itself"
 
 
-def test_a_file_that_is_no_program_is_named_with_why(start: Start, tmp_path: Path) -> None:
+def test_a_file_that_is_no_program_is_named_with_why(node: LocalNode, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CommandError, match="Permission denied"):
-        start(str(tmp_path / "file"))
+        node.start([str(tmp_path / "file")])
 
 
 # ---- the node
@@ -175,7 +146,7 @@ with ledger.holding("container", "podman:virtbench-0123456789ab"):
 """
 
 
-def test_ctrl_c_in_a_terminal_does_not_cut_a_containers_removal_short(program: Callable[[str, str], Path]) -> None:
+def test_ctrl_c_in_a_terminal_does_not_cut_a_containers_removal_short(program: Program) -> None:
     podman, (keyboard, screen) = program("podman", SLOW_PODMAN), pty.openpty()
     words = ["setsid", "--ctty", PYTHON, "-c", HOLDS_A_CONTAINER]
     with subprocess.Popen(words, stdin=screen, stderr=subprocess.PIPE, cwd=REPOSITORY) as bench:
@@ -215,3 +186,16 @@ def test_a_file_is_written_on_a_node_with_its_directory(node: LocalNode, tmp_pat
     path = tmp_path / "a b/c"
     write_file(node, str(path), b"\0\n$x")
     assert path.read_bytes() == b"\0\n$x"
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_first_process_of_a_container_is_killed_while_it_is_in_its_group(node: LocalNode, elsewhere: bool) -> None:
+    with subprocess.Popen(["sleep", "60"]) as first:
+        group = ControlGroup({"cpu": "/another"}) if elsewhere else ControlGroup.of_process(first.pid)
+        inside = WrappedNode(node, list, "container", "/", host_processes=HostProcesses(group, first.pid))
+        reopening._kill(inside)
+        if elsewhere:
+            assert first.poll() is None
+            first.kill()
+        else:
+            assert first.wait(10) == -9
