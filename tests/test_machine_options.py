@@ -1,7 +1,7 @@
 """What this machine's options come to or are refused for: engines, runtimes and GPUs, and data sets that do not fit."""
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -146,12 +146,10 @@ def plan(batch: int = 1, dataset: Dataset = DATASET, **changes: Any) -> Plan:
 
 @pytest.mark.parametrize(("batch", "devices", "refused"), [(7, 1, False), (8, 1, True), (3, 2, False), (4, 2, True)])
 def test_a_data_set_of_less_than_one_step_is_refused(batch: int, devices: int, refused: bool) -> None:
-    if not refused:
-        return check_data(plan(batch), devices)
-    with pytest.raises(RequestError, match=f"7 images, and one step of resnet50 takes {batch * devices}") as caught:
+    why = f"7 images, and one step of resnet50 takes {batch * devices}"
+    with pytest.raises(RequestError, match=why) if refused else nullcontext() as caught:
         check_data(plan(batch), devices)
-    assert f"--batch {7 // devices}" in str(caught.value.remedy)
-    return None
+    assert caught is None or f"--batch {7 // devices}" in str(caught.value.remedy)
 
 
 def test_a_set_that_memory_cannot_keep_is_refused_before_anything_is_read() -> None:
@@ -168,6 +166,8 @@ CARDS = [
     for number in range(3)
 ]
 CARDS[1] = replace(CARDS[1], fault="NVML: GPU is lost")
+DDP = {"devices": 2, "parallel": "ddp"}
+REPLICAS = {"devices": 2, "parallel": "parameter-cpu"}
 TORCH = "lib/python3.11/dist-packages/torch/version.py"
 
 
@@ -196,10 +196,10 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Im
     ("options", "visible", "indices"),
     [
         ({}, None, ["0"]),
-        ({"devices": 2, "parallel": "ddp"}, None, ["0", "2"]),
+        (DDP, None, ["0", "2"]),
         ({"gpus": "2,0"}, None, ["2", "0"]),
         ({"scenario": "distributed"}, None, ["0", "2"]),
-        ({"scenario": "distributed", "workers": 1, "devices": 2, "parallel": "parameter-cpu"}, None, ["0", "2"]),
+        ({"scenario": "distributed", "workers": 1, **REPLICAS}, None, ["0", "2"]),
         ({"gpus": "GPU-2"}, "0", ["2"]),
         ({}, "2", ["2"]),
         ({}, "GPU-2,GPU-0", ["2", "0"]),
@@ -219,92 +219,76 @@ def test_the_gpus_are_those_that_are_named_or_slurms_or_the_first_that_work(
 
 OLD_DRIVER = {"driver": "570.86.15"}
 OLD_CARD = {"capability": (7, 0)}
+FIRST = {"gpus": "0"}
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @pytest.mark.parametrize(
-    ("options", "cuda", "changed", "variables", "why"),
+    ("options", "why", "changed"),
     [
-        ({"gpus": "7"}, "'13.0'", {}, {}, "--gpus 7: no GPU matches"),
-        ({"gpus": "0,0"}, "'13.0'", {}, {}, "--gpus 0,0: a GPU is named twice"),
-        ({"gpus": "0,GPU-0"}, "'13.0'", {}, {}, "--gpus 0,GPU-0: a GPU is named twice"),
-        ({}, "'13.0'", {}, {"CUDA_VISIBLE_DEVICES": "-1"}, "CUDA_VISIBLE_DEVICES: '-1' is not an index"),
-        ({}, "'13.0'", {}, {"CUDA_VISIBLE_DEVICES": "7"}, "CUDA_VISIBLE_DEVICES 7: no GPU matches"),
-        ({"gpus": "1"}, "'13.0'", {}, {}, "--gpus 1: NVML: GPU is lost"),
-        ({}, "'13.0'", {}, {"CUDA_VISIBLE_DEVICES": ""}, "--device cuda: there is no GPU"),
-        ({}, "'13.0'", {}, {"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, "'NoDevFiles' is not an index or UUID of a GPU"),
-        ({"gpus": "0,2", "devices": 2}, "'13.0'", {}, {}, "--devices 2 needs --parallel"),
-        ({"gpus": "0", "devices": 2, "parallel": "ddp"}, "'13.0'", {}, {}, "--devices 2: an instance has 1 GPU"),
-        (
-            {"scenario": "shared", "gpus": "0,2", "devices": 2, "parallel": "ddp"},
-            "'13.0'",
-            {},
-            {},
-            "--devices 2: an instance has 1 GPU",
-        ),
-        (
-            {"scenario": "distributed", "workers": 3},
-            "'13.0'",
-            {},
-            {},
-            "--workers 3: each needs 1 GPU, and the job has 2",
-        ),
-        (
-            {"scenario": "distributed", "devices": 2, "parallel": "parameter-cpu"},
-            "'13.0'",
-            {},
-            {},
-            "--workers 2: each needs 2 GPUs, and the job has 2",
-        ),
-        ({"engine": "gvisor"}, "'13.0'", {}, {}, "--engine gvisor does not go with --device cuda"),
-        ({"gpus": "0"}, "None", {}, {}, "--device cuda: the torch of image aaaaaaaaaaaa is built for CPUs"),
-        ({"gpus": "0"}, "'13.0'", OLD_DRIVER, {}, "GPU 0: CUDA 13.0 needs driver 580, not 570.86.15"),
-        ({"gpus": "0"}, "'13.0'", OLD_CARD, {}, "GPU 0: CUDA 13.0 needs capability 7.5, not 7.0"),
-        ({"gpus": "0"}, "'12.6'", {**OLD_DRIVER, **OLD_CARD}, {}, None),
-        ({"gpus": "0"}, "'13.0'", {}, {"CUDA_MPS_PIPE_DIRECTORY": "/tmp"}, "MPS runs on this machine"),
+        ({"gpus": "7"}, "--gpus 7: no GPU matches", {}),
+        ({"gpus": "0,0"}, "--gpus 0,0: a GPU is named twice", {}),
+        ({"gpus": "0,GPU-0"}, "--gpus 0,GPU-0: a GPU is named twice", {}),
+        ({}, "CUDA_VISIBLE_DEVICES: '-1' is not an index", {VISIBLE: "-1"}),
+        ({}, "CUDA_VISIBLE_DEVICES 7: no GPU matches", {VISIBLE: "7"}),
+        ({"gpus": "1"}, "--gpus 1: NVML: GPU is lost", {}),
+        ({}, "--device cuda: there is no GPU", {VISIBLE: ""}),
+        ({}, "'NoDevFiles' is not an index or UUID of a GPU", {VISIBLE: "NoDevFiles"}),
+        ({"gpus": "0,2", "devices": 2}, "--devices 2 needs --parallel", {}),
+        ({**FIRST, **DDP}, "--devices 2: an instance has 1 GPU", {}),
+        ({"scenario": "shared", "gpus": "0,2", **DDP}, "--devices 2: an instance has 1 GPU", {}),
+        ({"scenario": "distributed", "workers": 3}, "--workers 3: each needs 1 GPU, and the job has 2", {}),
+        ({"scenario": "distributed", **REPLICAS}, "--workers 2: each needs 2 GPUs, and the job has 2", {}),
+        ({"engine": "gvisor"}, "--engine gvisor does not go with --device cuda", {}),
+        (FIRST, "--device cuda: the torch of image aaaaaaaaaaaa is built for CPUs", {"cuda": "None"}),
+        (FIRST, "GPU 0: CUDA 13.0 needs driver 580, not 570.86.15", {"card": OLD_DRIVER}),
+        (FIRST, "GPU 0: CUDA 13.0 needs capability 7.5, not 7.0", {"card": OLD_CARD}),
+        (FIRST, None, {"cuda": "'12.6'", "card": {**OLD_DRIVER, **OLD_CARD}}),
+        (FIRST, "MPS runs on this machine", {"CUDA_MPS_PIPE_DIRECTORY": "/tmp"}),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_sentence(
     image: Callable[[str], Image],
     monkeypatch: pytest.MonkeyPatch,
     options: dict[str, Any],
-    cuda: str,
-    changed: dict[str, Any],
-    variables: dict[str, str],
     why: str | None,
+    changed: dict[str, Any],
 ) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(here, "examined", lambda: ([replace(CARDS[0], **changed), *CARDS[1:]], None, None))
-    if why is None:
-        assert here._cards_of(on_gpus(**options), image(cuda))
-        return
+    for name in changed.keys() - {"cuda", "card"}:
+        monkeypatch.setenv(name, changed[name])
+    first = replace(CARDS[0], **changed.get("card", {}))
+    monkeypatch.setattr(here, "examined", lambda: ([first, *CARDS[1:]], None, None))
+    with refused_in_one_sentence(why) if why else nullcontext():
+        assert here._cards_of(on_gpus(**options), image(changed.get("cuda", "'13.0'")))
+
+
+@contextmanager
+def refused_in_one_sentence(why: str) -> Iterator[None]:
     with pytest.raises(RequestError, match=why) as caught:
-        here._cards_of(on_gpus(**options), image(cuda))
+        yield
     assert caught.value.remedy
     assert ". " not in caught.value.message
 
 
 def test_on_machines_of_an_inventory_gpus_are_counted_before_anything_starts(image: Callable[[str], Image]) -> None:
-    several = {"devices": 2, "parallel": "ddp"}
     discovery = Discovery((), "runc")
 
     def gpus(**options: Any) -> tuple[str, ...]:
         inputs = replace(inputs_of(on_gpus(**options)), image=image("'13.0'"))
         return discovered_choices(inputs, discovery).gpus
 
-    assert gpus(**several) == ("0", "1")
+    assert gpus(**DDP) == ("0", "1")
     with pytest.raises(RequestError, match="an instance has 1 GPU"):
-        gpus(gpus="3", **several)
+        gpus(gpus="3", **DDP)
 
 
 def test_virtual_machines_with_gpus_are_refused_where_they_are_named_and_else_left_out() -> None:
-    checks = [Check(kind="target", name=name, usable=True, evidence="seen") for name in TARGETS]
     notes: list[str] = []
-    assert here.carried(on_gpus(), checks, notes.append) == ("bare-metal", "container")
+    assert carried(on_gpus(), CHECKS, notes.append) == ("bare-metal", "container")
     assert all("virtual machines with GPUs are not supported yet" in note for note in notes)
-    assert here.carried(RunRequest.of({}), checks, notes.append) == TARGETS
+    assert carried(RunRequest.of({}), CHECKS, notes.append) == TARGETS
     with pytest.raises(RequestError, match="cannot carry vm: virtual machines with GPUs are not supported yet"):
-        here.carried(on_gpus(target=["bare-metal", "vm"]), checks, notes.append)
+        carried(on_gpus(target=["bare-metal", "vm"]), CHECKS, notes.append)
 
 
 def test_an_engine_without_gpus_is_no_ablation_of_a_job_with_gpus(image: Callable[[str], Image]) -> None:
@@ -315,32 +299,27 @@ def test_an_engine_without_gpus_is_no_ablation_of_a_job_with_gpus(image: Callabl
         assert ("gvisor takes no GPUs" in reasons) == refused
 
 
-ROLES = {
-    "distributed": (["server", "worker", "worker"], [(), ("0",), ("1",)]),
-    "serve": (["server", "client"], [("0", "1"), ()]),
-}
+TRAINING, SERVING = ("server", "worker", "worker"), ("server", "client")
 
 
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("scenario", ROLES)
-def test_instances_that_compute_have_gpus_of_their_own_and_others_none(scenario: str, shared: bool) -> None:
-    roles, of_instances = ROLES[scenario]
-    strategy = "parameter-server" if scenario == "distributed" else None
+@pytest.mark.parametrize(
+    ("roles", "gpus", "shared", "given"),
+    [
+        (TRAINING, "01", True, ["", "0", "1"]),
+        (TRAINING, "0123", True, ["", "01", "23"]),
+        (TRAINING, "01", False, ["", "01", "01"]),
+        (SERVING, "01", True, ["01", ""]),
+        (SERVING, "01", False, ["01", ""]),
+    ],
+)
+def test_instances_that_compute_have_gpus_of_their_own_and_others_none(
+    roles: tuple[str, ...], gpus: str, shared: bool, given: list[str]
+) -> None:
+    strategy = "parameter-server" if roles == TRAINING else None
     job = SimpleNamespace(distributed=SimpleNamespace(strategy=strategy))
     trial: Any = SimpleNamespace(job=job, instances=[SimpleNamespace(role=role) for role in roles])
-    given = LabSite(Choices(IMAGE, "runc", "kvm", ("0", "1"))).choices_of(trial, shared=shared)
-    each = [choices.gpus for choices in given]
-    assert each == (of_instances if shared else [("0", "1") if gpus else () for gpus in of_instances])
-
-
-def test_each_of_two_workers_has_two_gpus_if_the_job_has_four() -> None:
-    job = SimpleNamespace(distributed=SimpleNamespace(strategy="parameter-server"))
-    trial: Any = SimpleNamespace(job=job, instances=[SimpleNamespace(role=role) for role in ROLES["distributed"][0]])
-    given = LabSite(Choices(IMAGE, "runc", "kvm", ("0", "1", "2", "3"))).choices_of(trial, shared=True)
-    assert [choices.gpus for choices in given] == [(), ("0", "1"), ("2", "3")]
-
-
-REPLICAS = {"devices": 2, "parallel": "parameter-cpu"}
+    choices = LabSite(Choices(IMAGE, "runc", "kvm", tuple(gpus))).choices_of(trial, shared=shared)
+    assert ["".join(each.gpus) for each in choices] == given
 
 
 @pytest.mark.parametrize(
@@ -365,13 +344,8 @@ def test_several_devices_go_with_parameter_servers_and_are_refused_where_an_inst
 ) -> None:
     several = on_gpus(**{**REPLICAS, **options})
     model = "gan" if several.scenario == "serve" else "resnet50"
-    if why is None:
+    with refused_in_one_sentence(why) if why else nullcontext():
         scenario_of(several).check_model(several, model)
-        return
-    with pytest.raises(RequestError, match=why) as caught:
-        scenario_of(several).check_model(several, model)
-    assert caught.value.remedy
-    assert ". " not in caught.value.message
 
 
 @pytest.mark.parametrize(("passed", "refused"), [(49, True), (50, False), (130, False), (None, False)])
