@@ -160,10 +160,8 @@ class TestOverlay:
     @pytest.mark.parametrize("numbers", [[], [1, 1], [0, 1], [1, 255]])
     def test_members_that_would_share_a_subnet_are_refused(self, numbers: list[int]) -> None:
         node = fake_node()
-        with (
-            pytest.raises(RequestError, match="a network of the nodes"),
-            overlay.overlay([Member(n, node, "10.99.0.1") for n in numbers]),
-        ):
+        members = [Member(n, node, "10.99.0.1") for n in numbers]
+        with pytest.raises(RequestError, match="a network of the nodes"), overlay.overlay(members):
             pytest.fail("made")
         assert node.ran == []
 
@@ -261,9 +259,8 @@ class TestConnectivity:
     def test_where_only_published_ports_are_reached_one_of_them_is_listened_on(self) -> None:
         node = Player(lambda argv: Script(["29500"]) if "listen" in argv else answering(None)(argv))
         other = Player(answering(None))
-        connectivity.reach(
-            [connectivity.End("c1", node, "172.30.1.2", port=29500), connectivity.End("c2", other, "172.30.2.2")]
-        )
+        first, second = connectivity.End("c1", node, "172.30.1.2", 29500), connectivity.End("c2", other, "172.30.2.2")
+        connectivity.reach([first, second])
         assert node.started[0][0][4:6] == ["172.30.1.2", "29500"]
         assert "172.30.1.2:29500" in other.started[1][0]
 
@@ -279,28 +276,22 @@ class TestConnectivity:
             for node in nodes:
                 assert float(node.started[0][0][-1]) >= 2 * count * connectivity.PATIENCE_S
 
-    def test_of_a_listener_that_had_ended_no_firewall_is_blamed(self) -> None:
-        def ended(argv: Sequence[str]) -> Script:
-            return Script(["40001"], killed=True) if "listen" in argv else answering(None)(argv)
-
-        message = r"n2 .*: Connection refused; the program that listened there had"
-        with pytest.raises(MeasurementError, match=message) as caught:
-            connectivity.reach(ends(Player(answering("Connection refused")), Player(ended)))
-        assert "firewall" not in str(caught.value.remedy)
-
     @pytest.mark.parametrize(
         ("slow", "message"),
         [
             ("connect", r"n1 does not reach n2 .*: its program gave no answer within"),
             ("listen", r"n1 cannot listen on 10\.99\.0\.1: its program gave no answer within 60 s"),
+            (None, r"n1 does not reach n2 .*: Connection refused; the program that listened there had ended"),
         ],
     )
-    def test_of_a_program_that_is_late_no_firewall_is_blamed(self, slow: str, message: str) -> None:
-        def late(argv: Sequence[str]) -> Script:
-            return Late([]) if slow in argv else Script(["40001"])
+    def test_of_a_program_that_is_late_or_has_ended_no_firewall_is_blamed(self, slow: str | None, message: str) -> None:
+        def plays(argv: Sequence[str]) -> Script:
+            if slow:
+                return Late([]) if slow in argv else Script(["40001"])
+            return Script(["40001"], killed=True) if "listen" in argv else answering("Connection refused")(argv)
 
         with pytest.raises(MeasurementError, match=message) as caught:
-            connectivity.reach(ends(Player(late), Player(late)))
+            connectivity.reach(ends(Player(plays), Player(plays)))
         assert caught.value.kind == "network"
         assert "firewall" not in str(caught.value.remedy)
 
@@ -360,18 +351,11 @@ class TestKnock:
 
     source = Path(reachability.__file__).read_bytes()
 
-    def listening(self, node: LocalNode, visitors: int, within_s: float) -> tuple[Process, int]:
-        process = node.start(
-            [sys.executable, "-I", "-", "listen", "127.0.0.1", "0", str(visitors), str(within_s)], stdin=self.source
-        )
-        return process, int(next(process.lines(60)))
+    words = (sys.executable, "-I", "-", "listen", "127.0.0.1")
 
-    def test_a_listener_whom_nobody_visits_ends_too(self, node: LocalNode) -> None:
-        listener, _ = self.listening(node, 1, 0.2)
-        assert listener.wait(60) == 0
-
-    def test_a_port_that_is_taken_is_said(self, node: LocalNode) -> None:
-        _, port = self.listening(node, 1, 30)
-        other = [sys.executable, "-I", "-", "listen", "127.0.0.1", str(port), "1", "1"]
+    def test_a_listener_whom_nobody_visits_ends_and_a_port_that_is_taken_is_said(self, node: LocalNode) -> None:
+        listener = node.start([*self.words, "0", "1", "5"], stdin=self.source)
+        port = next(listener.lines(60))
         with pytest.raises(CommandError, match="in use"):
-            node.run(other, stdin=self.source)
+            node.run([*self.words, port, "1", "1"], stdin=self.source)
+        assert listener.wait(60) == 0
