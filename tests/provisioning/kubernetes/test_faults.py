@@ -29,7 +29,6 @@ PULL = (
 REFUSED_BY_THE_KUBELET = [
     ("ErrImageNeverPull", NEVER),
     ("ErrImagePull", PULL),
-    ("ImagePullBackOff", f'Back-off pulling image "{OWN}": ErrImagePull: {PULL}'),
     ("ImagePullBackOff", f'Back-off pulling image "{OWN}"'),
 ]
 

@@ -141,8 +141,6 @@ def state(**container: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("pod", "kind", "said"),
     [
-        (state(waiting={"reason": "ErrImageNeverPull", "message": "not present"}), "image", "not present"),
-        (state(waiting={"reason": "ImagePullBackOff", "message": "denied"}), "image", "denied"),
         (state(terminated={"reason": "OOMKilled", "exitCode": 137}), "killed", "more memory than its limit"),
         ({"status": {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}}, "evicted", "low on memory"),
         ({"status": {"phase": "Failed", "reason": "OutOfcpu", "message": "no CPU"}}, "engine", "OutOfcpu: no CPU"),
@@ -181,6 +179,10 @@ GONE = {
     "metadata": {"name": "p"},
     "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ENDED}}]},
 }
+SCHEDULED = {
+    "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]},
+    "spec": {"nodeName": "n1"},
+}
 QUOTA = {"type": "Warning", "reason": "FailedCreate", "message": "exceeded quota: q"}
 
 
@@ -197,6 +199,7 @@ QUOTA = {"type": "Warning", "reason": "FailedCreate", "message": "exceeded quota
             ("waiting", WAITING["reason"], False, False, False),
         ),
         ({**state(running=RUNNING), "spec": {"nodeName": "n1"}}, [], ("running", "on n1", False, False, False)),
+        (SCHEDULED, [], ("waiting", "to start on n1", False, False, False)),
         (state(terminated=ENDED), [], ("ended", "its container has ended", False, False, False)),
         (GONE, [], ("ended", "the pod has ended: Error: exit code 1", True, True, False)),
     ],
@@ -221,20 +224,6 @@ def test_a_job_decides_whether_its_pods_end_is_its_own(conditions: Any, pods: An
     assert (now.state, now.failure is not None) == said
 
 
-def test_the_schedulers_reason_is_told() -> None:
-    said = {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available: 2 Insufficient cpu."}
-    found: Any = PodState.of({"status": {"conditions": [said]}}).hindrance
-    assert "2 Insufficient cpu" in found.message
-    assert PodState.of({"status": {"conditions": [{"type": "PodScheduled", "status": "True"}]}}).hindrance is None
-
-
-@pytest.mark.parametrize(
-    ("message", "status", "said"),
-    [
-        (b'{"status":"Success"}', 0, ""),
-        (b'{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"message":"137"}]}}', 137, ""),
-        (b'{"status":"Failure","reason":"InternalError","message":"no such program"}', 126, "no such program"),
-    ],
-)
-def test_the_last_message_of_a_stream_is_the_exit_status(message: bytes, status: int, said: str) -> None:
-    assert exit_status(message) == (status, said)
+def test_a_command_that_could_not_be_started_has_the_status_of_shells_and_the_servers_reason() -> None:
+    message = b'{"status":"Failure","reason":"InternalError","message":"no such program"}'
+    assert exit_status(message) == (126, "no such program")
