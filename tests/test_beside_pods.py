@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +28,6 @@ from suite.interfaces import Completed, Instance
 from suite.inventory import Inventory
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, Envelope
-from suite.plan import Trial
 from suite.process_identity import boot_id
 from suite.request.request import RunRequest
 from tests.extensions.conftest import REPOSITORY
@@ -36,21 +35,13 @@ from tests.jobs import plan_of
 from tests.provisioning.kubernetes.conftest import Server, cluster, server
 from tests.provisioning.kubernetes.test_pod import PLACE, SPEC
 from tests.scenarios.pictures import folder
-from tests.sites import IMAGE, inputs_of, machines, pods
+from tests.sites import IMAGE, inputs_of, pods
 from tests.sites import cluster as site_of_pods
 
 __all__ = ["cluster", "server"]
 
-PODS = {"engine": "kubernetes", "node": "n1", "target": ("bare-metal", "container"), "memory": "1G"}
-N1 = Inventory.model_validate({"node": [{"name": "m1", "host": "root@m1"}]})
-
-
 BOTH = ("bare-metal", "container")
-
-
-def site(inventory: Inventory | None = N1) -> ClusterSite:
-    beside = machines(inventory, targets=BOTH) if inventory else None
-    return site_of_pods(BOTH, beside, node="n1")
+PODS = {"engine": "kubernetes", "node": "n1", "target": BOTH, "memory": "1G"}
 
 
 @pytest.fixture
@@ -74,7 +65,7 @@ def place(name: str, boot: str = "") -> Any:
 def test_only_the_machine_that_is_the_node_is_compared_with_its_pods(
     booted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = site().choices.container_engine
+    engine = site_of_pods(node="n1").choices.container_engine
     booted("1-2-3")
     engine.check_machine(place("m1", "1-2-3"))
     for machine, name in ((place("m1", "4-5-6"), "m1 of the inventory"), (place("localhost"), "this machine")):
@@ -124,7 +115,8 @@ def test_the_machine_gives_no_more_cpus_than_pods_of_its_node_can_have(
         return Discovery((found,), "kubernetes")
 
     monkeypatch.setattr("provisioning.sites.machines.discover", discover)
-    monkeypatch.setattr("provisioning.sites.machines.read_inventory", lambda _: N1)
+    listed = Inventory.model_validate({"node": [{"name": "m1", "host": "root@m1"}]})
+    monkeypatch.setattr("provisioning.sites.machines.read_inventory", lambda _: listed)
     monkeypatch.setattr("provisioning.doctor.examine", pytest.fail)
     monkeypatch.setattr(KubernetesEngine, "version", lambda *_: "v1.30")
     monkeypatch.setattr(KubernetesEngine, "on_vm", lambda self, _: self)
@@ -144,34 +136,8 @@ def test_the_machine_gives_no_more_cpus_than_pods_of_its_node_can_have(
         resolved.envelopes(inputs_of(request.changed(cpus="3")))
 
 
-def trials() -> dict[tuple[str, str | None], Trial]:
-    plan = plan_of(targets=("bare-metal", "container"), ablations=("runc", "podman", "seccomp"), envelope=ENVELOPE)
-    return {(each.target, each.ablation): each for each in plan.trials()}
-
-
-def test_the_machine_is_sent_the_tree_and_loaded_for_the_engines_that_run_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    events: list[str] = []
-
-    @contextmanager
-    def machine(planned: Any) -> Iterator[Any]:
-        yield SimpleNamespace(name=planned.name, planned=planned)
-
-    def engine(name: str) -> Any:
-        return SimpleNamespace(name=name, load=lambda node, *_: events.append(f"{name} loads on {node.name}"))
-
-    monkeypatch.setattr("provisioning.sites.machines.machine", machine)
-    monkeypatch.setattr("provisioning.sites.here.get_engine", engine)
-    monkeypatch.setattr(
-        "provisioning.sites.machines.sync_image", lambda node, *_: events.append(f"sync to {node.name}")
-    )
-    site().prepare(plan_of(targets=BOTH, ablations=("runc", "seccomp"), envelope=ENVELOPE), print)
-    assert events == ["sync to m1", "runc loads on m1"]
-
-
 def test_of_another_machine_this_one_accounts_for_nothing() -> None:
-    trial = trials()["bare-metal", None]
+    (trial,) = plan_of(targets=("bare-metal",), envelope=ENVELOPE).trials()
 
     def account(**facts: object) -> object:
         return open_account(trial, [Instance(cast("Any", SimpleNamespace(facts=facts)))])
@@ -251,12 +217,8 @@ def test_a_claim_that_is_not_there_is_refused_before_a_pod_waits_for_it(cluster:
 def test_a_job_has_the_data_set_and_the_stored_request_the_claim(
     pod: PodNode, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @contextmanager
-    def tried(*_: object) -> Iterator[PodNode]:
-        yield pod
-
     monkeypatch.setattr(KubernetesEngine, "version", lambda *_: "v1.30")
-    monkeypatch.setattr(KubernetesEngine, "tried", tried)
+    monkeypatch.setattr(KubernetesEngine, "tried", lambda *_: nullcontext(pod))
     monkeypatch.setattr(Cluster, "demand", lambda *_: None)
     monkeypatch.setattr(Cluster, "get", lambda *_: {})
     monkeypatch.setattr(KubernetesEngine, "_cluster", pod.cluster)
@@ -284,8 +246,8 @@ def test_no_disk_of_a_guest_is_packed_for_a_pod_on_a_virtual_machine(monkeypatch
 
 
 def test_bare_metal_beside_reads_the_copy_of_a_machine_that_is_listed_and_none_here() -> None:
-    site = site_of_pods(("bare-metal", "container"), engines={"container": pods((1,))})
-    asked = RunRequest.of({**WORDS, "target": ("bare-metal", "container"), "data": "mnist:sets/digits"})
+    site = site_of_pods(BOTH, engines={"container": pods((1,))})
+    asked = RunRequest.of({**WORDS, "target": BOTH, "data": "mnist:sets/digits"})
     with pytest.raises(RequestError, match="bare-metal on this machine cannot read a claim") as error:
         site.refuse(inputs_of(asked), {})
     assert "--inventory" in str(error.value.remedy)
