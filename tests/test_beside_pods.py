@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +15,6 @@ from provisioning.kubernetes.claims import ClaimedData
 from provisioning.kubernetes.cluster import Cluster
 from provisioning.kubernetes.execution import PodNode
 from provisioning.kubernetes.node import ClusterNode
-from provisioning.kubernetes.pod import Placement, manifest
 from provisioning.metrics.accounting import HostAccount, NoAccount, open_account
 from provisioning.nodes import local_node
 from provisioning.remote.discovery import DiscoveredMachine, Discovery
@@ -33,7 +31,6 @@ from suite.request.request import RunRequest
 from tests.extensions.conftest import REPOSITORY
 from tests.jobs import plan_of
 from tests.provisioning.kubernetes.conftest import Server, cluster, server
-from tests.provisioning.kubernetes.test_pod import PLACE, SPEC
 from tests.scenarios.pictures import folder
 from tests.sites import IMAGE, inputs_of, pods
 from tests.sites import cluster as site_of_pods
@@ -194,16 +191,6 @@ def test_what_the_claim_does_not_hold_is_refused_with_its_name(pod: PodNode) -> 
     assert "copy the data set to the claim" in str(error.value.remedy)
     with pytest.raises(RequestError, match="no kind of data set of another package"):
         ClaimedData("theirs", "sets", "pets").identified(pod, None)
-
-
-def test_pods_mount_the_claim_read_only_at_the_place_of_every_data_volume() -> None:
-    place: Placement = replace(PLACE, claim="sets", claim_path="pets")
-    spec = manifest(replace(SPEC, data=("", "/mnt/data", False)), place)["spec"]
-    volume, mount = spec["volumes"][-1], spec["containers"][0]["volumeMounts"][-1]
-    assert volume == {"name": "data", "persistentVolumeClaim": {"claimName": "sets", "readOnly": True}}
-    assert mount == {"name": "data", "mountPath": "/mnt/data", "readOnly": True, "subPath": "pets"}
-    written = manifest(replace(SPEC, data=("/scratch", "/mnt/data", True)), place)["spec"]["volumes"][-1]
-    assert "hostPath" in written, "what a trial writes is no part of the data set"
 
 
 def test_a_claim_that_is_not_there_is_refused_before_a_pod_waits_for_it(cluster: Cluster, server: Server) -> None:

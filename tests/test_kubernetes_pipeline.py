@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +12,8 @@ from hypothesis import given, settings, strategies
 import cli
 from commands.kubernetes import command
 from commands.kubernetes.manifests import NAME
-from commands.sweep.backends import kubernetes
-from provisioning.batch.options import KubernetesOptions
-from provisioning.kubernetes.pod import UNPRIVILEGED
-from provisioning.timers import kubernetes as cronjobs
 from suite.registries import DATA_KINDS
 from tests.kubernetes_schema import invalid
-from tests.provisioning.test_cronjobs import CLAIM, ENGINE, planned
 from worker.spec import ServeSpec, parse_spec, parsed
 
 IMAGE = f"registry.example.org/virtbench@sha256:{'a' * 64}"
@@ -125,20 +119,6 @@ def test_the_worker_understands_what_the_pods_tell_it_and_both_mean_one_file() -
     assert service.load_workload().generates
 
 
-def test_the_service_finds_the_pods_and_the_policy_covers_them_all() -> None:
-    made = objects("--name", "faces")
-    labels = [made[kind]["spec"]["template"]["metadata"]["labels"] for kind in ("Job", "Deployment")]
-    assert made["Service"]["spec"]["selector"].items() <= labels[1].items()
-    assert not made["Service"]["spec"]["selector"].items() <= labels[0].items(), "the training serves nothing"
-    assert made["Service"]["spec"]["ports"][0]["port"] == 5000
-    policy = made["NetworkPolicy"]["spec"]
-    assert all(policy["podSelector"]["matchLabels"].items() <= each.items() for each in labels)
-    assert policy["egress"] == []
-    assert {each["metadata"]["labels"]["app.kubernetes.io/instance"] for each in made.values()} == {"faces"}
-    parts = {kind: each["metadata"]["labels"]["app.kubernetes.io/component"] for kind, each in made.items()}
-    assert {kind for kind, part in parts.items() if part == "serve"} == {"Deployment", "Service"}
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -158,19 +138,6 @@ def test_what_cannot_be_is_refused_with_a_remedy(words: tuple[str, ...], message
     assert result.exit_code == 2
     assert message in result.output
     assert "what to do:" in result.output
-
-
-def test_every_job_of_the_suite_is_made_in_one_way(tmp_path: Path) -> None:
-    block = kubernetes.manifest(KubernetesOptions(image=IMAGE), "bench-smoke-1a2b3c4d", 3, "")
-    firing = cronjobs.manifest(planned(tmp_path, ENGINE + CLAIM), "batch/v1")["spec"]["jobTemplate"]
-    for job in (block, firing, objects()["Job"]):
-        pod = job["spec"]["template"]["spec"]
-        (container,) = pod["containers"]
-        assert ("podFailurePolicy" in job["spec"]) is (container["name"] == "bench"), "kubectl of 1.20 refuses it"
-        assert (pod["restartPolicy"], pod["securityContext"]["runAsNonRoot"]) == ("Never", True)
-        assert container["securityContext"].items() >= UNPRIVILEGED.items()
-        assert pod["automountServiceAccountToken"] is ("serviceAccountName" in pod)
-        assert container["resources"]["requests"] == container["resources"]["limits"]
 
 
 def pod(**container: Any) -> dict[str, Any]:

@@ -104,11 +104,15 @@ def test_the_default_node_takes_pods_and_is_this_machine_by_its_boot_and_its_id(
     assert ClusterNode.find(cluster, "a").here is False, "a container of this machine is no place to import an image"
 
 
-def test_a_harmless_change_is_shown() -> None:
-    sent = manifest(SPEC, PLACE)
+def test_harmless_changes_are_shown() -> None:
+    sent = manifest(replace(SPEC, gpus=1), PLACE)
     found = live(sent)
     found["metadata"]["annotations"]["sidecar.istio.io/inject"] = "true"
-    assert refuse_unfair(sent, found) == ["metadata.annotations.sidecar.istio.io/inject: 'true' instead of 'false'"]
+    found["spec"]["tolerations"].append({"key": "other"})
+    assert refuse_unfair(sent, found) == [
+        "metadata.annotations.sidecar.istio.io/inject: 'true' instead of 'false'",
+        "spec.tolerations: {'key': 'other'} was added",
+    ]
 
 
 @pytest.mark.parametrize(
