@@ -311,12 +311,7 @@ def _refuse_plugin(context: str, plugin: Object | None) -> None:
 
 
 def _lines(response: Any) -> Iterator[str]:  # noqa: ANN401 (as ``client_library``)
-    pending = b""
-    for piece in response.stream():
-        *lines, pending = (pending + piece).split(b"\n")
-        yield from (line.decode(errors="replace") for line in lines if line)
-    if pending:
-        yield pending.decode(errors="replace")
+    return (line.decode(errors="replace") for raw in response if (line := raw.rstrip(b"\n")))
 
 
 def _last_line(error: Exception) -> str:
