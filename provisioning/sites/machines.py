@@ -267,10 +267,11 @@ def open_on_machines(
             for planned, spec in zip(inventory.nodes, job.machines, strict=True)
         ]
         _check_ways(machines)
-        first = [
-            _with_data(layers[0], machine.node, planned, dataset)
-            for layers, machine, planned in zip(stacks, machines, inventory.nodes, strict=True)
-        ]
+        first = []
+        for (layer, *_), machine, planned in zip(stacks, machines, inventory.nodes, strict=True):
+            if dataset and isinstance(layer, VmLayer):  # all others read the machine's directory
+                layer = replace(layer, spec=replace(layer.spec, volume=volume_on(machine.node, planned, dataset)))
+            first.append(layer)
         places = _on_machines(stack, machines, first)
         if job.network in BRIDGES and isinstance(stacks[0][0], ContainerLayer):
             for machine in machines:
@@ -296,13 +297,6 @@ def on_machine(
         elif planned.virtual and reports_hypervisor(node.run(["cat", str(CPUINFO)]).stdout):
             node.substitutes = ("machine:virtual",)
         yield Instance(node, clock_offset_s=node.agent.clock_offset_s())
-
-
-def _with_data(layer: Layer, machine: Node, planned: InventoryNode, dataset: Dataset | None) -> Layer:
-    """Return the layer with what it needs of the data: a VM gets a disk, all else reads the machine's directory."""
-    if dataset and isinstance(layer, VmLayer):
-        return replace(layer, spec=replace(layer.spec, volume=volume_on(machine, planned, dataset)))
-    return layer
 
 
 def _check_ways(machines: Sequence[Instance]) -> None:
