@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from provisioning.batch.options import KubernetesOptions, SlurmOptions
+from provisioning.kubernetes.claims import ClaimedData
 from provisioning.timers.base import parse_schedule
 from suite.errors import RequestError
 from suite.inventory import read_inventory
@@ -44,6 +45,7 @@ FORMS: Mapping[str, Callable[[Any], object]] = {
     "cpus": parse_cpu_list,
     "memory": parse_bytes,
     "data": parse_data,
+    "claim": lambda text: (claimed := ClaimedData.of(text)) and tuple(claimed),
     "lab": lambda text: (spec := parse_lab(text)).nodes and (spec.nodes, spec.rate_bits_per_s, spec.delay_s),
     "rate": bits_per_s,
     "delay": seconds,

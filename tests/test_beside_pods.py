@@ -161,23 +161,6 @@ def pod(cluster: Cluster, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> It
         yield PodNode(parent=host, wrap=list, name="p", userland="/", cpus=(0,), local=False, cluster=cluster, pod="p")
 
 
-@pytest.mark.parametrize(
-    ("text", "claimed"),
-    [
-        ("mnist:sets/digits", ("mnist", "sets", "digits")),
-        ("mnist:sets", ("mnist", "sets", "")),
-        ("mnist:/srv/digits", None),
-        ("mnist:./sets/digits", None),
-        ("mnist:sets/../digits", None),
-        ("generated", None),
-    ],
-)
-def test_a_claim_is_named_as_for_the_pipeline_and_a_directory_by_its_place(text: str, claimed: Any) -> None:
-    assert ClaimedData.of(text) == claimed
-    asked = RunRequest.of({**WORDS, "data": text})
-    assert ClusterSite.holds_data(asked) == bool(claimed)
-
-
 def test_a_pod_identifies_the_data_set_as_this_machine_does_its_copy(pod: PodNode, pictures: Path) -> None:
     here = resolve(f"imagefolder:{pictures}", pictures)[1]
     claimed, dataset = ClaimedData("imagefolder", "sets", "pets").identified(pod, None)

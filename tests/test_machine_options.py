@@ -13,7 +13,7 @@ from commands.run.validate import ablations_of, check_data
 from provisioning.doctor import Check
 from provisioning.engines.base import get_engine
 from provisioning.gpus import Card
-from provisioning.hindrances import hindrances, refuse_ablation
+from provisioning.hindrances import hindrances
 from provisioning.images.image import Image
 from provisioning.remote.discovery import Discovery
 from provisioning.sites import here
@@ -22,9 +22,8 @@ from provisioning.sites.lab import LabSite
 from provisioning.sites.machines import discovered_choices
 from provisioning.targets import Choices
 from scenarios.distributed import check_way
-from scenarios.synthetic import Synthetic
 from suite.errors import MeasurementError, RequestError
-from suite.job.ablations import arms, get_ablation, label_of, properties_of
+from suite.job.ablations import arms, label_of, properties_of
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import CpuCapability
@@ -51,12 +50,6 @@ def test_an_engine_that_guests_lack_runs_containers_here_alone(engine: str) -> N
         carried(request.changed(target=("container", "container-vm")), CHECKS, print)
 
 
-def test_an_oci_runtime_of_this_machine_is_not_in_the_image_of_guests() -> None:
-    request = RunRequest.of({"engine": "podman", "oci_runtime": "kata", "target": ["container-vm"]})
-    with pytest.raises(RequestError, match="cannot carry container-vm: the image of the guests has no kata"):
-        carried(request, CHECKS, print)
-
-
 @pytest.mark.parametrize("engine", ["runc", "gvisor", "charliecloud", "kubernetes"])
 def test_an_engine_that_is_told_no_runtime_refuses_one(engine: str) -> None:
     with pytest.raises(RequestError, match=f"{engine} takes no OCI runtime, such as kata") as caught:
@@ -70,25 +63,6 @@ def test_the_value_of_an_ablation_is_the_runtime() -> None:
     assert label_of("oci-runtime=kata") == "run by kata"
     assert arms("container", ["oci-runtime=kata"]) == ("oci-runtime=kata",)
     assert arms("container-vm", ["oci-runtime=kata"]) == ()
-
-
-@pytest.mark.parametrize("name", ["oci-runtime=", "oci-runtime=../kata", "seccomp=off", "nosuch=kata"])
-def test_a_value_that_no_ablation_takes_is_refused(name: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        properties_of(name)
-    remedies = {"oci-runtime": "write it as --ablate oci-runtime=crun", "seccomp": "write it as --ablate seccomp"}
-    if remedy := remedies.get(name.partition("=")[0]):
-        assert caught.value.remedy == remedy
-
-
-def test_an_ablation_without_its_value_is_told_one() -> None:
-    choices = Here(Choices(IMAGE, "podman", "tcg"))
-    with pytest.raises(RequestError, match="--ablate oci-runtime changes nothing without a value") as caught:
-        refuse_ablation("oci-runtime", choices, "reference", Synthetic())
-    assert caught.value.remedy == "write it as --ablate oci-runtime=crun"
-    with pytest.raises(RequestError, match="it is the engine of the run already") as caught:
-        refuse_ablation("podman", choices, "reference", Synthetic())
-    assert caught.value.remedy == "leave out --ablate podman, or change the other option"
 
 
 DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=7, size_bytes=4000)
@@ -121,13 +95,6 @@ def test_vector_instructions_that_cannot_be_lowered_are_left_out_of_all_and_refu
     assert f"left out: --ablate isa: the vector instructions are {known}" in notes
     with pytest.raises(RequestError, match=known):
         ablations_of(inputs_of(request("isa")), site, capability)
-
-
-@pytest.mark.parametrize("name", ["virtiofs", "data-layer"])
-def test_a_named_switch_of_where_a_data_set_lies_is_refused_without_one(name: str, site: Here) -> None:
-    targets = get_ablation(name).targets
-    with pytest.raises(RequestError, match=f"--ablate {name} is about where a data set lies"):
-        ablations_of(inputs_of(request(name, scenario="synthetic")), replace(site, targets=targets), "avx2")
 
 
 def plan(batch: int = 1, dataset: Dataset = DATASET, **changes: Any) -> Plan:

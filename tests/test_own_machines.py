@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from commands.run.validate import ablations_of, refuse_ignored
+from commands.run.validate import ablations_of
 from provisioning.hindrances import hindrances, refuse_ablation
 from provisioning.images.image import Image
 from provisioning.remote.discovery import DiscoveredMachine, Discovery, attest, needed
@@ -188,11 +188,6 @@ def test_a_job_over_several_instances_refuses_a_list_of_targets(tmp_path: Path) 
     request = RunRequest.of({"scenario": "distributed", "inventory": str(path)})
     with pytest.raises(RequestError, match="lists targets at m0, and every target of distributed is on all machines"):
         Machines.resolve(inputs_of(request))
-
-
-def test_what_is_asked_of_virtual_machines_that_nobody_boots_is_refused() -> None:
-    with pytest.raises(RequestError, match="--accel would change nothing"):
-        refuse_ignored(RunRequest.of({"target": ("vm",), "inventory": "hosts.toml", "accel": "tcg"}))
 
 
 @pytest.mark.parametrize(
