@@ -1,6 +1,7 @@
-"""What is read from texts that people write. ``python -m tests.parsed`` renews the answers in ``samples/parsed.txt``.
+"""What is read from what people and other programs write. ``python -m tests.parsed`` renews ``samples/parsed.txt``.
 
-The questions there are written by hand: the name of a form, and a text as JSON. An answer is what was read or refused.
+The questions there are written by hand: the name of a form, and a text or an object as JSON. An answer is what was read
+or refused.
 """
 
 import json
@@ -14,13 +15,17 @@ from pydantic import ValidationError
 
 from provisioning.batch.options import KubernetesOptions, SlurmOptions
 from provisioning.kubernetes.claims import ClaimedData
+from provisioning.kubernetes.execution import exit_status
+from provisioning.kubernetes.states import JobState, PodState
+from provisioning.lab.lab import free_subnet
+from provisioning.remote.network import addresses, chosen
 from provisioning.timers.base import parse_schedule
 from suite.errors import RequestError
 from suite.inventory import read_inventory
 from suite.job.command import CommandJob, parse_command, parse_pattern
 from suite.job.datasets import parse_data
 from suite.job.envelope import parse_bytes, parse_cpu_list
-from suite.job.lab import bits_per_s, parse_lab, seconds
+from suite.job.lab import LabSpec, bits_per_s, parse_lab, seconds
 from suite.job.serving import parse_rates
 from suite.sweep.file import read_sweep
 from suite.units import parse_duration_s, parse_share
@@ -39,6 +44,19 @@ def schedule(text: str) -> object:
     return found.cron, found.on_calendar
 
 
+LINKS: list[dict[str, Any]] = [
+    {"ifname": "lo", "addr_info": [{"local": "127.0.0.1"}]},
+    {"ifname": "eth0", "addr_info": [{"local": "10.0.0.1"}, {"local": "10.0.0.9"}]},
+    {"ifname": "eth1", "addr_info": [{"local": "10.1.0.1"}]},
+    {"ifname": "eth2", "addr_info": []},
+]
+
+
+def state(now: PodState | JobState) -> object:
+    faults = {"failure": now.failure, "hindrance": now.hindrance}
+    return now.state, now.reason, now.begun, {name: (each.kind, each.message) for name, each in faults.items() if each}
+
+
 FORMS: Mapping[str, Callable[[Any], object]] = {
     "share": parse_share,
     "span": parse_duration_s,
@@ -47,6 +65,12 @@ FORMS: Mapping[str, Callable[[Any], object]] = {
     "data": parse_data,
     "claim": lambda text: (claimed := ClaimedData.of(text)) and tuple(claimed),
     "lab": lambda text: (spec := parse_lab(text)).nodes and (spec.nodes, spec.rate_bits_per_s, spec.delay_s),
+    "stored-lab": lambda values: str(LabSpec.model_validate(values)),
+    "routes": free_subnet,
+    "place": lambda words: chosen("n1", addresses(LINKS), *words),
+    "pod": lambda asked: state(PodState.of(asked.get("pod"), asked.get("events", ()))),
+    "job": lambda asked: state(JobState.of({"metadata": {"name": "j"}, "status": asked}, asked["pods"])),
+    "exit": lambda message: exit_status(json.dumps(message).encode()),
     "rate": bits_per_s,
     "delay": seconds,
     "rates": parse_rates,

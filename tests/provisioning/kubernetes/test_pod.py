@@ -11,11 +11,10 @@ import pytest
 from provisioning.engines.base import ContainerSpec
 from provisioning.engines.kubernetes import KUBERNETES
 from provisioning.engines.options import PodOptions
-from provisioning.kubernetes.execution import exit_status
 from provisioning.kubernetes.node import ClusterNode
 from provisioning.kubernetes.opening import changed, refuse_unfair
-from provisioning.kubernetes.pod import Placement, manifest, pod_template
-from provisioning.kubernetes.states import JobState, PodState, events_of, last_event
+from provisioning.kubernetes.pod import Placement, manifest
+from provisioning.kubernetes.states import events_of, last_event
 from suite.errors import MeasurementError, RequestError
 from suite.job.ablations import properties_of
 from suite.job.envelope import GIB, parse_bytes
@@ -32,9 +31,6 @@ def test_what_a_pod_cannot_be_given_is_refused_and_what_it_can_is_not() -> None:
     for name in ("rootfs", "memory-limit", "disk-limit", "disk-iops", "data-layer", "pinning"):
         assert KUBERNETES.hindrance(properties_of(name))
     assert ENGINES.options_of("kubernetes") is PodOptions
-
-
-# ---- admission
 
 
 def live(sent: dict[str, Any]) -> dict[str, Any]:
@@ -135,27 +131,6 @@ def test_a_change_that_breaks_the_comparison_is_refused_with_the_reason(change: 
     assert (error.value.kind, bool(error.value.remedy)) == ("admission", True)
 
 
-# ---- faults
-
-
-def state(**container: object) -> dict[str, Any]:
-    return {"status": {"phase": "Pending", "containerStatuses": [{"state": container}]}}
-
-
-@pytest.mark.parametrize(
-    ("pod", "kind", "said"),
-    [
-        (state(terminated={"reason": "OOMKilled", "exitCode": 137}), "killed", "more memory than its limit"),
-        ({"status": {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}}, "evicted", "low on memory"),
-        ({"status": {"phase": "Failed", "reason": "OutOfcpu", "message": "no CPU"}}, "engine", "OutOfcpu: no CPU"),
-        ({"metadata": {"deletionTimestamp": "now"}, "status": {"phase": "Running"}}, "evicted", "being deleted"),
-    ],
-)
-def test_a_pod_that_will_not_run_says_why(pod: dict[str, Any], kind: str, said: str) -> None:
-    found: Any = PodState.of(pod).failure
-    assert (found.kind, said in found.message) == (kind, True)
-
-
 def test_the_newest_event_explains_whichever_time_its_reporter_gives() -> None:
     items = [
         {"reason": "Preempted", "message": "by p", "eventTime": "2024-04-16T04:30:40.408032Z", "lastTimestamp": None},
@@ -168,66 +143,3 @@ def test_the_newest_event_explains_whichever_time_its_reporter_gives() -> None:
     names = [event["reason"] for event in events_of(cluster, "p")]
     assert names == ["Undated", "Killing", "Started", "Preempted", "Again"]
     assert last_event(events_of(cluster, "p")) == "Again: "
-
-
-def test_the_state_of_a_pod_is_that_of_the_suites_container_and_not_of_a_sidecar() -> None:
-    pod = pod_template({"name": "train"}, {}, [], {})
-    sidecar = {"name": "istio-proxy", "state": {"running": {}}}
-    own = {"name": "train", "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
-    failure: Any = PodState.of(pod | {"status": {"phase": "Running", "containerStatuses": [sidecar, own]}}).failure
-    assert failure.kind == "killed"
-
-
-WAITING, RUNNING, ENDED = {"reason": "ContainerCreating"}, {"startedAt": "now"}, {"reason": "Error", "exitCode": 1}
-GONE = {
-    "metadata": {"name": "p"},
-    "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ENDED}}]},
-}
-SCHEDULED = {
-    "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]},
-    "spec": {"nodeName": "n1"},
-}
-QUOTA = {"type": "Warning", "reason": "FailedCreate", "message": "exceeded quota: q"}
-
-
-@pytest.mark.parametrize(
-    ("pod", "events", "said"),
-    [
-        (None, [], ("waiting", "for a pod", False, False, True)),
-        (None, [{**QUOTA, "type": "Normal"}], ("waiting", "for a pod", False, False, True)),
-        (None, [QUOTA], ("waiting", "no pod was made: FailedCreate: exceeded quota: q", False, False, True)),
-        ({"status": {"phase": "Pending"}}, [], ("waiting", "for a node", False, False, False)),
-        (
-            {**state(waiting=WAITING), "spec": {"nodeName": "n1"}},
-            [],
-            ("waiting", WAITING["reason"], False, False, False),
-        ),
-        ({**state(running=RUNNING), "spec": {"nodeName": "n1"}}, [], ("running", "on n1", False, False, False)),
-        (SCHEDULED, [], ("waiting", "to start on n1", False, False, False)),
-        (state(terminated=ENDED), [], ("ended", "its container has ended", False, False, False)),
-        (GONE, [], ("ended", "the pod has ended: Error: exit code 1", True, True, False)),
-    ],
-)
-def test_a_pod_has_one_state_with_what_it_waits_for(pod: Any, events: Any, said: tuple[object, ...]) -> None:
-    now = PodState.of(pod, events)
-    assert (now.state, now.reason, now.begun, now.failure is not None, now.hindrance is not None) == said
-
-
-@pytest.mark.parametrize(
-    ("conditions", "pods", "said"),
-    [
-        ([], [GONE], ("waiting", False)),
-        ([{"type": "Failed", "status": "True", "message": "it has reached its limit"}], [GONE], ("failed", True)),
-        ([{"type": "Failed", "status": "True", "message": "it has reached its limit"}], [], ("failed", True)),
-        ([{"type": "Complete", "status": "True"}], [GONE], ("complete", False)),
-        ([{"type": "Failed", "status": "False"}], [], ("waiting", False)),
-    ],
-)
-def test_a_job_decides_whether_its_pods_end_is_its_own(conditions: Any, pods: Any, said: tuple[str, bool]) -> None:
-    now = JobState.of({"metadata": {"name": "j"}, "status": {"conditions": conditions}}, pods)
-    assert (now.state, now.failure is not None) == said
-
-
-def test_a_command_that_could_not_be_started_has_the_status_of_shells_and_the_servers_reason() -> None:
-    message = b'{"status":"Failure","reason":"InternalError","message":"no such program"}'
-    assert exit_status(message) == (126, "no such program")
