@@ -14,13 +14,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from provisioning.batch.options import KubernetesOptions, SlurmOptions
+from provisioning.clouds.nova import _unfair
 from provisioning.kubernetes.claims import ClaimedData
 from provisioning.kubernetes.execution import exit_status
+from provisioning.kubernetes.node import ClusterNode
+from provisioning.kubernetes.refusals import refusal, refused_as_request
 from provisioning.kubernetes.states import JobState, PodState
+from provisioning.lab import connectivity
 from provisioning.lab.lab import free_subnet
 from provisioning.remote.network import addresses, chosen
 from provisioning.timers.base import parse_schedule
-from suite.errors import RequestError
+from suite.errors import BenchError
 from suite.inventory import read_inventory
 from suite.job.command import CommandJob, parse_command, parse_pattern
 from suite.job.datasets import parse_data
@@ -57,6 +61,15 @@ def state(now: PodState | JobState) -> object:
     return now.state, now.reason, now.begun, {name: (each.kind, each.message) for name, each in faults.items() if each}
 
 
+def server_answer(answer: tuple[int, str]) -> object:
+    refused = refusal("POST", "/pods", answer[0], json.dumps({"message": answer[1]}))
+    try:
+        with refused_as_request():
+            raise refused
+    except BenchError as error:
+        return type(error).__name__, refused.kind, refused.status, error.message, error.remedy
+
+
 FORMS: Mapping[str, Callable[[Any], object]] = {
     "share": parse_share,
     "span": parse_duration_s,
@@ -71,6 +84,10 @@ FORMS: Mapping[str, Callable[[Any], object]] = {
     "pod": lambda asked: state(PodState.of(asked.get("pod"), asked.get("events", ()))),
     "job": lambda asked: state(JobState.of({"metadata": {"name": "j"}, "status": asked}, asked["pods"])),
     "exit": lambda message: exit_status(json.dumps(message).encode()),
+    "answer": server_answer,
+    "flavor": lambda specs: [*_unfair(specs)],
+    "iperf3": connectivity.parse,
+    "whole-cpus": lambda written: ClusterNode({"status": {"allocatable": {"cpu": written}}}, {}).whole_cpus,
     "rate": bits_per_s,
     "delay": seconds,
     "rates": parse_rates,
@@ -93,7 +110,7 @@ def answer_to(question: str) -> str:
     form, _, text = question.partition(" ")
     try:
         return repr(FORMS[form](json.loads(text)))
-    except RequestError as error:
+    except BenchError as error:
         return f"refused: {error.message}\n  what to do: {error.remedy}"
     except ValidationError as error:
         return f"refused: {error.errors(include_url=False)[0]['msg']}"

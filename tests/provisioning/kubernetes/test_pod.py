@@ -61,11 +61,6 @@ def test_a_quantity_is_the_same_in_any_spelling_of_the_server(given: str, writte
         assert len(changed(sent, found)) == differences, cpu
 
 
-@pytest.mark.parametrize(("written", "whole"), [("15890m", 15), ("1k", 1000), ("4", 4), ("0.5k", 500)])
-def test_the_cpus_of_a_node_are_a_quantity(written: str, whole: int) -> None:
-    assert ClusterNode({"status": {"allocatable": {"cpu": written}}}, {}).whole_cpus == whole
-
-
 TAINTED = {"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]}
 PREFERRED = {"taints": [{"key": "busy", "effect": "PreferNoSchedule"}]}
 
