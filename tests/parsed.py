@@ -18,13 +18,13 @@ from provisioning.clouds.nova import _unfair
 from provisioning.kubernetes.claims import ClaimedData
 from provisioning.kubernetes.execution import exit_status
 from provisioning.kubernetes.node import ClusterNode
-from provisioning.kubernetes.refusals import refusal, refused_as_request
+from provisioning.kubernetes.refusals import cause_of, refusal, refused_as_request
 from provisioning.kubernetes.states import JobState, PodState
 from provisioning.lab import connectivity
 from provisioning.lab.lab import free_subnet
 from provisioning.remote.network import addresses, chosen
 from provisioning.timers.base import parse_schedule
-from suite.errors import BenchError
+from suite.errors import BenchError, MeasurementError
 from suite.inventory import read_inventory
 from suite.job.command import CommandJob, parse_command, parse_pattern
 from suite.job.datasets import parse_data
@@ -56,9 +56,13 @@ LINKS: list[dict[str, Any]] = [
 ]
 
 
+def told(fault: MeasurementError | None) -> object:
+    return fault and (fault.kind, fault.message, fault.remedy)
+
+
 def state(now: PodState | JobState) -> object:
     faults = {"failure": now.failure, "hindrance": now.hindrance}
-    return now.state, now.reason, now.begun, {name: (each.kind, each.message) for name, each in faults.items() if each}
+    return now.state, now.reason, now.begun, {name: told(fault) for name, fault in faults.items() if fault}
 
 
 def server_answer(answer: tuple[int, str]) -> object:
@@ -84,6 +88,7 @@ FORMS: Mapping[str, Callable[[Any], object]] = {
     "pod": lambda asked: state(PodState.of(asked.get("pod"), asked.get("events", ()))),
     "job": lambda asked: state(JobState.of({"metadata": {"name": "j"}, "status": asked}, asked["pods"])),
     "exit": lambda message: exit_status(json.dumps(message).encode()),
+    "cause": lambda text: told(cause_of(text)),
     "answer": server_answer,
     "flavor": lambda specs: [*_unfair(specs)],
     "iperf3": connectivity.parse,

@@ -11,75 +11,23 @@ from provisioning.engines.kubernetes import KUBERNETES
 from provisioning.kubernetes import refusals
 from provisioning.kubernetes.cluster import Cluster
 from provisioning.kubernetes.opening import Opening
-from provisioning.kubernetes.refusals import fault, refused_as_request
-from provisioning.kubernetes.states import PodState
+from provisioning.kubernetes.refusals import refused_as_request
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Stopwatch
 from tests.provisioning.kubernetes.conftest import Server
 
 PODS, EVENTS = "/api/v1/namespaces/lab/pods", "/api/v1/namespaces/lab/events"
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {}}
-OWN = "localhost/virtbench:0123456789ab"
-NEVER = f'Container image "{OWN}" is not present with pull policy of Never'
-PULL = (
-    f'failed to pull and unpack image "{OWN}": failed to resolve reference "{OWN}": failed to do request: '
-    'Head "https://localhost/v2/virtbench/manifests/0123456789ab": dial tcp 127.0.0.1:443: connect: connection refused'
-)
-# Kubelets from 1.35 on say no more of an image that they have, and have pulled under another name before.
-REFUSED_BY_THE_KUBELET = [
-    ("ErrImageNeverPull", NEVER),
-    ("ErrImagePull", PULL),
-    ("ImagePullBackOff", f'Back-off pulling image "{OWN}"'),
-]
-
-
-def check_cause_and_ways_out(error: Any) -> None:
-    assert error.kind == "image"
-    assert "Kubernetes 1.35 or newer" in error.message
-    assert "KubeletEnsureSecretPulledImages" in error.message
-    assert "--registry" in str(error.remedy)
-    assert "imagePullCredentialsVerificationPolicy: NeverVerify" in str(error.remedy)
-
-
-@pytest.mark.parametrize(("reason", "message"), REFUSED_BY_THE_KUBELET)
-def test_an_imported_image_that_a_kubelet_refuses_is_told_by_the_status_of_its_pod(reason: str, message: str) -> None:
-    waiting = {"reason": reason, "message": message}
-    check_cause_and_ways_out(PodState.of({"status": {"containerStatuses": [{"state": {"waiting": waiting}}]}}).failure)
-
-
-def events(*told: tuple[str, str]) -> str:
-    found = ({"type": "Warning", "reason": reason, "message": message} for reason, message in told)
-    return "".join(f"{json.dumps({'type': 'ADDED', 'object': each})}\n" for each in found)
-
-
-@pytest.mark.parametrize(
-    ("reason", "message"), [("ErrImageNeverPull", NEVER), ("Failed", f'Failed to pull image "{OWN}": {PULL}')]
-)
-def test_an_imported_image_that_a_kubelet_refuses_is_told_by_the_events_text(
-    reason: str, message: str, server: Server, cluster: Cluster
-) -> None:
-    server.answers |= {f"POST {PODS}": (201, POD), f"GET {PODS}": (200, "")}
-    server.answers[f"GET {EVENTS}"] = 200, events((reason, message))
-    with pytest.raises(MeasurementError) as raised:
-        Opening(cluster, "p", Stopwatch()).open(POD)
-    check_cause_and_ways_out(raised.value)
-    assert message in raised.value.message
 
 
 def test_a_runtime_class_that_its_node_lacks_is_called_so_at_the_first_event(server: Server, cluster: Cluster) -> None:
     said = 'rpc error: failed to get sandbox runtime: no runtime for "kata" is configured'
     server.answers |= {f"POST {PODS}": (201, POD), f"GET {PODS}": (200, "")}
-    server.answers[f"GET {EVENTS}"] = 200, events(("FailedCreatePodSandBox", said))
+    event = {"type": "Warning", "reason": "FailedCreatePodSandBox", "message": said}
+    server.answers[f"GET {EVENTS}"] = 200, json.dumps({"type": "ADDED", "object": event})
     with pytest.raises(MeasurementError, match="does not have this runtime class: FailedCreatePodSandBox") as raised:
         Opening(cluster, "p", Stopwatch()).open(POD)
     assert "--runtime-class" in str(raised.value.remedy)
-
-
-def test_an_image_of_a_registry_is_no_imported_one() -> None:
-    for image in ("registry.example.org/virtbench:1", "localhost:5000/virtbench:1"):
-        found = fault("engine", f'ErrImagePull: failed to pull and unpack image "{image}": not found')
-        assert (found.kind, "KubeletEnsureSecretPulledImages" in found.message) == ("image", False)
-        assert "push it there" in str(found.remedy)
 
 
 FORBIDDEN = 'pods "p" is forbidden: '
