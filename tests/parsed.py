@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 from pydantic import ValidationError
 
@@ -19,7 +21,7 @@ from provisioning.kubernetes.claims import ClaimedData
 from provisioning.kubernetes.execution import exit_status
 from provisioning.kubernetes.node import ClusterNode
 from provisioning.kubernetes.refusals import cause_of, refusal, refused_as_request
-from provisioning.kubernetes.states import JobState, PodState
+from provisioning.kubernetes.states import JobState, PodState, events_of, last_event
 from provisioning.lab import connectivity
 from provisioning.lab.lab import free_subnet
 from provisioning.remote.network import addresses, chosen
@@ -74,6 +76,27 @@ def server_answer(answer: tuple[int, str]) -> object:
         return type(error).__name__, refused.kind, refused.status, error.message, error.remedy
 
 
+def default_node(nodes: Mapping[str, tuple[str, str, Any]]) -> object:
+    """Return the node of pods that nobody names, of some with a boot, a machine and a specification.
+
+    This machine is "own", and "here" its boot.
+    """
+    items = [
+        {"metadata": {"name": name}, "spec": spec, "status": {"nodeInfo": {"bootID": boot, "machineID": machine}}}
+        for name, (boot, machine, spec) in nodes.items()
+    ]
+    cluster: Any = SimpleNamespace(context="kind", get=lambda path: {"items": items} if path[-5:] == "nodes" else {})
+    own = SimpleNamespace(is_file=lambda: True, read_text=lambda: "own\n")
+    with patch.multiple("provisioning.kubernetes.node", boot_id=lambda: "here", MACHINE_ID=own):
+        node = ClusterNode.find(cluster, None)
+        return node.name, "here" if node.here else "elsewhere"
+
+
+def events(items: object) -> object:
+    cluster: Any = SimpleNamespace(path=lambda *_: "/", get=lambda *_, **__: {"items": items})
+    return [each["reason"] for each in events_of(cluster, "p")], last_event(events_of(cluster, "p"))
+
+
 FORMS: Mapping[str, Callable[[Any], object]] = {
     "share": parse_share,
     "span": parse_duration_s,
@@ -88,6 +111,8 @@ FORMS: Mapping[str, Callable[[Any], object]] = {
     "pod": lambda asked: state(PodState.of(asked.get("pod"), asked.get("events", ()))),
     "job": lambda asked: state(JobState.of({"metadata": {"name": "j"}, "status": asked}, asked["pods"])),
     "exit": lambda message: exit_status(json.dumps(message).encode()),
+    "node": default_node,
+    "events": events,
     "cause": lambda text: told(cause_of(text)),
     "answer": server_answer,
     "flavor": lambda specs: [*_unfair(specs)],

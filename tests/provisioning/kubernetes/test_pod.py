@@ -2,8 +2,6 @@
 
 import copy
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,14 +9,11 @@ import pytest
 from provisioning.engines.base import ContainerSpec
 from provisioning.engines.kubernetes import KUBERNETES
 from provisioning.engines.options import PodOptions
-from provisioning.kubernetes.node import ClusterNode
 from provisioning.kubernetes.opening import changed, refuse_unfair
 from provisioning.kubernetes.pod import Placement, manifest
-from provisioning.kubernetes.states import events_of, last_event
-from suite.errors import MeasurementError, RequestError
+from suite.errors import MeasurementError
 from suite.job.ablations import properties_of
 from suite.job.envelope import GIB, parse_bytes
-from suite.process_identity import boot_id
 from suite.registries import ENGINES
 
 SPEC = ContainerSpec("virtbench-0123456789ab", "f" * 64, "/tree", "2-3", 2 * GIB)
@@ -61,40 +56,6 @@ def test_a_quantity_is_the_same_in_any_spelling_of_the_server(given: str, writte
         assert len(changed(sent, found)) == differences, cpu
 
 
-TAINTED = {"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]}
-PREFERRED = {"taints": [{"key": "busy", "effect": "PreferNoSchedule"}]}
-
-
-@pytest.mark.parametrize(
-    ("nodes", "chosen"),
-    [
-        ({"cp": ("here", "x", TAINTED), "w": ("here", "own", {})}, "w"),
-        ({"a": ("here", "x", {}), "b": ("here", "own", PREFERRED)}, "b"),
-        ({"cp": ("here", "x", TAINTED), "w": ("here", "y", {})}, "w"),
-        ({"old": ("here", "", {}), "b": ("there", "own", {})}, "old"),
-        ({"a": ("here", "x", {}), "b": ("here", "y", {})}, None),
-        ({"cp": ("here", "own", TAINTED), "a": ("there", "x", {}), "b": ("there", "y", {})}, None),
-    ],
-)
-def test_the_default_node_takes_pods_and_is_this_machine_by_its_boot_and_its_id(
-    nodes: dict[str, tuple[str, str, Any]], chosen: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "machine-id").write_text("own\n")
-    monkeypatch.setattr("provisioning.kubernetes.node.MACHINE_ID", tmp_path / "machine-id")
-    items = []
-    for name, (boot, machine, spec) in nodes.items():
-        info = {"bootID": boot_id() if boot == "here" else boot, "machineID": machine}
-        items.append({"metadata": {"name": name}, "spec": spec, "status": {"nodeInfo": info}})
-    cluster: Any = SimpleNamespace(context="kind", get=lambda path: {"items": items} if path[-5:] == "nodes" else {})
-    if chosen:
-        assert ClusterNode.find(cluster, None).name == chosen
-        return
-    with pytest.raises(RequestError, match="no node of kind that takes any pod is this machine") as caught:
-        ClusterNode.find(cluster, None)
-    assert "choose a --node of: a, b" in str(caught.value.remedy)
-    assert ClusterNode.find(cluster, "a").here is False, "a container of this machine is no place to import an image"
-
-
 def test_harmless_changes_are_shown() -> None:
     sent = manifest(replace(SPEC, gpus=1), PLACE)
     found = live(sent)
@@ -124,17 +85,3 @@ def test_a_change_that_breaks_the_comparison_is_refused_with_the_reason(change: 
         refuse_unfair(sent, found)
     assert said in error.value.message
     assert (error.value.kind, bool(error.value.remedy)) == ("admission", True)
-
-
-def test_the_newest_event_explains_whichever_time_its_reporter_gives() -> None:
-    items = [
-        {"reason": "Preempted", "message": "by p", "eventTime": "2024-04-16T04:30:40.408032Z", "lastTimestamp": None},
-        {"reason": "Again", "message": "", "series": {"lastObservedTime": "2024-04-16T04:31:00.5Z"}, "eventTime": None},
-        {"reason": "Killing", "message": "", "eventTime": "2024-04-16T04:30:39Z", "lastTimestamp": None},
-        {"reason": "Started", "message": "", "lastTimestamp": "2024-04-16T04:30:40Z"},
-        {"reason": "Undated", "message": "", "lastTimestamp": None},
-    ]
-    cluster: Any = SimpleNamespace(path=lambda *_: "/", get=lambda *_, **__: {"items": items})
-    names = [event["reason"] for event in events_of(cluster, "p")]
-    assert names == ["Undated", "Killing", "Started", "Preempted", "Again"]
-    assert last_event(events_of(cluster, "p")) == "Again: "
