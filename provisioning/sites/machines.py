@@ -246,11 +246,7 @@ def discovered_choices(inputs: RunInputs, discovery: Discovery) -> Choices:
 
 @contextmanager
 def open_on_machines(
-    job: DistributedJob,
-    inventory: Inventory,
-    stacks: Sequence[Sequence[Layer]],
-    image: Image,
-    dataset: Dataset | None,
+    job: DistributedJob, inventory: Inventory, stacks: Sequence[Sequence[Layer]], image: Image, dataset: Dataset | None
 ) -> Iterator[tuple[Instance, ...]]:
     """Open one instance on each machine of an inventory; the machines hold the image and the data set.
 
