@@ -24,10 +24,11 @@ from provisioning.kubernetes.refusals import cause_of, refusal, refused_as_reque
 from provisioning.kubernetes.states import JobState, PodState, events_of, last_event
 from provisioning.lab import connectivity
 from provisioning.lab.lab import free_subnet
+from provisioning.remote.connection import Access, RemoteAgent
 from provisioning.remote.network import addresses, chosen
 from provisioning.timers.base import parse_schedule
 from suite.errors import BenchError, MeasurementError
-from suite.inventory import read_inventory
+from suite.inventory import InventoryNode, read_inventory
 from suite.job.command import CommandJob, parse_command, parse_pattern
 from suite.job.datasets import parse_data
 from suite.job.envelope import parse_bytes, parse_cpu_list
@@ -97,6 +98,14 @@ def events(items: object) -> object:
     return [each["reason"] for each in events_of(cluster, "p")], last_event(events_of(cluster, "p"))
 
 
+def lost(asked: tuple[str, dict[str, object]]) -> object:
+    """Return what is made of the last words of an ssh to a machine of the inventory with these keys."""
+    agent: Any = object.__new__(RemoteAgent)
+    agent._access = Access(InventoryNode.model_validate({"name": "n1", "host": "root@n1", **asked[1]}), "/socket")
+    agent._process, agent._printed = SimpleNamespace(output_tail=lambda: asked[0]), []
+    return told(agent.lost())
+
+
 FORMS: Mapping[str, Callable[[Any], object]] = {
     "share": parse_share,
     "span": parse_duration_s,
@@ -111,6 +120,7 @@ FORMS: Mapping[str, Callable[[Any], object]] = {
     "pod": lambda asked: state(PodState.of(asked.get("pod"), asked.get("events", ()))),
     "job": lambda asked: state(JobState.of({"metadata": {"name": "j"}, "status": asked}, asked["pods"])),
     "exit": lambda message: exit_status(json.dumps(message).encode()),
+    "lost": lost,
     "node": default_node,
     "events": events,
     "cause": lambda text: told(cause_of(text)),
