@@ -6,6 +6,7 @@ descriptions, from ``api/openapi-spec/swagger.json`` of the source that ``tests.
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,7 +90,7 @@ def reduced(swagger: dict[str, Any]) -> dict[str, Any]:
         name = left.pop()
         if name not in found:
             found[name] = _plain(swagger["definitions"][name])
-            left += _references(found[name])
+            left += re.findall('#/definitions/([^"]+)"', json.dumps(found[name]))
     return dict(sorted(found.items()))
 
 
@@ -98,14 +99,6 @@ def _plain(value: Any) -> Any:
         texts = [key for key, each in value.items() if key == "description" and isinstance(each, str)]
         return {key: _plain(each) for key, each in value.items() if key not in texts and not key.startswith("x-")}
     return [_plain(each) for each in value] if isinstance(value, list) else value
-
-
-def _references(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        if isinstance(value.get("$ref"), str):
-            yield value["$ref"].rpartition("/")[2]
-        for each in value.values():
-            yield from _references(each)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -40,12 +39,10 @@ def listed(*words: str) -> list[dict[str, Any]]:
     return items
 
 
-def pods(made: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield the pod of each program, and its container."""
-    for kind in ("Job", "Deployment"):
-        pod = made[kind]["spec"]["template"]["spec"]
-        (container,) = pod["containers"]
-        yield pod, container
+def container_of(made: dict[str, Any]) -> dict[str, Any]:
+    """Return the one container of a Job's or a Deployment's pod."""
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    return dict(container)
 
 
 @pytest.mark.parametrize(
@@ -63,11 +60,10 @@ def test_a_job_for_each_pair_reads_its_claim_and_the_service_has_all_models() ->
     (deployment,) = (each for each in made if each["kind"] == "Deployment")
     pairs = [(data, model) for data in ("mnist", "cifar10") for model in ("gan", "dcgan")]
     assert [job["metadata"]["name"] for job in jobs] == [f"pipeline-train-{model}-{data}" for data, model in pairs]
-    (_, served), *_ = pods({"Job": deployment, "Deployment": deployment})
-    service = parsed(ServeSpec, served["command"][4])
+    service = parsed(ServeSpec, container_of(deployment)["command"][4])
     trainings = []
     for job, (data, model) in zip(jobs, pairs, strict=True):
-        (pod, container), *_ = pods({"Job": job, "Deployment": deployment})
+        pod, container = job["spec"]["template"]["spec"], container_of(job)
         training = parse_spec(container["command"][4])
         trainings.append((data, model, training.workload, training.model_file, training.shape))
         assert (training.epochs, training.steps, training.warmup_steps, training.within_s) == (50, 0, 0, 5400)
@@ -94,8 +90,7 @@ def test_names_are_labels_of_their_own(name: str, kind: str) -> None:
 
 
 def test_a_data_set_without_epochs_is_read_for_the_steps_of_the_profile() -> None:
-    (_, container), *_ = pods(objects("--data", "mnist:digits", "--profile", "smoke"))
-    training = parse_spec(container["command"][4])
+    training = parse_spec(container_of(objects("--data", "mnist:digits", "--profile", "smoke")["Job"])["command"][4])
     assert (training.steps, training.warmup_steps, training.epochs) == (2, 1, None)
 
 
@@ -108,10 +103,9 @@ def test_a_generator_that_cannot_take_a_data_set_is_refused(monkeypatch: pytest.
 
 def test_the_worker_understands_what_the_pods_tell_it_and_both_mean_one_file() -> None:
     made = objects("--model", "dcgan", "--profile", "smoke", "--cpus", "3", "--seed", "7")
-    (_, trained), (_, served) = pods(made)
-    assert trained["command"][:4] == ["/usr/bin/python3", "-m", "worker", "--train"]
-    assert served["command"][:4] == ["/usr/bin/python3", "-m", "worker", "--serve"]
-    training, service = parse_spec(trained["command"][4]), parsed(ServeSpec, served["command"][4])
+    (*trains, trained), (*serves, served) = (container_of(made[kind])["command"] for kind in ("Job", "Deployment"))
+    assert [trains[-1], serves[-1]] == ["--train", "--serve"]
+    training, service = parse_spec(trained), parsed(ServeSpec, served)
     assert training.model_file == service.model_file
     assert (training.workload, training.shape, training.threads) == (service.workload, service.shape, 3)
     assert (training.seed, service.model, service.port) == (7, "dcgan", 5000)
