@@ -29,8 +29,6 @@ PROGRAMS = {program.name: program.package for program in processes.PROGRAMS if p
 
 @dataclass(frozen=True)
 class DiscoveredMachine:
-    """One machine."""
-
     name: str
     cpus: tuple[int, ...]
     """The CPUs that the inventory names, or that a shell there may use."""
