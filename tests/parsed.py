@@ -5,8 +5,10 @@ or refused.
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from contextlib import chdir
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -17,6 +19,8 @@ from pydantic import ValidationError
 
 from provisioning.batch.options import KubernetesOptions, SlurmOptions
 from provisioning.clouds.nova import _unfair
+from provisioning.gpus import Card
+from provisioning.images.image import Image
 from provisioning.kubernetes.claims import ClaimedData
 from provisioning.kubernetes.execution import exit_status
 from provisioning.kubernetes.node import ClusterNode
@@ -26,6 +30,7 @@ from provisioning.lab import connectivity
 from provisioning.lab.lab import free_subnet
 from provisioning.remote.connection import Access, RemoteAgent
 from provisioning.remote.network import addresses, chosen
+from provisioning.sites import here
 from provisioning.timers.base import parse_schedule
 from suite.errors import BenchError, MeasurementError
 from suite.inventory import InventoryNode, read_inventory
@@ -34,8 +39,10 @@ from suite.job.datasets import parse_data
 from suite.job.envelope import parse_bytes, parse_cpu_list
 from suite.job.lab import LabSpec, bits_per_s, parse_lab, seconds
 from suite.job.serving import parse_rates
+from suite.request.request import RunRequest
 from suite.sweep.file import read_sweep
 from suite.units import parse_duration_s, parse_share
+from tests.sites import IMAGE
 
 TRANSCRIPT = Path(__file__).parent / "samples/parsed.txt"
 
@@ -106,6 +113,27 @@ def lost(asked: tuple[str, dict[str, object]]) -> object:
     return told(agent.lost())
 
 
+CARDS = [
+    Card(str(number), "H100", "580.1", f"GPU-{number}0000000", (9, 0), devices=(f"/dev/nvidia{number}",))
+    for number in range(3)
+]
+CARDS[1] = replace(CARDS[1], fault="NVML: GPU is lost")
+
+
+def gpus(asked: tuple[dict[str, Any], dict[str, Any]]) -> object:
+    """Return the GPUs of a job with these options, where the first card, torch's CUDA and variables are changed."""
+    options, changed = asked
+    cards = [replace(CARDS[0], **changed.get("card", {})), *CARDS[1:]]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("CUDA")}
+    variables |= {name: value for name, value in changed.items() if name.startswith("CUDA")}
+    with (
+        patch.dict(os.environ, variables, clear=True),
+        patch.object(here, "examined", lambda: (cards, None, None)),
+        patch.object(Image, "cuda", changed.get("cuda", "13.0")),
+    ):
+        return [card.index for card in here._cards_of(RunRequest.of({"device": "cuda", **options}), IMAGE)]
+
+
 FORMS: Mapping[str, Callable[[Any], object]] = {
     "share": parse_share,
     "span": parse_duration_s,
@@ -120,6 +148,7 @@ FORMS: Mapping[str, Callable[[Any], object]] = {
     "pod": lambda asked: state(PodState.of(asked.get("pod"), asked.get("events", ()))),
     "job": lambda asked: state(JobState.of({"metadata": {"name": "j"}, "status": asked}, asked["pods"])),
     "exit": lambda message: exit_status(json.dumps(message).encode()),
+    "gpus": gpus,
     "lost": lost,
     "node": default_node,
     "events": events,
