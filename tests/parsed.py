@@ -40,6 +40,7 @@ from suite.job.envelope import parse_bytes, parse_cpu_list
 from suite.job.lab import LabSpec, bits_per_s, parse_lab, seconds
 from suite.job.serving import parse_rates
 from suite.request.request import RunRequest
+from suite.request.scenario import scenario_of
 from suite.sweep.file import read_sweep
 from suite.units import parse_duration_s, parse_share
 from tests.sites import IMAGE
@@ -134,6 +135,13 @@ def gpus(asked: tuple[dict[str, Any], dict[str, Any]]) -> object:
         return [card.index for card in here._cards_of(RunRequest.of({"device": "cuda", **options}), IMAGE)]
 
 
+def parallel(options: dict[str, Any]) -> str:
+    """Return that these options of a job on several GPUs go together."""
+    request = RunRequest.of({"device": "cuda", **options})
+    scenario_of(request).check_model(request, "gan" if request.scenario == "serve" else "resnet50")
+    return "goes"
+
+
 FORMS: Mapping[str, Callable[[Any], object]] = {
     "share": parse_share,
     "span": parse_duration_s,
@@ -149,6 +157,7 @@ FORMS: Mapping[str, Callable[[Any], object]] = {
     "job": lambda asked: state(JobState.of({"metadata": {"name": "j"}, "status": asked}, asked["pods"])),
     "exit": lambda message: exit_status(json.dumps(message).encode()),
     "gpus": gpus,
+    "parallel": parallel,
     "lost": lost,
     "node": default_node,
     "events": events,

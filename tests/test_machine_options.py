@@ -27,7 +27,6 @@ from suite.job.profiles import Sizes
 from suite.plan import Plan
 from suite.registries import ABLATIONS
 from suite.request.request import RunRequest
-from suite.request.scenario import scenario_of
 from suite.targets import TARGETS
 from tests import sites
 from tests.jobs import plan_of
@@ -125,7 +124,6 @@ def test_a_set_that_memory_cannot_keep_is_refused_before_anything_is_read() -> N
 
 
 DDP = {"devices": 2, "parallel": "ddp"}
-REPLICAS = {"devices": 2, "parallel": "parameter-cpu"}
 
 
 def on_gpus(**options: Any) -> RunRequest:
@@ -180,36 +178,6 @@ def test_instances_that_compute_have_gpus_of_their_own_and_others_none(
     trial: Any = SimpleNamespace(job=job, instances=[SimpleNamespace(role=role) for role in roles])
     choices = LabSite(Choices(IMAGE, "runc", "kvm", tuple(gpus))).choices_of(trial, shared=shared)
     assert ["".join(each.gpus) for each in choices] == given
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"scenario": "serve"}, "--parallel does not go with --scenario serve"),
-        ({"scenario": "probe"}, "--parallel does not go with --scenario probe"),
-        ({"scenario": "distributed"}, None),
-        ({"scenario": "distributed", "strategy": "parameter-server-async"}, None),
-        (
-            {"scenario": "distributed", "parallel": "ddp"},
-            "--parallel ddp does not go with --scenario distributed, --strategy parameter-server: ",
-        ),
-        (
-            {"scenario": "distributed", "strategy": "all-reduce"},
-            "--parallel parameter-cpu does not go with --scenario distributed, --strategy all-reduce: ",
-        ),
-    ],
-)
-def test_several_devices_go_with_parameter_servers_and_are_refused_where_an_instance_has_one(
-    options: dict[str, Any], why: str | None
-) -> None:
-    several = on_gpus(**{**REPLICAS, **options})
-    model = "gan" if several.scenario == "serve" else "resnet50"
-    if why is None:
-        scenario_of(several).check_model(several, model)
-        return
-    with pytest.raises(RequestError, match=why) as caught:
-        scenario_of(several).check_model(several, model)
-    assert (bool(caught.value.remedy), ". " in caught.value.message) == (True, False)
 
 
 @pytest.mark.parametrize(("passed", "refused"), [(49, True), (50, False), (130, False), (None, False)])
