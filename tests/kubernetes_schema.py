@@ -6,6 +6,7 @@ descriptions, from ``api/openapi-spec/swagger.json`` of the source that ``tests.
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,22 +15,12 @@ from typing import Any
 import kubernetes
 
 PUBLISHED = Path(__file__).parent / "samples/kubernetes-1.20.json"
-KINDS = {
-    ("batch/v1", "Job"): "io.k8s.api.batch.v1.Job",
-    ("batch/v1beta1", "CronJob"): "io.k8s.api.batch.v1beta1.CronJob",
-    ("apps/v1", "Deployment"): "io.k8s.api.apps.v1.Deployment",
-    ("networking.k8s.io/v1", "NetworkPolicy"): "io.k8s.api.networking.v1.NetworkPolicy",
-    ("rbac.authorization.k8s.io/v1", "ClusterRole"): "io.k8s.api.rbac.v1.ClusterRole",
-    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"): "io.k8s.api.rbac.v1.ClusterRoleBinding",
-    ("rbac.authorization.k8s.io/v1", "Role"): "io.k8s.api.rbac.v1.Role",
-    ("rbac.authorization.k8s.io/v1", "RoleBinding"): "io.k8s.api.rbac.v1.RoleBinding",
-    ("v1", "ConfigMap"): "io.k8s.api.core.v1.ConfigMap",
-    ("v1", "Namespace"): "io.k8s.api.core.v1.Namespace",
-    ("v1", "PersistentVolumeClaim"): "io.k8s.api.core.v1.PersistentVolumeClaim",
-    ("v1", "Pod"): "io.k8s.api.core.v1.Pod",
-    ("v1", "Service"): "io.k8s.api.core.v1.Service",
-    ("v1", "ServiceAccount"): "io.k8s.api.core.v1.ServiceAccount",
-}
+API = "io.k8s.api."
+KINDS = (
+    *("batch.v1.Job", "batch.v1beta1.CronJob", "apps.v1.Deployment", "networking.v1.NetworkPolicy", "core.v1.Pod"),
+    *("rbac.v1.ClusterRole", "rbac.v1.ClusterRoleBinding", "rbac.v1.Role", "rbac.v1.RoleBinding", "core.v1.Service"),
+    *("core.v1.ConfigMap", "core.v1.Namespace", "core.v1.PersistentVolumeClaim", "core.v1.ServiceAccount"),
+)
 NEWER = {"podFailurePolicy", "timeZone"}
 """What 1.20 does not know, drops without a word, and is sent all the same for newer servers."""
 TYPES = {"string": str, "integer": int, "boolean": bool, "object": dict, "array": list, "number": float}
@@ -39,8 +30,10 @@ def invalid(manifest: dict[str, Any]) -> list[str]:
     """Return what is wrong with a manifest by either schema: an unknown field, a wrong type, a missing field."""
     definitions = json.loads(PUBLISHED.read_text())
     found: list[str] = []
-    if named := KINDS.get((manifest["apiVersion"], manifest["kind"])):  # 1.20 has no CronJob of v1
-        found += _wrong(manifest, {"$ref": f"#/definitions/{named}"}, definitions, manifest["kind"])
+    group, _, version = manifest["apiVersion"].rpartition("/")
+    named = f"{group.partition('.')[0] or 'core'}.{version}.{manifest['kind']}"
+    if named in KINDS:  # 1.20 has no CronJob of v1
+        found += _wrong(manifest, {"$ref": f"#/definitions/{API}{named}"}, definitions, manifest["kind"])
     if manifest["apiVersion"] != "batch/v1beta1":  # today's servers have v1 alone
         found += _unknown_today(manifest)
     return found
@@ -92,12 +85,12 @@ def _lost(sent: Any, taken: Any, place: str) -> Iterator[str]:
 def reduced(swagger: dict[str, Any]) -> dict[str, Any]:
     """Return the definitions of ``KINDS``, and of all that these refer to, without descriptions."""
     found: dict[str, Any] = {}
-    left = [*KINDS.values()]
+    left = [f"{API}{name}" for name in KINDS]
     while left:
         name = left.pop()
         if name not in found:
             found[name] = _plain(swagger["definitions"][name])
-            left += _references(found[name])
+            left += re.findall('#/definitions/([^"]+)"', json.dumps(found[name]))
     return dict(sorted(found.items()))
 
 
@@ -106,14 +99,6 @@ def _plain(value: Any) -> Any:
         texts = [key for key, each in value.items() if key == "description" and isinstance(each, str)]
         return {key: _plain(each) for key, each in value.items() if key not in texts and not key.startswith("x-")}
     return [_plain(each) for each in value] if isinstance(value, list) else value
-
-
-def _references(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        if isinstance(value.get("$ref"), str):
-            yield value["$ref"].rpartition("/")[2]
-        for each in value.values():
-            yield from _references(each)
 
 
 if __name__ == "__main__":

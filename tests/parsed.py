@@ -1,28 +1,49 @@
-"""What is read from texts that people write. ``python -m tests.parsed`` renews the answers in ``samples/parsed.txt``.
+"""What is read from what people and other programs write. ``python -m tests.parsed`` renews ``samples/parsed.txt``.
 
-The questions there are written by hand: the name of a form, and a text as JSON. An answer is what was read or refused.
+The questions there are written by hand: the name of a form, and a text or an object as JSON. An answer is what was read
+or refused.
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from contextlib import chdir
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 from pydantic import ValidationError
 
 from provisioning.batch.options import KubernetesOptions, SlurmOptions
+from provisioning.clouds.nova import _unfair
+from provisioning.gpus import Card
+from provisioning.images.image import Image
+from provisioning.kubernetes.claims import ClaimedData
+from provisioning.kubernetes.execution import exit_status
+from provisioning.kubernetes.node import ClusterNode
+from provisioning.kubernetes.refusals import cause_of, refusal, refused_as_request
+from provisioning.kubernetes.states import JobState, PodState, events_of, last_event
+from provisioning.lab import connectivity
+from provisioning.lab.lab import free_subnet
+from provisioning.remote.connection import Access, RemoteAgent
+from provisioning.remote.network import addresses, chosen
+from provisioning.sites import here
 from provisioning.timers.base import parse_schedule
-from suite.errors import RequestError
-from suite.inventory import read_inventory
+from suite.errors import BenchError, MeasurementError
+from suite.inventory import InventoryNode, read_inventory
 from suite.job.command import CommandJob, parse_command, parse_pattern
 from suite.job.datasets import parse_data
 from suite.job.envelope import parse_bytes, parse_cpu_list
-from suite.job.lab import bits_per_s, parse_lab, seconds
+from suite.job.lab import LabSpec, bits_per_s, parse_lab, seconds
 from suite.job.serving import parse_rates
+from suite.request.request import RunRequest
+from suite.request.scenario import scenario_of
 from suite.sweep.file import read_sweep
 from suite.units import parse_duration_s, parse_share
+from tests.sites import IMAGE
 
 TRANSCRIPT = Path(__file__).parent / "samples/parsed.txt"
 
@@ -38,13 +59,113 @@ def schedule(text: str) -> object:
     return found.cron, found.on_calendar
 
 
+LINKS: list[dict[str, Any]] = [
+    {"ifname": "lo", "addr_info": [{"local": "127.0.0.1"}]},
+    {"ifname": "eth0", "addr_info": [{"local": "10.0.0.1"}, {"local": "10.0.0.9"}]},
+    {"ifname": "eth1", "addr_info": [{"local": "10.1.0.1"}]},
+    {"ifname": "eth2", "addr_info": []},
+]
+
+
+def told(fault: MeasurementError | None) -> object:
+    return fault and (fault.kind, fault.message, fault.remedy)
+
+
+def state(now: PodState | JobState) -> object:
+    faults = {"failure": now.failure, "hindrance": now.hindrance}
+    return now.state, now.reason, now.begun, {name: told(fault) for name, fault in faults.items() if fault}
+
+
+def server_answer(answer: tuple[int, str]) -> object:
+    refused = refusal("POST", "/pods", answer[0], json.dumps({"message": answer[1]}))
+    try:
+        with refused_as_request():
+            raise refused
+    except BenchError as error:
+        return type(error).__name__, refused.kind, refused.status, error.message, error.remedy
+
+
+def default_node(nodes: Mapping[str, tuple[str, str, Any]]) -> object:
+    """Return the node of pods that nobody names, of some with a boot, a machine and a specification.
+
+    This machine is "own", and "here" its boot.
+    """
+    items = [
+        {"metadata": {"name": name}, "spec": spec, "status": {"nodeInfo": {"bootID": boot, "machineID": machine}}}
+        for name, (boot, machine, spec) in nodes.items()
+    ]
+    cluster: Any = SimpleNamespace(context="kind", get=lambda path: {"items": items} if path[-5:] == "nodes" else {})
+    own = SimpleNamespace(is_file=lambda: True, read_text=lambda: "own\n")
+    with patch.multiple("provisioning.kubernetes.node", boot_id=lambda: "here", MACHINE_ID=own):
+        node = ClusterNode.find(cluster, None)
+        return node.name, "here" if node.here else "elsewhere"
+
+
+def events(items: object) -> object:
+    cluster: Any = SimpleNamespace(path=lambda *_: "/", get=lambda *_, **__: {"items": items})
+    return [each["reason"] for each in events_of(cluster, "p")], last_event(events_of(cluster, "p"))
+
+
+def lost(asked: tuple[str, dict[str, object]]) -> object:
+    """Return what is made of the last words of an ssh to a machine of the inventory with these keys."""
+    agent: Any = object.__new__(RemoteAgent)
+    agent._access = Access(InventoryNode.model_validate({"name": "n1", "host": "root@n1", **asked[1]}), "/socket")
+    agent._process, agent._printed = SimpleNamespace(output_tail=lambda: asked[0]), []
+    return told(agent.lost())
+
+
+CARDS = [
+    Card(str(number), "H100", "580.1", f"GPU-{number}0000000", (9, 0), devices=(f"/dev/nvidia{number}",))
+    for number in range(3)
+]
+CARDS[1] = replace(CARDS[1], fault="NVML: GPU is lost")
+
+
+def gpus(asked: tuple[dict[str, Any], dict[str, Any]]) -> object:
+    """Return the GPUs of a job with these options, where the first card, torch's CUDA and variables are changed."""
+    options, changed = asked
+    cards = [replace(CARDS[0], **changed.get("card", {})), *CARDS[1:]]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("CUDA")}
+    variables |= {name: value for name, value in changed.items() if name.startswith("CUDA")}
+    with (
+        patch.dict(os.environ, variables, clear=True),
+        patch.object(here, "examined", lambda: (cards, None, None)),
+        patch.object(Image, "cuda", changed.get("cuda", "13.0")),
+    ):
+        return [card.index for card in here._cards_of(RunRequest.of({"device": "cuda", **options}), IMAGE)]
+
+
+def parallel(options: dict[str, Any]) -> str:
+    """Return that these options of a job on several GPUs go together."""
+    request = RunRequest.of({"device": "cuda", **options})
+    scenario_of(request).check_model(request, "gan" if request.scenario == "serve" else "resnet50")
+    return "goes"
+
+
 FORMS: Mapping[str, Callable[[Any], object]] = {
     "share": parse_share,
     "span": parse_duration_s,
     "cpus": parse_cpu_list,
     "memory": parse_bytes,
     "data": parse_data,
+    "claim": lambda text: (claimed := ClaimedData.of(text)) and tuple(claimed),
     "lab": lambda text: (spec := parse_lab(text)).nodes and (spec.nodes, spec.rate_bits_per_s, spec.delay_s),
+    "stored-lab": lambda values: str(LabSpec.model_validate(values)),
+    "routes": free_subnet,
+    "place": lambda words: chosen("n1", addresses(LINKS), *words),
+    "pod": lambda asked: state(PodState.of(asked.get("pod"), asked.get("events", ()))),
+    "job": lambda asked: state(JobState.of({"metadata": {"name": "j"}, "status": asked}, asked["pods"])),
+    "exit": lambda message: exit_status(json.dumps(message).encode()),
+    "gpus": gpus,
+    "parallel": parallel,
+    "lost": lost,
+    "node": default_node,
+    "events": events,
+    "cause": lambda text: told(cause_of(text)),
+    "answer": server_answer,
+    "flavor": lambda specs: [*_unfair(specs)],
+    "iperf3": connectivity.parse,
+    "whole-cpus": lambda written: ClusterNode({"status": {"allocatable": {"cpu": written}}}, {}).whole_cpus,
     "rate": bits_per_s,
     "delay": seconds,
     "rates": parse_rates,
@@ -67,7 +188,7 @@ def answer_to(question: str) -> str:
     form, _, text = question.partition(" ")
     try:
         return repr(FORMS[form](json.loads(text)))
-    except RequestError as error:
+    except BenchError as error:
         return f"refused: {error.message}\n  what to do: {error.remedy}"
     except ValidationError as error:
         return f"refused: {error.errors(include_url=False)[0]['msg']}"

@@ -6,6 +6,7 @@ of what it is made from the lines that go and come. A change of its own property
 
 import difflib
 import json
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +15,9 @@ from dataclasses import replace
 from ipaddress import IPv4Network
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 from xml.etree import ElementTree
 
 from click.testing import CliRunner
@@ -44,12 +47,14 @@ from provisioning.machines.libvirt import domain_xml
 from provisioning.machines.qemu_command import Disk, QemuSpec, qemu_argv
 from provisioning.machines.ssh import SshAccess
 from provisioning.remote.connection import Access
+from provisioning.timers import kubernetes as cronjobs
 from suite.interfaces import Completed
 from suite.inventory import InventoryNode
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import parse_lab
 from suite.job.properties import Properties
 from tests.provisioning.conftest import FakeNode
+from tests.provisioning.test_cronjobs import CLAIM, ENGINE, planned
 
 TRANSCRIPT = Path(__file__).parent / "samples/rendered.txt"
 VM = QemuSpec(
@@ -121,6 +126,9 @@ OF_PODS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"data": ("/data/set", "/mnt/data", False)}, {"storage_class": "fast"}),
     ({"data": ("/scratch", "/mnt/data", True)}, {}),
     ({"data": ("/scratch", "/mnt/data", True)}, {"storage_class": "fast"}),
+    ({"data": ("", "/mnt/data", False)}, {"claim": "sets", "claim_path": "pets"}),
+    ({"data": ("/scratch", "/mnt/data", True)}, {"claim": "sets", "claim_path": "pets"}),
+    ({"gpus": 2}, {}),
     ({}, {"runtime_class": "gvisor"}),
     ({}, {"pulled": True}),
 ]
@@ -296,18 +304,19 @@ def clusters() -> Iterator[tuple[str, list[str]]]:
     for way in (CLUSTER_IP, NODE_PORT):
         yield f"service by {way}", flat(service_manifest("virtbench-ba9876543210", "virtbench-0123456789ab", 5000, way))
     up = ["kubernetes", "pipeline", "up", "--dry-run", "--image", f"registry.example.org/v@sha256:{'a' * 64}"]
-    pipeline = CliRunner().invoke(cli.main, [*up, "--cpus", "2", "--memory", "1G"])
+    pipeline = CliRunner().invoke(cli.main, [*up, "--name", "faces", "--cpus", "2", "--memory", "1G"])
     for made in json.loads(pipeline.stdout)["items"]:
         yield f"{made['kind']} of a pipeline", flat(made)
     options = KubernetesOptions(image="registry.example.org/virtbench-suite:0123456789ab")
     made = flat(jobs.manifest(options, "bench-smoke-1a2b3c4d", 3, "files"))
     yield "job of a block", made
-    for change in (
-        {"nodes": ("n1", "n2"), "claim": "records", "queue": "training"},
-        {"privileged_bench": "/opt/bench"},
-    ):
+    queued = {"nodes": ("n1", "n2"), "claim": "records", "queue": "training"}
+    for change in (queued, {"privileged_bench": "/opt/bench"}):
         block = jobs.manifest(options.model_copy(update=change), "bench-smoke-1a2b3c4d", 3, "files")
         yield title("job of a block", change), difference(made, flat(block))
+    with TemporaryDirectory() as plans, patch.dict(os.environ, TZ=":/usr/share/zoneinfo/Europe/Berlin"):
+        firing = flat(cronjobs.manifest(planned(Path(plans), ENGINE + CLAIM), "batch/v1"))
+    yield "job that fires a schedule", firing
     chosen = {
         "partition": "cpu",
         "account": "p1",

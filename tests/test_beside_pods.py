@@ -2,8 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +15,6 @@ from provisioning.kubernetes.claims import ClaimedData
 from provisioning.kubernetes.cluster import Cluster
 from provisioning.kubernetes.execution import PodNode
 from provisioning.kubernetes.node import ClusterNode
-from provisioning.kubernetes.pod import Placement, manifest
 from provisioning.metrics.accounting import HostAccount, NoAccount, open_account
 from provisioning.nodes import local_node
 from provisioning.remote.discovery import DiscoveredMachine, Discovery
@@ -28,29 +26,19 @@ from suite.interfaces import Completed, Instance
 from suite.inventory import Inventory
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, Envelope
-from suite.plan import Trial
 from suite.process_identity import boot_id
 from suite.request.request import RunRequest
 from tests.extensions.conftest import REPOSITORY
 from tests.jobs import plan_of
 from tests.provisioning.kubernetes.conftest import Server, cluster, server
-from tests.provisioning.kubernetes.test_pod import PLACE, SPEC
 from tests.scenarios.pictures import folder
-from tests.sites import IMAGE, inputs_of, machines, pods
+from tests.sites import IMAGE, inputs_of, pods
 from tests.sites import cluster as site_of_pods
 
 __all__ = ["cluster", "server"]
 
-PODS = {"engine": "kubernetes", "node": "n1", "target": ("bare-metal", "container"), "memory": "1G"}
-N1 = Inventory.model_validate({"node": [{"name": "m1", "host": "root@m1"}]})
-
-
 BOTH = ("bare-metal", "container")
-
-
-def site(inventory: Inventory | None = N1) -> ClusterSite:
-    beside = machines(inventory, targets=BOTH) if inventory else None
-    return site_of_pods(BOTH, beside, node="n1")
+PODS = {"engine": "kubernetes", "node": "n1", "target": BOTH, "memory": "1G"}
 
 
 @pytest.fixture
@@ -74,7 +62,7 @@ def place(name: str, boot: str = "") -> Any:
 def test_only_the_machine_that_is_the_node_is_compared_with_its_pods(
     booted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = site().choices.container_engine
+    engine = site_of_pods(node="n1").choices.container_engine
     booted("1-2-3")
     engine.check_machine(place("m1", "1-2-3"))
     for machine, name in ((place("m1", "4-5-6"), "m1 of the inventory"), (place("localhost"), "this machine")):
@@ -124,7 +112,8 @@ def test_the_machine_gives_no_more_cpus_than_pods_of_its_node_can_have(
         return Discovery((found,), "kubernetes")
 
     monkeypatch.setattr("provisioning.sites.machines.discover", discover)
-    monkeypatch.setattr("provisioning.sites.machines.read_inventory", lambda _: N1)
+    listed = Inventory.model_validate({"node": [{"name": "m1", "host": "root@m1"}]})
+    monkeypatch.setattr("provisioning.sites.machines.read_inventory", lambda _: listed)
     monkeypatch.setattr("provisioning.doctor.examine", pytest.fail)
     monkeypatch.setattr(KubernetesEngine, "version", lambda *_: "v1.30")
     monkeypatch.setattr(KubernetesEngine, "on_vm", lambda self, _: self)
@@ -144,34 +133,8 @@ def test_the_machine_gives_no_more_cpus_than_pods_of_its_node_can_have(
         resolved.envelopes(inputs_of(request.changed(cpus="3")))
 
 
-def trials() -> dict[tuple[str, str | None], Trial]:
-    plan = plan_of(targets=("bare-metal", "container"), ablations=("runc", "podman", "seccomp"), envelope=ENVELOPE)
-    return {(each.target, each.ablation): each for each in plan.trials()}
-
-
-def test_the_machine_is_sent_the_tree_and_loaded_for_the_engines_that_run_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    events: list[str] = []
-
-    @contextmanager
-    def machine(planned: Any) -> Iterator[Any]:
-        yield SimpleNamespace(name=planned.name, planned=planned)
-
-    def engine(name: str) -> Any:
-        return SimpleNamespace(name=name, load=lambda node, *_: events.append(f"{name} loads on {node.name}"))
-
-    monkeypatch.setattr("provisioning.sites.machines.machine", machine)
-    monkeypatch.setattr("provisioning.sites.here.get_engine", engine)
-    monkeypatch.setattr(
-        "provisioning.sites.machines.sync_image", lambda node, *_: events.append(f"sync to {node.name}")
-    )
-    site().prepare(plan_of(targets=BOTH, ablations=("runc", "seccomp"), envelope=ENVELOPE), print)
-    assert events == ["sync to m1", "runc loads on m1"]
-
-
 def test_of_another_machine_this_one_accounts_for_nothing() -> None:
-    trial = trials()["bare-metal", None]
+    (trial,) = plan_of(targets=("bare-metal",), envelope=ENVELOPE).trials()
 
     def account(**facts: object) -> object:
         return open_account(trial, [Instance(cast("Any", SimpleNamespace(facts=facts)))])
@@ -198,23 +161,6 @@ def pod(cluster: Cluster, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> It
         yield PodNode(parent=host, wrap=list, name="p", userland="/", cpus=(0,), local=False, cluster=cluster, pod="p")
 
 
-@pytest.mark.parametrize(
-    ("text", "claimed"),
-    [
-        ("mnist:sets/digits", ("mnist", "sets", "digits")),
-        ("mnist:sets", ("mnist", "sets", "")),
-        ("mnist:/srv/digits", None),
-        ("mnist:./sets/digits", None),
-        ("mnist:sets/../digits", None),
-        ("generated", None),
-    ],
-)
-def test_a_claim_is_named_as_for_the_pipeline_and_a_directory_by_its_place(text: str, claimed: Any) -> None:
-    assert ClaimedData.of(text) == claimed
-    asked = RunRequest.of({**WORDS, "data": text})
-    assert ClusterSite.holds_data(asked) == bool(claimed)
-
-
 def test_a_pod_identifies_the_data_set_as_this_machine_does_its_copy(pod: PodNode, pictures: Path) -> None:
     here = resolve(f"imagefolder:{pictures}", pictures)[1]
     claimed, dataset = ClaimedData("imagefolder", "sets", "pets").identified(pod, None)
@@ -230,16 +176,6 @@ def test_what_the_claim_does_not_hold_is_refused_with_its_name(pod: PodNode) -> 
         ClaimedData("theirs", "sets", "pets").identified(pod, None)
 
 
-def test_pods_mount_the_claim_read_only_at_the_place_of_every_data_volume() -> None:
-    place: Placement = replace(PLACE, claim="sets", claim_path="pets")
-    spec = manifest(replace(SPEC, data=("", "/mnt/data", False)), place)["spec"]
-    volume, mount = spec["volumes"][-1], spec["containers"][0]["volumeMounts"][-1]
-    assert volume == {"name": "data", "persistentVolumeClaim": {"claimName": "sets", "readOnly": True}}
-    assert mount == {"name": "data", "mountPath": "/mnt/data", "readOnly": True, "subPath": "pets"}
-    written = manifest(replace(SPEC, data=("/scratch", "/mnt/data", True)), place)["spec"]["volumes"][-1]
-    assert "hostPath" in written, "what a trial writes is no part of the data set"
-
-
 def test_a_claim_that_is_not_there_is_refused_before_a_pod_waits_for_it(cluster: Cluster, server: Server) -> None:
     server.answers["POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"] = 200, {"status": {"allowed": True}}
     engine = KUBERNETES.configured({"claim": "mnist:sets:digits"})
@@ -251,12 +187,8 @@ def test_a_claim_that_is_not_there_is_refused_before_a_pod_waits_for_it(cluster:
 def test_a_job_has_the_data_set_and_the_stored_request_the_claim(
     pod: PodNode, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @contextmanager
-    def tried(*_: object) -> Iterator[PodNode]:
-        yield pod
-
     monkeypatch.setattr(KubernetesEngine, "version", lambda *_: "v1.30")
-    monkeypatch.setattr(KubernetesEngine, "tried", tried)
+    monkeypatch.setattr(KubernetesEngine, "tried", lambda *_: nullcontext(pod))
     monkeypatch.setattr(Cluster, "demand", lambda *_: None)
     monkeypatch.setattr(Cluster, "get", lambda *_: {})
     monkeypatch.setattr(KubernetesEngine, "_cluster", pod.cluster)
@@ -284,8 +216,8 @@ def test_no_disk_of_a_guest_is_packed_for_a_pod_on_a_virtual_machine(monkeypatch
 
 
 def test_bare_metal_beside_reads_the_copy_of_a_machine_that_is_listed_and_none_here() -> None:
-    site = site_of_pods(("bare-metal", "container"), engines={"container": pods((1,))})
-    asked = RunRequest.of({**WORDS, "target": ("bare-metal", "container"), "data": "mnist:sets/digits"})
+    site = site_of_pods(BOTH, engines={"container": pods((1,))})
+    asked = RunRequest.of({**WORDS, "target": BOTH, "data": "mnist:sets/digits"})
     with pytest.raises(RequestError, match="bare-metal on this machine cannot read a claim") as error:
         site.refuse(inputs_of(asked), {})
     assert "--inventory" in str(error.value.remedy)

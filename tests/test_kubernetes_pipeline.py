@@ -2,8 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,19 +11,13 @@ from hypothesis import given, settings, strategies
 import cli
 from commands.kubernetes import command
 from commands.kubernetes.manifests import NAME
-from commands.sweep.backends import kubernetes
-from provisioning.batch.options import KubernetesOptions
-from provisioning.kubernetes.pod import UNPRIVILEGED
-from provisioning.timers import kubernetes as cronjobs
 from suite.registries import DATA_KINDS
 from tests.kubernetes_schema import invalid
-from tests.provisioning.test_cronjobs import CLAIM, ENGINE, planned
 from worker.spec import ServeSpec, parse_spec, parsed
 
 IMAGE = f"registry.example.org/virtbench@sha256:{'a' * 64}"
 MODELS = ("--model", "gan", "--model", "dcgan")
 SETS = (*MODELS, "--data", "mnist:digits/of/all", "--data", "cifar10:small", "--epochs", "50")
-WRONG = ("mnist", "mnist:", "mnist:/a", "mnist:A/b", "mnist:a/../b", "mnist:a//b", "mnist:a\n", "files:a")
 KINDS = {"Job", "PersistentVolumeClaim", "NetworkPolicy", "Deployment", "Service"}
 
 
@@ -47,12 +39,10 @@ def listed(*words: str) -> list[dict[str, Any]]:
     return items
 
 
-def pods(made: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield the pod of each program, and its container."""
-    for kind in ("Job", "Deployment"):
-        pod = made[kind]["spec"]["template"]["spec"]
-        (container,) = pod["containers"]
-        yield pod, container
+def container_of(made: dict[str, Any]) -> dict[str, Any]:
+    """Return the one container of a Job's or a Deployment's pod."""
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    return dict(container)
 
 
 @pytest.mark.parametrize(
@@ -70,11 +60,10 @@ def test_a_job_for_each_pair_reads_its_claim_and_the_service_has_all_models() ->
     (deployment,) = (each for each in made if each["kind"] == "Deployment")
     pairs = [(data, model) for data in ("mnist", "cifar10") for model in ("gan", "dcgan")]
     assert [job["metadata"]["name"] for job in jobs] == [f"pipeline-train-{model}-{data}" for data, model in pairs]
-    (_, served), *_ = pods({"Job": deployment, "Deployment": deployment})
-    service = parsed(ServeSpec, served["command"][4])
+    service = parsed(ServeSpec, container_of(deployment)["command"][4])
     trainings = []
     for job, (data, model) in zip(jobs, pairs, strict=True):
-        (pod, container), *_ = pods({"Job": job, "Deployment": deployment})
+        pod, container = job["spec"]["template"]["spec"], container_of(job)
         training = parse_spec(container["command"][4])
         trainings.append((data, model, training.workload, training.model_file, training.shape))
         assert (training.epochs, training.steps, training.warmup_steps, training.within_s) == (50, 0, 0, 5400)
@@ -101,8 +90,7 @@ def test_names_are_labels_of_their_own(name: str, kind: str) -> None:
 
 
 def test_a_data_set_without_epochs_is_read_for_the_steps_of_the_profile() -> None:
-    (_, container), *_ = pods(objects("--data", "mnist:digits", "--profile", "smoke"))
-    training = parse_spec(container["command"][4])
+    training = parse_spec(container_of(objects("--data", "mnist:digits", "--profile", "smoke")["Job"])["command"][4])
     assert (training.steps, training.warmup_steps, training.epochs) == (2, 1, None)
 
 
@@ -115,62 +103,18 @@ def test_a_generator_that_cannot_take_a_data_set_is_refused(monkeypatch: pytest.
 
 def test_the_worker_understands_what_the_pods_tell_it_and_both_mean_one_file() -> None:
     made = objects("--model", "dcgan", "--profile", "smoke", "--cpus", "3", "--seed", "7")
-    (_, trained), (_, served) = pods(made)
-    assert trained["command"][:4] == ["/usr/bin/python3", "-m", "worker", "--train"]
-    assert served["command"][:4] == ["/usr/bin/python3", "-m", "worker", "--serve"]
-    training, service = parse_spec(trained["command"][4]), parsed(ServeSpec, served["command"][4])
+    (*trains, trained), (*serves, served) = (container_of(made[kind])["command"] for kind in ("Job", "Deployment"))
+    assert [trains[-1], serves[-1]] == ["--train", "--serve"]
+    training, service = parse_spec(trained), parsed(ServeSpec, served)
     assert training.model_file == service.model_file
     assert (training.workload, training.shape, training.threads) == (service.workload, service.shape, 3)
     assert (training.seed, service.model, service.port) == (7, "dcgan", 5000)
     assert service.load_workload().generates
 
 
-def test_the_service_finds_the_pods_and_the_policy_covers_them_all() -> None:
-    made = objects("--name", "faces")
-    labels = [made[kind]["spec"]["template"]["metadata"]["labels"] for kind in ("Job", "Deployment")]
-    assert made["Service"]["spec"]["selector"].items() <= labels[1].items()
-    assert not made["Service"]["spec"]["selector"].items() <= labels[0].items(), "the training serves nothing"
-    assert made["Service"]["spec"]["ports"][0]["port"] == 5000
-    policy = made["NetworkPolicy"]["spec"]
-    assert all(policy["podSelector"]["matchLabels"].items() <= each.items() for each in labels)
-    assert policy["egress"] == []
-    assert {each["metadata"]["labels"]["app.kubernetes.io/instance"] for each in made.values()} == {"faces"}
-    parts = {kind: each["metadata"]["labels"]["app.kubernetes.io/component"] for kind, each in made.items()}
-    assert {kind for kind, part in parts.items() if part == "serve"} == {"Deployment", "Service"}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--image", "registry.example.org/virtbench:latest"), "--image 'registry.example.org/virtbench:latest'"),
-        (("--name", "Faces"), "--name 'Faces'"),
-        (("--model", "resnet50"), "the image holds no such generator"),
-        (("--model", "nothing"), "the image holds no such generator"),
-        (("--claim", "much"), "'much' is not an amount"),
-        (("--epochs", "50"), "--epochs is given without --data: drawn images have no epochs"),
-        (("--deadline", "50"), "'50' has no unit"),
-        (("--data", "mnist:a", "--data", "mnist:b"), "two data sets of one kind"),
-        *((("--data", text), "is not a data set on a claim") for text in WRONG),
-    ],
-)
-def test_what_cannot_be_is_refused_with_a_remedy(words: tuple[str, ...], message: str) -> None:
-    result = asked(*words)
-    assert result.exit_code == 2
-    assert message in result.output
-    assert "what to do:" in result.output
-
-
-def test_every_job_of_the_suite_is_made_in_one_way(tmp_path: Path) -> None:
-    block = kubernetes.manifest(KubernetesOptions(image=IMAGE), "bench-smoke-1a2b3c4d", 3, "")
-    firing = cronjobs.manifest(planned(tmp_path, ENGINE + CLAIM), "batch/v1")["spec"]["jobTemplate"]
-    for job in (block, firing, objects()["Job"]):
-        pod = job["spec"]["template"]["spec"]
-        (container,) = pod["containers"]
-        assert ("podFailurePolicy" in job["spec"]) is (container["name"] == "bench"), "kubectl of 1.20 refuses it"
-        assert (pod["restartPolicy"], pod["securityContext"]["runAsNonRoot"]) == ("Never", True)
-        assert container["securityContext"].items() >= UNPRIVILEGED.items()
-        assert pod["automountServiceAccountToken"] is ("serviceAccountName" in pod)
-        assert container["resources"]["requests"] == container["resources"]["limits"]
+def test_a_path_on_a_claim_has_no_line_break() -> None:
+    result = asked("--data", "mnist:a\n")
+    assert (result.exit_code, "is not a data set on a claim" in result.output) == (2, True)
 
 
 def pod(**container: Any) -> dict[str, Any]:
@@ -178,16 +122,24 @@ def pod(**container: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": containers}}
 
 
-def test_a_sound_pod_is_valid_in_both() -> None:
-    assert invalid(pod(ports=[{"containerPort": 80}], resources={"limits": {"cpu": "1"}})) == []
-
-
-def test_a_misspelt_field_is_found_in_both() -> None:
-    found = invalid(pod(imagePullPolice="Never"))
-    assert found == [
-        "Pod.spec.containers[0].imagePullPolice is unknown to 1.20",
-        "Pod.spec.containers[0].imagePullPolice is unknown today",
-    ]
+@pytest.mark.parametrize(
+    ("manifest", "found"),
+    [
+        (pod(ports=[{"containerPort": 80}], resources={"limits": {"cpu": "1"}}), []),
+        (
+            pod(imagePullPolice="Never"),
+            [f"Pod.spec.containers[0].imagePullPolice is unknown {when}" for when in ("to 1.20", "today")],
+        ),
+        (
+            {"apiVersion": "batch/v1beta1", "kind": "CronJob", "metadata": {"name": 1}, "spec": {"schedule": "@daily"}},
+            ["CronJob.metadata.name: 1 is no string", "CronJob.spec.jobTemplate is missing"],
+        ),
+    ],
+)
+def test_the_schemas_find_misspelt_and_missing_fields_and_wrong_types(
+    manifest: dict[str, Any], found: list[str]
+) -> None:
+    assert invalid(manifest) == found
 
 
 @pytest.mark.parametrize("kind", ["RoleBinding", "ClusterRoleBinding"])
@@ -195,13 +147,3 @@ def test_a_missing_field_is_found(kind: str) -> None:
     manifest = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": "r"}}
     with pytest.raises(ValueError, match="roleRef"):  # the client's own word for it
         invalid(manifest)
-
-
-def test_a_number_in_place_of_a_text_is_found_by_1_20() -> None:
-    cron = {
-        "apiVersion": "batch/v1beta1",
-        "kind": "CronJob",
-        "metadata": {"name": 1},
-        "spec": {"schedule": "* * * * *"},
-    }
-    assert invalid(cron) == ["CronJob.metadata.name: 1 is no string", "CronJob.spec.jobTemplate is missing"]

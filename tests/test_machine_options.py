@@ -1,8 +1,6 @@
 """What this machine's options come to or are refused for: engines, runtimes and GPUs, and data sets that do not fit."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,19 +10,16 @@ import pytest
 from commands.run.validate import ablations_of, check_data
 from provisioning.doctor import Check
 from provisioning.engines.base import get_engine
-from provisioning.gpus import Card
-from provisioning.hindrances import hindrances, refuse_ablation
+from provisioning.hindrances import hindrances
 from provisioning.images.image import Image
 from provisioning.remote.discovery import Discovery
-from provisioning.sites import here
 from provisioning.sites.here import Here, carried
 from provisioning.sites.lab import LabSite
 from provisioning.sites.machines import discovered_choices
 from provisioning.targets import Choices
 from scenarios.distributed import check_way
-from scenarios.synthetic import Synthetic
 from suite.errors import MeasurementError, RequestError
-from suite.job.ablations import arms, get_ablation, label_of, properties_of
+from suite.job.ablations import arms, label_of, properties_of
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import CpuCapability
@@ -32,7 +27,6 @@ from suite.job.profiles import Sizes
 from suite.plan import Plan
 from suite.registries import ABLATIONS
 from suite.request.request import RunRequest
-from suite.request.scenario import scenario_of
 from suite.targets import TARGETS
 from tests import sites
 from tests.jobs import plan_of
@@ -51,12 +45,6 @@ def test_an_engine_that_guests_lack_runs_containers_here_alone(engine: str) -> N
         carried(request.changed(target=("container", "container-vm")), CHECKS, print)
 
 
-def test_an_oci_runtime_of_this_machine_is_not_in_the_image_of_guests() -> None:
-    request = RunRequest.of({"engine": "podman", "oci_runtime": "kata", "target": ["container-vm"]})
-    with pytest.raises(RequestError, match="cannot carry container-vm: the image of the guests has no kata"):
-        carried(request, CHECKS, print)
-
-
 @pytest.mark.parametrize("engine", ["runc", "gvisor", "charliecloud", "kubernetes"])
 def test_an_engine_that_is_told_no_runtime_refuses_one(engine: str) -> None:
     with pytest.raises(RequestError, match=f"{engine} takes no OCI runtime, such as kata") as caught:
@@ -70,25 +58,6 @@ def test_the_value_of_an_ablation_is_the_runtime() -> None:
     assert label_of("oci-runtime=kata") == "run by kata"
     assert arms("container", ["oci-runtime=kata"]) == ("oci-runtime=kata",)
     assert arms("container-vm", ["oci-runtime=kata"]) == ()
-
-
-@pytest.mark.parametrize("name", ["oci-runtime=", "oci-runtime=../kata", "seccomp=off", "nosuch=kata"])
-def test_a_value_that_no_ablation_takes_is_refused(name: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        properties_of(name)
-    remedies = {"oci-runtime": "write it as --ablate oci-runtime=crun", "seccomp": "write it as --ablate seccomp"}
-    if remedy := remedies.get(name.partition("=")[0]):
-        assert caught.value.remedy == remedy
-
-
-def test_an_ablation_without_its_value_is_told_one() -> None:
-    choices = Here(Choices(IMAGE, "podman", "tcg"))
-    with pytest.raises(RequestError, match="--ablate oci-runtime changes nothing without a value") as caught:
-        refuse_ablation("oci-runtime", choices, "reference", Synthetic())
-    assert caught.value.remedy == "write it as --ablate oci-runtime=crun"
-    with pytest.raises(RequestError, match="it is the engine of the run already") as caught:
-        refuse_ablation("podman", choices, "reference", Synthetic())
-    assert caught.value.remedy == "leave out --ablate podman, or change the other option"
 
 
 DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=7, size_bytes=4000)
@@ -123,13 +92,6 @@ def test_vector_instructions_that_cannot_be_lowered_are_left_out_of_all_and_refu
         ablations_of(inputs_of(request("isa")), site, capability)
 
 
-@pytest.mark.parametrize("name", ["virtiofs", "data-layer"])
-def test_a_named_switch_of_where_a_data_set_lies_is_refused_without_one(name: str, site: Here) -> None:
-    targets = get_ablation(name).targets
-    with pytest.raises(RequestError, match=f"--ablate {name} is about where a data set lies"):
-        ablations_of(inputs_of(request(name, scenario="synthetic")), replace(site, targets=targets), "avx2")
-
-
 def plan(batch: int = 1, dataset: Dataset = DATASET, **changes: Any) -> Plan:
     return plan_of(
         scenario="real",
@@ -146,12 +108,10 @@ def plan(batch: int = 1, dataset: Dataset = DATASET, **changes: Any) -> Plan:
 
 @pytest.mark.parametrize(("batch", "devices", "refused"), [(7, 1, False), (8, 1, True), (3, 2, False), (4, 2, True)])
 def test_a_data_set_of_less_than_one_step_is_refused(batch: int, devices: int, refused: bool) -> None:
-    if not refused:
-        return check_data(plan(batch), devices)
-    with pytest.raises(RequestError, match=f"7 images, and one step of resnet50 takes {batch * devices}") as caught:
+    why = f"7 images, and one step of resnet50 takes {batch * devices}"
+    with pytest.raises(RequestError, match=why) if refused else nullcontext() as caught:
         check_data(plan(batch), devices)
-    assert f"--batch {7 // devices}" in str(caught.value.remedy)
-    return None
+    assert caught is None or f"--batch {7 // devices}" in str(caught.value.remedy)
 
 
 def test_a_set_that_memory_cannot_keep_is_refused_before_anything_is_read() -> None:
@@ -163,215 +123,61 @@ def test_a_set_that_memory_cannot_keep_is_refused_before_anything_is_read() -> N
     assert "--cache cold" in str(caught.value.remedy)
 
 
-CARDS = [
-    Card(str(number), "H100", "580.1", f"GPU-{number}0000000", (9, 0), devices=(f"/dev/nvidia{number}",))
-    for number in range(3)
-]
-CARDS[1] = replace(CARDS[1], fault="NVML: GPU is lost")
-TORCH = "lib/python3.11/dist-packages/torch/version.py"
+DDP = {"devices": 2, "parallel": "ddp"}
 
 
 def on_gpus(**options: Any) -> RunRequest:
     return RunRequest.of({"device": "cuda", **options})
 
 
-@pytest.fixture
-def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Image]:
-    """``image("13.0")``: an image whose torch is built with this version of CUDA."""
-    monkeypatch.setattr(here, "examined", lambda: (CARDS, None, None))
-    monkeypatch.setattr(Image, "tree", tmp_path)
-    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"):
-        monkeypatch.delenv(name, raising=False)
-    file = tmp_path / "usr/local" / TORCH
-    file.parent.mkdir(parents=True)
-
-    def _image(cuda: str) -> Image:
-        file.write_text(f"__version__ = '2.13.0'\ncuda: Optional[str] = {cuda}\ngit_version = 'cf30'\n")
-        return Image(digest="a" * 64, variant="own", recipe_sha256="b" * 64, created_at="2026", base="", files={})
-
-    return _image
-
-
-@pytest.mark.parametrize(
-    ("options", "visible", "indices"),
-    [
-        ({}, None, ["0"]),
-        ({"devices": 2, "parallel": "ddp"}, None, ["0", "2"]),
-        ({"gpus": "2,0"}, None, ["2", "0"]),
-        ({"scenario": "distributed"}, None, ["0", "2"]),
-        ({"scenario": "distributed", "workers": 1, "devices": 2, "parallel": "parameter-cpu"}, None, ["0", "2"]),
-        ({"gpus": "GPU-2"}, "0", ["2"]),
-        ({}, "2", ["2"]),
-        ({}, "GPU-2,GPU-0", ["2", "0"]),
-    ],
-)
-def test_the_gpus_are_those_that_are_named_or_slurms_or_the_first_that_work(
-    image: Callable[[str], Image],
-    monkeypatch: pytest.MonkeyPatch,
-    options: dict[str, Any],
-    visible: str | None,
-    indices: list[str],
-) -> None:
-    if visible:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [card.index for card in here._cards_of(on_gpus(**options), image("'13.0'"))] == indices
-
-
-OLD_DRIVER = {"driver": "570.86.15"}
-OLD_CARD = {"capability": (7, 0)}
-
-
-@pytest.mark.parametrize(
-    ("options", "cuda", "changed", "variables", "why"),
-    [
-        ({"gpus": "7"}, "'13.0'", {}, {}, "--gpus 7: no GPU matches"),
-        ({"gpus": "0,0"}, "'13.0'", {}, {}, "--gpus 0,0: a GPU is named twice"),
-        ({"gpus": "0,GPU-0"}, "'13.0'", {}, {}, "--gpus 0,GPU-0: a GPU is named twice"),
-        ({}, "'13.0'", {}, {"CUDA_VISIBLE_DEVICES": "-1"}, "CUDA_VISIBLE_DEVICES: '-1' is not an index"),
-        ({}, "'13.0'", {}, {"CUDA_VISIBLE_DEVICES": "7"}, "CUDA_VISIBLE_DEVICES 7: no GPU matches"),
-        ({"gpus": "1"}, "'13.0'", {}, {}, "--gpus 1: NVML: GPU is lost"),
-        ({}, "'13.0'", {}, {"CUDA_VISIBLE_DEVICES": ""}, "--device cuda: there is no GPU"),
-        ({}, "'13.0'", {}, {"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, "'NoDevFiles' is not an index or UUID of a GPU"),
-        ({"gpus": "0,2", "devices": 2}, "'13.0'", {}, {}, "--devices 2 needs --parallel"),
-        ({"gpus": "0", "devices": 2, "parallel": "ddp"}, "'13.0'", {}, {}, "--devices 2: an instance has 1 GPU"),
-        (
-            {"scenario": "shared", "gpus": "0,2", "devices": 2, "parallel": "ddp"},
-            "'13.0'",
-            {},
-            {},
-            "--devices 2: an instance has 1 GPU",
-        ),
-        (
-            {"scenario": "distributed", "workers": 3},
-            "'13.0'",
-            {},
-            {},
-            "--workers 3: each needs 1 GPU, and the job has 2",
-        ),
-        (
-            {"scenario": "distributed", "devices": 2, "parallel": "parameter-cpu"},
-            "'13.0'",
-            {},
-            {},
-            "--workers 2: each needs 2 GPUs, and the job has 2",
-        ),
-        ({"engine": "gvisor"}, "'13.0'", {}, {}, "--engine gvisor does not go with --device cuda"),
-        ({"gpus": "0"}, "None", {}, {}, "--device cuda: the torch of image aaaaaaaaaaaa is built for CPUs"),
-        ({"gpus": "0"}, "'13.0'", OLD_DRIVER, {}, "GPU 0: CUDA 13.0 needs driver 580, not 570.86.15"),
-        ({"gpus": "0"}, "'13.0'", OLD_CARD, {}, "GPU 0: CUDA 13.0 needs capability 7.5, not 7.0"),
-        ({"gpus": "0"}, "'12.6'", {**OLD_DRIVER, **OLD_CARD}, {}, None),
-        ({"gpus": "0"}, "'13.0'", {}, {"CUDA_MPS_PIPE_DIRECTORY": "/tmp"}, "MPS runs on this machine"),
-    ],
-)
-def test_what_cannot_work_is_refused_in_one_sentence(
-    image: Callable[[str], Image],
-    monkeypatch: pytest.MonkeyPatch,
-    options: dict[str, Any],
-    cuda: str,
-    changed: dict[str, Any],
-    variables: dict[str, str],
-    why: str | None,
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(here, "examined", lambda: ([replace(CARDS[0], **changed), *CARDS[1:]], None, None))
-    if why is None:
-        assert here._cards_of(on_gpus(**options), image(cuda))
-        return
-    with pytest.raises(RequestError, match=why) as caught:
-        here._cards_of(on_gpus(**options), image(cuda))
-    assert caught.value.remedy
-    assert ". " not in caught.value.message
-
-
-def test_on_machines_of_an_inventory_gpus_are_counted_before_anything_starts(image: Callable[[str], Image]) -> None:
-    several = {"devices": 2, "parallel": "ddp"}
+def test_on_machines_of_an_inventory_gpus_are_counted_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "cuda", "13.0")
     discovery = Discovery((), "runc")
 
     def gpus(**options: Any) -> tuple[str, ...]:
-        inputs = replace(inputs_of(on_gpus(**options)), image=image("'13.0'"))
-        return discovered_choices(inputs, discovery).gpus
+        return discovered_choices(inputs_of(on_gpus(**options)), discovery).gpus
 
-    assert gpus(**several) == ("0", "1")
+    assert gpus(**DDP) == ("0", "1")
     with pytest.raises(RequestError, match="an instance has 1 GPU"):
-        gpus(gpus="3", **several)
+        gpus(gpus="3", **DDP)
 
 
 def test_virtual_machines_with_gpus_are_refused_where_they_are_named_and_else_left_out() -> None:
-    checks = [Check(kind="target", name=name, usable=True, evidence="seen") for name in TARGETS]
     notes: list[str] = []
-    assert here.carried(on_gpus(), checks, notes.append) == ("bare-metal", "container")
+    assert carried(on_gpus(), CHECKS, notes.append) == ("bare-metal", "container")
     assert all("virtual machines with GPUs are not supported yet" in note for note in notes)
-    assert here.carried(RunRequest.of({}), checks, notes.append) == TARGETS
+    assert carried(RunRequest.of({}), CHECKS, notes.append) == TARGETS
     with pytest.raises(RequestError, match="cannot carry vm: virtual machines with GPUs are not supported yet"):
-        here.carried(on_gpus(target=["bare-metal", "vm"]), checks, notes.append)
+        carried(on_gpus(target=["bare-metal", "vm"]), CHECKS, notes.append)
 
 
-def test_an_engine_without_gpus_is_no_ablation_of_a_job_with_gpus(image: Callable[[str], Image]) -> None:
+def test_an_engine_without_gpus_is_no_ablation_of_a_job_with_gpus() -> None:
     for gpus, refused in ((("GPU-0",), True), ((), False)):
-        reasons = list(
-            hindrances(properties_of("gvisor"), here.Here(Choices(image("'13.0'"), "runc", "tcg", gpus)), "reference")
-        )
+        reasons = list(hindrances(properties_of("gvisor"), Here(Choices(IMAGE, "runc", "tcg", gpus)), "reference"))
         assert ("gvisor takes no GPUs" in reasons) == refused
 
 
-ROLES = {
-    "distributed": (["server", "worker", "worker"], [(), ("0",), ("1",)]),
-    "serve": (["server", "client"], [("0", "1"), ()]),
-}
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("scenario", ROLES)
-def test_instances_that_compute_have_gpus_of_their_own_and_others_none(scenario: str, shared: bool) -> None:
-    roles, of_instances = ROLES[scenario]
-    strategy = "parameter-server" if scenario == "distributed" else None
-    job = SimpleNamespace(distributed=SimpleNamespace(strategy=strategy))
-    trial: Any = SimpleNamespace(job=job, instances=[SimpleNamespace(role=role) for role in roles])
-    given = LabSite(Choices(IMAGE, "runc", "kvm", ("0", "1"))).choices_of(trial, shared=shared)
-    each = [choices.gpus for choices in given]
-    assert each == (of_instances if shared else [("0", "1") if gpus else () for gpus in of_instances])
-
-
-def test_each_of_two_workers_has_two_gpus_if_the_job_has_four() -> None:
-    job = SimpleNamespace(distributed=SimpleNamespace(strategy="parameter-server"))
-    trial: Any = SimpleNamespace(job=job, instances=[SimpleNamespace(role=role) for role in ROLES["distributed"][0]])
-    given = LabSite(Choices(IMAGE, "runc", "kvm", ("0", "1", "2", "3"))).choices_of(trial, shared=True)
-    assert [choices.gpus for choices in given] == [(), ("0", "1"), ("2", "3")]
-
-
-REPLICAS = {"devices": 2, "parallel": "parameter-cpu"}
+TRAINING, SERVING = ("server", "worker", "worker"), ("server", "client")
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("roles", "gpus", "shared", "given"),
     [
-        ({"scenario": "serve"}, "--parallel does not go with --scenario serve"),
-        ({"scenario": "probe"}, "--parallel does not go with --scenario probe"),
-        ({"scenario": "distributed"}, None),
-        ({"scenario": "distributed", "strategy": "parameter-server-async"}, None),
-        (
-            {"scenario": "distributed", "parallel": "ddp"},
-            "--parallel ddp does not go with --scenario distributed, --strategy parameter-server: ",
-        ),
-        (
-            {"scenario": "distributed", "strategy": "all-reduce"},
-            "--parallel parameter-cpu does not go with --scenario distributed, --strategy all-reduce: ",
-        ),
+        (TRAINING, "01", True, ["", "0", "1"]),
+        (TRAINING, "0123", True, ["", "01", "23"]),
+        (TRAINING, "01", False, ["", "01", "01"]),
+        (SERVING, "01", True, ["01", ""]),
+        (SERVING, "01", False, ["01", ""]),
     ],
 )
-def test_several_devices_go_with_parameter_servers_and_are_refused_where_an_instance_has_one(
-    options: dict[str, Any], why: str | None
+def test_instances_that_compute_have_gpus_of_their_own_and_others_none(
+    roles: tuple[str, ...], gpus: str, shared: bool, given: list[str]
 ) -> None:
-    several = on_gpus(**{**REPLICAS, **options})
-    model = "gan" if several.scenario == "serve" else "resnet50"
-    if why is None:
-        scenario_of(several).check_model(several, model)
-        return
-    with pytest.raises(RequestError, match=why) as caught:
-        scenario_of(several).check_model(several, model)
-    assert caught.value.remedy
-    assert ". " not in caught.value.message
+    strategy = "parameter-server" if roles == TRAINING else None
+    job = SimpleNamespace(distributed=SimpleNamespace(strategy=strategy))
+    trial: Any = SimpleNamespace(job=job, instances=[SimpleNamespace(role=role) for role in roles])
+    choices = LabSite(Choices(IMAGE, "runc", "kvm", tuple(gpus))).choices_of(trial, shared=shared)
+    assert ["".join(each.gpus) for each in choices] == given
 
 
 @pytest.mark.parametrize(("passed", "refused"), [(49, True), (50, False), (130, False), (None, False)])

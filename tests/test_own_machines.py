@@ -1,14 +1,13 @@
 """The machines of an inventory as a plan sees them: what each gives and is given, and what all of them have."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from commands.run.validate import ablations_of, refuse_ignored
+from commands.run.validate import ablations_of
 from provisioning.hindrances import hindrances, refuse_ablation
 from provisioning.images.image import Image
 from provisioning.remote.discovery import DiscoveredMachine, Discovery, attest, needed
@@ -30,23 +29,23 @@ from suite.targets import TARGETS, VMS, OwnMachine
 from tests.jobs import plan_of
 from tests.sites import IMAGE, cluster, here, inputs_of, machines
 
-GUESTS = ("vm", "container-vm")
+HERE, GUESTS = ("bare-metal", "container"), ("vm", "container-vm")
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2)
 MACHINES = (
-    OwnMachine(name="m1", targets=("bare-metal", "container"), cpus=(0, 1)),
+    OwnMachine(name="m1", targets=HERE, cpus=(0, 1)),
     OwnMachine(name="m2", targets=GUESTS, cpus=(4, 5)),
 )
 METAL, GUEST = "flags\t\t: fpu avx2 fma\n", "flags\t\t: fpu avx2 fma hypervisor\n"
 
 
-def listed() -> Inventory:
-    return Inventory.model_validate(
-        {"node": [{"name": "m1", "host": "m1"}, {"name": "m2", "host": "m2", "targets": GUESTS}]}
-    )
+def listed(*names: str) -> Inventory:
+    """Return an inventory of these machines, of which m2 is listed for virtual machines."""
+    own = {"m2": {"targets": GUESTS}}
+    return Inventory.model_validate({"node": [{"name": name, "host": name, **own.get(name, {})} for name in names]})
 
 
 def site() -> Machines:
-    return machines(listed(), targets=TARGETS)
+    return machines(listed("m1", "m2"), targets=TARGETS)
 
 
 def reached(planned: InventoryNode, cpuinfo: str, boot: str) -> Any:
@@ -69,52 +68,60 @@ def test_room_to_write_is_made_on_the_machine_and_removed(monkeypatch: pytest.Mo
         asked.append(argv)
         return Completed(0, "Avail\n99999999999\n", "")
 
-    @contextmanager
-    def on_machine(*_: object) -> Iterator[Instance]:
-        yield Instance(cast("Any", SimpleNamespace(name="m1", run=run, local=False, data=None)))
-
-    @contextmanager
-    def open_stack(node: Any, layers: list[Any]) -> Iterator[Any]:
+    def open_stack(node: Any, layers: list[Any]) -> Any:
         assert layers[0].writable
-        yield node
+        return nullcontext(node)
 
-    for each in (on_machine, open_stack):
-        monkeypatch.setattr(f"provisioning.sites.machines.{each.__name__}", each)
+    instance = Instance(cast("Any", SimpleNamespace(name="m1", run=run, local=False, data=None)))
+    monkeypatch.setattr("provisioning.sites.machines.on_machine", lambda *_: nullcontext(instance))
+    monkeypatch.setattr("provisioning.sites.machines.open_stack", open_stack)
     (trial,) = plan_of(envelope=ENVELOPE, machines=MACHINES, scratch_bytes={"resnet50": 1000}).trials()
-    with site().opened(trial) as (instance,):
-        assert str(instance.node.data).startswith("/var/lib/virtbench/scratch/")
-        assert asked[0] == ["mkdir", "-p", "--", instance.node.data]
-    assert asked[-1] == ["rm", "-r", "-f", "--", instance.node.data]
+    with site().opened(trial) as (opened,):
+        assert str(opened.node.data).startswith("/var/lib/virtbench/scratch/")
+        assert asked[0] == ["mkdir", "-p", "--", opened.node.data]
+    assert asked[-1] == ["rm", "-r", "-f", "--", opened.node.data]
 
 
-def test_every_machine_is_sent_and_loads_what_its_own_targets_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    events: list[str] = []
+@pytest.mark.parametrize(
+    ("given", "plan", "events"),
+    [
+        (site(), {"targets": ("bare-metal", *GUESTS)}, ["sync_image m1", "sync_image m2", "docker loads on m2"]),
+        (
+            cluster(HERE, machines(listed("m1"), targets=HERE), node="n1"),
+            {"targets": HERE, "ablations": ("runc", "seccomp")},
+            ["sync_image m1", "runc loads on m1"],
+        ),
+    ],
+)
+def test_every_machine_is_sent_and_loads_what_its_own_targets_need(
+    given: Site, plan: dict[str, Any], events: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No disk of a guest that nobody boots, and no engine where none is used, as that of pods."""
+    done: list[str] = []
 
-    @contextmanager
-    def machine(planned: Any) -> Iterator[Any]:
-        yield SimpleNamespace(name=planned.name, planned=planned)
+    def engine(name: str) -> Any:
+        store = SimpleNamespace(make=pytest.fail)
+        return SimpleNamespace(
+            name=name, guest_store=store, load=lambda node, *_: done.append(f"{name} loads on {node.name}")
+        )
+
+    def machine(planned: Any) -> Any:
+        return nullcontext(SimpleNamespace(name=planned.name, planned=planned))
 
     monkeypatch.setattr("provisioning.sites.machines.machine", machine)
+    monkeypatch.setattr("provisioning.sites.here.get_engine", engine)
     for name in ("sync_image", "sync_file"):
-        fake = lambda node, *_, name=name: events.append(f"{name} {node.name}")  # noqa: E731
+        fake = lambda node, *_, name=name: done.append(f"{name} {node.name}")  # noqa: E731
         monkeypatch.setattr(f"provisioning.sites.machines.{name}", fake)
-    given = site()
-    loads = SimpleNamespace(
-        name="docker",
-        guest_store=SimpleNamespace(make=pytest.fail),
-        load=lambda node, *_: events.append(f"load {node.name}"),
-    )
-    given.choices.__dict__["container_engine"] = loads
+    monkeypatch.setitem(given.choices.__dict__, "container_engine", engine("docker"))
     monkeypatch.setattr(Image, "file", lambda _, name: Path(name))
-    given.prepare(plan_of(targets=("bare-metal", "vm", "container-vm"), envelope=ENVELOPE), lambda _: None)
-    assert events == ["sync_image m1", "sync_image m2", "load m2"], (
-        "no disk of a guest, and no engine where none is used"
-    )
+    given.prepare(plan_of(**plan, envelope=ENVELOPE), lambda _: None)
+    assert done == events
 
 
 def test_two_nodes_that_are_one_machine_are_refused() -> None:
     boots: dict[str, str] = {}
-    first, second = listed().nodes
+    first, second = listed("m1", "m2").nodes
     attest(reached(first, METAL, "1"), boots)
     with pytest.raises(RequestError, match="m1 and m2 have the same boot ID"):
         attest(reached(second, GUEST, "1"), boots)
@@ -139,11 +146,7 @@ def test_bare_metal_that_is_virtual_is_a_substitute_at_every_number(
 ) -> None:
     planned = InventoryNode.model_validate({"name": "m1", "host": "m1", **node})
 
-    @contextmanager
-    def machine(*_: object) -> Iterator[Any]:
-        yield reached(planned, cpuinfo, "1")
-
-    monkeypatch.setattr("provisioning.sites.machines.machine", machine)
+    monkeypatch.setattr("provisioning.sites.machines.machine", lambda *_: nullcontext(reached(planned, cpuinfo, "1")))
     with on_machine(planned, (2, 3), IMAGE, None) as instance:
         facts = dict(instance.node.facts)
         assert instance.node.substitutes == substitutes
@@ -185,11 +188,6 @@ def test_a_job_over_several_instances_refuses_a_list_of_targets(tmp_path: Path) 
     request = RunRequest.of({"scenario": "distributed", "inventory": str(path)})
     with pytest.raises(RequestError, match="lists targets at m0, and every target of distributed is on all machines"):
         Machines.resolve(inputs_of(request))
-
-
-def test_what_is_asked_of_virtual_machines_that_nobody_boots_is_refused() -> None:
-    with pytest.raises(RequestError, match="--accel would change nothing"):
-        refuse_ignored(RunRequest.of({"target": ("vm",), "inventory": "hosts.toml", "accel": "tcg"}))
 
 
 @pytest.mark.parametrize(
@@ -236,8 +234,7 @@ def discovered(number: int, cpus: tuple[int, ...], capability: CpuCapability = "
 
 def made(*found: DiscoveredMachine) -> Machines:
     """Return the site of a joined job on these machines."""
-    inventory = Inventory.model_validate({"node": [{"name": each.name, "host": each.name} for each in found]})
-    return machines(inventory, *found, joined=True)
+    return machines(listed(*(each.name for each in found)), *found, joined=True)
 
 
 def test_every_machine_gives_as_many_cpus_as_the_smallest_has() -> None:

@@ -14,8 +14,6 @@ from provisioning.engines.base import default_engine
 from provisioning.engines.kubernetes import KubernetesEngine, _cards_in
 from provisioning.gpus import Card
 from provisioning.kubernetes.node import ClusterNode
-from provisioning.kubernetes.opening import refuse_unfair
-from provisioning.kubernetes.pod import manifest
 from provisioning.kubernetes.refusals import AwayError
 from provisioning.remote.discovery import DiscoveredMachine
 from provisioning.sites.cluster import ClusterSite, JoinedPods
@@ -29,7 +27,6 @@ from suite.registries import ENGINES
 from suite.request.request import RunRequest
 from tests.jobs import plan_of
 from tests.provisioning.kubernetes.conftest import Server, server
-from tests.provisioning.kubernetes.test_pod import PLACE, SPEC
 from tests.sites import cluster, inputs_of, machines, pods
 
 __all__ = ["server"]
@@ -110,19 +107,6 @@ ENVELOPE = Envelope(cpus=(1,), memory_bytes=GIB, threads=1)
 def request(**options: Any) -> RunRequest:
     words = {"engine": "kubernetes", "device": "cuda", "target": ("container",), "cpus": "1", "memory": "1G"}
     return RunRequest.of({**words, "isa": "native", **options})
-
-
-def test_a_pod_asks_for_gpus_by_number_and_tolerates_the_taint_of_their_nodes() -> None:
-    usual, sent = manifest(SPEC, PLACE), manifest(replace(SPEC, gpus=2), replace(PLACE, runtime_class="nvidia"))
-    (container,) = sent["spec"]["containers"]
-    assert container["resources"]["limits"]["nvidia.com/gpu"] == container["resources"]["requests"]["nvidia.com/gpu"]
-    assert container["resources"]["limits"]["nvidia.com/gpu"] == "2"
-    assert sent["spec"]["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
-    assert sent["spec"]["runtimeClassName"] == "nvidia"
-    assert "tolerations" not in usual["spec"]
-    assert "nvidia.com/gpu" not in str(usual)
-    with_token = {**sent, "spec": {**sent["spec"], "tolerations": [*sent["spec"]["tolerations"], {"key": "other"}]}}
-    assert refuse_unfair(sent, with_token) == ["spec.tolerations: {'key': 'other'} was added"]
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,7 @@ def _allowed(text: str) -> str:
 
 
 FurtherOption = Annotated[
-    str,
-    StringConstraints(pattern=r"^--[a-z][a-z-]*(=[^\x00-\x1f\x7f]*)?$", max_length=500),
-    AfterValidator(_allowed),
+    str, StringConstraints(pattern=r"^--[a-z][a-z-]*(=[^\x00-\x1f\x7f]*)?$", max_length=500), AfterValidator(_allowed)
 ]
 
 

@@ -38,8 +38,6 @@ class IronicOptions(CloudOptions):
 
 
 class Ironic(Cloud):
-    """Lends bare metal."""
-
     options, targets, ready_within = IronicOptions, ("bare-metal", "container"), "1h"
 
     def look_up(self, sdk: Any, options: IronicOptions) -> tuple[Mapping[str, Any], tuple[str, ...]]:

@@ -26,8 +26,6 @@ class NovaOptions(CloudOptions):
 
 
 class Nova(Cloud):
-    """Lends virtual machines."""
-
     options, targets, ready_within = NovaOptions, ("vm", "container-vm"), "15m"
 
     def look_up(self, sdk: Any, options: NovaOptions) -> tuple[Mapping[str, Any], tuple[str, ...]]:

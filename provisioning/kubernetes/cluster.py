@@ -190,24 +190,20 @@ class Cluster:
                 raise AwayError(self.context, str(error)) from error
             raise refusal("POST", path, status, _last_line(error)) from error
 
-    def may(self, verb: str, name: str) -> bool:
-        """Return whether the user may do this in the namespace, according to the server. See ``demand``."""
-        full_name, _, part = name.partition("/")
-        resource, _, group = full_name.partition(".")
-        attributes = {"verb": verb, "group": group, "resource": resource, "subresource": part}
-        spec = {"resourceAttributes": {"namespace": self.namespace, **attributes}}
-        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
-        answer = self.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
-        return bool(answer["status"]["allowed"])
-
     def demand(self, rights: Mapping[str, Sequence[str]]) -> None:
-        """Raise RequestError unless the user has these rights: verbs by resource.
+        """Raise RequestError unless the user has these rights, according to the server: verbs by resource.
 
         A resource is written as kubectl has it: ``pods``, ``pods/exec`` for a part of one, ``jobs.batch`` with a group.
         """
         for name, verbs in rights.items():
+            full_name, _, part = name.partition("/")
+            resource, _, group = full_name.partition(".")
             for verb in verbs:
-                if not self.may(verb, name):
+                attributes = {"verb": verb, "group": group, "resource": resource, "subresource": part}
+                spec = {"resourceAttributes": {"namespace": self.namespace, **attributes}}
+                review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
+                answer = self.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+                if not answer["status"]["allowed"]:
                     raise RequestError(
                         f"the user of the context {self.context} may not {verb} {name} in {self.namespace}",
                         remedy="give it the role in docs/guide/kubernetes.md, or choose another namespace",
@@ -311,12 +307,7 @@ def _refuse_plugin(context: str, plugin: Object | None) -> None:
 
 
 def _lines(response: Any) -> Iterator[str]:  # noqa: ANN401 (as ``client_library``)
-    pending = b""
-    for piece in response.stream():
-        *lines, pending = (pending + piece).split(b"\n")
-        yield from (line.decode(errors="replace") for line in lines if line)
-    if pending:
-        yield pending.decode(errors="replace")
+    return (line.decode(errors="replace") for raw in response if (line := raw.rstrip(b"\n")))
 
 
 def _last_line(error: Exception) -> str:

@@ -158,13 +158,12 @@ class PodProcess(BoundedProcess):
 
     def _next(self) -> bytes:
         """Return the next message of the server; nothing at the end of the stream."""
-        codes = self._library.ABNF
         while True:
-            code, frame = self._socket.recv_data_frame(True)
-            if code == codes.OPCODE_CLOSE:
+            code, content = self._socket.recv_data()
+            if code == self._library.ABNF.OPCODE_CLOSE:
                 return b""
-            if code in (codes.OPCODE_BINARY, codes.OPCODE_TEXT) and frame.data:
-                return bytes(frame.data)
+            if content:
+                return bytes(content)
 
 
 def exit_status(content: bytes) -> tuple[int, str]:

@@ -84,7 +84,6 @@ def not_found_is_fine() -> Iterator[None]:
 
 
 def find(cluster: Cluster, path: str) -> Object | None:
-    """Return the object at a path; None if there is none."""
     with not_found_is_fine():
         return cluster.get(path)
     return None

@@ -84,6 +84,8 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
             source = {"persistentVolumeClaim": {"claimName": placement.claim, "readOnly": True}}
             path = placement.claim_path
         volumes.append(PodVolume("data", source, target, read_only=not writable, sub_path=path))
+    gpus = {GPU_RESOURCE: str(spec.gpus)} if spec.gpus else {}
+    tolerations = [{"key": GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}]
     template = pod_template(
         {
             "name": CONTAINER,
@@ -92,7 +94,7 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
             "command": list(SLEEPER),
             "securityContext": {"privileged": False, "readOnlyRootFilesystem": True},
         },
-        {"cpu": str(spec.cpu_count), "memory": str(spec.memory_bytes), **_of_gpus(spec, str(spec.gpus))},
+        {"cpu": str(spec.cpu_count), "memory": str(spec.memory_bytes), **gpus},
         volumes,
         labels(spec.name),
         ALONE,
@@ -104,16 +106,11 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
         hostIPC=False,
         shareProcessNamespace=False,
         securityContext=security,
-        **_of_gpus(spec, [{"key": GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}], "tolerations"),
+        **({"tolerations": tolerations} if gpus else {}),
         **({"runtimeClassName": placement.runtime_class} if placement.runtime_class else {}),
     )
     template["metadata"] |= {"name": spec.name, "ownerReferences": owners()}
     return {"apiVersion": "v1", "kind": "Pod", **template}
-
-
-def _of_gpus(spec: ContainerSpec, value: object, field: str = GPU_RESOURCE) -> Object:
-    """Return the field with its value for a pod with GPUs; nothing for others."""
-    return {field: value} if spec.gpus else {}
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class JobState:
     @classmethod
     def of(cls, job: Object, pods: Sequence[Object], events: Sequence[Object] = ()) -> Self:
         """Derive the state from the live Job, the pods that it has made, and without a pod from its events."""
-        pod = newest(pods)
+        pod = max(pods, key=lambda each: str(each["metadata"].get("creationTimestamp")), default=None)
         now = PodState.of(pod, events)
         about = {"name": job["metadata"]["name"], "pod": pod["metadata"]["name"] if pod else None, "begun": now.begun}
         end = condition(job, "Complete", "Failed")
@@ -85,10 +85,6 @@ class JobState:
         if now.state == "ended":  # the Job decides whether there is another pod
             return cls(**about, state="waiting", reason=now.reason)
         return cls(**about, state=now.state, reason=now.reason, failure=now.failure, hindrance=now.hindrance)
-
-
-def newest(pods: Sequence[Object]) -> Object | None:
-    return max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")), default=None)
 
 
 def condition(live: Object, *names: str, status: str | None = "True") -> Object | None:

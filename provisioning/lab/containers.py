@@ -69,7 +69,6 @@ class ContainerBridge:
 
 
 def bridge_argvs(bridge: ContainerBridge) -> list[list[str]]:
-    """Return the commands that make the bridge on a node."""
     return [
         ["ip", "link", "add", "dev", bridge.name, "mtu", str(bridge.mtu), *BRIDGE_KIND],
         ["ip", "address", "add", bridge.cidr(bridge.gateway), "dev", bridge.name],
@@ -81,6 +80,11 @@ def attach_argvs(bridge: ContainerBridge, pid: int, address: str) -> list[list[s
     """Return the commands that connect the bridge to the container whose first process is ``pid``."""
     near, mtu, inside = f"veth{pid}", str(bridge.mtu), enter(f"/proc/{pid}/ns/net")
     far = ["peer", "name", DEVICE, "mtu", mtu, "netns", str(pid)]
+    chosen = []
+    if bridge.published:
+        # The kernel gives only published ports to programs that leave the choice to it; the first is for one that asks.
+        first, last = bridge.published
+        chosen = [[*inside, "sysctl", "-q", "-w", f"net.ipv4.ip_local_port_range={first + 1} {last}"]]
     return [
         [*inside, *NO_IPV6],
         ["ip", "link", "add", "dev", near, "mtu", mtu, "type", "veth", *far],
@@ -90,19 +94,8 @@ def attach_argvs(bridge: ContainerBridge, pid: int, address: str) -> list[list[s
         [*inside, "ip", "address", "add", bridge.cidr(address), "dev", DEVICE],
         [*inside, "ip", "link", "set", "dev", DEVICE, "up"],
         [*inside, "ip", "route", "add", "default", "via", bridge.gateway, "dev", DEVICE],
-        *([*inside, *argv] for argv in chosen_argvs(bridge.published)),
+        *chosen,
     ]
-
-
-def chosen_argvs(published: tuple[int, int] | None) -> list[list[str]]:
-    """Return the command by which the kernel gives only published ports to programs that leave the choice to it.
-
-    The first port is excluded: it is for a program that asks for it.
-    """
-    if published is None:
-        return []
-    first, last = published
-    return [["sysctl", "-q", "-w", f"net.ipv4.ip_local_port_range={first + 1} {last}"]]
 
 
 def run_each(node: Node, argvs: Iterable[list[str]]) -> None:

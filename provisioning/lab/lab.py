@@ -67,8 +67,6 @@ class LabNode:
 
 @dataclass(frozen=True)
 class Lab:
-    """A lab that is open."""
-
     nodes: tuple[LabNode, ...]
     switch: str
     """The path of the switch's namespace."""

@@ -79,11 +79,7 @@ def qemu_words(plugged: Tap) -> list[str]:
 
 
 def join_argvs(device: str, cidr: str) -> list[list[str]]:
-    return [
-        [*NO_IPV6],
-        ["ip", "address", "replace", cidr, "dev", device],
-        ["ip", "link", "set", "dev", device, "up"],
-    ]
+    return [[*NO_IPV6], ["ip", "address", "replace", cidr, "dev", device], ["ip", "link", "set", "dev", device, "up"]]
 
 
 def join(guest: Node, plugged: Tap) -> str:

@@ -57,10 +57,6 @@ class Access:
         """The command with which a user connects as the suite does."""
         return shlex.join(["ssh", *self.way])
 
-    def query(self) -> list[str]:
-        """Return the command that asks ssh how it would connect, without connecting."""
-        return ["ssh", "-G", *self.way]
-
     @property
     def way(self) -> list[str]:
         return destination(self.planned.host, self.planned.port, self.planned.ssh_config)

@@ -29,8 +29,6 @@ PROGRAMS = {program.name: program.package for program in processes.PROGRAMS if p
 
 @dataclass(frozen=True)
 class DiscoveredMachine:
-    """One machine."""
-
     name: str
     cpus: tuple[int, ...]
     """The CPUs that the inventory names, or that a shell there may use."""
@@ -76,7 +74,7 @@ def discover(
     """Return what the machines are and have that open these targets; ``check`` looks for more on each.
 
     ``network`` is that of containers; None for machines that are not joined. Raises RequestError for a machine that
-    cannot be reached or lacks something.
+    cannot be reached, lacks something, or has another data set than this one.
     """
     wanted, note = inputs.request.targets, inputs.note
     programs = needed(targets, wanted.provider, with_data=inputs.dataset is not None)
@@ -92,6 +90,10 @@ def discover(
             if "container" in targets and network == "bridge":
                 rules_for(reached[-1])
             check(reached[-1])
+            if inputs.dataset:
+                directory = content.directory_of(planned, inputs.dataset)
+                note(f"comparing {directory} on {planned.name} with the data set here")
+                content.check_copy(reached[-1], directory, inputs.dataset)
         engine = wanted.engine or default_engine(())
         if "container" in targets:
             engine = _engine(reached, wanted.engine)

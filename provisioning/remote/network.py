@@ -100,7 +100,7 @@ def _known_address(asking: Machine, target: Machine) -> str:
     """Return the other machine's address: the inventory's, or what the asking one resolves its name in ssh to."""
     if target.planned.address:
         return target.planned.address
-    queried = target.carrier.run(target.access.query()).stdout.splitlines()
+    queried = target.carrier.run(["ssh", "-G", *target.access.way]).stdout.splitlines()
     name = next((line.split()[1] for line in queried if line.startswith("hostname ")), "")
     answer = asking.run(["getent", "ahostsv4", name], check=False)
     address = next((line.split()[0] for line in answer.stdout.splitlines()), None)

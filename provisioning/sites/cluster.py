@@ -92,11 +92,7 @@ class ClusterSite(Here):
 
     @classmethod
     def of_pods(
-        cls,
-        inputs: RunInputs,
-        choices: Choices,
-        targets: tuple[str, ...],
-        beside: Callable[[RunInputs, Choices], Site],
+        cls, inputs: RunInputs, choices: Choices, targets: tuple[str, ...], beside: Callable[[RunInputs, Choices], Site]
     ) -> "ClusterSite":
         nodes = nodes_of(choices.engine_options["node"]) if "node" in choices.engine_options else {}
         if nodes:

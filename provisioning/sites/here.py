@@ -43,8 +43,7 @@ class Here(Site):
     def refuse_request(cls, request: RunRequest) -> None:
         if request.gpus.device == "cuda" and (missing := examined()[1]):
             raise RequestError(
-                f"{option('device')} cuda: {missing}",
-                remedy=f"install NVIDIA's driver, or use {option('device')} cpu",
+                f"{option('device')} cuda: {missing}", remedy=f"install NVIDIA's driver, or use {option('device')} cpu"
             )
 
     @classmethod

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from provisioning.images.image import Image
 from provisioning.joining import check_instances, joined_fields, linked, needs, open_containers, tunnelled
 from provisioning.lab.lab import LabNode, open_lab
 from provisioning.lab.nat import rules_for
@@ -19,7 +18,6 @@ from provisioning.sites.here import Here
 from provisioning.volumes import volume_of
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Instance, Layer, Node
-from suite.job.distributed import DistributedJob, InstancePlan
 from suite.job.lab import LabSpec, parse_lab
 from suite.plan import Trial
 from suite.request.request import RunRequest
@@ -60,42 +58,26 @@ class LabSite(Here):
 
     @contextmanager
     def opened(self, trial: Trial) -> Iterator[tuple[Instance, ...]]:
+        """Open the instances by rank. Raises MeasurementError of kind ``network`` if one does not reach another."""
         job = joined_job(trial)
         if job.lab and trial.properties.link:
             job = job.model_copy(update={"lab": job.lab.model_copy(update=trial.properties.link)})
-        with volume_of(trial) as volume:
+        if job.lab is None:
+            raise MeasurementError(
+                "this job was planned for machines", kind="plan", remedy=f"give its {option('inventory')}"
+            )
+        with ExitStack() as stack:
+            volume = stack.enter_context(volume_of(trial))
+            directory = str(volume.directory) if volume else None
             shares = zip(trial.instances, self.choices_of(trial, shared=True), strict=True)
             stacks = [self.layers(trial, planned.envelope, choices, volume) for planned, choices in shares]
-            directory = str(volume.directory) if volume else None
-            with open_in_lab(job, trial.instances, stacks, self.choices.image, directory) as instances:
-                yield instances
-
-
-@contextmanager
-def open_in_lab(
-    job: DistributedJob,
-    planned: Sequence[InstancePlan],
-    stacks: Sequence[Sequence[Layer]],
-    image: Image,
-    data: str | None,
-) -> Iterator[tuple[Instance, ...]]:
-    """Open one instance for each of ``planned``, by rank, in a lab.
-
-    ``stacks`` holds the layers of each, from the machine upwards. Raises MeasurementError of kind ``network`` if one
-    instance does not reach another.
-    """
-    if job.lab is None:
-        raise MeasurementError(
-            "this job was planned for machines", kind="plan", remedy=f"give its {option('inventory')}"
-        )
-    with ExitStack() as stack:
-        lab = stack.enter_context(open_lab(job.lab))
-        places = []
-        for number, (plan, layers) in enumerate(zip(planned, stacks, strict=True)):
-            node = stack.enter_context(local_node(plan.envelope.cpus, str(image.tree), data, image.python))
-            places.append(_lower(stack, node, lab.nodes[number], layers))
-        instances = open_containers(stack, job, places, stacks, [node.namespace for node in lab.nodes])
-        yield linked(instances, job, tunnelled=tunnelled(job, stacks))
+            lab = stack.enter_context(open_lab(job.lab))
+            places = []
+            for planned, lab_node, layers in zip(trial.instances, lab.nodes, stacks, strict=False):
+                machine = stack.enter_context(self.machine(planned.envelope, directory))
+                places.append(_lower(stack, machine, lab_node, layers))
+            instances = open_containers(stack, job, places, stacks, [node.namespace for node in lab.nodes])
+            yield linked(instances, job, tunnelled=tunnelled(job, stacks))
 
 
 def _lower(stack: ExitStack, machine: Node, lab_node: LabNode, layers: Sequence[Layer]) -> Instance:

@@ -15,15 +15,7 @@ from provisioning.lab.connectivity import free_port, reach
 from provisioning.layers.container import ContainerLayer
 from provisioning.layers.vm import VmLayer
 from provisioning.remote import content
-from provisioning.remote.content import (
-    check_copy,
-    directory_of,
-    scratch_on,
-    sync_file,
-    sync_image,
-    tree_of,
-    volume_on,
-)
+from provisioning.remote.content import directory_of, scratch_on, sync_file, sync_image, tree_of, volume_on
 from provisioning.remote.discovery import Discovery, attest, discover
 from provisioning.remote.machine import Machine, machine
 from provisioning.remote.network import forwarded, joined, routed
@@ -88,7 +80,7 @@ class Machines(Site):
         choices: Choices | None = None,
     ) -> "Machines":
         """Return the machines on which such targets are opened; ``choices`` are those of what is compared with them."""
-        discovery = discover(inventory, inputs, opened, None, _with_data_checked(check, inputs))
+        discovery = discover(inventory, inputs, opened, None, check)
         for difference in differences(found.host for found in discovery.machines):
             inputs.note(f"the machines differ: {difference}")
         return cls(
@@ -194,8 +186,7 @@ class JoinedMachines(Machines):
         if engine := request.targets.engine:
             get_engine(engine).check_network(request.joining.network, in_lab=False)
         inventory = inventory.model_copy(update={"nodes": inventory.nodes[:count]})
-        check = _with_data_checked(lambda _: None, inputs)
-        discovery = discover(inventory, inputs, request.targets.target, request.joining.network, check)
+        discovery = discover(inventory, inputs, request.targets.target, request.joining.network, lambda _: None)
         for found, place in zip(discovery.machines, discovery.places, strict=True):
             inputs.note(f"{found.name}: {place.interface} {place.address}, {len(found.cpus)} CPUs")
             if abs(found.clock_offset_s) > CLOCKS_APART_S:
@@ -253,26 +244,9 @@ def discovered_choices(inputs: RunInputs, discovery: Discovery) -> Choices:
     return Choices(inputs.image, discovery.engine, discovery.accelerator, words, discovery.provider)
 
 
-def _with_data_checked(check: Callable[[Machine], None], inputs: RunInputs) -> Callable[[Machine], None]:
-    """Return a check that also looks whether a machine holds the data set that this one has."""
-
-    def checked(reached: Machine) -> None:
-        check(reached)
-        if dataset := inputs.dataset:
-            directory = directory_of(reached.planned, dataset)
-            inputs.note(f"comparing {directory} on {reached.name} with the data set here")
-            check_copy(reached, directory, dataset)
-
-    return checked
-
-
 @contextmanager
 def open_on_machines(
-    job: DistributedJob,
-    inventory: Inventory,
-    stacks: Sequence[Sequence[Layer]],
-    image: Image,
-    dataset: Dataset | None,
+    job: DistributedJob, inventory: Inventory, stacks: Sequence[Sequence[Layer]], image: Image, dataset: Dataset | None
 ) -> Iterator[tuple[Instance, ...]]:
     """Open one instance on each machine of an inventory; the machines hold the image and the data set.
 
@@ -289,10 +263,11 @@ def open_on_machines(
             for planned, spec in zip(inventory.nodes, job.machines, strict=True)
         ]
         _check_ways(machines)
-        first = [
-            _with_data(layers[0], machine.node, planned, dataset)
-            for layers, machine, planned in zip(stacks, machines, inventory.nodes, strict=True)
-        ]
+        first = []
+        for (layer, *_), machine, planned in zip(stacks, machines, inventory.nodes, strict=True):
+            if dataset and isinstance(layer, VmLayer):  # all others read the machine's directory
+                layer = replace(layer, spec=replace(layer.spec, volume=volume_on(machine.node, planned, dataset)))
+            first.append(layer)
         places = _on_machines(stack, machines, first)
         if job.network in BRIDGES and isinstance(stacks[0][0], ContainerLayer):
             for machine in machines:
@@ -318,13 +293,6 @@ def on_machine(
         elif planned.virtual and reports_hypervisor(node.run(["cat", str(CPUINFO)]).stdout):
             node.substitutes = ("machine:virtual",)
         yield Instance(node, clock_offset_s=node.agent.clock_offset_s())
-
-
-def _with_data(layer: Layer, machine: Node, planned: InventoryNode, dataset: Dataset | None) -> Layer:
-    """Return the layer with what it needs of the data: a VM gets a disk, all else reads the machine's directory."""
-    if dataset and isinstance(layer, VmLayer):
-        return replace(layer, spec=replace(layer.spec, volume=volume_on(machine, planned, dataset)))
-    return layer
 
 
 def _check_ways(machines: Sequence[Instance]) -> None:

@@ -11,32 +11,11 @@ from pathlib import Path
 from provisioning.images.image import Image
 
 REPOSITORY = Path(__file__).parents[2]
-PACKAGES = (
-    *(
-        "systemd",
-        "systemd-sysv",
-        "dbus",
-        "dbus-user-session",
-        "libpam-systemd",
-        "udev",
-        "openssh-server",
-        "python3-venv",
-    ),
-    *("podman", "docker.io", "runc", "crun", "bubblewrap", "cgroup-tools", "uidmap", "slirp4netns", "fuse-overlayfs"),
-    *(
-        "cpio",
-        "e2fsprogs",
-        "iproute2",
-        "iptables",
-        "procps",
-        "cron",
-        "apparmor",
-        "fio",
-        "qemu-system-x86",
-        "mmdebstrap",
-    ),
-    *("munge", "slurmctld", "slurmd", "slurm-client", "linux-image-cloud-amd64", "ca-certificates"),
-)
+PACKAGES = """
+systemd systemd-sysv dbus dbus-user-session libpam-systemd udev openssh-server python3-venv podman docker.io runc crun
+bubblewrap cgroup-tools uidmap slirp4netns fuse-overlayfs cpio e2fsprogs iproute2 iptables procps cron apparmor fio
+qemu-system-x86 mmdebstrap munge slurmctld slurmd slurm-client linux-image-cloud-amd64 ca-certificates
+"""
 FURTHER = {"bookworm": ("charliecloud-runtime",), "trixie": ("docker-cli", "charliecloud-runtime")}
 """The packages of a suite alone; its keys are the suites."""
 ENVIRONMENT, IMAGES, USER = "opt/environment", "var/lib/virtbench/images", "ada"
@@ -91,7 +70,7 @@ def of_system(suite: str, image: Image, target: Path) -> None:
     """Make the system's disk; next to it its kernel, its initrd and the keys of its SSH."""
     tree, stem = target.with_suffix(".tree"), target.with_suffix("")
     shutil.rmtree(tree, ignore_errors=True)
-    packages = ",".join((*PACKAGES, *FURTHER[suite]))
+    packages = ",".join((*PACKAGES.split(), *FURTHER[suite]))
     run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}", suite, str(tree))
     inside = ("chroot", str(tree))
     run(*inside, "useradd", "--create-home", "--shell", "/bin/bash", USER)

@@ -66,13 +66,9 @@ class Programs:
     def start(self, *argv: str, **environment: str) -> "subprocess.Popen[bytes]":
         name = Path(argv[0]).name
         with (self.place / "log" / f"{name}.out").open("a") as log:
+            variables = {**self.environment, **environment}
             process = subprocess.Popen(
-                argv,
-                cwd=self.place,
-                env={**self.environment, **environment},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+                argv, cwd=self.place, env=variables, stdout=log, stderr=log, start_new_session=True
             )
         self.stack.callback(_end, process)
         return process
@@ -228,19 +224,11 @@ def _fill(programs: Programs, steps: Callable[[], Iterator[Sequence[str]]]) -> N
 
 def _keystone() -> Iterator[Sequence[str]]:
     user = ["--keystone-user", "root", "--keystone-group", "root"]
+    own = ["--bootstrap-password", PASSWORD, "--bootstrap-region-id", REGION]
     urls = [word for kind in ("admin", "internal", "public") for word in (f"--bootstrap-{kind}-url", URLS["keystone"])]
     yield "keystone-manage", "keystone", "db_sync"
     yield "keystone-manage", "keystone", "fernet_setup", *user
-    yield (
-        "keystone-manage",
-        "keystone",
-        "bootstrap",
-        "--bootstrap-password",
-        PASSWORD,
-        *urls,
-        "--bootstrap-region-id",
-        REGION,
-    )
+    yield "keystone-manage", "keystone", "bootstrap", *own, *urls
     yield "glance-manage", "glance", "db_sync"
     yield "placement-manage", "placement", "db", "sync"
 

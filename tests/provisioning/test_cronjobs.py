@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from provisioning.kubernetes.bench_pod import GIVEN_IN
 from provisioning.kubernetes.cluster import Cluster
 from provisioning.timers import kubernetes
 from provisioning.timers.base import ScheduledJob, parse_schedule
@@ -41,21 +40,6 @@ def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("group", ["batch/v1beta1", "batch/v1"])
 def test_the_cronjob_is_valid_in_1_20_and_today(nightly: ScheduledJob, group: str) -> None:
     assert invalid(kubernetes.manifest(nightly, group)) == []
-
-
-def test_a_firing_runs_the_plan_that_its_pod_holds_and_never_beside_another(
-    nightly: ScheduledJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TZ", ":/usr/share/zoneinfo/Europe/Berlin")
-    spec = kubernetes.manifest(nightly, "batch/v1")["spec"]
-    assert (spec["schedule"], spec["timeZone"]) == ("0 2 * * *", "Europe/Berlin")
-    assert (spec["concurrencyPolicy"], spec["jobTemplate"]["spec"]["backoffLimit"]) == ("Forbid", 0)
-    pod = spec["jobTemplate"]["spec"]["template"]
-    assert pod["metadata"]["annotations"][GIVEN_IN] == nightly.plan.read_text()
-    (container,) = pod["spec"]["containers"]
-    firing = ["bench", "sweep", "schedule-run", "/given/lines", "--into", "/records/night", "--keep", "3"]
-    assert container["command"] == firing
-    assert "affinity" not in pod["spec"]  # else blocks could not run on the node of the firing
 
 
 def test_a_cronjob_is_installed_replaced_and_removed(cluster: Namespace, nightly: ScheduledJob, tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 import json
 import os
-import shlex
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ from provisioning.engines.docker import DOCKER, layers
 from provisioning.images.pack import oci_archive
 from provisioning.nodes import LocalNode
 from provisioning.remote import content
-from provisioning.remote.connection import Access, RemoteAgent
 from provisioning.remote.content import check_copy, directory_of, disk_of, volume_on
 from provisioning.remote.network import forwarded
 from provisioning.volumes import prepare_disk
@@ -192,20 +189,3 @@ def test_a_machine_that_drops_nothing_is_left_as_it_is(answer: Completed) -> Non
     with forwarded(node, ["cni0"]):
         pass
     assert len(node.ran) == 1
-
-
-@pytest.mark.parametrize(
-    ("said", "remedy"),
-    [
-        ("Host key verification failed.", "connect once by hand, and compare its key: {ssh}"),
-        ("root@n1: Permission denied (publickey).", "{ssh} true"),
-        ("Connection timed out", "see whether this works: {ssh}"),
-    ],
-)
-@pytest.mark.parametrize("more", [{}, {"port": 2222}, {"port": 2222, "ssh_config": Path("/my files/config")}])
-def test_a_remedy_connects_as_the_inventory_does(said: str, remedy: str, more: dict[str, Any]) -> None:
-    agent: Any = object.__new__(RemoteAgent)
-    agent._access = Access(InventoryNode(name="n1", host="root@n1", **more), "/socket")
-    agent._process = SimpleNamespace(output_tail=lambda: said)
-    port, config = (["-p", "2222"] if more else []), (["-F", "/my files/config"] if "ssh_config" in more else [])
-    assert remedy.format(ssh=shlex.join(["ssh", *config, *port, "root@n1"])) in str(agent.lost().remedy)

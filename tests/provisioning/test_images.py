@@ -277,12 +277,20 @@ def test_a_version_of_cuda_chooses_wheels_and_another_recipe(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("line", "cuda"), [("cuda: Optional[str] = '12.6'", "12.6"), ("cuda = None", ""), (None, None)]
+    ("packages", "line", "cuda"),
+    [
+        ("lib/python3.12/site-packages", "cuda: Optional[str] = '12.6'", "12.6"),
+        ("local/lib/python3.11/dist-packages", "cuda: Optional[str] = None", ""),
+        ("local/lib/python3.11/dist-packages", "cuda = None", ""),
+        ("lib/python3.12/site-packages", None, None),
+    ],
 )
-def test_an_image_shows_the_cuda_of_its_torch(make_image: MakeImage, line: str | None, cuda: str | None) -> None:
+def test_an_image_shows_the_cuda_of_its_torch(
+    make_image: MakeImage, packages: str, line: str | None, cuda: str | None
+) -> None:
     image = make_image()
     version = {"torch/version.py": f"__all__ = ['cuda']\n{line}\n"} if line else {"other.py": ""}
-    make(image.tree / "usr/lib/python3.12/site-packages", version)
+    make(image.tree / "usr" / packages, version)
     assert image.cuda == cuda
 
 

@@ -20,9 +20,8 @@ from provisioning.remote import agent
 from provisioning.remote.connection import Access, RemoteAgent, marked
 from provisioning.remote.content import checksums
 from provisioning.remote.machine import QUICK_BYTES, Machine
-from provisioning.remote.network import Place, addresses, chosen
 from suite import userland
-from suite.errors import CommandError, MeasurementError, RequestError
+from suite.errors import CommandError, MeasurementError
 from suite.inventory import InventoryNode
 from tests.provisioning.conftest import Program
 
@@ -163,34 +162,6 @@ def test_the_keeper_runs_short_commands_itself(argv: list[str], returncode: int,
         assert said(process, do="run", argv=["sleep", "1000"], **given | {"timeout_s": 0.2})["returncode"] is None
         missing = said(process, do="find", programs=["sh", "no-such-program"])["missing"]
         assert missing == ["no-such-program"]
-
-
-LINKS = json.loads(
-    """[{"ifname": "lo", "addr_info": [{"local": "127.0.0.1"}]},
-        {"ifname": "eth0", "addr_info": [{"local": "10.0.0.1"}, {"local": "10.0.0.9"}]},
-        {"ifname": "eth1", "addr_info": [{"local": "10.1.0.1"}]}, {"ifname": "eth2", "addr_info": []}]"""
-)
-
-
-@pytest.mark.parametrize(
-    ("interface", "address", "found"),
-    [
-        ("eth1", None, Place("10.1.0.1", "eth1")),
-        (None, "10.0.0.9", Place("10.0.0.9", "eth0")),
-        ("eth0", "10.0.0.9", Place("10.0.0.9", "eth0")),
-        ("eth2", None, None),
-        (None, "10.9.9.9", None),
-        ("eth1", "10.0.0.1", None),
-    ],
-)
-def test_the_interface_or_the_address_of_the_inventory_is_taken_or_refused_with_those_that_there_are(
-    interface: str | None, address: str | None, found: Place | None
-) -> None:
-    if found:
-        assert chosen("n1", addresses(LINKS), interface, address) == found
-        return
-    with pytest.raises(RequestError, match=r"n1 has no interface .* it has: eth0 10.0.0.1, eth0 10.0.0.9, eth1"):
-        chosen("n1", addresses(LINKS), interface, address)
 
 
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="coreutils")

@@ -81,14 +81,6 @@ def test_an_entry_is_added_replaced_and_removed_and_every_other_line_stays(progr
     assert without(FOREIGN, "night") == FOREIGN
 
 
-def test_what_a_table_sets_for_the_lines_below_it_is_not_for_ours(program: Any) -> None:
-    table = Path(f"{program('crontab', STORE)}.table")
-    theirs = "SHELL=/bin/tcsh\nCRON_TZ=UTC\n59 00 * * * /usr/local/bin/rotate\n"
-    table.write_text(theirs)
-    install(Cron(), job())
-    assert table.read_text() == line(job()) + theirs
-
-
 @pytest.mark.parametrize(("user", "linger", "warned"), [(1000, "no", True), (1000, "yes", False), (0, "no", False)])
 def test_timers_of_a_user_without_lingering_are_named(
     user: int, linger: str, warned: bool, program: Any, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import signal
-import struct
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -18,11 +17,12 @@ from http.server import BaseHTTPRequestHandler
 from io import BufferedIOBase
 from typing import IO, Any
 
+from websocket import ABNF, frame_buffer
+
 from provisioning.kubernetes.execution import KILL_ALL
 
 MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 """RFC 6455, 1.3."""
-BINARY, CLOSE = 2, 8
 
 Started = list["subprocess.Popen[bytes]"]
 
@@ -53,7 +53,7 @@ def serve(handler: BaseHTTPRequestHandler, argv: Sequence[str], started: Started
         complaints = threading.Thread(target=_say, args=(handler.wfile, 2, process.stderr, lock), daemon=True)
         complaints.start()
         if cut:
-            _frame(handler.wfile, BINARY, b"\1" + process.stdout.readline(), lock)
+            _frame(handler.wfile, ABNF.OPCODE_BINARY, b"\1" + process.stdout.readline(), lock)
             end([process])
         else:
             _say(handler.wfile, 1, process.stdout, lock)
@@ -62,8 +62,8 @@ def serve(handler: BaseHTTPRequestHandler, argv: Sequence[str], started: Started
             causes = [{"reason": "ExitCode", "message": str(status if status >= 0 else 128 - status)}]
             failed = {"status": "Failure", "reason": "NonZeroExitCode", "details": {"causes": causes}}
             said = {"status": "Success"} if status == 0 else failed
-            _frame(handler.wfile, BINARY, b"\3" + json.dumps(said).encode(), lock)
-        _frame(handler.wfile, CLOSE, b"", lock)
+            _frame(handler.wfile, ABNF.OPCODE_BINARY, b"\3" + json.dumps(said).encode(), lock)
+        _frame(handler.wfile, ABNF.OPCODE_CLOSE, b"", lock)
 
 
 def end(started: Started) -> None:
@@ -76,37 +76,26 @@ def end(started: Started) -> None:
 
 def _say(place: BufferedIOBase, channel: int, source: IO[bytes], lock: threading.Lock) -> None:
     while content := source.read1(32768):  # type: ignore[attr-defined]
-        _frame(place, BINARY, bytes([channel]) + content, lock)
+        _frame(place, ABNF.OPCODE_BINARY, bytes([channel]) + content, lock)
 
 
 def _frame(place: BufferedIOBase, code: int, content: bytes, lock: threading.Lock) -> None:
-    size = len(content)
-    head = bytes([size]) if size < 126 else b"\x7e" + struct.pack("!H", size)
     with lock:
-        place.write(bytes([0x80 | code]) + head + content)
+        place.write(ABNF(fin=1, opcode=code, mask_value=0, data=content).format())
         place.flush()
-
-
-def _read(place: BufferedIOBase, size: int) -> bytes:
-    """Read so much; nothing where the server has closed the connection meanwhile."""
-    try:
-        return place.read(size)
-    except (OSError, ValueError):
-        return b""
 
 
 def _hear(place: BufferedIOBase, process: Any) -> None:
     """Pass on what the client sends. As of version 4, there is no end of it."""
-    while len(head := _read(place, 2)) == 2:
-        size = head[1] & 0x7F
-        # The command may end, and its input be closed, at every moment of this.
-        with suppress(struct.error, IndexError, OSError, ValueError):
-            if size >= 126:
-                (size,) = struct.unpack("!H" if size == 126 else "!Q", place.read(2 if size == 126 else 8))
-            mask, content = place.read(4), place.read(size)
-            plain = bytes(byte ^ mask[number % 4] for number, byte in enumerate(content))
-            if head[0] & 0xF != CLOSE:
-                process.stdin.write(plain[1:])
-                process.stdin.flush()
-                continue
-        return
+
+    def read(size: int) -> bytes:
+        if content := place.read(size):
+            return content
+        raise EOFError
+
+    frames = frame_buffer(read, skip_utf8_validation=True)
+    # The command may end, its input be closed, and the connection be cut, at every moment of this.
+    with suppress(EOFError, OSError, ValueError):
+        while (frame := frames.recv_frame()).opcode != ABNF.OPCODE_CLOSE:
+            process.stdin.write(frame.data[1:])
+            process.stdin.flush()

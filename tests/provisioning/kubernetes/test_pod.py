@@ -2,8 +2,6 @@
 
 import copy
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,15 +9,11 @@ import pytest
 from provisioning.engines.base import ContainerSpec
 from provisioning.engines.kubernetes import KUBERNETES
 from provisioning.engines.options import PodOptions
-from provisioning.kubernetes.execution import exit_status
-from provisioning.kubernetes.node import ClusterNode
 from provisioning.kubernetes.opening import changed, refuse_unfair
-from provisioning.kubernetes.pod import Placement, manifest, pod_template
-from provisioning.kubernetes.states import JobState, PodState, events_of, last_event
-from suite.errors import MeasurementError, RequestError
+from provisioning.kubernetes.pod import Placement, manifest
+from suite.errors import MeasurementError
 from suite.job.ablations import properties_of
 from suite.job.envelope import GIB, parse_bytes
-from suite.process_identity import boot_id
 from suite.registries import ENGINES
 
 SPEC = ContainerSpec("virtbench-0123456789ab", "f" * 64, "/tree", "2-3", 2 * GIB)
@@ -32,9 +26,6 @@ def test_what_a_pod_cannot_be_given_is_refused_and_what_it_can_is_not() -> None:
     for name in ("rootfs", "memory-limit", "disk-limit", "disk-iops", "data-layer", "pinning"):
         assert KUBERNETES.hindrance(properties_of(name))
     assert ENGINES.options_of("kubernetes") is PodOptions
-
-
-# ---- admission
 
 
 def live(sent: dict[str, Any]) -> dict[str, Any]:
@@ -65,50 +56,15 @@ def test_a_quantity_is_the_same_in_any_spelling_of_the_server(given: str, writte
         assert len(changed(sent, found)) == differences, cpu
 
 
-@pytest.mark.parametrize(("written", "whole"), [("15890m", 15), ("1k", 1000), ("4", 4), ("0.5k", 500)])
-def test_the_cpus_of_a_node_are_a_quantity(written: str, whole: int) -> None:
-    assert ClusterNode({"status": {"allocatable": {"cpu": written}}}, {}).whole_cpus == whole
-
-
-TAINTED = {"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]}
-PREFERRED = {"taints": [{"key": "busy", "effect": "PreferNoSchedule"}]}
-
-
-@pytest.mark.parametrize(
-    ("nodes", "chosen"),
-    [
-        ({"cp": ("here", "x", TAINTED), "w": ("here", "own", {})}, "w"),
-        ({"a": ("here", "x", {}), "b": ("here", "own", PREFERRED)}, "b"),
-        ({"cp": ("here", "x", TAINTED), "w": ("here", "y", {})}, "w"),
-        ({"old": ("here", "", {}), "b": ("there", "own", {})}, "old"),
-        ({"a": ("here", "x", {}), "b": ("here", "y", {})}, None),
-        ({"cp": ("here", "own", TAINTED), "a": ("there", "x", {}), "b": ("there", "y", {})}, None),
-    ],
-)
-def test_the_default_node_takes_pods_and_is_this_machine_by_its_boot_and_its_id(
-    nodes: dict[str, tuple[str, str, Any]], chosen: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "machine-id").write_text("own\n")
-    monkeypatch.setattr("provisioning.kubernetes.node.MACHINE_ID", tmp_path / "machine-id")
-    items = []
-    for name, (boot, machine, spec) in nodes.items():
-        info = {"bootID": boot_id() if boot == "here" else boot, "machineID": machine}
-        items.append({"metadata": {"name": name}, "spec": spec, "status": {"nodeInfo": info}})
-    cluster: Any = SimpleNamespace(context="kind", get=lambda path: {"items": items} if path[-5:] == "nodes" else {})
-    if chosen:
-        assert ClusterNode.find(cluster, None).name == chosen
-        return
-    with pytest.raises(RequestError, match="no node of kind that takes any pod is this machine") as caught:
-        ClusterNode.find(cluster, None)
-    assert "choose a --node of: a, b" in str(caught.value.remedy)
-    assert ClusterNode.find(cluster, "a").here is False, "a container of this machine is no place to import an image"
-
-
-def test_a_harmless_change_is_shown() -> None:
-    sent = manifest(SPEC, PLACE)
+def test_harmless_changes_are_shown() -> None:
+    sent = manifest(replace(SPEC, gpus=1), PLACE)
     found = live(sent)
     found["metadata"]["annotations"]["sidecar.istio.io/inject"] = "true"
-    assert refuse_unfair(sent, found) == ["metadata.annotations.sidecar.istio.io/inject: 'true' instead of 'false'"]
+    found["spec"]["tolerations"].append({"key": "other"})
+    assert refuse_unfair(sent, found) == [
+        "metadata.annotations.sidecar.istio.io/inject: 'true' instead of 'false'",
+        "spec.tolerations: {'key': 'other'} was added",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -129,112 +85,3 @@ def test_a_change_that_breaks_the_comparison_is_refused_with_the_reason(change: 
         refuse_unfair(sent, found)
     assert said in error.value.message
     assert (error.value.kind, bool(error.value.remedy)) == ("admission", True)
-
-
-# ---- faults
-
-
-def state(**container: object) -> dict[str, Any]:
-    return {"status": {"phase": "Pending", "containerStatuses": [{"state": container}]}}
-
-
-@pytest.mark.parametrize(
-    ("pod", "kind", "said"),
-    [
-        (state(waiting={"reason": "ErrImageNeverPull", "message": "not present"}), "image", "not present"),
-        (state(waiting={"reason": "ImagePullBackOff", "message": "denied"}), "image", "denied"),
-        (state(terminated={"reason": "OOMKilled", "exitCode": 137}), "killed", "more memory than its limit"),
-        ({"status": {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}}, "evicted", "low on memory"),
-        ({"status": {"phase": "Failed", "reason": "OutOfcpu", "message": "no CPU"}}, "engine", "OutOfcpu: no CPU"),
-        ({"metadata": {"deletionTimestamp": "now"}, "status": {"phase": "Running"}}, "evicted", "being deleted"),
-    ],
-)
-def test_a_pod_that_will_not_run_says_why(pod: dict[str, Any], kind: str, said: str) -> None:
-    found: Any = PodState.of(pod).failure
-    assert (found.kind, said in found.message) == (kind, True)
-
-
-def test_the_newest_event_explains_whichever_time_its_reporter_gives() -> None:
-    items = [
-        {"reason": "Preempted", "message": "by p", "eventTime": "2024-04-16T04:30:40.408032Z", "lastTimestamp": None},
-        {"reason": "Again", "message": "", "series": {"lastObservedTime": "2024-04-16T04:31:00.5Z"}, "eventTime": None},
-        {"reason": "Killing", "message": "", "eventTime": "2024-04-16T04:30:39Z", "lastTimestamp": None},
-        {"reason": "Started", "message": "", "lastTimestamp": "2024-04-16T04:30:40Z"},
-        {"reason": "Undated", "message": "", "lastTimestamp": None},
-    ]
-    cluster: Any = SimpleNamespace(path=lambda *_: "/", get=lambda *_, **__: {"items": items})
-    names = [event["reason"] for event in events_of(cluster, "p")]
-    assert names == ["Undated", "Killing", "Started", "Preempted", "Again"]
-    assert last_event(events_of(cluster, "p")) == "Again: "
-
-
-def test_the_state_of_a_pod_is_that_of_the_suites_container_and_not_of_a_sidecar() -> None:
-    pod = pod_template({"name": "train"}, {}, [], {})
-    sidecar = {"name": "istio-proxy", "state": {"running": {}}}
-    own = {"name": "train", "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
-    failure: Any = PodState.of(pod | {"status": {"phase": "Running", "containerStatuses": [sidecar, own]}}).failure
-    assert failure.kind == "killed"
-
-
-WAITING, RUNNING, ENDED = {"reason": "ContainerCreating"}, {"startedAt": "now"}, {"reason": "Error", "exitCode": 1}
-GONE = {
-    "metadata": {"name": "p"},
-    "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ENDED}}]},
-}
-QUOTA = {"type": "Warning", "reason": "FailedCreate", "message": "exceeded quota: q"}
-
-
-@pytest.mark.parametrize(
-    ("pod", "events", "said"),
-    [
-        (None, [], ("waiting", "for a pod", False, False, True)),
-        (None, [{**QUOTA, "type": "Normal"}], ("waiting", "for a pod", False, False, True)),
-        (None, [QUOTA], ("waiting", "no pod was made: FailedCreate: exceeded quota: q", False, False, True)),
-        ({"status": {"phase": "Pending"}}, [], ("waiting", "for a node", False, False, False)),
-        (
-            {**state(waiting=WAITING), "spec": {"nodeName": "n1"}},
-            [],
-            ("waiting", WAITING["reason"], False, False, False),
-        ),
-        ({**state(running=RUNNING), "spec": {"nodeName": "n1"}}, [], ("running", "on n1", False, False, False)),
-        (state(terminated=ENDED), [], ("ended", "its container has ended", False, False, False)),
-        (GONE, [], ("ended", "the pod has ended: Error: exit code 1", True, True, False)),
-    ],
-)
-def test_a_pod_has_one_state_with_what_it_waits_for(pod: Any, events: Any, said: tuple[object, ...]) -> None:
-    now = PodState.of(pod, events)
-    assert (now.state, now.reason, now.begun, now.failure is not None, now.hindrance is not None) == said
-
-
-@pytest.mark.parametrize(
-    ("conditions", "pods", "said"),
-    [
-        ([], [GONE], ("waiting", False)),
-        ([{"type": "Failed", "status": "True", "message": "it has reached its limit"}], [GONE], ("failed", True)),
-        ([{"type": "Failed", "status": "True", "message": "it has reached its limit"}], [], ("failed", True)),
-        ([{"type": "Complete", "status": "True"}], [GONE], ("complete", False)),
-        ([{"type": "Failed", "status": "False"}], [], ("waiting", False)),
-    ],
-)
-def test_a_job_decides_whether_its_pods_end_is_its_own(conditions: Any, pods: Any, said: tuple[str, bool]) -> None:
-    now = JobState.of({"metadata": {"name": "j"}, "status": {"conditions": conditions}}, pods)
-    assert (now.state, now.failure is not None) == said
-
-
-def test_the_schedulers_reason_is_told() -> None:
-    said = {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available: 2 Insufficient cpu."}
-    found: Any = PodState.of({"status": {"conditions": [said]}}).hindrance
-    assert "2 Insufficient cpu" in found.message
-    assert PodState.of({"status": {"conditions": [{"type": "PodScheduled", "status": "True"}]}}).hindrance is None
-
-
-@pytest.mark.parametrize(
-    ("message", "status", "said"),
-    [
-        (b'{"status":"Success"}', 0, ""),
-        (b'{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"message":"137"}]}}', 137, ""),
-        (b'{"status":"Failure","reason":"InternalError","message":"no such program"}', 126, "no such program"),
-    ],
-)
-def test_the_last_message_of_a_stream_is_the_exit_status(message: bytes, status: int, said: str) -> None:
-    assert exit_status(message) == (status, said)
