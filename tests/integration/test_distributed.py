@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from provisioning.metrics.accounting import open_account
 from provisioning.nodes import WrappedNode
 from provisioning.sites.lab import LabSite
 from provisioning.targets import Choices
@@ -22,16 +21,12 @@ from suite.job.distributed import ContainerNetwork, DistributedJob
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
-from suite.loop import Loop
 from suite.plan import Trial
-from suite.records.environment import Environment
 from suite.records.record import TrialRecord
-from suite.results.store import Run
 from tests.integration.machine import ENVELOPE, require, require_fast_guests, require_image, require_root, workers
-from tests.integration.test_injuries import Silent
 from tests.integration.test_run import NOTHING, RUNC, SMALL, bench, ours, records
+from tests.integration.trials import run_plan
 from tests.jobs import plan_of
-from worker.environment import collect
 
 pytestmark = pytest.mark.integration
 
@@ -87,10 +82,7 @@ def run_distributed(
             yield instances
             thread.join()
 
-    loop = Loop(
-        Distributed(), opened, Run(place), Silent(), lambda: Environment.model_validate(collect()), open_account
-    )
-    (record,) = loop.run(plan)
+    (record,) = run_plan(plan, Distributed(), opened, place)
     assert ours() == NOTHING
     assert namespaces() == []
     return record

@@ -11,7 +11,6 @@ from analysis.compare.comparison import compare
 from analysis.explain.explanation import Explanation
 from analysis.load.records import load
 from provisioning.cgroup import limits as cgroups
-from provisioning.metrics.accounting import open_account
 from provisioning.nodes import WrappedNode, write_file
 from provisioning.sites.here import Here
 from provisioning.targets import Choices
@@ -19,15 +18,12 @@ from scenarios.synthetic import Synthetic
 from suite.interfaces import Instance
 from suite.job.envelope import Envelope
 from suite.job.profiles import Sizes
-from suite.loop import Loop
 from suite.plan import Trial
-from suite.records.environment import Environment
 from suite.records.record import TrialRecord
-from suite.results.store import Run
 from tests.analysis.conftest import explained_by
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
+from tests.integration.trials import run_plan
 from tests.jobs import plan_of
-from worker.environment import collect
 
 pytestmark = pytest.mark.integration
 
@@ -35,15 +31,6 @@ Injure = Callable[[WrappedNode], None]
 STEPS = 20
 TRIES = 3
 COMPUTING = ("launch", "imports", "build", "warm-up", "compute", "teardown", "exit")
-
-
-class Silent:
-    """An observer who says nothing."""
-
-    def trial_started(self, trial: Trial, number: int, of: int) -> None: ...
-    def phase(self, name: str, detail: str = "") -> None: ...
-    def trial_finished(self, record: TrialRecord) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 def measured(
@@ -74,8 +61,7 @@ def measured(
                 injure(node)
             yield instances
 
-    loop = Loop(Synthetic(), opened, Run(place), Silent(), lambda: Environment.model_validate(collect()), open_account)
-    return loop.run(plan)
+    return run_plan(plan, Synthetic(), opened, place)
 
 
 def injected(place: Path) -> Explanation:

@@ -20,12 +20,12 @@ from provisioning.nodes import local_node, write_file
 from provisioning.volumes import MOUNT, Volume
 from suite.interfaces import Node
 from suite.job.envelope import GIB, Envelope
-from suite.records.record import TrialRecord
 from suite.targets import TARGETS
 from tests.integration.booted_image import THERE, equip
 from tests.integration.fleet import Fleet, fleet
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
 from tests.integration.test_run import RUNC, SMALL, bench, ours, records
+from tests.integration.trials import records_in
 from tests.scenarios.pictures import folder
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
@@ -175,7 +175,6 @@ def test_every_scenario_with_one_instance_runs_there(
     inventory = str(machines.inventory(REAL, VMS))
     ended = bench("run", "--scenario", *asked, *targets, "--inventory", inventory, "--out", str(tmp_path / "run"))
     assert ended.returncode == 0, ended.stderr
-    found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (tmp_path / "run/trials").glob("*.json")]
-    inside = {(record.target, seen.machine) for record in found if (seen := record.environment.target)}
-    assert inside == {("bare-metal", "n1"), ("vm", "n2")}
+    inside = [(record.target, record.environment.target) for record in records_in(tmp_path / "run")]
+    assert {(target, seen and seen.machine) for target, seen in inside} == {("bare-metal", "n1"), ("vm", "n2")}
     assert machines.guest.run(["find", f"{THERE}/scratch", "-mindepth", "1"], check=False).stdout == ""

@@ -11,7 +11,6 @@ from PIL import Image as Picture
 
 from provisioning.cgroup import limits as cgroups
 from provisioning.cgroup import removal as group_removal
-from provisioning.metrics.accounting import open_account
 from provisioning.nodes import LocalNode, WrappedNode, local_node
 from provisioning.paths import home, state
 from provisioning.sites.here import Here
@@ -22,16 +21,12 @@ from suite.interfaces import Instance, Node
 from suite.job.datasets import Dataset
 from suite.job.job import Loading
 from suite.job.profiles import Sizes
-from suite.loop import Loop
 from suite.plan import Plan, Trial
-from suite.records.environment import Environment
 from suite.records.record import TrialRecord
-from suite.results.store import Run
 from tests.integration.machine import ENVELOPE, require, require_fast_guests, require_image, require_root
-from tests.integration.test_injuries import Silent
 from tests.integration.test_run import NOTHING, SMALL, bench, on, ours, records
+from tests.integration.trials import run_plan
 from tests.jobs import plan_of
-from worker.environment import collect
 
 pytestmark = pytest.mark.integration
 
@@ -146,9 +141,7 @@ def test_a_slow_data_disk_is_seen_in_the_wait_for_data(target: str, tmp_path: Pa
         ):
             yield instances
 
-    environment = Environment.model_validate(collect())
-    loop = Loop(Real(), opened, Run(tmp_path / "run"), Silent(), lambda: environment, open_account)
-    (record,) = loop.run(plan_for(dataset, target, choices))
+    (record,) = run_plan(plan_for(dataset, target, choices), Real(), opened, tmp_path / "run")
     assert record.outcome.status == "ok", record.outcome
     assert record.steps is not None
     assert record.data_use is not None

@@ -22,6 +22,7 @@ from provisioning.processes import TOKEN
 from suite.records.record import TrialRecord
 from tests.integration.machine import docker_daemon, require, require_image, require_root, workers
 from tests.integration.terminal import OnTerminal
+from tests.integration.trials import records_in
 
 pytestmark = pytest.mark.integration
 
@@ -51,7 +52,7 @@ def bench(*words: str, env: dict[str, str] | None = None, timeout_s: float = 580
 
 
 def records(directory: Path) -> dict[str, TrialRecord]:
-    found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (directory / "trials").glob("*.json")]
+    found = records_in(directory)
     return {record.target + (f"+{record.ablation}" if record.ablation else ""): record for record in found}
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from analysis.audit.audit import audit
 from analysis.load.records import load
-from suite.records.record import TrialRecord
 from tests.integration.machine import require, require_image, require_root
-from tests.integration.test_run import NOTHING, Running, bench, ours, records
+from tests.integration.test_run import NOTHING, Running, bench, ours
+from tests.integration.trials import records_in
 
 pytestmark = pytest.mark.integration
 
@@ -30,16 +30,11 @@ def _machine() -> Iterator[None]:
     assert ours() == NOTHING
 
 
-def all_records(directory: Path) -> list[TrialRecord]:
-    paths = sorted((directory / "trials").glob("*.json"))
-    return [TrialRecord.model_validate_json(path.read_bytes()) for path in paths]
-
-
 def test_bare_metal_and_a_container_take_turns(tmp_path: Path) -> None:
     run = tmp_path / "run"
     ended = bench("run", *TARGETS, *TURNS, "--rounds", "4", "--burst-steps", "3", "--repeat", "2", "--out", str(run))
     assert ended.returncode == 0, ended.stderr
-    found = all_records(run)
+    found = records_in(run)
     assert [record.outcome.status for record in found] == ["ok"] * 4
     for record in found:
         assert record.elapsed_s is None
@@ -67,7 +62,7 @@ def test_ctrl_c_closes_all_instances_and_the_block_is_made_again(tmp_path: Path)
     os.kill(running.process.pid, signal.SIGINT)
     running.process.wait(120)
     assert ours() == NOTHING
-    assert records(run) == {}
+    assert records_in(run) == []
 
 
 @pytest.mark.thorough
@@ -79,7 +74,7 @@ def test_whole_distributed_jobs_take_turns(tmp_path: Path) -> None:
         *("--rounds", "3", "--burst-steps", "2", "--out", str(run)),
     )
     assert ended.returncode == 0, ended.stderr
-    found = all_records(run)
+    found = records_in(run)
     assert [record.outcome.status for record in found] == ["ok"] * 2
     for record in found:
         assert record.alternation is not None
@@ -97,7 +92,7 @@ def test_probes_take_turns(tmp_path: Path) -> None:
     words = ("--scenario", "probe", "--probe", "cpu", "--probe", "syscall", *TARGETS, "--design", "alternating")
     ended = bench("run", *words, "--profile", "smoke", "--rounds", "3", "--out", str(run))
     assert ended.returncode == 0, ended.stderr
-    found = all_records(run)
+    found = records_in(run)
     assert [record.outcome.status for record in found] == ["ok"] * 4
     for record in found:
         assert record.alternation is not None

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from suite.records.record import TrialRecord
 from suite.registries import WORKLOADS
 from tests.integration.machine import docker_daemon, require, require_fast_guests, require_image, require_root
 from tests.integration.test_run import RUNC, SMALL, bench
+from tests.integration.trials import records_in
 
 pytestmark = pytest.mark.integration
 TARGETS = ("bare-metal", "container")
@@ -55,7 +55,7 @@ def trained(run: Path, scenario: str, models: Sequence[str], targets: Sequence[s
     words += WORDS[scenario]
     done = bench("run", "--scenario", scenario, *words, *data, *SMALL, "--out", str(run))
     assert done.returncode == 0, done.stdout + done.stderr
-    found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (run / "trials").glob("*.json")]
+    found = records_in(run)
     assert {(record.job.model, record.target) for record in found} == set(product(models, targets))
     for record in found:
         workload = WORKLOADS.get(record.job.model)
@@ -80,8 +80,7 @@ def test_bare_metal_and_a_container_compute_the_same_weights(
     found = agreements(tmp_path / "run")
     assert set(found.values()) == {"weights"}
     assert {(model, "container") for model in SOME[scenario]} <= set(found)
-    records = [TrialRecord.model_validate_json(path.read_bytes()) for path in (tmp_path / "run/trials").iterdir()]
-    images = {record.generated for record in records}
+    images = {record.generated for record in records_in(tmp_path / "run")}
     assert len(images) == 1, "the same weights, and the same image"
     assert bool(*images) == bool(generate)
 

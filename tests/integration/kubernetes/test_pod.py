@@ -24,6 +24,7 @@ from suite.interfaces import Node
 from suite.job.envelope import GIB
 from suite.records.record import TrialRecord
 from tests.integration.fleet import fleet
+from tests.integration.trials import records_in
 from tests.kubernetes_cluster import cluster as fixture
 from tests.kubernetes_cluster.layout import REGISTRY
 from tests.kubernetes_cluster.registry import serving
@@ -138,7 +139,7 @@ def measured(asked: list[str], run: Path) -> list[TrialRecord]:
     """Have bench measure, and return the records of the run."""
     done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr[-3000:]
-    return [TrialRecord.model_validate_json(path.read_bytes()) for path in (run / "trials").glob("*.json")]
+    return records_in(run)
 
 
 def on_two(cluster: fixture.Cluster, out: Path) -> list[str]:

@@ -17,9 +17,9 @@ from provisioning.images.image import current
 from provisioning.images.suite import build_suite
 from provisioning.kubernetes.cluster import MANAGED
 from suite.plan import Plan
-from suite.records.record import TrialRecord
 from tests.integration.remote_sweep import BENCH, REPOSITORY, RemoteSweep
 from tests.integration.slurm_cluster import wait_for
+from tests.integration.trials import records_in
 from tests.kubernetes_cluster.cluster import Cluster, import_everywhere
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]
@@ -218,7 +218,7 @@ def test_a_cronjob_fires_a_sweep_whose_records_stay_on_the_claim(
     told = json.loads(fired()[0].read_text())
     assert told["outcome"] == "ok", f"{told} {said()}"
     (cell,) = (path.parent for path in fired()[0].parent.glob("*/plan.json"))
-    records = [TrialRecord.model_validate_json(path.read_bytes()) for path in cell.glob("trials/*.json")]
+    records = records_in(cell)
     assert {each.trial_id for each in records} == {
         each.trial_id for each in Plan.model_validate_json((cell / "plan.json").read_bytes()).trials()
     }
