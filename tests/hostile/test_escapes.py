@@ -131,8 +131,7 @@ def test_containers_are_contained(
 ) -> None:
     require_image()
     if engine == "docker":
-        place = Path(tempfile.mkdtemp(prefix="vb-docker-", dir="/var/tmp"))
-        with docker_daemon(place) as host:
+        with docker_daemon() as host:
             monkeypatch.setenv("DOCKER_HOST", host)
             record = run(package, victims, "--target", "container", "--engine", engine)["container", None]
     else:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from suite.plan import Plan
 from suite.records.record import TrialRecord
-from tests.integration.slurm_cluster import wait_for
+from tests.integration.machine import wait_for
 
 REPOSITORY = Path(__file__).parents[2]
 BENCH = str(Path(sys.executable).with_name("bench"))

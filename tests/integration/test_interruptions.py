@@ -36,10 +36,10 @@ def test_ctrl_c_in_a_terminal_leaves_nothing_at_any_moment(engine: str, monkeypa
 
 
 @pytest.mark.timeout(1200)
-def test_ctrl_c_in_a_terminal_leaves_nothing_of_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_a_terminal_leaves_nothing_of_docker(monkeypatch: pytest.MonkeyPatch) -> None:
     if "VIRTBENCH_INTERRUPTIONS" not in os.environ:
         pytest.skip("a docker daemon and its image take minutes, see VIRTBENCH_INTERRUPTIONS")
-    with docker_daemon(tmp_path) as host:
+    with docker_daemon() as host:
         monkeypatch.setenv("DOCKER_HOST", host)
         pressed("container", "docker", monkeypatch)
 

@@ -1,5 +1,6 @@
 """The contract of a node, held by every real layer on every real node; and what each layer must enforce."""
 
+import hashlib
 import json
 import os
 import re
@@ -8,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -32,6 +32,7 @@ from provisioning.machines.base import GuestSpec
 from provisioning.machines.qemu import QEMU
 from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import home
+from provisioning.processes import carrying
 from provisioning.volumes import MOUNT, Volume
 from scenarios.job import clean_environment
 from suite.errors import CommandError, RequestError
@@ -40,7 +41,7 @@ from suite.job.ablations import properties_of
 from suite.records.environment import Engine
 from suite.registries import ENGINES
 from tests.integration.machine import ENVELOPE as WHOLE
-from tests.integration.machine import docker_daemon, require, require_image, require_root
+from tests.integration.machine import docker_daemon, require, require_image, require_root, wait_for
 from worker.spec import CommandRequest
 
 pytestmark = pytest.mark.integration
@@ -86,10 +87,8 @@ def oci_runtimes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def docker_socket(oci_runtimes: dict[str, str]) -> Iterator[None]:
-    # Not below pytest's own directory: a socket's path has 108 bytes at most, and the store needs a real disk.
-    place = Path(tempfile.mkdtemp(prefix="vb-docker-", dir="/var/tmp"))
     runtimes = [f"--add-runtime={name}={path}" for name, path in oci_runtimes.items()]
-    with docker_daemon(place, *runtimes) as host, pytest.MonkeyPatch.context() as patch:
+    with docker_daemon(*runtimes) as host, pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOCKER_HOST", host)
         yield
 
@@ -137,13 +136,11 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
         elif what == "bare-metal":
             yield stack.enter_context(UserlandLayer(ENVELOPE).opened(base))
         else:
-            yield stack.enter_context(_container(request, stack, base, what))
+            yield stack.enter_context(_container(request, base, what))
 
 
 @contextmanager
-def _container(
-    request: pytest.FixtureRequest, _stack: ExitStack, base: Node, engine: str, runtime: str | None = None
-) -> Iterator[Node]:
+def _container(request: pytest.FixtureRequest, base: Node, engine: str, runtime: str | None = None) -> Iterator[Node]:
     image = require_image()
     if base.local and engine == "docker":
         request.getfixturevalue("docker_socket")
@@ -164,7 +161,7 @@ def test_words_arrive_as_they_were_given(node: Node) -> None:
 
 def test_standard_input_arrives_whole(node: Node) -> None:
     content = bytes(range(32, 127)) * 2000
-    assert node.run(["sha256sum"], stdin=content).stdout.split()[0] == _sha256(content)
+    assert node.run(["sha256sum"], stdin=content).stdout.split()[0] == hashlib.sha256(content).hexdigest()
 
 
 def test_an_exit_status_is_passed_on(node: Node) -> None:
@@ -360,8 +357,6 @@ def test_nothing_is_left_when_the_layers_are_closed(tmp_path: Path) -> None:
                 inside.start(["sleep", "1000"])
                 assert _groups() != before
         token = host.token
-    from provisioning.processes import carrying
-
     assert carrying(token) == []
     assert _groups() == before
     assert [entry for entry in ledger.living() if entry.what == token] == []
@@ -420,18 +415,15 @@ def test_ctrl_c_while_a_container_starts_leaves_nothing(request: pytest.FixtureR
     """A client that is cut short leaves what its engine knows nothing of: the moment decides."""
     require_root()
     image = require_image()
-    with local_node(ENVELOPE.cpus, str(image.tree)) as host, ExitStack() as stack:
-        stack.enter_context(_container(request, stack, host, engine))
+    with local_node(ENVELOPE.cpus, str(image.tree)) as host, _container(request, host, engine):
+        pass
     before = _of_engines()
     words = [sys.executable, "-c", OPENS, engine, str(image.tree), image.digest, str(ENVELOPE.memory_bytes)]
     _, started_s, opened_s = _interrupted(words, None)
     for moment in range(MOMENTS):
         status, _, _ = _interrupted(words, (opened_s - started_s) * moment / MOMENTS)
         assert status == -signal.SIGINT
-    deadline_s = time.monotonic() + 60
-    while (left := _of_engines() - before) and time.monotonic() < deadline_s:
-        time.sleep(0.1)  # docker's shim of a container that is removed ends a little later
-    assert left == set()
+    _wait_until_only(before)
     assert [entry for entry in ledger.living() if entry.what.startswith(f"{engine}:")] == []
 
 
@@ -450,8 +442,8 @@ def test_an_engine_runs_a_container_by_the_oci_runtime_that_it_is_given(
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed (make setup-test)")
     before = _of_engines()
-    with local_node(ENVELOPE.cpus, str(require_image().tree)) as host, ExitStack() as stack:
-        inside = stack.enter_context(_container(request, stack, host, engine, chosen))
+    tree = str(require_image().tree)
+    with local_node(ENVELOPE.cpus, tree) as host, _container(request, host, engine, chosen) as inside:
         reported = Engine.model_validate(inside.facts["container_engine"])
         assert (reported.runtime, reported.kernel) == (chosen, kernel)
         assert f", {program} version " in reported.version
@@ -459,10 +451,7 @@ def test_an_engine_runs_a_container_by_the_oci_runtime_that_it_is_given(
         assert int(inside.run(["nproc"]).stdout) == len(ENVELOPE.cpus)
         with pytest.raises(RequestError, match=f"the {engine} of localhost has no OCI runtime nosuch"):
             get_engine(engine).run_by("nosuch").version(host)
-    deadline_s = time.monotonic() + 60
-    while (left := _of_engines() - before) and time.monotonic() < deadline_s:
-        time.sleep(0.1)
-    assert left == set()
+    _wait_until_only(before)
 
 
 @pytest.mark.thorough
@@ -488,10 +477,7 @@ def test_kill_9_of_bench_or_of_gvisors_processes_leaves_nothing(victim: str) -> 
         opening.wait(60)
     with suppress(ledger.LedgerError):  # an entry of others, whose daemon is away
         ledger.clean()
-    deadline_s = time.monotonic() + 60
-    while (left := _of_engines() - before) and time.monotonic() < deadline_s:
-        time.sleep(0.1)
-    assert left == set()
+    _wait_until_only(before)
     assert not list(Path(RUN).glob(f"*/*{name}*"))
     assert not [path for path in (home() / "ledger").glob("*.json") if name in path.read_text()]
 
@@ -525,11 +511,10 @@ def _of_engines() -> set[str]:
     )
 
 
+def _wait_until_only(before: set[str]) -> None:
+    """Docker's shim of a container that is removed ends a little later."""
+    wait_for("the end of all", lambda: _of_engines() <= before, lambda: _of_engines() - before, within_s=60)
+
+
 def _groups() -> set[str]:
     return {str(path) for path in Path("/sys/fs/cgroup").glob("*/virtbench-*")}
-
-
-def _sha256(content: bytes) -> str:
-    import hashlib
-
-    return hashlib.sha256(content).hexdigest()

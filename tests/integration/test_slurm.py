@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from suite.records.record import TrialRecord
-from tests.integration.machine import require, require_image, require_root
+from tests.integration.machine import require, require_image, require_root, wait_for
 from tests.integration.remote_sweep import FAST, REPOSITORY, RemoteSweep, fake_bench
-from tests.integration.slurm_cluster import Slurm, slurm_cluster, wait_for
+from tests.integration.slurm_cluster import Slurm, slurm_cluster
 from tests.integration.unprivileged import user_without_root
 
 pytestmark = pytest.mark.integration

@@ -15,9 +15,8 @@ import pytest
 from provisioning.machines.ssh import SSHD_CONFIG, destination
 from provisioning.remote.machine import QUICK_BYTES, machine
 from suite.inventory import InventoryNode, read_inventory
-from tests.integration.machine import require_image, require_root
+from tests.integration.machine import require_image, require_root, wait_for
 from tests.integration.remote_sweep import FAST, RemoteSweep, fake_bench, true_bench
-from tests.integration.slurm_cluster import wait_for
 from tests.integration.ssh_machines import NAMES, ssh_machines
 from tests.integration.test_run import bench
 

@@ -1,7 +1,6 @@
 """Every workload in every scenario that it declares, on bare metal or in a container: what comes back, and holds."""
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -108,7 +107,7 @@ def test_three_engines_compute_the_weights_of_bare_metal_and_a_vm_those_or_near_
     require_image()
     for engine in ("podman", "runc"):
         require("engine", engine)
-    with tempfile.TemporaryDirectory() as place, docker_daemon(Path(place)) as host:
+    with docker_daemon() as host:
         engines = ("--engine", "docker", "--ablate", "podman", "--ablate", "runc")
         targets = [word for target in ("bare-metal", "container", "vm") for word in ("--target", target)]
         # An emulated progressive GAN takes more than the profile's ten minutes.

@@ -17,8 +17,8 @@ from provisioning.images.image import current
 from provisioning.images.suite import build_suite
 from provisioning.kubernetes.cluster import MANAGED
 from suite.plan import Plan
+from tests.integration.machine import wait_for
 from tests.integration.remote_sweep import BENCH, REPOSITORY, RemoteSweep
-from tests.integration.slurm_cluster import wait_for
 from tests.integration.trials import records_in
 from tests.kubernetes_cluster.cluster import Cluster, import_everywhere
 
