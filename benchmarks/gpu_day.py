@@ -140,26 +140,21 @@ class Day:
             raise RuntimeError(f"bench {' '.join(words[:2])}: {ended.stderr.strip()[-500:]}")
         return ended.stdout
 
-    def request(self, *words: str) -> list[str]:
-        """Return the words of a run on bare metal and runc; of a rehearsal those of the smallest."""
+    def run(self, name: str, *words: str) -> list[Facts]:
+        """Run the suite and return its records; a run that was cut off goes on, and a rehearsal is the smallest."""
+        sizes = ("--profile", "smoke") if self.options.rehearse else ("--profile", "paper", "--memory", "16G")
         gpus = () if self.options.rehearse else ("--gpus", "0")
         image = ("--image", str(self.facts["A"]["image"]), "--device", self.device, *gpus, "--wait")
         engine = ("--engine", "runc") if "container" in words else ()
-        return ["run", *engine, *image, *words]
+        self.bench("run", *engine, *image, "--out", str(self.options.state / "runs" / name), *sizes, *words)
+        return self.kept(name)
 
-    def run(self, name: str, *words: str) -> list[Facts]:
-        """Run the suite and return its records; a run that was cut off goes on."""
-        directory = self.options.state / "runs" / name
-        shortened = ("--profile", "smoke") if self.options.rehearse else ("--profile", "paper", "--memory", "16G")
-        self.bench(*self.request("--out", str(directory), *shortened, *words))
-        return [json.loads(path.read_text()) for path in sorted(directory.glob("trials/*.json"))]
+    def kept(self, name: str) -> list[Facts]:
+        trials = (self.options.state / "runs" / name).glob("trials/*.json")
+        return [json.loads(path.read_text()) for path in sorted(trials)]
 
     def models(self, *names: str) -> list[str]:
         return [word for name in (("gan",) if self.options.rehearse else names) for word in ("--model", name)]
-
-    @property
-    def played(self) -> tuple[str, ...]:
-        return ("--rehearse",) if self.options.rehearse else ()
 
     @contextlib.contextmanager
     def answering(self, pid: int) -> Iterator[None]:
@@ -235,10 +230,9 @@ def facts_of_the_machine(day: Day) -> Facts:
         "mounts": mounts,
         "torch": json.loads(torch.stdout) if torch.returncode == 0 else torch.stderr[-500:],
     }
+    words = ("--state", str(day.options.state), "--image", image, *(["--rehearse"] if day.options.rehearse else []))
     for target in ("bare-metal", "container"):
-        ended = day.program(
-            __file__, "--libcuda", target, "--state", str(day.options.state), "--image", image, *day.played
-        )
+        ended = day.program(__file__, "--libcuda", target, *words)
         found[f"libcuda in {target}: cuInit, uid"] = (ended.stdout or ended.stderr).strip()[-300:]
     reached = [found[name].startswith("[0,") for name in found if name.startswith("libcuda")]
     return {**found, "targets without libcuda": reached.count(False)}
@@ -246,12 +240,11 @@ def facts_of_the_machine(day: Day) -> Facts:
 
 def models_on_both(day: Day) -> Facts:
     """Train five models on bare metal and runc, one block."""
-    found = about(
-        day.run("B", *BOTH, "--scenario", "synthetic", *day.models(*MODELS), *day.steps(300, 100), "--blocks", "1")
-    )
+    words = (*BOTH, "--scenario", "synthetic", *day.models(*MODELS), *day.steps(300, 100), "--blocks", "1")
+    found = about(records := day.run("B", *words))
     # On a GPU weights differ in bits.
     only = {"models with other weights": found["others"]} if day.options.rehearse else {}
-    rounding = [record for record in _kept(day, "B") if (record["environment"] or {})["target"].get("tf32")]
+    rounding = [record for record in records if (record["environment"] or {})["target"].get("tf32")]
     return {**found, "trials in fp32 that may round to TF32": len(rounding), **only}
 
 
@@ -323,7 +316,7 @@ def tuned(day: Day) -> Facts:
     """Train by the recipe tuned, to see whether it compiles and learns as reference does."""
     words = ("--target", "bare-metal", "--scenario", "synthetic", *day.models("resnet50", "dcgan", "transformer"))
     found = about(records := day.run("E", *words, *day.steps(300, 100), "--recipe", "tuned"))
-    before = {name_of(record): record for record in _kept(day, "B") if record["target"] == "bare-metal"}
+    before = {name_of(record): record for record in day.kept("B") if record["target"] == "bare-metal"}
     speed, losses = {}, []
     for record in records:
         if (base := before.get(name_of(record))) and record["outcome"]["status"] == base["outcome"]["status"] == "ok":
@@ -349,7 +342,7 @@ def several_ways(day: Day) -> Facts:
     words = ("--scenario", "real", "--data", "generated", "--cache", "warm", "--model", "alexnet")
     read = day.run("F-JPEG", *words, "--target", "bare-metal", *day.steps(100, 20))
     found["JPEG"] = about(read)
-    drawn = [record for record in _kept(day, "B") if "alexnet on bare-metal" in about([record])["rates"]]
+    drawn = [record for record in day.kept("B") if "alexnet on bare-metal" in about([record])["rates"]]
     # Drawn images are copied as floats, those of files as bytes, which the device makes floats of.
     for kind, records, pixel_bytes in (("synthetic", drawn, 4), ("JPEG", read, 1)):
         found[f"copy phase / probe: {kind}"] = (
@@ -511,10 +504,6 @@ def _text(value: Any) -> str:  # noqa: ANN401 (pynvml returns bytes or text)
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _kept(day: Day, run: str) -> list[Facts]:
-    return [json.loads(path.read_text()) for path in sorted((day.options.state / "runs" / run).glob("trials/*.json"))]
-
-
 def _early_loss(record: Facts) -> float:
     """Return the losses of the first ten steps: their mean, summed over the networks."""
     return sum(fmean(values[:10]) for values in record["steps"]["losses"].values())
@@ -556,15 +545,8 @@ def rehearsal(options: argparse.Namespace) -> dict[str, str]:
     shutil.rmtree(stub, ignore_errors=True)
     stub.mkdir()
     (stub / "cuda.c").write_text(STUB)
-    library = [
-        "-shared",
-        "-fPIC",
-        "-Wl,-soname,libcuda.so.1",
-        "-o",
-        str(stub / "libcuda.so.580.0"),
-        str(stub / "cuda.c"),
-    ]
-    subprocess.run([str(shutil.which("gcc")), *library], check=True)
+    library = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so.580.0", "cuda.c"]
+    subprocess.run([str(shutil.which("gcc")), *library], check=True, cwd=stub)
     (stub / "libcuda.so.1").symlink_to("libcuda.so.580.0")
     options.nvml = Nvml(stub)
     options.nvml.load()
@@ -575,11 +557,9 @@ def rehearsal(options: argparse.Namespace) -> dict[str, str]:
 
 def judged(day: Day, stage: str) -> dict[str, bool]:
     """Return whether each bounded fact of a stage is inside of its bounds."""
-    facts = day.facts[stage]
-    judges = [name for name, value in facts.items() if name in BOUNDS and value != REHEARSED]
-    judges = [name for name in judges if not day.options.rehearse or BOUNDS[name][1] == 0]
-    found = {name: facts[name] for name in judges}
-    return {name: value is not None and BOUNDS[name][0] <= value <= BOUNDS[name][1] for name, value in found.items()}
+    bounded = {name: value for name, value in day.facts[stage].items() if name in BOUNDS and value != REHEARSED}
+    bounds = {name: BOUNDS[name] for name in bounded if not day.options.rehearse or BOUNDS[name][1] == 0}
+    return {name: bounded[name] is not None and low <= bounded[name] <= high for name, (low, high) in bounds.items()}
 
 
 def write(day: Day) -> None:
@@ -597,10 +577,9 @@ def write(day: Day) -> None:
         lines += [f"  - {bound}: {REHEARSED}" for bound, value in facts.items() if value == REHEARSED]
     (day.options.out / "summary.md").write_text("\n".join(lines) + "\n")
     with tarfile.open(day.options.out / "records.tar.gz", "w:gz") as archive:
-        for path in sorted((day.options.state / "runs").glob("*/*.json")):
-            archive.add(path, path.relative_to(day.options.state))
-        for path in sorted((day.options.state / "runs").glob("*/trials/*.json")):
-            archive.add(path, path.relative_to(day.options.state))
+        for pattern in ("runs/*/*.json", "runs/*/trials/*.json"):
+            for path in sorted(day.options.state.glob(pattern)):
+                archive.add(path, path.relative_to(day.options.state))
 
 
 def main() -> None:

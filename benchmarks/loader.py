@@ -11,7 +11,6 @@ page cache, since no disk is to be measured here.
 import argparse
 import itertools
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,20 +18,16 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from intrusion import interval
 from torch.utils.data import DataLoader, Dataset
 
-# As a script, this file is not part of the installed suite.
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-
-from intrusion import interval  # noqa: E402
-
-from suite.plan import balanced  # noqa: E402
-from suite.registries import DATA_KINDS  # noqa: E402
-from worker.data.decode import DEVIATION, MEAN, Decoder, divisor, draw_crop  # noqa: E402
-from worker.data.loader import Loader, open_images  # noqa: E402
-from worker.data.sets import FileSet, Order  # noqa: E402
-from worker.spec import Data, Spec  # noqa: E402
-from worker.training.device import Numerics, import_torchvision  # noqa: E402
+from suite.plan import balanced
+from suite.registries import DATA_KINDS
+from worker.data.decode import DEVIATION, MEAN, Decoder, divisor, draw_crop
+from worker.data.loader import Loader, open_images
+from worker.data.sets import FileSet, Order
+from worker.spec import Data, Spec
+from worker.training.device import Numerics, import_torchvision
 
 Take = Callable[[], object]
 
