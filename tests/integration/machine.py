@@ -67,6 +67,11 @@ def require_image() -> Image:
     return current()
 
 
+def require_root_and_image() -> Image:
+    require_root()
+    return require_image()
+
+
 def wait_for(what: str, true: Callable[[], object], said: Callable[[], object], within_s: float = 120) -> None:
     """Wait until it is true; a test fails by what is said if it does not come."""
     deadline = time.monotonic() + within_s

@@ -23,7 +23,15 @@ from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.plan import Trial
 from suite.records.record import TrialRecord
-from tests.integration.machine import ENVELOPE, require, require_fast_guests, require_image, require_root, workers
+from tests.integration.machine import (
+    ENVELOPE,
+    require,
+    require_fast_guests,
+    require_image,
+    require_root,
+    require_root_and_image,
+    workers,
+)
 from tests.integration.test_run import NOTHING, RUNC, SMALL, bench, ours, records
 from tests.integration.trials import run_plan
 from tests.jobs import plan_of
@@ -240,16 +248,6 @@ def test_a_link_that_is_cut_is_a_failed_record_of_the_network_within_a_minute(tm
     assert record.outcome.kind == "network"
 
 
-def test_bench_runs_all_reduce_on_bare_metal(tmp_path: Path) -> None:
-    words = ("run", "--scenario", "distributed", "--strategy", "all-reduce", "--target", "bare-metal", *SMALL)
-    ended = bench(*words, "--out", str(tmp_path / "run"))
-    assert ended.returncode == 0, ended.stderr
-    (record,) = records(tmp_path / "run").values()
-    assert [rank.role for rank in record.ranks] == ["worker", "worker"]
-    assert ours() == NOTHING
-    assert namespaces() == []
-
-
 @pytest.mark.parametrize(
     ("strategy", "targets"),
     [
@@ -262,8 +260,7 @@ def test_bench_runs_all_reduce_on_bare_metal(tmp_path: Path) -> None:
 def test_a_gan_is_trained_by_two_instances_whose_interfaces_carry_what_its_shapes_predict(
     strategy: str, targets: Sequence[str], tmp_path: Path
 ) -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
     require("engine", "runc")
     if "vm" in targets:
         require_fast_guests()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.machine import require_image, require_root
+from tests.integration.machine import require_root_and_image
 from tests.integration.test_run import NOTHING, RUNC, Running, bench, ours
 from tests.integration.test_run import records as of_run
 
@@ -38,8 +38,7 @@ def compared(run: Path) -> dict[tuple[str, str], set[str]]:
 
 @pytest.mark.parametrize("model", ["gan", pytest.param("dcgan", marks=pytest.mark.thorough)])
 def test_whole_epochs_and_their_checkpoints_are_measured(model: str, mnist: Path, tmp_path: Path) -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
     words = ("--model", model, "--scenario", "real", "--data", f"mnist:{mnist}", "--profile", "smoke", *TARGETS, *RUNC)
     run = tmp_path / "run"
     done = bench("run", *words, "--epochs", str(EPOCHS), "--checkpoint", "fsync", "--out", str(run))
@@ -59,8 +58,7 @@ def test_whole_epochs_and_their_checkpoints_are_measured(model: str, mnist: Path
 
 
 def test_a_share_of_an_epoch_is_scaled_on_every_target(mnist: Path, tmp_path: Path) -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
     run, data = tmp_path / "run", ("--scenario", "real", "--data", f"mnist:{mnist}")
     done = bench("run", "--model", "gan", *data, "--profile", "smoke", *TARGETS, *RUNC, "--out", str(run))
     assert done.returncode == 0, done.stderr
@@ -72,8 +70,7 @@ def test_a_share_of_an_epoch_is_scaled_on_every_target(mnist: Path, tmp_path: Pa
 
 @pytest.mark.thorough
 def test_a_preempted_training_ends_with_the_weights_of_the_undisturbed_one_on_every_target(tmp_path: Path) -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
     run = tmp_path / "run"
     done = bench("run", *PREEMPTED, *TARGETS, *RUNC, "--out", str(run))
     assert done.returncode == 0, done.stderr
@@ -86,8 +83,7 @@ def test_a_preempted_training_ends_with_the_weights_of_the_undisturbed_one_on_ev
 
 @pytest.mark.thorough
 def test_nothing_is_left_of_a_preempted_run_that_was_killed_and_it_goes_on(tmp_path: Path) -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
     run = tmp_path / "run"
     words = (*PREEMPTED, "--target", "container", *RUNC, "--out", str(run))
     running = Running(tmp_path / "log", *words)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.machine import docker_daemon, require, require_image, require_root
+from tests.integration.machine import docker_daemon, require, require_root_and_image
 
 pytestmark = pytest.mark.integration
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -17,8 +17,7 @@ COUNT = int(os.environ.get("VIRTBENCH_INTERRUPTIONS", "4"))
 
 def pressed(target: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Press the key, half of the times while the target is being closed; nothing may be left."""
-    require_root()
-    require_image()
+    require_root_and_image()
     require("target", target)
     monkeypatch.syspath_prepend(BENCHMARKS)
     import interruptions

@@ -23,6 +23,7 @@ from provisioning.engines.base import get_engine
 from provisioning.engines.docker import STORE as DOCKER_STORE
 from provisioning.engines.docker import docker_store
 from provisioning.engines.runc import RUN
+from provisioning.images.image import current
 from provisioning.layers.container import ContainerLayer
 from provisioning.layers.userland import UserlandLayer
 from provisioning.layers.vm import VmLayer
@@ -41,7 +42,7 @@ from suite.job.ablations import properties_of
 from suite.records.environment import Engine
 from suite.registries import ENGINES
 from tests.integration.machine import ENVELOPE as WHOLE
-from tests.integration.machine import docker_daemon, require, require_image, require_root, wait_for
+from tests.integration.machine import docker_daemon, require, require_root, require_root_and_image, wait_for
 from worker.spec import CommandRequest
 
 pytestmark = pytest.mark.integration
@@ -105,8 +106,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def guest(shared: Path) -> Iterator[Node]:
     """One guest for all that is tested in it: on an emulated CPU a boot takes ten seconds."""
-    require_root()
-    image = require_image()
+    image = require_root_and_image()
     require("target", "vm")
     docker_store(image, print)
     accelerator, _ = choose("auto")
@@ -129,8 +129,7 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
         if "vm" in (where, what):
             base: Node = request.getfixturevalue("guest")
         else:
-            require_root()
-            base = stack.enter_context(local_node(ENVELOPE.cpus, str(require_image().tree)))
+            base = stack.enter_context(local_node(ENVELOPE.cpus, str(require_root_and_image().tree)))
         if what == "vm":
             yield base
         elif what == "bare-metal":
@@ -141,7 +140,7 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
 
 @contextmanager
 def _container(request: pytest.FixtureRequest, base: Node, engine: str, runtime: str | None = None) -> Iterator[Node]:
-    image = require_image()
+    image = current()
     if base.local and engine == "docker":
         request.getfixturevalue("docker_socket")
         assert isinstance(base, LocalNode)
@@ -187,7 +186,7 @@ def test_output_comes_line_by_line(node: Node) -> None:
 
 
 def test_the_tree_is_the_image_and_read_only(node: Node) -> None:
-    assert node.run(["sha256sum", "/opt/virtbench/manifest.tsv"]).stdout.split()[0] == require_image().digest
+    assert node.run(["sha256sum", "/opt/virtbench/manifest.tsv"]).stdout.split()[0] == current().digest
     assert node.run(["touch", "/opt/virtbench/mark"], check=False).returncode != 0
 
 
@@ -273,8 +272,7 @@ def test_memory_beyond_the_limit_is_not_given(node: Node) -> None:
 
 @pytest.mark.parametrize("what", ["bare-metal", *LOCAL_ENGINES])
 def test_limits_that_are_switched_are_those_of_the_kernel(request: pytest.FixtureRequest, what: str) -> None:
-    require_root()
-    image = require_image()
+    image = require_root_and_image()
     if what == "docker":
         request.getfixturevalue("docker_socket")
     elif what != "bare-metal":
@@ -331,7 +329,7 @@ def test_a_guest_has_another_kernel_and_one_way_in(guest: Node) -> None:
 
 
 def test_a_shared_directory_is_read_in_the_guest_and_written_nowhere(guest: Node, shared: Path) -> None:
-    if hindrance := virtiofs.hindrance(require_image().tree):
+    if hindrance := virtiofs.hindrance(current().tree):
         pytest.skip(hindrance[0])
     assert guest.run(["cat", f"{MOUNT}/file"]).stdout == "given\n"
     assert f" {MOUNT} ro," in guest.run(["cat", "/proc/self/mountinfo"]).stdout
@@ -347,8 +345,7 @@ def test_a_shared_directory_is_read_in_the_guest_and_written_nowhere(guest: Node
 
 
 def test_nothing_is_left_when_the_layers_are_closed(tmp_path: Path) -> None:
-    require_root()
-    image = require_image()
+    image = require_root_and_image()
     require("engine", "runc")
     before = _groups()
     with local_node(ENVELOPE.cpus, str(image.tree)) as host:
@@ -379,13 +376,12 @@ def test_podman_gives_a_container_its_namespaces_and_limits_whatever_its_configu
     shared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The containers.conf of podman's own image, in which it cannot start a container of the suite by itself."""
-    require_root()
+    image = require_root_and_image()
     require("engine", "podman")
     names = ("netns", "userns", "ipcns", "cgroupns", "pidns")
     lines = [shared, *(f'{name} = "host"' for name in names), 'cgroups = "disabled"']
     (tmp_path / "containers.conf").write_text("\n".join(["[containers]", *lines, ""]))
     monkeypatch.setenv("CONTAINERS_CONF", str(tmp_path / "containers.conf"))
-    image = require_image()
     layer = ContainerLayer(get_engine("podman"), image.digest, ENVELOPE.memory_bytes)
     namespaces = ["readlink", *(f"/proc/self/ns/{name}" for name in ("uts", "ipc", "pid", "cgroup", "net"))]
     with local_node(ENVELOPE.cpus, str(image.tree)) as host, layer.opened(host) as node:
@@ -413,8 +409,7 @@ def test_the_groups_of_a_container_that_podman_forgets_are_removed_with_it(
 )
 def test_ctrl_c_while_a_container_starts_leaves_nothing(request: pytest.FixtureRequest, engine: str) -> None:
     """A client that is cut short leaves what its engine knows nothing of: the moment decides."""
-    require_root()
-    image = require_image()
+    image = require_root_and_image()
     with local_node(ENVELOPE.cpus, str(image.tree)) as host, _container(request, host, engine):
         pass
     before = _of_engines()
@@ -437,12 +432,11 @@ def test_an_engine_runs_a_container_by_the_oci_runtime_that_it_is_given(
     program: str,
     kernel: str | None,
 ) -> None:
-    require_root()
+    tree = str(require_root_and_image().tree)
     chosen = runtime if engine == "docker" else oci_runtimes[runtime]
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed (make setup-test)")
     before = _of_engines()
-    tree = str(require_image().tree)
     with local_node(ENVELOPE.cpus, tree) as host, _container(request, host, engine, chosen) as inside:
         reported = Engine.model_validate(inside.facts["container_engine"])
         assert (reported.runtime, reported.kernel) == (chosen, kernel)
@@ -457,9 +451,8 @@ def test_an_engine_runs_a_container_by_the_oci_runtime_that_it_is_given(
 @pytest.mark.thorough
 @pytest.mark.parametrize("victim", ["bench", "runsc", "runsc-sandbox", "runsc-gofer"])
 def test_kill_9_of_bench_or_of_gvisors_processes_leaves_nothing(victim: str) -> None:
-    require_root()
+    image, before = require_root_and_image(), _of_engines()
     require("engine", "gvisor")
-    image, before = require_image(), _of_engines()
     words = [sys.executable, "-c", OPENS, "gvisor", str(image.tree), image.digest, str(ENVELOPE.memory_bytes)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as opening:
         assert opening.stdout is not None

@@ -16,7 +16,7 @@ from provisioning.images.build import built
 from provisioning.images.image import find
 from provisioning.paths import home
 from tests.extensions.conftest import REPOSITORY
-from tests.integration.machine import require, require_fast_guests, require_image, require_root, require_space
+from tests.integration.machine import require, require_fast_guests, require_root_and_image, require_space
 from tests.integration.test_run import SMALL, bench, on, records
 
 pytestmark = pytest.mark.integration
@@ -30,8 +30,7 @@ def podman(*words: str, check: bool = True) -> str:
 @pytest.fixture(scope="module")
 def base() -> Iterator[str]:
     """The suite's own image, in podman's store: what the test's Dockerfiles begin with."""
-    require_root()
-    image = require_image()
+    image = require_root_and_image()
     require("engine", "podman")
     if built("cpu") is None:
         pytest.skip("the image is of another recipe: bench image build")

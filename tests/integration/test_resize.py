@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.probes.resize import CHANGES
-from tests.integration.machine import require, require_image, require_root
+from tests.integration.machine import require, require_root_and_image
 from tests.integration.test_run import NOTHING, Running, bench, ours, records
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]
@@ -15,8 +15,7 @@ RESIZE = ("--scenario", "probe", "--probe", "resize", "--profile", "smoke", "--t
 
 @pytest.fixture(autouse=True)
 def _machine() -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
 
 
 @pytest.mark.parametrize("engine", ["runc", "podman"])

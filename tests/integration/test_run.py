@@ -19,7 +19,7 @@ from provisioning.images.image import Image
 from provisioning.paths import runtime
 from provisioning.processes import TOKEN
 from suite.records.record import TrialRecord
-from tests.integration.machine import docker_daemon, require, require_image, require_root, workers
+from tests.integration.machine import docker_daemon, require, require_image, require_root_and_image, workers
 from tests.integration.terminal import OnTerminal
 from tests.integration.trials import records_in
 
@@ -113,8 +113,7 @@ class Running(OnTerminal):
 
 @pytest.fixture(autouse=True)
 def _machine() -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
     assert ours() == NOTHING, "an earlier test, or a bench that is running now, left something"
 
 

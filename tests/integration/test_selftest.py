@@ -7,7 +7,7 @@ import pytest
 
 from provisioning.paths import home
 from suite.selftest.certificate import Certificate
-from tests.integration.machine import require_image, require_root
+from tests.integration.machine import require_root_and_image
 from tests.integration.test_run import bench
 from tests.integration.trials import records_in
 
@@ -16,8 +16,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 def test_held_memory_is_injected_clocked_and_found_on_bare_metal(tmp_path: Path) -> None:
     """Memory and not time: how much others compute meanwhile does not matter."""
-    require_root()
-    require_image()
+    require_root_and_image()
     # A home of the test's own, with the image of this machine: the machine's own certificate stays.
     (tmp_path / "home").mkdir()
     (tmp_path / "home/images").symlink_to(home() / "images")

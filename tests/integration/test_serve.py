@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from suite.records.record import TrialRecord
-from tests.integration.machine import require, require_fast_guests, require_image, require_root
+from tests.integration.machine import require, require_fast_guests, require_root_and_image
 from tests.integration.test_distributed import namespaces
 from tests.integration.test_run import NOTHING, bench, on, ours, records
 
@@ -13,8 +13,7 @@ pytestmark = pytest.mark.integration
 
 
 def served(out: Path, *targets: str) -> list[TrialRecord]:
-    require_root()
-    require_image()
+    require_root_and_image()
     words = ("--scenario", "serve", "--profile", "smoke", "--requests", "20", "--out", str(out))
     ended = bench("run", *words, *(word for target in targets for word in on(target)))
     assert ended.returncode == 0, ended.stderr

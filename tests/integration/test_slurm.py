@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from suite.records.record import TrialRecord
-from tests.integration.machine import require, require_image, require_root, wait_for
+from tests.integration.machine import require, require_image, require_root_and_image, wait_for
 from tests.integration.remote_sweep import FAST, REPOSITORY, RemoteSweep, fake_bench
 from tests.integration.slurm_cluster import Slurm, slurm_cluster
 from tests.integration.unprivileged import user_without_root
@@ -23,8 +23,7 @@ SMOKE = REPOSITORY / "plans/smoke.toml"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Slurm]:
-    require_root()
-    require_image()
+    require_root_and_image()
     require("target", "container")
     # Not below pytest's own directory: a socket's path has 108 bytes at most.
     with slurm_cluster(Path(tempfile.mkdtemp(prefix="vb-slurm-", dir="/var/tmp"))) as cluster:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from suite.records.record import TrialRecord
-from tests.integration.machine import require, require_image, require_root
+from tests.integration.machine import require, require_root_and_image
 from tests.integration.terminal import OnTerminal
 
 pytestmark = pytest.mark.integration
@@ -56,8 +56,7 @@ def killed_at(place: Path, phase: str) -> None:
 
 @pytest.mark.thorough
 def test_a_sweep_killed_at_three_moments_comes_to_all_records_and_leaves_nothing(place: Path) -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
     require("target", "bare-metal")
     require("engine", "runc")
     kept: dict[Path, bytes] = {}

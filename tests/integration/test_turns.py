@@ -10,7 +10,7 @@ import pytest
 
 from analysis.audit.audit import audit
 from analysis.load.records import load
-from tests.integration.machine import require, require_image, require_root
+from tests.integration.machine import require, require_root_and_image
 from tests.integration.test_run import NOTHING, Running, bench, ours
 from tests.integration.trials import records_in
 
@@ -22,8 +22,7 @@ TURNS = ("--design", "alternating", "--profile", "smoke", "--model", "alexnet")
 
 @pytest.fixture(autouse=True)
 def _machine() -> Iterator[None]:
-    require_root()
-    require_image()
+    require_root_and_image()
     require("engine", "runc")
     assert ours() == NOTHING, "an earlier test, or a bench that is running now, left something"
     yield

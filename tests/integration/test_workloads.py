@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from suite.registries import WORKLOADS
-from tests.integration.machine import docker_daemon, require, require_fast_guests, require_image, require_root
+from tests.integration.machine import docker_daemon, require, require_fast_guests, require_image, require_root_and_image
 from tests.integration.test_run import RUNC, SMALL, bench
 from tests.integration.trials import records_in
 
@@ -45,8 +45,7 @@ def data(scenario: str, tmp_path: Path) -> tuple[str, ...]:
 
 def trained(run: Path, scenario: str, models: Sequence[str], targets: Sequence[str], data: Sequence[str]) -> None:
     """Train the workloads on the targets, and check what the records hold."""
-    require_root()
-    require_image()
+    require_root_and_image()
     require("engine", "runc")
     words = [word for name in models for word in ("--model", name)]
     words += [word for target in targets for word in ("--target", target)]

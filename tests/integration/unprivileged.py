@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.paths import home
-from tests.integration.machine import require_image, require_root
+from tests.integration.machine import require_root_and_image
 from tests.integration.remote_sweep import REPOSITORY
 
 ACCOUNT = "games"
@@ -48,8 +48,7 @@ class User:
 @contextmanager
 def user_without_root() -> Iterator[User]:
     """Make the user's home, with the image that root has as hard links, and remove all of it at the end."""
-    require_root()
-    image = require_image()
+    image = require_root_and_image()
     place = Path(tempfile.mkdtemp(prefix="vb-user-", dir=home()))
     try:
         place.chmod(0o755)
