@@ -15,9 +15,10 @@ import pytest
 
 from suite.job.envelope import most_processes
 from suite.targets import VMS
-from tests.extensions.conftest import Package
+from tests.extensions.conftest import Package, package
 from tests.integration.machine import docker_daemon, require, require_image, require_root
 
+__all__ = ["package"]
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 SOURCE = Path(__file__).with_name("escapes.py").read_text()
@@ -50,14 +51,6 @@ def victims() -> Iterator[Victims]:
         finally:
             process.kill()
             process.wait()
-
-
-@pytest.fixture
-def package(tmp_path: Path) -> Package:
-    info = tmp_path / "toys-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
-    return Package(tmp_path)
 
 
 def run(package: Package, victims: Victims, *words: str) -> dict[tuple[str, str | None], dict[str, Any]]:
