@@ -32,7 +32,7 @@ from tests.integration.machine import (
     require_root_and_image,
     workers,
 )
-from tests.integration.test_run import NOTHING, RUNC, SMALL, bench, ours, records
+from tests.integration.test_run import NOTHING, RUNC, SMALL, measured, ours
 from tests.integration.trials import run_plan
 from tests.jobs import plan_of
 
@@ -266,11 +266,7 @@ def test_a_gan_is_trained_by_two_instances_whose_interfaces_carry_what_its_shape
         require_fast_guests()
     words = [word for target in targets for word in ("--target", target)]
     scenario = ("--scenario", "distributed", "--strategy", strategy, "--model", "dcgan", "--lab", "nodes=2,rate=1gbit")
-    ended = bench(
-        "run", *scenario, *words, *RUNC, *SMALL, "--batch", "16", "--out", str(tmp_path / "run"), timeout_s=1100
-    )
-    assert ended.returncode == 0, ended.stderr
-    for record in records(tmp_path / "run").values():
+    for record in measured(tmp_path / "run", *scenario, *words, *RUNC, *SMALL, "--batch", "16", timeout_s=1100):
         # Of a split GAN the first sends gradients of images, the second images.
         for rank in record.ranks:
             assert rank.sent_bytes is not None

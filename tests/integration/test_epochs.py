@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.machine import require_root_and_image
-from tests.integration.test_run import NOTHING, RUNC, Running, bench, ours
-from tests.integration.test_run import records as of_run
+from tests.integration.test_run import NOTHING, RUNC, Running, bench, measured, ours
+from tests.integration.trials import records_in
 
 pytestmark = pytest.mark.integration
 IMAGES, BATCH, EPOCHS = 42, 4, 2
@@ -41,9 +41,7 @@ def test_whole_epochs_and_their_checkpoints_are_measured(model: str, mnist: Path
     require_root_and_image()
     words = ("--model", model, "--scenario", "real", "--data", f"mnist:{mnist}", "--profile", "smoke", *TARGETS, *RUNC)
     run = tmp_path / "run"
-    done = bench("run", *words, "--epochs", str(EPOCHS), "--checkpoint", "fsync", "--out", str(run))
-    assert done.returncode == 0, done.stderr
-    for record in of_run(run).values():
+    for record in measured(run, *words, "--epochs", str(EPOCHS), "--checkpoint", "fsync"):
         assert record.epochs
         assert record.epochs.checkpoints
         assert record.steps
@@ -60,9 +58,8 @@ def test_whole_epochs_and_their_checkpoints_are_measured(model: str, mnist: Path
 def test_a_share_of_an_epoch_is_scaled_on_every_target(mnist: Path, tmp_path: Path) -> None:
     require_root_and_image()
     run, data = tmp_path / "run", ("--scenario", "real", "--data", f"mnist:{mnist}")
-    done = bench("run", "--model", "gan", *data, "--profile", "smoke", *TARGETS, *RUNC, "--out", str(run))
-    assert done.returncode == 0, done.stderr
-    assert [record.epochs and record.epochs.scaled_share for record in of_run(run).values()] == [0.2, 0.2]
+    records = measured(run, "--model", "gan", *data, "--profile", "smoke", *TARGETS, *RUNC)
+    assert [record.epochs and record.epochs.scaled_share for record in records] == [0.2, 0.2]
     found = compared(run)
     assert set(found) == {("gan", "bare-metal"), ("gan", "container")}
     assert all("epoch-scaled" in metrics and "epoch" not in metrics for metrics in found.values())
@@ -71,10 +68,7 @@ def test_a_share_of_an_epoch_is_scaled_on_every_target(mnist: Path, tmp_path: Pa
 @pytest.mark.thorough
 def test_a_preempted_training_ends_with_the_weights_of_the_undisturbed_one_on_every_target(tmp_path: Path) -> None:
     require_root_and_image()
-    run = tmp_path / "run"
-    done = bench("run", *PREEMPTED, *TARGETS, *RUNC, "--out", str(run))
-    assert done.returncode == 0, done.stderr
-    found = of_run(run).values()
+    found = measured(tmp_path / "run", *PREEMPTED, *TARGETS, *RUNC)
     assert len(found) == 2
     for record in found:  # it fails if its weights differ
         assert record.metrics["makespan"].value > 0
@@ -94,6 +88,6 @@ def test_nothing_is_left_of_a_preempted_run_that_was_killed_and_it_goes_on(tmp_p
     assert bench("clean").returncode == 0
     assert ours() == NOTHING
     assert bench("run", *words).returncode == 0
-    (record,) = of_run(run).values()
+    (record,) = records_in(run)
     assert record.metrics["openings"].value > 1
     assert ours() == NOTHING

@@ -24,8 +24,7 @@ from suite.targets import TARGETS
 from tests.integration.booted_image import THERE, equip
 from tests.integration.fleet import Fleet, fleet
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
-from tests.integration.test_run import RUNC, SMALL, bench, ours, records
-from tests.integration.trials import records_in
+from tests.integration.test_run import RUNC, SMALL, bench, measured, ours, records
 from tests.scenarios.pictures import folder
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
@@ -173,8 +172,7 @@ def test_every_scenario_with_one_instance_runs_there(
     asked = [word.format(files) for word in words]
     targets = ("--target", "bare-metal", "--target", "vm", "--memory", "1G")
     inventory = str(machines.inventory(REAL, VMS))
-    ended = bench("run", "--scenario", *asked, *targets, "--inventory", inventory, "--out", str(tmp_path / "run"))
-    assert ended.returncode == 0, ended.stderr
-    inside = [(record.target, record.environment.target) for record in records_in(tmp_path / "run")]
+    found = measured(tmp_path / "run", "--scenario", *asked, *targets, "--inventory", inventory)
+    inside = [(record.target, record.environment.target) for record in found]
     assert {(target, seen and seen.machine) for target, seen in inside} == {("bare-metal", "n1"), ("vm", "n2")}
     assert machines.guest.run(["find", f"{THERE}/scratch", "-mindepth", "1"], check=False).stdout == ""

@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ from typing import Any
 import pytest
 
 from tests.integration.machine import require, require_image
+from tests.integration.test_run import BENCH
 
 pytestmark = pytest.mark.integration
 
 REPOSITORY = Path(__file__).parents[2]
-BENCH = str(Path(sys.executable).with_name("bench"))
 COMPARED = r"^container \(\w+\) .*\b(slower|faster|equivalent|tail|typical-only|undecided|no verdict)\b.* why: \w+"
 ANSWERS = {
     "run": COMPARED,

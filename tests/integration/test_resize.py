@@ -7,7 +7,7 @@ import pytest
 
 from scenarios.probes.resize import CHANGES
 from tests.integration.machine import require, require_root_and_image
-from tests.integration.test_run import NOTHING, Running, bench, ours, records
+from tests.integration.test_run import NOTHING, Running, bench, measured, ours
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 RESIZE = ("--scenario", "probe", "--probe", "resize", "--profile", "smoke", "--target", "bare-metal")
@@ -21,9 +21,7 @@ def _machine() -> None:
 @pytest.mark.parametrize("engine", ["runc", "podman"])
 def test_the_kernel_shows_every_change_inside(engine: str, tmp_path: Path) -> None:
     require("engine", engine)
-    done = bench("run", *RESIZE, "--target", "container", "--engine", engine, "--out", str(tmp_path / "run"))
-    assert done.returncode == 0, done.stderr
-    for record in records(tmp_path / "run").values():
+    for record in measured(tmp_path / "run", *RESIZE, "--target", "container", "--engine", engine):
         assert {f"{change}-seen" for change in CHANGES} <= set(record.metrics), record.details
     assert ours() == NOTHING
 

@@ -29,14 +29,12 @@ BENCH = str(Path(sys.executable).with_name("bench"))
 SMALL = ("--profile", "smoke", "--steps", "1", "--warmup-steps", "0")
 RUNC = ("--engine", "runc")
 ENDLESS = (*SMALL, "--steps", "100000")
+"""For what is ended on the way: on a busy machine it would be too late else."""
 
 
 def on(target: str) -> tuple[str, ...]:
     """Return the words for a target; an engine is refused where there is no container."""
     return ("--target", target, *(RUNC if "container" in target else ()))
-
-
-"""For what is ended on the way: on a busy machine it would be too late else."""
 
 
 def bench(*words: str, env: dict[str, str] | None = None, timeout_s: float = 580) -> subprocess.CompletedProcess[str]:
@@ -48,6 +46,13 @@ def bench(*words: str, env: dict[str, str] | None = None, timeout_s: float = 580
         timeout=timeout_s,
         env={**os.environ, **(env or {})},
     )
+
+
+def measured(run: Path, *words: str, timeout_s: float = 580) -> list[TrialRecord]:
+    """Have bench measure, and return the records of the run."""
+    ended = bench("run", *words, "--out", str(run), timeout_s=timeout_s)
+    assert ended.returncode == 0, ended.stderr
+    return records_in(run)
 
 
 def records(directory: Path) -> dict[str, TrialRecord]:

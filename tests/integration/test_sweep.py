@@ -1,8 +1,6 @@
 """A sweep on real targets, killed while it opens, measures and closes: it comes to the same complete set of records."""
 
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,10 +11,10 @@ import pytest
 from suite.records.record import TrialRecord
 from tests.integration.machine import require, require_root_and_image
 from tests.integration.terminal import OnTerminal
+from tests.integration.test_run import BENCH, bench
 
 pytestmark = pytest.mark.integration
 
-BENCH = str(Path(sys.executable).with_name("bench"))
 PLAN = """
 name = "killed"
 targets = ["bare-metal", "container"]
@@ -36,10 +34,6 @@ def place() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="vb-sweep-", dir="/var/tmp") as made:
         (Path(made) / "plan.toml").write_text(PLAN)
         yield Path(made)
-
-
-def bench(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([BENCH, *words], check=False, capture_output=True, text=True, timeout=300)
 
 
 def killed_at(place: Path, phase: str) -> None:

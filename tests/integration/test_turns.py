@@ -11,7 +11,7 @@ import pytest
 from analysis.audit.audit import audit
 from analysis.load.records import load
 from tests.integration.machine import require, require_root_and_image
-from tests.integration.test_run import NOTHING, Running, bench, ours
+from tests.integration.test_run import NOTHING, Running, bench, measured, ours
 from tests.integration.trials import records_in
 
 pytestmark = pytest.mark.integration
@@ -31,9 +31,7 @@ def _machine() -> Iterator[None]:
 
 def test_bare_metal_and_a_container_take_turns(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    ended = bench("run", *TARGETS, *TURNS, "--rounds", "4", "--burst-steps", "3", "--repeat", "2", "--out", str(run))
-    assert ended.returncode == 0, ended.stderr
-    found = records_in(run)
+    found = measured(run, *TARGETS, *TURNS, "--rounds", "4", "--burst-steps", "3", "--repeat", "2")
     assert [record.outcome.status for record in found] == ["ok"] * 4
     for record in found:
         assert record.elapsed_s is None
@@ -67,13 +65,8 @@ def test_ctrl_c_closes_all_instances_and_the_block_is_made_again(tmp_path: Path)
 @pytest.mark.thorough
 def test_whole_distributed_jobs_take_turns(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    ended = bench(
-        *("run", "--scenario", "distributed", *TARGETS, "--network", "overlay", "--workers", "2", "--ps", "1"),
-        *("--design", "alternating", "--profile", "smoke", "--model", "alexnet", "--image-px", "64"),
-        *("--rounds", "3", "--burst-steps", "2", "--out", str(run)),
-    )
-    assert ended.returncode == 0, ended.stderr
-    found = records_in(run)
+    words = ("--scenario", "distributed", *TARGETS, "--network", "overlay", "--workers", "2", "--ps", "1")
+    found = measured(run, *words, *TURNS, "--image-px", "64", "--rounds", "3", "--burst-steps", "2")
     assert [record.outcome.status for record in found] == ["ok"] * 2
     for record in found:
         assert record.alternation is not None
@@ -89,9 +82,7 @@ def test_whole_distributed_jobs_take_turns(tmp_path: Path) -> None:
 def test_probes_take_turns(tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = ("--scenario", "probe", "--probe", "cpu", "--probe", "syscall", *TARGETS, "--design", "alternating")
-    ended = bench("run", *words, "--profile", "smoke", "--rounds", "3", "--out", str(run))
-    assert ended.returncode == 0, ended.stderr
-    found = records_in(run)
+    found = measured(run, *words, "--profile", "smoke", "--rounds", "3")
     assert [record.outcome.status for record in found] == ["ok"] * 4
     for record in found:
         assert record.alternation is not None

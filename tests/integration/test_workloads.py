@@ -9,7 +9,7 @@ import pytest
 
 from suite.registries import WORKLOADS
 from tests.integration.machine import docker_daemon, require, require_fast_guests, require_image, require_root_and_image
-from tests.integration.test_run import RUNC, SMALL, bench
+from tests.integration.test_run import RUNC, SMALL, bench, measured
 from tests.integration.trials import records_in
 
 pytestmark = pytest.mark.integration
@@ -51,9 +51,7 @@ def trained(run: Path, scenario: str, models: Sequence[str], targets: Sequence[s
     words += [word for target in targets for word in ("--target", target)]
     words += RUNC if "container" in targets else ()
     words += WORDS[scenario]
-    done = bench("run", "--scenario", scenario, *words, *data, *SMALL, "--out", str(run))
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = records_in(run)
+    found = measured(run, "--scenario", scenario, *words, *data, *SMALL)
     assert {(record.job.model, record.target) for record in found} == set(product(models, targets))
     for record in found:
         workload = WORKLOADS.get(record.job.model)

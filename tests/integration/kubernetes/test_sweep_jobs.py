@@ -41,29 +41,20 @@ image = {image}
 nodes = [{node}]
 poll_s = 0.5
 """
-BINDINGS = """
+BINDING = """
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {kind}Binding
+metadata: {{name: {role}}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: {kind}, name: {role}}}
+subjects: [{{kind: ServiceAccount, name: virtbench, namespace: default}}]
+"""
+BOUND = {"virtbench": "Role", "virtbench-submit": "Role", "virtbench-nodes": "ClusterRole"}
+ACCOUNT = """
 ---
 apiVersion: v1
 kind: ServiceAccount
 metadata: {name: virtbench, namespace: default}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: virtbench, namespace: default}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: virtbench}
-subjects: [{kind: ServiceAccount, name: virtbench, namespace: default}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: virtbench-submit, namespace: default}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: virtbench-submit}
-subjects: [{kind: ServiceAccount, name: virtbench, namespace: default}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: virtbench-nodes}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: virtbench-nodes}
-subjects: [{kind: ServiceAccount, name: virtbench, namespace: default}]
 """
 VOLUME = """
 ---
@@ -94,7 +85,8 @@ def image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
     import_everywhere(archive, reference)
     roles = "---\n".join((REPOSITORY / f"docs/guide/roles/{name}.yaml").read_text() for name in ("pods", "jobs"))
     place = tmp_path_factory.mktemp("role") / "role.yaml"
-    create(cluster, place, roles + BINDINGS)
+    bindings = "".join(BINDING.format(role=role, kind=kind) for role, kind in BOUND.items())
+    create(cluster, place, roles + ACCOUNT + bindings)
     return f"localhost/{reference}"
 
 
