@@ -194,13 +194,8 @@ def about(records: Sequence[Facts]) -> Facts:
     for record in records:
         weights.setdefault(name_of(record), set()).add(record["weights_sha256"])
     others = sum(len(digests) > 1 for digests in weights.values())
-    return {
-        "trials": len(records),
-        "trials that failed": len(failed),
-        "failures": failed,
-        "rates": rates,
-        "others": others,
-    }
+    counts = {"trials": len(records), "trials that failed": len(failed), "others": others}
+    return {**counts, "failures": failed, "rates": rates}
 
 
 def name_of(record: Facts) -> str:
@@ -490,13 +485,8 @@ STAGES = {
 
 def _gpu(**more: object) -> dict[int, dict[str, object]]:
     """Return the answers of the stand-in: driver 580 and one GPU at 100 W."""
-    whole = {
-        "uuid": "GPU-000000a0",
-        "name": "stand-in",
-        "pci": "00000000:01:00.0",
-        "memory": 80 << 30,
-        "capability": "9.0",
-    }
+    whole: dict[str, object] = {"uuid": "GPU-000000a0", "name": "stand-in", "pci": "00000000:01:00.0"}
+    whole |= {"memory": 80 << 30, "capability": "9.0"}
     return {-1: {"driver": "580.0", "cuda": 13000}, 0: {**whole, "power": 100_000, "energy": 0, "mig": 0, **more}}
 
 

@@ -36,14 +36,9 @@ RPC = "rpc"
 
 
 def trial_of(target: str, options: argparse.Namespace, choices: Choices) -> Trial:
-    distributed = DistributedJob(
-        strategy="parameter-server",
-        workers=options.workers,
-        servers=1,
-        network=options.network,
-        lab=LabSpec(nodes=options.workers + 1, rate=options.rate),
-    )
-    return lab_trial(target, distributed, choices, WITHIN_S)
+    workers, lab = options.workers, LabSpec(nodes=options.workers + 1, rate=options.rate)
+    job = DistributedJob(strategy="parameter-server", workers=workers, servers=1, network=options.network, lab=lab)
+    return lab_trial(target, job, choices, WITHIN_S)
 
 
 def started(rank: int, instances: list[Instance], options: argparse.Namespace) -> Process:

@@ -33,15 +33,7 @@ def bench_process(*words: str | bytes, **env: str) -> "subprocess.CompletedProce
     """Run ``bench`` as a process of its own, as a shell would."""
     argv = [sys.executable, "-m", "cli", *words]
     env = {key: value for key, value in os.environ.items() if key != "VIRTBENCH_DEBUG"} | env
-    return subprocess.run(
-        argv,
-        cwd=REPOSITORY,
-        env=env,
-        capture_output=True,
-        check=False,
-        timeout=120,
-        stdin=subprocess.DEVNULL,
-    )
+    return subprocess.run(argv, cwd=REPOSITORY, env=env, capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
 
 
 def changed(run: Path, **changes: Any) -> None:

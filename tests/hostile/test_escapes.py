@@ -58,16 +58,9 @@ def run(package: Package, victims: Victims, *words: str) -> dict[tuple[str, str 
     package.add("virtbench.probes", "escape", victims.source(), "ESCAPE")
     out = package.place / "out"
     sizes = ("--cpus", f"{CPUS[0]}-{CPUS[-1]}", "--memory", "2G", "--profile", "smoke")
-    argv = ["run", "--scenario", "probe", "--probe", "escape", *sizes, *words, "--out", str(out)]
-    ended = subprocess.run(
-        [sys.executable, "-m", "cli", *argv],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=850,
-        cwd=package.place,
-        env={**os.environ, "PYTHONPATH": package.path},
-    )
+    began = [sys.executable, "-m", "cli", "run", "--scenario", "probe", "--probe", "escape"]
+    argv, env = [*began, *sizes, *words, "--out", str(out)], {**os.environ, "PYTHONPATH": package.path}
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=850, cwd=package.place, env=env)
     found = [json.loads(path.read_text()) for path in sorted((out / "trials").glob("*.json"))]
     failed = [record["outcome"] for record in found if record["outcome"]["status"] != "ok"]
     assert not failed, failed

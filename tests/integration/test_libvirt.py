@@ -246,17 +246,10 @@ def test_libvirts_guests_stand_beside_those_of_qemu_in_the_same_block(tmp_path: 
     words = "run --target bare-metal --target vm --target container-vm --engine runc --ablate libvirt --profile smoke"
     out = tmp_path / "run"
     sizes = ["--model", "alexnet", "--cpus", "1", "--out", str(out), "--json"]
-    ran = subprocess.run(
-        [sys.executable, str(REPOSITORY / "cli.py"), *words.split(), *sizes],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    bench = [sys.executable, str(REPOSITORY / "cli.py")]
+    ran = subprocess.run([*bench, *words.split(), *sizes], check=False, capture_output=True, text=True, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     trials = json.loads(ran.stdout)["trials"]
     assert sum("libvirt" in trial for trial in trials) == 2
-    audited = subprocess.run(
-        [sys.executable, str(REPOSITORY / "cli.py"), "audit", str(out)], check=False, capture_output=True, text=True
-    )
+    audited = subprocess.run([*bench, "audit", str(out)], check=False, capture_output=True, text=True)
     assert audited.returncode == 0, audited.stdout

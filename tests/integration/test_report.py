@@ -126,15 +126,8 @@ def browse(chromium: str, place: Path, width: int, *arguments: str) -> str:
     """What Chromium writes when it shows a copy of the page in a frame so wide."""
     (place / "around.html").write_text(AROUND.format(width=width, height=HEIGHT))
     options = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000", "--hide-scrollbars")
-    size = f"--window-size={max(width, 500)},{HEIGHT}"
-    argv = [
-        chromium,
-        *options,
-        f"--user-data-dir={place / 'profile'}",
-        size,
-        *arguments,
-        (place / "around.html").as_uri(),
-    ]
+    own = (f"--user-data-dir={place / 'profile'}", f"--window-size={max(width, 500)},{HEIGHT}")
+    argv = [chromium, *options, *own, *arguments, (place / "around.html").as_uri()]
     return subprocess.run(argv, capture_output=True, text=True, timeout=180, check=True).stdout
 
 

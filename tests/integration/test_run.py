@@ -38,14 +38,8 @@ def on(target: str) -> tuple[str, ...]:
 
 
 def bench(*words: str, env: dict[str, str] | None = None, timeout_s: float = 580) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [BENCH, *words],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        env={**os.environ, **(env or {})},
-    )
+    argv, environment = [BENCH, *words], {**os.environ, **(env or {})}
+    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=timeout_s, env=environment)
 
 
 def measured(run: Path, *words: str, timeout_s: float = 580) -> list[TrialRecord]:

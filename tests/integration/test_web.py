@@ -195,20 +195,8 @@ def test_a_run_of_the_command_line_shows_up_and_is_stopped_in_either_of_two_tabs
     browser.enter(measuring)
     other = browser.another()
     other.enter(measuring)
-    words = (
-        "run",
-        "--target",
-        "bare-metal",
-        "--model",
-        "alexnet",
-        "--profile",
-        "smoke",
-        "--blocks",
-        "50",
-        "--wait",
-        "--out",
-    )
-    argv = [sys.executable, str(REPOSITORY / "cli.py"), *words, str(place / "measured" / "typed")]
+    words = ("run", "--target", "bare-metal", "--model", "alexnet", "--profile", "smoke", "--blocks", "50", "--wait")
+    argv = [sys.executable, str(REPOSITORY / "cli.py"), *words, "--out", str(place / "measured" / "typed")]
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as typed:
         for tab in (browser, other):
             tab.wait(listed("typed", "running 1 of "))

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,15 +35,8 @@ class User:
         account = pwd.getpwnam(ACCOUNT)
         become = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--"]
         variables = {"PATH": os.environ["PATH"], "HOME": str(self.place), "USER": ACCOUNT, **env}
-        return subprocess.run(
-            [*become, *argv],
-            check=False,
-            capture_output=True,
-            text=True,
-            env=variables,
-            cwd=self.place,
-            timeout=timeout_s,
-        )
+        where: dict[str, Any] = {"env": variables, "cwd": self.place, "timeout": timeout_s}
+        return subprocess.run([*become, *argv], check=False, capture_output=True, text=True, **where)
 
 
 @contextmanager
@@ -63,15 +57,8 @@ def user_without_root() -> Iterator[User]:
         (packages,) = (place / "venv/lib").glob("*/site-packages")
         (packages / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
         user, variables = User(place, str(place / "bench")), [f"HOME={place}", f"VIRTBENCH_HOME={place}/home"]
-        words = [
-            "exec",
-            "env",
-            *variables,
-            "PYTHONDONTWRITEBYTECODE=1",
-            f"{place}/venv/bin/python",
-            f"{REPOSITORY}/cli.py",
-        ]
-        Path(user.bench).write_text(f'#!/bin/sh\n{" ".join(words)} "$@"\n')
+        words = [*variables, "PYTHONDONTWRITEBYTECODE=1", f"{place}/venv/bin/python", f"{REPOSITORY}/cli.py"]
+        Path(user.bench).write_text(f'#!/bin/sh\nexec env {" ".join(words)} "$@"\n')
         Path(user.bench).chmod(0o755)
         account = pwd.getpwnam(ACCOUNT)
         for path in (place, place / "home", images):  # no link to a file of root's
