@@ -114,7 +114,6 @@ def planned(deviation: float, half_width: float) -> int:
 
 @cache
 def deviation(weather: Weather, arrangement: Arrangement, runs: int, seed: int) -> float:
-    """Return the standard deviation of a block's log ratio."""
     return spread(arrangement.log_ratios(weather, np.random.default_rng(seed), max(1, runs // 40), 100))
 
 
@@ -169,7 +168,6 @@ def arranged(design: Design) -> Arrangement:
 
 
 def table(title: str, rows: Sequence[Row]) -> Table:
-    """Return rows as Markdown."""
     made = Table(*rows[0], box=box.MARKDOWN, title=title, title_justify="left")
     for row in rows:
         made.add_row(*(cell(value) for value in row.values()))

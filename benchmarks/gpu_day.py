@@ -255,7 +255,6 @@ def loop(day: Day, side: str, model: str) -> tuple[float, float]:
 
 
 def ratio(own: Sequence[float], base: Sequence[float]) -> float:
-    """Return the geometric mean of the ratios of pairs."""
     return math.exp(fmean(math.log(one / other) for one, other in zip(own, base, strict=True)))
 
 

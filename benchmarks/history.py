@@ -87,7 +87,6 @@ def _ever(year: Numbers) -> bool:
 
 
 def found(noise: NoiseName, size: float, years: int, seed: int) -> Found:
-    """Look at years with one change of this size."""
     rng = np.random.default_rng(seed)
     truths = rng.integers(EDGE, RUNS - EDGE, years, endpoint=True)
     seen = [change_points(_stepped(raw(rng, noise, RUNS), int(truth), size)) for truth in truths]

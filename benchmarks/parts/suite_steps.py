@@ -10,7 +10,6 @@ from worker.training.step import Samples
 
 
 def suite_s(model: str, device: str, warmup_steps: int, steps: int, **more: str | int) -> float:
-    """Return the seconds of the measured steps."""
     place = {"workload": WORKLOADS.place(model), "device": device, "devices": 1, "parallel": "none"}
     spec = Spec(**place, warmup_steps=warmup_steps, steps=steps, **more)  # type: ignore[arg-type]
     with opened_batches(spec) as batches:

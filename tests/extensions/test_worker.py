@@ -36,7 +36,6 @@ def run(package: Package, *words: str, targets: tuple[str, ...] = ("bare-metal",
 
 
 def rows(package: Package) -> dict[tuple[str, str], dict[str, Any]]:
-    """The rows of a comparison by target and metric."""
     compared = json.loads(bench(package, "compare", str(package.place / "out"), "--json"))
     return {(row["target"], row["metric"]): row for row in compared["rows"]}
 

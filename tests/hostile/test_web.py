@@ -259,7 +259,6 @@ def served(results: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Web
 
 
 def asked(port: int, path: str, cookie: str = "") -> tuple[int, str, str]:
-    """Return the status of a page, the cookie that it sets, and its text."""
     with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
         connection.request("GET", path, headers={"Host": "localhost", "Cookie": cookie})
         answer = connection.getresponse()

@@ -65,7 +65,6 @@ class RemoteSweep:
             self.process = subprocess.Popen(argv, stdout=log, stderr=log, env=self.env, start_new_session=True)
 
     def bench(self, command: str) -> "subprocess.CompletedProcess[str]":
-        """``bench sweep COMMAND`` of this sweep's directory."""
         words = [BENCH, "sweep", command, str(self.out)]
         return subprocess.run(words, check=False, capture_output=True, text=True, env=self.env, timeout=180)
 

@@ -26,7 +26,6 @@ def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compared(run: Path) -> dict[tuple[str, str], set[str]]:
-    """The metrics of each model and target."""
     done = bench("compare", str(run), "--json")
     assert done.returncode == 0, done.stderr
     found: dict[tuple[str, str], set[str]] = {}

@@ -80,7 +80,6 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
 
 
 def _as_machine(guest: Node, found: Fleet, address: str, digest: str) -> None:
-    """Make the guest a machine of the fleet."""
     keys = "/run/virtbench/ssh"
     write_file(guest, f"{keys}/authorized_keys.more", (found.place / "authorized_keys").read_bytes())
     guest.run(["sh", "-c", f"cat {keys}/authorized_keys.more >>{keys}/authorized_keys"])

@@ -247,7 +247,6 @@ def check_reads(record: TrialRecord) -> None:
 
 
 def read_bytes(record: TrialRecord) -> int:
-    """What the job has read of devices."""
     assert record.resources
     assert record.resources.worker
     assert record.resources.worker.disk_read_bytes is not None

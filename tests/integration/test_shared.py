@@ -77,7 +77,6 @@ def run_shared(
 
 
 def working(*, aggressor: bool) -> list[psutil.Process]:
-    """Return the workers of the aggressors, or of the victims."""
     return [process for process in workers() if ("--aggressor" in words_of(process)) == aggressor]
 
 

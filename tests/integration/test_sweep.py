@@ -37,7 +37,6 @@ def place() -> Iterator[Path]:
 
 
 def killed_at(place: Path, phase: str) -> None:
-    """Run the sweep until it says the phase, and kill it."""
     words = ["sweep", "run", str(place / "plan.toml"), "--out", str(place / "out")]
     sweep = OnTerminal(place / f"{phase}.log", BENCH, *words)
     sweep.wait_until_it_says(f": {phase}")

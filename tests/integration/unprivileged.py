@@ -31,7 +31,6 @@ class User:
     """The command, with an environment of the user's."""
 
     def run(self, argv: Sequence[str], env: Mapping[str, str], timeout_s: float) -> "subprocess.CompletedProcess[str]":
-        """Run a command as the user, in ``place``."""
         account = pwd.getpwnam(ACCOUNT)
         become = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--"]
         variables = {"PATH": os.environ["PATH"], "HOME": str(self.place), "USER": ACCOUNT, **env}

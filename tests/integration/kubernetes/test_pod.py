@@ -136,7 +136,6 @@ def words(given: dict[str, str], out: Path) -> list[str]:
 
 
 def measured(asked: list[str], run: Path) -> list[TrialRecord]:
-    """Have bench measure, and return the records of the run."""
     done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr[-3000:]
     return records_in(run)

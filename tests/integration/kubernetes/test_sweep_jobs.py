@@ -92,16 +92,21 @@ def image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def create(cluster: Cluster, place: Path, manifests: str) -> None:
     place.write_text(manifests)
+    library = configured(cluster)
+    library.utils.create_from_yaml(library.client.ApiClient(), str(place))
+
+
+def configured(cluster: Cluster) -> Any:
+    """Return the Kubernetes library, which talks to the cluster from then on."""
     library: Any = kubernetes
     library.config.load_kube_config(str(cluster.kubeconfig))
-    library.utils.create_from_yaml(library.client.ApiClient(), str(place))
+    return library
 
 
 def left(cluster: Cluster) -> list[str]:
     """Return what of the suite is in the cluster: Jobs, their pods, and the pods that these have opened."""
     wanted = ",".join(f"{key}={value}" for key, value in MANAGED.items())
-    library: Any = kubernetes
-    library.config.load_kube_config(str(cluster.kubeconfig))
+    library = configured(cluster)
     jobs = library.client.BatchV1Api().list_job_for_all_namespaces(label_selector=wanted).items
     pods = library.client.CoreV1Api().list_pod_for_all_namespaces(label_selector=wanted).items
     return [each.metadata.name for each in (*jobs, *pods)]
@@ -152,12 +157,10 @@ def test_a_plan_that_makes_its_pods_privileged_measures_the_node_itself(
     if not cluster.containerd:
         pytest.skip("the nodes are elsewhere, and no bench is known to be there")
     plan = PLAN.format(blocks=1, image=json.dumps(image), node=json.dumps(cluster.nodes[0]))
-    plan = plan.replace('["container"]', '["bare-metal", "container"]').replace(
-        '"kubernetes"\nregistry = "localhost"', '"runc"'
-    )
-    sweep = RemoteSweep(
-        tmp_path, f"{plan}privileged_bench = {json.dumps(BENCH)}\n", {"KUBECONFIG": str(cluster.kubeconfig)}
-    )
+    plan = plan.replace('["container"]', '["bare-metal", "container"]')
+    plan = plan.replace('"kubernetes"\nregistry = "localhost"', '"runc"')
+    plan += f"privileged_bench = {json.dumps(BENCH)}\n"
+    sweep = RemoteSweep(tmp_path, plan, {"KUBECONFIG": str(cluster.kubeconfig)})
     assert sweep.end() == 0, sweep.said()
     records = sweep.records()
     assert set(records) == sweep.planned()
@@ -193,9 +196,7 @@ def test_a_cronjob_fires_a_sweep_whose_records_stay_on_the_claim(
         return sorted(volume.glob("pods-scheduled/*/schedule.json"))
 
     def said() -> str:
-        library: Any = kubernetes
-        pods = library.client.CoreV1Api()
-        found = pods.list_namespaced_pod("default").items
+        found = configured(cluster).client.CoreV1Api().list_namespaced_pod("default").items
         return "\n".join(f"{each.metadata.name}: {each.status}" for each in found) + str([*volume.rglob("*")])
 
     installed = schedule("pods.toml", "--every", "1m", "--with", "kubernetes")
