@@ -4,7 +4,9 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from suite.plan import Plan
 from suite.records.record import TrialRecord
@@ -81,6 +83,15 @@ class RemoteSweep:
             return self.process.wait(within_s)
         finally:
             self.process.kill()
+
+    def end_complete(self, kept: Mapping[str, TrialRecord] = MappingProxyType({})) -> dict[str, TrialRecord]:
+        """Wait for the end: every planned trial has a record that is ok, and those that were kept are the same."""
+        assert self.end() == 0, self.said()
+        records = self.records()
+        assert set(records) == self.planned()
+        assert all(record.outcome.status == "ok" for record in records.values())
+        assert all(records[name] == record for name, record in kept.items())
+        return records
 
     def records(self) -> dict[str, TrialRecord]:
         paths = self.out.glob("*/trials/*.json")

@@ -27,6 +27,8 @@ from tests.jobs import plan_of
 pytestmark = pytest.mark.integration
 
 Injure = Callable[[WrappedNode], None]
+UNIFIED = (cgroups.ROOT / "cgroup.controllers").exists()
+"""Whether control groups are of version 2."""
 STEPS = 20
 TRIES = 3
 COMPUTING = ("launch", "imports", "build", "warm-up", "compute", "teardown", "exit")
@@ -84,13 +86,8 @@ def set_of_group(node: WrappedNode, controller: str, name: str, value: str) -> N
     """Change a limit of the container's control group behind the back of its engine."""
     assert node.host_processes is not None
     assert node.host_processes.group is not None
-    group = node.host_processes.group
-    version = 2 if (cgroups.ROOT / "cgroup.controllers").exists() else 1
-    place = (
-        cgroups.ROOT
-        / (controller if version == 1 else "")
-        / group.paths[controller if version == 1 else ""].lstrip("/")
-    )
+    hierarchy = "" if UNIFIED else controller
+    place = cgroups.ROOT / hierarchy / node.host_processes.group.paths[hierarchy].lstrip("/")
     (place / name).write_text(value)
 
 
@@ -161,7 +158,7 @@ def test_a_quota_of_80_percent_is_found_in_computing_and_warned_of(tmp_path: Pat
     envelope = Envelope(cpus=ENVELOPE.cpus[:1], memory_bytes=ENVELOPE.memory_bytes, threads=1)
 
     def throttle(node: WrappedNode) -> None:
-        if (cgroups.ROOT / "cgroup.controllers").exists():
+        if UNIFIED:
             set_of_group(node, "cpu", "cpu.max", "80000 100000")
         else:
             set_of_group(node, "cpu", "cpu.cfs_period_us", "100000")
@@ -187,7 +184,7 @@ def test_a_quota_of_80_percent_is_found_in_computing_and_warned_of(tmp_path: Pat
 
 def test_too_little_memory_is_a_failed_trial_that_says_so_and_no_number(tmp_path: Path) -> None:
     def starve(node: WrappedNode) -> None:
-        if (cgroups.ROOT / "cgroup.controllers").exists():
+        if UNIFIED:
             set_of_group(node, "memory", "memory.max", str(120 << 20))
         else:
             # Version 1 holds the limit of memory below that of memory and swap.

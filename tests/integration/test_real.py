@@ -3,7 +3,7 @@
 import os
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,18 +52,14 @@ def data_disk(tmp_path: Path) -> Iterator[Path]:
     top.mkdir()
     with disk.open("wb") as file:
         file.truncate(1 << 30)
-    with local_node((), None) as node:
+    with local_node((), None) as node, ExitStack() as stack:
         node.run(["mkfs.ext4", "-q", "-F", str(disk)])
         node.run(["mount", "-o", "loop", str(disk), str(top)])
-        try:
-            (top / "disks").mkdir()
-            node.run(["mount", "--bind", str(top / "disks"), str(disks_of_vms)])
-            try:
-                yield top
-            finally:
-                node.run(["umount", str(disks_of_vms)])
-        finally:
-            node.run(["umount", str(top)])
+        stack.callback(node.run, ["umount", str(top)])
+        (top / "disks").mkdir()
+        node.run(["mount", "--bind", str(top / "disks"), str(disks_of_vms)])
+        stack.callback(node.run, ["umount", str(disks_of_vms)])
+        yield top
     assert ours() == NOTHING
 
 
