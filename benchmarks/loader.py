@@ -110,7 +110,9 @@ def rate(side: str, options: argparse.Namespace) -> float:
 
 
 def opened_ours(options: argparse.Namespace) -> Iterator[Take]:
-    spec = spec_of(options, options.image_px)
+    sizes = {name: getattr(options, name) for name in ("batch", "image_px", "threads", "seed")}
+    place: dict[str, Any] = {"recipe": "reference", "device": "cpu", "devices": 1, "parallel": "none"}
+    spec = Spec("worker.workloads.classifier:RESNET50", **sizes, **place, warmup_steps=0, steps=1)
     data = data_of(options, options.decoder)
     loader = Loader(spec, data, open_images(data), 0, Numerics())
     try:
@@ -123,19 +125,6 @@ def opened_theirs(options: argparse.Namespace) -> Iterator[Take]:
     theirs = Theirs(options.directory, options.image_px, options.seed)
     batches = iter(DataLoader(theirs, batch_size=options.batch, sampler=itertools.count(), num_workers=options.workers))
     yield lambda: next(batches)
-
-
-def spec_of(options: argparse.Namespace, image_px: int) -> Spec:
-    sizes = {"batch": options.batch, "image_px": image_px, "warmup_steps": 0, "steps": 1, "threads": options.threads}
-    return Spec(
-        "worker.workloads.classifier:RESNET50",
-        **sizes,
-        recipe="reference",
-        seed=options.seed,
-        device="cpu",
-        devices=1,
-        parallel="none",
-    )
 
 
 def data_of(options: argparse.Namespace, decoder: Literal["auto", "simplejpeg", "pillow"]) -> Data:

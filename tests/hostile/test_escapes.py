@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,12 +117,11 @@ def test_containers_are_contained(
     engine: str, package: Package, victims: Victims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_image()
-    if engine == "docker":
-        with docker_daemon() as host:
-            monkeypatch.setenv("DOCKER_HOST", host)
-            record = run(package, victims, "--target", "container", "--engine", engine)["container", None]
-    else:
-        require("engine", engine)
+    with ExitStack() as stack:
+        if engine == "docker":
+            monkeypatch.setenv("DOCKER_HOST", stack.enter_context(docker_daemon()))
+        else:
+            require("engine", engine)
         record = run(package, victims, "--target", "container", "--engine", engine)["container", None]
     check_contained(record)
     check_victims(victims)

@@ -56,6 +56,13 @@ def require_sshd() -> None:
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
 
 
+def require_chromium() -> str:
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("no chromium on this machine: apt-get install chromium")
+    return found
+
+
 def require_space() -> None:
     """Skip where no image can be built. Asked anew each time: the tests before may have filled the disk."""
     if (free := shutil.disk_usage(home()).free) < build.NEEDED_BYTES:

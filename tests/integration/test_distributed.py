@@ -22,7 +22,7 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.plan import Trial
-from suite.records.record import TrialRecord
+from suite.records.record import Outcome, TrialRecord
 from tests.integration.machine import (
     ENVELOPE,
     require,
@@ -104,18 +104,24 @@ def lab_node(instance: Instance) -> Node:
     return node
 
 
-def when_all_train(act: Callable[[], None]) -> Disturb:
-    """Do it when the three ranks are there and have found each other."""
+def disturbed(place: Path, act: Disturb) -> Outcome:
+    """Act on the instances when the three ranks have found each other; the trial has failed within a minute then."""
+    acted: list[float] = []
 
-    def disturb(_instances: Sequence[Instance]) -> None:
+    def disturb(instances: Sequence[Instance]) -> None:
         deadline = time.monotonic() + 240
         while time.monotonic() < deadline:
             if sum(_connections(process) >= 2 for process in _alive(workers())) >= 3:
-                act()
+                act(instances)
+                acted.append(time.monotonic())
                 return
             time.sleep(0.2)
 
-    return disturb
+    outcome = run_distributed(place, "bare-metal", disturb).outcome
+    assert acted
+    assert time.monotonic() - acted[0] < 60
+    assert outcome.status == "failed"
+    return outcome
 
 
 def _connections(process: psutil.Process) -> int:
@@ -212,40 +218,21 @@ def test_the_bridge_is_translated_at_both_ends_and_carries_no_vxlan(tmp_path: Pa
     ("rank", "name"), [(0, "server (rank 0)"), pytest.param(2, "worker (rank 2)", marks=pytest.mark.thorough)]
 )
 def test_a_killed_rank_is_a_failed_record_that_names_it_within_a_minute(rank: int, name: str, tmp_path: Path) -> None:
-    killed: list[float] = []
+    def kill(instances: Sequence[Instance]) -> None:
+        namespace = lab_node(instances[rank]).run(["readlink", "/proc/self/ns/net"]).stdout.strip()
+        (victim,) = [p for p in workers() if str(Path(f"/proc/{p.pid}/ns/net").readlink()) == namespace]
+        victim.send_signal(signal.SIGKILL)
 
-    def disturb(instances: Sequence[Instance]) -> None:
-        def kill() -> None:
-            namespace = lab_node(instances[rank]).run(["readlink", "/proc/self/ns/net"]).stdout.strip()
-            (victim,) = [p for p in workers() if str(Path(f"/proc/{p.pid}/ns/net").readlink()) == namespace]
-            victim.send_signal(signal.SIGKILL)
-            killed.append(time.monotonic())
-
-        when_all_train(kill)(instances)
-
-    record = run_distributed(tmp_path, "bare-metal", disturb)
-    assert killed
-    assert time.monotonic() - killed[0] < 60
-    assert record.outcome.status == "failed"
-    assert record.outcome.kind == "killed"
-    assert name in str(record.outcome.message)
+    outcome = disturbed(tmp_path, kill)
+    assert outcome.kind == "killed"
+    assert name in str(outcome.message)
 
 
 def test_a_link_that_is_cut_is_a_failed_record_of_the_network_within_a_minute(tmp_path: Path) -> None:
-    cut: list[float] = []
+    def pull(instances: Sequence[Instance]) -> None:
+        lab_node(instances[2]).run(["ip", "link", "set", "dev", "eth0", "down"])
 
-    def disturb(instances: Sequence[Instance]) -> None:
-        def pull() -> None:
-            lab_node(instances[2]).run(["ip", "link", "set", "dev", "eth0", "down"])
-            cut.append(time.monotonic())
-
-        when_all_train(pull)(instances)
-
-    record = run_distributed(tmp_path, "bare-metal", disturb)
-    assert cut
-    assert time.monotonic() - cut[0] < 60
-    assert record.outcome.status == "failed"
-    assert record.outcome.kind == "network"
+    assert disturbed(tmp_path, pull).kind == "network"
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,7 @@ def test_nothing_is_left_of_a_preempted_run_that_was_killed_and_it_goes_on(tmp_p
     running = Running(tmp_path / "log", *words)
     running.wait_until_it_says("measuring")
     time.sleep(8)  # the undisturbed training takes less: it is killed in one that is preempted
-    running.process.kill()
-    running.process.wait()
+    running.kill()
     assert bench("clean").returncode == 0
     assert ours() == NOTHING
     assert bench("run", *words).returncode == 0

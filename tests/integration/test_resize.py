@@ -30,7 +30,6 @@ def test_nothing_is_left_of_a_run_that_was_killed_while_it_had_less(tmp_path: Pa
     running = Running(tmp_path / "log", *RESIZE, "--out", str(tmp_path / "run"))
     running.wait_until_it_says("measuring")
     time.sleep(1)
-    running.process.kill()
-    running.process.wait()
+    running.kill()
     assert bench("clean").returncode == 0
     assert ours() == NOTHING

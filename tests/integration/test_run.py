@@ -109,6 +109,10 @@ class Running(OnTerminal):
     def __init__(self, log: Path, *words: str) -> None:
         super().__init__(log, BENCH, "run", *words)
 
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
 
 @pytest.fixture(autouse=True)
 def _machine() -> None:
@@ -210,8 +214,7 @@ def test_after_kill_9_in_a_vm_trial_clean_removes_what_is_left_and_records_are_i
     # The order in a block is drawn; with this seed bare metal comes first.
     running = Running(tmp_path / "log", "--target", "bare-metal", "--target", "vm", *SMALL, "--seed", "6", "--out", out)
     running.wait_until_it_says("on vm: attesting")
-    running.process.kill()
-    running.process.wait()
+    running.kill()
     left = ours()
     assert left["processes"], "QEMU should have outlived the suite"
     assert left["ledger"]
@@ -229,8 +232,7 @@ def test_after_kill_9_in_a_vm_trial_clean_removes_what_is_left_and_records_are_i
 def test_after_kill_9_beside_a_worker_clean_ends_it(target: str, tmp_path: Path) -> None:
     running = Running(tmp_path / "log", *on(target), *ENDLESS, "--out", str(tmp_path / "run"))
     running.wait_until_it_says(f"on {target}: importing")
-    running.process.kill()
-    running.process.wait()
+    running.kill()
     assert bench("clean").returncode == 0
     assert ours() == NOTHING
 
