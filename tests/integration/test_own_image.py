@@ -15,7 +15,7 @@ from provisioning.engines.base import image_reference
 from provisioning.images.build import built
 from provisioning.images.image import find
 from provisioning.paths import home
-from tests.extensions.conftest import REPOSITORY
+from tests.extensions.test_worker import OWN_TRAINING
 from tests.integration.machine import require, require_fast_guests, require_root_and_image, require_space
 from tests.integration.test_run import SMALL, bench, measured, on
 
@@ -76,8 +76,7 @@ def test_all_trials_of_a_run_are_of_the_users_own_image(targets: tuple[str, ...]
 @pytest.mark.timeout(1800)
 def test_a_model_of_transformers_trains_in_its_image_as_it_is_documented(base: str, tmp_path: Path) -> None:
     require_space()
-    page = (REPOSITORY / "docs/guide/own-training.md").read_text()
-    section = page.partition("## A model of transformers\n")[2].partition("\n## ")[0]
+    section = OWN_TRAINING.partition("## A model of transformers\n")[2].partition("\n## ")[0]
     recipe, script = (
         section.partition(f"```{language}\n")[2].partition("```")[0] for language in ("dockerfile", "python")
     )
