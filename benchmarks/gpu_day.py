@@ -114,25 +114,18 @@ class Day:
 
     def program(self, *argv: str, timeout_s: float | None = None) -> "subprocess.CompletedProcess[str]":
         """Run a program of this Python to its end, or until the minutes are spent; its output goes to the log, too."""
-        environment = {**os.environ, "PYTHONPATH": self.path, "VIRTBENCH_HOME": str(self.options.state / "home")}
+        own = {"PYTHONPATH": self.path, "VIRTBENCH_HOME": str(self.options.state / "home"), **self.variables}
+        how: dict[str, Any] = {"env": {**os.environ, **own}, "timeout": timeout_s or max(10.0, self.left_s)}
         with (self.options.out / "log").open("a") as log:
             print("$", *(word if len(word) < 200 else "..." for word in argv), file=log, flush=True)
-            ended = subprocess.run(
-                [sys.executable, *argv],
-                check=False,
-                capture_output=True,
-                text=True,
-                timeout=timeout_s or max(10.0, self.left_s),
-                env={**environment, **self.variables},
-            )
+            ended = subprocess.run([sys.executable, *argv], check=False, capture_output=True, text=True, **how)
             print(ended.stdout, ended.stderr, file=log)
         return ended
 
     @property
     def path(self) -> str:
-        return os.pathsep.join(
-            filter(None, [str(REPOSITORY), *map(str, self.options.sites), os.environ.get("PYTHONPATH")])
-        )
+        places = [str(REPOSITORY), *map(str, self.options.sites), os.environ.get("PYTHONPATH")]
+        return os.pathsep.join(filter(None, places))
 
     def bench(self, *words: str) -> str:
         ended = self.program(str(REPOSITORY / "cli.py"), *words)
@@ -323,12 +316,10 @@ def tuned(day: Day) -> Facts:
 def several_ways(day: Day) -> Facts:
     """Train with parameters on the CPU and with one rank of NCCL, and measure copies by the memory probe."""
     found: Facts = {}
-    small = (*day.models("resnet50"), *day.steps(100, 20), "--target", "bare-metal")
+    small = ("--scenario", "synthetic", *day.models("resnet50"), *day.steps(100, 20), "--target", "bare-metal")
     if not day.options.rehearse:
         for way in ("parameter-cpu", "ddp"):
-            found[way] = about(
-                day.run(f"F-{way}", "--scenario", "synthetic", *small, "--parallel", way, "--devices", "1")
-            )
+            found[way] = about(day.run(f"F-{way}", *small, "--parallel", way, "--devices", "1"))
     probe = day.run("F-memory", "--scenario", "probe", "--probe", "memory", "--target", "bare-metal")
     found["memory probe"] = [record["metrics"] for record in probe]
     images = ("--images", "8", "--size", "small") if day.options.rehearse else ("--images", "2048")
@@ -339,9 +330,8 @@ def several_ways(day: Day) -> Facts:
     drawn = [record for record in day.kept("B") if "alexnet on bare-metal" in about([record])["rates"]]
     # Drawn images are copied as floats, those of files as bytes, which the device makes floats of.
     for kind, records, pixel_bytes in (("synthetic", drawn, 4), ("JPEG", read, 1)):
-        found[f"copy phase / probe: {kind}"] = (
-            REHEARSED if day.options.rehearse else copied(records, pixel_bytes, probe)
-        )
+        rate = REHEARSED if day.options.rehearse else copied(records, pixel_bytes, probe)
+        found[f"copy phase / probe: {kind}"] = rate
     failed = [part["trials that failed"] for part in found.values() if isinstance(part, dict)]
     return {**found, "trials that failed": sum(failed) + sum(record["outcome"]["status"] != "ok" for record in probe)}
 
@@ -517,7 +507,7 @@ def libcuda(target: str, digest: str, state: Path, *, rehearse: bool) -> None:
         edits = Edits((), ((libraries, "/run/nvidia"),), {"LD_LIBRARY_PATH": "/run/nvidia"})
         for module in (userland, container):
             vars(module)["edits_for"] = lambda *_, **__: edits
-    if not rehearse:
+    else:
         pynvml.nvmlInit()
     gpus = () if rehearse else (_text(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(0))),)
     envelope = Envelope(cpus=tuple(sorted(os.sched_getaffinity(0)))[:2], memory_bytes=8 * GIB, threads=1)
