@@ -95,18 +95,10 @@ def parse() -> argparse.Namespace:
 
 
 def asked(options: argparse.Namespace, design: str) -> dict[str, Any]:
-    return {
-        "target": tuple(dict.fromkeys((BASELINE, *options.target))),
-        "engine": options.engine,
-        "model": (options.model,),
-        "profile": options.profile,
-        "blocks": options.blocks,
-        "rounds": options.rounds,
-        "burst_steps": options.burst_steps,
-        "seed": options.seed,
-        "design": design,
-        "aa": True,
-    }
+    same = ("engine", "profile", "blocks", "rounds", "burst_steps", "seed")
+    targets = tuple(dict.fromkeys((BASELINE, *options.target)))
+    own = {"target": targets, "model": (options.model,), "design": design, "aa": True}
+    return {**own, **{name: getattr(options, name) for name in same}}
 
 
 def waiting(options: argparse.Namespace) -> Iterator[dict[str, object]]:

@@ -43,15 +43,8 @@ def trial_of(target: str, options: argparse.Namespace, choices: Choices) -> Tria
 
 def started(rank: int, instances: list[Instance], options: argparse.Namespace) -> Process:
     here = instances[rank]
-    distributed = {
-        "strategy": "parameter-server",
-        "rank": rank,
-        "workers": options.workers,
-        "servers": 1,
-        "master": instances[0].address,
-        "port": PORT,
-        "interface": here.interface,
-    }
+    distributed: dict[str, object] = {"strategy": "parameter-server", "workers": options.workers, "servers": 1}
+    distributed |= {"rank": rank, "master": instances[0].address, "port": PORT, "interface": here.interface}
     asked = {name: getattr(options, name) for name in ("rounds", "steps", "batch", "image_px", "chunk_bytes", "plain")}
     interpreter, path = here.node.python
     words = clean_environment(1, "reference", PYTHONPATH=path, OMP_WAIT_POLICY="passive")
