@@ -62,13 +62,9 @@ def run_distributed(
     require_root()
     require("engine", "runc")
     choices = Choices(require_image(), "runc", "tcg")
+    lab = LabSpec(nodes=3, rate="1gbit")
     distributed = DistributedJob(
-        strategy="parameter-server",
-        workers=2,
-        servers=1,
-        network=network,
-        lab=LabSpec(nodes=3, rate="1gbit"),
-        comm_timeout_s=comm_timeout_s,
+        strategy="parameter-server", workers=2, servers=1, network=network, lab=lab, comm_timeout_s=comm_timeout_s
     )
     plan = plan_of(
         scenario="distributed",

@@ -387,10 +387,7 @@ def test_a_pod_that_is_deleted_under_its_job_fails_with_the_reason(pod: Node) ->
 
 
 def opened(engine: KubernetesEngine, digest: str, memory_bytes: int = GIB) -> None:
-    with (
-        local_node((0,), str(current().tree)) as host,
-        PodLayer(engine, digest, memory_bytes).opened(host),
-    ):
+    with local_node((0,), str(current().tree)) as host, PodLayer(engine, digest, memory_bytes).opened(host):
         pass
 
 
