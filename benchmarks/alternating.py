@@ -42,28 +42,26 @@ import numpy as np
 import pandas as pd
 from parts.neighbour import neighbour
 
+from analysis.compare.contrasts import AGAIN, RATIO, all_ratios, form
+from analysis.compare.pairing import pair, plain, to_baseline, with_variants
+from analysis.load.metrics import METRICS
+from analysis.load.records import load
+from analysis.statistics.ratios import Location, Samples, judge, locate
+from commands.run.prepare import Ready, observing, ready
+from commands.selftest.command import measure
+from provisioning.metrics.accounting import HostMeter
+from scenarios.events import Silent
+from scenarios.synthetic import Synthetic
+from suite.interfaces import Turn, TurnTaker
+from suite.job.ablations import properties_of
+from suite.plan import Trial, balanced
+from suite.records.headers import headers
+from suite.request.repetitions import MARGIN
+from suite.request.request import RunRequest
+from suite.results.store import Run
+from suite.targets import BASELINE, TARGETS
+
 REPOSITORY = Path(__file__).parents[1]
-sys.path.insert(0, str(REPOSITORY))  # as a script, this file is not part of the installed suite
-
-from analysis.compare.contrasts import AGAIN, RATIO, all_ratios, form  # noqa: E402
-from analysis.compare.pairing import pair, plain, to_baseline, with_variants  # noqa: E402
-from analysis.load.metrics import METRICS  # noqa: E402
-from analysis.load.records import load  # noqa: E402
-from analysis.statistics.ratios import Location, Samples, judge, locate  # noqa: E402
-from commands.run.prepare import Ready, observing, ready  # noqa: E402
-from commands.selftest.command import measure  # noqa: E402
-from provisioning.metrics.accounting import HostMeter  # noqa: E402
-from scenarios.events import Silent  # noqa: E402
-from scenarios.synthetic import Synthetic  # noqa: E402
-from suite.interfaces import Turn, TurnTaker  # noqa: E402
-from suite.job.ablations import properties_of  # noqa: E402
-from suite.plan import Trial, balanced  # noqa: E402
-from suite.records.headers import headers  # noqa: E402
-from suite.request.repetitions import MARGIN  # noqa: E402
-from suite.request.request import RunRequest  # noqa: E402
-from suite.results.store import Run  # noqa: E402
-from suite.targets import BASELINE, TARGETS  # noqa: E402
-
 WITHIN = 0.02
 QUOTA = "cpu-quota-10"
 DRAWS = 2000
@@ -97,18 +95,10 @@ def parse() -> argparse.Namespace:
 
 
 def asked(options: argparse.Namespace, design: str) -> dict[str, Any]:
-    return {
-        "target": tuple(dict.fromkeys((BASELINE, *options.target))),
-        "engine": options.engine,
-        "model": (options.model,),
-        "profile": options.profile,
-        "blocks": options.blocks,
-        "rounds": options.rounds,
-        "burst_steps": options.burst_steps,
-        "seed": options.seed,
-        "design": design,
-        "aa": True,
-    }
+    same = ("engine", "profile", "blocks", "rounds", "burst_steps", "seed")
+    targets = tuple(dict.fromkeys((BASELINE, *options.target)))
+    own = {"target": targets, "model": (options.model,), "design": design, "aa": True}
+    return {**own, **{name: getattr(options, name) for name in same}}
 
 
 def waiting(options: argparse.Namespace) -> Iterator[dict[str, object]]:
@@ -135,7 +125,7 @@ def waiting(options: argparse.Namespace) -> Iterator[dict[str, object]]:
             "waiting": target,
             "engine": options.engine,
             "blocks": options.blocks,
-            **told(located(logs)),
+            **told(logs),
             "deviation": round(float(np.std(logs, ddof=1)), 5),
             "waiting_cpu_share": round(sum(shares) / len(shares), 6) if shares else None,
             "faults_per_burst": {
@@ -181,7 +171,7 @@ def designs(options: argparse.Namespace) -> Iterator[dict[str, object]]:
                 "design": design,
                 "target": target,
                 "blocks": len(logs),
-                **told(located(logs)),
+                **told(logs),
                 "deviation": round(float(np.std(logs, ddof=1)), 5),
                 "block_s": round(block_s, 2),
                 "blocks_to_2_percent": needed,
@@ -200,7 +190,7 @@ def identical(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     half = len(logs) // 2
     yield {
         "blocks": len(logs),
-        **told(place),
+        **told(logs),
         "verdict": verdict and verdict.name,
         "deviation": round(float(np.std(logs, ddof=1)), 5),
         "blocks_to_2_percent": blocks_within(logs, WITHIN),
@@ -232,7 +222,7 @@ def injured(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     yield {
         "injury": QUOTA,
         "blocks": len(found),
-        **told(located(found[RATIO].to_numpy())),
+        **told(found[RATIO].to_numpy()),
         "known": round(min(1.0, properties_of(QUOTA).cpu_share / used_share(options.out)), 4),
         "elapsed_s": round(elapsed_s, 1),
     }
@@ -278,11 +268,8 @@ def seconds_of_block(directory: Path, design: str) -> float:
 
 def blocks_within(logs: Samples, share: float) -> int:
     """Return how many blocks of this deviation have an interval within plus or minus the share."""
-    place = locate(logs)
-    if place is None or place.half_width is None:
-        sys.exit("at least 2 blocks are needed")
     # The half width goes with the root of the number; the few blocks of a small sample are not modelled.
-    return max(2, math.ceil(len(logs) * (place.half_width / math.log1p(share)) ** 2))
+    return max(2, math.ceil(len(logs) * ((located(logs).half_width or 0.0) / math.log1p(share)) ** 2))
 
 
 def located(logs: Samples) -> Location:
@@ -292,9 +279,10 @@ def located(logs: Samples) -> Location:
     return place
 
 
-def told(place: Location) -> dict[str, object]:
-    low, high = place.interval or (math.nan, math.nan)
-    return {"ratio": round(math.exp(place.centre), 4), "interval": [round(math.exp(end), 4) for end in (low, high)]}
+def told(logs: Samples) -> dict[str, object]:
+    place = located(logs)
+    ends = [round(math.exp(end), 4) for end in place.interval or ()]
+    return {"ratio": round(math.exp(place.centre), 4), "interval": ends}
 
 
 def tell(text: str) -> None:

@@ -29,7 +29,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from analysis.statistics.alternating import Components, Costs, Design, choose, components
+from analysis.statistics.alternating import Costs, Design, choose, components
 from analysis.statistics.power import degrees_of_freedom
 from analysis.statistics.ratios import CONFIDENCE, locate, t_quantile
 from analysis.statistics.sequential import LEAST_BLOCKS
@@ -48,6 +48,7 @@ SCALES_S = (0.2, 1, 5, 20, 60, 300, 1800, 7200)
 PLACEMENTS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05)
 BURSTS = (1, 2, 5, 10, 20)
 ROUNDS = (2, 4, 8, 16, 32)
+COMPONENTS = ("burst", "instance", "block")
 PILOT = replace(ALTERNATING, name="pilot", pause=1, pairs=2)
 PILOT_BLOCKS = 10
 COSTS = Costs(
@@ -113,7 +114,6 @@ def planned(deviation: float, half_width: float) -> int:
 
 @cache
 def deviation(weather: Weather, arrangement: Arrangement, runs: int, seed: int) -> float:
-    """Return the standard deviation of a block's log ratio."""
     return spread(arrangement.log_ratios(weather, np.random.default_rng(seed), max(1, runs // 40), 100))
 
 
@@ -155,7 +155,8 @@ def chosen(weather: Weather, runs: int, seed: int) -> Row:
     best = max(gain(weather, arranged(Design(burst, rounds, 1)), runs, seed) for burst in BURSTS for rounds in ROUNDS)
     return {
         "weather": weather.name,
-        **{name: root_mean(name, found) for name in ("burst", "instance", "block")},
+        # Each component as a standard deviation: the root of the mean of its estimates.
+        **{name: Share(np.sqrt(np.mean([getattr(each, name) for each in found]))) for name in COMPONENTS},
         "usual choice": f"{usual.rounds} rounds of {usual.burst_steps}",
         "gain": float(np.mean(gained)),
         "best": best,
@@ -166,13 +167,7 @@ def arranged(design: Design) -> Arrangement:
     return replace(PILOT, burst=design.burst_steps, rounds=design.rounds, pairs=design.instances)
 
 
-def root_mean(name: str, found: Sequence[Components]) -> Share:
-    """Return a component as a standard deviation: the root of the mean of its estimates."""
-    return Share(np.sqrt(np.mean([getattr(each, name) for each in found])))
-
-
 def table(title: str, rows: Sequence[Row]) -> Table:
-    """Return rows as Markdown."""
     made = Table(*rows[0], box=box.MARKDOWN, title=title, title_justify="left")
     for row in rows:
         made.add_row(*(cell(value) for value in row.values()))

@@ -10,7 +10,6 @@ is within 1 %.
 
 import argparse
 import json
-import math
 import random
 import statistics
 import tempfile
@@ -18,9 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from intrusion import MARGIN, bare_throughput, newest_tree, output
+from intrusion import bare_throughput, interval, newest_tree, output, verdict_of
 
-from analysis.statistics.ratios import judge, locate
 from suite.plan import balanced
 
 CONFINED, ROOT, BARE = "confined", "root", "bare script"
@@ -81,17 +79,9 @@ def report(options: argparse.Namespace, found: Mapping[str, Sequence[Mapping[str
 
 
 def told(ratios: Sequence[float]) -> str:
-    """Return the ratio, its 95 % interval, and whether it is within the margin, by the suite's own rules."""
-    place = locate([math.log(ratio) for ratio in ratios])
-    if place is None or place.interval is None:
-        return f"{statistics.median(ratios):.4f}, without an interval"
-    low, high = (math.exp(end) for end in place.interval)
-    (verdict,) = judge([place], MARGIN)
-    said = f"{math.exp(place.centre):.4f}, 95 % interval {low:.4f} to {high:.4f}"
-    if verdict is None:
-        return said
-    more = f", some {verdict.more_blocks} more blocks would decide" if verdict.more_blocks else ""
-    return f"{said}; within {MARGIN:.0%}: {verdict.name}{more}"
+    centre, low, high = interval(ratios)
+    said = f"{centre:.4f}, 95 % interval {low:.4f} to {high:.4f}"
+    return "; ".join(filter(None, [said, verdict_of(ratios, "blocks")]))
 
 
 if __name__ == "__main__":

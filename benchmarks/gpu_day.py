@@ -114,25 +114,18 @@ class Day:
 
     def program(self, *argv: str, timeout_s: float | None = None) -> "subprocess.CompletedProcess[str]":
         """Run a program of this Python to its end, or until the minutes are spent; its output goes to the log, too."""
-        environment = {**os.environ, "PYTHONPATH": self.path, "VIRTBENCH_HOME": str(self.options.state / "home")}
+        own = {"PYTHONPATH": self.path, "VIRTBENCH_HOME": str(self.options.state / "home"), **self.variables}
+        how: dict[str, Any] = {"env": {**os.environ, **own}, "timeout": timeout_s or max(10.0, self.left_s)}
         with (self.options.out / "log").open("a") as log:
             print("$", *(word if len(word) < 200 else "..." for word in argv), file=log, flush=True)
-            ended = subprocess.run(
-                [sys.executable, *argv],
-                check=False,
-                capture_output=True,
-                text=True,
-                timeout=timeout_s or max(10.0, self.left_s),
-                env={**environment, **self.variables},
-            )
+            ended = subprocess.run([sys.executable, *argv], check=False, capture_output=True, text=True, **how)
             print(ended.stdout, ended.stderr, file=log)
         return ended
 
     @property
     def path(self) -> str:
-        return os.pathsep.join(
-            filter(None, [str(REPOSITORY), *map(str, self.options.sites), os.environ.get("PYTHONPATH")])
-        )
+        places = [str(REPOSITORY), *map(str, self.options.sites), os.environ.get("PYTHONPATH")]
+        return os.pathsep.join(filter(None, places))
 
     def bench(self, *words: str) -> str:
         ended = self.program(str(REPOSITORY / "cli.py"), *words)
@@ -140,26 +133,21 @@ class Day:
             raise RuntimeError(f"bench {' '.join(words[:2])}: {ended.stderr.strip()[-500:]}")
         return ended.stdout
 
-    def request(self, *words: str) -> list[str]:
-        """Return the words of a run on bare metal and runc; of a rehearsal those of the smallest."""
+    def run(self, name: str, *words: str) -> list[Facts]:
+        """Run the suite and return its records; a run that was cut off goes on, and a rehearsal is the smallest."""
+        sizes = ("--profile", "smoke") if self.options.rehearse else ("--profile", "paper", "--memory", "16G")
         gpus = () if self.options.rehearse else ("--gpus", "0")
         image = ("--image", str(self.facts["A"]["image"]), "--device", self.device, *gpus, "--wait")
         engine = ("--engine", "runc") if "container" in words else ()
-        return ["run", *engine, *image, *words]
+        self.bench("run", *engine, *image, "--out", str(self.options.state / "runs" / name), *sizes, *words)
+        return self.kept(name)
 
-    def run(self, name: str, *words: str) -> list[Facts]:
-        """Run the suite and return its records; a run that was cut off goes on."""
-        directory = self.options.state / "runs" / name
-        shortened = ("--profile", "smoke") if self.options.rehearse else ("--profile", "paper", "--memory", "16G")
-        self.bench(*self.request("--out", str(directory), *shortened, *words))
-        return [json.loads(path.read_text()) for path in sorted(directory.glob("trials/*.json"))]
+    def kept(self, name: str) -> list[Facts]:
+        trials = (self.options.state / "runs" / name).glob("trials/*.json")
+        return [json.loads(path.read_text()) for path in sorted(trials)]
 
     def models(self, *names: str) -> list[str]:
         return [word for name in (("gan",) if self.options.rehearse else names) for word in ("--model", name)]
-
-    @property
-    def played(self) -> tuple[str, ...]:
-        return ("--rehearse",) if self.options.rehearse else ()
 
     @contextlib.contextmanager
     def answering(self, pid: int) -> Iterator[None]:
@@ -199,13 +187,8 @@ def about(records: Sequence[Facts]) -> Facts:
     for record in records:
         weights.setdefault(name_of(record), set()).add(record["weights_sha256"])
     others = sum(len(digests) > 1 for digests in weights.values())
-    return {
-        "trials": len(records),
-        "trials that failed": len(failed),
-        "failures": failed,
-        "rates": rates,
-        "others": others,
-    }
+    counts = {"trials": len(records), "trials that failed": len(failed), "others": others}
+    return {**counts, "failures": failed, "rates": rates}
 
 
 def name_of(record: Facts) -> str:
@@ -235,10 +218,9 @@ def facts_of_the_machine(day: Day) -> Facts:
         "mounts": mounts,
         "torch": json.loads(torch.stdout) if torch.returncode == 0 else torch.stderr[-500:],
     }
+    words = ("--state", str(day.options.state), "--image", image, *(["--rehearse"] if day.options.rehearse else []))
     for target in ("bare-metal", "container"):
-        ended = day.program(
-            __file__, "--libcuda", target, "--state", str(day.options.state), "--image", image, *day.played
-        )
+        ended = day.program(__file__, "--libcuda", target, *words)
         found[f"libcuda in {target}: cuInit, uid"] = (ended.stdout or ended.stderr).strip()[-300:]
     reached = [found[name].startswith("[0,") for name in found if name.startswith("libcuda")]
     return {**found, "targets without libcuda": reached.count(False)}
@@ -246,12 +228,11 @@ def facts_of_the_machine(day: Day) -> Facts:
 
 def models_on_both(day: Day) -> Facts:
     """Train five models on bare metal and runc, one block."""
-    found = about(
-        day.run("B", *BOTH, "--scenario", "synthetic", *day.models(*MODELS), *day.steps(300, 100), "--blocks", "1")
-    )
+    words = (*BOTH, "--scenario", "synthetic", *day.models(*MODELS), *day.steps(300, 100), "--blocks", "1")
+    found = about(records := day.run("B", *words))
     # On a GPU weights differ in bits.
     only = {"models with other weights": found["others"]} if day.options.rehearse else {}
-    rounding = [record for record in _kept(day, "B") if (record["environment"] or {})["target"].get("tf32")]
+    rounding = [record for record in records if (record["environment"] or {})["target"].get("tf32")]
     return {**found, "trials in fp32 that may round to TF32": len(rounding), **only}
 
 
@@ -267,7 +248,6 @@ def loop(day: Day, side: str, model: str) -> tuple[float, float]:
 
 
 def ratio(own: Sequence[float], base: Sequence[float]) -> float:
-    """Return the geometric mean of the ratios of pairs."""
     return math.exp(fmean(math.log(one / other) for one, other in zip(own, base, strict=True)))
 
 
@@ -323,7 +303,7 @@ def tuned(day: Day) -> Facts:
     """Train by the recipe tuned, to see whether it compiles and learns as reference does."""
     words = ("--target", "bare-metal", "--scenario", "synthetic", *day.models("resnet50", "dcgan", "transformer"))
     found = about(records := day.run("E", *words, *day.steps(300, 100), "--recipe", "tuned"))
-    before = {name_of(record): record for record in _kept(day, "B") if record["target"] == "bare-metal"}
+    before = {name_of(record): record for record in day.kept("B") if record["target"] == "bare-metal"}
     speed, losses = {}, []
     for record in records:
         if (base := before.get(name_of(record))) and record["outcome"]["status"] == base["outcome"]["status"] == "ok":
@@ -336,12 +316,10 @@ def tuned(day: Day) -> Facts:
 def several_ways(day: Day) -> Facts:
     """Train with parameters on the CPU and with one rank of NCCL, and measure copies by the memory probe."""
     found: Facts = {}
-    small = (*day.models("resnet50"), *day.steps(100, 20), "--target", "bare-metal")
+    small = ("--scenario", "synthetic", *day.models("resnet50"), *day.steps(100, 20), "--target", "bare-metal")
     if not day.options.rehearse:
         for way in ("parameter-cpu", "ddp"):
-            found[way] = about(
-                day.run(f"F-{way}", "--scenario", "synthetic", *small, "--parallel", way, "--devices", "1")
-            )
+            found[way] = about(day.run(f"F-{way}", *small, "--parallel", way, "--devices", "1"))
     probe = day.run("F-memory", "--scenario", "probe", "--probe", "memory", "--target", "bare-metal")
     found["memory probe"] = [record["metrics"] for record in probe]
     images = ("--images", "8", "--size", "small") if day.options.rehearse else ("--images", "2048")
@@ -349,12 +327,11 @@ def several_ways(day: Day) -> Facts:
     words = ("--scenario", "real", "--data", "generated", "--cache", "warm", "--model", "alexnet")
     read = day.run("F-JPEG", *words, "--target", "bare-metal", *day.steps(100, 20))
     found["JPEG"] = about(read)
-    drawn = [record for record in _kept(day, "B") if "alexnet on bare-metal" in about([record])["rates"]]
+    drawn = [record for record in day.kept("B") if "alexnet on bare-metal" in about([record])["rates"]]
     # Drawn images are copied as floats, those of files as bytes, which the device makes floats of.
     for kind, records, pixel_bytes in (("synthetic", drawn, 4), ("JPEG", read, 1)):
-        found[f"copy phase / probe: {kind}"] = (
-            REHEARSED if day.options.rehearse else copied(records, pixel_bytes, probe)
-        )
+        rate = REHEARSED if day.options.rehearse else copied(records, pixel_bytes, probe)
+        found[f"copy phase / probe: {kind}"] = rate
     failed = [part["trials that failed"] for part in found.values() if isinstance(part, dict)]
     return {**found, "trials that failed": sum(failed) + sum(record["outcome"]["status"] != "ok" for record in probe)}
 
@@ -497,22 +474,13 @@ STAGES = {
 
 def _gpu(**more: object) -> dict[int, dict[str, object]]:
     """Return the answers of the stand-in: driver 580 and one GPU at 100 W."""
-    whole = {
-        "uuid": "GPU-000000a0",
-        "name": "stand-in",
-        "pci": "00000000:01:00.0",
-        "memory": 80 << 30,
-        "capability": "9.0",
-    }
+    whole: dict[str, object] = {"uuid": "GPU-000000a0", "name": "stand-in", "pci": "00000000:01:00.0"}
+    whole |= {"memory": 80 << 30, "capability": "9.0"}
     return {-1: {"driver": "580.0", "cuda": 13000}, 0: {**whole, "power": 100_000, "energy": 0, "mig": 0, **more}}
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 (pynvml returns bytes or text)
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _kept(day: Day, run: str) -> list[Facts]:
-    return [json.loads(path.read_text()) for path in sorted((day.options.state / "runs" / run).glob("trials/*.json"))]
 
 
 def _early_loss(record: Facts) -> float:
@@ -539,7 +507,7 @@ def libcuda(target: str, digest: str, state: Path, *, rehearse: bool) -> None:
         edits = Edits((), ((libraries, "/run/nvidia"),), {"LD_LIBRARY_PATH": "/run/nvidia"})
         for module in (userland, container):
             vars(module)["edits_for"] = lambda *_, **__: edits
-    if not rehearse:
+    else:
         pynvml.nvmlInit()
     gpus = () if rehearse else (_text(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(0))),)
     envelope = Envelope(cpus=tuple(sorted(os.sched_getaffinity(0)))[:2], memory_bytes=8 * GIB, threads=1)
@@ -556,15 +524,8 @@ def rehearsal(options: argparse.Namespace) -> dict[str, str]:
     shutil.rmtree(stub, ignore_errors=True)
     stub.mkdir()
     (stub / "cuda.c").write_text(STUB)
-    library = [
-        "-shared",
-        "-fPIC",
-        "-Wl,-soname,libcuda.so.1",
-        "-o",
-        str(stub / "libcuda.so.580.0"),
-        str(stub / "cuda.c"),
-    ]
-    subprocess.run([str(shutil.which("gcc")), *library], check=True)
+    library = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so.580.0", "cuda.c"]
+    subprocess.run([str(shutil.which("gcc")), *library], check=True, cwd=stub)
     (stub / "libcuda.so.1").symlink_to("libcuda.so.580.0")
     options.nvml = Nvml(stub)
     options.nvml.load()
@@ -575,11 +536,9 @@ def rehearsal(options: argparse.Namespace) -> dict[str, str]:
 
 def judged(day: Day, stage: str) -> dict[str, bool]:
     """Return whether each bounded fact of a stage is inside of its bounds."""
-    facts = day.facts[stage]
-    judges = [name for name, value in facts.items() if name in BOUNDS and value != REHEARSED]
-    judges = [name for name in judges if not day.options.rehearse or BOUNDS[name][1] == 0]
-    found = {name: facts[name] for name in judges}
-    return {name: value is not None and BOUNDS[name][0] <= value <= BOUNDS[name][1] for name, value in found.items()}
+    bounded = {name: value for name, value in day.facts[stage].items() if name in BOUNDS and value != REHEARSED}
+    bounds = {name: BOUNDS[name] for name in bounded if not day.options.rehearse or BOUNDS[name][1] == 0}
+    return {name: bounded[name] is not None and low <= bounded[name] <= high for name, (low, high) in bounds.items()}
 
 
 def write(day: Day) -> None:
@@ -597,10 +556,9 @@ def write(day: Day) -> None:
         lines += [f"  - {bound}: {REHEARSED}" for bound, value in facts.items() if value == REHEARSED]
     (day.options.out / "summary.md").write_text("\n".join(lines) + "\n")
     with tarfile.open(day.options.out / "records.tar.gz", "w:gz") as archive:
-        for path in sorted((day.options.state / "runs").glob("*/*.json")):
-            archive.add(path, path.relative_to(day.options.state))
-        for path in sorted((day.options.state / "runs").glob("*/trials/*.json")):
-            archive.add(path, path.relative_to(day.options.state))
+        for pattern in ("runs/*/*.json", "runs/*/trials/*.json"):
+            for path in sorted(day.options.state.glob(pattern)):
+                archive.add(path, path.relative_to(day.options.state))
 
 
 def main() -> None:

@@ -14,16 +14,15 @@ others             how many changes besides are found in such a year, on average
 runs until seen    after how many runs of the new level, following 30 of the old one, half and 95 % of changes are seen
 """
 
-import argparse
 import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from parts.simulations import parser
 from rich.console import Console
 from rich.table import Table
 
@@ -88,7 +87,6 @@ def _ever(year: Numbers) -> bool:
 
 
 def found(noise: NoiseName, size: float, years: int, seed: int) -> Found:
-    """Look at years with one change of this size."""
     rng = np.random.default_rng(seed)
     truths = rng.integers(EDGE, RUNS - EDGE, years, endpoint=True)
     seen = [change_points(_stepped(raw(rng, noise, RUNS), int(truth), size)) for truth in truths]
@@ -134,14 +132,11 @@ def _tables(alarms: list[FalseAlarms], steps: list[Found]) -> Iterator[Table]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--years", type=int, default=400)
-    parser.add_argument("--watched", type=int, default=100, help="years that are looked at every night")
-    parser.add_argument("--noise", choices=NOISES, action="append", help="only this noise; may be repeated")
-    parser.add_argument("--size", type=float, action="append", help="only changes of this size; may be repeated")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    options = parser(__doc__, "years", 400)
+    options.add_argument("--watched", type=int, default=100, help="years that are looked at every night")
+    options.add_argument("--noise", choices=NOISES, action="append", help="only this noise; may be repeated")
+    options.add_argument("--size", type=float, action="append", help="only changes of this size; may be repeated")
+    given = options.parse_args()
     noises: tuple[NoiseName, ...] = tuple(given.noise or NOISES)
     alarms = [false_alarms(noise, given.years, given.watched, given.seed) for noise in noises]
     steps = [found(noise, size, given.years, given.seed) for noise in noises for size in given.size or SIZES]

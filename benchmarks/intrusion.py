@@ -19,19 +19,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).parents[1]
-sys.path.insert(0, str(REPOSITORY))  # as a script, this file is not part of the installed suite
+import numpy as np
 
-from analysis.statistics.ratios import judge, locate  # noqa: E402
-from provisioning import ledger  # noqa: E402
-from provisioning.cgroup import limits as cgroups  # noqa: E402
-from provisioning.nodes import local_node  # noqa: E402
-from scenarios.job import clean_environment  # noqa: E402
-from suite.job.envelope import Envelope, format_cpu_list  # noqa: E402
-from suite.plan import balanced  # noqa: E402
+from analysis.statistics.ratios import judge, locate
+from provisioning import ledger
+from provisioning.cgroup import limits as cgroups
+from provisioning.nodes import local_node
+from scenarios.job import clean_environment
+from suite.job.envelope import Envelope, format_cpu_list
+from suite.plan import balanced
 
 MARGIN = 0.01
-BARE_LOOP = REPOSITORY / "benchmarks/parts/bare_loop.py"
+BARE_LOOP = Path(__file__).with_name("parts") / "bare_loop.py"
 
 
 def main() -> None:
@@ -130,23 +129,30 @@ def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
 
     On a machine with neighbours a pair in ten is far off.
     """
-    place = locate([math.log(ratio) for ratio in ratios])
+    place = locate(np.log(ratios))
     if place is None or place.interval is None:
         raise SystemExit("at least 2 pairs are needed")
     low, high = (math.exp(end) for end in place.interval)
     return math.exp(place.centre), low, high
 
 
+def verdict_of(ratios: Sequence[float], unit: str) -> str:
+    """Return whether the ratio is within the margin, by the suite's own rules; nothing if that cannot be judged."""
+    (verdict,) = judge([locate(np.log(ratios))], MARGIN)
+    if verdict is None:
+        return ""
+    more = f", some {verdict.more_blocks} more {unit} would decide" if verdict.more_blocks else ""
+    return f"within {MARGIN:.0%}: {verdict.name}{more}"
+
+
 def report(options: argparse.Namespace, bare: list[float], suite: list[float], ratios: list[float]) -> None:
     centre, low, high = interval(ratios)
-    (verdict,) = judge([locate([math.log(ratio) for ratio in ratios])], MARGIN)
     print(f"{options.model}, profile {options.profile}, {options.pairs} pairs, images/s (median):")
     print(f"  bare script          {statistics.median(bare):10.2f}")
     print(f"  bench run bare-metal {statistics.median(suite):10.2f}")
     print(f"  suite / bare         {centre:10.4f}   95 % interval {low:.4f} to {high:.4f}")
-    if verdict:
-        more = f", some {verdict.more_blocks} more pairs would decide" if verdict.more_blocks else ""
-        print(f"within {MARGIN:.0%}: {verdict.name}{more}")
+    if said := verdict_of(ratios, "pairs"):
+        print(said)
 
 
 if __name__ == "__main__":

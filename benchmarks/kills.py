@@ -96,7 +96,6 @@ class Killer:
         return ended + self._inspect(setting, before)
 
     def _inspect(self, setting: Setting, before: dict[Path, bytes]) -> list[str]:
-        """Clean up, and return what is lost or torn."""
         found: list[str] = []
         for words in (["clean"], *([["audit", str(setting.out)]] if setting.files() else [])):
             with self._bench(words) as (process, said):

@@ -11,7 +11,6 @@ page cache, since no disk is to be measured here.
 import argparse
 import itertools
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,20 +18,16 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from intrusion import interval
 from torch.utils.data import DataLoader, Dataset
 
-# As a script, this file is not part of the installed suite.
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-
-from intrusion import interval  # noqa: E402
-
-from suite.plan import balanced  # noqa: E402
-from suite.registries import DATA_KINDS  # noqa: E402
-from worker.data.decode import DEVIATION, MEAN, Decoder, divisor, draw_crop  # noqa: E402
-from worker.data.loader import Loader, open_images  # noqa: E402
-from worker.data.sets import FileSet, Order  # noqa: E402
-from worker.spec import Data, Spec  # noqa: E402
-from worker.training.device import Numerics, import_torchvision  # noqa: E402
+from suite.plan import balanced
+from suite.registries import DATA_KINDS
+from worker.data.decode import DEVIATION, MEAN, Decoder, divisor, draw_crop
+from worker.data.loader import Loader, open_images
+from worker.data.sets import FileSet, Order
+from worker.spec import Data, Spec
+from worker.training.device import Numerics, import_torchvision
 
 Take = Callable[[], object]
 
@@ -115,7 +110,9 @@ def rate(side: str, options: argparse.Namespace) -> float:
 
 
 def opened_ours(options: argparse.Namespace) -> Iterator[Take]:
-    spec = spec_of(options, options.image_px)
+    sizes = {name: getattr(options, name) for name in ("batch", "image_px", "threads", "seed")}
+    place: dict[str, Any] = {"recipe": "reference", "device": "cpu", "devices": 1, "parallel": "none"}
+    spec = Spec("worker.workloads.classifier:RESNET50", **sizes, **place, warmup_steps=0, steps=1)
     data = data_of(options, options.decoder)
     loader = Loader(spec, data, open_images(data), 0, Numerics())
     try:
@@ -128,19 +125,6 @@ def opened_theirs(options: argparse.Namespace) -> Iterator[Take]:
     theirs = Theirs(options.directory, options.image_px, options.seed)
     batches = iter(DataLoader(theirs, batch_size=options.batch, sampler=itertools.count(), num_workers=options.workers))
     yield lambda: next(batches)
-
-
-def spec_of(options: argparse.Namespace, image_px: int) -> Spec:
-    sizes = {"batch": options.batch, "image_px": image_px, "warmup_steps": 0, "steps": 1, "threads": options.threads}
-    return Spec(
-        "worker.workloads.classifier:RESNET50",
-        **sizes,
-        recipe="reference",
-        seed=options.seed,
-        device="cpu",
-        devices=1,
-        parallel="none",
-    )
 
 
 def data_of(options: argparse.Namespace, decoder: Literal["auto", "simplejpeg", "pillow"]) -> Data:

@@ -36,27 +36,15 @@ RPC = "rpc"
 
 
 def trial_of(target: str, options: argparse.Namespace, choices: Choices) -> Trial:
-    distributed = DistributedJob(
-        strategy="parameter-server",
-        workers=options.workers,
-        servers=1,
-        network=options.network,
-        lab=LabSpec(nodes=options.workers + 1, rate=options.rate),
-    )
-    return lab_trial(target, distributed, choices, WITHIN_S)
+    workers, lab = options.workers, LabSpec(nodes=options.workers + 1, rate=options.rate)
+    job = DistributedJob(strategy="parameter-server", workers=workers, servers=1, network=options.network, lab=lab)
+    return lab_trial(target, job, choices, WITHIN_S)
 
 
 def started(rank: int, instances: list[Instance], options: argparse.Namespace) -> Process:
     here = instances[rank]
-    distributed = {
-        "strategy": "parameter-server",
-        "rank": rank,
-        "workers": options.workers,
-        "servers": 1,
-        "master": instances[0].address,
-        "port": PORT,
-        "interface": here.interface,
-    }
+    distributed: dict[str, object] = {"strategy": "parameter-server", "workers": options.workers, "servers": 1}
+    distributed |= {"rank": rank, "master": instances[0].address, "port": PORT, "interface": here.interface}
     asked = {name: getattr(options, name) for name in ("rounds", "steps", "batch", "image_px", "chunk_bytes", "plain")}
     interpreter, path = here.node.python
     words = clean_environment(1, "reference", PYTHONPATH=path, OMP_WAIT_POLICY="passive")

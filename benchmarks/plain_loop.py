@@ -10,19 +10,18 @@ mean of the pairs' ratios with its 95 % interval.
 """
 
 import argparse
-import math
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import numpy as np
+from intrusion import interval
+
+from analysis.statistics.ratios import judge, locate
+from scenarios.job import clean_environment
+from suite.plan import balanced
+
 REPOSITORY = Path(__file__).parents[1]
-sys.path.insert(0, str(REPOSITORY))  # as a script, this file is not part of the installed suite
-
-from analysis.statistics.ratios import judge, locate  # noqa: E402
-from scenarios.job import clean_environment  # noqa: E402
-from suite.plan import balanced  # noqa: E402
-
 PLAIN, REFERENCE, TUNED = "plain", "reference", "tuned"
 PAIRS = ((REFERENCE, PLAIN), (TUNED, REFERENCE))
 MARGIN = 0.02
@@ -83,38 +82,20 @@ def rate(side: str, options: argparse.Namespace) -> float:
 def suite_rate(options: argparse.Namespace) -> float:
     """Return the units per second of the worker's own steps."""
     import torch
-
-    from suite.registries import WORKLOADS
-    from worker.spec import Spec
-    from worker.training.build import build_trainer, opened_batches
-    from worker.training.device import open_devices
-    from worker.training.step import Samples
+    from parts.suite_steps import suite_s
 
     torch.set_num_interop_threads(1)
     torch.set_num_threads(options.threads)
-    sizes, warmup_steps, steps = SIZES[options.workload], options.warmup_steps, options.steps
-    place = {"workload": WORKLOADS.place(options.workload), "device": "cpu", "devices": 1, "parallel": "none"}
-    counts = {"warmup_steps": warmup_steps, "steps": steps, "threads": options.threads}
-    spec = Spec(**sizes, **place, **counts, recipe=options.side, seed=SEED)  # type: ignore[arg-type]
-    with opened_batches(spec) as batches:
-        trainer = build_trainer(spec, open_devices("cpu", 1), batches)
-        for _ in range(warmup_steps):
-            trainer.step(Samples.allocate(1, trainer.phases, trainer.parts), 0)
-        samples = Samples.allocate(steps, trainer.phases, trainer.parts)
-        begin_s = time.monotonic()
-        for index in range(steps):
-            trainer.step(samples, index)
-        return float(sizes["batch"] * steps) / (time.monotonic() - begin_s)
+    sizes, more = SIZES[options.workload], {"threads": options.threads, "recipe": options.side, "seed": SEED}
+    seconds = suite_s(options.workload, "cpu", options.warmup_steps, options.steps, **sizes, **more)
+    return float(sizes["batch"] * options.steps / seconds)
 
 
 def told(own: str, base: str, ratios: list[float]) -> None:
-    place = locate([math.log(ratio) for ratio in ratios])
-    if place is None or place.interval is None:
-        raise SystemExit("at least 2 pairs are needed")
-    low, high = (math.exp(end) for end in place.interval)
-    (verdict,) = judge([place], MARGIN)
+    centre, low, high = interval(ratios)
+    (verdict,) = judge([locate(np.log(ratios))], MARGIN)
     said = verdict.name if verdict else "undecided"
-    print(f"{own} over {base}: {math.exp(place.centre):.3f}x ({low:.3f} to {high:.3f}), {said}")
+    print(f"{own} over {base}: {centre:.3f}x ({low:.3f} to {high:.3f}), {said}")
 
 
 if __name__ == "__main__":

@@ -46,8 +46,6 @@ MOST_BLOCKS = 1000
 
 @dataclass(frozen=True)
 class Setting:
-    """One row of the result."""
-
     noise: NoiseName
     difference: float
     targets: int = 1

@@ -11,17 +11,12 @@ measured over true with its 95 % interval.
 import argparse
 import itertools
 import random
-import sys
-from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[1]
-sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]  # as a script, this file is not part of the suite
+from intrusion import interval
+from parts.known_server import Service, serving
 
-from intrusion import interval  # noqa: E402
-from parts.known_server import Service, serving  # noqa: E402
-
-from worker.serving.load import LoadRun, open_loop  # noqa: E402
-from worker.spec import LoadRequest  # noqa: E402
+from worker.serving.load import LoadRun, open_loop
+from worker.spec import LoadRequest
 
 
 def main() -> None:

@@ -75,7 +75,6 @@ class Arrangement:
 
     @property
     def block_s(self) -> float:
-        """Return how long a block takes."""
         return self.pairs * (self.opening + self.rounds * 2 * (self.pause + self.burst)) * STEP_S
 
     def rounds_of(self, weather: Weather, rng: np.random.Generator, runs: int, blocks: int) -> Logs:

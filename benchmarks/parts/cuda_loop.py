@@ -27,7 +27,14 @@ def main() -> None:
     side, model, device, *numbers = sys.argv[1:]
     batch, image_px, warmup_steps, steps = map(int, numbers)
     if side == "suite":
-        seconds, loss = suite_s(model, device, batch, image_px, warmup_steps, steps), float("nan")
+        from parts.suite_steps import suite_s
+
+        from worker.training.device import numerics_of
+
+        numerics_of("reference", device).apply()
+        sizes = {"batch": batch, "image_px": image_px, "channels": 3, "threads": torch.get_num_threads()}
+        seconds = suite_s(model, device, warmup_steps, steps, **sizes, recipe="reference", seed=SEED)
+        loss = float("nan")
     else:
         seconds, loss = by_hand(side, model, device, batch, image_px, (warmup_steps, steps))
     print(loss, batch * steps / seconds)
@@ -93,29 +100,6 @@ def dcgan(device: str) -> Step:
         return loss.detach()
 
     return step
-
-
-def suite_s(model: str, device: str, batch: int, image_px: int, warmup_steps: int, steps: int) -> float:
-    from suite.registries import WORKLOADS
-    from worker.spec import Spec
-    from worker.training.build import build_trainer, opened_batches
-    from worker.training.device import numerics_of, open_devices
-    from worker.training.step import Samples
-
-    place = {"workload": WORKLOADS.place(model), "device": device, "devices": 1, "parallel": "none"}
-    sizes = {"batch": batch, "image_px": image_px, "channels": 3, "warmup_steps": warmup_steps, "steps": steps}
-    threads = torch.get_num_threads()
-    spec = Spec(**place, **sizes, threads=threads, recipe="reference", seed=SEED)  # type: ignore[arg-type]
-    numerics_of("reference", device).apply()
-    with opened_batches(spec) as batches:
-        trainer = build_trainer(spec, open_devices(device, 1), batches)
-        for _ in range(warmup_steps):
-            trainer.step(Samples.allocate(1, trainer.phases, trainer.parts), 0)
-        samples = Samples.allocate(steps, trainer.phases, trainer.parts)
-        begin_s = time.monotonic()
-        for index in range(steps):
-            trainer.step(samples, index)
-        return time.monotonic() - begin_s
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A package outside the tree that adds members to the registries: each is one file, found by an entry point."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -23,13 +24,14 @@ class Package:
         """The value of PYTHONPATH with which it is found."""
         return f"{self.place}{os.pathsep}{REPOSITORY}"
 
-    def add(self, group: str, name: str, source: str, member: str = "MEMBER") -> None:
-        """Add a member in a file of its own, in which it is called ``member``."""
+    def add(self, group: str, name: str, source: str, member: str = "MEMBER") -> str:
+        """Add a member in a file of its own, in which it is called ``member``; return the file's digest."""
         module = f"toy_{name.replace('-', '_')}"
         (self.place / f"{module}.py").write_text(source)
         self.entry_points.setdefault(group, []).append(f"{name} = {module}:{member}")
         text = "\n".join(line for key, lines in self.entry_points.items() for line in (f"[{key}]", *lines))
         (self.place / "toys-1.0.dist-info/entry_points.txt").write_text(text)
+        return hashlib.sha256(source.encode()).hexdigest()
 
     def bench(self, *words: str, program: str = "cli") -> "subprocess.CompletedProcess[str]":
         home = {"VIRTBENCH_HOME": str(self.place / "home"), "XDG_RUNTIME_DIR": str(self.place)}

@@ -193,9 +193,7 @@ class Toy(Timer):
         return []
 """
 
-SITE = f"""
-{example("A site")}
-"""
+SITE = example("A site")
 
 ABLATION = """
 from suite.job.ablations import Ablation

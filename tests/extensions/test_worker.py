@@ -36,16 +36,13 @@ def run(package: Package, *words: str, targets: tuple[str, ...] = ("bare-metal",
 
 
 def rows(package: Package) -> dict[tuple[str, str], dict[str, Any]]:
-    """The rows of a comparison by target and metric."""
     compared = json.loads(bench(package, "compare", str(package.place / "out"), "--json"))
     return {(row["target"], row["metric"]): row for row in compared["rows"]}
 
 
 def test_a_workload_with_a_metric_of_its_own(package: Package) -> None:
-    source = example("A workload")
-    package.add("virtbench.workloads", "toy", source, "TOY")
+    digest = package.add("virtbench.workloads", "toy", example("A workload"), "TOY")
     records = run(package, "--model", "toy")
-    digest = hashlib.sha256(source.encode()).hexdigest()
     assert [record["job"]["workload_sha256"] for record in records] == [digest] * 2
     assert [len(record["metrics"]["loss"]["samples"]) for record in records] == [2] * 2
     found = rows(package)
@@ -56,13 +53,11 @@ def test_a_workload_with_a_metric_of_its_own(package: Package) -> None:
 
 
 def test_a_kind_of_data_set(package: Package) -> None:
-    source = example("A kind of data set")
-    package.add("virtbench.data-kinds", "toy", source, "TOY")
+    digest = package.add("virtbench.data-kinds", "toy", example("A kind of data set"), "TOY")
     place = package.place / "set"
     place.mkdir()
     np.save(place / "pixels.npy", np.zeros((6, 70, 70, 3), np.uint8))
     records = run(package, "--scenario", "real", "--data", f"toy:{place}", "--model", "alexnet", targets=HERE)
-    digest = hashlib.sha256(source.encode()).hexdigest()
     assert [record["job"]["dataset"]["kind_sha256"] for record in records] == [digest]
     assert [(record["data_use"]["kind"], record["data_use"]["images"]) for record in records] == [("toy", 6)]
 
@@ -102,10 +97,8 @@ def test_a_command_without_a_throughput_is_decided_by_its_time(package: Package)
 
 
 def test_a_probe(package: Package) -> None:
-    source = example("A probe")
-    package.add("virtbench.probes", "toy", source, "TOY")
+    digest = package.add("virtbench.probes", "toy", example("A probe"), "TOY")
     records = run(package, "--scenario", "probe", "--probe", "toy")
-    digest = hashlib.sha256(source.encode()).hexdigest()
     assert [record["job"]["workload_sha256"] for record in records] == [digest] * 2
     assert [record["details"] for record in records] == [{"size": "smoke"}] * 2
     found = rows(package)
@@ -114,11 +107,9 @@ def test_a_probe(package: Package) -> None:
 
 
 def test_an_aggressor(package: Package) -> None:
-    source = example("An aggressor")
-    package.add("virtbench.aggressors", "toy", source, "TOY")
+    digest = package.add("virtbench.aggressors", "toy", example("An aggressor"), "TOY")
     words = ("--scenario", "shared", "--model", "alexnet", "--aggressor", "toy")
     records = run(package, *words, targets=HERE)
     beside = [record for record in records if record["aggressor"] == "toy"]
-    digest = hashlib.sha256(source.encode()).hexdigest()
     assert [record["job"]["sharing"]["sources"] for record in beside] == [{"toy": digest}]
     assert {record["aggressors"][0]["aggression"]["unit"] for record in beside} == {"sums"}

@@ -150,7 +150,6 @@ ATTEMPTS: tuple[Callable[[], list[str]], ...] = (
 
 
 def attempted() -> dict[str, object]:
-    """Try everything."""
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
     reached = {attempt.__name__: found for attempt in ATTEMPTS if (found := attempt())}
     capabilities = {name: status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}

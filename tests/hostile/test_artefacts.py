@@ -241,9 +241,7 @@ def test_a_store_of_the_guests_docker_is_made_once_and_no_bench_removes_anothers
     assert not made[0].exists()
 
 
-def test_an_image_in_use_is_not_replaced_by_an_equal_one(
-    make_image: Callable[..., Image],
-) -> None:
+def test_an_image_in_use_is_not_replaced_by_an_equal_one(make_image: Callable[..., Image]) -> None:
     image = make_image()
     before = image.tree.stat().st_ino
     with local_node((), None) as node, artefacts.workshop(node, str(state("images"))) as building:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ import pytest
 
 from suite.job.envelope import most_processes
 from suite.targets import VMS
-from tests.extensions.conftest import Package
+from tests.extensions.conftest import Package, package
 from tests.integration.machine import docker_daemon, require, require_image, require_root
 
+__all__ = ["package"]
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 SOURCE = Path(__file__).with_name("escapes.py").read_text()
@@ -52,29 +54,14 @@ def victims() -> Iterator[Victims]:
             process.wait()
 
 
-@pytest.fixture
-def package(tmp_path: Path) -> Package:
-    info = tmp_path / "toys-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
-    return Package(tmp_path)
-
-
 def run(package: Package, victims: Victims, *words: str) -> dict[tuple[str, str | None], dict[str, Any]]:
     """Run the hostile probe; return the records by target and ablation."""
     package.add("virtbench.probes", "escape", victims.source(), "ESCAPE")
     out = package.place / "out"
     sizes = ("--cpus", f"{CPUS[0]}-{CPUS[-1]}", "--memory", "2G", "--profile", "smoke")
-    argv = ["run", "--scenario", "probe", "--probe", "escape", *sizes, *words, "--out", str(out)]
-    ended = subprocess.run(
-        [sys.executable, "-m", "cli", *argv],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=850,
-        cwd=package.place,
-        env={**os.environ, "PYTHONPATH": package.path},
-    )
+    began = [sys.executable, "-m", "cli", "run", "--scenario", "probe", "--probe", "escape"]
+    argv, env = [*began, *sizes, *words, "--out", str(out)], {**os.environ, "PYTHONPATH": package.path}
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=850, cwd=package.place, env=env)
     found = [json.loads(path.read_text()) for path in sorted((out / "trials").glob("*.json"))]
     failed = [record["outcome"] for record in found if record["outcome"]["status"] != "ok"]
     assert not failed, failed
@@ -130,13 +117,11 @@ def test_containers_are_contained(
     engine: str, package: Package, victims: Victims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_image()
-    if engine == "docker":
-        place = Path(tempfile.mkdtemp(prefix="vb-docker-", dir="/var/tmp"))
-        with docker_daemon(place) as host:
-            monkeypatch.setenv("DOCKER_HOST", host)
-            record = run(package, victims, "--target", "container", "--engine", engine)["container", None]
-    else:
-        require("engine", engine)
+    with ExitStack() as stack:
+        if engine == "docker":
+            monkeypatch.setenv("DOCKER_HOST", stack.enter_context(docker_daemon()))
+        else:
+            require("engine", engine)
         record = run(package, victims, "--target", "container", "--engine", engine)["container", None]
     check_contained(record)
     check_victims(victims)

@@ -26,8 +26,9 @@ from suite.errors import RequestError
 from suite.interfaces import Instance
 from suite.inventory import read_inventory
 from suite.loop import Loop
-from suite.plan import Plan, Trial
+from suite.plan import Trial
 from suite.records.environment import Environment
+from suite.records.record import TrialRecord
 from suite.results.store import PLAN, TRIALS, Run
 from suite.sweep.cells import cells_of, request_of
 from suite.sweep.directory import plan_hash
@@ -170,8 +171,20 @@ def test_an_inventory_of_a_stranger_is_read_or_refused(text: bytes) -> None:
             assert read_inventory(file).nodes
 
 
-def plan_of_one() -> Plan:
-    return plan_of(targets=("bare-metal",), sizes=WORKLOAD, envelope=ENVELOPE, trial_timeout_s=60, model="alexnet")
+def recorded(place: Path, node: Any) -> TrialRecord:
+    """Run one trial on the node, and return its record, which is the one that is read again."""
+
+    @contextmanager
+    def opened(_: Trial) -> Iterator[list[Instance]]:
+        yield [Instance(node)]
+
+    run = Run(place)
+    loop = Loop(Synthetic(), opened, run, FakeObserver(), Environment, lambda *_: FakeAccount())
+    target = ("bare-metal",)
+    (made,) = loop.run(plan_of(targets=target, sizes=WORKLOAD, envelope=ENVELOPE, trial_timeout_s=60, model="alexnet"))
+    (stored,) = run.records()
+    assert stored == made
+    return stored
 
 
 @given(data=st.data())
@@ -186,15 +199,6 @@ def test_whatever_a_worker_says_there_is_a_record(data: st.DataObject) -> None:
     attestation = data.draw(json_texts({"kernel": "6.1", "threads": 2, "cpus": [0, 1], "memory_bytes": 2 << 30}))
     process = ScriptedProcess(story, status=data.draw(st.sampled_from((0, 0, 1, -9, 255))))
     node = ScriptedNode(process=process, attestation=attestation.decode(errors="replace"))
-
-    @contextmanager
-    def opened(_: Trial) -> Iterator[list[Instance]]:
-        yield [Instance(node)]
-
     with place() as directory:
-        run = Run(directory)
-        loop = Loop(Synthetic(), opened, run, FakeObserver(), Environment, lambda *_: FakeAccount())
-        (made,) = loop.run(plan_of_one())
-        (stored,) = run.records()
-        assert stored == made
-        assert made.outcome.kind != "mistake", made.outcome.output_tail
+        outcome = recorded(directory, node).outcome
+        assert outcome.kind != "mistake", outcome.output_tail

@@ -67,14 +67,8 @@ def pictures() -> Iterator[tuple[str, bytes]]:
     yield "an animation", png(ROW, between=chunk(b"acTL", bytes(8)))
     yield "a profile", png(ROW, between=chunk(b"iCCP", b"x\x00\x00" + zlib.compress(b"x")))
     yield "a bomb", BOMB
-    yield (
-        "too large a file",
-        png(
-            *[b"\x00" + np.random.default_rng(1).bytes(300)] * 1
-            + [b"\x00" + np.random.default_rng(n).bytes(300) for n in range(300)],
-            width=300,
-        ),
-    )
+    noise = [b"\x00" + np.random.default_rng(seed).bytes(300) for seed in (1, *range(300))]
+    yield "too large a file", png(*noise, width=300)
     yield "a chunk longer than the file", SIGNATURE + struct.pack(">I", (1 << 32) - 1) + b"IHDR"
 
 

@@ -49,13 +49,8 @@ class Pool:
     def record(self, block: int = 0, **changes: Any) -> TrialRecord:
         (trial,) = self.plan.trials_of(block)
         own = {name: getattr(trial, name) for name in trial.__class__.model_fields if name in TrialRecord.model_fields}
-        about = {
-            "run_id": "r",
-            "suite_version": "0",
-            "started_at": "now",
-            "environment": Environments(host=Environment()),
-        }
-        return TrialRecord(**{**own, **about, **OK, **changes})
+        about = {"run_id": "r", "suite_version": "0", "started_at": "now"}
+        return TrialRecord(**{**own, **about, "environment": Environments(host=Environment()), **OK, **changes})
 
     def send(self, record: TrialRecord, block: int = 0, name: str | None = None) -> Path:
         name = name or f"trials/{record.trial_id}.json"
@@ -123,12 +118,8 @@ def test_a_node_that_has_chosen_other_cpus_adds_to_the_same_plan_and_one_with_mo
 @pytest.mark.parametrize(
     "name",
     [
-        "sweep.json",
-        "converged.json",
-        "{cell}/manifest.json",
-        "{cell}/attempts/x.json",
-        "other-12345678/plan.json",
-        "x.toml",
+        *("sweep.json", "converged.json", "x.toml"),
+        *("{cell}/manifest.json", "{cell}/attempts/x.json", "other-12345678/plan.json"),
     ],
 )
 def test_no_other_file_of_the_sweep_is_taken(name: str, pool: Pool) -> None:

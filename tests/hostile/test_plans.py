@@ -1,7 +1,6 @@
 """Plans are code: who may write them, what they may name, how large they may be, and what they become elsewhere."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,56 +23,49 @@ HOSTS = '[[node]]\nname = "n1"\nhost = "gpu1"\n'
 PLAN = 'name = "night"\n[engine]\nkind = "slurm"\n'
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[..., Path]:
-    """``write("hosts.toml", text, mode=0o666)``: the file."""
-
-    def _write(name: str, text: str, mode: int = 0o600) -> Path:
-        path = tmp_path / name
-        path.write_text(text)
-        path.chmod(mode)
-        return path
-
-    return _write
+def write(path: Path, text: str, mode: int = 0o600) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
 
 
-def test_an_inventory_that_others_may_write_is_refused(write: Callable[..., Path]) -> None:
-    assert read_inventory(write("hosts.toml", HOSTS)).nodes
+def test_an_inventory_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    assert read_inventory(write(tmp_path / "hosts.toml", HOSTS)).nodes
     with pytest.raises(RequestError, match="others may write it") as raised:
-        read_inventory(write("hosts.toml", HOSTS, 0o666))
+        read_inventory(write(tmp_path / "hosts.toml", HOSTS, 0o666))
     assert "chmod go-w" in str(raised.value.remedy)
 
 
-def test_an_ssh_config_that_others_may_write_is_refused(write: Callable[..., Path]) -> None:
-    hosts = write("hosts.toml", f'{HOSTS}ssh_config = "config"\n')
-    config = write("config", "Match exec true\n")
+def test_an_ssh_config_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    hosts = write(tmp_path / "hosts.toml", f'{HOSTS}ssh_config = "config"\n')
+    config = write(tmp_path / "config", "Match exec true\n")
     assert read_inventory(hosts).nodes[0].ssh_config == config
     config.chmod(0o602)
     with pytest.raises(RequestError, match="the ssh_config of n1"):
         read_inventory(hosts)
 
 
-def test_a_plan_that_names_other_machines_is_refused_where_others_may_write_it(write: Callable[..., Path]) -> None:
-    assert load_sweep(write("night.toml", PLAN)).name == "night"
+def test_a_plan_that_names_other_machines_is_refused_where_others_may_write_it(tmp_path: Path) -> None:
+    assert load_sweep(write(tmp_path / "night.toml", PLAN)).name == "night"
     with pytest.raises(RequestError, match="the plan"):
-        load_sweep(write("night.toml", PLAN, 0o666))
-    assert load_sweep(write("here.toml", 'name = "here"\n', 0o666)).name == "here"
+        load_sweep(write(tmp_path / "night.toml", PLAN, 0o666))
+    assert load_sweep(write(tmp_path / "here.toml", 'name = "here"\n', 0o666)).name == "here"
 
 
 @pytest.mark.parametrize("table", ["options", "[include]"])
 def test_a_plan_that_names_a_workload_in_a_file_is_refused_where_others_may_write_it(
-    table: str, write: Callable[..., Path]
+    table: str, tmp_path: Path
 ) -> None:
     text = f'name = "mine"\n[{table}]\nmodel = "./my_model.py"\n'
-    path = write("mine.toml", text)
+    path = write(tmp_path / "mine.toml", text)
     (cell,) = cells_of(load_sweep(path))
     assert cell.settings["model"] == str(path.parent / "my_model.py"), "it is relative to the plan file"
     with pytest.raises(RequestError, match="others may write it"):
-        load_sweep(write("mine.toml", text, 0o666))
+        load_sweep(write(tmp_path / "mine.toml", text, 0o666))
 
 
-def test_a_directory_in_which_others_may_exchange_the_file_is_refused(write: Callable[..., Path]) -> None:
-    hosts = write("hosts.toml", HOSTS)
+def test_a_directory_in_which_others_may_exchange_the_file_is_refused(tmp_path: Path) -> None:
+    hosts = write(tmp_path / "hosts.toml", HOSTS)
     hosts.parent.chmod(0o777)
     with pytest.raises(RequestError, match="another in its place"):
         read_inventory(hosts)
@@ -83,9 +75,9 @@ def test_a_directory_in_which_others_may_exchange_the_file_is_refused(write: Cal
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
 def test_a_file_of_another_user_is_refused_unless_root_was_asked_by_him(
-    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts = write("hosts.toml", HOSTS)
+    hosts = write(tmp_path / "hosts.toml", HOSTS)
     os.chown(hosts, 4242, 4242)
     monkeypatch.delenv("SUDO_UID", raising=False)
     with pytest.raises(RequestError, match="belongs to user 4242"):

@@ -122,15 +122,8 @@ def test_a_body_that_is_too_large_is_not_read(client: FlaskClient) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "../secret",
-        "failed/../../secret",
-        "%2e%2e/secret",
-        "..%2fsecret",
-        "linked",
-        "failed/linked",
-        "/etc",
-        ".",
-        "failed/.",
+        *("../secret", "failed/../../secret", "%2e%2e/secret", "..%2fsecret"),
+        *("linked", "failed/linked", "/etc", ".", "failed/."),
     ],
 )
 def test_no_path_and_no_link_leads_out_of_the_results(client: FlaskClient, results: Path, name: str) -> None:
@@ -174,14 +167,8 @@ def test_markup_and_steering_in_records_plans_names_and_logs_are_text(client: Fl
         job["model"] = hostile
     (run / "plan.json").write_text(json.dumps(plan))
     quoted = "%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E"
-    for address in (
-        "/",
-        f"/runs/{quoted}",
-        f"/delete/{quoted}",
-        f"/compare?run={quoted}",
-        f"/report?run={quoted}",
-        f"/runs/{quoted}?part=1",
-    ):
+    addresses = ("runs/{}", "delete/{}", "compare?run={}", "report?run={}", "runs/{}?part=1")
+    for address in ("/", *(f"/{each.format(quoted)}" for each in addresses)):
         answer = drawn(client, f"run={quoted}") if "report" in address else client.get(address)
         assert answer.status_code in (200, 400), address
         assert "<script>alert" not in answer.text
@@ -259,7 +246,6 @@ def served(results: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Web
 
 
 def asked(port: int, path: str, cookie: str = "") -> tuple[int, str, str]:
-    """Return the status of a page, the cookie that it sets, and its text."""
     with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
         connection.request("GET", path, headers={"Host": "localhost", "Cookie": cookie})
         answer = connection.getresponse()

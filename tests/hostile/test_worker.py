@@ -7,8 +7,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,10 @@ from provisioning import bounded_output
 from provisioning.machines import qemu
 from provisioning.machines.qemu import GuestConsole, _explained
 from provisioning.nodes import LocalNode, local_node
-from scenarios.synthetic import Synthetic
 from suite.errors import CommandError, MeasurementError
-from suite.interfaces import Instance
-from suite.loop import Loop
-from suite.plan import Trial
-from suite.records.environment import Environment
-from suite.records.record import TrialRecord
-from suite.results.store import Run
-from tests.hostile.test_fuzz import plan_of_one
+from tests.hostile.test_fuzz import recorded
 from tests.scenarios.conftest import ScriptedNode, ScriptedProcess
 from tests.scenarios.test_job import STORY, event
-from tests.suite.conftest import FakeAccount, FakeObserver
 
 
 @pytest.fixture
@@ -38,19 +29,6 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalNode]
     monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
     with local_node((0,), None) as made:
         yield made
-
-
-def recorded(place: Path, node: Any) -> TrialRecord:
-    """Run one trial on the node, and return its record as it is read again."""
-
-    @contextmanager
-    def opened(_: Trial) -> Iterator[Sequence[Instance]]:
-        yield [Instance(node)]
-
-    run = Run(place)
-    Loop(Synthetic(), opened, run, FakeObserver(), Environment, lambda *_: FakeAccount()).run(plan_of_one())
-    (record,) = run.records()
-    return record
 
 
 HUGE = "9" * 400

@@ -13,6 +13,7 @@ from provisioning.machines.ssh import SSHD_CONFIG
 from provisioning.nodes import local_node, write_file
 from provisioning.volumes import MOUNT
 from suite.interfaces import Node
+from tests.integration.ssh_machines import make_keys
 
 ARGUMENTS = "console=ttyS0 quiet loglevel=4 panic=-1"
 THERE = f"{MOUNT}/machine"
@@ -27,8 +28,7 @@ def boot_files(place: Path, image: Image, address: str, data: str = "none") -> N
 
     ``data``: the disk that is mounted for data.
     """
-    for name in ("client_key", "host_key"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / name)], check=True)
+    make_keys(place)
     root = place / "root"
     keys = root / "virtbench/ssh"
     keys.mkdir(parents=True)

@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -14,10 +13,10 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-import pytest
 import websocket
 from msgspec.structs import asdict
 
+from tests.integration.machine import require_chromium
 from tests.worker.test_serving import load
 from worker.serving.load import wait_for_answer
 from worker.spec import ServeSpec
@@ -118,10 +117,7 @@ class Tab:
 @contextmanager
 def chromium(profile: Path) -> Iterator[Tab]:
     """Yield the first tab of a browser, which ends with all of its tabs."""
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        pytest.skip("no chromium on this machine: apt-get install chromium")
-    argv = [program, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0"]
+    argv = [require_chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0"]
     with subprocess.Popen([*argv, f"--user-data-dir={profile}", "about:blank"], stderr=subprocess.DEVNULL) as process:
         end_s = time.monotonic() + WAIT_S
         while not (profile / "DevToolsActivePort").is_file() and time.monotonic() < end_s:

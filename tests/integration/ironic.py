@@ -50,7 +50,6 @@ class Ironic:
         self.enrol(name, driver="redfish", deploy_interface="ramdisk", driver_info={**address, **files})
 
     def remaining(self) -> dict[str, object]:
-        """Return the states of the nodes, and the allocations."""
         states = {node.name: node.provision_state for node in self.metal.nodes(details=True)}
         return {**states, "allocations": [allocation.name for allocation in self.metal.allocations()]}
 

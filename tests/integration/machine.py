@@ -3,8 +3,9 @@
 import os
 import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -55,6 +56,13 @@ def require_sshd() -> None:
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
 
 
+def require_chromium() -> str:
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("no chromium on this machine: apt-get install chromium")
+    return found
+
+
 def require_space() -> None:
     """Skip where no image can be built. Asked anew each time: the tests before may have filled the disk."""
     if (free := shutil.disk_usage(home()).free) < build.NEEDED_BYTES:
@@ -64,6 +72,19 @@ def require_space() -> None:
 def require_image() -> Image:
     require("image", "cpu")
     return current()
+
+
+def require_root_and_image() -> Image:
+    require_root()
+    return require_image()
+
+
+def wait_for(what: str, true: Callable[[], object], said: Callable[[], object], within_s: float = 120) -> None:
+    """Wait until it is true; a test fails by what is said if it does not come."""
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline, f"{what} did not come: {said()}"
+        time.sleep(0.05)
 
 
 def words_of(process: psutil.Process) -> list[str]:
@@ -83,23 +104,23 @@ def workers() -> list[psutil.Process]:
 
 
 @contextmanager
-def docker_daemon(place: Path, *words: str) -> Iterator[str]:
-    """A daemon of the tests' own on a socket in ``place``; the user's, where there is one, is left alone."""
+def docker_daemon(*words: str) -> Iterator[str]:
+    """A daemon of the tests' own on a socket; the user's, where there is one, is left alone."""
     require_root()
     if shutil.which("dockerd") is None:
         pytest.skip("dockerd is not installed (make setup-test)")
+    # Not below pytest's own directory: a socket's path has 108 bytes at most, and the store needs a real disk.
+    place = Path(tempfile.mkdtemp(prefix="vb-docker-", dir="/var/tmp"))
     argv = [*DAEMON, *words]
     argv[argv.index("--data-root") + 1] = str(place / "data")
     argv[argv.index("--exec-root") + 1] = str(place / "exec")
     argv[argv.index("--pidfile") + 1] = str(place / "pid")
-    host = f"unix://{place}/docker.sock"
-    with (place / "log").open("w") as log:
+    host, said = f"unix://{place}/docker.sock", place / "log"
+    asked = ["docker", "--host", host, "version"]
+    with said.open("w") as log:
         daemon = subprocess.Popen([*argv, "--host", host], stdout=log, stderr=log, start_new_session=True)
     try:
-        deadline = time.monotonic() + 120
-        while subprocess.run(["docker", "--host", host, "version"], check=False, capture_output=True).returncode:
-            assert time.monotonic() < deadline, f"dockerd did not start: {(place / 'log').read_text()[-2000:]}"
-            time.sleep(0.1)
+        wait_for("dockerd", lambda: not subprocess.run(asked, capture_output=True).returncode, said.read_text)
         yield host
     finally:
         daemon.terminate()

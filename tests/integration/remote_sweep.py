@@ -4,11 +4,13 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from suite.plan import Plan
 from suite.records.record import TrialRecord
-from tests.integration.slurm_cluster import wait_for
+from tests.integration.machine import wait_for
 
 REPOSITORY = Path(__file__).parents[2]
 BENCH = str(Path(sys.executable).with_name("bench"))
@@ -65,7 +67,6 @@ class RemoteSweep:
             self.process = subprocess.Popen(argv, stdout=log, stderr=log, env=self.env, start_new_session=True)
 
     def bench(self, command: str) -> "subprocess.CompletedProcess[str]":
-        """``bench sweep COMMAND`` of this sweep's directory."""
         words = [BENCH, "sweep", command, str(self.out)]
         return subprocess.run(words, check=False, capture_output=True, text=True, env=self.env, timeout=180)
 
@@ -82,6 +83,15 @@ class RemoteSweep:
             return self.process.wait(within_s)
         finally:
             self.process.kill()
+
+    def end_complete(self, kept: Mapping[str, TrialRecord] = MappingProxyType({})) -> dict[str, TrialRecord]:
+        """Wait for the end: every planned trial has a record that is ok, and those that were kept are the same."""
+        assert self.end() == 0, self.said()
+        records = self.records()
+        assert set(records) == self.planned()
+        assert all(record.outcome.status == "ok" for record in records.values())
+        assert all(records[name] == record for name, record in kept.items())
+        return records
 
     def records(self) -> dict[str, TrialRecord]:
         paths = self.out.glob("*/trials/*.json")

@@ -5,8 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integration.machine import require_root
+from tests.integration.machine import require_root, wait_for
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel")
 NODES = ("vbnode1", "vbnode2")
@@ -154,13 +153,6 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(processes, timeout=20)
-
-
-def wait_for(what: str, true: Callable[[], bool], said: Callable[[], str], within_s: float = 120.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline, f"{what} did not come: {said()}"
-        time.sleep(0.1)
 
 
 def free_ports(count: int) -> list[int]:

@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
-from tests.integration.machine import SSHD, require_root, require_sshd
-from tests.integration.slurm_cluster import free_ports, wait_for
+from tests.integration.machine import SSHD, require_root, require_sshd, wait_for
+from tests.integration.slurm_cluster import free_ports
 
 NAMES = ("one", "two")
 
@@ -26,37 +26,46 @@ def ssh_machines(
     """
     require_root()
     require_sshd()
-    for key in ("client_key", "host_key"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / key)], check=True)
-    shutil.copy(place / "client_key.pub", place / "authorized_keys")
     ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
-    host_key = (place / "host_key.pub").read_text()
-    (place / "known_hosts").write_text("".join(f"[127.0.0.1]:{port} {host_key}" for port in ports.values()))
-    (place / "ssh_config").write_text(
-        f"Host *\n  HostName 127.0.0.1\n  User root\n  IdentitiesOnly yes\n  IdentityAgent none\n"
-        f"  IdentityFile {place}/client_key\n  UserKnownHostsFile {place}/known_hosts\n  StrictHostKeyChecking yes\n"
-    )
+    make_keys(place, *(f"[127.0.0.1]:{port}" for port in ports.values()))
+    (place / "ssh_config").write_text(f"{client_config(place)}  HostName 127.0.0.1\n  StrictHostKeyChecking yes\n")
     (place / "home").mkdir()
     (place / "home/.bashrc").write_text("echo Welcome, maintenance on Monday\n")
     inventory = place / "hosts.toml"
-    inventory.write_text("".join(_node(name, port) for name, port in ports.items()))
+    inventory.write_text("".join(listed(name, f"port = {port}") for name, port in ports.items()))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, place, ignore_errors=True)
         for name, port in ports.items():
-            stack.enter_context(_sshd(place, name, port, variables, before.get(name, ())))
+            listening = {"ListenAddress": f"127.0.0.1:{port}", "SetEnv": f"HOME={place}/home {variables}"}
+            stack.enter_context(sshd(place, name, listening, before.get(name, ())))
         yield inventory
 
 
-def _node(name: str, port: int) -> str:
-    own = [f'name = "{name}"', f'host = "{name}"', f"port = {port}", 'ssh_config = "ssh_config"']
-    return "\n".join(["[[node]]", *own, "", ""])
+def make_keys(place: Path, *addresses: str) -> None:
+    """Make the keys of a client and of hosts, which are known at these addresses."""
+    for key in ("client_key", "host_key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / key)], check=True)
+    shutil.copy(place / "client_key.pub", place / "authorized_keys")
+    host_key = (place / "host_key.pub").read_text()
+    (place / "known_hosts").write_text("".join(f"{address} {host_key}" for address in addresses))
+
+
+def client_config(place: Path) -> str:
+    """Return the end of an ssh_config, whose lines hold for every host."""
+    own = f"  IdentityFile {place}/client_key\n  UserKnownHostsFile {place}/known_hosts\n"
+    return f"Host *\n  User root\n  IdentitiesOnly yes\n  IdentityAgent none\n{own}"
+
+
+def listed(name: str, *more: str) -> str:
+    """Return the node of an inventory, which is named in the ssh_config beside it."""
+    return "\n".join(("[[node]]", f'name = "{name}"', f'host = "{name}"', 'ssh_config = "ssh_config"', *more, "", ""))
 
 
 @contextmanager
-def _sshd(place: Path, name: str, port: int, variables: str, before: Sequence[str]) -> Iterator[None]:
+def sshd(place: Path, name: str, listening: Mapping[str, str], before: Sequence[str] = ()) -> Iterator[None]:
+    """Run an sshd with keys of ``place``; ``before`` are words before its command."""
     lines = {
-        "ListenAddress": "127.0.0.1",
-        "Port": port,
+        **listening,
         "HostKey": place / "host_key",
         "AuthorizedKeysFile": place / "authorized_keys",
         "PidFile": "none",
@@ -64,9 +73,8 @@ def _sshd(place: Path, name: str, port: int, variables: str, before: Sequence[st
         "UsePAM": "no",
         "PasswordAuthentication": "no",
         "PermitRootLogin": "prohibit-password",
-        "SetEnv": f"HOME={place}/home {variables}",
     }
-    config, said = place / f"sshd-{name}", place / f"sshd-{name}.log"
+    config, said = place / f"sshd-{name}", place / f"log-{name}"
     config.write_text("".join(f"{key} {value}\n" for key, value in lines.items()))
     with said.open("w") as log:
         daemon = subprocess.Popen(

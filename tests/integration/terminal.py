@@ -4,8 +4,9 @@ import os
 import pty
 import subprocess
 import threading
-import time
 from pathlib import Path
+
+from tests.integration.machine import wait_for
 
 WIDTH = "200"
 """The columns of the terminal: nothing is cut off."""
@@ -34,8 +35,8 @@ class OnTerminal:
                 return
 
     def wait_until_it_says(self, text: str, within_s: float = 300) -> None:
-        deadline = time.monotonic() + within_s
-        while text not in self.log.read_text(errors="replace"):
-            assert self.process.poll() is None, f"bench ended early: {self.log.read_text(errors='replace')}"
-            assert time.monotonic() < deadline, f"bench never said {text!r}: {self.log.read_text(errors='replace')}"
-            time.sleep(0.05)
+        def said() -> str:
+            return self.log.read_text(errors="replace")
+
+        wait_for(text, lambda: text in said() or self.process.poll() is not None, said, within_s)
+        assert text in said(), f"bench ended early: {said()}"

@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from provisioning.metrics.accounting import open_account
 from provisioning.nodes import WrappedNode
 from provisioning.sites.lab import LabSite
 from provisioning.targets import Choices
@@ -22,16 +21,20 @@ from suite.job.distributed import ContainerNetwork, DistributedJob
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
-from suite.loop import Loop
 from suite.plan import Trial
-from suite.records.environment import Environment
-from suite.records.record import TrialRecord
-from suite.results.store import Run
-from tests.integration.machine import ENVELOPE, require, require_fast_guests, require_image, require_root, workers
-from tests.integration.test_injuries import Silent
-from tests.integration.test_run import NOTHING, RUNC, SMALL, bench, ours, records
+from suite.records.record import Outcome, TrialRecord
+from tests.integration.machine import (
+    ENVELOPE,
+    require,
+    require_fast_guests,
+    require_image,
+    require_root,
+    require_root_and_image,
+    workers,
+)
+from tests.integration.test_run import NOTHING, RUNC, SMALL, measured, ours
+from tests.integration.trials import run_plan
 from tests.jobs import plan_of
-from worker.environment import collect
 
 pytestmark = pytest.mark.integration
 
@@ -59,13 +62,9 @@ def run_distributed(
     require_root()
     require("engine", "runc")
     choices = Choices(require_image(), "runc", "tcg")
+    lab = LabSpec(nodes=3, rate="1gbit")
     distributed = DistributedJob(
-        strategy="parameter-server",
-        workers=2,
-        servers=1,
-        network=network,
-        lab=LabSpec(nodes=3, rate="1gbit"),
-        comm_timeout_s=comm_timeout_s,
+        strategy="parameter-server", workers=2, servers=1, network=network, lab=lab, comm_timeout_s=comm_timeout_s
     )
     plan = plan_of(
         scenario="distributed",
@@ -87,10 +86,7 @@ def run_distributed(
             yield instances
             thread.join()
 
-    loop = Loop(
-        Distributed(), opened, Run(place), Silent(), lambda: Environment.model_validate(collect()), open_account
-    )
-    (record,) = loop.run(plan)
+    (record,) = run_plan(plan, Distributed(), opened, place)
     assert ours() == NOTHING
     assert namespaces() == []
     return record
@@ -104,18 +100,24 @@ def lab_node(instance: Instance) -> Node:
     return node
 
 
-def when_all_train(act: Callable[[], None]) -> Disturb:
-    """Do it when the three ranks are there and have found each other."""
+def disturbed(place: Path, act: Disturb) -> Outcome:
+    """Act on the instances when the three ranks have found each other; the trial has failed within a minute then."""
+    acted: list[float] = []
 
-    def disturb(_instances: Sequence[Instance]) -> None:
+    def disturb(instances: Sequence[Instance]) -> None:
         deadline = time.monotonic() + 240
         while time.monotonic() < deadline:
             if sum(_connections(process) >= 2 for process in _alive(workers())) >= 3:
-                act()
+                act(instances)
+                acted.append(time.monotonic())
                 return
             time.sleep(0.2)
 
-    return disturb
+    outcome = run_distributed(place, "bare-metal", disturb).outcome
+    assert acted
+    assert time.monotonic() - acted[0] < 60
+    assert outcome.status == "failed"
+    return outcome
 
 
 def _connections(process: psutil.Process) -> int:
@@ -212,50 +214,21 @@ def test_the_bridge_is_translated_at_both_ends_and_carries_no_vxlan(tmp_path: Pa
     ("rank", "name"), [(0, "server (rank 0)"), pytest.param(2, "worker (rank 2)", marks=pytest.mark.thorough)]
 )
 def test_a_killed_rank_is_a_failed_record_that_names_it_within_a_minute(rank: int, name: str, tmp_path: Path) -> None:
-    killed: list[float] = []
+    def kill(instances: Sequence[Instance]) -> None:
+        namespace = lab_node(instances[rank]).run(["readlink", "/proc/self/ns/net"]).stdout.strip()
+        (victim,) = [p for p in workers() if str(Path(f"/proc/{p.pid}/ns/net").readlink()) == namespace]
+        victim.send_signal(signal.SIGKILL)
 
-    def disturb(instances: Sequence[Instance]) -> None:
-        def kill() -> None:
-            namespace = lab_node(instances[rank]).run(["readlink", "/proc/self/ns/net"]).stdout.strip()
-            (victim,) = [p for p in workers() if str(Path(f"/proc/{p.pid}/ns/net").readlink()) == namespace]
-            victim.send_signal(signal.SIGKILL)
-            killed.append(time.monotonic())
-
-        when_all_train(kill)(instances)
-
-    record = run_distributed(tmp_path, "bare-metal", disturb)
-    assert killed
-    assert time.monotonic() - killed[0] < 60
-    assert record.outcome.status == "failed"
-    assert record.outcome.kind == "killed"
-    assert name in str(record.outcome.message)
+    outcome = disturbed(tmp_path, kill)
+    assert outcome.kind == "killed"
+    assert name in str(outcome.message)
 
 
 def test_a_link_that_is_cut_is_a_failed_record_of_the_network_within_a_minute(tmp_path: Path) -> None:
-    cut: list[float] = []
+    def pull(instances: Sequence[Instance]) -> None:
+        lab_node(instances[2]).run(["ip", "link", "set", "dev", "eth0", "down"])
 
-    def disturb(instances: Sequence[Instance]) -> None:
-        def pull() -> None:
-            lab_node(instances[2]).run(["ip", "link", "set", "dev", "eth0", "down"])
-            cut.append(time.monotonic())
-
-        when_all_train(pull)(instances)
-
-    record = run_distributed(tmp_path, "bare-metal", disturb)
-    assert cut
-    assert time.monotonic() - cut[0] < 60
-    assert record.outcome.status == "failed"
-    assert record.outcome.kind == "network"
-
-
-def test_bench_runs_all_reduce_on_bare_metal(tmp_path: Path) -> None:
-    words = ("run", "--scenario", "distributed", "--strategy", "all-reduce", "--target", "bare-metal", *SMALL)
-    ended = bench(*words, "--out", str(tmp_path / "run"))
-    assert ended.returncode == 0, ended.stderr
-    (record,) = records(tmp_path / "run").values()
-    assert [rank.role for rank in record.ranks] == ["worker", "worker"]
-    assert ours() == NOTHING
-    assert namespaces() == []
+    assert disturbed(tmp_path, pull).kind == "network"
 
 
 @pytest.mark.parametrize(
@@ -270,18 +243,13 @@ def test_bench_runs_all_reduce_on_bare_metal(tmp_path: Path) -> None:
 def test_a_gan_is_trained_by_two_instances_whose_interfaces_carry_what_its_shapes_predict(
     strategy: str, targets: Sequence[str], tmp_path: Path
 ) -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
     require("engine", "runc")
     if "vm" in targets:
         require_fast_guests()
     words = [word for target in targets for word in ("--target", target)]
     scenario = ("--scenario", "distributed", "--strategy", strategy, "--model", "dcgan", "--lab", "nodes=2,rate=1gbit")
-    ended = bench(
-        "run", *scenario, *words, *RUNC, *SMALL, "--batch", "16", "--out", str(tmp_path / "run"), timeout_s=1100
-    )
-    assert ended.returncode == 0, ended.stderr
-    for record in records(tmp_path / "run").values():
+    for record in measured(tmp_path / "run", *scenario, *words, *RUNC, *SMALL, "--batch", "16", timeout_s=1100):
         # Of a split GAN the first sends gradients of images, the second images.
         for rank in record.ranks:
             assert rank.sent_bytes is not None

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.machine import require_image, require_root
-from tests.integration.test_run import NOTHING, RUNC, Running, bench, ours
-from tests.integration.test_run import records as of_run
+from tests.integration.machine import require_root_and_image
+from tests.integration.test_run import NOTHING, RUNC, Running, bench, measured, ours
+from tests.integration.trials import records_in
 
 pytestmark = pytest.mark.integration
 IMAGES, BATCH, EPOCHS = 42, 4, 2
@@ -26,7 +26,6 @@ def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compared(run: Path) -> dict[tuple[str, str], set[str]]:
-    """The metrics of each model and target."""
     done = bench("compare", str(run), "--json")
     assert done.returncode == 0, done.stderr
     found: dict[tuple[str, str], set[str]] = {}
@@ -38,13 +37,10 @@ def compared(run: Path) -> dict[tuple[str, str], set[str]]:
 
 @pytest.mark.parametrize("model", ["gan", pytest.param("dcgan", marks=pytest.mark.thorough)])
 def test_whole_epochs_and_their_checkpoints_are_measured(model: str, mnist: Path, tmp_path: Path) -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
     words = ("--model", model, "--scenario", "real", "--data", f"mnist:{mnist}", "--profile", "smoke", *TARGETS, *RUNC)
     run = tmp_path / "run"
-    done = bench("run", *words, "--epochs", str(EPOCHS), "--checkpoint", "fsync", "--out", str(run))
-    assert done.returncode == 0, done.stderr
-    for record in of_run(run).values():
+    for record in measured(run, *words, "--epochs", str(EPOCHS), "--checkpoint", "fsync"):
         assert record.epochs
         assert record.epochs.checkpoints
         assert record.steps
@@ -59,12 +55,10 @@ def test_whole_epochs_and_their_checkpoints_are_measured(model: str, mnist: Path
 
 
 def test_a_share_of_an_epoch_is_scaled_on_every_target(mnist: Path, tmp_path: Path) -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
     run, data = tmp_path / "run", ("--scenario", "real", "--data", f"mnist:{mnist}")
-    done = bench("run", "--model", "gan", *data, "--profile", "smoke", *TARGETS, *RUNC, "--out", str(run))
-    assert done.returncode == 0, done.stderr
-    assert [record.epochs and record.epochs.scaled_share for record in of_run(run).values()] == [0.2, 0.2]
+    records = measured(run, "--model", "gan", *data, "--profile", "smoke", *TARGETS, *RUNC)
+    assert [record.epochs and record.epochs.scaled_share for record in records] == [0.2, 0.2]
     found = compared(run)
     assert set(found) == {("gan", "bare-metal"), ("gan", "container")}
     assert all("epoch-scaled" in metrics and "epoch" not in metrics for metrics in found.values())
@@ -72,12 +66,8 @@ def test_a_share_of_an_epoch_is_scaled_on_every_target(mnist: Path, tmp_path: Pa
 
 @pytest.mark.thorough
 def test_a_preempted_training_ends_with_the_weights_of_the_undisturbed_one_on_every_target(tmp_path: Path) -> None:
-    require_root()
-    require_image()
-    run = tmp_path / "run"
-    done = bench("run", *PREEMPTED, *TARGETS, *RUNC, "--out", str(run))
-    assert done.returncode == 0, done.stderr
-    found = of_run(run).values()
+    require_root_and_image()
+    found = measured(tmp_path / "run", *PREEMPTED, *TARGETS, *RUNC)
     assert len(found) == 2
     for record in found:  # it fails if its weights differ
         assert record.metrics["makespan"].value > 0
@@ -86,18 +76,16 @@ def test_a_preempted_training_ends_with_the_weights_of_the_undisturbed_one_on_ev
 
 @pytest.mark.thorough
 def test_nothing_is_left_of_a_preempted_run_that_was_killed_and_it_goes_on(tmp_path: Path) -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
     run = tmp_path / "run"
     words = (*PREEMPTED, "--target", "container", *RUNC, "--out", str(run))
     running = Running(tmp_path / "log", *words)
     running.wait_until_it_says("measuring")
     time.sleep(8)  # the undisturbed training takes less: it is killed in one that is preempted
-    running.process.kill()
-    running.process.wait()
+    running.kill()
     assert bench("clean").returncode == 0
     assert ours() == NOTHING
     assert bench("run", *words).returncode == 0
-    (record,) = of_run(run).values()
+    (record,) = records_in(run)
     assert record.metrics["openings"].value > 1
     assert ours() == NOTHING

@@ -16,7 +16,7 @@ from provisioning.machines.qemu import Qemu
 from provisioning.machines.qemu_command import QemuSpec
 from provisioning.nodes import local_node
 from suite import userland
-from tests.integration.machine import ENVELOPE, require, require_image, require_root
+from tests.integration.machine import ENVELOPE, require, require_image, require_root_and_image
 from tests.stand_ins import UUIDS, driver, with_driver
 
 TEST_DEVICE = "0x0005"
@@ -34,8 +34,7 @@ INSTANCE = ([*ALWAYS, *(f"/dev/nvidia-caps/{cap}" for cap in CAPS), "/dev/nvidia
 @pytest.fixture
 def libraries(tmp_path: Path) -> Iterator[Path]:
     """The driver's libraries and its device files, which read as /dev/zero; nothing of them stays."""
-    require_root()
-    image = require_image()
+    image = require_root_and_image()
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has NVIDIA's own device files")
     folder = Path("/dev/nvidia-caps")
@@ -97,8 +96,7 @@ class WithLargeDevice(Qemu):
 
 def test_a_guest_has_room_for_the_memory_of_a_gpu() -> None:
     """VMs with GPUs are not supported yet; that QEMU's line places a BAR of 128 GiB is what they will need."""
-    require_root()
-    image = require_image()
+    image = require_root_and_image()
     require("target", "vm")
     layer = VmLayer(WithLargeDevice(), GuestSpec(image, choose("auto")[0], ENVELOPE))
     looking = ["find", "/sys/devices", "-path", "*/pci*/device", "-exec", "grep", "-l", TEST_DEVICE, "{}", "+"]

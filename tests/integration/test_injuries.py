@@ -1,6 +1,5 @@
 """Injuries of a known size, made to real targets: the records show them, and ``explain`` puts them where they are."""
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,6 @@ from analysis.compare.comparison import compare
 from analysis.explain.explanation import Explanation
 from analysis.load.records import load
 from provisioning.cgroup import limits as cgroups
-from provisioning.metrics.accounting import open_account
 from provisioning.nodes import WrappedNode, write_file
 from provisioning.sites.here import Here
 from provisioning.targets import Choices
@@ -19,31 +17,21 @@ from scenarios.synthetic import Synthetic
 from suite.interfaces import Instance
 from suite.job.envelope import Envelope
 from suite.job.profiles import Sizes
-from suite.loop import Loop
 from suite.plan import Trial
-from suite.records.environment import Environment
 from suite.records.record import TrialRecord
-from suite.results.store import Run
 from tests.analysis.conftest import explained_by
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
+from tests.integration.trials import run_plan
 from tests.jobs import plan_of
-from worker.environment import collect
 
 pytestmark = pytest.mark.integration
 
 Injure = Callable[[WrappedNode], None]
+UNIFIED = (cgroups.ROOT / "cgroup.controllers").exists()
+"""Whether control groups are of version 2."""
 STEPS = 20
 TRIES = 3
 COMPUTING = ("launch", "imports", "build", "warm-up", "compute", "teardown", "exit")
-
-
-class Silent:
-    """An observer who says nothing."""
-
-    def trial_started(self, trial: Trial, number: int, of: int) -> None: ...
-    def phase(self, name: str, detail: str = "") -> None: ...
-    def trial_finished(self, record: TrialRecord) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 def measured(
@@ -74,8 +62,7 @@ def measured(
                 injure(node)
             yield instances
 
-    loop = Loop(Synthetic(), opened, Run(place), Silent(), lambda: Environment.model_validate(collect()), open_account)
-    return loop.run(plan)
+    return run_plan(plan, Synthetic(), opened, place)
 
 
 def injected(place: Path) -> Explanation:
@@ -99,13 +86,8 @@ def set_of_group(node: WrappedNode, controller: str, name: str, value: str) -> N
     """Change a limit of the container's control group behind the back of its engine."""
     assert node.host_processes is not None
     assert node.host_processes.group is not None
-    group = node.host_processes.group
-    version = 2 if (cgroups.ROOT / "cgroup.controllers").exists() else 1
-    place = (
-        cgroups.ROOT
-        / (controller if version == 1 else "")
-        / group.paths[controller if version == 1 else ""].lstrip("/")
-    )
+    hierarchy = "" if UNIFIED else controller
+    place = cgroups.ROOT / hierarchy / node.host_processes.group.paths[hierarchy].lstrip("/")
     (place / name).write_text(value)
 
 
@@ -176,7 +158,7 @@ def test_a_quota_of_80_percent_is_found_in_computing_and_warned_of(tmp_path: Pat
     envelope = Envelope(cpus=ENVELOPE.cpus[:1], memory_bytes=ENVELOPE.memory_bytes, threads=1)
 
     def throttle(node: WrappedNode) -> None:
-        if (cgroups.ROOT / "cgroup.controllers").exists():
+        if UNIFIED:
             set_of_group(node, "cpu", "cpu.max", "80000 100000")
         else:
             set_of_group(node, "cpu", "cpu.cfs_period_us", "100000")
@@ -202,7 +184,7 @@ def test_a_quota_of_80_percent_is_found_in_computing_and_warned_of(tmp_path: Pat
 
 def test_too_little_memory_is_a_failed_trial_that_says_so_and_no_number(tmp_path: Path) -> None:
     def starve(node: WrappedNode) -> None:
-        if (cgroups.ROOT / "cgroup.controllers").exists():
+        if UNIFIED:
             set_of_group(node, "memory", "memory.max", str(120 << 20))
         else:
             # Version 1 holds the limit of memory below that of memory and swap.
@@ -219,25 +201,3 @@ def test_too_little_memory_is_a_failed_trial_that_says_so_and_no_number(tmp_path
     assert records["container"].throughput_per_s is None
     warnings = compare(load([tmp_path])).warnings
     assert ["trials on container failed" in one.message for one in warnings if one.kind == "failed-trials"] == [True]
-
-
-def test_an_edited_record_is_refused_with_the_difference_named(delayed: Path, tmp_path: Path) -> None:
-    shutil.copytree(delayed, tmp_path, dirs_exist_ok=True)
-    (path,) = (tmp_path / "trials").glob("*-container-b000.json")
-    plain = TrialRecord.model_validate_json(path.read_bytes())
-    seen = plain.environment.target
-    assert seen is not None
-    for change, named in (
-        ({"userland_sha256": "0" * 64}, "userland 000000000000"),
-        ({"threads": (seen.threads or 0) + 1}, "threads seen inside"),
-        ({"torch_cpu_capability": "AVX1024"}, "CPU capability AVX1024"),
-    ):
-        edited = plain.environment.model_copy(update={"target": seen.model_copy(update=change)})
-        path.write_text(plain.model_copy(update={"environment": edited}).model_dump_json(indent=1))
-        comparison = compare(load([tmp_path]))
-        told = [warning.message for warning in comparison.warnings if warning.kind == "incomparable"]
-        assert len(told) == 1
-        assert named in told[0]
-        (group,) = comparison.groups
-        ratios = {arm.target: measured["throughput"].ratio for arm, measured in group.of_kind("target").items()}
-        assert ratios == {"bare-metal": 1.0, "container": None}

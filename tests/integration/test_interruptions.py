@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.machine import docker_daemon, require, require_image, require_root
+from tests.integration.machine import docker_daemon, require, require_root_and_image
 
 pytestmark = pytest.mark.integration
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -17,8 +17,7 @@ COUNT = int(os.environ.get("VIRTBENCH_INTERRUPTIONS", "4"))
 
 def pressed(target: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Press the key, half of the times while the target is being closed; nothing may be left."""
-    require_root()
-    require_image()
+    require_root_and_image()
     require("target", target)
     monkeypatch.syspath_prepend(BENCHMARKS)
     import interruptions
@@ -36,10 +35,10 @@ def test_ctrl_c_in_a_terminal_leaves_nothing_at_any_moment(engine: str, monkeypa
 
 
 @pytest.mark.timeout(1200)
-def test_ctrl_c_in_a_terminal_leaves_nothing_of_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_a_terminal_leaves_nothing_of_docker(monkeypatch: pytest.MonkeyPatch) -> None:
     if "VIRTBENCH_INTERRUPTIONS" not in os.environ:
         pytest.skip("a docker daemon and its image take minutes, see VIRTBENCH_INTERRUPTIONS")
-    with docker_daemon(tmp_path) as host:
+    with docker_daemon() as host:
         monkeypatch.setenv("DOCKER_HOST", host)
         pressed("container", "docker", monkeypatch)
 

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,7 +25,7 @@ from suite.errors import MeasurementError, RequestError
 from suite.inventory import DIRECTORY, read_inventory
 from suite.job.distributed import DistributedJob, MachineSpec
 from tests.integration.fleet import Fleet, fleet
-from tests.integration.machine import ENVELOPE, docker_daemon, require, require_image, require_root
+from tests.integration.machine import ENVELOPE, docker_daemon, require, require_image, require_root, wait_for
 from tests.integration.test_run import SMALL, Running, bench, on, ours, records
 from tests.scenarios.pictures import folder
 
@@ -107,12 +105,11 @@ def test_a_job_on_a_data_set_runs_on_the_machines_and_leaves_nothing_there(machi
 
 @pytest.mark.thorough
 def test_the_docker_of_a_machine_is_sent_the_image_once(tmp_path: Path) -> None:
-    place = Path(tempfile.mkdtemp(prefix="vb-docker-", dir="/var/tmp"))
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/file").write_text("content")
     archive = tmp_path / "oci.tar"
     oci_archive(tmp_path / "tree", archive, "a" * 64)
-    with docker_daemon(place) as host, fleet(tmp_path, 1, f"DOCKER_HOST={host}") as machines:
+    with docker_daemon() as host, fleet(tmp_path, 1, f"DOCKER_HOST={host}") as machines:
         inventory = read_inventory(machines.inventory())
         with machine(inventory.nodes[0]) as reached:
             with pytest.raises(MeasurementError, match="the docker of n1 does not hold"):
@@ -177,11 +174,12 @@ def test_after_a_kill_of_the_suite_the_machines_clean_up_by_themselves(machines:
     assert there["groups"]
     os.kill(running.process.pid, signal.SIGKILL)
     running.process.wait()
-    deadline = time.monotonic() + 240
-    # What is left on this side, entries of the ledger and a directory, is for bench clean.
-    while (left := (left_on(machines), still(there).keys() - {"files", "ledger"})) != (links, set()):
-        assert time.monotonic() < deadline, (left, still(there))
-        time.sleep(0.2)
+
+    def left() -> tuple[object, set[str]]:
+        """What is left but for entries of the ledger and a directory on this side, which are for bench clean."""
+        return left_on(machines), still(there).keys() - {"files", "ledger"}
+
+    wait_for("the end of all", lambda: left() == (links, set()), lambda: (left(), still(there)), within_s=240)
     assert bench("clean").returncode == 0
     assert still(there) == {}
 
@@ -263,10 +261,7 @@ def test_a_machine_whose_key_is_not_known_is_refused(machines: Fleet) -> None:
 
 def wait_until_gone(pid: int) -> None:
     """What is killed is there until its parent there has heard of it."""
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline, f"process {pid} does not end"
-        time.sleep(0.02)
+    wait_for("its end", lambda: not Path(f"/proc/{pid}").exists(), lambda: pid, within_s=60)
 
 
 def test_what_is_still_running_on_a_machine_ends_with_the_connection(machines: Fleet) -> None:

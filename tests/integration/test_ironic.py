@@ -6,7 +6,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 import cli
 from tests.integration.ironic import Ironic, ironic
+from tests.integration.machine import wait_for
 
 pytestmark = [
     pytest.mark.integration,
@@ -89,10 +89,7 @@ def test_a_node_is_allocated_deployed_listed_and_released(site: Site) -> None:
 def test_a_node_that_a_killed_up_has_deployed_is_released_by_clean(site: Site) -> None:
     (site.directory / "silent").touch()
     with site.start(*site.up("fake", *DISK)) as process:
-        deadline = time.monotonic() + 60
-        while site.ironic.remaining()["fake"] != "active":
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        wait_for("its deployment", lambda: site.ironic.remaining()["fake"] == "active", site.ironic.remaining, 60)
         process.kill()
     (site.directory / "silent").unlink()
     code, output = site.bench("clean")

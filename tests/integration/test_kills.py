@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.machine import require_image, require_root
+from tests.integration.machine import require_root_and_image
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 REPOSITORY = Path(__file__).parents[2]
@@ -17,8 +17,7 @@ SHORTEST_RUN_S = 5.0
 
 @pytest.mark.timeout(1200)
 def test_ten_kills_lose_nothing_tear_nothing_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
     monkeypatch.syspath_prepend(REPOSITORY / "benchmarks")
     import kills
     from parts.kills_machine import Family

@@ -1,5 +1,6 @@
 """The contract of a node, held by every real layer on every real node; and what each layer must enforce."""
 
+import hashlib
 import json
 import os
 import re
@@ -8,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,6 +23,7 @@ from provisioning.engines.base import get_engine
 from provisioning.engines.docker import STORE as DOCKER_STORE
 from provisioning.engines.docker import docker_store
 from provisioning.engines.runc import RUN
+from provisioning.images.image import current
 from provisioning.layers.container import ContainerLayer
 from provisioning.layers.userland import UserlandLayer
 from provisioning.layers.vm import VmLayer
@@ -32,6 +33,7 @@ from provisioning.machines.base import GuestSpec
 from provisioning.machines.qemu import QEMU
 from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import home
+from provisioning.processes import carrying
 from provisioning.volumes import MOUNT, Volume
 from scenarios.job import clean_environment
 from suite.errors import CommandError, RequestError
@@ -40,7 +42,7 @@ from suite.job.ablations import properties_of
 from suite.records.environment import Engine
 from suite.registries import ENGINES
 from tests.integration.machine import ENVELOPE as WHOLE
-from tests.integration.machine import docker_daemon, require, require_image, require_root
+from tests.integration.machine import docker_daemon, require, require_root, require_root_and_image, wait_for
 from worker.spec import CommandRequest
 
 pytestmark = pytest.mark.integration
@@ -86,10 +88,8 @@ def oci_runtimes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def docker_socket(oci_runtimes: dict[str, str]) -> Iterator[None]:
-    # Not below pytest's own directory: a socket's path has 108 bytes at most, and the store needs a real disk.
-    place = Path(tempfile.mkdtemp(prefix="vb-docker-", dir="/var/tmp"))
     runtimes = [f"--add-runtime={name}={path}" for name, path in oci_runtimes.items()]
-    with docker_daemon(place, *runtimes) as host, pytest.MonkeyPatch.context() as patch:
+    with docker_daemon(*runtimes) as host, pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOCKER_HOST", host)
         yield
 
@@ -106,8 +106,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def guest(shared: Path) -> Iterator[Node]:
     """One guest for all that is tested in it: on an emulated CPU a boot takes ten seconds."""
-    require_root()
-    image = require_image()
+    image = require_root_and_image()
     require("target", "vm")
     docker_store(image, print)
     accelerator, _ = choose("auto")
@@ -130,21 +129,18 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
         if "vm" in (where, what):
             base: Node = request.getfixturevalue("guest")
         else:
-            require_root()
-            base = stack.enter_context(local_node(ENVELOPE.cpus, str(require_image().tree)))
+            base = stack.enter_context(local_node(ENVELOPE.cpus, str(require_root_and_image().tree)))
         if what == "vm":
             yield base
         elif what == "bare-metal":
             yield stack.enter_context(UserlandLayer(ENVELOPE).opened(base))
         else:
-            yield stack.enter_context(_container(request, stack, base, what))
+            yield stack.enter_context(_container(request, base, what))
 
 
 @contextmanager
-def _container(
-    request: pytest.FixtureRequest, _stack: ExitStack, base: Node, engine: str, runtime: str | None = None
-) -> Iterator[Node]:
-    image = require_image()
+def _container(request: pytest.FixtureRequest, base: Node, engine: str, runtime: str | None = None) -> Iterator[Node]:
+    image = current()
     if base.local and engine == "docker":
         request.getfixturevalue("docker_socket")
         assert isinstance(base, LocalNode)
@@ -164,7 +160,7 @@ def test_words_arrive_as_they_were_given(node: Node) -> None:
 
 def test_standard_input_arrives_whole(node: Node) -> None:
     content = bytes(range(32, 127)) * 2000
-    assert node.run(["sha256sum"], stdin=content).stdout.split()[0] == _sha256(content)
+    assert node.run(["sha256sum"], stdin=content).stdout.split()[0] == hashlib.sha256(content).hexdigest()
 
 
 def test_an_exit_status_is_passed_on(node: Node) -> None:
@@ -190,7 +186,7 @@ def test_output_comes_line_by_line(node: Node) -> None:
 
 
 def test_the_tree_is_the_image_and_read_only(node: Node) -> None:
-    assert node.run(["sha256sum", "/opt/virtbench/manifest.tsv"]).stdout.split()[0] == require_image().digest
+    assert node.run(["sha256sum", "/opt/virtbench/manifest.tsv"]).stdout.split()[0] == current().digest
     assert node.run(["touch", "/opt/virtbench/mark"], check=False).returncode != 0
 
 
@@ -276,8 +272,7 @@ def test_memory_beyond_the_limit_is_not_given(node: Node) -> None:
 
 @pytest.mark.parametrize("what", ["bare-metal", *LOCAL_ENGINES])
 def test_limits_that_are_switched_are_those_of_the_kernel(request: pytest.FixtureRequest, what: str) -> None:
-    require_root()
-    image = require_image()
+    image = require_root_and_image()
     if what == "docker":
         request.getfixturevalue("docker_socket")
     elif what != "bare-metal":
@@ -334,7 +329,7 @@ def test_a_guest_has_another_kernel_and_one_way_in(guest: Node) -> None:
 
 
 def test_a_shared_directory_is_read_in_the_guest_and_written_nowhere(guest: Node, shared: Path) -> None:
-    if hindrance := virtiofs.hindrance(require_image().tree):
+    if hindrance := virtiofs.hindrance(current().tree):
         pytest.skip(hindrance[0])
     assert guest.run(["cat", f"{MOUNT}/file"]).stdout == "given\n"
     assert f" {MOUNT} ro," in guest.run(["cat", "/proc/self/mountinfo"]).stdout
@@ -350,8 +345,7 @@ def test_a_shared_directory_is_read_in_the_guest_and_written_nowhere(guest: Node
 
 
 def test_nothing_is_left_when_the_layers_are_closed(tmp_path: Path) -> None:
-    require_root()
-    image = require_image()
+    image = require_root_and_image()
     require("engine", "runc")
     before = _groups()
     with local_node(ENVELOPE.cpus, str(image.tree)) as host:
@@ -360,8 +354,6 @@ def test_nothing_is_left_when_the_layers_are_closed(tmp_path: Path) -> None:
                 inside.start(["sleep", "1000"])
                 assert _groups() != before
         token = host.token
-    from provisioning.processes import carrying
-
     assert carrying(token) == []
     assert _groups() == before
     assert [entry for entry in ledger.living() if entry.what == token] == []
@@ -384,13 +376,12 @@ def test_podman_gives_a_container_its_namespaces_and_limits_whatever_its_configu
     shared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The containers.conf of podman's own image, in which it cannot start a container of the suite by itself."""
-    require_root()
+    image = require_root_and_image()
     require("engine", "podman")
     names = ("netns", "userns", "ipcns", "cgroupns", "pidns")
     lines = [shared, *(f'{name} = "host"' for name in names), 'cgroups = "disabled"']
     (tmp_path / "containers.conf").write_text("\n".join(["[containers]", *lines, ""]))
     monkeypatch.setenv("CONTAINERS_CONF", str(tmp_path / "containers.conf"))
-    image = require_image()
     layer = ContainerLayer(get_engine("podman"), image.digest, ENVELOPE.memory_bytes)
     namespaces = ["readlink", *(f"/proc/self/ns/{name}" for name in ("uts", "ipc", "pid", "cgroup", "net"))]
     with local_node(ENVELOPE.cpus, str(image.tree)) as host, layer.opened(host) as node:
@@ -418,20 +409,16 @@ def test_the_groups_of_a_container_that_podman_forgets_are_removed_with_it(
 )
 def test_ctrl_c_while_a_container_starts_leaves_nothing(request: pytest.FixtureRequest, engine: str) -> None:
     """A client that is cut short leaves what its engine knows nothing of: the moment decides."""
-    require_root()
-    image = require_image()
-    with local_node(ENVELOPE.cpus, str(image.tree)) as host, ExitStack() as stack:
-        stack.enter_context(_container(request, stack, host, engine))
+    image = require_root_and_image()
+    with local_node(ENVELOPE.cpus, str(image.tree)) as host, _container(request, host, engine):
+        pass
     before = _of_engines()
     words = [sys.executable, "-c", OPENS, engine, str(image.tree), image.digest, str(ENVELOPE.memory_bytes)]
     _, started_s, opened_s = _interrupted(words, None)
     for moment in range(MOMENTS):
         status, _, _ = _interrupted(words, (opened_s - started_s) * moment / MOMENTS)
         assert status == -signal.SIGINT
-    deadline_s = time.monotonic() + 60
-    while (left := _of_engines() - before) and time.monotonic() < deadline_s:
-        time.sleep(0.1)  # docker's shim of a container that is removed ends a little later
-    assert left == set()
+    _wait_until_only(before)
     assert [entry for entry in ledger.living() if entry.what.startswith(f"{engine}:")] == []
 
 
@@ -445,13 +432,12 @@ def test_an_engine_runs_a_container_by_the_oci_runtime_that_it_is_given(
     program: str,
     kernel: str | None,
 ) -> None:
-    require_root()
+    tree = str(require_root_and_image().tree)
     chosen = runtime if engine == "docker" else oci_runtimes[runtime]
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed (make setup-test)")
     before = _of_engines()
-    with local_node(ENVELOPE.cpus, str(require_image().tree)) as host, ExitStack() as stack:
-        inside = stack.enter_context(_container(request, stack, host, engine, chosen))
+    with local_node(ENVELOPE.cpus, tree) as host, _container(request, host, engine, chosen) as inside:
         reported = Engine.model_validate(inside.facts["container_engine"])
         assert (reported.runtime, reported.kernel) == (chosen, kernel)
         assert f", {program} version " in reported.version
@@ -459,18 +445,14 @@ def test_an_engine_runs_a_container_by_the_oci_runtime_that_it_is_given(
         assert int(inside.run(["nproc"]).stdout) == len(ENVELOPE.cpus)
         with pytest.raises(RequestError, match=f"the {engine} of localhost has no OCI runtime nosuch"):
             get_engine(engine).run_by("nosuch").version(host)
-    deadline_s = time.monotonic() + 60
-    while (left := _of_engines() - before) and time.monotonic() < deadline_s:
-        time.sleep(0.1)
-    assert left == set()
+    _wait_until_only(before)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("victim", ["bench", "runsc", "runsc-sandbox", "runsc-gofer"])
 def test_kill_9_of_bench_or_of_gvisors_processes_leaves_nothing(victim: str) -> None:
-    require_root()
+    image, before = require_root_and_image(), _of_engines()
     require("engine", "gvisor")
-    image, before = require_image(), _of_engines()
     words = [sys.executable, "-c", OPENS, "gvisor", str(image.tree), image.digest, str(ENVELOPE.memory_bytes)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as opening:
         assert opening.stdout is not None
@@ -488,10 +470,7 @@ def test_kill_9_of_bench_or_of_gvisors_processes_leaves_nothing(victim: str) -> 
         opening.wait(60)
     with suppress(ledger.LedgerError):  # an entry of others, whose daemon is away
         ledger.clean()
-    deadline_s = time.monotonic() + 60
-    while (left := _of_engines() - before) and time.monotonic() < deadline_s:
-        time.sleep(0.1)
-    assert left == set()
+    _wait_until_only(before)
     assert not list(Path(RUN).glob(f"*/*{name}*"))
     assert not [path for path in (home() / "ledger").glob("*.json") if name in path.read_text()]
 
@@ -525,11 +504,10 @@ def _of_engines() -> set[str]:
     )
 
 
+def _wait_until_only(before: set[str]) -> None:
+    """Docker's shim of a container that is removed ends a little later."""
+    wait_for("the end of all", lambda: _of_engines() <= before, lambda: _of_engines() - before, within_s=60)
+
+
 def _groups() -> set[str]:
     return {str(path) for path in Path("/sys/fs/cgroup").glob("*/virtbench-*")}
-
-
-def _sha256(content: bytes) -> str:
-    import hashlib
-
-    return hashlib.sha256(content).hexdigest()

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,7 +32,7 @@ from suite.interfaces import Node
 from suite.job.ablations import properties_of
 from suite.job.envelope import Envelope
 from tests.integration.machine import ENVELOPE as WHOLE
-from tests.integration.machine import require, require_image, require_root
+from tests.integration.machine import require, require_image, require_root, wait_for
 
 pytestmark = pytest.mark.integration
 # One CPU: one emulated CPU cannot lock up another while other tests run behind these.
@@ -89,12 +88,10 @@ class Daemon:
 
     def start(self) -> None:
         argv = ["unshare", "--mount", "--propagation", "slave", "sh", "-c", STARTS, "sh", str(self.place), DAEMON]
-        with (self.place / "said").open("w") as said:
-            self.process = subprocess.Popen(argv, stdout=said, stderr=said, start_new_session=True)
-        deadline_s = time.monotonic() + 60
-        while subprocess.run([*virsh(self.uri), "version"], check=False, capture_output=True).returncode:
-            assert time.monotonic() < deadline_s, (self.place / "said").read_text()[-2000:]
-            time.sleep(0.1)
+        said, asked = self.place / "said", [*virsh(self.uri), "version"]
+        with said.open("w") as log:
+            self.process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
+        wait_for("libvirt", lambda: not subprocess.run(asked, capture_output=True).returncode, said.read_text)
 
     def end(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)
@@ -249,17 +246,10 @@ def test_libvirts_guests_stand_beside_those_of_qemu_in_the_same_block(tmp_path: 
     words = "run --target bare-metal --target vm --target container-vm --engine runc --ablate libvirt --profile smoke"
     out = tmp_path / "run"
     sizes = ["--model", "alexnet", "--cpus", "1", "--out", str(out), "--json"]
-    ran = subprocess.run(
-        [sys.executable, str(REPOSITORY / "cli.py"), *words.split(), *sizes],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    bench = [sys.executable, str(REPOSITORY / "cli.py")]
+    ran = subprocess.run([*bench, *words.split(), *sizes], check=False, capture_output=True, text=True, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     trials = json.loads(ran.stdout)["trials"]
     assert sum("libvirt" in trial for trial in trials) == 2
-    audited = subprocess.run(
-        [sys.executable, str(REPOSITORY / "cli.py"), "audit", str(out)], check=False, capture_output=True, text=True
-    )
+    audited = subprocess.run([*bench, "audit", str(out)], check=False, capture_output=True, text=True)
     assert audited.returncode == 0, audited.stdout

@@ -15,9 +15,9 @@ from provisioning.engines.base import image_reference
 from provisioning.images.build import built
 from provisioning.images.image import find
 from provisioning.paths import home
-from tests.extensions.conftest import REPOSITORY
-from tests.integration.machine import require, require_fast_guests, require_image, require_root, require_space
-from tests.integration.test_run import SMALL, bench, on, records
+from tests.extensions.test_worker import OWN_TRAINING
+from tests.integration.machine import require, require_fast_guests, require_root_and_image, require_space
+from tests.integration.test_run import SMALL, bench, measured, on
 
 pytestmark = pytest.mark.integration
 LACKING = ("/usr/bin/fio", "/usr/lib/python3*/site-packages/torch", "/usr/local/lib/python3*/dist-packages/torch")
@@ -30,8 +30,7 @@ def podman(*words: str, check: bool = True) -> str:
 @pytest.fixture(scope="module")
 def base() -> Iterator[str]:
     """The suite's own image, in podman's store: what the test's Dockerfiles begin with."""
-    require_root()
-    image = require_image()
+    image = require_root_and_image()
     require("engine", "podman")
     if built("cpu") is None:
         pytest.skip("the image is of another recipe: bench image build")
@@ -65,11 +64,9 @@ def test_all_trials_of_a_run_are_of_the_users_own_image(targets: tuple[str, ...]
     assert (image.tree / "srv/mine.txt").read_text() == "mine\n"
     assert image.verify() == []
     words = [word for name in targets for word in on(name)]
-    ended = bench("run", "--image", own.name, *words, *SMALL, "--out", str(tmp_path / "run"))
-    assert ended.returncode == 0, ended.stderr
-    found = records(tmp_path / "run")
-    assert set(found) == set(targets)
-    for record in found.values():
+    found = measured(tmp_path / "run", "--image", own.name, *words, *SMALL)
+    assert {record.target for record in found} == set(targets)
+    for record in found:
         assert record.environment.target
         assert record.environment.target.userland_sha256 == image.digest
         assert record.environment.target.userland_differences == []
@@ -79,8 +76,7 @@ def test_all_trials_of_a_run_are_of_the_users_own_image(targets: tuple[str, ...]
 @pytest.mark.timeout(1800)
 def test_a_model_of_transformers_trains_in_its_image_as_it_is_documented(base: str, tmp_path: Path) -> None:
     require_space()
-    page = (REPOSITORY / "docs/guide/own-training.md").read_text()
-    section = page.partition("## A model of transformers\n")[2].partition("\n## ")[0]
+    section = OWN_TRAINING.partition("## A model of transformers\n")[2].partition("\n## ")[0]
     recipe, script = (
         section.partition(f"```{language}\n")[2].partition("```")[0] for language in ("dockerfile", "python")
     )
@@ -93,14 +89,12 @@ def test_a_model_of_transformers_trains_in_its_image_as_it_is_documented(base: s
         pytest.skip("no package index is in reach of an image that is built")
     assert built_one.returncode == 0, built_one.stderr
     try:
-        (documented,) = re.findall(r"^    bench (run .* --target all .*)$", section, re.MULTILINE)
+        (documented,) = re.findall(r"^    bench run (.* --target all .*)$", section, re.MULTILINE)
         words = documented.replace("--target all", "--target bare-metal --target container --engine runc")
         words = words.replace("--command-files tune", f"--command-files {tmp_path / 'tune'}").replace("mine", name)
-        ended = bench(*shlex.split(words), "--out", str(tmp_path / "run"))
-        assert ended.returncode == 0, ended.stderr
-        found = records(tmp_path / "run")
-        assert set(found) == {"bare-metal", "container"}
-        assert {record.details["steps"] for record in found.values()} == {10}
+        found = measured(tmp_path / "run", *shlex.split(words))
+        assert {record.target for record in found} == {"bare-metal", "container"}
+        assert {record.details["steps"] for record in found} == {10}
     finally:
         shutil.rmtree(find(name).directory)
 

@@ -20,12 +20,11 @@ from provisioning.nodes import local_node, write_file
 from provisioning.volumes import MOUNT, Volume
 from suite.interfaces import Node
 from suite.job.envelope import GIB, Envelope
-from suite.records.record import TrialRecord
 from suite.targets import TARGETS
 from tests.integration.booted_image import THERE, equip
 from tests.integration.fleet import Fleet, fleet
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
-from tests.integration.test_run import RUNC, SMALL, bench, ours, records
+from tests.integration.test_run import RUNC, SMALL, bench, measured, ours, records
 from tests.scenarios.pictures import folder
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
@@ -81,7 +80,6 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
 
 
 def _as_machine(guest: Node, found: Fleet, address: str, digest: str) -> None:
-    """Make the guest a machine of the fleet."""
     keys = "/run/virtbench/ssh"
     write_file(guest, f"{keys}/authorized_keys.more", (found.place / "authorized_keys").read_bytes())
     guest.run(["sh", "-c", f"cat {keys}/authorized_keys.more >>{keys}/authorized_keys"])
@@ -173,9 +171,7 @@ def test_every_scenario_with_one_instance_runs_there(
     asked = [word.format(files) for word in words]
     targets = ("--target", "bare-metal", "--target", "vm", "--memory", "1G")
     inventory = str(machines.inventory(REAL, VMS))
-    ended = bench("run", "--scenario", *asked, *targets, "--inventory", inventory, "--out", str(tmp_path / "run"))
-    assert ended.returncode == 0, ended.stderr
-    found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (tmp_path / "run/trials").glob("*.json")]
-    inside = {(record.target, seen.machine) for record in found if (seen := record.environment.target)}
-    assert inside == {("bare-metal", "n1"), ("vm", "n2")}
+    found = measured(tmp_path / "run", "--scenario", *asked, *targets, "--inventory", inventory)
+    inside = [(record.target, record.environment.target) for record in found]
+    assert {(target, seen and seen.machine) for target, seen in inside} == {("bare-metal", "n1"), ("vm", "n2")}
     assert machines.guest.run(["find", f"{THERE}/scratch", "-mindepth", "1"], check=False).stdout == ""

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.extensions.conftest import REPOSITORY
-from tests.integration.machine import require_fast_guests, require_image, require_root
+from tests.extensions.test_worker import OWN_TRAINING, example
+from tests.integration.machine import require_fast_guests, require_root_and_image
 from tests.integration.test_run import BENCH
 
 pytestmark = pytest.mark.integration
@@ -22,14 +22,12 @@ WAYS = {"A workload in a file": "my_model.py", "A command": "mine/train.py"}
 @pytest.mark.parametrize("targets", [("bare-metal", "container"), ("vm",), ("container-vm",)], ids="+".join)
 @pytest.mark.parametrize("heading", WAYS)
 def test_the_example_runs_as_it_is_documented(heading: str, targets: tuple[str, ...], tmp_path: Path) -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
     if "container" not in targets:
         require_fast_guests()
-    page = (REPOSITORY / "docs/guide/own-training.md").read_text()
-    section = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    section = OWN_TRAINING.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     (tmp_path / "mine").mkdir()
-    (tmp_path / WAYS[heading]).write_text(section.partition("```python\n")[2].partition("```")[0])
+    (tmp_path / WAYS[heading]).write_text(example(heading, OWN_TRAINING))
     (documented,) = re.findall(r"^    bench (run .* --target all .*)$", section, re.MULTILINE)
     words = shlex.split(documented.replace("--target all", " ".join(f"--target {name}" for name in targets)))
     done = subprocess.run(

@@ -5,19 +5,19 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.extensions.test_worker import OWN_TRAINING, example
 from tests.integration.machine import require, require_image
+from tests.integration.test_run import BENCH
 
 pytestmark = pytest.mark.integration
 
 REPOSITORY = Path(__file__).parents[2]
-BENCH = str(Path(sys.executable).with_name("bench"))
 COMPARED = r"^container \(\w+\) .*\b(slower|faster|equivalent|tail|typical-only|undecided|no verdict)\b.* why: \w+"
 ANSWERS = {
     "run": COMPARED,
@@ -31,7 +31,6 @@ DRY = ("run", "sweep run")
 """Commands that only plan here; what they measure is measured by other tests."""
 CODES = {"compare results/before": (0, 3, 4)}
 """Exit codes of commands that judge."""
-OWN = REPOSITORY / "docs/guide/own-training.md"
 
 
 def typed() -> list[str]:
@@ -48,8 +47,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     require_image()
     require("target", "container")
     found = tmp_path_factory.mktemp("questions")
-    if OWN.exists() and (example := re.search(r"^```python\n(.*?)^```", OWN.read_text(), re.MULTILINE | re.DOTALL)):
-        (found / "my_model.py").write_text(example[1])
+    (found / "my_model.py").write_text(example("A workload in a file", OWN_TRAINING))
     return found
 
 
@@ -69,8 +67,6 @@ def parameters() -> Iterator[Any]:
 @pytest.mark.parametrize("command", list(parameters()))
 def test_each_command_answers_in_its_first_three_lines(command: str, place: Path) -> None:
     _, *words = shlex.split(command)
-    if "./my_model.py" in words and not (place / "my_model.py").exists():
-        pytest.skip(f"{command}: --model takes no file yet, and {OWN.name} has no example")
     done = subprocess.run(
         [BENCH, *words], cwd=place, env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True, timeout=580
     )

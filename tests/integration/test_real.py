@@ -3,7 +3,7 @@
 import os
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,6 @@ from PIL import Image as Picture
 
 from provisioning.cgroup import limits as cgroups
 from provisioning.cgroup import removal as group_removal
-from provisioning.metrics.accounting import open_account
 from provisioning.nodes import LocalNode, WrappedNode, local_node
 from provisioning.paths import home, state
 from provisioning.sites.here import Here
@@ -22,16 +21,12 @@ from suite.interfaces import Instance, Node
 from suite.job.datasets import Dataset
 from suite.job.job import Loading
 from suite.job.profiles import Sizes
-from suite.loop import Loop
 from suite.plan import Plan, Trial
-from suite.records.environment import Environment
 from suite.records.record import TrialRecord
-from suite.results.store import Run
 from tests.integration.machine import ENVELOPE, require, require_fast_guests, require_image, require_root
-from tests.integration.test_injuries import Silent
 from tests.integration.test_run import NOTHING, SMALL, bench, on, ours, records
+from tests.integration.trials import run_plan
 from tests.jobs import plan_of
-from worker.environment import collect
 
 pytestmark = pytest.mark.integration
 
@@ -57,18 +52,14 @@ def data_disk(tmp_path: Path) -> Iterator[Path]:
     top.mkdir()
     with disk.open("wb") as file:
         file.truncate(1 << 30)
-    with local_node((), None) as node:
+    with local_node((), None) as node, ExitStack() as stack:
         node.run(["mkfs.ext4", "-q", "-F", str(disk)])
         node.run(["mount", "-o", "loop", str(disk), str(top)])
-        try:
-            (top / "disks").mkdir()
-            node.run(["mount", "--bind", str(top / "disks"), str(disks_of_vms)])
-            try:
-                yield top
-            finally:
-                node.run(["umount", str(disks_of_vms)])
-        finally:
-            node.run(["umount", str(top)])
+        stack.callback(node.run, ["umount", str(top)])
+        (top / "disks").mkdir()
+        node.run(["mount", "--bind", str(top / "disks"), str(disks_of_vms)])
+        stack.callback(node.run, ["umount", str(disks_of_vms)])
+        yield top
     assert ours() == NOTHING
 
 
@@ -146,9 +137,7 @@ def test_a_slow_data_disk_is_seen_in_the_wait_for_data(target: str, tmp_path: Pa
         ):
             yield instances
 
-    environment = Environment.model_validate(collect())
-    loop = Loop(Real(), opened, Run(tmp_path / "run"), Silent(), lambda: environment, open_account)
-    (record,) = loop.run(plan_for(dataset, target, choices))
+    (record,) = run_plan(plan_for(dataset, target, choices), Real(), opened, tmp_path / "run")
     assert record.outcome.status == "ok", record.outcome
     assert record.steps is not None
     assert record.data_use is not None
@@ -254,7 +243,6 @@ def check_reads(record: TrialRecord) -> None:
 
 
 def read_bytes(record: TrialRecord) -> int:
-    """What the job has read of devices."""
     assert record.resources
     assert record.resources.worker
     assert record.resources.worker.disk_read_bytes is not None

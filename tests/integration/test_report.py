@@ -2,7 +2,6 @@
 
 import base64
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from suite.records.record import DataUse, Timeline
 from suite.records.usage import Resources, Usage
 from suite.results.store import Run
 from tests.analysis.conftest import probe, record
+from tests.integration.machine import require_chromium
 
 pytestmark = [pytest.mark.integration, pytest.mark.beside]
 
@@ -32,14 +32,6 @@ AROUND = (
     "<script>addEventListener('message', (event) => {{ document.title = event.data }})</script>"
     '<iframe src="page.html" width="{width}" height="{height}"></iframe>'
 )
-
-
-@pytest.fixture(scope="module")
-def chromium() -> str:
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
-        pytest.skip("no chromium on this machine: apt-get install chromium")
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -122,26 +114,19 @@ def _probe(run: Run, block: int, noise: np.random.Generator) -> None:
         run.save(record("probe", block=block, target=target, **cpu))
 
 
-def browse(chromium: str, place: Path, width: int, *arguments: str) -> str:
+def browse(place: Path, width: int, *arguments: str) -> str:
     """What Chromium writes when it shows a copy of the page in a frame so wide."""
     (place / "around.html").write_text(AROUND.format(width=width, height=HEIGHT))
     options = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000", "--hide-scrollbars")
-    size = f"--window-size={max(width, 500)},{HEIGHT}"
-    argv = [
-        chromium,
-        *options,
-        f"--user-data-dir={place / 'profile'}",
-        size,
-        *arguments,
-        (place / "around.html").as_uri(),
-    ]
+    own = (f"--user-data-dir={place / 'profile'}", f"--window-size={max(width, 500)},{HEIGHT}")
+    argv = [require_chromium(), *options, *own, *arguments, (place / "around.html").as_uri()]
     return subprocess.run(argv, capture_output=True, text=True, timeout=180, check=True).stdout
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_page_fits_its_width_and_shows_something(chromium: str, page: Path, tmp_path: Path, width: int) -> None:
+def test_the_page_fits_its_width_and_shows_something(page: Path, tmp_path: Path, width: int) -> None:
     (tmp_path / "page.html").write_text(page.read_text().replace("</body>", f"{TELL}</body>"))
-    dom = browse(chromium, tmp_path, width, "--dump-dom")
+    dom = browse(tmp_path, width, "--dump-dom")
     told = re.search(r"<title>(\d+) (\d+) (\d+)</title>", dom)
     assert told, f"the page told nothing: {dom[:500]}"
     scroll, client, height = map(int, told.groups())
@@ -149,7 +134,7 @@ def test_the_page_fits_its_width_and_shows_something(chromium: str, page: Path, 
     assert scroll <= client, f"the page is {scroll - client} px too wide at {width} px"
     assert height > HEIGHT
     picture = tmp_path / f"report-{width}.png"
-    browse(chromium, tmp_path, width, f"--screenshot={picture}")
+    browse(tmp_path, width, f"--screenshot={picture}")
     pixels = matplotlib.image.imread(picture)[:, :width, :3]
     assert pixels.shape[:2] == (HEIGHT, width)
     inked = np.asarray((pixels < 0.9).any(axis=2))

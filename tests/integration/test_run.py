@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -20,8 +19,9 @@ from provisioning.images.image import Image
 from provisioning.paths import runtime
 from provisioning.processes import TOKEN
 from suite.records.record import TrialRecord
-from tests.integration.machine import docker_daemon, require, require_image, require_root, workers
+from tests.integration.machine import docker_daemon, require, require_image, require_root_and_image, workers
 from tests.integration.terminal import OnTerminal
+from tests.integration.trials import records_in
 
 pytestmark = pytest.mark.integration
 
@@ -29,6 +29,7 @@ BENCH = str(Path(sys.executable).with_name("bench"))
 SMALL = ("--profile", "smoke", "--steps", "1", "--warmup-steps", "0")
 RUNC = ("--engine", "runc")
 ENDLESS = (*SMALL, "--steps", "100000")
+"""For what is ended on the way: on a busy machine it would be too late else."""
 
 
 def on(target: str) -> tuple[str, ...]:
@@ -36,22 +37,20 @@ def on(target: str) -> tuple[str, ...]:
     return ("--target", target, *(RUNC if "container" in target else ()))
 
 
-"""For what is ended on the way: on a busy machine it would be too late else."""
-
-
 def bench(*words: str, env: dict[str, str] | None = None, timeout_s: float = 580) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [BENCH, *words],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        env={**os.environ, **(env or {})},
-    )
+    argv, environment = [BENCH, *words], {**os.environ, **(env or {})}
+    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=timeout_s, env=environment)
+
+
+def measured(run: Path, *words: str, timeout_s: float = 580) -> list[TrialRecord]:
+    """Have bench measure, and return the records of the run."""
+    ended = bench("run", *words, "--out", str(run), timeout_s=timeout_s)
+    assert ended.returncode == 0, ended.stderr
+    return records_in(run)
 
 
 def records(directory: Path) -> dict[str, TrialRecord]:
-    found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (directory / "trials").glob("*.json")]
+    found = records_in(directory)
     return {record.target + (f"+{record.ablation}" if record.ablation else ""): record for record in found}
 
 
@@ -110,11 +109,14 @@ class Running(OnTerminal):
     def __init__(self, log: Path, *words: str) -> None:
         super().__init__(log, BENCH, "run", *words)
 
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
 
 @pytest.fixture(autouse=True)
 def _machine() -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
     assert ours() == NOTHING, "an earlier test, or a bench that is running now, left something"
 
 
@@ -191,9 +193,7 @@ def test_every_engine_runs_the_job_and_is_named_in_the_record(engine: str, tmp_p
     with ExitStack() as stack:
         env: dict[str, str] = {}
         if engine == "docker":
-            # Not below pytest's own directory: a socket's path has 108 bytes at most.
-            place = Path(tempfile.mkdtemp(prefix="vb-docker-", dir="/var/tmp"))
-            env = {"DOCKER_HOST": stack.enter_context(docker_daemon(place))}
+            env = {"DOCKER_HOST": stack.enter_context(docker_daemon())}
         else:
             require("engine", engine)
         ended = bench(*words, env=env)
@@ -214,8 +214,7 @@ def test_after_kill_9_in_a_vm_trial_clean_removes_what_is_left_and_records_are_i
     # The order in a block is drawn; with this seed bare metal comes first.
     running = Running(tmp_path / "log", "--target", "bare-metal", "--target", "vm", *SMALL, "--seed", "6", "--out", out)
     running.wait_until_it_says("on vm: attesting")
-    running.process.kill()
-    running.process.wait()
+    running.kill()
     left = ours()
     assert left["processes"], "QEMU should have outlived the suite"
     assert left["ledger"]
@@ -233,8 +232,7 @@ def test_after_kill_9_in_a_vm_trial_clean_removes_what_is_left_and_records_are_i
 def test_after_kill_9_beside_a_worker_clean_ends_it(target: str, tmp_path: Path) -> None:
     running = Running(tmp_path / "log", *on(target), *ENDLESS, "--out", str(tmp_path / "run"))
     running.wait_until_it_says(f"on {target}: importing")
-    running.process.kill()
-    running.process.wait()
+    running.kill()
     assert bench("clean").returncode == 0
     assert ours() == NOTHING
 

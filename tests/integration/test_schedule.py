@@ -6,11 +6,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.integration.machine import wait_for
 
 REPOSITORY = Path(__file__).parents[2]
 FIRED_WITHIN_S = 180.0
@@ -43,7 +44,7 @@ def cron(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
 
     try:
         # Cron itself has said where it is: before that, the namespace would be this host's.
-        wait_until((tmp_path / "cron/run/crond.pid").exists)
+        wait_for("cron", (tmp_path / "cron/run/crond.pid").exists, lambda: "")
         assert Path(f"/proc/{daemon.pid}/ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink()
         yield daemon
     finally:
@@ -60,13 +61,6 @@ def inside(cron: "subprocess.Popen[bytes]", tmp_path: Path) -> Inside:
         return subprocess.run([*place, *argv], capture_output=True, text=True, check=True, input=given)
 
     return _inside
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + FIRED_WITHIN_S
-    while not done():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.5)
 
 
 def _fired(told: Path, spool: Path) -> bool:
@@ -92,7 +86,7 @@ def test_an_entry_is_installed_listed_fired_and_removed_and_others_stay(
     assert (listed["name"], listed["when"], listed["with"]) == ("night", "* * * * *", "cron")
     plan.write_text("this is no plan\n")  # a sweep that is refused at once: what is tested is the way to it and back
     cron.send_signal(signal.SIGCONT)
-    wait_until(lambda: _fired(told, tmp_path / "cron/spool/crontabs"))
+    wait_for("a firing", lambda: _fired(told, tmp_path / "cron/spool/crontabs"), lambda: "", FIRED_WITHIN_S)
     result = json.loads(told.read_text())
     assert (result["outcome"], result["sweep_exit_code"], result["plan"]) == ("failed", 2, str(plan))
     assert str(tmp_path / "results/night-scheduled/") in result["directory"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.machine import require, require_image, require_root
+from tests.integration.machine import require, require_root_and_image
 from tests.integration.test_run import BENCH
 
 pytestmark = pytest.mark.integration
@@ -138,8 +138,7 @@ def check(record: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_public_script_runs_as_it_is(name: str, mine: Path) -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
     for engine in ("podman", "runc"):
         require("engine", engine)
     _, command, pattern = SCRIPTS[name]
@@ -157,8 +156,7 @@ def test_a_public_script_runs_as_it_is(name: str, mine: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
 def test_the_scripts_run_as_they_are_in_a_virtual_machine(mine: Path) -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
     require("target", "vm")
     words = ["--target", "vm", "--trial-timeout", "1500"]
     (record,) = records_of(mine, "sh all.sh", UNIT, *words, timeout_s=1700)

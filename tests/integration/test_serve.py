@@ -5,22 +5,19 @@ from pathlib import Path
 import pytest
 
 from suite.records.record import TrialRecord
-from tests.integration.machine import require, require_fast_guests, require_image, require_root
+from tests.integration.machine import require, require_fast_guests, require_root_and_image
 from tests.integration.test_distributed import namespaces
-from tests.integration.test_run import NOTHING, bench, on, ours, records
+from tests.integration.test_run import NOTHING, measured, on, ours
 
 pytestmark = pytest.mark.integration
 
 
 def served(out: Path, *targets: str) -> list[TrialRecord]:
-    require_root()
-    require_image()
-    words = ("--scenario", "serve", "--profile", "smoke", "--requests", "20", "--out", str(out))
-    ended = bench("run", *words, *(word for target in targets for word in on(target)))
-    assert ended.returncode == 0, ended.stderr
+    require_root_and_image()
+    words = ("--scenario", "serve", "--profile", "smoke", "--requests", "20")
+    found = measured(out, *words, *(word for target in targets for word in on(target)))
     assert ours() == NOTHING
     assert namespaces() == []
-    found = list(records(out).values())
     for record in found:
         latencies = [record.metrics[f"latency-p{percent}"].value for percent in (50, 95)]
         assert 0 < latencies[0] <= latencies[1]

@@ -13,7 +13,6 @@ import pytest
 
 from analysis.compare.comparison import compare
 from analysis.load.records import load
-from provisioning.metrics.accounting import open_account
 from provisioning.sites.here import Here
 from provisioning.targets import Choices
 from scenarios.probe import scratch_bytes
@@ -23,17 +22,13 @@ from suite.interfaces import Instance
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.job.sharing import Sharing
-from suite.loop import Loop
 from suite.plan import Trial
-from suite.records.environment import Environment
 from suite.records.record import TrialRecord
 from suite.registries import AGGRESSORS
-from suite.results.store import Run
 from tests.integration.machine import ENVELOPE, require, require_image, require_root, words_of, workers
-from tests.integration.test_injuries import Silent
 from tests.integration.test_run import ours
+from tests.integration.trials import run_plan
 from tests.jobs import plan_of
-from worker.environment import collect
 
 pytestmark = pytest.mark.integration
 
@@ -75,15 +70,13 @@ def run_shared(
             yield instances
             thread.join()
 
-    loop = Loop(Shared(), opened, Run(place), Silent(), lambda: Environment.model_validate(collect()), open_account)
     before = ours()
-    records = loop.run(plan)
+    records = run_plan(plan, Shared(), opened, place)
     assert ours() == before
     return records
 
 
 def working(*, aggressor: bool) -> list[psutil.Process]:
-    """Return the workers of the aggressors, or of the victims."""
     return [process for process in workers() if ("--aggressor" in words_of(process)) == aggressor]
 
 

@@ -1,8 +1,6 @@
 """A sweep on real targets, killed while it opens, measures and closes: it comes to the same complete set of records."""
 
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -11,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from suite.records.record import TrialRecord
-from tests.integration.machine import require, require_image, require_root
+from tests.integration.machine import require, require_root_and_image
 from tests.integration.terminal import OnTerminal
+from tests.integration.test_run import BENCH, bench
 
 pytestmark = pytest.mark.integration
 
-BENCH = str(Path(sys.executable).with_name("bench"))
 PLAN = """
 name = "killed"
 targets = ["bare-metal", "container"]
@@ -38,12 +36,7 @@ def place() -> Iterator[Path]:
         yield Path(made)
 
 
-def bench(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([BENCH, *words], check=False, capture_output=True, text=True, timeout=300)
-
-
 def killed_at(place: Path, phase: str) -> None:
-    """Run the sweep until it says the phase, and kill it."""
     words = ["sweep", "run", str(place / "plan.toml"), "--out", str(place / "out")]
     sweep = OnTerminal(place / f"{phase}.log", BENCH, *words)
     sweep.wait_until_it_says(f": {phase}")
@@ -56,8 +49,7 @@ def killed_at(place: Path, phase: str) -> None:
 
 @pytest.mark.thorough
 def test_a_sweep_killed_at_three_moments_comes_to_all_records_and_leaves_nothing(place: Path) -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
     require("target", "bare-metal")
     require("engine", "runc")
     kept: dict[Path, bytes] = {}

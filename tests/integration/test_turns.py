@@ -10,9 +10,9 @@ import pytest
 
 from analysis.audit.audit import audit
 from analysis.load.records import load
-from suite.records.record import TrialRecord
-from tests.integration.machine import require, require_image, require_root
-from tests.integration.test_run import NOTHING, Running, bench, ours, records
+from tests.integration.machine import require, require_root_and_image
+from tests.integration.test_run import NOTHING, Running, bench, measured, ours
+from tests.integration.trials import records_in
 
 pytestmark = pytest.mark.integration
 
@@ -22,24 +22,16 @@ TURNS = ("--design", "alternating", "--profile", "smoke", "--model", "alexnet")
 
 @pytest.fixture(autouse=True)
 def _machine() -> Iterator[None]:
-    require_root()
-    require_image()
+    require_root_and_image()
     require("engine", "runc")
     assert ours() == NOTHING, "an earlier test, or a bench that is running now, left something"
     yield
     assert ours() == NOTHING
 
 
-def all_records(directory: Path) -> list[TrialRecord]:
-    paths = sorted((directory / "trials").glob("*.json"))
-    return [TrialRecord.model_validate_json(path.read_bytes()) for path in paths]
-
-
 def test_bare_metal_and_a_container_take_turns(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    ended = bench("run", *TARGETS, *TURNS, "--rounds", "4", "--burst-steps", "3", "--repeat", "2", "--out", str(run))
-    assert ended.returncode == 0, ended.stderr
-    found = all_records(run)
+    found = measured(run, *TARGETS, *TURNS, "--rounds", "4", "--burst-steps", "3", "--repeat", "2")
     assert [record.outcome.status for record in found] == ["ok"] * 4
     for record in found:
         assert record.elapsed_s is None
@@ -67,19 +59,14 @@ def test_ctrl_c_closes_all_instances_and_the_block_is_made_again(tmp_path: Path)
     os.kill(running.process.pid, signal.SIGINT)
     running.process.wait(120)
     assert ours() == NOTHING
-    assert records(run) == {}
+    assert records_in(run) == []
 
 
 @pytest.mark.thorough
 def test_whole_distributed_jobs_take_turns(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    ended = bench(
-        *("run", "--scenario", "distributed", *TARGETS, "--network", "overlay", "--workers", "2", "--ps", "1"),
-        *("--design", "alternating", "--profile", "smoke", "--model", "alexnet", "--image-px", "64"),
-        *("--rounds", "3", "--burst-steps", "2", "--out", str(run)),
-    )
-    assert ended.returncode == 0, ended.stderr
-    found = all_records(run)
+    words = ("--scenario", "distributed", *TARGETS, "--network", "overlay", "--workers", "2", "--ps", "1")
+    found = measured(run, *words, *TURNS, "--image-px", "64", "--rounds", "3", "--burst-steps", "2")
     assert [record.outcome.status for record in found] == ["ok"] * 2
     for record in found:
         assert record.alternation is not None
@@ -95,9 +82,7 @@ def test_whole_distributed_jobs_take_turns(tmp_path: Path) -> None:
 def test_probes_take_turns(tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = ("--scenario", "probe", "--probe", "cpu", "--probe", "syscall", *TARGETS, "--design", "alternating")
-    ended = bench("run", *words, "--profile", "smoke", "--rounds", "3", "--out", str(run))
-    assert ended.returncode == 0, ended.stderr
-    found = all_records(run)
+    found = measured(run, *words, "--profile", "smoke", "--rounds", "3")
     assert [record.outcome.status for record in found] == ["ok"] * 4
     for record in found:
         assert record.alternation is not None

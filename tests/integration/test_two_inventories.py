@@ -15,7 +15,7 @@ from analysis.compare.results import Contrast
 from analysis.load.records import load
 from provisioning.cgroup.limits import ROOT
 from provisioning.isa import CPUINFO, reports_hypervisor
-from tests.integration.machine import require_image, require_root
+from tests.integration.machine import require_root_and_image
 from tests.integration.ssh_machines import NAMES, ssh_machines
 from tests.integration.test_run import bench
 from tests.integration.test_ssh_sweep import place
@@ -77,8 +77,7 @@ def decision(records: Path, *inventories: Path) -> str:
 
 
 def test_the_inventory_with_a_quota_of_70_percent_is_slower_by_as_much(tmp_path: Path) -> None:
-    require_root()
-    require_image()
+    require_root_and_image()
     if not (ROOT / "cpu/cpu.shares").exists():
         pytest.skip("needs control groups of version 1, whose controller of CPUs has a tree of its own to mount over")
     with ExitStack() as stack:

@@ -19,17 +19,8 @@ from tests.worker.test_serving import serve_spec
 
 pytestmark = pytest.mark.integration
 PATHS = (
-    "/",
-    "/runs/synthetic-podman",
-    "/compare",
-    "/compare?run=failed&run=synthetic-podman",
-    "/compare?run=early",
-    "/delete/failed",
-    "/start",
-    "/start?scenario=shared",
-    "/start/check?cpus=x",
-    "/nothing",
-    "/generate",
+    *("/", "/runs/synthetic-podman", "/compare", "/compare?run=failed&run=synthetic-podman", "/compare?run=early"),
+    *("/delete/failed", "/start", "/start?scenario=shared", "/start/check?cpus=x", "/nothing", "/generate"),
 )
 
 
@@ -195,20 +186,8 @@ def test_a_run_of_the_command_line_shows_up_and_is_stopped_in_either_of_two_tabs
     browser.enter(measuring)
     other = browser.another()
     other.enter(measuring)
-    words = (
-        "run",
-        "--target",
-        "bare-metal",
-        "--model",
-        "alexnet",
-        "--profile",
-        "smoke",
-        "--blocks",
-        "50",
-        "--wait",
-        "--out",
-    )
-    argv = [sys.executable, str(REPOSITORY / "cli.py"), *words, str(place / "measured" / "typed")]
+    words = ("run", "--target", "bare-metal", "--model", "alexnet", "--profile", "smoke", "--blocks", "50", "--wait")
+    argv = [sys.executable, str(REPOSITORY / "cli.py"), *words, "--out", str(place / "measured" / "typed")]
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as typed:
         for tab in (browser, other):
             tab.wait(listed("typed", "running 1 of "))

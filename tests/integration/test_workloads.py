@@ -1,17 +1,16 @@
 """Every workload in every scenario that it declares, on bare metal or in a container: what comes back, and holds."""
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from suite.records.record import TrialRecord
 from suite.registries import WORKLOADS
-from tests.integration.machine import docker_daemon, require, require_fast_guests, require_image, require_root
-from tests.integration.test_run import RUNC, SMALL, bench
+from tests.integration.machine import docker_daemon, require, require_fast_guests, require_image, require_root_and_image
+from tests.integration.test_run import RUNC, SMALL, bench, measured
+from tests.integration.trials import records_in
 
 pytestmark = pytest.mark.integration
 TARGETS = ("bare-metal", "container")
@@ -46,16 +45,13 @@ def data(scenario: str, tmp_path: Path) -> tuple[str, ...]:
 
 def trained(run: Path, scenario: str, models: Sequence[str], targets: Sequence[str], data: Sequence[str]) -> None:
     """Train the workloads on the targets, and check what the records hold."""
-    require_root()
-    require_image()
+    require_root_and_image()
     require("engine", "runc")
     words = [word for name in models for word in ("--model", name)]
     words += [word for target in targets for word in ("--target", target)]
     words += RUNC if "container" in targets else ()
     words += WORDS[scenario]
-    done = bench("run", "--scenario", scenario, *words, *data, *SMALL, "--out", str(run))
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = [TrialRecord.model_validate_json(path.read_bytes()) for path in (run / "trials").glob("*.json")]
+    found = measured(run, "--scenario", scenario, *words, *data, *SMALL)
     assert {(record.job.model, record.target) for record in found} == set(product(models, targets))
     for record in found:
         workload = WORKLOADS.get(record.job.model)
@@ -80,8 +76,7 @@ def test_bare_metal_and_a_container_compute_the_same_weights(
     found = agreements(tmp_path / "run")
     assert set(found.values()) == {"weights"}
     assert {(model, "container") for model in SOME[scenario]} <= set(found)
-    records = [TrialRecord.model_validate_json(path.read_bytes()) for path in (tmp_path / "run/trials").iterdir()]
-    images = {record.generated for record in records}
+    images = {record.generated for record in records_in(tmp_path / "run")}
     assert len(images) == 1, "the same weights, and the same image"
     assert bool(*images) == bool(generate)
 
@@ -109,7 +104,7 @@ def test_three_engines_compute_the_weights_of_bare_metal_and_a_vm_those_or_near_
     require_image()
     for engine in ("podman", "runc"):
         require("engine", engine)
-    with tempfile.TemporaryDirectory() as place, docker_daemon(Path(place)) as host:
+    with docker_daemon() as host:
         engines = ("--engine", "docker", "--ablate", "podman", "--ablate", "runc")
         targets = [word for target in ("bare-metal", "container", "vm") for word in ("--target", target)]
         # An emulated progressive GAN takes more than the profile's ten minutes.

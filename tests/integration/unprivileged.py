@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from provisioning.paths import home
-from tests.integration.machine import require_image, require_root
+from tests.integration.machine import require_root_and_image
 from tests.integration.remote_sweep import REPOSITORY
 
 ACCOUNT = "games"
@@ -30,26 +31,17 @@ class User:
     """The command, with an environment of the user's."""
 
     def run(self, argv: Sequence[str], env: Mapping[str, str], timeout_s: float) -> "subprocess.CompletedProcess[str]":
-        """Run a command as the user, in ``place``."""
         account = pwd.getpwnam(ACCOUNT)
         become = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--"]
         variables = {"PATH": os.environ["PATH"], "HOME": str(self.place), "USER": ACCOUNT, **env}
-        return subprocess.run(
-            [*become, *argv],
-            check=False,
-            capture_output=True,
-            text=True,
-            env=variables,
-            cwd=self.place,
-            timeout=timeout_s,
-        )
+        where: dict[str, Any] = {"env": variables, "cwd": self.place, "timeout": timeout_s}
+        return subprocess.run([*become, *argv], check=False, capture_output=True, text=True, **where)
 
 
 @contextmanager
 def user_without_root() -> Iterator[User]:
     """Make the user's home, with the image that root has as hard links, and remove all of it at the end."""
-    require_root()
-    image = require_image()
+    image = require_root_and_image()
     place = Path(tempfile.mkdtemp(prefix="vb-user-", dir=home()))
     try:
         place.chmod(0o755)
@@ -64,15 +56,8 @@ def user_without_root() -> Iterator[User]:
         (packages,) = (place / "venv/lib").glob("*/site-packages")
         (packages / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
         user, variables = User(place, str(place / "bench")), [f"HOME={place}", f"VIRTBENCH_HOME={place}/home"]
-        words = [
-            "exec",
-            "env",
-            *variables,
-            "PYTHONDONTWRITEBYTECODE=1",
-            f"{place}/venv/bin/python",
-            f"{REPOSITORY}/cli.py",
-        ]
-        Path(user.bench).write_text(f'#!/bin/sh\n{" ".join(words)} "$@"\n')
+        words = [*variables, "PYTHONDONTWRITEBYTECODE=1", f"{place}/venv/bin/python", f"{REPOSITORY}/cli.py"]
+        Path(user.bench).write_text(f'#!/bin/sh\nexec env {" ".join(words)} "$@"\n')
         Path(user.bench).chmod(0o755)
         account = pwd.getpwnam(ACCOUNT)
         for path in (place, place / "home", images):  # no link to a file of root's

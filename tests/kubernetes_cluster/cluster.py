@@ -54,7 +54,6 @@ class Cluster:
         )
 
     def restart_kubelet(self, node: str) -> None:
-        """Start the kubelet of a node again after it was killed."""
         os.kill(_holder(next(each for each in NODES if each.name == node)), signal.SIGUSR1)
 
 

@@ -95,6 +95,5 @@ def spawn(name: str, argv: Sequence[str]) -> None:
 
 
 def kubectl(*words: str) -> "subprocess.CompletedProcess[str]":
-    """Run kubectl as the administrator of the cluster."""
     argv = [f"{PROGRAMS}/kubectl", f"--kubeconfig={KUBECONFIG}", *words]
     return subprocess.run(argv, check=False, capture_output=True, text=True)

@@ -101,13 +101,8 @@ def sets(api: Cluster, storage_class: str, tmp_path: Path) -> Iterator[Path]:
 @contextmanager
 def forwarded(cluster: fixture.Cluster) -> Iterator[str]:
     """Yield the address on this host at which the pipeline's service answers."""
-    argv = [
-        f"{PROGRAMS}/kubectl",
-        f"--kubeconfig={cluster.kubeconfig}",
-        "port-forward",
-        f"service/{NAME}-serve",
-        ":5000",
-    ]
+    kubectl = [f"{PROGRAMS}/kubectl", f"--kubeconfig={cluster.kubeconfig}"]
+    argv = [*kubectl, "port-forward", f"service/{NAME}-serve", ":5000"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         try:

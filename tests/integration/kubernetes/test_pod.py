@@ -24,6 +24,7 @@ from suite.interfaces import Node
 from suite.job.envelope import GIB
 from suite.records.record import TrialRecord
 from tests.integration.fleet import fleet
+from tests.integration.trials import records_in
 from tests.kubernetes_cluster import cluster as fixture
 from tests.kubernetes_cluster.layout import REGISTRY
 from tests.kubernetes_cluster.registry import serving
@@ -135,10 +136,9 @@ def words(given: dict[str, str], out: Path) -> list[str]:
 
 
 def measured(asked: list[str], run: Path) -> list[TrialRecord]:
-    """Have bench measure, and return the records of the run."""
     done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr[-3000:]
-    return [TrialRecord.model_validate_json(path.read_bytes()) for path in (run / "trials").glob("*.json")]
+    return records_in(run)
 
 
 def on_two(cluster: fixture.Cluster, out: Path) -> list[str]:
@@ -387,10 +387,7 @@ def test_a_pod_that_is_deleted_under_its_job_fails_with_the_reason(pod: Node) ->
 
 
 def opened(engine: KubernetesEngine, digest: str, memory_bytes: int = GIB) -> None:
-    with (
-        local_node((0,), str(current().tree)) as host,
-        PodLayer(engine, digest, memory_bytes).opened(host),
-    ):
+    with local_node((0,), str(current().tree)) as host, PodLayer(engine, digest, memory_bytes).opened(host):
         pass
 
 

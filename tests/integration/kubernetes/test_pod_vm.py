@@ -12,9 +12,9 @@ from analysis.compare.comparison import compare
 from analysis.load.records import load
 from provisioning.isa import CPUINFO
 from suite.process_identity import boot_id
-from suite.records.record import TrialRecord
 from tests.integration.fleet import fleet
 from tests.integration.kubernetes.test_pod import BENCH, SMALL, kubeconfig, left
+from tests.integration.trials import records_in
 from tests.kubernetes_cluster import cluster as fixture
 
 __all__ = ["kubeconfig"]
@@ -80,7 +80,7 @@ def test_a_pod_on_a_virtual_machine_is_measured_beside_bare_metal_and_container(
         asked += ["--inventory", str(machines.inventory())] if machines else []
         done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr[-3000:]
-    records = [TrialRecord.model_validate_json(path.read_bytes()) for path in (tmp_path / "run/trials").glob("*.json")]
+    records = records_in(tmp_path / "run")
     inside = {record.target: record.environment.target for record in records}
     assert inside.keys() == {"bare-metal", "container", "container-vm"}
     assert [record.outcome.status for record in records] == ["ok"] * 3, [record.outcome for record in records]

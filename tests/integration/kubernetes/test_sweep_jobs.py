@@ -17,9 +17,9 @@ from provisioning.images.image import current
 from provisioning.images.suite import build_suite
 from provisioning.kubernetes.cluster import MANAGED
 from suite.plan import Plan
-from suite.records.record import TrialRecord
+from tests.integration.machine import wait_for
 from tests.integration.remote_sweep import BENCH, REPOSITORY, RemoteSweep
-from tests.integration.slurm_cluster import wait_for
+from tests.integration.trials import records_in
 from tests.kubernetes_cluster.cluster import Cluster, import_everywhere
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]
@@ -41,29 +41,20 @@ image = {image}
 nodes = [{node}]
 poll_s = 0.5
 """
-BINDINGS = """
+BINDING = """
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {kind}Binding
+metadata: {{name: {role}}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: {kind}, name: {role}}}
+subjects: [{{kind: ServiceAccount, name: virtbench, namespace: default}}]
+"""
+BOUND = {"virtbench": "Role", "virtbench-submit": "Role", "virtbench-nodes": "ClusterRole"}
+ACCOUNT = """
 ---
 apiVersion: v1
 kind: ServiceAccount
 metadata: {name: virtbench, namespace: default}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: virtbench, namespace: default}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: virtbench}
-subjects: [{kind: ServiceAccount, name: virtbench, namespace: default}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: virtbench-submit, namespace: default}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: virtbench-submit}
-subjects: [{kind: ServiceAccount, name: virtbench, namespace: default}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: virtbench-nodes}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: virtbench-nodes}
-subjects: [{kind: ServiceAccount, name: virtbench, namespace: default}]
 """
 VOLUME = """
 ---
@@ -94,22 +85,28 @@ def image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
     import_everywhere(archive, reference)
     roles = "---\n".join((REPOSITORY / f"docs/guide/roles/{name}.yaml").read_text() for name in ("pods", "jobs"))
     place = tmp_path_factory.mktemp("role") / "role.yaml"
-    create(cluster, place, roles + BINDINGS)
+    bindings = "".join(BINDING.format(role=role, kind=kind) for role, kind in BOUND.items())
+    create(cluster, place, roles + ACCOUNT + bindings)
     return f"localhost/{reference}"
 
 
 def create(cluster: Cluster, place: Path, manifests: str) -> None:
     place.write_text(manifests)
+    library = configured(cluster)
+    library.utils.create_from_yaml(library.client.ApiClient(), str(place))
+
+
+def configured(cluster: Cluster) -> Any:
+    """Return the Kubernetes library, which talks to the cluster from then on."""
     library: Any = kubernetes
     library.config.load_kube_config(str(cluster.kubeconfig))
-    library.utils.create_from_yaml(library.client.ApiClient(), str(place))
+    return library
 
 
 def left(cluster: Cluster) -> list[str]:
     """Return what of the suite is in the cluster: Jobs, their pods, and the pods that these have opened."""
     wanted = ",".join(f"{key}={value}" for key, value in MANAGED.items())
-    library: Any = kubernetes
-    library.config.load_kube_config(str(cluster.kubeconfig))
+    library = configured(cluster)
     jobs = library.client.BatchV1Api().list_job_for_all_namespaces(label_selector=wanted).items
     pods = library.client.CoreV1Api().list_pod_for_all_namespaces(label_selector=wanted).items
     return [each.metadata.name for each in (*jobs, *pods)]
@@ -132,11 +129,7 @@ def test_blocks_run_as_jobs_and_a_killed_kubelet_costs_no_trial(sweep_of: Any, c
         cluster.process("kubelet", cluster.nodes[0]).kill()
         time.sleep(1)
         cluster.restart_kubelet(cluster.nodes[0])
-    assert sweep.end() == 0, sweep.said()
-    records = sweep.records()
-    assert set(records) == sweep.planned()
-    assert all(record.outcome.status == "ok" for record in records.values())
-    assert all(records[name] == record for name, record in kept.items())
+    sweep.end_complete(kept)
     assert "in the cluster" not in sweep.bench("status").stdout
     wait_for("an empty cluster", lambda: not left(cluster), lambda: f"left: {left(cluster)}")
 
@@ -149,8 +142,7 @@ def test_cancel_removes_the_jobs_and_the_next_run_completes_them(sweep_of: Any, 
     assert not left(cluster), "cancel waits until the pods are gone"
     assert sweep.end() != 0
     sweep.start()
-    assert sweep.end() == 0, sweep.said()
-    assert set(sweep.records()) == sweep.planned()
+    sweep.end_complete()
     wait_for("an empty cluster", lambda: not left(cluster), lambda: f"left: {left(cluster)}")
 
 
@@ -160,16 +152,11 @@ def test_a_plan_that_makes_its_pods_privileged_measures_the_node_itself(
     if not cluster.containerd:
         pytest.skip("the nodes are elsewhere, and no bench is known to be there")
     plan = PLAN.format(blocks=1, image=json.dumps(image), node=json.dumps(cluster.nodes[0]))
-    plan = plan.replace('["container"]', '["bare-metal", "container"]').replace(
-        '"kubernetes"\nregistry = "localhost"', '"runc"'
-    )
-    sweep = RemoteSweep(
-        tmp_path, f"{plan}privileged_bench = {json.dumps(BENCH)}\n", {"KUBECONFIG": str(cluster.kubeconfig)}
-    )
-    assert sweep.end() == 0, sweep.said()
-    records = sweep.records()
-    assert set(records) == sweep.planned()
-    assert all(record.outcome.status == "ok" for record in records.values())
+    plan = plan.replace('["container"]', '["bare-metal", "container"]')
+    plan = plan.replace('"kubernetes"\nregistry = "localhost"', '"runc"')
+    plan += f"privileged_bench = {json.dumps(BENCH)}\n"
+    sweep = RemoteSweep(tmp_path, plan, {"KUBECONFIG": str(cluster.kubeconfig)})
+    records = sweep.end_complete()
     assert {record.target for record in records.values()} == {"bare-metal", "container"}
     assert all(record.job.layers.engine == "runc" for record in records.values())
     wait_for("an empty cluster", lambda: not left(cluster), lambda: f"left: {left(cluster)}")
@@ -201,9 +188,7 @@ def test_a_cronjob_fires_a_sweep_whose_records_stay_on_the_claim(
         return sorted(volume.glob("pods-scheduled/*/schedule.json"))
 
     def said() -> str:
-        library: Any = kubernetes
-        pods = library.client.CoreV1Api()
-        found = pods.list_namespaced_pod("default").items
+        found = configured(cluster).client.CoreV1Api().list_namespaced_pod("default").items
         return "\n".join(f"{each.metadata.name}: {each.status}" for each in found) + str([*volume.rglob("*")])
 
     installed = schedule("pods.toml", "--every", "1m", "--with", "kubernetes")
@@ -218,7 +203,7 @@ def test_a_cronjob_fires_a_sweep_whose_records_stay_on_the_claim(
     told = json.loads(fired()[0].read_text())
     assert told["outcome"] == "ok", f"{told} {said()}"
     (cell,) = (path.parent for path in fired()[0].parent.glob("*/plan.json"))
-    records = [TrialRecord.model_validate_json(path.read_bytes()) for path in cell.glob("trials/*.json")]
+    records = records_in(cell)
     assert {each.trial_id for each in records} == {
         each.trial_id for each in Plan.model_validate_json((cell / "plan.json").read_bytes()).trials()
     }
