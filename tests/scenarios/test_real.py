@@ -271,7 +271,7 @@ def test_training_on_files_gives_a_measurement(small: tuple[Trial, HereNode], ob
     trial, node = small
     trial = trial.with_job(loading=Loading(loader_workers=1))
     measured: Any = Real().measure(trial, [Instance(node)], observer, nullcontext())
-    node.processes[0].close()
+    node.close()
     assert measured.throughput_per_s is not None
     assert min(measured.steps.data_s or [0]) > 0, "waiting for data and making floats of them takes time"
     use = measured.data_use
@@ -289,7 +289,7 @@ def test_devices_in_processes_of_their_own_read_together(small: tuple[Trial, Her
         loading=Loading(loader_workers=0),
     )
     use: Any = Real().measure(trial, [Instance(node)], observer, nullcontext()).data_use
-    node.processes[0].close()
+    node.close()
     assert use.images_read - use.damaged == 2 * 2 * 5
 
 
@@ -302,7 +302,7 @@ def test_too_much_damage_fails_the_trial_with_names(small: tuple[Trial, HereNode
     trial = trial.with_job(loading=Loading(loader_workers=0))
     with pytest.raises(MeasurementError, match="could not be decoded") as raised:
         Real().measure(trial, [Instance(node)], observer, nullcontext())
-    node.processes[0].close()
+    node.close()
     assert raised.value.kind == "data"
     assert any(name in raised.value.message for name in names)
 

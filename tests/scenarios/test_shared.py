@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -20,7 +20,7 @@ from suite.job.profiles import Sizes
 from suite.job.sharing import Sharing
 from suite.plan import Trial
 from suite.registries import AGGRESSORS
-from tests.scenarios.conftest import REPOSITORY, HereNode, RecordingObserver, ScriptedProcess, closed
+from tests.scenarios.conftest import REPOSITORY, HereNode, RecordingObserver, ScriptedProcess
 
 TINY = Sizes(batch=1, image_px=64, warmup_steps=1, steps=2)
 ENDLESS = TINY.model_copy(update={"steps": 100_000})
@@ -38,7 +38,8 @@ def planned(trial: Trial, aggressor: str | None, victim: Sizes = TINY) -> Trial:
 @pytest.fixture
 def there() -> Iterator[HereNode]:
     """The aggressor's instance."""
-    yield from closed(HereNode(name="there"))
+    with closing(HereNode(name="there")) as node:
+        yield node
 
 
 @dataclass
@@ -47,7 +48,7 @@ class Watched(HereNode):
 
     act: Callable[[], None] = lambda: None
 
-    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"", **_: Any) -> Process:
         process = super().start(argv, stdin=stdin)
         self.act()
         return process
@@ -55,7 +56,8 @@ class Watched(HereNode):
 
 @pytest.fixture
 def watched() -> Iterator[Watched]:
-    yield from closed(Watched())
+    with closing(Watched()) as node:
+        yield node
 
 
 Measure = Callable[..., Any]
@@ -105,7 +107,7 @@ def test_a_victim_alone_has_an_idle_instance_beside_it(measure: Measure, here: H
 def test_an_aggressor_that_is_ended_in_mid_run_ends_the_trial_at_once(
     number: int, told: str, measure: Measure, watched: Watched, there: HereNode
 ) -> None:
-    watched.act = lambda: there.processes[0]._popen.send_signal(number)
+    watched.act = lambda: there.processes[0].popen.send_signal(number)
     with pytest.raises(MeasurementError, match=told) as caught:
         measure(watched, "cpu", ENDLESS)
     assert caught.value.kind == "aggressor"
@@ -126,7 +128,7 @@ class Mute(HereNode):
 
     mute: ScriptedProcess = field(default_factory=lambda: ScriptedProcess([None]))
 
-    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"", **_: Any) -> Process:
         del argv, stdin
         return self.mute
 
@@ -143,7 +145,7 @@ def test_an_aggressor_that_says_nothing_is_given_up(measure: Measure, here: Here
 def test_a_victim_that_fails_by_itself_is_not_blamed_on_the_aggressor(
     measure: Measure, watched: Watched, there: HereNode
 ) -> None:
-    watched.act = lambda: watched.processes[-1]._popen.kill()
+    watched.act = lambda: watched.processes[-1].popen.kill()
     with pytest.raises(MeasurementError) as caught:
         measure(watched, "cpu", ENDLESS)
     assert caught.value.kind == "killed"
