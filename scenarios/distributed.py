@@ -13,7 +13,6 @@ from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Observer, Turn, TurnTaker
 from suite.job.distributed import DistributedJob, Role, Strategy
 from suite.job.job import Devices
-from suite.job.profiles import Profile
 from suite.plan import Trial, planned
 from suite.records.record import Rank
 from suite.registries import WORKLOADS
@@ -93,9 +92,6 @@ class Distributed(ReadingScenario):
                 f"parameter servers update by plain gradient descent, and {model} has optimizers of its own",
                 all_reduce,
             )
-
-    def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
-        return {}
 
     def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
         """Run all ranks. Raises MeasurementError, with the rank that failed first, unless the job comes to its end."""

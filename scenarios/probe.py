@@ -14,7 +14,6 @@ from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Node, Note, Observer, TurnTaker
 from suite.job.envelope import Envelope
 from suite.job.job import Alternating
-from suite.job.profiles import Profile
 from suite.plan import Trial
 from suite.records.record import Timeline
 from suite.registries import PROBES
@@ -82,9 +81,6 @@ class Probing(PlannedScenario):
         for name in self.models(request):
             if check := getattr(PROBES.get(name), "check", None):
                 check(request, targets, envelope)
-
-    def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
-        return {}
 
     def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
         """Run the probe. Raises MeasurementError when it does not come to its end."""
