@@ -108,7 +108,6 @@ class Probing(PlannedScenario):
         return _measurement(attested, elapsed_s)
 
     def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
-        """Prepare the probe to be measured again in each of its turns."""
         (instance,) = instances
         return ProbeTurns(_attested(trial, instance.node, observer))
 
@@ -131,7 +130,6 @@ def _in_turns(probe: str) -> bool:
 
 
 def _attested(trial: Trial, node: Node, observer: Observer) -> AttestedJob[EventLog]:
-    """Attest the node, and return the probe's job for it."""
     observer.phase("attesting")
     log = ProbeTurnsTranscript(observer=observer) if trial.job.turns else PhaseLog(observer=observer)
     return attest(trial, node, member_request(PROBES, trial, node), log, "--probe")

@@ -164,7 +164,6 @@ class Together:
 
 
 def _busy_s() -> float:
-    """Return the CPU seconds that this machine has spent."""
     cpu = psutil.cpu_times()
     return float(cpu.user + cpu.nice + cpu.system + cpu.irq + cpu.softirq)
 

@@ -102,7 +102,6 @@ class Allowance:
 
     @contextmanager
     def spending(self) -> Iterator[None]:
-        """Count the time until this is left."""
         begin_s = time.monotonic()
         yield
         self._spent_s += time.monotonic() - begin_s

@@ -37,7 +37,6 @@ class Envelope(Part):
         return tmpfs_bytes(self.memory_bytes)
 
     def of_target(self, target: str) -> "Envelope":
-        """Return the envelope with the CPUs of one target."""
         own = self.node_cpus if target == "container-vm" else None
         return self.model_copy(update={"cpus": own or self.cpus, "node_cpus": None})
 

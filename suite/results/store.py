@@ -330,10 +330,7 @@ def read_record(path: Path) -> TrialRecord | None:
 
 
 def stored_plan(run: Path) -> Plan:
-    """Return the plan of a run. Fields that are newer than the suite which wrote it have their defaults.
-
-    Raises RequestError if it cannot be read.
-    """
+    """Return the plan of a run; fields that its suite did not know have their defaults. Raises RequestError."""
     try:
         return Plan.model_validate(parse_object(files.read_small(run / PLAN)))
     except (OSError, ValueError, RecursionError) as error:

@@ -61,10 +61,7 @@ class SweepStatus(Part):
 
 
 def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus:
-    """Return the progress of the sweep; nothing is written. ``stop_rule`` is that of an open-ended sweep.
-
-    Raises RequestError for a directory that does not hold a sweep.
-    """
+    """Return the progress of the sweep; ``stop_rule`` is an open-ended one's. Raises RequestError if there is none."""
     sweep_directory = SweepDirectory(directory)
     accepted = sweep_directory.begun()
     sweep, running = accepted.sweep, holders(directory)
