@@ -12,12 +12,12 @@ import pytest
 
 from provisioning.nodes import LocalNode
 from provisioning.processes import LocalProcess
+from scenarios.events import Silent
 from suite.errors import CommandError
 from suite.interfaces import Completed, Process
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.plan import Trial
-from suite.records.record import TrialRecord
 from tests.jobs import in_job
 
 REPOSITORY = Path(__file__).parents[2]
@@ -89,14 +89,25 @@ class ScriptedNode(HereNode):
 
 
 @dataclass
-class RecordingObserver:
+class Account:
+    """Looks when a job is entered, and when it is left."""
+
+    look: Callable[[], Any]
+    seen: list[Any] = field(default_factory=list)
+
+    def __enter__(self) -> None:
+        self.seen.append(self.look())
+
+    def __exit__(self, *_: object) -> None:
+        self.seen.append(self.look())
+
+
+@dataclass
+class RecordingObserver(Silent):
     """Keeps the phases and the notes."""
 
     phases: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-    def trial_started(self, trial: Trial, number: int, of: int) -> None: ...
-    def trial_finished(self, record: TrialRecord) -> None: ...
 
     def note(self, text: str) -> None:
         self.notes.append(text)

@@ -1,8 +1,8 @@
 """Training on a data set, as the host sees it: the set is the planned one, in its state; epochs are whole or scaled."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,7 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.job import Devices, Loading
 from suite.plan import Trial
 from suite.records.record import EPOCH_METRICS, DataUse
-from suite.registries import SCENARIOS
-from tests.scenarios.conftest import HereNode, ScriptedNode, ScriptedProcess
+from tests.scenarios.conftest import Account, HereNode, ScriptedNode, ScriptedProcess
 from tests.scenarios.pictures import damage, folder
 from tests.scenarios.test_job import STEPS, STORY, event
 from worker.data.listing import listing
@@ -166,15 +165,10 @@ def test_a_page_cache_of_the_host_is_not_taken_for_that_of_a_guest(
 
 
 def test_the_page_cache_is_arranged_before_the_host_counts(planned: Trial, observer: Any, reading: Any) -> None:
-    node, entered = reading(), []
-
-    @contextmanager
-    def account() -> Iterator[None]:
-        entered.append((len(node.asked), len(node.started)))
-        yield
-
-    run_job(planned, node, observer, account())
-    assert entered == [(1, 0)]
+    node = reading()
+    account = Account(lambda: (len(node.asked), len(node.started)))
+    run_job(planned, node, observer, account)
+    assert account.seen == [(1, 0), (1, 1)]
     assert observer.phases[:3] == [("attesting", ""), ("page cache", "cold"), ("launching", "")]
 
 
@@ -242,10 +236,6 @@ def test_the_state_need_not_be_perfect_and_is_absent_where_the_target_hides_it(
     state: str, share: float | None, used: Any, reading: Any
 ) -> None:
     assert used(reading(page_cache_share=share), page_cache=state).page_cache_share == share
-
-
-def test_every_scenario_has_the_name_of_its_registry() -> None:
-    assert [SCENARIOS.get(name)().name for name in SCENARIOS] == list(SCENARIOS)
 
 
 def test_the_huge_pages_of_an_ablation_are_the_only_change_of_the_allocator(trial: Trial, scripted: Any) -> None:

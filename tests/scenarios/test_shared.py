@@ -304,12 +304,9 @@ def test_what_comes_in_the_wrong_order_is_refused(log: AggressorLog) -> None:
         log.hear(line("progress", steps=1, work=1.0))
 
 
-@pytest.mark.parametrize("said", ["no json", "[]", '{"event": "started"}', line("progress", steps="many", work=1.0)])
-def test_what_is_no_event_of_it_is_refused(log: AggressorLog, said: str) -> None:
-    if "progress" in said:
-        begin(log)
+def test_what_is_no_event_of_it_is_refused(log: AggressorLog) -> None:
     with pytest.raises(MeasurementError) as caught:
-        log.hear(said)
+        begin(log).hear(line("progress", steps="many", work=1.0))
     assert caught.value.kind == "protocol"
     with pytest.raises(MeasurementError, match="fio is not installed here") as caught:
         log.hear(line("error", kind="probe", message="fio is not installed here"))

@@ -5,7 +5,6 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from suite import schema
-from suite.records.environment import Environment, Environments
 from suite.records.record import Outcome, Steps, TrialRecord
 from suite.records.usage import Conditions, GpuSamples, GpuSpan, Resources, Usage
 from tests.suite.conftest import record_fields
@@ -15,13 +14,6 @@ FAILED = Outcome(status="failed", kind="boot", message="no guest")
 
 def test_the_published_schema_is_that_of_the_model() -> None:
     assert schema.SCHEMA.read_text() == schema.record_schema(), "run: python -m suite.schema"
-
-
-def test_a_record_comes_back_from_its_json() -> None:
-    steps = Steps(elapsed_s=[0.2, 0.3], data_s=[0.1, 0.1], compute_s=[0.1, 0.2], communicate_s=[0.0, 0.0])
-    seen = Environment(cpus=[0, 1], seccomp="filter", cgroup_version=2, mitigations={"spectre_v2": "on"})
-    record = TrialRecord(**record_fields(steps=steps, environment=Environments(host=Environment(), target=seen)))
-    assert TrialRecord.model_validate_json(record.model_dump_json()) == record
 
 
 def test_what_was_not_measured_is_null_and_not_zero() -> None:

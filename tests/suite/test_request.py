@@ -98,18 +98,11 @@ def contradicts(name: str, values: dict[str, object]) -> bool:
 @pytest.mark.parametrize("scenario", SCENARIOS.own)
 @with_values(data=st.data())
 @settings(deadline=None, max_examples=50)
-def test_the_command_of_a_request_asks_for_the_same(scenario: str, data: st.DataObject) -> None:
+def test_a_request_is_stored_as_it_is_and_its_command_asks_for_the_same(scenario: str, data: st.DataObject) -> None:
     request = data.draw(requests(scenario))
     bench, name, *words = request.command()
     assert (bench, name) == ("bench", "run")
     assert request_of(run, words) == request
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS.own)
-@with_values(data=st.data())
-@settings(deadline=None, max_examples=20)
-def test_a_request_is_stored_as_it_is(scenario: str, data: st.DataObject) -> None:
-    request = data.draw(requests(scenario))
     assert RunRequest.model_validate_json(request.model_dump_json()) == request
     assert RunRequest.of(request.given()) == request
     assert request.command() == command_of(request.given())
