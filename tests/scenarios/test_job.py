@@ -127,7 +127,7 @@ def test_usage_and_digests_are_what_the_worker_says(run: Run) -> None:
     assert (measured.weights_sha256, measured.drawn_sha256, measured.unfinished_s) == ("ab" * 32, "cd" * 32, 0.5)
     assert measured.usage == Usage(cpu_s=7.5, peak_memory_bytes=1 << 30)
     silent = run(*STORY)
-    assert (silent.usage, silent.weights_sha256) == (None, None)
+    assert (silent.usage, silent.weights_sha256, silent.data_use) == (None, None, None)
 
 
 @pytest.mark.parametrize(

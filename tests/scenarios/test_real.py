@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.job import run_job, specification, worker_argv
+from scenarios.job import run_job, worker_argv
 from scenarios.reading import data_of
 from scenarios.real import Real
 from scenarios.synthetic import Synthetic
@@ -186,13 +186,6 @@ def test_there_is_a_loader_for_each_cpu_unless_told_otherwise(
     trial = planned.with_job(envelope=Envelope(cpus=(0, 3), memory_bytes=GIB, threads=1))
     data: Any = data_of(trial.with_job(loading=Loading(loader_workers=asked)), reading())
     assert data.loader_workers == wanted
-
-
-def test_a_synthetic_job_is_told_of_no_data(trial: Trial, observer: Any, scripted: Any) -> None:
-    assert "data" not in json.loads(specification(trial, data=data_of(trial, scripted())).encoded())
-    measured = Synthetic().measure(trial, [Instance(scripted(*STORY))], observer, nullcontext())
-    assert measured.data_use is None
-    assert "page cache" not in [phase for phase, _ in observer.phases]
 
 
 DENIED = CommandError(["env"], 1, "the data set cannot be read: [Errno 13] Permission denied: '/mnt/data/a'")

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from suite.errors import RequestError
 from suite.job.command import CommandJob, parse_command
 from suite.job.distributed import DistributedJob, MachineSpec, instances_of
-from suite.job.envelope import GIB, Envelope, format_cpu_list, parse_bytes, parse_cpu_list, plan_envelope
+from suite.job.envelope import GIB, Envelope, format_cpu_list, parse_cpu_list, plan_envelope
 from suite.job.job import Job, comparison_key, settings
 from suite.job.lab import LabSpec
 from suite.job.profiles import PROFILES, Profile, Sizes, check_sizes
@@ -97,11 +97,6 @@ def test_a_cpu_list_comes_back_from_its_text(cpus: set[int]) -> None:
 def test_a_cpu_list_is_written_with_the_shortest_runs() -> None:
     assert format_cpu_list((5, 2, 1, 0, 7, 8)) == "0-2,5,7-8"
     assert format_cpu_list(()) == ""
-
-
-@given(st.integers(min_value=1, max_value=1 << 50))
-def test_a_plain_number_is_bytes(count: int) -> None:
-    assert parse_bytes(str(count)) == count
 
 
 def test_without_a_wish_all_allowed_cpus_are_taken_and_a_thread_for_each() -> None:
