@@ -49,10 +49,7 @@ class Envelope(Part):
 
 
 def most_processes(cpus: int) -> int:
-    """Return how many processes and threads a target with so many CPUs may have: no job needs them, a fork bomb does.
-
-    It is the same for every target, and costs a job that stays below it nothing.
-    """
+    """Return the most processes and threads of any target with so many CPUs: no job needs them, a fork bomb does."""
     return 1024 + 64 * cpus
 
 
