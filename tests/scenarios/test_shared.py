@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
@@ -20,7 +18,7 @@ from suite.job.profiles import Sizes
 from suite.job.sharing import Sharing
 from suite.plan import Trial
 from suite.registries import AGGRESSORS
-from tests.scenarios.conftest import REPOSITORY, HereNode, RecordingObserver, ScriptedProcess
+from tests.scenarios.conftest import HereNode, RecordingObserver, ScriptedProcess
 
 TINY = Sizes(batch=1, image_px=64, warmup_steps=1, steps=2)
 ENDLESS = TINY.model_copy(update={"steps": 100_000})
@@ -160,43 +158,23 @@ def test_a_victim_that_starves_is_given_up_with_its_phase(measure: Measure, ther
     assert not any(process.running() for process in there.processes)
 
 
-def worker(request: dict[str, Any]) -> "subprocess.Popen[str]":
-    argv = [sys.executable, "-m", "worker", "--aggressor"]
-    pipe = subprocess.PIPE
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
-    assert process.stdin
-    process.stdin.write(json.dumps(request))
-    process.stdin.close()
-    return process
-
-
-def events(process: "subprocess.Popen[str]", until: str) -> list[dict[str, Any]]:
-    found = []
-    assert process.stdout
-    for line in process.stdout:
-        found.append(json.loads(line))
-        if found[-1]["event"] == until:
-            break
-    return found
-
-
 @pytest.mark.parametrize("name", list(AGGRESSORS))
-def test_an_aggressor_works_until_it_is_told_to_stop(name: str, tmp_path: Any) -> None:
-    with worker({"aggressor": {**PROBE, "member": AGGRESSORS.place(name), "directory": str(tmp_path)}}) as process:
-        try:
-            said = events(process, "progress")
-            if said[-1]["event"] == "error":
-                pytest.skip(said[-1]["message"])
-            pid = said[0]["pid"]
-            assert pid == process.pid
-            # On a busy machine nothing has moved yet when it first tells of its progress.
-            while said[-1].get("work") == 0 and (more := events(process, "progress")):
-                said += more
-            os.kill(pid, signal.SIGTERM)
-            said += events(process, "done")
-        finally:
-            process.kill()
+def test_an_aggressor_works_until_it_is_told_to_stop(name: str, here: HereNode, tmp_path: Any) -> None:
+    request = {"aggressor": {**PROBE, "member": AGGRESSORS.place(name), "directory": str(tmp_path)}}
+    interpreter, path = here.python
+    argv = ["env", f"PYTHONPATH={path}", interpreter, "-m", "worker", "--aggressor"]
+    events = map(json.loads, here.start(argv, stdin=json.dumps(request).encode()).lines(600))
+    said = []
+    for told in events:
+        said.append(told)
+        if told["event"] == "error":
+            pytest.skip(told["message"])
+        # On a busy machine nothing has moved yet when it first tells of its progress.
+        if told["event"] == "progress" and told["work"] != 0:
+            os.kill(said[0]["pid"], signal.SIGTERM)
+            break
+    assert said[0]["pid"] == here.processes[0].popen.pid
+    said += events
     names = [each["event"] for each in said]
     assert names[:3] == ["started", "environment", "measuring"]
     assert names[-2:] == ["measured", "done"]
