@@ -40,7 +40,7 @@ def refused(directory: Path, *words: str, **options: Any) -> None:
     assert all(word in f"{raised.value.message} {raised.value.remedy}" for word in words), raised.value
 
 
-def stopped(directory: Path, number: int, after: int, end: BaseException) -> BenchError | KeyboardInterrupt:
+def stopped(directory: Path, number: int, after: int, end: BaseException) -> BaseException:
     """Make a set, of which the image after so many cannot be written. Returns what is raised."""
     write, left = writer.write_whole, iter(range(after))
 
