@@ -3,12 +3,12 @@
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event
 
 from scenarios.events import AggressorLog, Transcript
-from scenarios.failure import failure_of_exit
+from scenarios.failure import failure_of_exit, with_process
 from scenarios.job import AttestedJob, listening
 from suite.errors import BenchError, CommandError, MeasurementError, option
 from suite.interfaces import Process
@@ -41,17 +41,11 @@ class AggressorProcess:
             if not self.stopping:
                 raise MeasurementError("it ended before the victim did", kind="aggressor")
         except BenchError as error:
-            with suppress(CommandError):
-                process.wait(1.0)
             late = isinstance(error, CommandError) and error.returncode is None
             why = f"it had not ended after {timeout_s:g} s: it was {log.phase!r}" if late else error.message
-            raise MeasurementError(
-                f"{self.name}: {why}",
-                kind="aggressor",
-                command=self.job.argv,
-                output_tail=process.output_tail(),
-                remedy=error.remedy or "the trial does not count as one beside an aggressor: run it again",
-            ) from error
+            remedy = error.remedy or "the trial does not count as one beside an aggressor: run it again"
+            told = MeasurementError(f"{self.name}: {why}", kind="aggressor", remedy=remedy)
+            raise with_process(told, self.job.argv, process) from error
         finally:
             process.kill()
 

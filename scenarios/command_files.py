@@ -5,11 +5,12 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from scenarios.datasets.resolve import check_name, leads_out, progress_of
 from suite.errors import RequestError, option
+from suite.interfaces import Note
 from suite.job.datasets import Dataset
 from worker.data.listing import File, hashes
 from worker.surroundings import is_apart
@@ -19,11 +20,8 @@ NOT_HASHED = ("__pycache__", ".git")
 _INTERPRETER = re.compile(r"(python[0-9.]*|bash|sh)")
 
 
-def files_of(directory: Path, note: Callable[[str], object] = lambda _: None) -> Dataset:
-    """Return the directory with the digest of what it holds; ``note`` is told how far long hashing is.
-
-    Raises RequestError where a target could not use it.
-    """
+def files_of(directory: Path, note: Note = lambda _: None) -> Dataset:
+    """Return the directory with the digest of what it holds; ``note`` hears of long hashing. Raises RequestError."""
     try:
         root = directory.expanduser().resolve(strict=True)
         check_name(root, option("command_files"))

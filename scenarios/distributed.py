@@ -13,7 +13,6 @@ from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Observer, Turn, TurnTaker
 from suite.job.distributed import DistributedJob, Role, Strategy
 from suite.job.job import Devices
-from suite.job.profiles import Profile
 from suite.plan import Trial, planned
 from suite.records.record import Rank
 from suite.registries import WORKLOADS
@@ -94,9 +93,6 @@ class Distributed(ReadingScenario):
                 all_reduce,
             )
 
-    def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
-        return {}
-
     def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
         """Run all ranks. Raises MeasurementError, with the rank that failed first, unless the job comes to its end."""
         ranks, measured = _prepared(trial, instances, observer), {}
@@ -110,7 +106,6 @@ class Distributed(ReadingScenario):
         return _measurement(ranks, measured)
 
     def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
-        """Prepare all ranks to take turns as one."""
         return RankTurns(_prepared(trial, instances, observer))
 
 
@@ -188,7 +183,6 @@ class RankTurns:
 
 
 def _prepared(trial: Trial, instances: Sequence[Instance], observer: Observer) -> list[RankProcess]:
-    """Attest the ranks, arrange their page caches, and prepare their launches."""
     distributed = planned(trial.job.distributed, "its instances")
     return [_rank(trial, distributed, number, instances, observer) for number in range(len(instances))]
 
@@ -228,10 +222,7 @@ def _rank(
 
 
 def followed(ranks: Sequence[RankProcess], futures: "list[Future[float]]") -> float:
-    """Wait until all have ended. Returns the seconds from the launch of the first rank to the last end.
-
-    Raises the failure that explains the others.
-    """
+    """Return the seconds from the first launch to the last end. Raises the failure that explains the others."""
     awaited(ranks, futures)
     begun_s: float = ranks[0].job.log.begun_s
     ends_s: list[float] = [rank.job.log.begun_s + future.result() for rank, future in zip(ranks, futures, strict=True)]

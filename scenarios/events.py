@@ -70,10 +70,7 @@ class EventLog:
         self.begun_s = self.clock()
 
     def hear(self, line: str) -> Event:
-        """Take in one line, and return its event.
-
-        Raises MeasurementError on one that is out of order, or that reports a failure.
-        """
+        """Take in a line, and return its event. Raises MeasurementError for one out of order, or of a failure."""
         arrived_s = self.clock()
         try:
             fields = parse_object(line)

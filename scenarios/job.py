@@ -67,10 +67,7 @@ def worker_argv(node: Node, trial: Trial) -> list[str]:
 
 
 def clean_environment(threads: int, recipe: str, **more: str) -> list[str]:
-    """Return the words before a command that replace the environment of the launching process by the job's own.
-
-    The former would differ between the targets.
-    """
+    """Return the words before a command that replace the launcher's environment, which differs by target."""
     variables = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/tmp",  # noqa: S108 - what torch caches is of one job only
@@ -201,10 +198,7 @@ def run_job(trial: Trial, node: Node, observer: Observer, account: Context) -> M
 def prepare(
     trial: Trial, node: Node, observer: Observer, detail: str = "", distributed: Membership | None = None
 ) -> AttestedJob[Transcript]:
-    """Attest the node and bring its page cache into the planned state. Raises MeasurementError where that fails.
-
-    ``detail`` names the instance to the observer.
-    """
+    """Attest the node, which ``detail`` names, and bring its page cache into its state. Raises MeasurementError."""
     data, scratch = data_of(trial, node), scratch_of(trial, node)
     spec = specification(trial, data=data, distributed=distributed, scratch=scratch)
     observer.phase("attesting", detail)

@@ -14,10 +14,7 @@ from worker.spec import Request, Turns
 
 
 def source_sha256(registry: Registry, name: str) -> str | None:
-    """Return the digest of the module that declares another package's member; None for one of the suite's own.
-
-    Raises RequestError for a name that is unknown, or a module that has no text.
-    """
+    """Return the digest of a foreign member's module; None for one of the suite's own. Raises RequestError."""
     return None if name in registry.own else hashlib.sha256(_source(registry, name).read_bytes()).hexdigest()
 
 

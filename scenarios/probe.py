@@ -14,7 +14,6 @@ from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Node, Note, Observer, TurnTaker
 from suite.job.envelope import Envelope
 from suite.job.job import Alternating
-from suite.job.profiles import Profile
 from suite.plan import Trial
 from suite.records.record import Timeline
 from suite.registries import PROBES
@@ -83,9 +82,6 @@ class Probing(PlannedScenario):
             if check := getattr(PROBES.get(name), "check", None):
                 check(request, targets, envelope)
 
-    def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
-        return {}
-
     def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
         """Run the probe. Raises MeasurementError when it does not come to its end."""
         (instance,) = instances
@@ -112,7 +108,6 @@ class Probing(PlannedScenario):
         return _measurement(attested, elapsed_s)
 
     def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
-        """Prepare the probe to be measured again in each of its turns."""
         (instance,) = instances
         return ProbeTurns(_attested(trial, instance.node, observer))
 
@@ -135,7 +130,6 @@ def _in_turns(probe: str) -> bool:
 
 
 def _attested(trial: Trial, node: Node, observer: Observer) -> AttestedJob[EventLog]:
-    """Attest the node, and return the probe's job for it."""
     observer.phase("attesting")
     log = ProbeTurnsTranscript(observer=observer) if trial.job.turns else PhaseLog(observer=observer)
     return attest(trial, node, member_request(PROBES, trial, node), log, "--probe")

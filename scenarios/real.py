@@ -1,18 +1,14 @@
 """Training on a data set: what the job reads is decoded, cropped and normalised while it trains."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from scenarios.datasets import resolve as datasets
-from scenarios.epochs import run_epochs
-from scenarios.job import prepare
-from scenarios.preemption import CHECKPOINT_BYTES, with_preemption
-from scenarios.turns import TrainingTurns
-from suite.errors import MeasurementError, RequestError, option
-from suite.interfaces import Instance, Measurement, Note, Observer, TurnTaker
+from scenarios.preemption import CHECKPOINT_BYTES
+from scenarios.training import TrainingScenario
+from suite.errors import RequestError, option
+from suite.interfaces import Note
 from suite.job.datasets import GENERATED, SYNTHETIC, Dataset
-from suite.plan import Trial
 from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
 
@@ -34,11 +30,11 @@ class ReadingScenario(PlannedScenario):
         return SYNTHETIC, None
 
 
-class Real(ReadingScenario):
+class Real(ReadingScenario, TrainingScenario):
     """The paper's benchmark on real data, on one instance."""
 
     name = "real"
-    needs_data = epochs = checkpoints = generates = keeps = inventory = True
+    needs_data = epochs = True
 
     def scratch_bytes(self, request: RunRequest, models: Sequence[str]) -> dict[str, int]:
         return dict.fromkeys(models, CHECKPOINT_BYTES) if request.measurement.preempt else {}
@@ -48,26 +44,3 @@ class Real(ReadingScenario):
             return None
         why = "a cold page cache is cold once, and not in every turn"
         return why, f"add {option('cache')} warm, or leave {option('design')} out"
-
-    def measure(
-        self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
-    ) -> Measurement:
-        """Run the job. Raises MeasurementError unless it comes to its end, on the data set that was planned."""
-        _check_data_set(trial)
-        (instance,) = instances
-        return with_preemption(trial, instance, observer, run_epochs(trial, instance.node, observer, account))
-
-    def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
-        """Prepare the job to take turns; the page cache is then in its planned state."""
-        _check_data_set(trial)
-        (instance,) = instances
-        return TrainingTurns(prepare(trial, instance.node, observer))
-
-
-def _check_data_set(trial: Trial) -> None:
-    if trial.job.dataset is None:
-        raise MeasurementError(
-            "training on real data was planned without a data set",
-            kind="dataset",
-            remedy=f"name one with {option('data')}",
-        )

@@ -145,7 +145,6 @@ class Serve(PlannedScenario):
 def _rank(
     trial: Trial, number: int, instances: Sequence[Instance], spec: Strict, log: PhaseLog, word: str
 ) -> RankProcess:
-    """Attest an instance and prepare what runs in it."""
     share = trial.instances[number]
     job = attest(trial.with_job(envelope=share.envelope), instances[number].node, spec, log, word)
     return RankProcess(number, share.role, instances[number], job)

@@ -8,7 +8,7 @@ one is ready or has failed. Memory is that of the processes that began meanwhile
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
@@ -20,7 +20,6 @@ from scenarios.probes.startup import least_job
 from suite.errors import BenchError, MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Node, Note, Observer
 from suite.job.envelope import Envelope
-from suite.job.profiles import Profile
 from suite.plan import Trial
 from suite.records.record import MetricValue
 from suite.request.option import OptionGroup, Text, about
@@ -79,9 +78,6 @@ class Startup(PlannedScenario):
                     f"{available_bytes / 1e9:.1f} GB are available",
                     remedy=f"ask for fewer {option('instances')}, or give each less with {option('memory')}",
                 )
-
-    def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:  # noqa: ARG002
-        return {}
 
     def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
         """Run a least training in one instance, then open the others. Raises MeasurementError if none of them opens."""
@@ -168,7 +164,6 @@ class Together:
 
 
 def _busy_s() -> float:
-    """Return the CPU seconds that this machine has spent."""
     cpu = psutil.cpu_times()
     return float(cpu.user + cpu.nice + cpu.system + cpu.irq + cpu.softirq)
 

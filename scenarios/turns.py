@@ -110,7 +110,6 @@ class WorkerTurns(Generic[_Said]):
         self.job.kill()
 
     def steps_of(self, burst: _Said) -> int:
-        """Return how many steps a burst had."""
         raise NotImplementedError
 
     def measurement(self, elapsed_s: float, span_s: float) -> Measurement:

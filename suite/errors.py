@@ -130,10 +130,7 @@ class CommandError(MeasurementError):
 
 
 def signal_of(status: int) -> int | None:
-    """Return the number of the signal that ended a process; None if it ended by itself.
-
-    It is negative for a child, and over 128 from engines, shells and SSH.
-    """
+    """Return the signal that ended a process: a negative status, or over 128 from engines, shells, SSH; else None."""
     number = -status if status < 0 else status - 128
     return number if 0 < number <= signal.SIGRTMAX else None
 

@@ -26,10 +26,7 @@ class Host(BaseModel):
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> "Host":
-        """Make a host from the fields of ``records.Environment``; other keys are ignored.
-
-        Raises ValueError for facts of another type.
-        """
+        """Make a host from fields of ``records.Environment``; others are ignored. Raises ValueError for other types."""
         flaws, cpus = facts.get("mitigations"), facts.get("cpus")
         if not isinstance(flaws, dict | None) or not isinstance(cpus, list | None):
             raise ValueError("mitigations must be an object and cpus a list")

@@ -221,7 +221,6 @@ class Measurement(TrialNumbers):
     """The files of the ``kept`` models by the digest of their weights; they lie beside the records."""
 
     def changed(self, **fields: object) -> "Measurement":
-        """Return the same measurement with other values of these fields."""
         return self.model_copy(update=fields)
 
 

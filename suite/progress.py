@@ -29,7 +29,7 @@ class _Followed:
 
     def trial_started(self, trial: Trial, number: int, of: int) -> None:
         self.clock.started(trial, number, of)
-        self._heads[trial.trial_id] = head(trial, number, of)
+        self._heads[trial.trial_id] = f"{_place(trial, number, of)}, {name(trial)}"
 
     def _ended(self, record: TrialRecord) -> str:
         self.clock.finished(record.trial_id)
@@ -102,7 +102,6 @@ class Allowance:
 
     @contextmanager
     def spending(self) -> Iterator[None]:
-        """Count the time until this is left."""
         begin_s = time.monotonic()
         yield
         self._spent_s += time.monotonic() - begin_s
@@ -155,12 +154,8 @@ class Clock:
         return f", about {format_duration(seconds)} to go" if seconds else ""
 
 
-def head(trial: Trial, number: int, of: int) -> str:
-    """Return ``[3/12] block 1, resnet50 on vm``."""
-    return f"{_place(trial, number, of)}, {name(trial)}"
-
-
 def _place(trial: Trial, number: int, of: int) -> str:
+    """Return ``[3/12] block 1``."""
     return f"[{number}/{of}] {'warm-up block' if trial.warm_up else 'block'} {trial.block}"
 
 

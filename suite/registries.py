@@ -56,27 +56,16 @@ FIGURES = Registry(
     },
 )
 
+_CONTRASTS = "analysis.compare.contrasts"
 CONTRASTS = Registry(
     "virtbench.contrasts",
     "kind of contrast",
     {
-        "target": "analysis.compare.contrasts:TARGET",
-        "again": "analysis.compare.contrasts:AGAIN",
-        "ablation": "analysis.compare.contrasts:ABLATION",
-        "aggressor": "analysis.compare.contrasts:AGGRESSOR",
-        "layers": "analysis.compare.contrasts:LAYERS",
-        "models": "analysis.compare.contrasts:MODELS",
-        "isolation": "analysis.compare.contrasts:ISOLATION",
-        "strong": "analysis.compare.contrasts:STRONG",
-        "weak": "analysis.compare.contrasts:WEAK",
-        "division": "analysis.compare.contrasts:DIVISION",
-        "allocation": "analysis.compare.contrasts:ALLOCATION",
-        "jobs": "analysis.compare.contrasts:JOBS",
-        "slow-downs": "analysis.compare.contrasts:SLOWDOWNS",
-        "by": "analysis.compare.contrasts:BY",
-        "machine": "analysis.compare.contrasts:MACHINE",
-        "run": "analysis.compare.contrasts:RUN",
-        "run-relative": "analysis.compare.contrasts:RELATIVE",
+        **_constants(_CONTRASTS, "target again ablation aggressor layers models isolation strong weak division"),
+        **_constants(_CONTRASTS, "allocation jobs"),
+        "slow-downs": f"{_CONTRASTS}:SLOWDOWNS",
+        **_constants(_CONTRASTS, "by machine run"),
+        "run-relative": f"{_CONTRASTS}:RELATIVE",
     },
 )
 
@@ -154,14 +143,7 @@ PROBES = Registry(
 )
 
 AGGRESSORS = Registry(
-    "virtbench.aggressors",
-    "aggressor",
-    {
-        "disk": "worker.aggressors.loads:DISK",
-        "memory": "worker.aggressors.loads:MEMORY",
-        "network": "worker.aggressors.loads:NETWORK",
-        "cpu": "worker.aggressors.loads:CPU",
-    },
+    "virtbench.aggressors", "aggressor", _constants("worker.aggressors.loads", "disk memory network cpu")
 )
 """The aggressors that train nothing; every workload is an aggressor, too."""
 

@@ -9,7 +9,7 @@ are not given that path: what they run of it was sent to them. The home of the s
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,11 +31,8 @@ def opened(trial: Trial) -> Iterator[Sequence[Instance]]:
         data=dataset.directory if dataset else os.environ["VIRTBENCH_HOME"],
         facts={"container_engine": {**engine, "rootfs": "overlay"}} if trial.target == "container" else {},
     )
-    try:
+    with closing(node):
         yield [Instance(node)] * max(1, len(trial.instances))
-    finally:
-        for process in node.processes:
-            process.close()
 
 
 if __name__ == "__main__":

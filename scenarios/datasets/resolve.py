@@ -2,13 +2,14 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from scenarios.datasets.generated import MANIFEST, SetManifest, changed, finished, newest, read_manifest
 from scenarios.datasets.processes import limited
 from scenarios.members import source_sha256
 from suite.errors import RequestError, option
+from suite.interfaces import Note
 from suite.job.datasets import GENERATED, SYNTHETIC, Dataset, DigestKind, parse_data
 from suite.registries import DATA_KINDS
 from worker.data.kinds.kind import DataKind, DataSetError
@@ -31,9 +32,7 @@ _known: dict[tuple[Path, str | None, int], tuple[DigestKind, str]] = {}
 """A process hashes a data set again only if a size or a time has changed."""
 
 
-def resolve(
-    text: str, home: Path, frame_stride: int | None = None, note: Callable[[str], object] = lambda _: None
-) -> tuple[str, Dataset]:
+def resolve(text: str, home: Path, frame_stride: int | None = None, note: Note = lambda _: None) -> tuple[str, Dataset]:
     """Return the name of the data in records, and the data set. ``home`` is the suite's folder, for ``generated``.
 
     ``note`` is called with the progress of hashing that takes more than a few seconds.
@@ -81,9 +80,7 @@ def _directory(path: Path) -> Path:
     return path
 
 
-def _dataset(
-    name: str, directory: Path, frame_stride: int | None, manifest: SetManifest | None, note: Callable[[str], object]
-) -> Dataset:
+def _dataset(name: str, directory: Path, frame_stride: int | None, manifest: SetManifest | None, note: Note) -> Dataset:
     kind: DataKind = DATA_KINDS.get(name)
     if frame_stride and not kind.has_videos:
         raise RequestError(
@@ -137,10 +134,7 @@ def _links(directory: str) -> Iterator[tuple[str, str]]:
 def identity(
     root: Path, entries: Sequence[File], manifest: SetManifest | None, progress: Progress | None = None
 ) -> tuple[DigestKind, str]:
-    """Return the kind of the digest, and the digest. ``manifest`` is that of a generated set.
-
-    Raises RequestError for a generated set that has changed, and OSError for what cannot be read.
-    """
+    """Return the kind of the digest, and the digest. Raises RequestError for a set that has changed, and OSError."""
     key = root, manifest.sha256 if manifest else None, hash(tuple(entries))
     if key not in _known:
         computed = _generated(root, entries, manifest, progress) if manifest else identify(root, entries, progress)
@@ -156,7 +150,7 @@ def sha256_now(dataset: Dataset) -> str:
     return sha256
 
 
-def progress_of(what: str, note: Callable[[str], object]) -> Progress:
+def progress_of(what: str, note: Note) -> Progress:
     """Return a callback that calls ``note`` every few seconds with how much has been hashed."""
     noted_s = time.monotonic()
 

@@ -42,7 +42,6 @@ SECCOMP = Ablation(
 
 
 def by_engine(engine: str) -> Ablation:
-    """Return the ablation that is called after a container engine."""
     what, label = f"{engine} instead of the run's engine", f"by {engine}"
     return Ablation(what, label, ("container",), Properties(engine=engine))
 

@@ -56,10 +56,7 @@ def shape_of(kind: str) -> dict[str, int]:
 
 
 def parse_data(text: str) -> tuple[str, str | None]:
-    """Return (kind, directory) of ``"imagefolder:/data/pets"``; ``"synthetic"`` and ``"generated"`` need no directory.
-
-    Raises RequestError on anything else.
-    """
+    """Return (kind, directory) of ``imagefolder:/data/pets``, ``synthetic`` or ``generated``. Raises RequestError."""
     kind, colon, directory = text.partition(":")
     if kind == SYNTHETIC and not colon:
         return kind, None

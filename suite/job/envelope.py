@@ -37,7 +37,6 @@ class Envelope(Part):
         return tmpfs_bytes(self.memory_bytes)
 
     def of_target(self, target: str) -> "Envelope":
-        """Return the envelope with the CPUs of one target."""
         own = self.node_cpus if target == "container-vm" else None
         return self.model_copy(update={"cpus": own or self.cpus, "node_cpus": None})
 
@@ -50,10 +49,7 @@ class Envelope(Part):
 
 
 def most_processes(cpus: int) -> int:
-    """Return how many processes and threads a target with so many CPUs may have: no job needs them, a fork bomb does.
-
-    It is the same for every target, and costs a job that stays below it nothing.
-    """
+    """Return the most processes and threads of any target with so many CPUs: no job needs them, a fork bomb does."""
     return 1024 + 64 * cpus
 
 

@@ -143,7 +143,6 @@ class Job(Part):
         return self.envelope.of_cluster or bool(self.distributed and self.distributed.of_pods)
 
     def machine_of(self, target: str) -> OwnMachine | None:
-        """Return the machine that is listed for the target; None if there is none."""
         return next((machine for machine in self.machines if target in machine.targets), None)
 
     def envelope_of(self, target: str) -> Envelope:
@@ -168,10 +167,7 @@ class Job(Part):
 
     @property
     def global_batch(self) -> int | None:
-        """Return the units that one step of all ranks trains on; None for a job that trains nothing.
-
-        The batch of a rank is ``sizes.batch`` on each of its devices.
-        """
+        """Return the units that a step of all ranks, with all devices, trains on; None where nothing is trained."""
         ranks = self.distributed.workers if self.distributed and not self.one_batch else 1
         return self.sizes.batch * self.devices.devices * ranks if self.sizes else None
 

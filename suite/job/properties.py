@@ -73,7 +73,6 @@ class Properties:
 
     @property
     def disk_limits(self) -> tuple[DiskLimit, ...]:
-        """Return the limits of disks that are set."""
         limits = {unit: limit for unit, name in DISK_LIMITS.items() if (limit := getattr(self, name))}
         return tuple(DiskLimit(way, unit, limit) for unit, limit in limits.items() for way in ("read", "write"))
 

@@ -58,10 +58,7 @@ def architecture(victim: str) -> str:
 
 
 def sizes_of(profile: Profile, model: str, changed: Mapping[str, int]) -> Sizes:
-    """Return the sizes of a workload or victim, some replaced; AlexNet's small batch is as in the paper.
-
-    Raises RequestError for one that cannot be.
-    """
+    """Return the sizes of a workload or victim, some replaced. Raises RequestError for those that cannot be."""
     sizes = profile.sizes_of(architecture(model))
     smaller = {"batch": max(1, sizes.batch // _SMALLER)} if model == SMALL_ALEXNET else {}
     sizes = sizes.model_copy(update={**smaller, **changed})

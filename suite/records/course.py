@@ -25,7 +25,7 @@ from suite.results.store import StoreError
 from suite.untrusted.secrets import without_secrets
 from suite.untrusted.terminal import clean
 
-_OF_TRIAL = sorted(Trial.model_fields.keys() & TrialRecord.model_fields.keys())
+OF_TRIAL = sorted(Trial.model_fields.keys() & TrialRecord.model_fields.keys())
 """The fields of a trial that its record copies: all that both have."""
 _MOST_MESSAGE, _MOST_TAIL = 4000, 64_000
 """The most characters of a message, and of the end of an output, in a record: a worker's are as long as it likes."""
@@ -98,7 +98,7 @@ class Course:
         measured = None if self.failure else self.measurement
         substitutes = (*self.substitutes, *(_substitutes(self.trial, measured) if measured else ()))
         takes_turns = self.trial.job.turns is not None
-        fields = {name: getattr(self.trial, name) for name in _OF_TRIAL}
+        fields = {name: getattr(self.trial, name) for name in OF_TRIAL}
         if not takes_turns:  # the times of a job that takes turns hold its waiting
             fields |= {"open_s": self.open_s, "opening": self.opening, "close_s": self.close_s}
         if measured:

@@ -64,10 +64,7 @@ class RecordHeader:
 
     @classmethod
     def of(cls, content: bytes) -> Self:
-        """Return the header of a record's text. The rest is not validated.
-
-        Raises ValueError for text that is not a record, and NewerRecordError.
-        """
+        """Return the header of a text, whose rest is not validated. Raises ValueError, and NewerRecordError."""
         record = _HEADER.decode(content)
         job = msgspec.json.decode(record.job, type=dict[str, Any])
         machine = msgspec.json.decode(record.environment, type=dict[str, Any])["host"]
@@ -126,10 +123,7 @@ def read_head(path: str | Path) -> RecordHead | None:
 
 
 def read_header(path: str | Path) -> RecordHeader | None:
-    """Return the header of a record; None if the file cannot be read or is not a record.
-
-    Raises NewerRecordError for a record of a later suite.
-    """
+    """Return the header of a record; None for a file that is not one. Raises NewerRecordError."""
     try:
         with open(path, "rb", buffering=0, opener=open_small) as file:
             return RecordHeader.of(file.readall())

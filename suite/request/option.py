@@ -324,10 +324,7 @@ class Option:
         )
 
     def chosen(self, value: object, scenario: str) -> object:
-        """Return the value with ``all`` replaced by the names that it stands for.
-
-        Raises RequestError for a name that the option does not take with the scenario.
-        """
+        """Return the value, with the names that ``all`` stands for. Raises RequestError for a name not among them."""
         names = self.choices(scenario)
         if not names or value is None:
             return value

@@ -221,7 +221,6 @@ class MeasurementOptions(OptionGroup):
 
     @property
     def turns(self) -> Alternating | None:
-        """Return how the jobs take turns; None where they do not."""
         if self.design == SEQUENTIAL:
             return None
         return Alternating(rounds=self.rounds or ROUNDS, burst_steps=self.burst_steps or BURST_STEPS)

@@ -71,11 +71,7 @@ class RunRequest(OptionGroup):
 
     @classmethod
     def of(cls, given: Mapping[str, object]) -> Self:
-        """Return the request with the options that were given, by name.
-
-        Raises RequestError for an unknown option, for one that the scenario does not know, and for a value that the
-        option cannot have.
-        """
+        """Return the request with these options, by name. Raises RequestError for one that is unknown or cannot be."""
         scenario = str(given.get("scenario", OPTIONS["scenario"].default))
         for each in OPTIONS.values():
             if each.about.further:
@@ -201,7 +197,6 @@ OPTIONS: Mapping[str, Option] = _Options()
 
 @cache
 def group_models() -> dict[str, type[OptionGroup]]:
-    """Return the model of each group of options, by its name in a request."""
     parts = {each.part for each in OPTIONS.values()}
     return {part: model for part, model, _ in _groups() if part in parts}
 

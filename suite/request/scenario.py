@@ -110,7 +110,9 @@ class PlannedScenario(Traits, ABC):
         return None
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, Any]:
-        """Return the fields of ``suite.job.job.Job`` that this scenario alone decides: by default, its options."""
+        """Return the fields of ``suite.job.job.Job`` that it alone decides: of a foreign scenario, its options."""
+        if self.name in SCENARIOS.own:
+            return {}
         own = [each.name for each in OPTIONS.values() if each.scenario == self.name and each.about.meaning]
         values = {name: value for name in own if (value := request.value(name)) is not None}
         return {"options": {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}}

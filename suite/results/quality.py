@@ -99,10 +99,7 @@ class RunQuality(Part):
 
 
 def read_quality(run: Path) -> RunQuality:
-    """Return the quality of a run as far as it was measured; none for a file that the run's manifest does not list.
-
-    Raises RequestError for a file that is not one.
-    """
+    """Return the quality of a run; none for a file that is not listed. Raises RequestError for another file."""
     try:
         quality = RunQuality.model_validate_json(files.read_small(run / FILE))
         manifest = read_manifest(run)

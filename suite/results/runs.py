@@ -45,10 +45,7 @@ def is_run(directory: Path) -> bool:
 
 
 def find_runs(directories: Sequence[Path]) -> list[Path]:
-    """Return the runs at and below directories, in their order: runs, runs in a directory, runs of sweeps there.
-
-    Raises RequestError for a directory that does not exist.
-    """
+    """Return the runs at and below directories, in their order. Raises RequestError for one that does not exist."""
     for directory in directories:
         if not directory.is_dir():
             raise RequestError(f"no directory {directory}", remedy="name a run, a sweep, or a directory of them")

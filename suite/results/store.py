@@ -304,10 +304,7 @@ class Run:
         yield from filter(None, map(read_record, self.record_files()))
 
     def record_files(self) -> list[Path]:
-        """Return the files of the records, in the order of their names; regular files alone.
-
-        One that is removed meanwhile, as by ``bench results remove``, is left out.
-        """
+        """Return the files of the records by name: regular ones, without any that is removed meanwhile."""
         paths = sorted((self.directory / TRIALS).glob(RECORD_FILES))
         return [path for path in paths if not path.is_symlink() and path.is_file()]
 
@@ -330,10 +327,7 @@ def read_record(path: Path) -> TrialRecord | None:
 
 
 def stored_plan(run: Path) -> Plan:
-    """Return the plan of a run. Fields that are newer than the suite which wrote it have their defaults.
-
-    Raises RequestError if it cannot be read.
-    """
+    """Return the plan of a run; fields that its suite did not know have their defaults. Raises RequestError."""
     try:
         return Plan.model_validate(parse_object(files.read_small(run / PLAN)))
     except (OSError, ValueError, RecursionError) as error:

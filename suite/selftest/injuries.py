@@ -236,7 +236,6 @@ LATE_LINKS = Injury(
 
 
 def get_injury(name: str) -> Injury:
-    """Return the injury. Raises RequestError for a name that is unknown."""
     found: Injury = INJURIES.get(name)
     return found
 

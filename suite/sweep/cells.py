@@ -41,10 +41,7 @@ def request_of(sweep: Sweep, cell: Cell) -> RunRequest:
 
 
 def cells_of(sweep: Sweep) -> tuple[Cell, ...]:
-    """Return the cells in the order of the matrix, each once.
-
-    Raises RequestError for a plan without cells or with too many, and for keys that change nothing.
-    """
+    """Return the cells in the order of the matrix, each once. Raises RequestError for none, too many, or idle keys."""
     if (count := math.prod(map(len, sweep.matrix.values())) + len(sweep.include)) > MOST_CELLS:
         raise RequestError(
             f"the matrix has {count:,} cells: {MOST_CELLS:,} are the most", remedy="make lists of it shorter"

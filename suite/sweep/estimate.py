@@ -64,10 +64,7 @@ class Durations:
         self._fits: defaultdict[tuple[str, ...], list[_Fit]] = defaultdict(list)
 
     def add(self, header: RecordHeader, took_s: float | None = None) -> None:
-        """Take a record into account; a failed one is ignored.
-
-        ``took_s`` is how long it took with what the suite did on its own account, where that is known.
-        """
+        """Take a record that is ok into account; ``took_s`` is its time with the suite's own work, if known."""
         if not header.ok:
             return
         seconds = took_s or header.duration_s

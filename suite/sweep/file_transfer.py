@@ -58,10 +58,7 @@ def unpacked(word: str) -> list[str]:
 
 
 def receive_file(root: Path, line: str) -> Path:
-    """Write the file of a line below ``root``, whole or not at all, and return its path.
-
-    Raises TransferError, StoreError.
-    """
+    """Write the file of a line below ``root``, whole; return its path. Raises TransferError, StoreError."""
     name, text = decode(line)
     write_atomic(root / name, text, below=root)
     return root / name

@@ -13,7 +13,8 @@ from suite import host_compatibility
 from suite.differ import differ
 from suite.errors import RequestError
 from suite.host_compatibility import Host
-from suite.plan import Plan, Trial
+from suite.plan import Plan
+from suite.records.course import OF_TRIAL
 from suite.records.environment import Environment
 from suite.records.record import TrialRecord
 from suite.results.files import SpecialFileError, read
@@ -70,10 +71,6 @@ def join_pool(directory: Path, machine: PoolMember) -> None:
         )
 
 
-_SAME = sorted(Trial.model_fields.keys() & TrialRecord.model_fields.keys())
-"""The fields of a record that its trial decides."""
-
-
 class Receiver:
     """Writes what the machines of a pool send into the sweep's directory, one file after the other."""
 
@@ -122,8 +119,8 @@ class Receiver:
     def _take_record(self, block: int, run: CellRun, name: Path, text: str) -> None:
         record, plan = TrialRecord.model_validate_json(text), run.plan()
         trials = plan.with_cpus_of(record.job.envelope).trials_of(block) if plan else ()
-        facts = [getattr(record, field) for field in _SAME]
-        if facts not in ([getattr(trial, field) for field in _SAME] for trial in trials):
+        facts = [getattr(record, field) for field in OF_TRIAL]
+        if facts not in ([getattr(trial, field) for field in OF_TRIAL] for trial in trials):
             raise TransferError(f"{run.directory.name}/{name} arrived, and is no record of block {block}")
         tries = range(1, run.retries + 2) if record.outcome.status == "failed" else ()
         attempts = [Path(ATTEMPTS, attempt_file(record.trial_id, number)) for number in tries]

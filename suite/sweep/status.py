@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,10 +61,7 @@ class SweepStatus(Part):
 
 
 def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus:
-    """Return the progress of the sweep; nothing is written. ``stop_rule`` is that of an open-ended sweep.
-
-    Raises RequestError for a directory that does not hold a sweep.
-    """
+    """Return the progress of the sweep; ``stop_rule`` is an open-ended one's. Raises RequestError if there is none."""
     sweep_directory = SweepDirectory(directory)
     accepted = sweep_directory.begun()
     sweep, running = accepted.sweep, holders(directory)
@@ -81,10 +78,13 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
     if None in left:
         blocks_left |= set(range(1 if sweep.open_ended else sweep.block_count))
     guess = durations.guess(*(trial for trials in filter(None, left) for trial in itertools.chain(*trials.values())))
+    state: SweepState = "complete"
     if running:
-        state: SweepState = "stopping" if stop_requested(sweep_directory.path) else "running"
-    else:
-        state = "incomplete" if blocks_left else _end_of(cells)
+        state = "stopping" if stop_requested(sweep_directory.path) else "running"
+    elif blocks_left:
+        state = "incomplete"
+    elif any(counts.failed for cell in cells for counts in cell.arms.values()):
+        state = "failed"
     return SweepStatus(
         name=sweep.name,
         directory=str(directory),
@@ -95,10 +95,6 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
         left_s=None if None in left else guess.seconds,
         left_source=None if None in left else guess.source,
     )
-
-
-def _end_of(cells: Sequence[CellStatus]) -> SweepState:
-    return "failed" if any(counts.failed for cell in cells for counts in cell.arms.values()) else "complete"
 
 
 def latest_sweep(results: Path = RESULTS) -> Path:
@@ -117,10 +113,7 @@ def _progress_of(
     *,
     converged: bool,
 ) -> tuple[dict[str, TrialCounts], dict[int, list[Trial]] | None]:
-    """Return the counts of a cell's arms, and its trials left by block; None for those of a cell that was not begun.
-
-    The records are added to ``durations``.
-    """
+    """Return the counts of a cell's arms, and its trials left by block or None; add its records to ``durations``."""
     states: dict[str, TrialState] = {}
     for header in headers(run.directory):
         states[header.trial_id] = "done" if header.ok else "failed"

@@ -1,88 +1,41 @@
 """A node that runs commands here, one that plays a script, and the trials they are given."""
 
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import pytest
 
+from provisioning.nodes import LocalNode
+from provisioning.processes import LocalProcess
+from scenarios.events import Silent
 from suite.errors import CommandError
 from suite.interfaces import Completed, Process
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.plan import Trial
-from suite.records.record import TrialRecord
 from tests.jobs import in_job
-from tests.suite.conftest import FakeNode
 
 REPOSITORY = Path(__file__).parents[2]
 
 
-class HereProcess:
-    """A child of the test."""
-
-    def __init__(self, argv: Sequence[str], stdin: bytes | IO[bytes]) -> None:
-        self._argv = argv
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process, see close
-        with tempfile.TemporaryFile() if isinstance(stdin, bytes) else stdin as given:
-            if isinstance(stdin, bytes):
-                given.write(stdin)
-                given.seek(0)
-            self._popen = subprocess.Popen(argv, stdin=given, stdout=subprocess.PIPE, stderr=self._stderr)
-
-    def lines(self, timeout_s: float) -> Iterator[str]:
-        del timeout_s  # pytest has its own
-        assert self._popen.stdout is not None
-        for line in self._popen.stdout:
-            yield line.decode().rstrip("\n")
-
-    def wait(self, timeout_s: float) -> int:
-        try:
-            return self._popen.wait(timeout_s)
-        except subprocess.TimeoutExpired as late:
-            self.kill()
-            raise CommandError(self._argv, None, self.output_tail()) from late
-
-    def running(self) -> bool:
-        return self._popen.poll() is None
-
-    def kill(self) -> None:
-        self._popen.kill()
-        self._popen.wait()
-
-    def output_tail(self) -> str:
-        self._stderr.seek(0)
-        return self._stderr.read().decode()
-
-    def close(self) -> None:
-        self.kill()
-        assert self._popen.stdout is not None
-        self._popen.stdout.close()
-        self._stderr.close()
-
-
 @dataclass
-class HereNode(FakeNode):
+class HereNode(LocalNode):
     """This machine, with the tests' own interpreter in the place of the image's."""
 
-    name: str = "here"
-    backing: "HereNode | None" = None  # type: ignore[assignment]
-    python: tuple[str, str] = (sys.executable, str(REPOSITORY))
+    token: str = "a test's"
     cpus: tuple[int, ...] = (0,)
-    processes: list[HereProcess] = field(default_factory=list)
+    userland: str | None = None
+    name: str = "here"
+    python: tuple[str, str] = (sys.executable, str(REPOSITORY))
 
-    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> Completed:
-        done = subprocess.run(argv, input=stdin, timeout=timeout_s, capture_output=True, check=check)
-        return Completed(done.returncode, done.stdout.decode(), done.stderr.decode())
-
-    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
-        self.processes.append(HereProcess(argv, stdin))
-        return self.processes[-1]
+    @property
+    def processes(self) -> list[LocalProcess]:
+        return self._started
 
 
 @dataclass
@@ -129,21 +82,32 @@ class ScriptedNode(HereNode):
         del argv, stdin, timeout_s, check
         return Completed(0, self.attestation, "")
 
-    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"", **_: Any) -> Process:
         assert isinstance(stdin, bytes)
         self.started.append((list(argv), stdin))
         return self.process
 
 
 @dataclass
-class RecordingObserver:
+class Account:
+    """Looks when a job is entered, and when it is left."""
+
+    look: Callable[[], Any]
+    seen: list[Any] = field(default_factory=list)
+
+    def __enter__(self) -> None:
+        self.seen.append(self.look())
+
+    def __exit__(self, *_: object) -> None:
+        self.seen.append(self.look())
+
+
+@dataclass
+class RecordingObserver(Silent):
     """Keeps the phases and the notes."""
 
     phases: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-    def trial_started(self, trial: Trial, number: int, of: int) -> None: ...
-    def trial_finished(self, record: TrialRecord) -> None: ...
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -157,19 +121,10 @@ def observer() -> RecordingObserver:
     return RecordingObserver()
 
 
-Node = TypeVar("Node", bound=HereNode)
-
-
-def closed(node: Node) -> Iterator[Node]:
-    """Yield a node, whose processes have ended when the test has."""
-    yield node
-    for process in node.processes:
-        process.close()
-
-
 @pytest.fixture
 def here() -> Iterator[HereNode]:
-    yield from closed(HereNode())
+    with closing(HereNode()) as node:
+        yield node
 
 
 @pytest.fixture

@@ -40,16 +40,20 @@ def refused(directory: Path, *words: str, **options: Any) -> None:
     assert all(word in f"{raised.value.message} {raised.value.remedy}" for word in words), raised.value
 
 
-def full_after(monkeypatch: pytest.MonkeyPatch, count: int, error: BaseException) -> None:
-    """The image after so many cannot be written."""
-    write, left = writer.write_whole, iter(range(count))
+def stopped(directory: Path, number: int, after: int, end: BaseException) -> BaseException:
+    """Make a set, of which the image after so many cannot be written. Returns what is raised."""
+    write, left = writer.write_whole, iter(range(after))
 
     def limited(path: Path, content: bytes, directory: Path) -> None:
         if next(left, None) is None:
-            raise error
+            raise end
         write(path, content, directory)
 
-    monkeypatch.setattr(writer, "write_whole", limited)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "write_whole", limited)
+        with pytest.raises((KeyboardInterrupt, BenchError)) as raised:
+            small(directory, number)
+    return raised.value
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -64,7 +68,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def test_every_image_is_a_jpeg_in_the_folder_of_its_class(tmp_path: Path) -> None:
+def test_every_image_is_a_jpeg_in_the_folder_of_its_class_and_in_the_manifest(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     (tmp_path / "set/lost+found").mkdir(parents=True)  # as on a disk of its own
     made = small(tmp_path / "set", progress=lambda done, of: told.append((done, of)))
@@ -77,20 +81,13 @@ def test_every_image_is_a_jpeg_in_the_folder_of_its_class(tmp_path: Path) -> Non
             image.load()
             assert (image.format, image.mode) == ("JPEG", "RGB")
     assert verify(tmp_path / "set", workers=1) == []
+    found, stored = listing(tmp_path / "set"), json.loads((tmp_path / "set" / MANIFEST).read_text())
+    assert (made.sha256, made.size_bytes, made.images) == (found.sha256, found.size_bytes, 20)
+    assert stored["schema_version"] == 1
+    assert {*contents(tmp_path / "set")} == {*stored["files"], PLAN, MANIFEST}, "and nothing that is hidden"
     assert not set(made.files.values()) & set(small(tmp_path / "other", seed=1).files.values()), "of another seed"
     fewer = small(tmp_path / "fewer", 3, classes=1000)
     assert sorted(path.partition("/")[0] for path in fewer.files) == ["class-0000", "class-0001", "class-0002"]
-
-
-def test_the_manifest_says_what_is_there(tmp_path: Path) -> None:
-    made = small(tmp_path)
-    found = listing(tmp_path)
-    assert (made.sha256, made.size_bytes, made.images) == (found.sha256, found.size_bytes, 20)
-    stored = json.loads((tmp_path / MANIFEST).read_text())
-    assert stored["schema_version"] == 1
-    assert {p for p in contents(tmp_path) if p.endswith(".jpg")} == set(stored["files"])
-    assert not list(tmp_path.rglob(".*"))
-    assert verify(tmp_path, workers=1) == []
 
 
 def test_all_may_read_it_whatever_the_umask(tmp_path: Path) -> None:
@@ -147,10 +144,7 @@ def test_what_was_stopped_is_not_finished_and_continues_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException
 ) -> None:
     small(tmp_path / "whole", 40)
-    with monkeypatch.context() as patch:
-        full_after(patch, 21, end)
-        with pytest.raises((KeyboardInterrupt, BenchError)):
-            small(tmp_path / "set", 40)
+    stopped(tmp_path / "set", 40, 21, end)
     assert read_manifest(tmp_path / "set") is None
     assert len(list((tmp_path / "set").rglob("*.jpg"))) == 21
     numbers = drawn(monkeypatch)
@@ -164,17 +158,16 @@ def test_what_was_stopped_is_not_finished_and_continues_where_it_was(
     ("error", "told"),
     [
         (OSError(errno.ENOSPC, "No space left on device", "x"), "the disk is full; 7 of 20 files are in"),
-        (OSError(errno.EIO, "Input/output error", "/x/y.jpg"), r"Input/output error: /x/y\.jpg; 7 of 20"),
+        (OSError(errno.EIO, "Input/output error", "/x/y.jpg"), "Input/output error: /x/y.jpg; 7 of 20"),
     ],
 )
 def test_a_disk_that_is_full_or_fails_says_what_is_there_and_how_to_go_on(
-    error: OSError, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: OSError, told: str, tmp_path: Path
 ) -> None:
-    full_after(monkeypatch, 7, error)
-    with pytest.raises(BenchError, match=told) as raised:
-        small(tmp_path)
-    assert raised.value.exit_code == 1
-    assert "the same command continues" in str(raised.value.remedy)
+    raised: Any = stopped(tmp_path, 20, 7, error)
+    assert told in raised.message
+    assert raised.exit_code == 1
+    assert "the same command continues" in raised.remedy
 
 
 def test_stopped_in_the_middle_of_a_file_no_half_one_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,13 +180,9 @@ def test_stopped_in_the_middle_of_a_file_no_half_one_is_left(tmp_path: Path, mon
     assert [path for path in tmp_path.rglob("*") if path.is_file() and path.name not in (PLAN, JOURNAL)] == []
 
 
-def test_an_extension_that_was_stopped_is_not_taken_for_the_shorter_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_extension_that_was_stopped_is_not_taken_for_the_shorter_set(tmp_path: Path) -> None:
     small(tmp_path, 10)
-    full_after(monkeypatch, 3, KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        small(tmp_path, 30)
+    stopped(tmp_path, 30, 3, KeyboardInterrupt())
     assert read_manifest(tmp_path) is None
     assert sorted(int(Path(path).stem) for path in read_journal(tmp_path)) == list(range(10))
 
@@ -208,14 +197,9 @@ def test_making_it_again_mends_what_was_damaged(tmp_path: Path, damage: bytes | 
     assert contents(tmp_path) == whole
 
 
-def test_half_a_line_of_the_journal_and_a_file_cut_short_are_not_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_a_line_of_the_journal_and_a_file_cut_short_are_not_trusted(tmp_path: Path) -> None:
     small(tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        full_after(patch, 19, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            small(tmp_path / "set")
+    stopped(tmp_path / "set", 20, 19, KeyboardInterrupt())
     with (tmp_path / "set" / JOURNAL).open("a") as journal:
         journal.write(f"{'12ab' * 16} class-0000/000")
     (tmp_path / "set" / "class-0000" / "00000000.jpg").write_bytes(b"cut")

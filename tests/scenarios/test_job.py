@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -21,6 +21,7 @@ from suite.job.job import Devices
 from suite.plan import Trial
 from suite.records.record import Generated, KeptModel, MetricValue, Steps
 from suite.records.usage import Usage
+from tests.scenarios.conftest import Account
 from worker.spec import parse_spec
 
 Scripted = Callable[..., Any]
@@ -114,16 +115,9 @@ def test_the_host_counts_from_the_launch_to_the_end_and_no_longer(
     trial: Trial, observer: Any, scripted: Scripted
 ) -> None:
     node = scripted(*STORY)
-    seen: list[tuple[int, list[str]]] = []
-
-    @contextmanager
-    def account() -> Iterator[None]:
-        seen.append((len(node.started), [phase for phase, _ in observer.phases]))
-        yield
-        seen.append((len(node.started), [observer.phases[-1][0]]))
-
-    run_job(trial, node, observer, account())
-    assert seen == [(0, ["attesting"]), (1, ["finishing"])]
+    account = Account(lambda: (len(node.started), observer.phases[-1][0]))
+    run_job(trial, node, observer, account)
+    assert account.seen == [(0, "attesting"), (1, "finishing")]
 
 
 def test_usage_and_digests_are_what_the_worker_says(run: Run) -> None:
@@ -133,7 +127,7 @@ def test_usage_and_digests_are_what_the_worker_says(run: Run) -> None:
     assert (measured.weights_sha256, measured.drawn_sha256, measured.unfinished_s) == ("ab" * 32, "cd" * 32, 0.5)
     assert measured.usage == Usage(cpu_s=7.5, peak_memory_bytes=1 << 30)
     silent = run(*STORY)
-    assert (silent.usage, silent.weights_sha256) == (None, None)
+    assert (silent.usage, silent.weights_sha256, silent.data_use) == (None, None, None)
 
 
 @pytest.mark.parametrize(

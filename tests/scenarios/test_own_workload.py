@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -17,7 +16,6 @@ from suite.job.profiles import PROFILES, check_sizes
 from suite.plan import Trial
 from suite.registries import WORKLOADS
 from suite.registry import Registry
-from worker.members import Plugin
 from worker.spec import parse_spec
 
 DECLARED = """
@@ -167,35 +165,14 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(write: Write, tmp_path: 
         adopt(f"{write(TOY)}:dataclass")
 
 
-SOURCE = "TOY = 'toy'\n"
-DIGEST = hashlib.sha256(SOURCE.encode()).hexdigest()
-
-
-@pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Registry:
-    """A registry to which another package has added ``toy``."""
-    (tmp_path / "their_toy.py").write_text(SOURCE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "their_toy", raising=False)
-    monkeypatch.setattr("suite.registry.entry_points", lambda group: [EntryPoint("toy", "their_toy:TOY", group)])
-    return Registry("virtbench.workloads", "workload", {"own": "worker.workloads.classifier:ALEXNET"})
-
-
-def test_the_suites_own_members_are_in_the_image() -> None:
-    assert source_sha256(WORKLOADS, "alexnet") is None
-    assert plugin_of(WORKLOADS, "alexnet") is None
-
-
-def test_what_is_sent_has_the_digest_that_the_plan_holds(registry: Registry) -> None:
-    assert source_sha256(registry, "toy") == DIGEST
-    assert plugin_of(registry, "toy", DIGEST) == Plugin("their_toy", SOURCE, DIGEST, "their_toy.py")
-
-
-def test_a_source_that_has_changed_since_the_plan_is_not_sent(registry: Registry, tmp_path: Path) -> None:
+def test_a_source_that_has_changed_since_the_plan_is_not_sent(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write("TOY = 'toy'\n", "changing_toy.py")
+    monkeypatch.syspath_prepend(str(path.parent))
+    monkeypatch.setattr("suite.registry.entry_points", lambda group: [EntryPoint("toy", "changing_toy:TOY", group)])
+    registry = Registry("virtbench.workloads", "workload", {})
     planned = source_sha256(registry, "toy")
-    (tmp_path / "their_toy.py").write_text("TOY = 'another'\n")
-    with pytest.raises(
-        MeasurementError, match="the workload 'toy' in their_toy is not the one that was planned"
-    ) as told:
+    path.write_text("TOY = 'another'\n")
+    changed = "the workload 'toy' in changing_toy is not the one that was planned"
+    with pytest.raises(MeasurementError, match=changed) as told:
         plugin_of(registry, "toy", planned)
     assert told.value.kind == "plan"

@@ -1,15 +1,15 @@
 """Training on a data set, as the host sees it: the set is the planned one, in its state; epochs are whole or scaled."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scenarios.job import run_job, specification, worker_argv
+from scenarios.job import run_job, worker_argv
 from scenarios.reading import data_of
 from scenarios.real import Real
 from scenarios.synthetic import Synthetic
@@ -20,8 +20,7 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.job import Devices, Loading
 from suite.plan import Trial
 from suite.records.record import EPOCH_METRICS, DataUse
-from suite.registries import SCENARIOS
-from tests.scenarios.conftest import HereNode, ScriptedNode, ScriptedProcess
+from tests.scenarios.conftest import Account, HereNode, ScriptedNode, ScriptedProcess
 from tests.scenarios.pictures import damage, folder
 from tests.scenarios.test_job import STEPS, STORY, event
 from worker.data.listing import listing
@@ -166,15 +165,10 @@ def test_a_page_cache_of_the_host_is_not_taken_for_that_of_a_guest(
 
 
 def test_the_page_cache_is_arranged_before_the_host_counts(planned: Trial, observer: Any, reading: Any) -> None:
-    node, entered = reading(), []
-
-    @contextmanager
-    def account() -> Iterator[None]:
-        entered.append((len(node.asked), len(node.started)))
-        yield
-
-    run_job(planned, node, observer, account())
-    assert entered == [(1, 0)]
+    node = reading()
+    account = Account(lambda: (len(node.asked), len(node.started)))
+    run_job(planned, node, observer, account)
+    assert account.seen == [(1, 0), (1, 1)]
     assert observer.phases[:3] == [("attesting", ""), ("page cache", "cold"), ("launching", "")]
 
 
@@ -192,13 +186,6 @@ def test_there_is_a_loader_for_each_cpu_unless_told_otherwise(
     trial = planned.with_job(envelope=Envelope(cpus=(0, 3), memory_bytes=GIB, threads=1))
     data: Any = data_of(trial.with_job(loading=Loading(loader_workers=asked)), reading())
     assert data.loader_workers == wanted
-
-
-def test_a_synthetic_job_is_told_of_no_data(trial: Trial, observer: Any, scripted: Any) -> None:
-    assert "data" not in json.loads(specification(trial, data=data_of(trial, scripted())).encoded())
-    measured = Synthetic().measure(trial, [Instance(scripted(*STORY))], observer, nullcontext())
-    assert measured.data_use is None
-    assert "page cache" not in [phase for phase, _ in observer.phases]
 
 
 DENIED = CommandError(["env"], 1, "the data set cannot be read: [Errno 13] Permission denied: '/mnt/data/a'")
@@ -244,10 +231,6 @@ def test_the_state_need_not_be_perfect_and_is_absent_where_the_target_hides_it(
     assert used(reading(page_cache_share=share), page_cache=state).page_cache_share == share
 
 
-def test_every_scenario_has_the_name_of_its_registry() -> None:
-    assert [SCENARIOS.get(name)().name for name in SCENARIOS] == list(SCENARIOS)
-
-
 def test_the_huge_pages_of_an_ablation_are_the_only_change_of_the_allocator(trial: Trial, scripted: Any) -> None:
     plain = worker_argv(scripted(), trial)
     switched = worker_argv(scripted(), trial.model_copy(update={"ablation": "huge-pages"}))
@@ -271,7 +254,7 @@ def test_training_on_files_gives_a_measurement(small: tuple[Trial, HereNode], ob
     trial, node = small
     trial = trial.with_job(loading=Loading(loader_workers=1))
     measured: Any = Real().measure(trial, [Instance(node)], observer, nullcontext())
-    node.processes[0].close()
+    node.close()
     assert measured.throughput_per_s is not None
     assert min(measured.steps.data_s or [0]) > 0, "waiting for data and making floats of them takes time"
     use = measured.data_use
@@ -289,7 +272,7 @@ def test_devices_in_processes_of_their_own_read_together(small: tuple[Trial, Her
         loading=Loading(loader_workers=0),
     )
     use: Any = Real().measure(trial, [Instance(node)], observer, nullcontext()).data_use
-    node.processes[0].close()
+    node.close()
     assert use.images_read - use.damaged == 2 * 2 * 5
 
 
@@ -302,7 +285,7 @@ def test_too_much_damage_fails_the_trial_with_names(small: tuple[Trial, HereNode
     trial = trial.with_job(loading=Loading(loader_workers=0))
     with pytest.raises(MeasurementError, match="could not be decoded") as raised:
         Real().measure(trial, [Instance(node)], observer, nullcontext())
-    node.processes[0].close()
+    node.close()
     assert raised.value.kind == "data"
     assert any(name in raised.value.message for name in names)
 

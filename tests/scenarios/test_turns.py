@@ -132,7 +132,7 @@ class Player(ScriptedProcess):
 class PlayingNode(ScriptedNode):
     """Starts its process with the reading end of the pipe that it is given."""
 
-    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"", **_: Any) -> Process:
         del argv
         assert isinstance(self.process, Player)
         assert not isinstance(stdin, bytes)

@@ -259,10 +259,15 @@ def test_each_departure_is_named(switched: str | None, seen: dict[str, object], 
     assert envelope_differences(trial, trial.job.envelope, inside, substitutes) == differences
 
 
-def test_models_are_kept_before_the_record_that_names_them(
-    go: Go, store: Run, scenario: FakeScenario, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_models(scenario, monkeypatch)
+@pytest.fixture
+def with_models(scenario: FakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every trial keeps a model of 7 MB."""
+    measure, kept = scenario.measure, {"ab" * 32: b"numbers" * 1_000_000}
+    monkeypatch.setattr(scenario, "measure", lambda *asked: measure(*asked).changed(models=kept))
+
+
+@pytest.mark.usefixtures("with_models")
+def test_models_are_kept_before_the_record_that_names_them(go: Go, store: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     save, there = store.save, []
 
     def saving(record: TrialRecord) -> Path:
@@ -274,18 +279,10 @@ def test_models_are_kept_before_the_record_that_names_them(
     assert there == [[f"{'ab' * 32}.pt"]] * 6
 
 
-def with_models(scenario: FakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    measure = scenario.measure
-    monkeypatch.setattr(
-        scenario, "measure", lambda *asked: measure(*asked).changed(models={"ab" * 32: b"numbers" * 1_000_000})
-    )
-
-
+@pytest.mark.usefixtures("with_models")
 def test_a_trial_whose_models_fill_the_disk_has_failed_and_is_run_again(
-    go: Go, store: Run, scenario: FakeScenario, monkeypatch: pytest.MonkeyPatch
+    go: Go, store: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_models(scenario, monkeypatch)
-
     def full(_models: object) -> None:
         raise StoreError("cannot write models: No space left on device")
 
@@ -299,10 +296,10 @@ def test_a_trial_whose_models_fill_the_disk_has_failed_and_is_run_again(
     assert {record.outcome.status for record in saved(store).values()} == {"ok"}
 
 
+@pytest.mark.usefixtures("with_models")
 def test_no_trial_is_measured_for_whose_models_there_is_no_space(
-    go: Go, store: Run, scenario: FakeScenario, monkeypatch: pytest.MonkeyPatch
+    go: Go, store: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_models(scenario, monkeypatch)
     free = [8_000_000, 8_000_000, 6_000_000]
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free.pop(0)))
     with pytest.raises(StoreError, match="the models of the next trial need 7 MB, and 6 MB are free") as caught:
@@ -311,10 +308,8 @@ def test_no_trial_is_measured_for_whose_models_there_is_no_space(
     assert "bench run" not in str(caught.value.remedy), "a cell of a sweep is refused there"
 
 
-def test_a_trial_that_departs_from_its_plan_keeps_no_model(
-    go: Go, store: Run, scenario: FakeScenario, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_models(scenario, monkeypatch)
+@pytest.mark.usefixtures("with_models")
+def test_a_trial_that_departs_from_its_plan_keeps_no_model(go: Go, store: Run, scenario: FakeScenario) -> None:
     scenario.seen = {"threads": 7}
     assert {record.outcome.status for record in go()} == {"failed"}
     assert not (store.directory / "models").exists()

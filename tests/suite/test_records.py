@@ -5,9 +5,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from suite import schema
-from suite.records.environment import Environment, Environments
 from suite.records.record import Outcome, Steps, TrialRecord
-from suite.records.usage import Conditions, GpuSamples, GpuSpan, Resources, Usage
+from suite.records.usage import Conditions, Usage
 from tests.suite.conftest import record_fields
 
 FAILED = Outcome(status="failed", kind="boot", message="no guest")
@@ -15,13 +14,6 @@ FAILED = Outcome(status="failed", kind="boot", message="no guest")
 
 def test_the_published_schema_is_that_of_the_model() -> None:
     assert schema.SCHEMA.read_text() == schema.record_schema(), "run: python -m suite.schema"
-
-
-def test_a_record_comes_back_from_its_json() -> None:
-    steps = Steps(elapsed_s=[0.2, 0.3], data_s=[0.1, 0.1], compute_s=[0.1, 0.2], communicate_s=[0.0, 0.0])
-    seen = Environment(cpus=[0, 1], seccomp="filter", cgroup_version=2, mitigations={"spectre_v2": "on"})
-    record = TrialRecord(**record_fields(steps=steps, environment=Environments(host=Environment(), target=seen)))
-    assert TrialRecord.model_validate_json(record.model_dump_json()) == record
 
 
 def test_what_was_not_measured_is_null_and_not_zero() -> None:
@@ -63,26 +55,6 @@ def test_a_number_that_is_none_is_refused(name: str, value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"speed": 1},
-        {"schema_version": 99},
-        {"recipe": "secret"},
-        {"block": -1},
-        {"position": -1},
-        {"outcome": {"status": "perhaps"}},
-        {"environment": {"host": {"colour": "blue"}}},
-        {"environment": {"host": {"accelerator": "xen"}}},
-        {"environment": {}},
-        {"envelope": {"cpus": [0], "memory_bytes": 1, "threads": 1, "disks": 1}},
-    ],
-)
-def test_an_unknown_key_or_value_is_refused_by_name(change: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match=next(iter(change))):
-        TrialRecord(**record_fields(**change))
-
-
-@pytest.mark.parametrize(
     "columns",
     [
         {"elapsed_s": [1.0, 2.0], "data_s": [1.0], "compute_s": [1.0, 1.0]},
@@ -100,22 +72,11 @@ def test_the_columns_of_the_steps_have_one_length(columns: dict[str, list[float]
     ("part", "wrong"),
     [
         *((Steps, {"compute_s": [s], "elapsed_s": [1.0], "data_s": [0.0]}) for s in (float("nan"), float("inf"), -0.1)),
-        (Conditions, {"interval_s": 0.0}),
-        (Conditions, {"other_cpu_s": -0.1}),
-        (Conditions, {"swapped_bytes": -1}),
-        (Conditions, {"frequency_mhz": (1.0,)}),
-        (Conditions, {"page_cache": "lukewarm"}),
         (Conditions, {"load_1min": float("nan")}),
         (Usage, {"cpu_s": float("inf")}),
-        (Usage, {"peak_memory_bytes": -1}),
-        (Usage, {"major_faults": 0.5}),
-        (Usage, {"threads": 1}),
-        (GpuSpan, {"utilisation": 1.1}),
-        (GpuSamples, {"at_s": [0.0], "energy_j": [None], "utilisation": [None], "sm_mhz": [None]}),
-        (Resources, {"energy_j": {"package-0": -1.0}}),
-        (Resources, {"gpus": [{"power_w": 1.0}]}),
     ],
 )
-def test_a_counter_that_cannot_be_is_refused(part: type[BaseModel], wrong: dict[str, Any]) -> None:
+def test_a_counter_that_is_no_number_is_refused(part: type[BaseModel], wrong: dict[str, Any]) -> None:
+    """The published schema proves bounds, types and keys; JSON has no word for these numbers."""
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         part.model_validate(wrong)

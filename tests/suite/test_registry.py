@@ -53,6 +53,9 @@ def test_a_member_that_fails_to_load_disturbs_no_other_and_says_why(registry: Re
 
 
 @pytest.mark.parametrize("registry", every_registry(), ids=lambda registry: registry.group)
-def test_every_member_of_the_suites_own_can_be_loaded(registry: Registry) -> None:
+def test_every_member_of_the_suites_own_can_be_loaded_and_is_called_as_there(registry: Registry) -> None:
     assert [name for name in registry.own if registry.get(name) is None] == []
+    places = [*registry.own.values()]
+    own = [name for name, place in registry.own.items() if places.count(place) == 1]
+    assert [getattr(registry.get(name), "name", name) for name in own] == own
     assert registry.failures() == {}

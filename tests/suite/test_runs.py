@@ -94,8 +94,6 @@ def test_a_run_is_found_by_its_directory_or_its_id(run: Path, tmp_path: Path) ->
     assert find_run("t/x", results) == results / "t/x"
     with pytest.raises(RequestError, match="the name of 2 runs"):
         find_run("x", results)
-    with pytest.raises(RequestError, match="there is no run two"):
-        find_run("two", results)
 
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -137,8 +135,6 @@ def test_a_run_goes_on_under_the_same_plan(tmp_path: Path) -> None:
     plan = Plan.model_validate(json.loads(PLAN.read_bytes()))
     Run(tmp_path).begin(plan)
     Run(tmp_path).begin(plan.model_copy(update={"blocks": 5}))
-    with pytest.raises(RequestError, match="another plan: seed differ"):
-        Run(tmp_path).begin(plan.model_copy(update={"blocks": 5, "seed": 8}))
 
 
 def test_the_data_set_of_an_older_suite_is_one_of_names_and_sizes() -> None:

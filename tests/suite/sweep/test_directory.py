@@ -32,17 +32,6 @@ def accept(path: Path, sweep: Sweep) -> SweepDirectory:
     return directory
 
 
-def test_a_changed_plan_says_what_changed_and_which_records_stay_valid(tmp_path: Path) -> None:
-    directory = accept(tmp_path, make_sweep(blocks=2))
-    resnet, alexnet = (cell.cell_id for cell in cells_of(make_sweep()))
-    changed = make_sweep(blocks=5, matrix={"model": ["resnet50", "inception_v3"], "profile": ["smoke"]})
-    changes = directory.changes(changed, cells_of(changed))
-    assert changes.keys == ("blocks from 2 to 5", "matrix")
-    assert (changes.kept, changes.gone) == ((resnet,), (alexnet,))
-    assert [name.partition("-v3")[0] for name in changes.new] == ["synthetic-inception"]
-    assert "1 cell kept, with records" in "\n".join(changes.lines())
-
-
 def test_where_and_by_whom_it_is_run_is_no_change(tmp_path: Path) -> None:
     directory = accept(tmp_path, make_sweep())
     same = make_sweep(output={"directory": "x"}, engine={"kind": "ssh"}, budget={"retries": 5})
@@ -54,19 +43,12 @@ def test_where_and_by_whom_it_is_run_is_no_change(tmp_path: Path) -> None:
     assert path.stat().st_ino == before.st_ino, "the same plan is not written again"
     path.write_text(json.dumps({**json.loads(path.read_text()), "sha256": "0" * 64}))  # as another version stored it
     directory.refuse_changed(make_sweep())
-    with pytest.raises(RequestError, match="a sweep of another plan"):
-        directory.refuse_changed(make_sweep(blocks=7))
 
 
-def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
-    Run(tmp_path / "run").begin(make_plan())
+def test_a_directory_of_a_run_is_refused(tmp_path: Path) -> None:
+    Run(tmp_path).begin(make_plan())
     with pytest.raises(RequestError, match="holds a run of bench run"):
-        accept(tmp_path / "run", make_sweep())
-    (tmp_path / "sweep.json").write_text("{}")
-    with pytest.raises(RequestError, match="is not the plan of a sweep"):
-        SweepDirectory(tmp_path).accepted()
-    with pytest.raises(RequestError, match="no sweep in"):
-        status_of(tmp_path / "nowhere")
+        accept(tmp_path, make_sweep())
 
 
 def test_whichever_machine_begins_a_cell_its_order_is_the_sweeps(tmp_path: Path) -> None:
@@ -89,8 +71,6 @@ def test_a_longer_sweep_goes_on_in_the_runs_of_the_shorter(tmp_path: Path) -> No
     run.begin(make_plan(blocks=4, warmup_blocks=1))
     stored = json.loads((tmp_path / "cell/plan.json").read_text())
     assert (stored["blocks"], stored["warmup_blocks"]) == (4, 1)
-    with pytest.raises(RequestError, match="another plan: seed differ"):
-        run.begin(make_plan(blocks=4, warmup_blocks=1, seed=8))
 
 
 def test_a_trial_is_finished_when_it_is_ok_or_has_failed_often_enough(tmp_path: Path) -> None:
@@ -211,8 +191,6 @@ def test_status_counts_a_victim_alone_and_beside_each_aggressor_apart(tmp_path: 
 
 
 def test_the_latest_sweep_is_the_one_begun_last(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="no sweep in"):
-        latest_sweep(tmp_path)
     for number, name in enumerate(("b", "a")):
         accept(tmp_path / name, make_sweep())
         os.utime(tmp_path / name / "sweep.json", (number, number))

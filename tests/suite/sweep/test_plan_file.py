@@ -8,7 +8,6 @@ from suite.errors import RequestError
 from suite.request.scenario import scenario_of
 from suite.sweep.cells import cells_of, request_of
 from suite.sweep.file import load_sweep, plan_file, read_sweep
-from suite.sweep.model import Sweep
 from tests.suite.sweep.conftest import make_sweep
 
 REPOSITORY = Path(__file__).parents[3]
@@ -34,12 +33,6 @@ def test_a_file_that_is_not_there_or_no_toml_is_refused(tmp_path: Path) -> None:
     (tmp_path / "large.toml").write_bytes(b"#" * ((1 << 20) + 1))
     with pytest.raises(RequestError, match="larger than 1 MiB"):
         load_sweep(tmp_path / "large.toml")
-
-
-def test_the_keys_of_an_engine_are_left_to_it() -> None:
-    made = make_sweep(engine={"kind": "slurm", "partition": "long"})
-    assert (made.engine.kind, made.engine.table) == ("slurm", {"partition": "long"})
-    assert Sweep.model_validate_json(made.model_dump_json()) == made
 
 
 # ---- cells

@@ -11,7 +11,7 @@ import pytest
 from suite.errors import RequestError
 from suite.job.envelope import GIB
 from suite.records.environment import Environment
-from suite.sweep.file_transfer import Outbox, TransferError, encode_file, receive_file
+from suite.sweep.file_transfer import Outbox, TransferError, receive_file
 from suite.sweep.pool import PoolMember, differences, join_pool
 
 
@@ -77,15 +77,6 @@ def test_a_file_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "pool.json").write_text("{}")
     with pytest.raises(RequestError, match="was not written by this suite"):
         join_pool(tmp_path, machine())
-
-
-def test_a_file_arrives_as_it_was(tmp_path: Path) -> None:
-    source = tmp_path / "here/cell-1/trials/a-b000.json"
-    source.parent.mkdir(parents=True)
-    source.write_text('{"text": "ü \\n"}\n')
-    there = receive_file(tmp_path / "there", encode_file(tmp_path / "here", source))
-    assert there == tmp_path / "there/cell-1/trials/a-b000.json"
-    assert there.read_bytes() == source.read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 
 from suite.errors import BenchError
 from suite.interfaces import Measurement, Observer
-from suite.loop import Loop
 from suite.plan import Trial
 from suite.records.environment import Environment
 from suite.records.record import TrialRecord
@@ -130,16 +129,3 @@ def test_names_and_order_stay_when_the_clock_steps_back(runner: Make, monkeypatc
     assert [record.started_at for record in records] == sorted((r.started_at for r in records), reverse=True)
     assert order(records) == [(block, model) for block in range(3) for model in ("resnet50", "alexnet")]
     assert len({(record.run_id, record.trial_id) for record in records}) == 12
-
-
-def test_the_warm_up_belongs_to_the_first_block(
-    tmp_path: Path, targets: FakeTargets, scenario: FakeScenario, observer: FakeObserver
-) -> None:
-    plan = make_plan(blocks=2, warmup_blocks=1, targets=("bare-metal",))
-    run = SweepDirectory(tmp_path).cell("cell", 0)
-    loop = Loop(scenario, targets.opened, run, observer, Environment, lambda *_: FakeAccount())
-    assert [record.trial_id[-4:] for record in loop.run(plan, 1)] == ["b001"]
-    assert [record.trial_id[-4:] for record in loop.run(plan, 0)] == ["w000", "b000"]
-    assert [trial.trial_id for block in range(2) for trial in plan.trials_of(block)] == [
-        trial.trial_id for trial in plan.trials()
-    ]

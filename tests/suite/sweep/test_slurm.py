@@ -25,11 +25,6 @@ def words_for_sbatch(text: str) -> list[str]:
     return [word for line in text.splitlines() if line.startswith("#SBATCH ") for word in shlex.split(line[8:])]
 
 
-@pytest.mark.parametrize(("blocks", "at_once", "words"), [([5, 0, 2, 3, 3], None, "0,2-3,5"), ([0, 1], 1, "0-1%1")])
-def test_the_blocks_are_named_in_ranges(blocks: list[int], at_once: int | None, words: str) -> None:
-    assert f"--array={words}" in words_for_sbatch(script(SlurmOptions(at_once=at_once), blocks=blocks))
-
-
 @pytest.mark.parametrize(
     ("options", "estimate_s", "minutes"),
     [

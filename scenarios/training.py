@@ -1,22 +1,47 @@
-"""The epochs and checkpoints of a training: what the worker says of them, and the metrics that are made of it."""
+"""A training on one instance, with its epochs and checkpoints."""
 
 import math
+from collections.abc import Sequence
 
 from scenarios.events import Transcript
 from scenarios.job import AttestedJob, launch, prepare, recordable, scratch_of
+from scenarios.preemption import with_preemption
 from scenarios.reading import TEMPORARY, mounted_at
-from suite.errors import MeasurementError
-from suite.interfaces import Context, Measurement, Node, Observer
+from scenarios.turns import TrainingTurns
+from suite.errors import MeasurementError, option
+from suite.interfaces import Context, Instance, Measurement, Observer, TurnTaker
 from suite.plan import Trial
 from suite.records.record import Epochs, Timeline
+from suite.request.scenario import PlannedScenario
 
 
-def run_epochs(trial: Trial, node: Node, observer: Observer, account: Context) -> Measurement:
-    """Run a training. Returns the measurement with its epochs, if it has any. Raises MeasurementError."""
-    job = prepare(trial, node, observer)
-    measured = launch(job, account)
-    with recordable(job.argv):
-        return _with_epochs(job, measured)
+class TrainingScenario(PlannedScenario):
+    """The base of the scenarios that train on one instance, perhaps once more while it is preempted."""
+
+    inventory = checkpoints = generates = keeps = True
+
+    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
+        """Run the job. Raises MeasurementError unless it comes to its end, on the data set that was planned."""
+        (instance,) = instances
+        job = self._prepared(trial, instance, observer)
+        measured = launch(job, account)
+        with recordable(job.argv):
+            measured = _with_epochs(job, measured)
+        return with_preemption(trial, instance, observer, measured)
+
+    def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
+        """Prepare the job to take turns; the page cache is then in its planned state."""
+        (instance,) = instances
+        return TrainingTurns(self._prepared(trial, instance, observer))
+
+    def _prepared(self, trial: Trial, instance: Instance, observer: Observer) -> AttestedJob[Transcript]:
+        if self.needs_data and trial.job.dataset is None:
+            raise MeasurementError(
+                "training on real data was planned without a data set",
+                kind="dataset",
+                remedy=f"name one with {option('data')}",
+            )
+        return prepare(trial, instance.node, observer)
 
 
 def _with_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Measurement:
