@@ -32,7 +32,6 @@ from worker.workloads.adversarial import GAN
 from worker.workloads.dcgan import DCGAN
 from worker.workloads.workload import GENERATING, Shape
 
-COLOUR = Shape(16, 3)
 MAKING_IMAGES = [name for name in WORKLOADS.own if WORKLOADS.get(name).makes_images]
 
 
