@@ -97,7 +97,7 @@ def test_memory_format_is_no_part_of_the_digest_and_the_type_is() -> None:
     assert weights_sha256(model.to(torch.bfloat16)) != weights_sha256(network())
 
 
-def test_tensors_that_are_sparse_empty_or_not_tensors_at_all_have_a_digest() -> None:
+def test_tensors_that_are_sparse_empty_or_not_tensors_at_all_have_a_digest_and_nothing_has_none() -> None:
     class Odd(nn.Module):
         def get_extra_state(self) -> object:
             return {"no": "tensor"}
@@ -111,6 +111,7 @@ def test_tensors_that_are_sparse_empty_or_not_tensors_at_all_have_a_digest() -> 
     other.register_buffer("empty", torch.empty(0, 3))
     other.register_buffer("sparse", torch.eye(2))
     assert weights_sha256(model) == weights_sha256(other)
+    assert weights_sha256(nn.Flatten()) is None
 
 
 def test_a_training_says_the_digest_of_its_final_weights(spec: dict[str, Any]) -> None:
@@ -123,10 +124,6 @@ def test_a_training_says_the_digest_of_its_final_weights(spec: dict[str, Any]) -
             said.append(run_measure(parsed, trainer)[-1]["weights_sha256"])
             assert said[-1] == weights_sha256(trainer.network) != first
     assert said[0] == said[1], "the same seed is the same training"
-
-
-def test_a_network_that_holds_nothing_has_no_digest() -> None:
-    assert weights_sha256(torch.nn.Flatten()) is None
 
 
 NATIVE = torch.backends.cpu.get_cpu_capability()

@@ -15,7 +15,7 @@ from torch.nn.functional import avg_pool2d, interpolate
 from torch.nn.parallel import DistributedDataParallel
 
 from suite.registries import WORKLOADS
-from worker.spec import Spec, parse_spec
+from worker.spec import parse_spec
 from worker.training.build import build_network, build_trainer, opened_batches
 from worker.training.device import Device, Numerics, numerics_of
 from worker.training.growing import (
@@ -28,7 +28,6 @@ from worker.training.growing import (
     with_deviation,
 )
 from worker.training.step import Samples, Training
-from worker.training.trainer import Single
 from worker.workloads.adversarial import GAN, GAN_PUBLISHED, Adversarial, cross_entropy
 from worker.workloads.dcgan import DCGAN, DCGAN_PUBLISHED
 from worker.workloads.progressive_gan import PROGRESSIVE_GAN
@@ -248,23 +247,18 @@ def test_the_averaged_generator_follows_slowly() -> None:
         torch.testing.assert_close(found, each)
 
 
-def trained(spec: Spec, steps: int) -> tuple[Single, Samples]:
-    with opened_batches(spec) as batches:
-        trainer = build_trainer(spec, [CPU], batches)
-        samples = Samples.allocate(steps, trainer.phases, trainer.parts)
-        for index in range(steps):
-            trainer.step(samples, index)
-    assert isinstance(trainer, Single)
-    return trainer, samples
-
-
 @pytest.mark.parametrize("recipe", ["reference", "tuned"])
 @pytest.mark.parametrize("name", GENERATIVE)
 def test_every_step_has_its_phases_and_losses(name: str, recipe: Any, spec: dict[str, Any]) -> None:
     workload = WORKLOADS.get(name)
     px = 8 if name == "progressive-gan" else workload.sizes["smoke"][1]
     place = {"workload": WORKLOADS.own[name], "image_px": px, "channels": workload.channels, "batch": 2}
-    _, samples = trained(parse_spec(json.dumps({**spec, **place, "recipe": recipe})), 2)
+    given = parse_spec(json.dumps({**spec, **place, "recipe": recipe}))
+    with opened_batches(given) as batches:
+        trainer = build_trainer(given, [CPU], batches)
+        samples = Samples.allocate(2, trainer.phases, trainer.parts)
+        for index in range(2):
+            trainer.step(samples, index)
     columns, losses = samples.columns(), samples.lost()
     phases = columns["phases"]
     assert isinstance(phases, dict)
