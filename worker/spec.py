@@ -102,10 +102,6 @@ class Membership(Strict, frozen=True):
         return self.servers + self.workers
 
     @property
-    def server_ranks(self) -> range:
-        return range(self.servers)
-
-    @property
     def worker_ranks(self) -> range:
         return range(self.servers, self.world)
 

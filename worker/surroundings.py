@@ -77,8 +77,10 @@ def writable_copy(source: str | None, parent: str) -> Iterator[WritableCopy]:
                     continue
                 entries += len(names)
                 target.mkdir(exist_ok=True)
-                paths = sorted(map(original.joinpath, names), key=_size_and_name)
-                pending.extend((path, target / path.name) for path in paths)
+                paths = map(original.joinpath, names)
+                # The size of a directory depends on its file system, which differs between targets.
+                sizes = sorted((0 if path.is_dir() else path.lstat().st_size, path.name) for path in paths)
+                pending.extend((original / name, target / name) for _, name in sizes)
             elif copy.copied_bytes + original.stat().st_size > COPIED_BYTES:
                 copy.link(original, target)
             else:
@@ -91,8 +93,3 @@ def writable_copy(source: str | None, parent: str) -> Iterator[WritableCopy]:
 def is_apart(names: set[str]) -> bool:
     """Return whether a directory that holds these is a virtual environment or a run: no part of a program."""
     return "pyvenv.cfg" in names or {"plan.json", "trials"} <= names
-
-
-def _size_and_name(path: Path) -> tuple[int, str]:
-    # The size of a directory depends on its file system, which differs between targets.
-    return 0 if path.is_dir() else path.lstat().st_size, path.name

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,3 +61,22 @@ def epochs(spec: dict[str, Any], directory: Path) -> dict[str, Any]:
 def last(spec: dict[str, Any]) -> dict[str, Any]:
     sizes = {"batch": 2, "image_px": 28, "channels": 1}
     return {**spec, **sizes, "workload": WORKLOADS.place("gan"), "keep_model": "last"}
+
+
+@pytest.fixture
+def double() -> Iterator[None]:
+    """Compute in doubles but for losses: Adam makes whole steps of gradients that are nothing but rounding."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+class Code:
+    """What a file would run, if it were loaded as Python objects are: it makes a directory."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (self.directory,)

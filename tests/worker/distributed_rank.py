@@ -16,7 +16,7 @@ import torch
 
 from worker.distributed import parameters
 from worker.distributed.group import RankGroup, Report, joined
-from worker.distributed.rank import opened_replicas, opened_trainer
+from worker.distributed.rank import opened_trainer
 from worker.distributed.serve import serve
 from worker.protocol import JobError
 from worker.spec import Membership
@@ -105,11 +105,9 @@ def work(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]:
     batches = [part_of(number * len(devices) + part, workers * len(devices)) for part in range(len(devices))]
     losses = []
     parameters.CHUNK_BYTES = 8 << 20 if order.get("large") else 1024
-    with (
-        opened_replicas(group, WORKLOAD, model, devices, batches, numerics)
-        if "devices" in order
-        else opened_trainer(group, WORKLOAD, model, devices[0], batches[0], numerics, Shape(8, 3))
-    ) as trainer:
+    replicas = "devices" in order
+    opened = opened_trainer(group, WORKLOAD, model, devices, batches, numerics, Shape(8, 3), replicas=replicas)
+    with opened as trainer:
         samples = Samples.allocate(order["steps"], trainer.phases)
         for step in range(order["steps"]):
             fault(order, step)
@@ -192,7 +190,7 @@ def train_images(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]:
     part = (0, 1) if membership.strategy == "split" else (membership.rank, membership.world)
     network, batches = of_images(workload), images_of(*part)
     with drawing_part(*part):
-        opened = opened_trainer(group, workload, network, Device("cpu"), batches, Numerics(), OF_IMAGES)
+        opened = opened_trainer(group, workload, network, [Device("cpu")], [batches], Numerics(), OF_IMAGES)
         with opened as trainer:
             samples = Samples.allocate(order["steps"], trainer.phases, trainer.parts)
             for step in range(order["steps"]):
@@ -206,7 +204,7 @@ def exchange_messages(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]
     """Take steps of the workload ``collectives``, a round each."""
     network = COLLECTIVES.build(Shape(0, 3))
     batches = Given((torch.zeros(1), torch.zeros(1)))
-    with opened_trainer(group, COLLECTIVES, network, Device("cpu"), batches, Numerics(), Shape(0, 3)) as trainer:
+    with opened_trainer(group, COLLECTIVES, network, [Device("cpu")], [batches], Numerics(), Shape(0, 3)) as trainer:
         own, samples = OwnMetrics(COLLECTIVES, trainer), Samples.allocate(order["steps"], trainer.phases)
         network.get_buffer("message").fill_(group.membership.rank + 1)
         for step in range(order["steps"]):

@@ -50,11 +50,6 @@ def test_crops_have_the_area_and_the_shape_of_random_resized_crop() -> None:
     assert 0.45 < np.mean([crop.mirrored for crop in crops]) < 0.55
 
 
-def test_the_seed_and_the_size_alone_decide_the_crop() -> None:
-    assert draw_crop(500, 375, 7) == draw_crop(500, 375, 7)
-    assert draw_crop(500, 375, 7) != draw_crop(500, 375, 8)
-
-
 @pytest.mark.parametrize(
     ("size", "wanted"),
     [((178, 218), Crop(0, 20, 178, 198)), ((320, 240), Crop(40, 0, 280, 240)), ((28, 28), Crop(0, 0, 28, 28))],
@@ -159,10 +154,3 @@ def claims(width: int, height: int) -> bytes:
 def test_what_is_no_whole_image_is_refused(name: str, data: bytes) -> None:
     with pytest.raises(DecodeError):
         square(name, data, 1)
-
-
-def test_an_image_in_memory_is_cropped_like_a_file() -> None:
-    pixels = np.array(picture(28, 28))
-    found = square("auto", pixels, seed_that(False), 64)
-    assert found.shape == (64, 64, 3)
-    assert pixels.min() <= found.min() <= found.max() <= pixels.max()

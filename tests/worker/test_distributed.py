@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -40,26 +40,28 @@ Start = Callable[..., "Job"]
 class Job:
     """Ranks as processes, which are forked from one that has imported torch already."""
 
-    def __init__(self, context: ForkServerContext, folder: Path, port: int) -> None:
-        self._context = context
-        self._folder = folder
-        self._port = port
-        self._ranks: dict[int, tuple[ForkServerProcess, Connection]] = {}
-
-    def start(
-        self, strategy: str, workers: int, servers: int, orders: dict[int, dict[str, Any]], **membership: Any
+    def __init__(
+        self,
+        folder: Path,
+        strategy: str,
+        workers: int = 2,
+        servers: int = 1,
+        orders: dict[int, dict[str, Any]] | None = None,
+        **membership: Any,
     ) -> None:
+        self._folder = folder
+        self._ranks: dict[int, tuple[ForkServerProcess, Connection]] = {}
+        shape = {"strategy": strategy, "workers": workers, "servers": servers}
+        place = {"master": "127.0.0.1", "port": free_port(), "interface": "lo"}
+        times = {"timeout_s": TIMEOUT_S, "join_timeout_s": 60.0}
         for rank in range(workers + servers):
-            own = orders.get(rank, {})
+            own = (orders or {}).get(rank, {})
             if own.get("fault") == "absent":
                 continue
-            shape = {"strategy": strategy, "rank": rank, "workers": workers, "servers": servers}
-            place = {"master": "127.0.0.1", "port": self._port, "interface": "lo"}
-            times = {"timeout_s": TIMEOUT_S, "join_timeout_s": 60.0}
             order = {"steps": STEPS, "weights": str(self.weights_file(rank)), **own}
-            order["distributed"] = {**shape, **place, **times, **membership, **own.get("distributed", {})}
-            ours, theirs = self._context.Pipe(duplex=False)
-            process = self._context.Process(target=distributed_rank.main, args=(order, theirs))
+            order["distributed"] = {**shape, "rank": rank, **place, **times, **membership}
+            ours, theirs = context().Pipe(duplex=False)
+            process = context().Process(target=distributed_rank.main, args=(order, theirs))
             process.start()
             theirs.close()
             self._ranks[rank] = process, ours
@@ -104,17 +106,10 @@ class Job:
 def start(tmp_path: Path) -> Iterator[Start]:
     jobs: list[Job] = []
 
-    def make(
-        strategy: str,
-        workers: int = 2,
-        servers: int = 1,
-        orders: dict[int, dict[str, Any]] | None = None,
-        **membership: Any,
-    ) -> Job:
+    def make(*arrangement: Any, **membership: Any) -> Job:
         folder = tmp_path / str(len(jobs))
         folder.mkdir()
-        jobs.append(Job(context(), folder, free_port()))
-        jobs[-1].start(strategy, workers, servers, orders or {}, **membership)
+        jobs.append(Job(folder, *arrangement, **membership))
         return jobs[-1]
 
     yield make

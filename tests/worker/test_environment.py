@@ -212,6 +212,8 @@ def test_what_a_place_shows_is_recorded(
 
 
 def test_a_tree_of_the_image_attests_its_digest_and_what_departs_from_it(here: Path) -> None:
+    attested = attest()
+    assert attested["userland_sha256"] is attested["userland_differences"] is None, "it is no tree of the image"
     write(here, {"opt/virtbench/suite.py": "1", "usr/bin/tool": "1"})
     digest = userland.write_manifest(str(here))
     assert attest()["userland_sha256"] == digest
@@ -220,28 +222,15 @@ def test_a_tree_of_the_image_attests_its_digest_and_what_departs_from_it(here: P
     assert attest()["userland_differences"] == ["/usr/bin/other is not in the manifest"]
 
 
-@pytest.mark.usefixtures("here")
-def test_another_tree_attests_no_digest() -> None:
-    attested = attest()
-    assert attested["userland_sha256"] is None
-    assert attested["userland_differences"] is None
-
-
-def test_memory_and_disk_are_read_where_the_place_tells_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "ROOT", tmp_path)
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/status").write_text("Name:\tpython3\nVmPeak:\t   9 kB\nVmHWM:\t    2048 kB\n")
-    (tmp_path / "proc/self/io").write_text("rchar: 1\nread_bytes: 4096\nwrite_bytes: 0\ncancelled_write_bytes: 5\n")
-    used = whole_usage()
-    assert used["peak_memory_bytes"] == 2 << 20
-    assert (used["disk_read_bytes"], used["disk_written_bytes"]) == (4096, 0)
-
-
-def test_what_the_place_hides_is_null_and_not_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "ROOT", tmp_path)
+def test_memory_and_disk_are_read_where_the_place_tells_them(here: Path) -> None:
     used = whole_usage()
     assert used["peak_memory_bytes"] is used["disk_read_bytes"] is used["disk_written_bytes"] is None
     assert used["cpu_s"] is not None
+    io = "rchar: 1\nread_bytes: 4096\nwrite_bytes: 0\ncancelled_write_bytes: 5\n"
+    write(here, {"proc/self/status": "Name:\tpython3\nVmPeak:\t   9 kB\nVmHWM:\t    2048 kB\n", "proc/self/io": io})
+    used = whole_usage()
+    assert used["peak_memory_bytes"] == 2 << 20
+    assert (used["disk_read_bytes"], used["disk_written_bytes"]) == (4096, 0)
 
 
 def children_cpu_s() -> float:

@@ -20,7 +20,8 @@ from suite.registries import WORKLOADS
 from suite.untrusted.grid import MOST_PNG_BYTES, check_grid
 from tests.worker.conftest import EPOCHS
 from tests.worker.forked import worker
-from worker.protocol import JobError, SpecError
+from tests.worker.test_epochs import same
+from worker.protocol import JobError
 from worker.serving.generator import BATCH, COLUMNS, Generator, Pixels, encode_png, grid, read_model
 from worker.spec import parse_spec
 from worker.training.build import build_network
@@ -31,7 +32,6 @@ from worker.workloads.adversarial import GAN
 from worker.workloads.dcgan import DCGAN
 from worker.workloads.workload import GENERATING, Shape
 
-COLOUR = Shape(16, 3)
 MAKING_IMAGES = [name for name in WORKLOADS.own if WORKLOADS.get(name).makes_images]
 
 
@@ -49,14 +49,6 @@ def generator(name: str, seed: int = 3) -> Generator:
     px = 28 if workload.size_wanted(28) is None else 16
     shape = Shape(px, workload.channels)
     return Generator(workload, build_network(workload, shape, seed), shape)
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return all(same(one[key], other[key]) for key in one)
-    return bool(one == other)
 
 
 def test_the_workloads_that_make_images_are_those_that_generate_but_for_tokens() -> None:
@@ -148,38 +140,18 @@ def test_every_picture_of_the_worker_passes_the_check_of_the_host() -> None:
             assert check_grid(single) == single
 
 
-GAN_SIZES = {"workload": "worker.workloads.adversarial:GAN", "batch": 4, "image_px": 28, "channels": 1}
-
-
-def test_a_training_that_generates_ends_with_the_weights_and_losses_of_one_that_does_not(spec: dict[str, Any]) -> None:
-    plain, generating = ({**spec, **GAN_SIZES, **more} for more in ({}, {"generate": 6}))
-    (_, before, _), (status, events, said) = worker(json.dumps(plain)), worker(json.dumps(generating))
+def test_keeping_and_generating_leave_weights_and_losses_as_they_are(last: dict[str, Any]) -> None:
+    plain, generating = (json.dumps({**last, **more}) for more in ({"keep_model": None}, {"generate": 6}))
+    (_, before, _), (status, events, said) = worker(plain), worker(generating)
     assert status == 0, said
     names = [event["event"] for event in events]
-    assert names[-4:] == ["steps", "generating", "generated", "done"]
-    assert [event["event"] for event in before] == [name for name in names if name not in ("generating", "generated")]
+    assert names[-5:] == ["steps", "model", "generating", "generated", "done"]
+    assert [event["event"] for event in before] == [*names[:-4], "done"]
     for name in ("weights_sha256", "losses"):
-        assert events[-4][name] == before[-2][name]
-    assert Generated.model_validate(events[-2]["generated"]).weights_sha256 != events[-4]["weights_sha256"]
-    assert events[-4]["t"] <= events[-3]["t"] <= events[-2]["t"] <= events[-1]["t"]
+        assert events[-5][name] == before[-2][name]
+    assert Generated.model_validate(events[-2]["generated"]).weights_sha256 != events[-5]["weights_sha256"]
+    assert [event["t"] for event in events] == sorted(event["t"] for event in events)
     assert GAN.image_network == "generator"
-
-
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ({"workload": "worker.workloads.classifier:ALEXNET"}, "ALEXNET makes no images"),
-        ({"workload": "worker.workloads.transformer:TRANSFORMER"}, "TRANSFORMER makes no images"),
-        ({**GAN_SIZES, "turns": {"rounds": 1, "burst_steps": 2}}, "takes turns"),
-        ({"devices": 2, "parallel": "parameter-cpu"}, "only a job of one device"),
-        ({**GAN_SIZES, "generate": 0}, "generate"),
-    ],
-)
-def test_what_generates_no_images_is_refused_before_it_trains(
-    more: dict[str, Any], says: str, spec: dict[str, Any]
-) -> None:
-    with pytest.raises(SpecError, match=says):
-        parse_spec(json.dumps({"generate": 8, **spec, **more}))
 
 
 def models_of(given: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -189,8 +161,7 @@ def models_of(given: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def test_the_last_model_is_that_of_the_trained_generator(last: dict[str, Any], tmp_path: Path) -> None:
-    (model,), names = models_of({**last, "generate": 1})
-    assert names[-5:] == ["steps", "model", "generating", "generated", "done"]
+    (model,), _ = models_of(last)
     assert model["epoch"] is None
     file = tmp_path / "model.pt"
     file.write_bytes(b64decode(model["text"], validate=True))
@@ -198,13 +169,6 @@ def test_the_last_model_is_that_of_the_trained_generator(last: dict[str, Any], t
     assert weights_sha256(network) != model["weights_sha256"]
     read_model(network, file, Shape(28, 1))
     assert weights_sha256(network) == model["weights_sha256"]
-
-
-def test_keeping_changes_no_weights(last: dict[str, Any]) -> None:
-    def weights(given: dict[str, Any]) -> object:
-        return next(event for event in worker(json.dumps(given))[1] if event["event"] == "steps")["weights_sha256"]
-
-    assert weights(last) == weights({**last, "keep_model": None})
 
 
 def test_each_epoch_has_a_model_of_its_own(epochs: dict[str, Any]) -> None:
@@ -248,12 +212,3 @@ def test_more_models_than_a_job_may_say_are_refused(epochs: dict[str, Any]) -> N
     keeper(epochs, network, keep_model="last")
     with pytest.raises(JobError, match=r"3 models of 21\.3 MiB are 64\.0 MiB as text"):
         keeper(epochs, network, keep_model="each")
-
-
-@pytest.mark.parametrize(
-    "change", [{"keep_model": "each"}, {"workload": WORKLOADS.place("alexnet"), "image_px": 64, "channels": None}]
-)
-def test_what_has_no_such_model_is_refused(change: dict[str, Any], last: dict[str, Any]) -> None:
-    status, events, _ = worker(json.dumps({**last, **change}))
-    assert status != 0
-    assert "keep_model" in events[-1]["message"]

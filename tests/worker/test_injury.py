@@ -1,6 +1,5 @@
 """Injuries of a job: they are where they should be, they are clocked, and no other job has them."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -8,8 +7,7 @@ import pytest
 import torch
 
 from tests.worker.distributed_rank import Given
-from worker.protocol import SpecError
-from worker.spec import StepInjury, parse_spec
+from worker.spec import StepInjury
 from worker.training.device import Device, Numerics
 from worker.training.injury import CHUNK_BYTES, Injector
 from worker.training.step import Samples, Training
@@ -122,17 +120,3 @@ def test_held_memory_adds_no_time(clock: Clock) -> None:
     samples, told = train(StepInjury("held-memory", held_bytes=1 << 20), clock)
     assert (told["held_bytes"], told["seconds"]) == (1 << 20, 0.0)
     assert max(samples.elapsed) == pytest.approx(STEP_S, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"injury": {"kind": "broken-leg"}}, "late-step"),
-        ({"injury": ["late-step"]}, "expected `object . null`"),
-        ({"injury": {"kind": "late-step", "share": 0.1}, "warmup_steps": 2}, "3 or more"),
-        ({"injury": {"kind": "held-memory"}, "parallel": "ddp"}, "one device"),
-    ],
-)
-def test_what_cannot_be_injured_is_refused(spec: dict[str, Any], changes: dict[str, Any], named: str) -> None:
-    with pytest.raises(SpecError, match=named):
-        parse_spec(json.dumps({**spec, **changes}))

@@ -48,11 +48,11 @@ def taken(spec: Spec, given: Data, batches: int, part: int = 0) -> list[tuple[to
         return [(images.clone(), labels.clone()) for images, labels in (loader.next() for _ in range(batches))]
 
 
-def refusal(given: Data) -> str:
-    with pytest.raises(JobError) as raised:
-        open_images(given)
-    assert raised.value.kind == "data"
-    return str(raised.value)
+def used(spec: Spec, given: Data) -> LoaderUse:
+    """Return what was read for the first batch."""
+    with opened(spec, given) as loader:
+        loader.next()
+        return loader.close()
 
 
 def test_an_epoch_has_every_image_once_and_each_is_shuffled_anew() -> None:
@@ -128,11 +128,7 @@ def test_a_batch_stays_until_the_next_one_is_taken(parsed: Spec, tmp_path: Path)
 def test_what_was_read_is_counted_with_its_bytes(parsed: Spec, tmp_path: Path) -> None:
     folder(tmp_path, 4)
     size_bytes = sum(path.stat().st_size for path in tmp_path.rglob("*.jpg"))
-    with opened(parsed, data(tmp_path)) as loader:
-        loader.next()
-        loader.next()
-        use = loader.close()
-    assert use == LoaderUse("simplejpeg", 0, 8, 2 * size_bytes, 0, [])
+    assert used(parsed, data(tmp_path)) == LoaderUse("simplejpeg", 0, 4, size_bytes, 0, [])
 
 
 def test_what_the_processes_read_ahead_is_counted_too(parsed: Spec, tmp_path: Path) -> None:
@@ -181,9 +177,7 @@ def test_the_record_names_the_libraries_that_decoded(
         path = tmp_path / f"c{number % 2}" / f"{number}.{kinds[number % len(kinds)].lower()}"
         path.parent.mkdir(exist_ok=True)
         Image.new("RGB", (20, 20)).save(path, kinds[number % len(kinds)])
-    with opened(replace(parsed, batch=8), data(tmp_path, 2)) as loader:
-        loader.next()
-        use = loader.close()
+    use = used(replace(parsed, batch=8), data(tmp_path, 2))
     assert use.decoder == decoders
     assert together([use, use]).decoder == decoders
 
@@ -192,9 +186,7 @@ def test_a_damaged_image_whose_name_is_no_utf_8_is_named_to_the_host(parsed: Spe
     folder(tmp_path, 8)
     damaged = tmp_path / damage(tmp_path, 3)
     damaged.rename(os.fsdecode(os.fsencode(damaged.parent) + b"/B\xe4r.jpg"))
-    with opened(replace(parsed, batch=8), data(tmp_path)) as loader:
-        loader.next()
-        use = loader.close()
+    use = used(replace(parsed, batch=8), data(tmp_path))
     assert use.damaged_files == [f"{damaged.parent.name}/B\udce4r.jpg"]
     reading, writing = os.pipe()
     Events(writing).emit("done", data_use=asdict(use), other="\\udce4 \U0001f43b")
@@ -268,7 +260,10 @@ def test_a_set_smaller_than_one_step_is_refused_with_the_numbers(parsed: Spec, t
     with pytest.raises(JobError, match="7 images, and one step takes 8") as raised, opened_batches(spec):
         pass
     assert raised.value.kind == "data"
-    check_size(open_images(data(tmp_path)), replace(spec, batch=3))
+    images = open_images(data(tmp_path))
+    check_size(images, replace(spec, batch=3))
+    with pytest.raises(JobError, match="3 epochs of the data set are 6 steps, and not 5"):
+        check_size(images, replace(parsed, batch=3, epochs=3, steps=5))
 
 
 def test_imagenet_is_read_from_its_training_folder(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +19,7 @@ from analysis.warnings.conditions import UNFINISHED_S
 from suite.records.environment import Environment
 from tests.worker.conftest import saying
 from tests.worker.distributed_rank import Given, tiny_model
+from tests.worker.test_worker_program import REPOSITORY
 from worker.data.batches import SyntheticBatches
 from worker.protocol import JobError, kind_of
 from worker.spec import Spec, parse_spec
@@ -34,7 +34,6 @@ from worker.workloads.classifier import ALEXNET
 from worker.workloads.workload import Shape, Workload, WorkloadMetric
 
 CPU = Device("cpu")
-REPOSITORY = Path(__file__).parents[2]
 
 
 class FakeTrainer:
@@ -104,20 +103,11 @@ def test_the_seed_decides_the_weights_and_the_data(parsed: Spec) -> None:
     assert not torch.equal(first, SyntheticBatches(replace(parsed, seed=4), 0, Numerics()).next()[0])
 
 
-def test_the_reference_recipe_is_torch_as_it_comes() -> None:
+def test_the_reference_recipe_is_torch_as_it_comes_and_the_tuned_one_compiles_and_pins_on_cuda_only() -> None:
     assert numerics_of("reference", "cpu") == numerics_of("reference", "cuda") == Numerics()
-
-
-def test_the_tuned_recipe_compiles_and_pins_on_cuda_only() -> None:
-    cpu, cuda = numerics_of("tuned", "cpu"), numerics_of("tuned", "cuda")
-    assert (cpu.bfloat16, cpu.channels_last, cpu.compiled, cpu.overlapped, cpu.tf32) == (
-        True,
-        True,
-        False,
-        False,
-        False,
-    )
-    assert (cuda.bfloat16, cuda.channels_last, cuda.compiled, cuda.overlapped, cuda.tf32) == (True,) * 5
+    usual = {"bfloat16": True, "channels_last": True, "sparing": True}
+    assert numerics_of("tuned", "cpu") == Numerics(**usual)
+    assert numerics_of("tuned", "cuda") == Numerics(**usual, compiled=True, overlapped=True, tf32=True)
 
 
 def test_tuned_data_and_weights_are_channels_last(parsed: Spec) -> None:
@@ -234,10 +224,22 @@ def test_work_that_a_step_starts_and_nobody_waits_for_is_reported(started: str, 
     assert (events[-1]["unfinished_s"] > UNFINISHED_S) == unfinished
 
 
-def test_a_workload_measures_metrics_of_its_own_by_step_and_by_job(
-    parsed: Spec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Spec, "load_workload", lambda _: Curious(name="curious", sizes={}))
+Declare = Callable[..., None]
+
+
+@pytest.fixture
+def curious(monkeypatch: pytest.MonkeyPatch) -> Declare:
+    """Makes ``Curious`` the workload of every specification."""
+
+    def declare(**changes: float) -> None:
+        made = Curious(name="curious", sizes={}, **changes)  # type: ignore[arg-type]
+        monkeypatch.setattr(Spec, "load_workload", lambda _: made)
+
+    return declare
+
+
+def test_a_workload_measures_metrics_of_its_own_by_step_and_by_job(parsed: Spec, curious: Declare) -> None:
+    curious()
     events = run_measure(replace(parsed, warmup_steps=2, steps=3), FakeTrainer(loss=2.0))
     assert events[-1]["metrics"] == {
         "loss": {"value": 5.0, "unit": "nat", "better": "less", "samples": [5.0] * 3},
@@ -246,34 +248,28 @@ def test_a_workload_measures_metrics_of_its_own_by_step_and_by_job(
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
-def test_a_metric_that_no_record_can_hold_fails_the_job(
-    value: float, parsed: Spec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Spec, "load_workload", lambda _: Curious(name="curious", sizes={}, value=value))
+def test_a_metric_that_no_record_can_hold_fails_the_job(value: float, parsed: Spec, curious: Declare) -> None:
+    curious(value=value)
     with pytest.raises(JobError, match="curious measures loss as") as raised:
         run_measure(parsed, FakeTrainer(loss=1.0))
     assert raised.value.kind == "metrics"
 
 
+@pytest.mark.parametrize("measures", [False, True])
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_loss_that_is_no_number_is_told_before_a_metric_that_is_made_from_it(
-    parsed: Spec, monkeypatch: pytest.MonkeyPatch
+    loss: float, measures: bool, parsed: Spec, curious: Declare
 ) -> None:
-    monkeypatch.setattr(Spec, "load_workload", lambda _: Curious(name="curious", sizes={}))
-    with pytest.raises(JobError, match="the loss is nan in measured step 1: that was no training") as raised:
-        run_measure(parsed, FakeTrainer(loss=math.nan))
+    if measures:
+        curious()
+    with pytest.raises(JobError, match=f"the loss is {loss} in measured step 1: that was no training") as raised:
+        run_measure(parsed, FakeTrainer(loss))
     assert raised.value.kind == "diverged"
 
 
 def test_a_workload_cannot_give_its_metrics_the_names_of_every_trainings() -> None:
     with pytest.raises(ValueError, match="cannot be called throughput"):
         Workload(name="greedy", sizes={}, metrics=(WorkloadMetric("throughput", "1/s", "more"),))
-
-
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_fails_the_job(loss: float, parsed: Spec) -> None:
-    with pytest.raises(JobError, match="in measured step 1") as raised:
-        run_measure(parsed, FakeTrainer(loss))
-    assert raised.value.kind == "diverged"
 
 
 def test_a_phase_that_is_measured_on_another_clock_gives_no_negative_time() -> None:

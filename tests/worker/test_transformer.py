@@ -41,15 +41,6 @@ SMOKE = PROFILES["smoke"].sizes_of("transformer")
 
 
 @pytest.fixture
-def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Compute in double precision: AdamW makes whole steps of gradients that are nothing but rounding."""
-    monkeypatch.setattr(transformer, "VOCABULARY", FEW)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-@pytest.fixture
 def language(spec: dict[str, Any]) -> Spec:
     sizes = {name: value for name, value in SMOKE.model_dump().items() if value is not None}
     own = {name: value for name, value in spec.items() if name != "image_px"}
@@ -112,7 +103,8 @@ def plain_name(name: str) -> str:
 
 
 @pytest.mark.usefixtures("double")
-def test_a_step_is_that_of_a_plain_script(language: Spec) -> None:
+def test_a_step_is_that_of_a_plain_script(language: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformer, "VOCABULARY", FEW)
     plain = PlainModel(SMOKE.depth or 0, SMOKE.tokens or 0)
     first = build_network(TRANSFORMER, language.shape, language.seed).state_dict()
     plain.load_state_dict({plain_name(name): tensor for name, tensor in first.items()})

@@ -3,24 +3,23 @@
 import io
 import json
 import multiprocessing
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.worker.conftest import saying
 from tests.worker.test_training import FakeTrainer
-from worker.protocol import BURST, JobError, SpecError
+from tests.worker.test_worker_program import REPOSITORY
+from worker.protocol import BURST, JobError
 from worker.spec import Spec, parse_spec
 from worker.training.measure import take_turns
 from worker.turns import _stopped_children
 
-REPOSITORY = Path(__file__).parents[2]
 TURNS = {"rounds": 3, "burst_steps": 2}
 
 
@@ -57,104 +56,58 @@ def test_every_line_is_a_burst_and_the_steps_follow_each_other(in_turns: dict[st
 @pytest.mark.parametrize("orders", ["", f"{BURST}\nend\n", f"{BURST}\n"])
 def test_a_job_whose_host_has_gone_ends(in_turns: dict[str, Any], orders: str) -> None:
     trainer = FakeTrainer(loss=1.0)
-    with pytest.raises(JobError, match=rf"ended the job after {orders.count(BURST)} of 3 bursts"):
+    with pytest.raises(JobError, match=rf"ended the job after {orders.count(BURST)} of 3 bursts") as ended:
         taken(parsed(in_turns), orders, trainer)
+    assert ended.value.kind == "ended"
     assert len(trainer.steps) == 1 + 2 * orders.count(BURST)
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"steps": 5}, "steps is 5; 3 rounds of 2 steps are 6"),
-        ({"turns": {"rounds": 0, "burst_steps": 2}}, "turns.rounds is 0: expected `int` >= 1"),
-        ({"parallel": "ddp", "devices": 2, "threads": 2}, "the processes of ddp take none"),
-        ({"sync": "span", "device": "cuda"}, "only one GPU that takes its steps in one piece"),
-    ],
-)
-def test_turns_that_cannot_be_taken_are_refused(in_turns: dict[str, Any], change: dict[str, Any], why: str) -> None:
-    with pytest.raises(SpecError, match=why):
-        parsed({**in_turns, **change})
-
-
 def test_processes_that_read_ahead_are_stopped_while_the_job_waits() -> None:
-    def state(pid: int | None) -> str:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
     child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
     child.start()
     try:
         with _stopped_children():
             deadline = time.monotonic() + 10
-            while state(child.pid) != "T":
+            while psutil.Process(child.pid).status() != psutil.STATUS_STOPPED:
                 assert time.monotonic() < deadline
-        while state(child.pid) == "T":
+        while psutil.Process(child.pid).status() == psutil.STATUS_STOPPED:
             assert time.monotonic() < deadline
     finally:
         child.kill()
         child.join()
 
 
-class Worker:
-    """The worker as a program, whose input stays open."""
+def test_the_program_computes_in_its_turns_alone(in_turns: dict[str, Any]) -> None:
+    argv, pipe = [sys.executable, "-m", "worker"], subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, cwd=REPOSITORY) as program:
+        orders, lines = program.stdin, program.stdout
+        assert orders is not None
+        assert lines is not None
+        events: Iterator[dict[str, Any]] = map(json.loads, lines)
 
-    def __init__(self, given: dict[str, Any]) -> None:
-        self.popen = subprocess.Popen(
-            [sys.executable, "-m", "worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
-        )
-        self.say(json.dumps(given))
+        def say(line: str) -> None:
+            print(line, file=orders, flush=True)
 
-    def say(self, line: str) -> None:
-        assert self.popen.stdin is not None
-        self.popen.stdin.write(line + "\n")
-        self.popen.stdin.flush()
+        def hear(awaited: str) -> dict[str, Any]:
+            return next(event for event in events if event["event"] == awaited)
 
-    def hear(self, awaited: str) -> dict[str, Any]:
-        assert self.popen.stdout is not None
-        for line in self.popen.stdout:
-            event: dict[str, Any] = json.loads(line)
-            if event["event"] == awaited:
-                return event
-        raise AssertionError(f"it never said {awaited!r}")
+        def computed_s(within_s: float) -> float:
+            before = psutil.Process(program.pid).cpu_times()
+            time.sleep(within_s)
+            after = psutil.Process(program.pid).cpu_times()
+            return after.user + after.system - before.user - before.system
 
-    def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.popen.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@pytest.fixture
-def worker(in_turns: dict[str, Any]) -> Iterator[Worker]:
-    # Of two threads one waits for more to do, and spins.
-    made = Worker({**in_turns, "threads": 2})
-    yield made
-    for pipe in (made.popen.stdin, made.popen.stdout):
-        assert pipe is not None
-        pipe.close()
-    made.popen.kill()
-    made.popen.wait()
-
-
-def test_the_program_computes_in_its_turns_alone(worker: Worker) -> None:
-    worker.hear("measuring")
-    before_s = worker.cpu_s()
-    time.sleep(1.0)
-    assert worker.cpu_s() - before_s <= 0.1, "it waits for its turn, and does nothing else"
-    for _ in range(3):
-        worker.say(BURST)
-        burst = worker.hear("burst")
-        assert sum(burst["steps"]["elapsed_s"]) <= burst["span_s"]
-        assert burst["usage"]["user_s"] > 0
-        before_s = worker.cpu_s()
-        time.sleep(0.5)
-        assert worker.cpu_s() - before_s <= 0.1, "it is at rest when it says that its turn has ended"
-    worker.say("end")
-    assert set(worker.hear("steps")) >= {"usage", "metrics"}
-    worker.hear("done")
-    assert worker.popen.wait(60) == 0
-
-
-def test_the_program_ends_with_its_input(worker: Worker) -> None:
-    worker.hear("measuring")
-    assert worker.popen.stdin is not None
-    worker.popen.stdin.close()
-    assert worker.hear("error")["kind"] == "ended"
-    assert worker.popen.wait(60) == 1
+        # Of two threads one waits for more to do, and spins.
+        say(json.dumps({**in_turns, "threads": 2}))
+        hear("measuring")
+        assert computed_s(1.0) <= 0.1, "it waits for its turn, and does nothing else"
+        for _ in range(3):
+            say(BURST)
+            burst = hear("burst")
+            assert sum(burst["steps"]["elapsed_s"]) <= burst["span_s"]
+            assert burst["usage"]["user_s"] > 0
+            assert computed_s(0.5) <= 0.1, "it is at rest when it says that its turn has ended"
+        say("end")
+        assert set(hear("steps")) >= {"usage", "metrics"}
+        hear("done")
+        assert program.wait(60) == 0

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -22,21 +23,13 @@ from suite.records.usage import Usage
 from suite.registries import WORKLOADS
 
 REPOSITORY = Path(__file__).parents[2]
-DATA = {
-    "kind": "worker.data.kinds.imagefolder:IMAGEFOLDER",
-    "directory": "/mnt/data",
-    "loader_workers": 1,
-    "decoder": "auto",
-}
-PLACE = {"strategy": "all-reduce", "rank": 0, "workers": 2, "servers": 0, "master": "", "port": 1, "interface": "lo"}
-SEVERAL = {"devices": 2, "threads": 2, "distributed": PLACE}
 ORDER = ["started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done"]
 
 
-def worker(given: str, *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
+def worker(given: str, *arguments: str, **variables: str) -> tuple[int, list[dict[str, Any]], str]:
     """Exit status, events, standard error."""
-    argv = [sys.executable, "-m", "worker", *arguments]
-    done = subprocess.run(argv, input=given, capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    argv, env = [sys.executable, "-m", "worker", *arguments], {**os.environ, **variables}
+    done = subprocess.run(argv, input=given, capture_output=True, text=True, cwd=REPOSITORY, env=env, check=False)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
@@ -159,17 +152,15 @@ def test_ddp_trains_in_a_process_for_each_device(spec: dict[str, Any]) -> None:
     assert events[2]["environment"]["threads"] == 2
 
 
-def test_the_same_job_gives_the_same_measurement_through_a_node(trial: Trial, here: Any, observer: Any) -> None:
-    measured: Any = Synthetic().measure(trial, [Instance(here)], observer, nullcontext())
+@pytest.mark.parametrize(("recipe", "allocator"), [("reference", "default"), ("tuned", "glibc.malloc.mmap_max=0")])
+def test_the_same_job_gives_the_same_measurement_through_a_node(
+    recipe: str, allocator: str, trial: Trial, here: Any, observer: Any
+) -> None:
+    measured: Any = Synthetic().measure(trial.with_job(recipe=recipe), [Instance(here)], observer, nullcontext())
     assert measured.throughput_per_s is not None
     assert measured.timeline.launch_s is not None
     assert measured.environment.userland_sha256 is None
-    assert measured.environment.allocator == "default"
-
-
-def test_the_tuned_recipe_runs_with_its_allocator(trial: Trial, here: Any, observer: Any) -> None:
-    measured = Synthetic().measure(trial.with_job(recipe="tuned"), [Instance(here)], observer, nullcontext())
-    assert "glibc.malloc.mmap_max=0" in str(measured.environment.allocator)
+    assert allocator in measured.environment.allocator
 
 
 def test_a_job_that_needs_a_missing_device_says_so(trial: Trial, here: Any, observer: Any) -> None:
@@ -191,67 +182,19 @@ def test_a_failure_in_torch_reaches_the_record_with_its_traceback(trial: Trial, 
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("given", "arguments", "says"),
     [
-        ({"batch": 0}, "batch is 0: expected `int` >= 1"),
-        ({"steps": True}, "steps is True: expected `int`, got `bool`"),
-        ({"threads": "2"}, "threads is '2': expected `int`, got `str`"),
-        ({"workload": "vgg"}, "workload is 'vgg'; it must be module:attribute, of the worker or of the plugin"),
-        ({"workload": "worker.workloads.vgg:VGG"}, "workload worker.workloads.vgg:VGG cannot be imported"),
-        (
-            {"workload": "worker.probes.computing:CPU"},
-            "workload is worker.probes.computing:CPU, a Probe; it must be a Workload",
-        ),
-        (
-            {"plugin": {"module": "vgg", "source": "", "sha256": "ab", "file": "vgg.py"}},
-            "the source of the plugin vgg has the SHA-256 e3b0",
-        ),
-        (
-            {"plugin": {"module": "vgg"}},
-            "plugin: object missing required field `source`; known are module, source, sha256",
-        ),
-        ({"recipe": []}, "recipe is []; it can be reference, tuned"),
-        ({"devices": 2}, "several need 'parameter-cpu' or 'ddp'"),
-        ({"devices": 2, "parallel": "ddp"}, "one for each of its 2 processes"),
-        ({**SEVERAL, "parallel": "ddp"}, "parallel is 'ddp' in a distributed job; there it is 'parameter-cpu'"),
-        ({**SEVERAL, "parallel": "parameter-cpu"}, "there it is 'parameter-cpu', with parameter servers"),
-        ({"colour": "red"}, "unknown field `colour`; known are workload, batch, warmup_steps"),
-        ({"data": "/mnt/data"}, "data is '/mnt/data': expected `object | null`"),
-        (
-            {"data": {}},
-            "data: object missing required field `kind`; known are kind, directory, loader_workers, decoder",
-        ),
-        ({"data": {**DATA, "kind": "coco"}}, "kind is 'coco'; it must be module:attribute"),
-        ({"data": {**DATA, "decoder": "opencv"}}, "data.decoder is 'opencv'; it can be auto, pillow, simplejpeg"),
-        ({"data": {**DATA, "loader_workers": -1}}, "data.loader_workers is -1: expected `int` >= 0"),
-        ({"data": {**DATA, "directory": "data"}}, "directory is 'data'; it must be an absolute path"),
-        ({"data": {**DATA, "shuffle": True}}, "data: object contains unknown field `shuffle`"),
+        ("{}", (), "missing required field `workload`"),
+        ("", ("--help-me",), "--help-me"),
+        ("", ("--page-cache", "hot", "/"), "--page-cache hot"),
     ],
 )
-def test_a_wrong_specification_names_the_key_and_what_would_do(
-    change: dict[str, Any], says: str, spec: dict[str, Any]
-) -> None:
-    status, events, _ = worker(json.dumps({**spec, **change}))
+def test_a_wrong_request_is_an_error_with_its_status(given: str, arguments: tuple[str, ...], says: str) -> None:
+    status, events, _ = worker(given, *arguments)
     assert status == 2
-    assert [event["event"] for event in events] == ["started", "error"]
+    assert [event["event"] for event in events] == [*["started"] * (not arguments), "error"]
     assert events[-1]["kind"] == "request"
     assert says in events[-1]["message"]
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [("", "not JSON"), ("[1]", "expected `object`, got `array`"), ("{}", "missing required field `workload`")],
-)
-def test_what_is_no_specification_is_refused(given: str, says: str) -> None:
-    status, events, _ = worker(given)
-    assert status == 2
-    assert says in events[-1]["message"]
-
-
-def test_unknown_arguments_are_refused() -> None:
-    status, events, _ = worker("", "--help-me")
-    assert status == 2
-    assert "--help-me" in events[-1]["message"]
 
 
 def test_the_attestation_is_one_environment_without_torch() -> None:

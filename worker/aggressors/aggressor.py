@@ -59,8 +59,7 @@ def main(events: Events, started_s: float) -> int:
 def run(request: Spec | Request, events: Events, signals: Sequence[int]) -> None:
     """Emit everything from ``environment`` to ``done``; stop once there are ``signals``. Raises JobError."""
     with _opened(request) as load:
-        threads = {"threads": request.threads}
-        events.emit("environment", environment={**collect(), **threads, **load.facts})
+        events.emit("environment", environment={**collect(), "threads": request.threads, **load.facts})
         load.step()  # the first one pays for what the others find ready
         events.emit("measuring", unit=load.unit)
         steps, work = _until_signal(load, events, signals)

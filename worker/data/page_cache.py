@@ -8,8 +8,7 @@ import ctypes
 import mmap
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from worker.data.listing import files, summary
@@ -31,11 +30,11 @@ def arrange(state: str, directory: str) -> dict[str, object]:
         os.sync()  # a page that waits to be written is not dropped
     chunk = bytearray(_CHUNK_BYTES)
     for path in paths:
-        with _opened(path) as fd:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (bytes)
             if state == "cold":
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 continue
-            while os.readv(fd, [chunk]):
+            while file.readinto(chunk):
                 pass
     return {**asdict(summary(entries)), "page_cache_share": share(paths)}
 
@@ -47,13 +46,13 @@ def share(paths: Iterable[bytes]) -> float | None:
     owns_all = bool(capabilities and int(capabilities[1], 16) & _CAP_FOWNER)
     resident = pages = 0
     for path in paths:
-        with _opened(path) as fd:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (bytes)
             # Since Linux 5.2 every page is called resident to who neither owns the file nor could write to it.
-            owns = owns_all or os.fstat(fd).st_uid == os.geteuid()
+            owns = owns_all or os.fstat(file.fileno()).st_uid == os.geteuid()
             if not owns and not os.access(path, os.W_OK, effective_ids=True):
                 return None
             # A private mapping, because Python gives no address of memory that cannot be written to.
-            with mmap.mmap(fd, 0, access=mmap.ACCESS_COPY) as mapped:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
                 vector = ctypes.create_string_buffer(-(-len(mapped) // mmap.PAGESIZE))
                 address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
                 if libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(len(mapped)), vector):
@@ -61,12 +60,3 @@ def share(paths: Iterable[bytes]) -> float | None:
         resident += vector.raw.translate(_LOWEST_BIT).count(1)
         pages += len(vector)
     return resident / pages if pages else None
-
-
-@contextmanager
-def _opened(path: bytes) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        yield fd
-    finally:
-        os.close(fd)

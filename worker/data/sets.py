@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +21,6 @@ class ImageSet:
     """The images that a loader reads. They are passed on to the loader's processes by forking."""
 
     labels: np.ndarray[Any, Any]
-    encoded: ClassVar[bool]
-    """Whether images are files to be decoded, or pixels that are in memory already."""
 
     @property
     def loaded_bytes(self) -> int:
@@ -54,7 +52,6 @@ class FileSet(ImageSet):
     root: str
     paths: bytes
     ends: np.ndarray[Any, Any]
-    encoded: ClassVar[bool] = True
 
     @classmethod
     def of(cls, root: Path, names: Sequence[bytes], labels: Iterable[int]) -> "FileSet":
@@ -78,7 +75,6 @@ class PixelSet(ImageSet):
     """All images in memory: uint8, height by width by channel."""
 
     pixels: np.ndarray[Any, Any]
-    encoded: ClassVar[bool] = False
 
     @property
     def loaded_bytes(self) -> int:

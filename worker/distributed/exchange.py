@@ -21,7 +21,7 @@ class Exchange:
         self.busy_s = 0.0
         """How long communication kept the worker from anything else in this step."""
         self._parameters = parameters
-        self._servers = [Peer(group, rank) for rank in group.membership.server_ranks]
+        self._servers = [Peer(group, rank) for rank in range(group.membership.servers)]
         self._chunks = cut(parameters.elements, len(self._servers), chunk_bytes)
         self._sends: list[tuple[Peer, distributed.Work | None]] = []
         self._receives: list[distributed.Work | None] = []

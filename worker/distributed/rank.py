@@ -58,12 +58,10 @@ def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], even
         network = build_network(workload, spec.shape, spec.seed)
         torch.manual_seed(own_seed)
         group = stack.enter_context(joined(membership, spec.device, report=report))
-        opened = (
-            opened_trainer(group, workload, network, devices[0], batches[0], numerics, spec.shape)
-            if spec.parallel == "none"
-            else opened_replicas(group, workload, network, devices, batches, numerics)
-        )
-        with opened as trainer:
+        replicas = spec.parallel != "none"
+        with opened_trainer(
+            group, workload, network, devices, batches, numerics, spec.shape, replicas=replicas
+        ) as trainer:
             events.emit("built")
             before = interface_bytes(membership.interface)
             if spec.turns:
@@ -264,46 +262,40 @@ class LastGradient:
 
 
 @contextmanager
-def opened_replicas(
+def opened_trainer(
     group: RankGroup,
     workload: Workload,
     network: torch.nn.Module,
     devices: Sequence[Device],
     batches: Sequence[Batches],
     numerics: Numerics,
-) -> Iterator[ReplicasWorker]:
-    """Open the trainer of a worker with several devices, as ``opened_trainer`` does that of one."""
-    trainer = ReplicasWorker(workload, network, devices, batches, numerics, group)
-    yield trainer
-    trainer.exchange.close()
-
-
-@contextmanager
-def opened_trainer(
-    group: RankGroup,
-    workload: Workload,
-    network: torch.nn.Module,
-    device: Device,
-    batches: Batches,
-    numerics: Numerics,
     shape: Shape,
-) -> Iterator[Worker]:
-    """Open the trainer of a worker's rank. Its servers are told of the end, unless the body failed."""
-    placed, membership = numerics.place(network, device), group.membership
+    *,
+    replicas: bool = False,
+) -> Iterator[Worker | ReplicasWorker]:
+    """Open the trainer of a worker's rank, of its first device or, with ``replicas``, of all.
+
+    Its servers are told of the end, unless the body failed.
+    """
+    if replicas:
+        trainer = ReplicasWorker(workload, network, devices, batches, numerics, group)
+        yield trainer
+        trainer.exchange.close()
+        return
+    placed, membership = numerics.place(network, devices[0]), group.membership
     compiled = numerics.compile(placed) if workload.compiles else placed
+    of_device = devices[0], batches[0], numerics
     if membership.servers:
         exchange = Exchange(group, Parameters(placed), parameters.CHUNK_BYTES)
-        yield ParameterServerWorker(workload, compiled, device, batches, numerics, exchange)
+        yield ParameterServerWorker(workload, compiled, *of_device, exchange)
         exchange.close()
     elif workload.communicates:
-        yield MessagesWorker(workload, placed, device, batches, numerics)
+        yield MessagesWorker(workload, placed, *of_device)
     elif membership.generates:
-        yield GeneratorWorker(workload, compiled, device, batches, numerics, shape)
+        yield GeneratorWorker(workload, compiled, *of_device, shape)
     elif membership.strategy == SPLIT:
-        yield OwnStepWorker(workload, compiled, device, batches, numerics, partial(split.SplitTraining, shape=shape))
+        yield OwnStepWorker(workload, compiled, *of_device, partial(split.SplitTraining, shape=shape))
     elif workload.one_loss:
-        yield AllReduceWorker(workload, compiled, device, batches, numerics, membership.world)
+        yield AllReduceWorker(workload, compiled, *of_device, membership.world)
     else:
-        yield OwnStepWorker(
-            workload, compiled, device, batches, numerics, partial(AveragedTraining, membership=membership)
-        )
+        yield OwnStepWorker(workload, compiled, *of_device, partial(AveragedTraining, membership=membership))

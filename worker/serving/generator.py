@@ -137,7 +137,6 @@ def drawing(seed: int | None, network: torch.nn.Module) -> AbstractContextManage
 
 
 def encode_png(pixels: Pixels) -> bytes:
-    """Return an image as PNG."""
     out = io.BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(out, format="PNG")
     return out.getvalue()

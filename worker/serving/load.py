@@ -10,9 +10,9 @@ import itertools
 import random
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from worker.environment import collect, whole_usage
@@ -123,7 +123,8 @@ def _driven(request: LoadRequest, clients: int, due_s: Sequence[float | None]) -
             answers[number] = first_s - due, time.monotonic() - due
 
     try:
-        with _connections(request, clients) as connections, ThreadPoolExecutor(clients) as pool:
+        with ExitStack() as opened, ThreadPoolExecutor(clients) as pool:
+            connections = [opened.enter_context(Connection(request)) for _ in range(clients)]
             begun_s = time.monotonic()
             list(pool.map(work, connections))
             span_s = time.monotonic() - begun_s
@@ -134,13 +135,6 @@ def _driven(request: LoadRequest, clients: int, due_s: Sequence[float | None]) -
         return LoadRun(latencies_s, span_s)
     per_token_s = [(last_s - first_s) / (request.tokens - 1) for first_s, last_s in answers]
     return LoadRun(latencies_s, span_s, firsts_s, per_token_s)
-
-
-@contextmanager
-def _connections(request: LoadRequest, count: int) -> Iterator[list["Connection"]]:
-    """Open connections before anything is timed."""
-    with ExitStack() as stack:
-        yield [stack.enter_context(Connection(request)) for _ in range(count)]
 
 
 class Connection:

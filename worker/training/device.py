@@ -69,7 +69,8 @@ def open_devices(kind: str, count: int, *, timed: bool = True) -> list[Device]:
     if there < count:
         build = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
         message = f"{count} CUDA devices asked for, {there} can be used here{build or reason_of_none(there)}"
-        raise JobError(message, kind="device", remedy=_remedy(message))
+        remedy = next((remedy for number, remedy in REMEDIES.items() if f"rror {number}" in message), None)
+        raise JobError(message, kind="device", remedy=remedy)
     return [Device(f"cuda:{number}", timed=timed) for number in range(count)]
 
 
@@ -90,10 +91,6 @@ REMEDIES = {
     "304": "load the module nvidia-uvm: nvidia-modprobe -c0 -u",
 }
 """Remedies by the number that CUDA gives an error (cudaError_t of its runtime)."""
-
-
-def _remedy(message: str) -> str | None:
-    return next((remedy for number, remedy in REMEDIES.items() if f"rror {number}" in message), None)
 
 
 def prepare(threads: int, device: str) -> dict[str, object]:
@@ -132,25 +129,21 @@ def one_and_all(threads: int) -> Iterator[str]:
 
 def torch_facts(device: str) -> dict[str, object]:
     """Return what torch says of itself, as fields of ``records.Environment``."""
-    return {
+    facts: dict[str, object] = {
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        **(
-            {"gpus": gpus(), "cuda": torch.version.cuda, "cudnn": _cudnn(), "tf32": _tf32()} if device == "cuda" else {}
-        ),
     }
+    if device == "cuda":
+        cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+        facts |= {"gpus": gpus(), "cuda": torch.version.cuda, "cudnn": cudnn and str(cudnn), "tf32": _tf32()}
+    return facts
 
 
 def _tf32() -> list[str]:
     """Return the operations on floats of 32 bits that may round to TF32."""
     switches = {"matmul": torch.backends.cuda.matmul.allow_tf32, "convolution": torch.backends.cudnn.allow_tf32}
     return [name for name, allowed in switches.items() if allowed]
-
-
-def _cudnn() -> str | None:
-    version = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-    return version and str(version)
 
 
 def gpus() -> list[dict[str, object]]:

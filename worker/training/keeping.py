@@ -5,7 +5,7 @@ The copies stay in memory while steps are measured, and are said after the last,
 
 import io
 from base64 import b64encode
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -20,19 +20,11 @@ _STEP_TEXT_BYTES = 320
 """The text of one step with all its phases and losses."""
 
 
-@dataclass(frozen=True)
-class _Copy:
-    epoch: int | None
-    training_s: float
-    weights_sha256: str | None
-    text: str
-
-
 class ModelKeeper:
     """Keeps the models of one training, in the format of ``serving.generator.write_model``. Raises JobError."""
 
     def __init__(self, spec: Spec, network: torch.nn.Module) -> None:
-        self._spec, self._copies = spec, list[_Copy]()
+        self._spec, self._copies = spec, list[dict[str, Any]]()
         self._network = network.get_submodule(spec.load_workload().image_network)
         size_bytes, count = len(self._text()), (spec.epochs or 1) if self.each else 1
         room_bytes = MOST_TEXT_BYTES - _STEP_TEXT_BYTES * spec.steps
@@ -49,7 +41,8 @@ class ModelKeeper:
 
     def keep(self, epoch: int | None, training_s: float) -> None:
         """Copy the network as it is after so many epochs and seconds of training."""
-        self._copies.append(_Copy(epoch, training_s, weights_sha256(self._network), self._text()))
+        weights = weights_sha256(self._network)
+        self._copies.append({"epoch": epoch, "training_s": training_s, "weights_sha256": weights, "text": self._text()})
 
     def keep_last(self, training_s: float) -> None:
         """Copy the network after the last step, unless that of each epoch is kept."""
@@ -59,7 +52,7 @@ class ModelKeeper:
     def emit(self, events: Events) -> None:
         """Say every copy, the first epoch's first."""
         for copy in self._copies:
-            events.emit("model", **vars(copy))
+            events.emit("model", **copy)
 
     def _text(self) -> str:
         file = io.BytesIO()

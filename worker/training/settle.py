@@ -33,7 +33,8 @@ def settle(spec: Spec, least_s: float, devices: list[Device], events: Events) ->
         begin_s = end_s = time.monotonic()
         while end_s - begin_s < least_s or not level(means_s):
             if end_s - begin_s > MOST_S:
-                message = f"steps are not level after {MOST_S:g} s: the last took {_milliseconds(means_s)} ms"
+                last_ms = ", ".join(f"{1e3 * mean_s:.3g}" for mean_s in means_s[-WINDOWS:])
+                message = f"steps are not level after {MOST_S:g} s: the last took {last_ms} ms"
                 raise JobError(message, kind="unsettled", remedy="see what else uses or throttles the GPU (nvidia-smi)")
             window_s = end_s
             for taken in count(1):
@@ -48,10 +49,5 @@ def settle(spec: Spec, least_s: float, devices: list[Device], events: Events) ->
 
 
 def level(means_s: list[float]) -> bool:
-    """Return whether the last windows agree."""
     last = means_s[-WINDOWS:]
     return len(last) == WINDOWS and max(last) <= (1 + LEVEL) * min(last)
-
-
-def _milliseconds(means_s: list[float]) -> str:
-    return ", ".join(f"{1e3 * mean_s:.3g}" for mean_s in means_s[-WINDOWS:])

@@ -50,7 +50,7 @@ def jpeg(image: Image.Image, quality: int = 90) -> bytes:
 
 def dimensions(rng: np.random.Generator, long_side_px: int) -> tuple[int, int]:
     """Return width and height: mostly the usual long side, else between a quarter and three times of it."""
-    spread = 1.0 if rng.random() < _USUAL else _within(0.25, rng.lognormal(-0.15, 0.45), 3.2)
+    spread = 1.0 if rng.random() < _USUAL else float(np.clip(rng.lognormal(-0.15, 0.45), 0.25, 3.2))
     draw, aspect = rng.random(), rng.uniform(1.0, 1.9)
     for usual, share in _ASPECTS:
         if draw < share:
@@ -63,7 +63,7 @@ def dimensions(rng: np.random.Generator, long_side_px: int) -> tuple[int, int]:
 
 def _scene(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
     """Large soft shapes, some of them textured down to the pixel and some as smooth as a sky; colours change slowly."""
-    roughness = _within(0.03, rng.lognormal(math.log(_ROUGHNESS), 0.4), 0.85)
+    roughness = float(np.clip(rng.lognormal(math.log(_ROUGHNESS), 0.4), 0.03, 0.85))
     # White noise alone would be five times the bytes of a photograph, soft shapes alone a tenth.
     shapes = Image.blend(_noise(rng, size, 64), _noise(rng, size, 8), 0.25)
     rough = Image.blend(shapes, _noise(rng, size, 1), roughness)
@@ -78,7 +78,3 @@ def _noise(rng: np.random.Generator, size: tuple[int, int], cell_px: int, *, pal
     if pale:
         plane = plane.point([64 + value // 2 for value in range(256)])
     return plane if cell_px == 1 else plane.resize(size, Image.Resampling.BILINEAR)
-
-
-def _within(least: float, value: float, most: float) -> float:
-    return min(max(value, least), most)
