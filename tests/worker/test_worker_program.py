@@ -54,6 +54,7 @@ def test_every_model_trains_to_the_last_event(model: str, spec: dict[str, Any]) 
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(900)
 def test_thirty_trainings_by_two_threads_end_with_the_same_weights(spec: dict[str, Any]) -> None:
     """Without ``set_threads`` every eighth ended with others here: two threads made the first call of ``tanh``."""
     sizes = {"batch": 4, "image_px": 28, "channels": 1, "steps": 2, "threads": 2}
