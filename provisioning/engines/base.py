@@ -222,7 +222,6 @@ class ContainerEngine(Protocol):
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         """Return the words that start a command in the container; none where ``entered`` returns a node in it."""
-        return []
 
     def entered(self, node: Node, spec: ContainerSpec) -> Node:
         """Return the node on which the words of ``exec_argv`` run: for most engines the one below."""
@@ -241,7 +240,6 @@ class ContainerEngine(Protocol):
 
     def removal(self, name: str) -> list[list[str]]:
         """Return the commands that kill the container and remove it; none where the ledger does."""
-        return []
 
     def remove(self, node: Node, name: str) -> None:
         """Kill and remove the container; harmless if it is not there."""

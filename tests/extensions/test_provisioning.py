@@ -83,6 +83,8 @@ class Toy(ContainerEngine):
     def remove_local(self, name):
         self.sleeper.kill()
 
+    def removal(self, name): ...
+
     def remove(self, node, name): ...
 
 MEMBER = Toy()

@@ -57,6 +57,14 @@ class Engine(ContainerEngine):
         CLOCK.sleep(ASKS_S)
         return 1
 
+    def exec_argv(self, spec: ContainerSpec) -> list[str]:
+        del spec
+        return []
+
+    def removal(self, name: str) -> list[list[str]]:
+        del name
+        return []
+
 
 class Machines:
     """The same of a hypervisor."""
