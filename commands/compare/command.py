@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commands.compare.kept import once
+from commands.compare.kept import listing, once
 from commands.latest import latest
 from commands.run.options import choice, shares
 from suite.errors import RequestError
@@ -111,9 +111,10 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
         if with_figures:
             shown().draw()
         return
-    once(chosen, {"command": "compare", **options}, lambda: shown().tell())
+    listed = listing(chosen)
+    once(chosen, {"command": "compare", **options}, lambda: shown().tell(), listed)
     if with_figures:
-        once(chosen, {"command": "figures", **options}, lambda: shown().draw())
+        once(chosen, {"command": "figures", **options}, lambda: shown().draw(), listed)
 
 
 def plain() -> dict[str, Any]:

@@ -31,22 +31,25 @@ _READ = (".json", ".pt")
 """The endings of the files that a comparison reads; of a kept model only the size."""
 Printed = list[tuple[int, str]]
 """Texts in their order: 0 went to standard output, 1 to standard error."""
+Listing = tuple[tuple[str, int, int], ...]
+"""Path, time and size of all that a comparison reads; nothing where its output cannot be kept."""
 
 
 class KeptOutput:
-    """The output that a request on directories gave, for as long as they, its files and the suite are the same."""
+    """The output that a request on directories gave, for as long as they, its files and the suite are the same.
 
-    def __init__(self, directories: Sequence[Path], request: Mapping[str, object]) -> None:
+    ``listed`` is the listing from before their records were read.
+    """
+
+    def __init__(self, directories: Sequence[Path], request: Mapping[str, object], listed: Listing) -> None:
         name = repr((*map(str, directories), *request.items()))
         self._directories = directories
         self._path = directories[0] / KEPT / _sha256(name.encode(errors="backslashreplace"))[:32]
-        self._secret = b""
-        self._files: list[tuple[str, int, int]] = []
+        self._secret, self._listed = b"", listed
 
     def read(self) -> Printed | None:
         """Return the output; None where there is none that is whole and up to date."""
         try:
-            self._files = [*_files(self._directories)]
             self._secret = _secret()
             # Where nothing is kept, thousands of records are hashed when the output is there, and not before it.
             seal, _, text = files.read(self._path).partition(b"\n")
@@ -62,13 +65,13 @@ class KeptOutput:
         """Keep the output and the digests of the files that were written, if the directory can be written to."""
         with suppress(OSError, RequestError):
             # Else a record came in meanwhile, and the output may have it or not.
-            if self._secret and self._files == [*_files(self._directories)]:
+            if self._secret and self._listed and self._listed == listing(self._directories):
                 text = json.dumps([printed, {str(path): _sha256(files.read(path)) for path in written}]).encode()
                 with files.whole(self._path, below=self._directories[0], sync=False) as file:
                     file.write(self._seal(text) + b"\n" + text)
 
     def _seal(self, text: bytes) -> bytes:
-        return hmac.new(self._secret, _state(__version__, *self._files) + text, "sha256").hexdigest().encode()
+        return hmac.new(self._secret, _state(__version__, *self._listed) + text, "sha256").hexdigest().encode()
 
 
 @lru_cache(1)  # the text and the figures of a comparison are sealed one after the other
@@ -85,16 +88,18 @@ def once(
     directories: Sequence[Path],
     request: Mapping[str, object],
     make: Callable[[], Iterable[Path]],
+    listed: Listing | None = None,
     *,
     silently: bool = False,
 ) -> None:
     """Print what ``make`` prints and keep it with the files that it returns, or print what was kept of it.
 
-    ``silently`` it is kept for the next time alone.
+    ``listed`` is the listing of the directories from before, where their records are read already. ``silently`` it is
+    kept for the next time alone.
     """
     console = PlainConsole()
     form = {"width": console.width, "colour": console.color_system, "encoding": console.encoding}
-    kept = KeptOutput(directories, {**request, **form})
+    kept = KeptOutput(directories, {**request, **form}, listing(directories) if listed is None else listed)
     if (printed := kept.read()) is None:
         with _recorded(silently=silently) as printed:
             written = make()
@@ -136,18 +141,23 @@ def _raw(stream: TextIO) -> TextIO:
     return cast(TextIO, getattr(stream, "rich_proxied_file", stream))
 
 
-def _files(directories: Sequence[Path]) -> Iterator[tuple[str, int, int]]:
-    """Yield path, time and size of all that a comparison of directories reads. Raises OSError for a link among it."""
+def listing(directories: Sequence[Path]) -> Listing:
+    """Return the listing of directories; an empty one for directories with a link, or that cannot be read."""
     paths = [str(path) for path in (home() / CERTIFICATE, *(directory.parent / SWEEP for directory in directories))]
-    for top, folders, names in chain.from_iterable(map(os.walk, directories)):
-        folders[:] = sorted(name for name in folders if name != PLOTS and not name.startswith("."))
-        paths += [f"{top}/{name}" for name in sorted(names) if name.endswith(_READ)]
-        if any(Path(top, name).is_symlink() for name in folders):
-            raise files.SpecialFileError("a link leads to records elsewhere")
-    for path in paths:
-        with suppress(FileNotFoundError):
-            status = os.lstat(path)
-            yield path, status.st_mtime_ns, status.st_size
+    found = []
+    try:
+        for top, folders, names in chain.from_iterable(map(os.walk, directories)):
+            folders[:] = sorted(name for name in folders if name != PLOTS and not name.startswith("."))
+            paths += [f"{top}/{name}" for name in sorted(names) if name.endswith(_READ)]
+            if any(Path(top, name).is_symlink() for name in folders):
+                return ()  # it leads to records elsewhere
+        for path in paths:
+            with suppress(FileNotFoundError):
+                status = os.lstat(path)
+                found.append((path, status.st_mtime_ns, status.st_size))
+    except OSError:
+        return ()
+    return tuple(found)
 
 
 def _sources() -> Iterator[int]:

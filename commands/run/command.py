@@ -141,7 +141,7 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     from analysis.report.rows import answer_output
     from analysis.report.terminal import Terminal
     from commands.compare.command import plain
-    from commands.compare.kept import once
+    from commands.compare.kept import listing, once
     from commands.compare.show import Shown
     from commands.run.output import RunOutput
 
@@ -150,7 +150,8 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     click.echo(f"{measured} measured, {len(failed)} failed: {store.directory}", err=True)
     if failed:
         click.echo(f"the first failure in full: bench results show {store.directory}/{failed[0]}", err=True)
-    shown, comparison = Shown([store.directory], plain()), None
+    chosen = [store.directory]
+    listed, shown, comparison = listing(chosen), Shown(chosen, plain()), None
     try:
         comparison = shown.comparison
     except RequestError as error:  # what was measured stays measured
@@ -163,7 +164,7 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     else:
         if comparison:
             PlainConsole().print(Terminal(answer_elements(answer(comparison, store.directory))))
-            once([store.directory], {"command": "compare", **plain()}, shown.tell, silently=True)
+            once(chosen, {"command": "compare", **plain()}, shown.tell, listed, silently=True)
         click.echo(f"more: bench compare {store.directory} [--explain]", err=True)
     if failed:
         sys.exit(1)

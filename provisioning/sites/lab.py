@@ -73,7 +73,7 @@ class LabSite(Here):
             stacks = [self.layers(trial, planned.envelope, choices, volume) for planned, choices in shares]
             lab = stack.enter_context(open_lab(job.lab))
             places = []
-            for planned, lab_node, layers in zip(trial.instances, lab.nodes, stacks, strict=False):
+            for planned, lab_node, layers in zip(trial.instances, lab.nodes[: len(stacks)], stacks, strict=True):
                 machine = stack.enter_context(self.machine(planned.envelope, directory))
                 places.append(_lower(stack, machine, lab_node, layers))
             instances = open_containers(stack, job, places, stacks, [node.namespace for node in lab.nodes])

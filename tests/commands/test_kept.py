@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from commands.compare.kept import KeptOutput, once
+from commands.compare.kept import KeptOutput, listing, once
 from commands.run.command import _tell
 from suite.errors import RequestError
 from suite.results.layout import KEPT
@@ -140,7 +140,7 @@ def test_nothing_is_kept_of_a_run_that_was_written_meanwhile_or_of_a_failure(run
     once([run], {}, grow)
     with pytest.raises(RequestError):
         once([run], {}, fail)
-    assert KeptOutput([run], {}).read() is None
+    assert KeptOutput([run], {}, listing([run])).read() is None
     assert not (run / KEPT).exists()
 
 
