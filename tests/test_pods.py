@@ -82,6 +82,7 @@ def test_pods_can_have_the_network_of_their_nodes() -> None:
         ({"network": "bridge"}, "--network bridge is a network on this machine"),
         ({"lab": "nodes=3,rate=1gbit"}, "--lab nodes=3,rate=1gbit is a network on this machine"),
         ({"data": "generated"}, "the nodes of a cluster have no data set of this machine"),
+        ({"data": "mnist:/srv/digits"}, "the nodes of a cluster have no data set of this machine"),
     ],
 )
 def test_what_pods_of_several_nodes_cannot_have_is_refused(options: dict[str, Any], why: str) -> None:

@@ -42,12 +42,13 @@ WITHIN_2 = Repetitions(until="2%")
 def record(run_id: str = "run", **changes: Any) -> TrialRecord:
     """One record: bare metal, ResNet-50, 10 images/s, 20 s elapsed, 0.5 s opening, with ``changes``.
 
-    ``failed`` (a message) makes it a failed one; ``userland`` and ``capability`` are what the target reports.
+    ``failed`` (a message) makes it a failed one; ``userland``, ``capability`` and ``threads`` are the target's own.
     """
     failed = changes.pop("failed", None)
     place = Environment(
         userland_sha256=changes.pop("userland", "a" * 64),
         torch_cpu_capability=changes.pop("capability", "AVX2"),
+        threads=changes.pop("threads", None),
         cpu_model="a CPU",
     )
     values: dict[str, Any] = {

@@ -134,6 +134,7 @@ def test_substitutes_and_a_declared_difference_of_cpu_capability_stand_beside_th
         ({"userland": "b" * 64}, "userland bbbbbbbbbbbb against aaaaaaaaaaaa"),
         ({"userland": None}, "userland unknown against aaaaaaaaaaaa"),
         ({"capability": "AVX512"}, "CPU capability AVX512 against AVX2"),
+        ({"threads": 3}, "threads seen inside 3 against unknown"),
         ({"envelope": Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=1)}, "threads 1 against 2"),
         ({"envelope": Envelope(cpus=(0,), memory_bytes=2 * GIB, threads=2)}, "CPUs 1 against 2"),
         ({"envelope": Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2)}, "memory 1 GiB against 2 GiB"),

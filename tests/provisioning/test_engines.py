@@ -97,7 +97,11 @@ def answered(text: str) -> Completed:
 
 
 def test_docker_runs_by_the_runtime_that_its_daemon_has() -> None:
-    said = {("docker", "version"): "28.0", ("docker", "info"): RUNTIMES, ("/opt/crun",): "crun version 1.8\n0"}
+    said = {
+        ("docker", "version"): "28.0",
+        ("docker", "info"): RUNTIMES,
+        ("/opt/crun", "--version"): "crun version 1.8\n0",
+    }
     node, crun = fake_node({words: answered(text) for words, text in said.items()}), DOCKER.run_by("crun")
     assert crun.version(node) == "28.0, crun version 1.8"
     assert DOCKER.run_by("kata").version(node) == "28.0, kata", "found by its type, it has no program to ask"

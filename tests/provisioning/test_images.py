@@ -103,6 +103,8 @@ def test_a_tree_without_its_manifest_or_with_another_is_found(make_image: MakeIm
 
 def test_a_changed_file_of_the_tree_is_found_by_verifying(make_image: MakeImage) -> None:
     image = make_image()
+    image.check()
+    assert image.verify() == []
     (image.tree / "file").write_text("y")
     (image.tree / "more").touch()
     assert image.verify() == ["tree: /file: other content", "tree: /more is not in the manifest"]

@@ -332,8 +332,9 @@ class TestKnock:
     words = (sys.executable, "-I", "-", "listen", "127.0.0.1")
 
     def test_a_listener_whom_nobody_visits_ends_and_a_port_that_is_taken_is_said(self, node: LocalNode) -> None:
-        listener = node.start([*self.words, "0", "1", "5"], stdin=self.source)
+        assert node.start([*self.words, "0", "1", "0.2"], stdin=self.source).wait(60) == 0
+        listener = node.start([*self.words, "0", "1", "60"], stdin=self.source)
         port = next(listener.lines(60))
         with pytest.raises(CommandError, match="in use"):
             node.run([*self.words, port, "1", "1"], stdin=self.source)
-        assert listener.wait(60) == 0
+        listener.kill()

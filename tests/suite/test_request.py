@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from commands.run.command import run
 from commands.run.request_command import request_of
-from suite.errors import RequestError
+from suite.errors import RequestError, flag
 from suite.registries import SCENARIOS, WORKLOADS
 from suite.request.option import ALL, Option
 from suite.request.request import OPTIONS, RunRequest, command_of
 from suite.sweep.directory import SweepDirectory
+from suite.sweep.model import key_of
 
 WRITTEN = {
     "cpus": ("2", "0-1", "0,2"),
@@ -47,6 +48,15 @@ WRITTEN = {
     "hire": ("cloud=lab,image=debian-12,flavor=b8,network=lab,key=me",),
 }
 """What can be written for options that take a text of some form."""
+NEEDED: dict[str, dict[str, object]] = {
+    **{name: {"until": "2%"} for name in ("max_blocks", "budget")},
+    **{name: {"design": "alternating"} for name in ("rounds", "burst_steps")},
+    **{name: {"data": "generated"} for name in ("data_disk", "frame_stride", "cache")},
+    "checkpoint_every": {"checkpoint": "on"},
+    "preempt": {"checkpoint": "on", "checkpoint_every": 10},
+    "hire": {"site": "nova"},
+}
+"""What an option that needs another is given with."""
 
 
 def values_of(option: Option, scenario: str) -> st.SearchStrategy[object]:
@@ -96,6 +106,31 @@ def test_a_request_is_stored_as_it_is_and_its_command_asks_for_the_same(scenario
     assert RunRequest.model_validate_json(request.model_dump_json()) == request
     assert RunRequest.of(request.given()) == request
     assert request.command() == command_of(request.given())
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.own)
+def test_an_option_is_refused_by_scenarios_that_do_not_know_it_alone(scenario: str) -> None:
+    for name, option in OPTIONS.items():
+        # That a data set has checkpoints of its epochs, and none of so many steps, is in the transcript of refusals.
+        if name == "scenario" or (name, scenario) in (("checkpoint_every", "real"), ("preempt", "real")):
+            continue
+        needed = {other: value for other, value in NEEDED.get(name, {}).items() if OPTIONS[other].known_to(scenario)}
+        given = {"scenario": scenario, **needed, name: _a_value(option, scenario)}
+        if option.known_to(scenario):
+            assert RunRequest.of(given).scenario == scenario
+            continue
+        with pytest.raises(RequestError) as caught:
+            RunRequest.of(given)
+        assert caught.value.message.startswith(flag(name))
+        assert scenario in caught.value.message or option.whose() in caught.value.message
+        assert caught.value.spelled(key_of).message.startswith(key_of(name))
+
+
+def _a_value(option: Option, scenario: str) -> object:
+    if names := option.choices(scenario) or option.choices():
+        return names[0]
+    texts: dict[type, object] = {bool: True, int: 1, Path: Path("file")}
+    return texts.get(option.kind) or WRITTEN[option.name][0]
 
 
 def test_the_scenario_of_another_package_knows_what_is_not_about_others(monkeypatch: pytest.MonkeyPatch) -> None:

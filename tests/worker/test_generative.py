@@ -93,8 +93,8 @@ def test_the_divergence_of_a_gaussian_made_by_hand() -> None:
     assert float(gaussian_divergence(mean, log_variance)) == pytest.approx(0.5 + 0.5 * (4 - 1 - math.log(4)))
 
 
-def training_of(workload: Workload, shape: Shape) -> Training:
-    network = build_network(workload, shape, 3)
+def training_of(workload: Workload, shape: Shape, seed: int = 3) -> Training:
+    network = build_network(workload, shape, seed)
     return Training(network, workload.optimizers(network), CPU, Numerics())
 
 
@@ -245,6 +245,21 @@ def test_the_averaged_generator_follows_slowly() -> None:
     move_average(average, network, 0.999)
     for found, each in zip(average.parameters(), wanted, strict=True):
         torch.testing.assert_close(found, each)
+
+
+@pytest.mark.parametrize(
+    ("workload", "shape"), [(VAE, GREY), pytest.param(PROGRESSIVE_GAN, Shape(8, 3), marks=pytest.mark.thorough)]
+)
+def test_a_training_goes_on_from_its_checkpoint_bit_for_bit(workload: Workload, shape: Shape) -> None:
+    images = images_of(workload, shape, 4)
+    one, other = training_of(workload, shape), training_of(workload, shape, seed=9)
+    workload.step(one, images, torch.zeros(4))
+    workload.restore(other, copy.deepcopy(workload.checkpoint(one)))
+    for each in (one, other):
+        torch.manual_seed(5)
+        workload.step(each, images, torch.zeros(4))
+    for mine, its in zip(one.network.parameters(), other.network.parameters(), strict=True):
+        assert torch.equal(mine, its)
 
 
 @pytest.mark.parametrize("recipe", ["reference", "tuned"])
