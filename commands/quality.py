@@ -81,7 +81,7 @@ def quality(run: Path | None, samples: int, features: str, reach: float | None, 
     measured = before.known(ModelsQuality(weights_sha256=digest, samples=samples, reach=reach, models={}))
     _check_reach(records, measured)
     for job in {record.job.model: record.job for record in records}.values():
-        digests = {kept.weights_sha256 for record in records if record.job.model == job.model for kept in record.kept}
+        digests = _digests(records, job.model)
         # A classifier is trained anew each time, and one of them measures all models of its workload.
         if not measured.covers(job.model, digests):
             numbers, measured.judges[job.model] = _measured(directory, job, sorted(digests), measured, file)
@@ -101,6 +101,10 @@ def _check_reach(records: list[TrialRecord], asked: ModelsQuality) -> None:
         if grey or asked.samples < FEWEST_FOR_FID:
             why = f"--reach {number(asked.reach)} needs a FID, which takes {_FID_TAKES}"
             raise RequestError(why, remedy="leave it out")
+
+
+def _digests(records: list[TrialRecord], model: str) -> set[str]:
+    return {kept.weights_sha256 for record in records if record.job.model == model for kept in record.kept}
 
 
 def _measured(

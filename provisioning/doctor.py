@@ -143,9 +143,7 @@ def examine(named: Collection[str | None] | None = None) -> list[Check]:
         checks += [_tried("provider", member.name, partial(_version, member, node)) for member in providers]
         asked = [engine for engine in engines if named is None or engine.by_default or engine.name in named]
         checks += [_tried("engine", engine.name, partial(_engine_version, engine, node)) for engine in asked]
-        for name in SITES:
-            checks += SITES.get(name).capabilities() if name not in failures[SITES.what] else ()
-        checks += [*_gpus(named), *extensions]
+        checks += [*_sites(failures[SITES.what]), *_gpus(named), *extensions]
         return [*checks, *(_target(name, checks, node, image) for name in TARGETS)]
 
 
@@ -172,6 +170,10 @@ def _engine_version(engine: ContainerEngine, node: LocalNode) -> str:
     if not engine.site:  # the node of its pods is chosen by a request
         engine.check_machine(node)
     return version
+
+
+def _sites(broken: Collection[str]) -> list[Check]:
+    return [check for name in SITES if name not in broken for check in SITES.get(name).capabilities()]
 
 
 def _gpus(named: Collection[str | None] | None) -> list[Check]:

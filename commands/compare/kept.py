@@ -143,21 +143,24 @@ def _raw(stream: TextIO) -> TextIO:
 
 def listing(directories: Sequence[Path]) -> Listing:
     """Return the listing of directories; an empty one for directories with a link, or that cannot be read."""
-    paths = [str(path) for path in (home() / CERTIFICATE, *(directory.parent / SWEEP for directory in directories))]
-    found = []
     try:
-        for top, folders, names in chain.from_iterable(map(os.walk, directories)):
-            folders[:] = sorted(name for name in folders if name != PLOTS and not name.startswith("."))
-            paths += [f"{top}/{name}" for name in sorted(names) if name.endswith(_READ)]
-            if any(Path(top, name).is_symlink() for name in folders):
-                return ()  # it leads to records elsewhere
-        for path in paths:
-            with suppress(FileNotFoundError):
-                status = os.lstat(path)
-                found.append((path, status.st_mtime_ns, status.st_size))
+        return tuple(_files(directories))
     except OSError:
         return ()
-    return tuple(found)
+
+
+def _files(directories: Sequence[Path]) -> Iterator[tuple[str, int, int]]:
+    """Yield path, time and size of all that a comparison of directories reads. Raises OSError for a link among it."""
+    paths = [str(path) for path in (home() / CERTIFICATE, *(directory.parent / SWEEP for directory in directories))]
+    for top, folders, names in chain.from_iterable(map(os.walk, directories)):
+        folders[:] = sorted(name for name in folders if name != PLOTS and not name.startswith("."))
+        paths += [f"{top}/{name}" for name in sorted(names) if name.endswith(_READ)]
+        if any(Path(top, name).is_symlink() for name in folders):
+            raise OSError("a link leads to records elsewhere")
+    for path in paths:
+        with suppress(FileNotFoundError):
+            status = os.lstat(path)
+            yield path, status.st_mtime_ns, status.st_size
 
 
 def _sources() -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -78,13 +78,10 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
     if None in left:
         blocks_left |= set(range(1 if sweep.open_ended else sweep.block_count))
     guess = durations.guess(*(trial for trials in filter(None, left) for trial in itertools.chain(*trials.values())))
-    state: SweepState = "complete"
     if running:
-        state = "stopping" if stop_requested(sweep_directory.path) else "running"
-    elif blocks_left:
-        state = "incomplete"
-    elif any(counts.failed for cell in cells for counts in cell.arms.values()):
-        state = "failed"
+        state: SweepState = "stopping" if stop_requested(sweep_directory.path) else "running"
+    else:
+        state = "incomplete" if blocks_left else _end_of(cells)
     return SweepStatus(
         name=sweep.name,
         directory=str(directory),
@@ -95,6 +92,10 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
         left_s=None if None in left else guess.seconds,
         left_source=None if None in left else guess.source,
     )
+
+
+def _end_of(cells: Sequence[CellStatus]) -> SweepState:
+    return "failed" if any(counts.failed for cell in cells for counts in cell.arms.values()) else "complete"
 
 
 def latest_sweep(results: Path = RESULTS) -> Path:
