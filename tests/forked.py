@@ -8,11 +8,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import chdir
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+REPOSITORY = Path(__file__).parents[1]
 Program = Callable[[Sequence[str]], object]
 PRELOADED = (
     *("tests.forked", "tests.suite.sweeping_machine", "commands.sweep.command", "commands.run.command"),
@@ -26,6 +29,8 @@ def context() -> ForkServerContext:
     """Return the server of processes, one for all tests of a process."""
     made = get_context("forkserver")
     made.set_forkserver_preload([*PRELOADED])
+    with chdir(REPOSITORY):  # it looks for modules where it starts, and a test may have gone elsewhere
+        ensure_running()
     return made
 
 
