@@ -119,7 +119,8 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
 
 def plain() -> dict[str, Any]:
     """Return the options of a ``bench compare`` that names none."""
-    options = compare.make_context("compare", []).params
+    # With the parent's names of --help: click keeps those that a command was first made with.
+    options = compare.make_context("compare", [], parent=click.get_current_context().find_root()).params
     del options["directories"]
     return options
 

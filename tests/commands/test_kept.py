@@ -12,6 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import cli
 from commands.compare.kept import KeptOutput, listing, once
 from commands.run.command import _tell
 from suite.errors import RequestError
@@ -165,7 +166,10 @@ def test_the_first_compare_of_a_run_shows_what_the_run_kept_at_its_end_and_draws
 ) -> None:
     first = bench("compare", "run")
     shutil.rmtree(run / KEPT)
-    ended = CliRunner().invoke(click.command()(lambda: _tell([], Run(Path("run")), as_json=False)))
+    settings = cli.main.context_settings
+    ended = CliRunner().invoke(
+        click.command(context_settings=settings)(lambda: _tell([], Run(Path("run")), as_json=False))
+    )
     assert ended.exit_code == 0, ended.output
     assert first.stdout.splitlines()[0] in ended.stdout
     monkeypatch.delattr("commands.compare.show.Shown.tell")
