@@ -138,7 +138,9 @@ def test_nothing_is_kept_of_a_run_that_was_written_meanwhile_or_of_a_failure(run
     def fail() -> list[Path]:
         raise RequestError("no usable record")
 
+    listed = listing([run])
     once([run], {}, grow)
+    once([run], {}, list, listed)  # as figures behind a text, for both of which the records were read once
     with pytest.raises(RequestError):
         once([run], {}, fail)
     assert KeptOutput([run], {}, listing([run])).read() is None
