@@ -1,7 +1,7 @@
 """``bench compare`` and ``bench report``: what the records say."""
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,16 +105,15 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
 
         return Shown(chosen, options)
 
-    with_figures = bool(options["plots"] or not (options["form"] or options["allocation"] or options["explain"]))
-    if options["prices"]:  # a file outside the runs, whose change no digest of theirs shows
-        shown().tell()
-        if with_figures:
-            shown().draw()
-        return
+    made: dict[str, Callable[[], Iterable[Path]]] = {"compare": lambda: shown().tell()}
+    if options["plots"] or not (options["form"] or options["allocation"] or options["explain"]):
+        made["figures"] = lambda: shown().draw()
     listed = listing(chosen)
-    once(chosen, {"command": "compare", **options}, lambda: shown().tell(), listed)
-    if with_figures:
-        once(chosen, {"command": "figures", **options}, lambda: shown().draw(), listed)
+    for name, make in made.items():
+        if options["prices"]:  # a file outside the runs, whose change no digest of theirs shows
+            make()
+        else:
+            once(chosen, {"command": name, **options}, make, listed)
 
 
 def plain() -> dict[str, Any]:

@@ -53,7 +53,7 @@ Made = tuple[Comparison, Callable[[], None]]
 
 
 class Shown:
-    """What ``bench compare`` shows of directories. Their records are read when its text or its figures are wanted."""
+    """A comparison as ``bench compare`` shows it. Records are read when its text or its figures are wanted."""
 
     def __init__(self, chosen: Sequence[Path], options: Mapping[str, Any]) -> None:
         self._chosen, self._options = chosen, options

@@ -150,8 +150,8 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     click.echo(f"{measured} measured, {len(failed)} failed: {store.directory}", err=True)
     if failed:
         click.echo(f"the first failure in full: bench results show {store.directory}/{failed[0]}", err=True)
-    chosen = [store.directory]
-    listed, shown, comparison = listing(chosen), Shown(chosen, plain()), None
+    chosen, options, comparison = [store.directory], plain(), None
+    listed, shown = listing(chosen), Shown(chosen, options)
     try:
         comparison = shown.comparison
     except RequestError as error:  # what was measured stays measured
@@ -164,7 +164,7 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     else:
         if comparison:
             PlainConsole().print(Terminal(answer_elements(answer(comparison, store.directory))))
-            once(chosen, {"command": "compare", **plain()}, shown.tell, listed, silently=True)
+            once(chosen, {"command": "compare", **options}, shown.tell, listed, silently=True)
         click.echo(f"more: bench compare {store.directory} [--explain]", err=True)
     if failed:
         sys.exit(1)
