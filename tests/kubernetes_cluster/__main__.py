@@ -1,8 +1,9 @@
 """The command line of the tests' cluster: ``python -m tests.kubernetes_cluster build|up|down|status``."""
 
-import argparse
 import subprocess
 import sys
+
+import click
 
 from provisioning.images.image import current
 from suite.errors import BenchError
@@ -10,40 +11,35 @@ from tests.kubernetes_cluster import build, cluster
 from tests.kubernetes_cluster.layout import KUBECONFIG, PROGRAMS, ClusterError
 
 
+@click.group(help=__doc__)
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.kubernetes_cluster", description=__doc__)
-    commands = parser.add_subparsers(required=True)
-    commands.add_parser("build", help="build the programs, if that was not done").set_defaults(
-        run=lambda _: build.build()
-    )
-    up = commands.add_parser("up", help="start the cluster anew, and print the path of its kubeconfig")
-    up.add_argument("--no-pin", action="store_true", help="without the static CPU manager: pods share all CPUs")
-    up.set_defaults(run=_up)
-    commands.add_parser("down", help="end the cluster and remove what is left").set_defaults(
-        run=lambda _: cluster.down()
-    )
-    commands.add_parser("status", help="say what is there").set_defaults(run=lambda _: _status())
-    words = parser.parse_args()
-    try:
-        words.run(words)
-    except (BenchError, build.BuildError, ClusterError, subprocess.CalledProcessError) as error:
-        sys.exit(f"{error}")
+    """Take a command."""
 
 
-def _up(words: argparse.Namespace) -> None:
+main.command("build", help="build the programs, if that was not done")(build.build)
+main.command("down", help="end the cluster and remove what is left")(cluster.down)
+
+
+@main.command(help="start the cluster anew, and print the path of its kubeconfig")
+@click.option("--no-pin", is_flag=True, help="without the static CPU manager: pods share all CPUs")
+def up(no_pin: bool) -> None:
     image = current()
     build.build()
-    started = cluster.up(image, pin=not words.no_pin)
+    started = cluster.up(image, pin=not no_pin)
     for node, address in started.containerd.items():
         cpus = ", ".join(map(str, started.cpus[node])) if started.cpus else "all, shared"
-        print(f"{node}: containerd {address}, CPUs of pods: {cpus}", file=sys.stderr)
-    print(started.kubeconfig)
+        click.echo(f"{node}: containerd {address}, CPUs of pods: {cpus}", err=True)
+    click.echo(started.kubeconfig)
 
 
-def _status() -> None:
-    print(f"programs: {PROGRAMS if build.built() else 'not built'}")
-    print(f"cluster: {KUBECONFIG if cluster.running() else 'not running'}")
+@main.command(help="say what is there")
+def status() -> None:
+    click.echo(f"programs: {PROGRAMS if build.built() else 'not built'}")
+    click.echo(f"cluster: {KUBECONFIG if cluster.running() else 'not running'}")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main(prog_name="python -m tests.kubernetes_cluster")
+    except (BenchError, build.BuildError, ClusterError, subprocess.CalledProcessError) as error:
+        sys.exit(f"{error}")

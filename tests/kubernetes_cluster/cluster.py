@@ -1,9 +1,10 @@
-"""Start the cluster, end it, and find its processes."""
+"""Start the cluster with the suite's image in its nodes' containerd, end it, and find its processes."""
 
 import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,10 +14,10 @@ from pathlib import Path
 
 import psutil
 
+from provisioning.engines.base import image_reference
 from provisioning.images.image import Image
-from tests.kubernetes_cluster import control, credentials, network
-from tests.kubernetes_cluster.configuration import configure
-from tests.kubernetes_cluster.images import forget, fresh_store, import_archive, import_image
+from tests.kubernetes_cluster import control, network
+from tests.kubernetes_cluster.configuration import configure, issue_credentials
 from tests.kubernetes_cluster.layout import (
     CREATED,
     KUBECONFIG,
@@ -25,6 +26,7 @@ from tests.kubernetes_cluster.layout import (
     NODES,
     OVERMOUNTED,
     RUN,
+    STORES,
     XTABLES_LOCK,
     ClusterError,
     Node,
@@ -66,7 +68,7 @@ def up(image: Image, *, pin: bool = True) -> Cluster:
     down()
     cpus = _cpus() if pin else {}
     LOGS.mkdir(parents=True)
-    credentials.issue()
+    issue_credentials()
     network.connect()
     for node in NODES:
         others = sorted(set(os.sched_getaffinity(0)) - set(cpus[node.name])) if pin else []
@@ -75,7 +77,7 @@ def up(image: Image, *, pin: bool = True) -> Cluster:
     control.start(cpus[NODES[-1].name] if pin else sorted(os.sched_getaffinity(0)), wait_for)
     for node in NODES:
         wait_for(f"node {node.name}", lambda node=node: _ready(node))  # type: ignore[misc]
-        import_image(image, node, _holder(node))
+        import_image(image, node)
     wait_for("service account", lambda: control.kubectl("get", "serviceaccount", "default").returncode == 0)
     return Cluster(KUBECONFIG, tuple(node.name for node in NODES), {n.name: str(n.containerd) for n in NODES}, cpus)
 
@@ -83,13 +85,13 @@ def up(image: Image, *, pin: bool = True) -> Cluster:
 def import_everywhere(archive: Path, reference: str) -> None:
     """Import another image into the nodes of the cluster that runs, under the names that pods ask for."""
     for node in NODES:
-        import_archive(node, _holder(node), archive, reference)
+        import_archive(node, archive, reference)
 
 
 def forget_everywhere(*names: str) -> None:
-    """Remove names of images from the nodes of the cluster that runs, where they have them."""
+    """Remove names of images that the nodes have pulled: their stores are kept, and would not pull them again."""
     for node in NODES:
-        forget(node, _holder(node), *names)
+        _ctr(node, "rm", *names)
 
 
 def down() -> None:
@@ -190,3 +192,48 @@ def _until_gone(left: Callable[[], list[str]]) -> None:
         if time.monotonic() > deadline:
             raise ClusterError(f"still there 20 s after the end: {', '.join(still)}")
         time.sleep(0.1)
+
+
+def fresh_store(image: Image, node: Node) -> Path:
+    """Return the directory for the node's images, with the image or empty; those of other images are removed."""
+    store = STORES / image.digest[:12] / node.name
+    for other in STORES.glob("*"):
+        if other != store.parent:
+            shutil.rmtree(other)
+    if not _mark(store).exists():
+        shutil.rmtree(store, ignore_errors=True)
+    store.mkdir(parents=True, exist_ok=True)
+    return store
+
+
+def import_image(image: Image, node: Node) -> None:
+    """Import the image where the store does not have it."""
+    mark = _mark(STORES / image.digest[:12] / node.name)
+    if mark.exists():
+        return
+    print(f"kubernetes: importing the image into {node.name}, once: 30 to 60 s", file=sys.stderr, flush=True)
+    import_archive(node, image.file("oci.tar"), image_reference(image.digest))
+    mark.touch()
+
+
+def import_archive(node: Node, archive: Path, reference: str) -> None:
+    """Import an archive, and name it as pods may: its own reference names no registry.
+
+    The first name is how containerd completes it, and without that a container can be made under none.
+    """
+    _ctr(node, "import", str(archive))
+    for registry in ("docker.io/library", "localhost"):
+        _ctr(node, "tag", "--force", reference, f"{registry}/{reference}")
+
+
+def _mark(store: Path) -> Path:
+    """Return the file that is there when a store is complete."""
+    return store.with_suffix(".complete")
+
+
+def _ctr(node: Node, *words: str) -> None:
+    ctr = ["ctr", "--address", str(node.containerd), "--namespace", "k8s.io", "images", *words]
+    argv = ["nsenter", "--target", str(_holder(node)), "--mount", *ctr]
+    ended = subprocess.run(argv, check=False, capture_output=True, text=True)
+    if ended.returncode:
+        raise ClusterError(f"{' '.join(argv)}: {ended.stderr.strip()}")

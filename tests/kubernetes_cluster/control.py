@@ -4,7 +4,7 @@ import os
 import subprocess
 from collections.abc import Callable, Sequence
 
-from tests.kubernetes_cluster.credentials import CA, KEYS, TOKENS
+from tests.kubernetes_cluster.configuration import CA, KEYS, TOKENS
 from tests.kubernetes_cluster.layout import (
     ETCD_CLIENTS,
     ETCD_PEERS,
