@@ -14,7 +14,8 @@ from pathlib import Path
 from msgspec.structs import replace
 from PIL import Image
 
-from tests.integration.browser import REPOSITORY, Tab, chromium, generating, serving
+from tests.integration.bench import REPOSITORY
+from tests.integration.browser import Tab, chromium, generating, serving
 from tests.worker.test_serving import serve_spec
 
 PLACE = REPOSITORY / "docs" / "evidence"

@@ -19,7 +19,7 @@ from commands import serve as command
 from provisioning.machines.ssh import free_port
 from suite.results.store import Run
 from tests.commands.conftest import Bench, refused
-from tests.integration.browser import REPOSITORY
+from tests.integration.bench import REPOSITORY
 from worker.serving.generator import write_model
 from worker.training.build import build_network
 from worker.workloads.adversarial import GAN

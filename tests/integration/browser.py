@@ -16,12 +16,12 @@ from urllib.request import Request, urlopen
 import websocket
 from msgspec.structs import asdict
 
+from tests.integration.bench import REPOSITORY
 from tests.integration.machine import require_chromium
 from tests.worker.test_serving import load
 from worker.serving.load import wait_for_answer
 from worker.spec import ServeSpec
 
-REPOSITORY = Path(__file__).parents[2]
 WAIT_S = 180
 
 

@@ -1,4 +1,4 @@
-"""Opens a target with the GPUs of ``tests.stand_ins``, and prints what is seen in it: TARGET GPUS PLACE.
+"""Opens a target with GPUs of ``tests.stand_ins``, some after others, and prints what is seen: TARGET PLACE GPUS...
 
 It is a program, because the libraries have to be where the dynamic loader of a process looks from its start.
 """
@@ -34,8 +34,7 @@ print(json.dumps(seen))
 """
 
 
-def main(target: str, gpus: str, place: str) -> None:
-    gpu_driver.CAPABILITIES = Path(place)
+def seen_in(target: str, gpus: str) -> dict[str, object]:
     target, _, switched = target.partition("+")
     target, _, engine = target.partition(":")
     choices = Choices(current(), engine or "runc", "tcg", tuple(gpus.split(",")))
@@ -48,8 +47,9 @@ def main(target: str, gpus: str, place: str) -> None:
         else:
             node = own_environment(machine, ENVELOPE.cpus, edits_for(machine, choices.gpus, place=None))
         words = [*clean_environment(1, "reference", **node.variables), node.python[0], "-c", LOOKS]
-        seen = json.loads(node.run(words).stdout)
-        print(json.dumps({**seen, "facts": node.facts["gpus"]}))
+        return {**json.loads(node.run(words).stdout), "facts": node.facts["gpus"]}
 
 
-main(*sys.argv[1:])
+opened, place, *given = sys.argv[1:]
+gpu_driver.CAPABILITIES = Path(place)
+print(json.dumps([seen_in(opened, gpus) for gpus in given]))

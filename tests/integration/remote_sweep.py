@@ -10,10 +10,9 @@ from types import MappingProxyType
 
 from suite.plan import Plan
 from suite.records.record import TrialRecord
+from tests.integration.bench import BENCH, REPOSITORY
 from tests.integration.machine import wait_for
 
-REPOSITORY = Path(__file__).parents[2]
-BENCH = str(Path(sys.executable).with_name("bench"))
 FAST = """
 name = "fast"
 targets = ["bare-metal", "container"]

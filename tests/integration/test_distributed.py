@@ -1,4 +1,4 @@
-"""Distributed jobs over a real lab network: what is recorded, and what happens when a rank or a link is lost."""
+"""Jobs over a real lab network: what is recorded, a lost rank or link, and a generator that is asked over HTTP."""
 
 import json
 import signal
@@ -23,20 +23,11 @@ from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.plan import Trial
 from suite.records.record import Outcome, TrialRecord
-from tests.integration.machine import (
-    ENVELOPE,
-    require,
-    require_fast_guests,
-    require_image,
-    require_root,
-    require_root_and_image,
-    workers,
-)
-from tests.integration.test_run import NOTHING, RUNC, SMALL, measured, ours
-from tests.integration.trials import run_plan
+from tests.integration.bench import RUNC, SMALL, bench, inside, measured, on, run_plan, some
+from tests.integration.machine import ENVELOPE, require, require_fast_guests, require_image, wait_for, workers
 from tests.jobs import plan_of
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
 
 Disturb = Callable[[Sequence[Instance]], None]
 CPUS = ENVELOPE.cpus
@@ -59,7 +50,6 @@ def run_distributed(
     comm_timeout_s: int = 10,
 ) -> TrialRecord:
     """One trial of a server and two workers; ``disturb`` is called with the opened instances, in another thread."""
-    require_root()
     require("engine", "runc")
     choices = Choices(require_image(), "runc", "tcg")
     lab = LabSpec(nodes=3, rate="1gbit")
@@ -87,7 +77,6 @@ def run_distributed(
             thread.join()
 
     (record,) = run_plan(plan, Distributed(), opened, place)
-    assert ours() == NOTHING
     assert namespaces() == []
     return record
 
@@ -105,13 +94,9 @@ def disturbed(place: Path, act: Disturb) -> Outcome:
     acted: list[float] = []
 
     def disturb(instances: Sequence[Instance]) -> None:
-        deadline = time.monotonic() + 240
-        while time.monotonic() < deadline:
-            if sum(_connections(process) >= 2 for process in _alive(workers())) >= 3:
-                act(instances)
-                acted.append(time.monotonic())
-                return
-            time.sleep(0.2)
+        wait_for("connected ranks", lambda: sum(map(_is_connected, workers())) >= 3, workers, 240)
+        act(instances)
+        acted.append(time.monotonic())
 
     outcome = run_distributed(place, "bare-metal", disturb).outcome
     assert acted
@@ -120,46 +105,29 @@ def disturbed(place: Path, act: Disturb) -> Outcome:
     return outcome
 
 
-def _connections(process: psutil.Process) -> int:
-    """Established ones in the process's own namespace."""
+def _is_connected(process: psutil.Process) -> bool:
+    """Return whether a process that runs has two established connections in its own namespace."""
     try:
         lines = Path(f"/proc/{process.pid}/net/tcp").read_text().splitlines()[1:]
-    except OSError:
-        return 0
-    return sum(line.split()[3] == "01" for line in lines)
+        runs = process.status() != psutil.STATUS_ZOMBIE
+    except (OSError, psutil.Error):
+        return False
+    return runs and sum(line.split()[3] == "01" for line in lines) >= 2
 
 
 def wait_for_the_end() -> None:
     """Of the job; what the kernel has counted of it is there until the instances are closed."""
-    deadline, started = time.monotonic() + 240, False
-    while time.monotonic() < deadline and not (started and not workers()):
-        started = started or bool(workers())
-        time.sleep(0.2)
-
-
-def _alive(found: list[psutil.Process]) -> Iterator[psutil.Process]:
-    for process in found:
-        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-            yield process
+    wait_for("ranks", workers, workers, 240)
+    wait_for("their end", lambda: not workers(), workers, 240)
 
 
 def test_every_rank_is_recorded_and_the_overlay_carries_what_they_exchange(tmp_path: Path) -> None:
-    seen: dict[int, int] = {}
-
-    def watch(instances: Sequence[Instance]) -> None:
-        """What VXLAN has carried, as the kernel counts it."""
-        wait_for_the_end()
-        told = lab_node(instances[1]).run(["ip", "-json", "-statistics", "link", "show", "dev", "flannel.1"])
-        seen[0] = json.loads(told.stdout)[0]["stats64"]["tx"]["bytes"]
-
-    record = run_distributed(tmp_path, "container", watch, steps=2, comm_timeout_s=60)
-    assert record.outcome.status == "ok", record.outcome
+    record, tunnelled = exchanged(tmp_path, "overlay", steps=2)
     assert [(rank.rank, rank.role) for rank in record.ranks] == [(0, "server"), (1, "worker"), (2, "worker")]
     assert [rank.address for rank in record.ranks] == ["10.244.1.2", "10.244.2.2", "10.244.3.2"]
-    worker = record.ranks[1]
-    assert worker.sent_bytes is not None
-    assert worker.sent_bytes > 2 * 25_000_000 * 4, "ResNet-50's gradients, every step"
-    assert seen[0] > 0.8 * worker.sent_bytes
+    sent_bytes = some(record.ranks[1].sent_bytes)
+    assert sent_bytes > 2 * 25_000_000 * 4, "ResNet-50's gradients, every step"
+    assert tunnelled > 0.8 * sent_bytes
     for rank in record.ranks:
         assert [link.rank for link in rank.links] == [other for other in range(3) if other != rank.rank]
         # Of the link's 1 Gbit/s, less what the tunnel's headers take.
@@ -169,45 +137,27 @@ def test_every_rank_is_recorded_and_the_overlay_carries_what_they_exchange(tmp_p
     assert {rank.environment.userland_sha256 for rank in record.ranks} == {require_image().digest}
 
 
-SWITCH_RULES = (
-    "add table bridge watch { chain forward { type filter hook forward priority 0 ; "
-    "ip saddr 10.99.0.0/24 ip daddr 10.99.0.0/24 meta l4proto tcp counter ; "
-    "udp dport 8472 counter ; ip saddr != 10.99.0.0/24 counter ; } ; }"
-)
-
-
-def counters(listed: str, unit: str) -> list[int]:
-    """Of the rules in a table of nftables, in order."""
-    rules = [each["rule"]["expr"] for each in json.loads(listed)["nftables"] if "rule" in each]
-    return [part["counter"][unit] for rule in rules for part in rule if "counter" in part]
-
-
 @pytest.mark.thorough
-def test_the_bridge_is_translated_at_both_ends_and_carries_no_vxlan(tmp_path: Path) -> None:
-    counted: dict[str, list[int]] = {}
-
-    def watch(instances: Sequence[Instance]) -> None:
-        """What the switch forwards, by its own packet filter; and whom the first worker's node has translated."""
-        (switch,) = [name for name in namespaces() if name.endswith("-sw")]
-        on_switch, node = ["nsenter", f"--net=/run/netns/{switch}", "--"], lab_node(instances[1])
-        subprocess.run([*on_switch, "nft", SWITCH_RULES], check=True)
-        wait_for_the_end()
-        listed = [*on_switch, "nft", "-j", "list", "table", "bridge", "watch"]
-        told = subprocess.run(listed, check=True, capture_output=True, text=True)
-        counted["switch"] = counters(told.stdout, "bytes")
-        counted["node"] = counters(node.run(["nft", "-j", "list", "table", "ip", "virtbench"]).stdout, "packets")
-
-    record = run_distributed(tmp_path, "container", watch, steps=1, network="bridge", comm_timeout_s=60)
-    assert record.outcome.status == "ok", record.outcome
+def test_ranks_behind_translation_are_recorded_and_nothing_is_tunnelled(tmp_path: Path) -> None:
+    record, tunnelled = exchanged(tmp_path, "bridge", steps=1)
     assert [rank.address for rank in record.ranks] == ["172.30.1.2", "172.30.2.2", "172.30.3.2"]
     assert [rank.node_address for rank in record.ranks] == ["10.99.0.1", "10.99.0.2", "10.99.0.3"]
-    between_nodes, tunnelled, from_elsewhere = counted["switch"]
-    exchanged = sum(rank.sent_bytes or 0 for rank in record.ranks)
-    assert exchanged > 2 * 2 * 25_000_000 * 4, "gradients and variables of two workers"
-    assert between_nodes > 0.8 * exchanged, "under the nodes' addresses, by TCP"
-    assert (tunnelled, from_elsewhere) == (0, 0)
-    to_server, _to_the_other_worker, published, left = counted["node"]
-    assert min(to_server, published, left) > 0, "connections that a rule has translated"
+    assert sum(rank.sent_bytes or 0 for rank in record.ranks) > 2 * 2 * 25_000_000 * 4, "of two workers"
+    assert tunnelled == 0
+
+
+def exchanged(place: Path, network: ContainerNetwork, steps: int) -> tuple[TrialRecord, int]:
+    """Return the record of a trial in containers, and how many bytes of its first worker the kernel has tunnelled."""
+    sent: list[int] = []
+
+    def watch(instances: Sequence[Instance]) -> None:
+        wait_for_the_end()
+        listed = lab_node(instances[1]).run(["ip", "-json", "-statistics", "link", "show", "type", "vxlan"]).stdout
+        sent.extend(link["stats64"]["tx"]["bytes"] for link in json.loads(listed or "[]") if link)
+
+    record = run_distributed(place, "container", watch, steps=steps, network=network, comm_timeout_s=60)
+    assert record.outcome.status == "ok", record.outcome
+    return record, sum(sent)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +193,6 @@ def test_a_link_that_is_cut_is_a_failed_record_of_the_network_within_a_minute(tm
 def test_a_gan_is_trained_by_two_instances_whose_interfaces_carry_what_its_shapes_predict(
     strategy: str, targets: Sequence[str], tmp_path: Path
 ) -> None:
-    require_root_and_image()
     require("engine", "runc")
     if "vm" in targets:
         require_fast_guests()
@@ -252,10 +201,41 @@ def test_a_gan_is_trained_by_two_instances_whose_interfaces_carry_what_its_shape
     for record in measured(tmp_path / "run", *scenario, *words, *RUNC, *SMALL, "--batch", "16", timeout_s=1100):
         # Of a split GAN the first sends gradients of images, the second images.
         for rank in record.ranks:
-            assert rank.sent_bytes is not None
-            assert rank.sent_bytes <= (rank.interface_sent_bytes or 0) < 1.05 * rank.sent_bytes + SMALL_TALK_BYTES
+            sent_bytes = some(rank.sent_bytes)
+            assert sent_bytes <= some(rank.interface_sent_bytes) < 1.05 * sent_bytes + SMALL_TALK_BYTES
         assert record.ranks[0].sent_bytes == pytest.approx(record.ranks[1].sent_bytes, rel=0.01)
         single = record.ranks[0].throughput_per_s or 0.0
         assert record.throughput_per_s == pytest.approx(single if strategy == "split" else 2 * single, rel=0.2)
-    assert ours() == NOTHING
+    bench("audit", str(tmp_path / "run"))
     assert namespaces() == []
+
+
+def served(out: Path, *targets: str) -> list[TrialRecord]:
+    words = ("--scenario", "serve", "--profile", "smoke", "--requests", "20")
+    found = measured(out, *words, *(word for target in targets for word in on(target)))
+    assert namespaces() == []
+    for record in found:
+        latencies = [record.metrics[f"latency-p{percent}"].value for percent in (50, 95)]
+        assert 0 < latencies[0] <= latencies[1]
+        assert some(record.throughput_per_s) > 0
+        opened = record.metrics["cold-start-with-opening"].value - record.metrics["cold-start"].value
+        assert 0 < opened < (record.open_s or 0) + 0.001
+        assert [rank.role for rank in record.ranks] == ["server", "client"]
+        cpus = {len(rank.environment.cpus or []) for rank in record.ranks}
+        assert cpus == {max(1, len(record.job.envelope.cpus) // 2)}, "each has its share"
+    return found
+
+
+def test_bare_metal_and_a_container_are_served_over_the_lab(tmp_path: Path) -> None:
+    require("engine", "runc")
+    found = served(tmp_path / "run", "bare-metal", "container")
+    assert {record.target for record in found} == {"bare-metal", "container"}
+    addresses = [{rank.address for rank in record.ranks} for record in found]
+    assert addresses[0].isdisjoint(addresses[1]), "containers have addresses of their own"
+
+
+@pytest.mark.parametrize("target", ["vm", "container-vm"])
+def test_a_guest_is_served(target: str, tmp_path: Path) -> None:
+    require_fast_guests()
+    (record,) = served(tmp_path / "run", target)
+    assert inside(record)

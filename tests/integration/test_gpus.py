@@ -1,14 +1,23 @@
-"""GPUs in real targets of the real image, with a driver that is played: see ``tests.stand_ins``."""
+"""GPUs in real targets of the real image, with a driver that is played: see ``tests.stand_ins``.
+
+And the rehearsal of the GPU day: its first stage and its check of the truth, in calls that go on where one ended.
+"""
 
 import json
 import os
 import shutil
 import stat
+import subprocess
+import sys
+import sysconfig
+import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from provisioning import ledger
 from provisioning.layers.vm import VmLayer
 from provisioning.machines.accelerator import choose
 from provisioning.machines.base import GuestSpec
@@ -16,7 +25,8 @@ from provisioning.machines.qemu import Qemu
 from provisioning.machines.qemu_command import QemuSpec
 from provisioning.nodes import local_node
 from suite import userland
-from tests.integration.machine import ENVELOPE, require, require_image, require_root_and_image
+from tests.integration.bench import REPOSITORY
+from tests.integration.machine import ENVELOPE, require, require_image, require_root, require_root_and_image
 from tests.stand_ins import UUIDS, driver, with_driver
 
 TEST_DEVICE = "0x0005"
@@ -55,34 +65,34 @@ def libraries(tmp_path: Path) -> Iterator[Path]:
         shutil.rmtree(image.directory / "driver", ignore_errors=True)
 
 
-@pytest.mark.parametrize("gpus", [WHOLE, INSTANCE], ids=["whole", "instance"])
 @pytest.mark.parametrize("target", [*WITH_ALL_DEVICES, "bare-metal", "container:runc", "container:podman"])
 def test_a_target_has_the_driver_and_the_gpus_that_were_chosen_and_its_tree_stays(
-    libraries: Path, target: str, gpus: tuple[list[str], str], tmp_path: Path
+    libraries: Path, target: str, tmp_path: Path
 ) -> None:
     if ":" in target:
         require("engine", target.partition(":")[2])
-    devices, word = gpus
     image = require_image()
     before = sorted(os.listdir(image.tree / "usr/lib/x86_64-linux-gnu"))
-    seen = json.loads(
-        with_driver(libraries, "-m", "tests.integration.gpu_target", target, word, str(tmp_path / "caps"))
+    words = [word for _, word in (WHOLE, INSTANCE)]
+    found = json.loads(
+        with_driver(libraries, "-m", "tests.integration.gpu_target", target, str(tmp_path / "caps"), *words)
     )
-    assert seen["init"] == 5, "libcuda.so.1 is the driver's"
     (made,) = (image.directory / "driver").iterdir()
     libraries_inside = str(made) if target == "own-environment" else "/run/nvidia"
-    assert dict.fromkeys(devices, 1).items() <= seen["devices"].items()
-    assert target in WITH_ALL_DEVICES or sorted(seen["devices"]) == sorted(devices), "no device of another GPU"
-    uuid = seen["variables"]["CUDA_VISIBLE_DEVICES"]
-    assert uuid.startswith(UUIDS[word])
-    assert seen["variables"] == {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": uuid,
-        "LD_LIBRARY_PATH": libraries_inside,
-        "TRITON_LIBCUDA_PATH": libraries_inside,
-    }
-    assert [gpu["uuid"] for gpu in seen["facts"]] == [uuid]
-    assert (seen["user"] > 0) == (target == "bare-metal"), "confined bare metal is no root"
+    for seen, (devices, word) in zip(found, (WHOLE, INSTANCE), strict=True):
+        assert seen["init"] == 5, "libcuda.so.1 is the driver's"
+        assert dict.fromkeys(devices, 1).items() <= seen["devices"].items()
+        assert target in WITH_ALL_DEVICES or sorted(seen["devices"]) == sorted(devices), "no device of another GPU"
+        uuid = seen["variables"]["CUDA_VISIBLE_DEVICES"]
+        assert uuid.startswith(UUIDS[word])
+        assert seen["variables"] == {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": uuid,
+            "LD_LIBRARY_PATH": libraries_inside,
+            "TRITON_LIBCUDA_PATH": libraries_inside,
+        }
+        assert [gpu["uuid"] for gpu in seen["facts"]] == [uuid]
+        assert (seen["user"] > 0) == (target == "bare-metal"), "confined bare metal is no root"
     assert userland.differences(str(image.tree), everything=False) == []
     assert sorted(os.listdir(image.tree / "usr/lib/x86_64-linux-gnu")) == before
 
@@ -105,3 +115,46 @@ def test_a_guest_has_room_for_the_memory_of_a_gpu() -> None:
         lines = guest.run(["cat", f"{folder}/resource"]).stdout.splitlines()
     spans = [(int(begin, 16), int(end, 16)) for begin, end, _ in map(str.split, lines)]
     assert (128 << 30) in [end - begin + 1 for begin, end in spans if begin], "placed, and whole"
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(900)
+def test_a_day_is_rehearsed_stage_by_stage_and_goes_on_where_a_call_ended(tmp_path: Path) -> None:
+    require_root()
+    require("engine", "runc")
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    state, out = tmp_path / "state", tmp_path / "out"
+
+    def call(minutes: str, stages: str) -> tuple[str, dict[str, dict[str, Any]]]:
+        places = ("--state", str(state), "--out", str(out), "--site", sysconfig.get_path("purelib"))
+        day = [sys.executable, str(REPOSITORY / "benchmarks/gpu_day.py"), "--rehearse"]
+        argv = [*day, *places, "--minutes", minutes, "--stages", stages]
+        ended = subprocess.run(argv, check=False, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stdout + ended.stderr + (out / "log").read_text()[-3000:]
+        return ended.stdout, json.loads((out / "facts.json").read_text())["stages"]
+
+    _, first = call("2", "A")
+    assert first["A"]["nvml"]["PowerUsage"] == "100000"
+    assert first["A"]["nvml"]["EccMode"] == "error: Not Supported"
+    assert first["A"]["libcuda in container: cuInit, uid"] == "[0, 0]"
+    result, user = json.loads(first["A"]["libcuda in bare-metal: cuInit, uid"])
+    assert result == 0
+    assert user >= 0x7000_0000, "the confined user reaches it"
+
+    printed, second = call("0.1", "AG")
+    assert "G is left for the next call" in printed
+    assert second == first, "what was done is not done again"
+
+    _, third = call("8", "AG")
+    assert third["A"] == first["A"]
+    assert third["G"]["energy counter / integrated power"] == pytest.approx(1, abs=0.2)
+    assert third["G"]["strangers"], "the planted process is named"
+    assert third["G"]["wrong requests that were accepted"] == 0
+    assert "wrong requests that were accepted = 0" in (out / "summary.md").read_text()
+    with tarfile.open(out / "records.tar.gz") as archive:
+        trials = [name for name in archive.getnames() if "/trials/" in name]
+    assert len(trials) == third["G"]["trials beside an intruder"] == 4
+    assert third["G"]["trials that do not name an intruder"] == "rehearsed: it takes a GPU"
+    assert {len(rates) for rates in third["G"]["rates beside the sampler"].values()} == {1}
+    assert not any(ledger.is_mounted(tree) for tree in state.glob("home/images/*/tree"))

@@ -23,11 +23,11 @@ from provisioning.remote.machine import machine
 from suite.inventory import read_inventory
 from suite.job.envelope import GIB
 from suite.records.record import TrialRecord
+from tests.integration.bench import RUNC, SMALL, bench, by_arm, inside, measured
 from tests.integration.booted_image import ARGUMENTS, THERE, boot_files, client, equip
-from tests.integration.ironic import Ironic, ironic, require_binding
 from tests.integration.machine import require_image
+from tests.integration.test_ironic import Ironic, ironic, require_binding
 from tests.integration.test_libvirt import Daemon, daemon  # noqa: F401 (a fixture)
-from tests.integration.test_run import RUNC, SMALL, bench, records
 
 pytestmark = [
     pytest.mark.integration,
@@ -75,15 +75,12 @@ def measure_on(hosts: Path, image: Image, line: str, *words: str) -> dict[str, T
     (listed,) = read_inventory(hosts).nodes
     with machine(listed) as node:
         equip(node, image.digest)
-    run = hosts.parent / "run"
-    ended = bench("run", *words, *RUNC, "--inventory", str(hosts), "--memory", "1G", "--out", str(run), timeout_s=900)
-    assert ended.returncode == 0, ended.stderr
-    found = records(run)
+    asked = (*words, *RUNC, "--inventory", str(hosts), "--memory", "1G")
+    found = by_arm(measured(hosts.parent / "run", *asked, timeout_s=900))
     assert {*found} == {target for before, target in pairwise(words) if before == "--target"}
     for record in found.values():
         assert record.outcome.status == "ok", record.outcome
-        seen = record.environment.target
-        assert seen is not None
+        seen = inside(record)
         assert (seen.machine, seen.userland_sha256) == (listed.name, image.digest)
     return found
 
@@ -94,7 +91,7 @@ class Site:
     image: Image
 
     def bench(self, *words: str, timeout_s: float = 240) -> str:
-        ended = bench(*words, timeout_s=timeout_s)
+        ended = bench(*words, code=None, timeout_s=timeout_s)
         place = self.ironic.directory
         tails = [(place / name).read_text(errors="replace")[-3000:] for name in ("log", "console")]
         assert ended.returncode == 0, "\n---\n".join((ended.stdout, ended.stderr, *tails))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,9 +23,9 @@ from suite import userland
 from suite.errors import MeasurementError, RequestError
 from suite.inventory import DIRECTORY, read_inventory
 from suite.job.distributed import DistributedJob, MachineSpec
-from tests.integration.fleet import Fleet, fleet
-from tests.integration.machine import ENVELOPE, docker_daemon, require, require_image, require_root, wait_for
-from tests.integration.test_run import SMALL, Running, bench, on, ours, records
+from tests.integration.bench import SMALL, Running, added_since, bench, by_arm, measured, on, ours, records, refusal
+from tests.integration.machine import ENVELOPE, require, require_image, require_root, wait_for
+from tests.integration.ssh_machines import Fleet, fleet
 from tests.scenarios.pictures import folder
 
 pytestmark = pytest.mark.integration
@@ -39,12 +38,6 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     require_root()
     with fleet(tmp_path_factory.mktemp("fleet")) as found:
         yield found
-
-
-def added_since(before: dict[str, list[str]]) -> dict[str, set[str]]:
-    """Of what ``ours`` tells, that was not there then: the machines are this machine, and their lab is there too."""
-    now = {kind: set(found) - set(before[kind]) for kind, found in ours().items()}
-    return {kind: found for kind, found in now.items() if found}
 
 
 def still(there: dict[str, set[str]]) -> dict[str, set[str]]:
@@ -73,11 +66,9 @@ def test_a_job_on_a_data_set_runs_on_the_machines_and_leaves_nothing_there(machi
     image, before, links = require_image(), ours(), left_on(machines)
     here, there = folder(tmp_path / "here", 12), folder(tmp_path / "there", 12)
     inventory = str(machines.inventory(f'data = "{there}"'))
-    words = ("--inventory", inventory, "--data", f"imagefolder:{here}", "--engine", "podman")
-    targets = ("--target", "bare-metal", "--target", "container")
-    ended = bench("run", *TRAIN, *words, *targets, "--out", str(tmp_path / "run"))
-    assert ended.returncode == 0, ended.stderr
-    found = records(tmp_path / "run")
+    words = ["--inventory", inventory, "--data", f"imagefolder:{here}", "--engine", "podman"]
+    words += ["--target", "bare-metal", "--target", "container"]
+    found = by_arm(measured(tmp_path / "run", *TRAIN, *words))
     assert set(found) == {"bare-metal", "container"}
     addresses = {"bare-metal": [node.address for node in machines.machines]}
     addresses["container"] = [f"10.244.{number}.2" for number in (1, 2, 3)]
@@ -98,18 +89,16 @@ def test_a_job_on_a_data_set_runs_on_the_machines_and_leaves_nothing_there(machi
     assert left_on(machines) == links
     assert added_since(before) == {}
     (there / "class-00/more.jpg").write_bytes(b"more")
-    refused = bench("run", *TRAIN, *words, *targets)
-    assert refused.returncode == 2
-    assert f"n1 has another data set in {there}: 13 files" in refused.stderr
+    assert f"n1 has another data set in {there}: 13 files" in refusal("run", *TRAIN, *words)
 
 
 @pytest.mark.thorough
-def test_the_docker_of_a_machine_is_sent_the_image_once(tmp_path: Path) -> None:
+def test_the_docker_of_a_machine_is_sent_the_image_once(docker_host: str, tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/file").write_text("content")
     archive = tmp_path / "oci.tar"
     oci_archive(tmp_path / "tree", archive, "a" * 64)
-    with docker_daemon() as host, fleet(tmp_path, 1, f"DOCKER_HOST={host}") as machines:
+    with fleet(tmp_path, 1, f"DOCKER_HOST={docker_host}") as machines:
         inventory = read_inventory(machines.inventory())
         with machine(inventory.nodes[0]) as reached:
             with pytest.raises(MeasurementError, match="the docker of n1 does not hold"):
@@ -167,20 +156,19 @@ def test_after_a_kill_of_the_suite_the_machines_clean_up_by_themselves(machines:
     require_image()
     before, links = ours(), left_on(machines)
     words = ("--inventory", str(machines.inventory()), *on("container"), "--out", str(tmp_path / "run"))
-    running = Running(tmp_path / "log", *TRAIN, "--steps", "500", *words)
+    running = Running(tmp_path / "log", "run", *TRAIN, "--steps", "500", *words)
     running.wait_until_it_says("measuring")
     there = added_since(before)
     assert len(there["workers"]) >= 3
     assert there["groups"]
-    os.kill(running.process.pid, signal.SIGKILL)
-    running.process.wait()
+    running.kill()
 
     def left() -> tuple[object, set[str]]:
         """What is left but for entries of the ledger and a directory on this side, which are for bench clean."""
         return left_on(machines), still(there).keys() - {"files", "ledger"}
 
     wait_for("the end of all", lambda: left() == (links, set()), lambda: (left(), still(there)), within_s=240)
-    assert bench("clean").returncode == 0
+    bench("clean")
     assert still(there) == {}
 
 
@@ -237,10 +225,9 @@ def test_a_wrong_interface_is_told_with_both_ends(machines: Fleet, tmp_path: Pat
         inventory = machines.inventory()
         inventory.write_text(inventory.read_text().replace('host = "n2"', 'host = "n2"\ninterface = "wrong"'))
         words = ("--inventory", str(inventory), "--target", "bare-metal", "--out", str(tmp_path / "run"))
-        ended = bench("run", *TRAIN, *words)
+        bench("run", *TRAIN, *words, code=1)
     finally:
         lab.run(second.argv(["ip", "link", "delete", "dev", "wrong"]))
-    assert ended.returncode == 1
     (record,) = records(tmp_path / "run").values()
     assert record.outcome.kind == "network"
     assert "n1 (n1, eth0) does not reach n2 (n2, wrong) (192.0.2.7)" in str(record.outcome.message)
@@ -251,12 +238,11 @@ def test_a_machine_whose_key_is_not_known_is_refused(machines: Fleet) -> None:
     kept = known.read_text()
     known.write_text("")
     try:
-        ended = bench("run", *TRAIN, "--inventory", str(machines.inventory()), "--target", "bare-metal")
+        said = refusal("run", *TRAIN, "--inventory", str(machines.inventory()), "--target", "bare-metal")
     finally:
         known.write_text(kept)
-    assert ended.returncode == 2
-    assert "no connection to n1 (n1): Host key verification failed" in ended.stderr
-    assert "connect once by hand" in ended.stderr
+    assert "no connection to n1 (n1): Host key verification failed" in said
+    assert "connect once by hand" in said
 
 
 def wait_until_gone(pid: int) -> None:
@@ -277,23 +263,12 @@ def test_what_is_still_running_on_a_machine_ends_with_the_connection(machines: F
     wait_until_gone(pid)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--lab", "nodes=3"), "--lab and --inventory exclude each other: it is a network on this machine"),
-        (("--workers", "3"), "need a machine each, and it lists 3"),
-    ],
-)
-def test_what_machines_do_not_carry_is_refused_before_they_are_reached(
-    tmp_path: Path, words: tuple[str, ...], said: str
-) -> None:
-    path = tmp_path / "hosts.toml"
+def test_what_machines_do_not_carry_is_refused_before_they_are_reached(tmp_path: Path) -> None:
+    path, before = tmp_path / "hosts.toml", ours()
     path.write_text("".join(f'[[node]]\nname = "n{n}"\nhost = "nowhere{n}.invalid"\n' for n in (1, 2, 3)))
-    before = ours()
-    ended = bench("run", *TRAIN, "--inventory", str(path), *words)
-    assert ended.returncode == 2
-    assert said in ended.stderr
-    assert "what to do" in ended.stderr
+    said = refusal("run", *TRAIN, "--inventory", str(path), "--workers", "3")
+    assert "need a machine each, and it lists 3" in said
+    assert "what to do" in said
     assert added_since(before) == {}
 
 

@@ -33,7 +33,6 @@ from provisioning.machines.base import GuestSpec
 from provisioning.machines.qemu import QEMU
 from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import home
-from provisioning.processes import carrying
 from provisioning.volumes import MOUNT, Volume
 from scenarios.job import clean_environment
 from suite.errors import CommandError, RequestError
@@ -42,7 +41,7 @@ from suite.job.ablations import properties_of
 from suite.records.environment import Engine
 from suite.registries import ENGINES
 from tests.integration.machine import ENVELOPE as WHOLE
-from tests.integration.machine import docker_daemon, require, require_root, require_root_and_image, wait_for
+from tests.integration.machine import require, require_root, require_root_and_image, wait_for
 from worker.spec import CommandRequest
 
 pytestmark = pytest.mark.integration
@@ -77,20 +76,9 @@ STACKS = ("bare-metal", *LOCAL_ENGINES, "vm", *IN_GUEST)
 
 
 @pytest.fixture(scope="module")
-def oci_runtimes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """OCI runtimes by name, as a user sets them up for docker: runc once more, and gVisor's. Podman takes paths."""
-    place = tmp_path_factory.mktemp("runtimes")
-    # A runsc of 2022 takes every network of a newer kernel for the machine's, unless there is none to set up.
-    (place / "sandbox").write_text(f'#!/bin/sh\nexec {shutil.which("runsc")} --network=none "$@"\n')
-    (place / "sandbox").chmod(0o755)
-    return {"again": str(shutil.which("runc")), "sandbox": str(place / "sandbox")}
-
-
-@pytest.fixture(scope="module")
-def docker_socket(oci_runtimes: dict[str, str]) -> Iterator[None]:
-    runtimes = [f"--add-runtime={name}={path}" for name, path in oci_runtimes.items()]
-    with docker_daemon(*runtimes) as host, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOCKER_HOST", host)
+def docker_socket(docker_host: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", docker_host)
         yield
 
 
@@ -152,22 +140,13 @@ def _container(request: pytest.FixtureRequest, base: Node, engine: str, runtime:
         yield inside
 
 
-def test_words_arrive_as_they_were_given(node: Node) -> None:
+def test_words_input_output_and_status_pass_as_they_are(node: Node) -> None:
     words = ["two words", "semi;colon", "$HOME `id` $(id)", "quote\"s and 'quotes'", "new\nline", "", "*", "ümlaut"]
     said = node.run(["printf", "%s\\0", *words]).stdout
     assert said.removesuffix("\n").split("\0") == [*words, ""]
-
-
-def test_standard_input_arrives_whole(node: Node) -> None:
     content = bytes(range(32, 127)) * 2000
     assert node.run(["sha256sum"], stdin=content).stdout.split()[0] == hashlib.sha256(content).hexdigest()
-
-
-def test_an_exit_status_is_passed_on(node: Node) -> None:
     assert node.run(["sh", "-c", "exit 7"], check=False).returncode == 7
-
-
-def test_a_failing_command_raises_with_its_output(node: Node) -> None:
     with pytest.raises(CommandError) as failure:
         node.run(["ls", "/no/such/place"])
     assert "/no/such/place" in failure.value.output_tail
@@ -185,9 +164,10 @@ def test_output_comes_line_by_line(node: Node) -> None:
     assert process.wait(60.0) == 0
 
 
-def test_the_tree_is_the_image_and_read_only(node: Node) -> None:
+def test_the_tree_is_the_image_and_read_only_and_the_cpus_are_those_of_the_envelope(node: Node) -> None:
     assert node.run(["sha256sum", "/opt/virtbench/manifest.tsv"]).stdout.split()[0] == current().digest
     assert node.run(["touch", "/opt/virtbench/mark"], check=False).returncode != 0
+    assert int(node.run(["nproc"]).stdout) == len(ENVELOPE.cpus)
 
 
 FACTS = """
@@ -234,10 +214,6 @@ def test_a_command_finds_the_same_surroundings_in_every_stack(node: Node) -> Non
         "home": "/tmp",
         "variables": sorted(word.partition("=")[0] for word in argv[2:-4] if not word.startswith("PYTHONPATH")),
     }, printed
-
-
-def test_the_cpus_are_those_of_the_envelope(node: Node) -> None:
-    assert int(node.run(["nproc"]).stdout) == len(ENVELOPE.cpus)
 
 
 def test_a_container_has_its_own_processes_and_no_privileges(node: Node) -> None:
@@ -342,22 +318,6 @@ def test_a_shared_directory_is_read_in_the_guest_and_written_nowhere(guest: Node
     assert [path.name for path in shared.iterdir()] == ["file"]
     assert guest.backing is not None
     assert guest.backing.data == str(shared)
-
-
-def test_nothing_is_left_when_the_layers_are_closed(tmp_path: Path) -> None:
-    image = require_root_and_image()
-    require("engine", "runc")
-    before = _groups()
-    with local_node(ENVELOPE.cpus, str(image.tree)) as host:
-        for layer in (UserlandLayer(ENVELOPE), ContainerLayer(get_engine("runc"), image.digest, ENVELOPE.memory_bytes)):
-            with layer.opened(host) as inside:
-                inside.start(["sleep", "1000"])
-                assert _groups() != before
-        token = host.token
-    assert carrying(token) == []
-    assert _groups() == before
-    assert [entry for entry in ledger.living() if entry.what == token] == []
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_group_of_another_machine_is_removed_by_a_command_with_all_that_is_in_it() -> None:

@@ -31,13 +31,13 @@ from suite.errors import BenchError, MeasurementError
 from suite.interfaces import Node
 from suite.job.ablations import properties_of
 from suite.job.envelope import Envelope
+from tests.integration.bench import REPOSITORY, bench
 from tests.integration.machine import ENVELOPE as WHOLE
 from tests.integration.machine import require, require_image, require_root, wait_for
 
 pytestmark = pytest.mark.integration
 # One CPU: one emulated CPU cannot lock up another while other tests run behind these.
 ENVELOPE = WHOLE.model_copy(update={"cpus": WHOLE.cpus[:1]})
-REPOSITORY = Path(__file__).parents[2]
 DAEMON = "/usr/sbin/libvirtd"
 # The daemon's fixed places are directories of the tests' own, and so are the users: its QEMU driver wants one.
 STARTS = """
@@ -161,7 +161,7 @@ def domains() -> list[str]:
     return listed.split()
 
 
-def test_a_guest_keeps_the_contract_of_a_node(guest: Node, image: Image) -> None:
+def test_a_guest_keeps_the_contract_of_a_node_and_carries_a_container(guest: Node, image: Image) -> None:
     words = ["two words", "$HOME `id`", "quote\"s and 'quotes'", "", "ümlaut"]
     assert guest.run(["printf", "%s\\0", *words]).stdout.removesuffix("\n").split("\0") == [*words, ""]
     assert guest.run(["sh", "-c", "cat; exit 7"], stdin=b"given", check=False).returncode == 7
@@ -172,15 +172,8 @@ def test_a_guest_keeps_the_contract_of_a_node(guest: Node, image: Image) -> None
     assert guest.facts["disk_limit_bytes_per_s"] == 32 << 20
     assert guest.facts["host_cpus"] == list(ENVELOPE.cpus)
     assert guest.facts["disk"] == "virtio-blk raw cache=none aio=native"
-
-
-def test_a_directory_is_shared_with_a_guest_of_libvirt(guest: Node, image: Image) -> None:
-    if hindrance := virtiofs.hindrance(image.tree):
-        pytest.skip(hindrance[0])
-    assert guest.run(["cat", f"{MOUNT}/file"]).stdout == "given\n"
-
-
-def test_a_container_runs_in_a_guest_of_libvirt(guest: Node, image: Image) -> None:
+    if not virtiofs.hindrance(image.tree):
+        assert guest.run(["cat", f"{MOUNT}/file"]).stdout == "given\n"
     with ContainerLayer(get_engine("runc"), image.digest, ENVELOPE.memory_bytes).opened(guest) as inside:
         assert inside.run(["sha256sum", "/opt/virtbench/manifest.tsv"]).stdout.split()[0] == image.digest
 
@@ -223,11 +216,11 @@ def test_kill_9_leaves_no_domain_process_or_control_group(daemon: Daemon, killed
     before, running = groups(), set(domains())
     accelerator, _ = choose("auto")
     words = [sys.executable, "-c", OPENS, ENVELOPE.model_dump_json(), accelerator]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=REPOSITORY) as bench:
-        assert bench.stdout is not None
-        assert bench.stdout.readline() == b"open\n"
+    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=REPOSITORY) as opening:
+        assert opening.stdout is not None
+        assert opening.stdout.readline() == b"open\n"
         (name,) = set(domains()) - running
-        bench.kill()
+        opening.kill()
     if killed != "bench":
         daemon.end(signal.SIGKILL)
     assert f"machine libvirt:{name}@{daemon.uri}" in ledger.clean()
@@ -244,12 +237,7 @@ def test_kill_9_leaves_no_domain_process_or_control_group(daemon: Daemon, killed
 @pytest.mark.usefixtures("daemon", "image")
 def test_libvirts_guests_stand_beside_those_of_qemu_in_the_same_block(tmp_path: Path) -> None:
     words = "run --target bare-metal --target vm --target container-vm --engine runc --ablate libvirt --profile smoke"
-    out = tmp_path / "run"
-    sizes = ["--model", "alexnet", "--cpus", "1", "--out", str(out), "--json"]
-    bench = [sys.executable, str(REPOSITORY / "cli.py")]
-    ran = subprocess.run([*bench, *words.split(), *sizes], check=False, capture_output=True, text=True, cwd=tmp_path)
-    assert ran.returncode == 0, ran.stderr
-    trials = json.loads(ran.stdout)["trials"]
+    sizes = ("--model", "alexnet", "--cpus", "1", "--out", str(tmp_path / "run"), "--json")
+    trials = json.loads(bench(*words.split(), *sizes, timeout_s=1700).stdout)["trials"]
     assert sum("libvirt" in trial for trial in trials) == 2
-    audited = subprocess.run([*bench, "audit", str(out)], check=False, capture_output=True, text=True)
-    assert audited.returncode == 0, audited.stdout
+    bench("audit", str(tmp_path / "run"))

@@ -1,23 +1,27 @@
-"""An image of the user's own, from a Dockerfile to trials on every target. Needs no network."""
+"""An image of the user's own, of a Dockerfile or this machine's own tree, up to trials. Needs no network."""
 
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
+import sysconfig
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from provisioning import ledger
 from provisioning.engines.base import image_reference
 from provisioning.images.build import built
-from provisioning.images.image import find
+from provisioning.images.image import Image, find
 from provisioning.paths import home
 from tests.extensions.test_worker import OWN_TRAINING
-from tests.integration.machine import require, require_fast_guests, require_root_and_image, require_space
-from tests.integration.test_run import SMALL, bench, measured, on
+from tests.integration.bench import BOTH, REPOSITORY, SMALL, bench, inside, measured, on, records, refusal
+from tests.integration.machine import require, require_fast_guests, require_root, require_root_and_image, require_space
 
 pytestmark = pytest.mark.integration
 LACKING = ("/usr/bin/fio", "/usr/lib/python3*/site-packages/torch", "/usr/local/lib/python3*/dist-packages/torch")
@@ -49,8 +53,7 @@ def own(base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     directory.mkdir()
     (directory / "mine.txt").write_text("mine\n")
     (directory / "Dockerfile").write_text(f"FROM {base}\nCOPY mine.txt /srv/mine.txt\n")
-    ended = bench("image", "build", "--from", str(directory))
-    assert ended.returncode == 0, ended.stderr
+    bench("image", "build", "--from", str(directory))
     yield directory
     shutil.rmtree(find(directory.name).directory)
 
@@ -67,9 +70,7 @@ def test_all_trials_of_a_run_are_of_the_users_own_image(targets: tuple[str, ...]
     found = measured(tmp_path / "run", "--image", own.name, *words, *SMALL)
     assert {record.target for record in found} == set(targets)
     for record in found:
-        assert record.environment.target
-        assert record.environment.target.userland_sha256 == image.digest
-        assert record.environment.target.userland_differences == []
+        assert (inside(record).userland_sha256, inside(record).userland_differences) == (image.digest, [])
 
 
 @pytest.mark.thorough
@@ -84,7 +85,7 @@ def test_a_model_of_transformers_trains_in_its_image_as_it_is_documented(base: s
     for path, text in ((f"{name}/Dockerfile", recipe), ("tune/tune.py", script)):
         (tmp_path / path).parent.mkdir()
         (tmp_path / path).write_text(text.replace("localhost/virtbench/base", base))
-    built_one = bench("image", "build", "--from", str(tmp_path / name), timeout_s=1200)
+    built_one = bench("image", "build", "--from", str(tmp_path / name), code=None, timeout_s=1200)
     if "No matching distribution found for transformers" in built_one.stderr:
         pytest.skip("no package index is in reach of an image that is built")
     assert built_one.returncode == 0, built_one.stderr
@@ -115,48 +116,79 @@ def test_what_an_image_lacks_is_named_and_nothing_of_it_stays(base: str, tmp_pat
     removed = " ".join(LACKING)
     (tmp_path / "Dockerfile").write_text(f"FROM {base}\nRUN rm -r -f {removed} && mkfifo /srv/pipe\n")
     before = sorted(path.name for path in (home() / "images").iterdir())
-    ended = bench("image", "build", "--from", str(tmp_path))
-    assert ended.returncode == 2
-    assert "/srv/pipe is a device, a pipe or a socket" in ended.stderr
+    assert "/srv/pipe is a device, a pipe or a socket" in refusal("image", "build", "--from", str(tmp_path))
     (tmp_path / "Dockerfile").write_text(f"FROM {base}\nRUN rm -r -f {removed}\n")
-    ended = bench("image", "build", "--from", str(tmp_path))
-    assert ended.returncode == 2
-    for words in (
-        "it lacks: fio",
-        "torch for /usr/bin/python3",
-        "install -y --no-install-recommends fio",
-        "pip install",
-    ):
-        assert words in " ".join(ended.stderr.split())
+    said = refusal("image", "build", "--from", str(tmp_path))
+    remedy = "install -y --no-install-recommends fio"
+    assert all(words in said for words in ("it lacks: fio", "torch for /usr/bin/python3", remedy, "pip install"))
     assert sorted(path.name for path in (home() / "images").iterdir()) == before
 
 
-def test_what_is_no_image_is_refused_in_a_sentence(base: str, tmp_path: Path) -> None:
+def test_what_is_no_image_or_of_another_architecture_is_refused_in_a_sentence(base: str, tmp_path: Path) -> None:
     del base
     (tmp_path / "cut.tar").write_bytes(os.urandom(512))
-    with tarfile.open(tmp_path / "other.tar", "w") as archive:
-        archive.add(__file__, "../../escaped")
-    for name, words in {
-        "cut.tar": "is no archive of an image",
-        "other.tar": "gives no image",
-        "missing.tar": "does not exist",
-    }.items():
-        ended = bench("image", "build", "--from", str(tmp_path / name))
-        assert ended.returncode == 2
-        assert words in " ".join(ended.stderr.split())
-        assert "Traceback" not in ended.stderr
-
-
-def test_an_image_of_another_architecture_is_refused(base: str, tmp_path: Path) -> None:
-    del base
     (tmp_path / "file").touch()
-    with tarfile.open(tmp_path / "root.tar", "w") as archive:
-        archive.add(tmp_path / "file", "file")
+    for name, holds in {"other.tar": "../../escaped", "root.tar": "file"}.items():
+        with tarfile.open(tmp_path / name, "w") as archive:
+            archive.add(tmp_path / "file", holds)
     foreign = "localhost/virtbench-test:foreign"
     try:
         podman("import", "--arch", "arm64", str(tmp_path / "root.tar"), foreign)
-        ended = bench("image", "build", "--from", foreign)
-        assert ended.returncode == 2
-        assert "is an image for linux/arm64" in " ".join(ended.stderr.split())
+        for source, words in {
+            str(tmp_path / "cut.tar"): "is no archive of an image",
+            str(tmp_path / "other.tar"): "gives no image",
+            str(tmp_path / "missing.tar"): "does not exist",
+            foreign: "is an image for linux/arm64",
+        }.items():
+            said = refusal("image", "build", "--from", source)
+            assert words in said
+            assert "Traceback" not in said
     finally:
         podman("rmi", "--force", foreign, check=False)
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from provisioning.images.image import find, mounted
+image = find(sys.argv[1])
+with mounted(image, image.tree):
+    print((image.tree / "usr/bin/env").exists(), flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.timeout(900)
+def test_the_machines_own_tree_serves_bare_metal_and_runc_and_nothing_of_it_stays_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_root()
+    require("engine", "runc")
+    monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
+    adopted = bench("image", "adopt", "--python", sys.executable, "--site", sysconfig.get_path("purelib"))
+    digest = adopted.stdout.strip()
+    image = Image.model_validate_json((tmp_path / f"home/images/{digest[:12]}/image.json").read_bytes())
+    tree = tmp_path / f"home/images/{digest[:12]}/tree"
+
+    words = (*BOTH, "--model", "gan", *SMALL, "--wait", "--image", digest, "--out", str(tmp_path / "run"))
+    ended = bench("run", "--scenario", "synthetic", *words)
+    assert "All targets computed the same weights, bit for bit." in ended.stdout
+    found = records(tmp_path / "run")
+    assert set(found) == {"bare-metal", "container"}
+    for record in found.values():
+        assert (inside(record).userland_sha256, inside(record).userland_differences) == (digest, [])
+    assert not ledger.is_mounted(tree)
+    assert bench("image", "verify", digest).stdout == f"{digest} is whole\n"
+    refused = refusal("run", "--target", "vm", *SMALL, "--image", digest)
+    assert "an adopted image has no disk for virtual machines" in refused
+
+    killed = [sys.executable, "-c", KILLED, digest]
+    assert subprocess.run(killed, check=False, capture_output=True, text=True, cwd=REPOSITORY).stdout == "True\n"
+    assert ledger.is_mounted(tree), "the kill came while it was mounted"
+    assert "is mounted" in refusal("image", "remove", digest)
+    assert f"mount {tree}" in bench("clean").stdout
+    assert not ledger.is_mounted(tree)
+    assert json.loads(bench("image", "list", "--json").stdout)["images"][0]["mounts"] == [
+        mount.model_dump(mode="json") for mount in image.mounts
+    ]
+    bench("image", "remove", digest)

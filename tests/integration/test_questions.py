@@ -1,10 +1,11 @@
-"""The README's commands, typed as they stand there; a question is answered in the first three lines."""
+"""The commands of the README and of docs/guide/own-training.md, typed as they stand there.
 
-import os
+A question is answered in the first three lines.
+"""
+
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,11 @@ from typing import Any
 import pytest
 
 from tests.extensions.test_worker import OWN_TRAINING, example
-from tests.integration.machine import require, require_image
-from tests.integration.test_run import BENCH
+from tests.integration.bench import REPOSITORY, bench, inside, records
+from tests.integration.machine import require, require_fast_guests, require_image, require_root_and_image
 
 pytestmark = pytest.mark.integration
 
-REPOSITORY = Path(__file__).parents[2]
 COMPARED = r"^container \(\w+\) .*\b(slower|faster|equivalent|tail|typical-only|undecided|no verdict)\b.* why: \w+"
 ANSWERS = {
     "run": COMPARED,
@@ -38,6 +38,8 @@ def typed() -> list[str]:
     text = (REPOSITORY / "README.md").read_text()
     table = re.search(r"^\| question \|.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL)
     assert table, "the README has no table of questions"
+    rows = re.findall(r"^\| [^|]+\? \| (.*`bench .*) \|$", table[0], re.MULTILINE)
+    assert len(rows) == 5, "a command answers each of five questions"
     return re.findall(r"`(bench [^`]+)`", table[0])
 
 
@@ -51,12 +53,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_the_readme_answers_the_five_questions() -> None:
-    rows = re.findall(r"^\| [^|]+\? \| (.+) \|$", (REPOSITORY / "README.md").read_text(), re.MULTILINE)
-    assert len(rows) == 5
-    assert all("`bench " in row for row in rows)
-
-
 def parameters() -> Iterator[Any]:
     """Give the commands; of those that measure, make test runs the first."""
     measuring = [command for command in typed() if command.startswith("bench run ")]
@@ -67,10 +63,7 @@ def parameters() -> Iterator[Any]:
 @pytest.mark.parametrize("command", list(parameters()))
 def test_each_command_answers_in_its_first_three_lines(command: str, place: Path) -> None:
     _, *words = shlex.split(command)
-    done = subprocess.run(
-        [BENCH, *words], cwd=place, env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True, timeout=580
-    )
-    assert done.returncode == 0, done.stderr
+    done = bench(*words, cwd=place, env={"COLUMNS": "80"})
     name = next(name for name in ANSWERS if " ".join(words).startswith(name))
     first = " ".join(line.strip() for line in done.stdout.splitlines()[:3])
     assert re.search(ANSWERS[name], first), f"{command} began with: {first}\n{done.stderr}"
@@ -79,11 +72,8 @@ def test_each_command_answers_in_its_first_three_lines(command: str, place: Path
 def listed() -> list[str]:
     """Return the commands of the README's list, except three with other tests: an hour, removes images, serves."""
     lines = re.findall(r"^    bench (.*?)(?: +#.*)?$", (REPOSITORY / "README.md").read_text(), re.MULTILINE)
+    assert len(lines) > 9
     return [line for line in lines if line not in ("selftest", "clean --all", "web") and "|" not in line]
-
-
-def test_the_readme_lists_commands() -> None:
-    assert len(listed()) > 6
 
 
 @pytest.mark.parametrize("command", listed())
@@ -94,6 +84,31 @@ def test_each_listed_command_is_accepted(command: str, place: Path) -> None:
         for record in run.glob("trials/*.json") if name in ("cellar", "rack") else ():  # as if each had its host
             record.write_text(re.sub(r'("hostname": *)"[^"]*"', rf'\1"{name}"', record.read_text()))
     words = [*shlex.split(command), *(["--dry-run"] if command.startswith(DRY) else [])]
-    done = subprocess.run([BENCH, *words], cwd=place, capture_output=True, text=True, timeout=300)
+    done = bench(*words, code=None, cwd=place)
     codes = next((codes for start, codes in CODES.items() if command.startswith(start)), (0,))
     assert done.returncode in codes, done.stdout + done.stderr
+
+
+WAYS = {"A workload in a file": "my_model.py", "A command": "mine/train.py"}
+"""The sections, and the file that each says to save."""
+
+
+@pytest.mark.parametrize("targets", [("bare-metal", "container"), ("vm",), ("container-vm",)], ids="+".join)
+@pytest.mark.parametrize("heading", WAYS)
+def test_the_example_runs_as_it_is_documented(heading: str, targets: tuple[str, ...], tmp_path: Path) -> None:
+    require_root_and_image()
+    if "container" not in targets:
+        require_fast_guests()
+    section = OWN_TRAINING.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / WAYS[heading]).write_text(example(heading, OWN_TRAINING))
+    (documented,) = re.findall(r"^    bench (run .* --target all .*)$", section, re.MULTILINE)
+    words = shlex.split(documented.replace("--target all", " ".join(f"--target {name}" for name in targets)))
+    bench(*words, "--out", "out", cwd=tmp_path)
+    found = records(tmp_path / "out")
+    assert set(found) == set(targets)
+    for record in found.values():
+        assert record.outcome.status == "ok"
+        assert record.job.model == Path(WAYS[heading]).name
+        assert not inside(record).userland_differences
+        assert heading != "A command" or record.details["steps"] == 40

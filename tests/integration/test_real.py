@@ -1,7 +1,9 @@
-"""Training on real files, cold and warm, and from a disk that was made slow."""
+"""Training on real files, cold and warm, from a disk that was made slow, and in whole epochs with checkpoints."""
 
+import json
 import os
 import random
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,12 +25,26 @@ from suite.job.job import Loading
 from suite.job.profiles import Sizes
 from suite.plan import Plan, Trial
 from suite.records.record import TrialRecord
-from tests.integration.machine import ENVELOPE, require, require_fast_guests, require_image, require_root
-from tests.integration.test_run import NOTHING, SMALL, bench, on, ours, records
-from tests.integration.trials import run_plan
+from tests.integration.bench import (
+    BOTH,
+    NOTHING,
+    RUNC,
+    SMALL,
+    Running,
+    bench,
+    by_arm,
+    measured,
+    on,
+    ours,
+    records_in,
+    refusal,
+    run_plan,
+    some,
+)
+from tests.integration.machine import ENVELOPE, require, require_fast_guests, require_image
 from tests.jobs import plan_of
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
 
 SLOW_BYTES_PER_S = 5_000_000
 STEPS = {"bare-metal": 2, "vm": 1}
@@ -44,7 +60,6 @@ which a packed file system keeps holes that nobody reads."""
 @pytest.fixture
 def data_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system on a block device of its own, where also the disks that VMs read lie: it alone is to be slow."""
-    require_root()
     if not (cgroups.ROOT / "blkio").is_dir():
         pytest.skip("the block I/O controller of control groups version 1 is not here")
     place = Path(os.path.realpath(tmp_path))
@@ -60,7 +75,6 @@ def data_disk(tmp_path: Path) -> Iterator[Path]:
         node.run(["mount", "--bind", str(top / "disks"), str(disks_of_vms)])
         stack.callback(node.run, ["umount", str(disks_of_vms)])
         yield top
-    assert ours() == NOTHING
 
 
 def large_files(place: Path, file_bytes: int, images: int = 12) -> Dataset:
@@ -139,47 +153,40 @@ def test_a_slow_data_disk_is_seen_in_the_wait_for_data(target: str, tmp_path: Pa
 
     (record,) = run_plan(plan_for(dataset, target, choices), Real(), opened, tmp_path / "run")
     assert record.outcome.status == "ok", record.outcome
-    assert record.steps is not None
-    assert record.data_use is not None
-    assert record.timeline is not None
+    steps = some(record.steps)
     # What processes read ahead while the model is built and computes is not waited for; the rest is.
     reading_s = 4 * STEPS[target] * FILE_BYTES / SLOW_BYTES_PER_S
-    beside_s = 0.0 if target == "vm" else (record.timeline.build_s or 0.0) + sum((record.steps.compute_s or [])[:-1])
-    assert sum(record.steps.data_s or ()) > 0.8 * (reading_s - beside_s) > 2, record.steps
+    beside_s = 0.0 if target == "vm" else (some(record.timeline).build_s or 0.0) + sum((steps.compute_s or [])[:-1])
+    assert sum(steps.data_s or ()) > 0.8 * (reading_s - beside_s) > 2, steps
     check_reads(record)
     # QEMU reads past the page cache of this host: what the guest read, the device has given.
-    assert record.resources is not None
-    assert record.resources.serving is not None
-    assert (record.resources.serving.disk_read_bytes or 0) >= record.data_use.bytes_read
+    read_bytes = some(some(some(record.resources).serving).disk_read_bytes)
+    assert read_bytes >= some(record.data_use).bytes_read
 
 
 def test_cold_trials_read_from_the_device_and_warm_ones_do_not(tmp_path: Path) -> None:
     require("engine", "podman")
     dataset = large_files(tmp_path / "set", LARGE_BYTES)
 
-    def trained(cache: str, out: Path, *more: str) -> dict[str, TrialRecord]:
-        words = ["run", "--scenario", "real", "--data", f"imagefolder:{dataset.directory}", "--cache", cache, *SMALL]
-        words += [*more, "--engine", "podman", "--target", "bare-metal", "--target", "container", "--out", str(out)]
-        ended = bench(*words)
-        assert ended.returncode == 0, ended.stderr
-        found = records(out)
+    def trained(cache: str, *more: str) -> dict[str, TrialRecord]:
+        words = ["--scenario", "real", "--data", f"imagefolder:{dataset.directory}", "--cache", cache, *SMALL]
+        words += [*more, "--engine", "podman", "--target", "bare-metal", "--target", "container"]
+        found = by_arm(measured(tmp_path / cache, *words))
         assert {record.data_use.sha256 for record in found.values() if record.data_use} == {dataset.sha256}
         assert {record.job.page_cache for record in found.values()} == {cache}
         return found
 
-    cold = trained("cold", tmp_path / "cold", "--ablate", "data-layer")
+    cold = trained("cold", "--ablate", "data-layer")
     for record in cold.values():
         check_reads(record)
-    assert filesystem(cold["container"]) == filesystem(cold["bare-metal"])
-    assert filesystem(cold["container+data-layer"]) == "overlay"
-    for record in trained("warm", tmp_path / "warm").values():
+    assert some(cold["container"].data_use).filesystem == some(cold["bare-metal"].data_use).filesystem
+    assert some(cold["container+data-layer"].data_use).filesystem == "overlay"
+    for record in trained("warm").values():
         check_reads(record)
-    assert ours() == NOTHING
 
 
 @pytest.fixture
 def device(tmp_path: Path) -> Iterator[str]:
-    require_root()
     image = tmp_path / "device.img"
     with image.open("wb") as file:
         file.truncate(128 << 20)
@@ -195,55 +202,95 @@ def device(tmp_path: Path) -> Iterator[str]:
 @pytest.mark.thorough
 def test_a_data_set_on_a_device_of_its_own_is_read_from_there(tmp_path: Path, device: str) -> None:
     place = f"generated:{tmp_path / 'set'}"
-    assert bench("data", "make", "--images", "20", "--out", str(tmp_path / "set")).returncode == 0
+    bench("data", "make", "--images", "20", "--out", str(tmp_path / "set"))
     words = ["--scenario", "real", "--data", place, "--data-disk", device, *on("container"), *SMALL]
-    words += ["--ablate", "data-layer", "--out", str(tmp_path / "run")]
-    assert (empty := bench("run", *words)).returncode == 2
-    writing = f"bench data disk --device {device} --data {place}"
-    assert f"does not hold this data set: it is empty\n  what to do: write it there, once: {writing}" in empty.stderr
+    words += ["--ablate", "data-layer"]
+    writing = ("data", "disk", "--device", device, "--data", place)
+    empty = f"does not hold this data set: it is empty what to do: write it there, once: bench {' '.join(writing)}"
+    assert empty in refusal("run", *words)
     with local_node((), None) as node:
         node.run(["mke2fs", "-q", "-L", "home", device])
-        foreign = bench(*writing.split()[1:])
-        assert (foreign.returncode, "it holds ext2 labelled home" in foreign.stderr) == (2, True)
+        assert "it holds ext2 labelled home" in refusal(*writing)
         node.run(["wipefs", "--all", device])
     for said in ("writing 20 images", "holds the data set already"):
-        written = bench(*writing.split()[1:])
-        assert (written.returncode, said in written.stderr) == (0, True), written.stderr
-    ended = bench("run", *words)
-    assert ended.returncode == 0, ended.stderr
-    found = records(tmp_path / "run")
-    use = found["container"].data_use
-    assert use is not None
+        assert said in bench(*writing).stderr
+    found = by_arm(measured(tmp_path / "run", *words))
+    use = some(found["container"].data_use)
     assert (use.filesystem, use.device) == ("ext4", device)
-    assert found["container"].job.dataset is not None
-    assert found["container"].job.dataset.device == device
+    assert some(found["container"].job.dataset).device == device
     check_reads(found["container"])
-    assert filesystem(found["container+data-layer"]) == "overlay"
+    assert some(found["container+data-layer"].data_use).filesystem == "overlay"
     assert found["container+data-layer"].substitutes == ["disk:other-device"]
-    assert ours() == NOTHING
-
-
-def filesystem(record: TrialRecord) -> str | None:
-    return record.data_use.filesystem if record.data_use else None
 
 
 def check_reads(record: TrialRecord) -> None:
-    use = record.data_use
-    assert use is not None
+    use, read_bytes = some(record.data_use), some(some(some(record.resources).worker).disk_read_bytes)
     assert use.images_read >= 2 * 2
     assert use.damaged == 0
     if record.job.page_cache == "cold":
         assert use.page_cache_share == pytest.approx(0, abs=0.01)
-        assert read_bytes(record) >= use.bytes_read
+        assert read_bytes >= use.bytes_read
     else:
-        assert use.page_cache_share is not None
-        assert use.page_cache_share > 0.95
+        assert some(use.page_cache_share) > 0.95
         # The job reads its programs too; what comes from the device is less than what it reads of the data set.
-        assert read_bytes(record) < use.bytes_read
+        assert read_bytes < use.bytes_read
 
 
-def read_bytes(record: TrialRecord) -> int:
-    assert record.resources
-    assert record.resources.worker
-    assert record.resources.worker.disk_read_bytes is not None
-    return record.resources.worker.disk_read_bytes
+IMAGES, BATCH, EPOCHS = 42, 4, 2
+PREEMPTED = ("--model", "gan", "--profile", "smoke", "--steps", "400", "--checkpoint", "on", "--checkpoint-every", "20",
+             "--preempt", "mean=4s")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("data") / "mnist"
+    bench("data", "make", "--format", "mnist", "--images", str(IMAGES), "--out", str(place))
+    return place
+
+
+def metrics_in(run: Path) -> dict[tuple[str, str], set[str]]:
+    found: dict[tuple[str, str], set[str]] = {}
+    for row in json.loads(bench("compare", str(run), "--json").stdout)["rows"]:
+        if row["value"] is not None:
+            found.setdefault((row["model"], row["target"]), set()).add(row["metric"])
+    return found
+
+
+@pytest.mark.parametrize("model", ["gan", pytest.param("dcgan", marks=pytest.mark.thorough)])
+def test_whole_epochs_and_their_checkpoints_are_measured(model: str, mnist: Path, tmp_path: Path) -> None:
+    words = ("--model", model, "--scenario", "real", "--data", f"mnist:{mnist}", "--profile", "smoke", *BOTH)
+    run = tmp_path / "run"
+    for record in measured(run, *words, "--epochs", str(EPOCHS), "--checkpoint", "fsync"):
+        epochs = some(record.epochs)
+        checkpoints = some(epochs.checkpoints)
+        assert epochs.steps == IMAGES // BATCH
+        assert len(epochs.seconds) == len(checkpoints.seconds) == EPOCHS
+        assert checkpoints.filesystem
+        assert len(some(record.steps).elapsed_s or ()) == EPOCHS * epochs.steps
+        assert {"first-epoch", "epoch", "checkpoint"} == set(record.metrics)
+    bench("audit", str(run))
+    assert all({"epoch", "first-epoch", "checkpoint"} < metrics for metrics in metrics_in(run).values())
+
+
+@pytest.mark.thorough
+def test_a_preempted_training_ends_with_the_weights_of_the_undisturbed_one_on_every_target(tmp_path: Path) -> None:
+    found = measured(tmp_path / "run", *PREEMPTED, *BOTH)
+    assert len(found) == 2
+    for record in found:  # it fails if its weights differ
+        assert record.metrics["makespan"].value > 0
+    assert any(record.metrics["openings"].value > 1 for record in found)
+
+
+@pytest.mark.thorough
+def test_nothing_is_left_of_a_preempted_run_that_was_killed_and_it_goes_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = ("run", *PREEMPTED, "--target", "container", *RUNC, "--out", str(run))
+    running = Running(tmp_path / "log", *words)
+    running.wait_until_it_says("measuring")
+    time.sleep(8)  # the undisturbed training takes less: it is killed in one that is preempted
+    running.kill()
+    bench("clean")
+    assert ours() == NOTHING
+    bench(*words)
+    (record,) = records_in(run)
+    assert record.metrics["openings"].value > 1

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.bench import REPOSITORY
 from tests.integration.machine import wait_for
 
-REPOSITORY = Path(__file__).parents[2]
 FIRED_WITHIN_S = 180.0
 """An entry of every minute; the rest is for a machine that is busy."""
 FOREIGN = "# my own\n17 3 1 1 * /bin/true\n"

@@ -3,15 +3,12 @@
 Each sleeps through most of a step, so that its rate is known: at most ``FASTEST`` per second.
 """
 
-import json
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.integration.bench import by_arm, measured
 from tests.integration.machine import require, require_root_and_image
-from tests.integration.test_run import BENCH
 
 pytestmark = pytest.mark.integration
 
@@ -92,73 +89,64 @@ mkdir results
 python epochs.py --output-dir results/epochs
 ls results/epochs/checkpoint-1.pt
 """
-JSON, UNIT = "json", r"(?P<throughput>[\d.]+) ?(?:batches|steps|images|it)/s"
-SCRIPTS = {
-    "epochs.py": (EPOCHS, "python epochs.py --epochs 2", JSON),
-    "bar.py": (PROGRESS_BAR, "python bar.py", UNIT),
-    "loader.py": (LOADER, "python loader.py", UNIT),
-    "ranks.py": (RANKS, "torchrun --standalone --nproc_per_node 2 ranks.py", UNIT),
-    "vision.py": (VISION, "python vision.py", UNIT),
-    "run.sh": (SHELL, "./run.sh", JSON),
+ALL = """
+set -e
+mkdir out
+python -c 'import torchvision'
+python bar.py
+python loader.py
+torchrun --standalone --nproc_per_node 2 ranks.py
+python vision.py
+"""
+TEXTS = {
+    "epochs.py": EPOCHS,
+    "bar.py": PROGRESS_BAR,
+    "loader.py": LOADER,
+    "ranks.py": RANKS,
+    "vision.py": VISION,
+    "run.sh": SHELL,
+    "all.sh": ALL,
 }
-"""The text of each script, the command that starts it, and where its rate is."""
+JSON, UNIT = "json", r"(?P<throughput>[\d.]+) ?(?:batches|steps|images|it)/s"
+ENGINES = ("bare-metal", "container", "container+runc")
+CASES = [
+    pytest.param("./run.sh", JSON, 2, ENGINES, id="epochs of a shell script"),
+    pytest.param("sh all.sh", UNIT, 13, ENGINES, id="all others"),
+    pytest.param(
+        *("sh all.sh", UNIT, 13, ("vm",)), id="in a guest", marks=[pytest.mark.thorough, pytest.mark.timeout(1800)]
+    ),
+]
+"""A command, where its rates are, how many it prints, and the arms that run it."""
 
 
-@pytest.fixture
-def mine(tmp_path: Path) -> Path:
-    directory = tmp_path / "mine"
-    directory.mkdir()
-    for name, (text, _, _) in SCRIPTS.items():
-        (directory / name).write_text(text.lstrip("\n"))
-        (directory / name).chmod(0o755)
-    (directory / "latest").symlink_to("epochs.py")
-    everything = "\n".join(command for _, command, pattern in SCRIPTS.values() if pattern == UNIT)
-    (directory / "all.sh").write_text(f"set -e\nmkdir out\npython -c 'import torchvision'\n{everything}\n")
-    return directory
-
-
-def records_of(mine: Path, command: str, pattern: str, *words: str, timeout_s: float) -> list[dict[str, Any]]:
-    """Return the records of one block of the command; its files are unchanged by it."""
-    before = sorted(mine.rglob("*"))
-    argv = ["run", "--scenario", "command", "--command", command, "--command-files", str(mine), "--wait"]
-    argv += ["--throughput-pattern", pattern, "--profile", "smoke", "--out", str(mine.parent / "out"), *words]
-    done = subprocess.run([BENCH, *argv], check=False, capture_output=True, text=True, timeout=timeout_s)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(mine.rglob("*")) == before
-    return [json.loads(path.read_text()) for path in (mine.parent / "out/trials").iterdir()]
-
-
-def check(record: dict[str, Any]) -> None:
-    assert record["outcome"]["status"] == "ok"
-    assert 0.5 < record["throughput_per_s"] <= FASTEST
-    assert record["details"]["working_directory"]["directory"].startswith("/tmp/")
-    assert record["details"]["working_directory"]["linked"] == 0
-    assert set(record["substitutes"]) <= {"accelerator:tcg", "disk:host-page-cache"}, "all else is levelled"
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_public_script_runs_as_it_is(name: str, mine: Path) -> None:
+@pytest.mark.parametrize(("command", "pattern", "rates", "arms"), CASES)
+def test_public_scripts_run_as_they_are(
+    command: str, pattern: str, rates: int, arms: tuple[str, ...], tmp_path: Path
+) -> None:
     require_root_and_image()
-    for engine in ("podman", "runc"):
-        require("engine", engine)
-    _, command, pattern = SCRIPTS[name]
-    words = ["--target", "bare-metal", "--target", "container", "--engine", "podman", "--engine", "runc"]
-    records = records_of(mine, command, pattern, *words, timeout_s=580)
-    assert {(record["target"], record["ablation"]) for record in records} == {
-        ("bare-metal", None),
-        ("container", None),
-        ("container", "runc"),
-    }
-    for record in records:
-        check(record)
-
-
-@pytest.mark.thorough
-@pytest.mark.timeout(1800)
-def test_the_scripts_run_as_they_are_in_a_virtual_machine(mine: Path) -> None:
-    require_root_and_image()
-    require("target", "vm")
     words = ["--target", "vm", "--trial-timeout", "1500"]
-    (record,) = records_of(mine, "sh all.sh", UNIT, *words, timeout_s=1700)
-    check(record)
-    assert len(record["details"]["throughputs"]) >= 4
+    if arms == ENGINES:
+        words = ["--target", "bare-metal", "--target", "container", "--engine", "podman", "--engine", "runc"]
+        require("engine", "podman")
+        require("engine", "runc")
+    else:
+        require("target", "vm")
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for name, text in TEXTS.items():
+        (mine / name).write_text(text.lstrip("\n"))
+        (mine / name).chmod(0o755)
+    (mine / "latest").symlink_to("epochs.py")
+    before = sorted(mine.rglob("*"))
+    asked = ("--scenario", "command", "--command", command, "--command-files", str(mine), "--wait")
+    words += ["--throughput-pattern", pattern, "--profile", "smoke"]
+    found = by_arm(measured(tmp_path / "out", *asked, *words, timeout_s=1700))
+    assert sorted(mine.rglob("*")) == before
+    assert set(found) == set(arms)
+    for record in found.values():
+        assert record.outcome.status == "ok"
+        assert 0.5 < (record.throughput_per_s or 0) <= FASTEST
+        assert len(record.details["throughputs"]) == rates
+        assert record.details["working_directory"]["directory"].startswith("/tmp/")
+        assert record.details["working_directory"]["linked"] == 0
+        assert set(record.substitutes) <= {"accelerator:tcg", "disk:host-page-cache"}, "all else is levelled"

@@ -1,9 +1,6 @@
 """Jobs beside each other on real targets: the overlap that records prove, and an aggressor that is killed."""
 
-import os
-import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,9 +22,8 @@ from suite.job.sharing import Sharing
 from suite.plan import Trial
 from suite.records.record import TrialRecord
 from suite.registries import AGGRESSORS
-from tests.integration.machine import ENVELOPE, require, require_image, require_root, words_of, workers
-from tests.integration.test_run import ours
-from tests.integration.trials import run_plan
+from tests.integration.bench import inside, ours, run_plan, some
+from tests.integration.machine import ENVELOPE, require, require_image, require_root, wait_for, words_of, workers
 from tests.jobs import plan_of
 
 pytestmark = pytest.mark.integration
@@ -92,17 +88,13 @@ def test_the_records_prove_that_every_aggressor_enclosed_the_victim(tmp_path: Pa
         if one.aggression and record.elapsed_s:
             assert one.aggression.begun_s < 0 < record.elapsed_s <= one.aggression.ended_s
             assert one.aggression.before_per_s
-        victim = record.environment.target
-        assert victim
+        victim, used = inside(record), some(record.resources)
         assert one.environment.userland_sha256 == victim.userland_sha256
         if target == "container":
             assert (victim.host_cpus, one.environment.host_cpus) == ([ENVELOPE.cpus[0]], [ENVELOPE.cpus[1]])
-        assert record.resources
-        assert record.resources.serving
-        assert record.resources.serving.cpu_s
-        assert record.resources.beside
-        if aggressor in ("alexnet", "network"):
-            assert (record.resources.beside.cpu_s or 0) > 0.1
+        assert some(used.serving).cpu_s
+        beside_s = some(used.beside).cpu_s or 0.0
+        assert beside_s > 0.1 or aggressor not in ("alexnet", "network")
     found = compare(load([tmp_path]))
     beside = found.of_kind("aggressor")
     assert [arm.aggressor for arm in beside] == list(aggressors)
@@ -112,13 +104,9 @@ def test_the_records_prove_that_every_aggressor_enclosed_the_victim(tmp_path: Pa
 @pytest.mark.parametrize("target", [pytest.param("bare-metal", marks=pytest.mark.thorough), "container"])
 def test_an_aggressor_that_is_killed_gives_a_failed_trial_with_the_reason(tmp_path: Path, target: str) -> None:
     def kill() -> None:
-        deadline = time.monotonic() + 240
-        while time.monotonic() < deadline:
-            if working(aggressor=False) and (found := working(aggressor=True)):
-                for process in found:
-                    os.kill(process.pid, signal.SIGKILL)
-                return
-            time.sleep(0.1)
+        wait_for("both", lambda: working(aggressor=False) and working(aggressor=True), lambda: workers(), 240)
+        for process in working(aggressor=True):
+            process.kill()
 
     trials = {record.aggressor: record for record in run_shared(tmp_path, target, "cpu", disturb=kill)}
     outcome = trials["cpu"].outcome

@@ -1,8 +1,14 @@
 """Sweeps on a real Slurm of two nodes: a node is lost in mid-run, files come back without a common directory."""
 
 import json
+import os
+import pwd
 import re
+import shutil
 import signal
+import subprocess
+import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +16,12 @@ from typing import Any
 
 import pytest
 
+from provisioning.paths import home
 from suite.records.record import TrialRecord
+from tests.integration.bench import REPOSITORY, inside, some
 from tests.integration.machine import require, require_image, require_root_and_image, wait_for
-from tests.integration.remote_sweep import FAST, REPOSITORY, RemoteSweep, fake_bench
+from tests.integration.remote_sweep import FAST, RemoteSweep, fake_bench
 from tests.integration.slurm_cluster import Slurm, slurm_cluster
-from tests.integration.unprivileged import user_without_root
 
 pytestmark = pytest.mark.integration
 
@@ -49,22 +56,13 @@ def test_a_node_that_is_lost_in_mid_run_costs_no_trial(slurm: Slurm, tmp_path: P
     assert kept
     node = slurm.busy_node()
     slurm.fell_node(node)
-    here = RemoteSweep(tmp_path / "here", SMOKE.read_text())  # while Slurm waits for the node
-    assert here.end() == 0, here.said()
     wait_for("the requeue", lambda: "BeginTime" in slurm.queue(), slurm.said)
     slurm.hasten()
     records = sweep.end_complete(kept)
     assert "restarts 1" in sweep.said()
-    assert _trials(records) == _trials(here.records())
     assert len(records) == 4
     slurm.start_node(node)
     slurm.wait_until_idle()
-
-
-def _trials(records: dict[str, TrialRecord]) -> dict[str, dict[str, Any]]:
-    """What each record is of: all but what was measured, and where."""
-    plan = {"target", "job", "block", "position", "seed"}
-    return {name: record.model_dump(include=plan) for name, record in records.items()}
 
 
 def in_second_trial(sweep: RemoteSweep) -> int:
@@ -158,6 +156,51 @@ def test_without_a_common_directory_records_come_back_from_a_job_that_is_lost_to
     assert "lost on srun-0" in sweep.said()
 
 
+ACCOUNT = "games"
+"""A user without root whom every Debian has."""
+
+
+def bench_of(place: Path, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    """Run the bench in the user's directory as this user."""
+    account = pwd.getpwnam(ACCOUNT)
+    variables = {"PATH": os.environ["PATH"], "HOME": str(place), "USER": ACCOUNT, **env}
+    who: dict[str, Any] = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": ()}
+    argv = [str(place / "bench"), *words]
+    return subprocess.run(
+        argv, check=False, capture_output=True, text=True, env=variables, cwd=place, timeout=600, **who
+    )
+
+
+@pytest.fixture
+def place_of_user() -> Iterator[Path]:
+    """Make the user's home, with a bench and the image that root has as hard links, and remove all of it at the end."""
+    image = require_root_and_image()
+    place = Path(tempfile.mkdtemp(prefix="vb-user-", dir=home()))
+    try:
+        place.chmod(0o755)
+        images, bench = place / "home" / "images", place / "bench"
+        images.mkdir(parents=True)
+        subprocess.run(["cp", "--archive", "--link", str(image.directory), str(images)], check=True)
+        # Root's own interpreter may be in a folder that nobody else enters.
+        python = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/local/bin:/usr/bin")
+        if python is None:
+            pytest.skip(f"no Python 3.{sys.version_info.minor} that everybody may run")
+        subprocess.run([python, "-m", "venv", "--without-pip", str(place / "venv")], check=True)
+        (packages,) = (place / "venv/lib").glob("*/site-packages")
+        (packages / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        words = [f"HOME={place}", f"VIRTBENCH_HOME={place}/home", "PYTHONDONTWRITEBYTECODE=1"]
+        words += [f"{place}/venv/bin/python", f"{REPOSITORY}/cli.py"]
+        bench.write_text(f'#!/bin/sh\nexec env {" ".join(words)} "$@"\n')
+        bench.chmod(0o755)
+        for path in (place, place / "home", images):  # no link to a file of root's
+            shutil.chown(path, ACCOUNT, pwd.getpwnam(ACCOUNT).pw_gid)
+        if (tried := bench_of(place, "--version")).returncode:
+            pytest.skip(f"a user without root cannot run bench from here: {tried.stderr[-500:]}")
+        yield place
+    finally:
+        shutil.rmtree(place)
+
+
 WITHOUT_ROOT = """
 name = "without-root"
 targets = ["bare-metal", "container"]
@@ -171,36 +214,33 @@ engine = "charliecloud"
 """
 
 
-def test_a_user_without_root_compares_bare_metal_with_a_container_of_charliecloud(slurm: Slurm) -> None:
+def test_a_user_without_root_compares_bare_metal_with_a_container_of_charliecloud(
+    slurm: Slurm, place_of_user: Path
+) -> None:
     require("engine", "charliecloud")
     slurm.wait_until_idle()
-    with user_without_root() as user:
-        plan, out = user.place / "plan.toml", user.place / "out"
-        plan.write_text(WITHOUT_ROOT + engine(bench=user.bench))
-        ran = user.run([user.bench, "sweep", "run", str(plan), "--out", str(out)], slurm.env, 600)
-        logs = "\n".join(path.read_text() for path in (out / "logs").glob("*.log"))
-        assert ran.returncode == 0, f"{ran.stderr}{logs}"
-        records = [TrialRecord.model_validate_json(path.read_bytes()) for path in out.glob("*/trials/*.json")]
-        by_target = {name: [each for each in records if each.target == name] for name in ("bare-metal", "container")}
-        assert [len(found) for found in by_target.values()] == [1, 1]
-        for record in records:
-            inside = record.environment.target
-            assert record.outcome.status == "ok"
-            assert record.substitutes == ["memory:not-limited"]
-            assert inside is not None
-            assert inside.userland_sha256 == require_image().digest
-            assert (inside.userland_differences, inside.no_new_privileges) == ([], True)
-            assert (inside.cpus, inside.effective_capabilities) == (list(record.job.envelope.cpus), "0" * 16)
-        for record in by_target["container"]:
-            inside = record.environment.target
-            assert inside is not None
-            assert inside.container_engine is not None
-            assert (inside.container_engine.name, inside.container_engine.network) == ("charliecloud", "shared")
-        compared = user.run([user.bench, "compare", str(out)], {}, 300)
-        assert compared.returncode == 0, compared.stderr
-        answer = " ".join(compared.stdout.split())
-        assert "no ratio is formed" not in answer, "without root, too, bare metal is in the image's tree"
-        assert "container (charliecloud, memory:not-limited)" in answer
-        audited = user.run([user.bench, "audit", str(out)], {}, 300)
-        assert audited.returncode == 0, audited.stdout + audited.stderr
-        assert list((user.place / "home/ledger").glob("*.json")) == []
+    plan, out = place_of_user / "plan.toml", place_of_user / "out"
+    plan.write_text(WITHOUT_ROOT + engine(bench=str(place_of_user / "bench")))
+    ran = bench_of(place_of_user, "sweep", "run", str(plan), "--out", str(out), **slurm.env)
+    logs = "\n".join(path.read_text() for path in (out / "logs").glob("*.log"))
+    assert ran.returncode == 0, f"{ran.stderr}{logs}"
+    records = [TrialRecord.model_validate_json(path.read_bytes()) for path in out.glob("*/trials/*.json")]
+    assert sorted(record.target for record in records) == ["bare-metal", "container"]
+    for record in records:
+        seen = inside(record)
+        assert record.outcome.status == "ok"
+        assert record.substitutes == ["memory:not-limited"]
+        assert seen.userland_sha256 == require_image().digest
+        assert (seen.userland_differences, seen.no_new_privileges) == ([], True)
+        assert (seen.cpus, seen.effective_capabilities) == (list(record.job.envelope.cpus), "0" * 16)
+        if record.target == "container":
+            found = some(seen.container_engine)
+            assert (found.name, found.network) == ("charliecloud", "shared")
+    compared = bench_of(place_of_user, "compare", str(out))
+    assert compared.returncode == 0, compared.stderr
+    answer = " ".join(compared.stdout.split())
+    assert "no ratio is formed" not in answer, "without root, too, bare metal is in the image's tree"
+    assert "container (charliecloud, memory:not-limited)" in answer
+    audited = bench_of(place_of_user, "audit", str(out))
+    assert audited.returncode == 0, audited.stdout + audited.stderr
+    assert list((place_of_user / "home/ledger").glob("*.json")) == []

@@ -15,10 +15,10 @@ import pytest
 from provisioning.machines.ssh import SSHD_CONFIG, destination
 from provisioning.remote.machine import QUICK_BYTES, machine
 from suite.inventory import InventoryNode, read_inventory
+from tests.integration.bench import bench, inside
 from tests.integration.machine import require_image, require_root, wait_for
 from tests.integration.remote_sweep import FAST, RemoteSweep, fake_bench, true_bench
 from tests.integration.ssh_machines import NAMES, ssh_machines
-from tests.integration.test_run import bench
 
 pytestmark = pytest.mark.integration
 
@@ -171,8 +171,7 @@ def test_a_real_trial_is_measured_through_ssh(inventory: Path, tmp_path: Path) -
     require_image()
     sweep = sweep_on(inventory, tmp_path, REAL, {"two": true_bench(tmp_path / "two")})
     (record,) = sweep.end_complete().values()
-    assert record.environment.target is not None
-    assert record.environment.target.userland_sha256 == require_image().digest
+    assert inside(record).userland_sha256 == require_image().digest
 
 
 def _log(sweep: RemoteSweep, name: str) -> str:

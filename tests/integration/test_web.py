@@ -1,6 +1,11 @@
-"""``bench web`` in Chromium: usable by everybody, in both colour schemes, on a phone, and refreshed by its script."""
+"""``bench web`` in Chromium: usable by everybody, in both colour schemes, on a phone, and refreshed by its script.
 
+And the page of ``bench report``: on a phone, a tablet and a desk it fits, and it asks the network nothing.
+"""
+
+import base64
 import importlib.util
+import io
 import json
 import shutil
 import subprocess
@@ -9,11 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import matplotlib.image
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from analysis.load.records import load
+from analysis.report.page import write_report
 from suite.results.store import LOG
-from tests.integration.browser import REPOSITORY, WAIT_S, Tab, chromium, generating, serving
+from tests.integration.bench import REPOSITORY
+from tests.integration.browser import WAIT_S, Tab, chromium, generating, serving
 from tests.test_web import RUNS
 from tests.worker.test_serving import serve_spec
 
@@ -22,6 +32,9 @@ PATHS = (
     *("/", "/runs/synthetic-podman", "/compare", "/compare?run=failed&run=synthetic-podman", "/compare?run=early"),
     *("/delete/failed", "/start", "/start?scenario=shared", "/start/check?cpus=x", "/nothing", "/generate"),
 )
+
+REPORTED = ("synthetic-all", "probe", "failed")
+HEIGHT = 2400
 
 
 @pytest.fixture(scope="module")
@@ -216,3 +229,33 @@ def test_a_run_that_fails_shows_why_with_the_end_of_its_log(browser: Tab, measur
     browser.wait_for("1 failed")
     browser.wait_for("State: failed: 1 of 1")
     assert browser.text().count("FAILED") == 1
+
+
+@pytest.fixture(scope="module")
+def report(place: Path) -> Path:
+    """A page of all targets, probes, failures, and a mark that is one long word."""
+    runs = [shutil.copytree(RUNS / name, place / "reported" / name) for name in REPORTED]
+    for record in runs[0].glob("trials/*vm*.json"):
+        record.write_text(
+            record.read_text().replace("accelerator:tcg", "userland:not-the-image's-and-a-long-word-" * 3)
+        )
+    return write_report(load(runs), place / "report.html")
+
+
+@pytest.mark.beside
+@pytest.mark.parametrize("width", [390, 800, 1280])
+def test_a_report_fits_its_width_shows_something_and_fetches_nothing(browser: Tab, report: Path, width: int) -> None:
+    browser.call("Emulation.setDeviceMetricsOverride", width=width, height=HEIGHT, deviceScaleFactor=1, mobile=False)
+    browser.open(report.as_uri())
+    assert "and-a-long-word" in browser.text()
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run("document.documentElement.scrollHeight") > HEIGHT
+    assert browser.run("document.querySelectorAll('img').length") >= 8
+    assert browser.run("performance.getEntriesByType('resource').map((each) => each.name)") == []
+    picture = io.BytesIO(base64.b64decode(browser.call("Page.captureScreenshot")["data"]))
+    pixels = matplotlib.image.imread(picture)[:, :, :3]
+    assert pixels.shape[:2] == (HEIGHT, width)
+    inked = np.asarray((pixels < 0.9).any(axis=2))
+    assert 0.01 < inked.mean() < 0.9
+    assert inked[HEIGHT // 2 :].any(), "the lower half is blank"
+    assert len(np.unique((pixels * 255).astype(np.uint8).reshape(-1, 3), axis=0)) > 20

@@ -20,7 +20,7 @@ import openstack
 
 from provisioning.images.image import Image
 from tests.integration.booted_image import ARGUMENTS
-from tests.integration.ironic import await_listener
+from tests.integration.test_ironic import await_listener
 from tests.openstack.configuration import (
     ACCOUNT,
     AMQP_PORT,

@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import Any
 import pytest
 
 from provisioning.images.image import current
-from provisioning.kubernetes.cluster import Cluster, Object
+from provisioning.kubernetes.cluster import Cluster
 from provisioning.kubernetes.node import ctr, local_name
+from tests.integration.bench import bench
 from tests.integration.browser import Tab, serving
 from tests.integration.test_web import browser, place, site
 from tests.kubernetes_cluster import cluster as fixture
@@ -24,24 +24,12 @@ from worker.data.listing import entries_of, identify
 __all__ = ["browser", "place", "site"]
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]
-BENCH = (sys.executable, str(Path(__file__).parents[3] / "cli.py"), "kubernetes", "pipeline")
-CLASSES, VOLUMES = "/apis/storage.k8s.io/v1/storageclasses", "/api/v1/persistentvolumes"
 NAME = "pipeline-test"
-SETS = f"{NAME}-sets"
 PAIRS = [(dataset, model) for dataset in ("mnist", "cifar10") for model in ("gan", "dcgan")]
 
 
-def bench(command: str, *words: str, returncode: int = 0) -> "subprocess.CompletedProcess[str]":
-    argv = [*BENCH, command, "--name", NAME, *words]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=900)
-    assert done.returncode == returncode, f"{done.stdout[-1000:]}{done.stderr[-3000:]}"
-    return done
-
-
-@pytest.fixture
-def api(cluster: fixture.Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
-    return Cluster.connect()
+def pipeline(command: str, *words: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
+    return bench("kubernetes", "pipeline", command, "--name", NAME, *words, code=code, timeout_s=900)
 
 
 @pytest.fixture
@@ -55,47 +43,6 @@ def image(cluster: fixture.Cluster) -> str:
     pinned = f"{name.partition(':')[0]}@{digest}"
     subprocess.run(ctr(address, "tag", "--force", name, pinned), check=True, stdout=subprocess.DEVNULL)
     return pinned
-
-
-@pytest.fixture
-def storage_class(cluster: fixture.Cluster, api: Cluster, tmp_path: Path) -> Iterator[str]:
-    """A class with two volumes, each a directory seen by the first node: for models, and to read data from."""
-    affinity = {"key": "kubernetes.io/hostname", "operator": "In", "values": [cluster.nodes[0]]}
-    for name, mode, path in ((NAME, "ReadWriteOnce", tmp_path / "models"), (SETS, "ReadOnlyMany", tmp_path / "sets")):
-        path.mkdir()
-        volume = {
-            "capacity": {"storage": "20Gi"},
-            "accessModes": [mode],
-            "persistentVolumeReclaimPolicy": "Retain",
-            "storageClassName": NAME,
-            "local": {"path": str(path)},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [affinity]}]}},
-        }
-        named: Object = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}}
-        api.request("POST", VOLUMES, {**named, "spec": volume})
-    local = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
-    named = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": NAME}}
-    api.request("POST", CLASSES, {**named, **local})
-    yield NAME
-    for url in (f"{VOLUMES}/{NAME}", f"{VOLUMES}/{SETS}", f"{CLASSES}/{NAME}"):
-        api.request("DELETE", url)
-
-
-@pytest.fixture
-def sets(api: Cluster, storage_class: str, tmp_path: Path) -> Iterator[Path]:
-    """The directory behind a claim with MNIST and CIFAR-10, generated in their formats."""
-    for kind in ("mnist", "cifar10"):
-        make = [*BENCH[:2], "data", "make", "--format", kind, "--images", "60", "--out", str(tmp_path / "sets" / kind)]
-        subprocess.run(make, check=True, capture_output=True)
-    claim = {
-        "accessModes": ["ReadOnlyMany"],
-        "storageClassName": storage_class,
-        "resources": {"requests": {"storage": "1Gi"}},
-    }
-    named = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": SETS}}
-    api.create({**named, "spec": claim})
-    yield tmp_path / "sets"
-    api.delete("v1/persistentvolumeclaims", SETS)
 
 
 @contextmanager
@@ -128,19 +75,19 @@ def test_four_models_of_two_data_sets_are_trained_and_chosen_on_the_page(
     cluster: fixture.Cluster, api: Cluster, image: str, storage_class: str, sets: Path, tmp_path: Path, request: Any
 ) -> None:
     asked = ("--image", image, "--profile", "smoke", "--storage-class", storage_class, "--epochs", "2")
-    other = bench("up", *asked, "--data", f"mnist:{SETS}/cifar10", returncode=1)
-    assert f"/data/{SETS}/cifar10 is no readable data set of kind mnist: there is no" in other.stderr
+    other = pipeline("up", *asked, "--data", "mnist:sets/cifar10", code=1)
+    assert "/data/sets/cifar10 is no readable data set of kind mnist: there is no" in other.stderr
     assert "what to do: put the four files" in other.stderr
-    bench("down")
-    late = bench("up", *asked, "--data", f"mnist:{SETS}/mnist", "--deadline", "1s", returncode=1)
+    pipeline("down")
+    late = pipeline("up", *asked, "--data", "mnist:sets/mnist", "--deadline", "1s", code=1)
     assert f"Job {NAME}-train-gan-mnist: Job was active longer than specified deadline" in late.stderr
-    bench("down")
-    missing = bench("up", *asked, "--data", "mnist:no-such-claim/mnist", returncode=2)
+    pipeline("down")
+    missing = pipeline("up", *asked, "--data", "mnist:no-such-claim/mnist", code=2)
     assert "there is no claim no-such-claim in the namespace default" in missing.stderr
-    words = ("--model", "gan", "--model", "dcgan", "--data", f"mnist:{SETS}/mnist", "--data", f"cifar10:{SETS}/cifar10")
-    up = bench("up", *asked, *words)
+    words = ("--model", "gan", "--model", "dcgan", "--data", "mnist:sets/mnist", "--data", "cifar10:sets/cifar10")
+    up = pipeline("up", *asked, *words)
     assert "returned a test image of gan mnist, dcgan mnist, gan cifar10, dcgan cifar10" in up.stderr
-    jobs = [part for part in json.loads(bench("status", "--json").stdout)["parts"] if part["kind"] == "Job"]
+    jobs = [part for part in json.loads(pipeline("status", "--json").stdout)["parts"] if part["kind"] == "Job"]
     told = {part["name"]: part["trained"] for part in jobs}
     listed = api.get(api.path("services", f"{NAME}-serve:http", part="proxy/models"))["models"]
     assert [(entry["dataset"], entry["model"]) for entry in listed] == PAIRS
@@ -150,7 +97,7 @@ def test_four_models_of_two_data_sets_are_trained_and_chosen_on_the_page(
         sha256 = identify(sets / dataset, [*entries_of(sets / dataset)])[1]
         assert entry["data"] == {"kind": dataset, "images": 60, "digest": "contents", "sha256": sha256}
         assert entry["peak_memory_bytes"] > 100 << 20
-    assert bench("status").stdout.count("complete 2 epochs, median ") == 4
+    assert pipeline("status").stdout.count("complete 2 epochs, median ") == 4
     if shutil.which("chromium"):
         page, services, results = request.getfixturevalue("browser"), tmp_path / "services.toml", tmp_path / "results"
         results.mkdir()
@@ -160,9 +107,9 @@ def test_four_models_of_two_data_sets_are_trained_and_chosen_on_the_page(
                 page.enter(welcome)
                 for pair in PAIRS:
                     choose(page, welcome.partition("/?")[0], *pair)
-    bench("down", "--claim")
-    assert json.loads(bench("status", "--json").stdout)["parts"] == []
-    assert api.get(api.path("persistentvolumeclaims", SETS))["status"]["phase"] == "Bound", "it is the user's"
+    pipeline("down", "--claim")
+    assert json.loads(pipeline("status", "--json").stdout)["parts"] == []
+    assert api.get(api.path("persistentvolumeclaims", "sets"))["status"]["phase"] == "Bound", "it is the user's"
 
 
 @pytest.mark.timeout(420)
@@ -170,16 +117,16 @@ def test_from_a_claim_to_an_image_and_nothing_is_left(
     api: Cluster, image: str, storage_class: str, tmp_path: Path
 ) -> None:
     asked = ("--image", image, "--profile", "smoke", "--storage-class", storage_class)
-    missing = bench("up", *asked, "--image", f"{image[:-8]}{'0' * 8}", returncode=1)
+    missing = pipeline("up", *asked, "--image", f"{image[:-8]}{'0' * 8}", code=1)
     assert "ImagePull" in missing.stderr
     assert "what to do: import it; if it is there, name it as the registry does" in missing.stderr
-    bench("down")
+    pipeline("down")
     # The claim has stayed, and is taken.
-    up = bench("up", *asked)
+    up = pipeline("up", *asked)
     assert f"Job {NAME}-train-gan-synthetic: complete" in up.stderr
     assert "the service returned a test image" in up.stderr
     assert (tmp_path / "models/gan-synthetic.pt").stat().st_size > 0
-    found = json.loads(bench("status", "--json").stdout)
+    found = json.loads(pipeline("status", "--json").stdout)
     assert {part["kind"]: part["state"] for part in found["parts"]} == {
         "Deployment": "ready",
         "Service": "ready",
@@ -187,8 +134,8 @@ def test_from_a_claim_to_an_image_and_nothing_is_left(
         "NetworkPolicy": "ready",
         "PersistentVolumeClaim": "ready",
     }
-    assert "the service returned a test image" in bench("up", *asked).stderr, "what is there is gone on with"
-    refused = bench("up", *asked, "--access-mode", "ReadWriteMany", returncode=2)
+    assert "the service returned a test image" in pipeline("up", *asked).stderr, "what is there is gone on with"
+    refused = pipeline("up", *asked, "--access-mode", "ReadWriteMany", code=2)
     assert "has the access mode ReadWriteOnce" in refused.stderr
     policy = api.path("networkpolicies", f"{NAME}-network", "networking.k8s.io/v1")
     live = api.get(policy)
@@ -197,11 +144,11 @@ def test_from_a_claim_to_an_image_and_nothing_is_left(
         ({"metadata": {"labels": {}}}, "does not belong to this pipeline: it has no label"),
     ):
         api.request("PUT", policy, live | changed | {"metadata": live["metadata"] | changed.get("metadata", {})})
-        assert said in bench("up", *asked, returncode=2).stderr
+        assert said in pipeline("up", *asked, code=2).stderr
         live["metadata"]["resourceVersion"] = api.get(policy)["metadata"]["resourceVersion"]
     api.request("PUT", policy, live)
     manifests = tmp_path / "pipeline.json"
-    manifests.write_text(bench("up", *asked, "--dry-run").stdout)
+    manifests.write_text(pipeline("up", *asked, "--dry-run").stdout)
     first = ("-f", str(manifests), "-l", "app.kubernetes.io/component=train")
     applied = kubectl("apply", "--dry-run=server", "--output=name", *first)
     assert {line.partition("/")[0] for line in applied.stdout.splitlines()} == {
@@ -209,8 +156,8 @@ def test_from_a_claim_to_an_image_and_nothing_is_left(
         "networkpolicy.networking.k8s.io",
         "job.batch",
     }, applied.stderr
-    bench("down")
-    left = json.loads(bench("status", "--json").stdout)["parts"]
+    pipeline("down")
+    left = json.loads(pipeline("status", "--json").stdout)["parts"]
     assert [part["kind"] for part in left] == ["PersistentVolumeClaim"]
-    bench("down", "--claim")
-    assert json.loads(bench("status", "--json").stdout)["parts"] == []
+    pipeline("down", "--claim")
+    assert json.loads(pipeline("status", "--json").stdout)["parts"] == []

@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,33 +14,27 @@ from provisioning import ledger
 from provisioning.engines.kubernetes import KUBERNETES, KubernetesEngine
 from provisioning.images.image import current
 from provisioning.kubernetes import opening
-from provisioning.kubernetes.cluster import OWNER, Cluster, Object
+from provisioning.kubernetes.cluster import OWNER, Cluster
 from provisioning.kubernetes.layer import PodLayer
 from provisioning.nodes import local_node
 from scenarios.datasets.resolve import resolve
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Node
 from suite.job.envelope import GIB
-from suite.records.record import TrialRecord
-from tests.integration.fleet import fleet
-from tests.integration.trials import records_in
+from tests.integration.bench import BENCH, inside, measured, records_in, refusal, some
+from tests.integration.kubernetes.conftest import names
+from tests.integration.ssh_machines import fleet
 from tests.kubernetes_cluster import cluster as fixture
 from tests.kubernetes_cluster.layout import REGISTRY
 from tests.kubernetes_cluster.registry import serving
 
-pytestmark = [pytest.mark.integration, pytest.mark.thorough]
-BENCH = (sys.executable, str(Path(__file__).parents[3] / "cli.py"))
+pytestmark = [pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(900)]
 BOOTED_ELSEWHERE = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"')
 """What runs a command, after the name of a file with another boot id, as if it were on another machine."""
 KILLS = 3
 LOWEST_NODE_PORT = 30000
 RUNTIME_CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass"}
 SMALL = ("--profile", "smoke", "--steps", "1", "--warmup-steps", "0", "--cpus", "1")
-
-
-@pytest.fixture(autouse=True)
-def kubeconfig(cluster: fixture.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
 
 
 @pytest.fixture
@@ -66,63 +59,12 @@ def pod(engine: KubernetesEngine) -> Iterator[Node]:
 
 
 @pytest.fixture
-def lab(kubeconfig: None) -> Iterator[Cluster]:  # noqa: ARG001 (the cluster that is reached)
+def lab(api: Cluster) -> Iterator[Cluster]:
     """A namespace of the test's own."""
-    found = Cluster.connect(namespace="lab")
-    found.request("POST", "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "lab"}})
-    yield found
-    found.request("DELETE", "/api/v1/namespaces/lab")
-    fixture.wait_for("end of the namespace", lambda: "lab" not in names(found.get("/api/v1/namespaces")))
-
-
-@pytest.fixture
-def storage_class(cluster: fixture.Cluster, tmp_path: Path) -> Iterator[str]:
-    """A class with a volume, a directory that the first node sees."""
-    api, classes, volumes = Cluster.connect(), "/apis/storage.k8s.io/v1/storageclasses", "/api/v1/persistentvolumes"
-    affinity = {"key": "kubernetes.io/hostname", "operator": "In", "values": [cluster.nodes[0]]}
-    local = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
-    named = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "by-hand"}}
-    api.request("POST", classes, {**named, **local})
-    volume = {
-        "capacity": {"storage": "20Gi"},
-        "accessModes": ["ReadWriteOnce"],
-        "persistentVolumeReclaimPolicy": "Retain",
-        "storageClassName": "by-hand",
-        "local": {"path": str(tmp_path)},
-        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [affinity]}]}},
-    }
-    meta = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "by-hand"}}
-    api.request("POST", volumes, {**meta, "spec": volume})
-    yield "by-hand"
-    for path in (volumes, classes):
-        api.request("DELETE", f"{path}/by-hand")
-
-
-@pytest.fixture
-def sets(cluster: fixture.Cluster, tmp_path: Path) -> Iterator[Path]:
-    """The directory behind a claim, which the first node sees, with a set in MNIST's format."""
-    api, volumes = Cluster.connect(), "/api/v1/persistentvolumes"
-    make = [*BENCH, "data", "make", "--format", "mnist", "--images", "60", "--out", str(tmp_path / "sets/mnist")]
-    subprocess.run(make, check=True, capture_output=True)
-    named = {"storageClassName": "", "accessModes": ["ReadOnlyMany"]}
-    affinity = {"key": "kubernetes.io/hostname", "operator": "In", "values": [cluster.nodes[0]]}
-    volume = {
-        **named,
-        "capacity": {"storage": "1Gi"},
-        "local": {"path": str(tmp_path / "sets")},
-        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [affinity]}]}},
-    }
-    meta = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "sets"}}
-    api.request("POST", volumes, {**meta, "spec": volume})
-    claim = {**named, "volumeName": "sets", "resources": {"requests": {"storage": "1Gi"}}}
-    api.create({**meta, "kind": "PersistentVolumeClaim", "spec": claim})
-    yield tmp_path / "sets"
-    api.delete("v1/persistentvolumeclaims", "sets")
-    api.request("DELETE", f"{volumes}/sets")
-
-
-def names(listed: Object) -> list[str]:
-    return [each["metadata"]["name"] for each in listed["items"]]
+    api.request("POST", "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "lab"}})
+    yield Cluster.connect(namespace="lab")
+    api.request("DELETE", "/api/v1/namespaces/lab")
+    fixture.wait_for("end of the namespace", lambda: "lab" not in names(api.get("/api/v1/namespaces")))
 
 
 def left() -> list[str]:
@@ -130,210 +72,169 @@ def left() -> list[str]:
     return names(Cluster.connect().get("/api/v1/pods", labelSelector=OWNER))
 
 
-def words(given: dict[str, str], out: Path) -> list[str]:
-    options = [word for name, value in given.items() for word in (f"--{name}", value)]
-    return [*BENCH, "run", "--target", "container", "--engine", "kubernetes", *options, *SMALL, "--out", str(out)]
-
-
-def measured(asked: list[str], run: Path) -> list[TrialRecord]:
-    done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=800)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return records_in(run)
-
-
-def on_two(cluster: fixture.Cluster, out: Path) -> list[str]:
-    """Return the command of a run whose two instances are pods of two nodes."""
-    nodes = cluster.nodes[:2]
-    sockets = ["--containerd", ",".join(cluster.containerd[name] for name in nodes)] if cluster.containerd else []
-    named = ["--engine", "kubernetes", "--node", ",".join(nodes), *sockets]
-    return [*BENCH, "run", "--target", "container", *named, "--out", str(out)]
-
-
-@pytest.mark.timeout(900)
-def test_a_pod_is_measured_beside_the_others_on_the_same_cpus(
-    cluster: fixture.Cluster, given: dict[str, str], tmp_path: Path
-) -> None:
-    asked = [*words(given, tmp_path / "run"), "--target", "bare-metal", "--ablate", "runc", "--ablate", "podman"]
-    found = measured([*asked, "--blocks", "2"], tmp_path / "run")
-    assert len(found) == 8
-    inside = {(each.target, each.ablation): each.environment.target for each in found}
-    assert {each.outcome.status for each in found} == {"ok"}
-    for seen in inside.values():
-        assert seen is not None
-        assert (seen.userland_sha256, seen.userland_differences) == (current().digest, [])
-        assert tuple(seen.host_cpus or ()) == cluster.cpus[given["node"]]
-    seen = inside["container", None]
-    assert seen is not None
-    assert seen.pod is not None
-    assert (seen.pod.quality, seen.pod.node, seen.pod.this_machine) == ("Guaranteed", given["node"], True)
-    assert (seen.pod.cpu_manager, seen.pod.changed) == ("static", [])
-    assert (seen.seccomp, seen.no_new_privileges, int(seen.effective_capabilities or "f", 16)) == ("filter", True, 0)
-    record = next(each for each in found if (each.target, each.ablation) == ("container", None))
-    assert {"accepted", "scheduled", "sandbox", "image", "first-instruction"} <= set(record.opening)
-    assert record.resources is not None
-    assert record.resources.serving is not None
-    assert record.resources.serving.cpu_s
+@pytest.fixture(autouse=True)
+def nothing_left(api: Cluster) -> Iterator[None]:  # noqa: ARG001 (the cluster that is asked)
+    yield
     assert left() == []
 
 
-@pytest.mark.timeout(900)
-def test_checkpoints_are_written_to_a_claim_of_the_storage_class(
-    given: dict[str, str], storage_class: str, tmp_path: Path
+def words(given: dict[str, str]) -> tuple[str, ...]:
+    options = [word for name, value in given.items() for word in (f"--{name}", value)]
+    return ("--target", "container", "--engine", "kubernetes", *options, *SMALL)
+
+
+def on_two(cluster: fixture.Cluster) -> tuple[str, ...]:
+    """Return the options of a run whose two instances are pods of two nodes."""
+    nodes = cluster.nodes[:2]
+    sockets = ["--containerd", ",".join(cluster.containerd[name] for name in nodes)] if cluster.containerd else []
+    return ("--target", "container", "--engine", "kubernetes", "--node", ",".join(nodes), *sockets)
+
+
+def test_a_pod_is_measured_beside_the_others_on_the_same_cpus(
+    cluster: fixture.Cluster, given: dict[str, str], tmp_path: Path
 ) -> None:
-    asked = [*words(given, tmp_path / "one"), "--checkpoint", "fsync", "--checkpoint-every", "1", "--model", "gan"]
+    asked = ("--target", "bare-metal", "--ablate", "runc", "--ablate", "podman", "--blocks", "2")
+    found = measured(tmp_path / "run", *words(given), *asked, timeout_s=800)
+    assert len(found) == 8
+    assert {each.outcome.status for each in found} == {"ok"}
+    for seen in map(inside, found):
+        assert (seen.userland_sha256, seen.userland_differences) == (current().digest, [])
+        assert tuple(seen.host_cpus or ()) == cluster.cpus[given["node"]]
+    record = next(each for each in found if (each.target, each.ablation) == ("container", None))
+    seen, pod = inside(record), some(inside(record).pod)
+    assert (pod.quality, pod.node, pod.this_machine) == ("Guaranteed", given["node"], True)
+    assert (pod.cpu_manager, pod.changed) == ("static", [])
+    assert (seen.seccomp, seen.no_new_privileges, int(seen.effective_capabilities or "f", 16)) == ("filter", True, 0)
+    assert {"accepted", "scheduled", "sandbox", "image", "first-instruction"} <= set(record.opening)
+    assert some(some(record.resources).serving).cpu_s
+
+
+def test_checkpoints_are_written_to_a_claim_of_the_storage_class(
+    api: Cluster, given: dict[str, str], storage_class: str, tmp_path: Path
+) -> None:
+    asked = [*words(given), "--checkpoint", "fsync", "--checkpoint-every", "1", "--model", "gan"]
     asked += ["--blocks", "1", "--warmup-blocks", "0", "--storage-class"]
-    absent = subprocess.run([*asked, "absent"], check=False, capture_output=True, text=True)
-    assert absent.returncode == 2
-    assert "the cluster has no storage class absent" in absent.stderr
-    assert f"choose --storage-class from: {storage_class}" in absent.stderr
-    (trained,) = measured([*asked, storage_class], tmp_path / "one")
+    absent = refusal("run", *asked, "absent")
+    assert "the cluster has no storage class absent" in absent
+    assert f"choose --storage-class from: {storage_class}" in absent
+    (trained,) = measured(tmp_path / "one", *asked, storage_class, timeout_s=800)
     assert trained.outcome.status == "ok"
-    assert trained.epochs
-    assert trained.epochs.checkpoints
-    assert trained.epochs.checkpoints.filesystem
-    claims = Cluster.connect().get("/api/v1/persistentvolumeclaims")
-    assert names(claims) == []
+    assert some(some(trained.epochs).checkpoints).filesystem
+    assert names(api.get("/api/v1/persistentvolumeclaims")) == []
 
 
-@pytest.mark.timeout(900)
-def test_a_pod_of_a_registry_is_run_by_the_runtime_of_its_class(cluster: fixture.Cluster, tmp_path: Path) -> None:
+def test_a_pod_of_a_registry_is_run_by_the_runtime_of_its_class(
+    api: Cluster, cluster: fixture.Cluster, tmp_path: Path
+) -> None:
     if not cluster.containerd:
         pytest.skip("the nodes are elsewhere, and know no registry of this test")
-    api, classes = Cluster.connect(), "/apis/node.k8s.io/v1/runtimeclasses"
+    classes = "/apis/node.k8s.io/v1/runtimeclasses"
     api.request("POST", classes, {**RUNTIME_CLASS, "metadata": {"name": "other"}, "handler": "other"})
     image = current()
-    asked = [*words({"node": "n2", "registry": REGISTRY, "runtime-class": "other"}, tmp_path / "run")]
+    asked = words({"node": "n2", "registry": REGISTRY, "runtime-class": "other"})
     try:
         with serving(image.file("oci.tar")) as registry:
             # The nodes' stores outlive a cluster, and with them what an earlier run of this test has pulled.
-            names = (f"{REGISTRY}/virtbench:{image.digest[:12]}", f"{REGISTRY}/virtbench@{registry.manifest}")
-            fixture.forget_everywhere(*names)
-            (record,) = measured([*asked, "--blocks", "1"], tmp_path / "run")
+            stored = (f"{REGISTRY}/virtbench:{image.digest[:12]}", f"{REGISTRY}/virtbench@{registry.manifest}")
+            fixture.forget_everywhere(*stored)
+            (record,) = measured(tmp_path / "run", *asked, "--blocks", "1", timeout_s=800)
     finally:
         api.request("DELETE", f"{classes}/other")
     assert record.outcome.status == "ok"
-    seen = record.environment.target
-    assert seen is not None
-    assert seen.userland_sha256 == image.digest
-    assert seen.pod is not None
-    assert (seen.pod.node, seen.pod.runtime_class) == ("n2", "other")
-    assert seen.pod.image_id == f"{REGISTRY}/virtbench@{registry.manifest}"
+    pod = some(inside(record).pod)
+    assert inside(record).userland_sha256 == image.digest
+    assert (pod.node, pod.runtime_class) == ("n2", "other")
+    assert pod.image_id == f"{REGISTRY}/virtbench@{registry.manifest}"
     assert f"/v2/virtbench/manifests/{image.digest[:12]}" in registry.asked
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["on-the-node", "on-another-machine"])
 def test_a_pod_is_measured_beside_what_ssh_opens_on_its_node(
     cluster: fixture.Cluster, given: dict[str, str], tmp_path: Path, elsewhere: bool
 ) -> None:
-    run, asked = tmp_path / "run", [*words(given, tmp_path / "run"), "--target", "bare-metal", "--ablate", "runc"]
+    run, asked = tmp_path / "run", [BENCH, "run", *words(given), "--target", "bare-metal", "--ablate", "runc"]
     if elsewhere:
         (tmp_path / "boot_id").write_text("00000000-0000-4000-8000-000000000000\n")
         # The image is on the node already, by the name that a registry of this name would have for it.
         asked = [*BOOTED_ELSEWHERE, str(tmp_path / "boot_id"), *asked, "--registry", "localhost"]
     with fleet(tmp_path, 1) as machines:
-        found = measured([*asked, "--inventory", str(machines.inventory())], run)
+        asked += ["--inventory", str(machines.inventory()), "--out", str(run)]
+        done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=800)
+        assert done.returncode == 0, done.stderr[-3000:]
         (node,) = machines.machines
         assert "Accepted publickey" in (tmp_path / f"log-{node.name}").read_text()
-    inside = {(each.target, each.ablation): each.environment.target for each in found}
+    found = records_in(run)
+    arms = {(each.target, each.ablation): inside(each) for each in found}
     opened = {("bare-metal", None): node.name, ("container", None): None, ("container", "runc"): node.name}
     assert {each.outcome.status for each in found} == {"ok"}
-    assert {arm: seen.machine for arm, seen in inside.items() if seen} == opened
-    for seen in inside.values():
-        assert seen is not None
+    assert {arm: seen.machine for arm, seen in arms.items()} == opened
+    for seen in arms.values():
         assert (seen.userland_sha256, seen.userland_differences) == (current().digest, [])
         assert tuple(seen.host_cpus or ()) == cluster.cpus[given["node"]]
-    pods = {arm: (seen.pod.node, seen.pod.this_machine) for arm, seen in inside.items() if seen and seen.pod}
+    pods = {arm: (seen.pod.node, seen.pod.this_machine) for arm, seen in arms.items() if seen.pod}
     assert pods == {("container", None): (given["node"], not elsewhere)}
     by_ssh = [each for each in found if opened[each.target, each.ablation]]
     assert [(each.conditions, each.resources and each.resources.serving) for each in by_ssh] == [(None, None)] * 2
-    assert left() == []
 
 
-@pytest.mark.timeout(900)
 def test_a_pod_reads_the_data_set_of_a_claim_beside_bare_metal_that_reads_its_copy(
     given: dict[str, str], sets: Path, tmp_path: Path
 ) -> None:
     real = ("--scenario", "real", "--data", "mnist:sets/mnist", "--model", "vae", "--batch", "8")
-    run = tmp_path / "run"
     with fleet(tmp_path, 1) as machines:
-        inventory = machines.inventory(f'data = "{sets}/mnist"')
-        found = measured([*words(given, run), *real, "--target", "bare-metal", "--inventory", str(inventory)], run)
+        asked = ("--target", "bare-metal", "--inventory", str(machines.inventory(f'data = "{sets}/mnist"')))
+        found = measured(tmp_path / "run", *words(given), *real, *asked, timeout_s=800)
     assert {(each.target, each.outcome.status) for each in found} == {("container", "ok"), ("bare-metal", "ok")}
     digest = resolve(f"mnist:{sets}/mnist", tmp_path)[1].sha256
     assert {each.job.dataset and each.job.dataset.sha256 for each in found} == {digest}
-    assert left() == []
 
 
-@pytest.mark.timeout(900)
 def test_the_ranks_of_a_job_are_pods_of_two_nodes(cluster: fixture.Cluster, tmp_path: Path) -> None:
-    run, nodes = tmp_path / "run", cluster.nodes[:2]
-    asked = [*on_two(cluster, run), "--scenario", "distributed", "--workers", "1", "--ps", "1", "--ablate", "network"]
-    asked += [*SMALL, "--model", "alexnet", "--image-px", "64"]
-    found = measured(asked, run)
+    asked = ("--scenario", "distributed", "--workers", "1", "--ps", "1", "--ablate", "network")
+    small = (*SMALL, "--model", "alexnet", "--image-px", "64")
+    found = measured(tmp_path / "run", *on_two(cluster), *asked, *small, timeout_s=800)
     assert {each.ablation for each in found} == {None, "network"}
     for record in found:
         assert record.outcome.status == "ok", record.outcome
         assert [rank.role for rank in record.ranks] == ["server", "worker"]
         pods = [rank.environment.pod for rank in record.ranks]
-        assert [pod.node if pod else None for pod in pods] == list(nodes)
+        assert [pod.node if pod else None for pod in pods] == list(cluster.nodes[:2])
         assert len({rank.address for rank in record.ranks}) == 2
         assert all(rank.links[0].rate_bits_per_s for rank in record.ranks)
+        assert all(rank.sent_bytes and rank.sent_bytes <= (rank.interface_sent_bytes or 0) for rank in record.ranks)
         if cluster.cpus:
             assert [tuple(rank.environment.host_cpus or ()) for rank in record.ranks] == [
-                cluster.cpus[name] for name in nodes
+                cluster.cpus[name] for name in cluster.nodes[:2]
             ]
     addresses = {record.ablation: [rank.address for rank in record.ranks] for record in found}
     assert not set(addresses[None]) & set(addresses["network"]), "pods have addresses of their own"
-    assert left() == []
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("strategy", ["all-reduce", "split"])
-def test_a_gan_is_trained_in_pods_of_two_nodes(cluster: fixture.Cluster, tmp_path: Path, strategy: str) -> None:
-    run, nodes = tmp_path / "run", cluster.nodes[:2]
-    asked = [*on_two(cluster, run), "--scenario", "distributed", "--strategy", strategy, "--workers", "2"]
-    (record,) = measured([*asked, *SMALL, "--model", "gan", "--image-px", "28"], run)
-    assert record.outcome.status == "ok", record.outcome
-    pods = [rank.environment.pod for rank in record.ranks]
-    assert [pod.node if pod else None for pod in pods] == list(nodes)
-    assert all(rank.sent_bytes and rank.sent_bytes <= (rank.interface_sent_bytes or 0) for rank in record.ranks)
-    assert left() == []
-
-
-@pytest.mark.timeout(900)
-def test_a_pod_serves_and_one_of_another_node_asks(cluster: fixture.Cluster, tmp_path: Path) -> None:
-    run, nodes = tmp_path / "run", cluster.nodes[:2]
-    asked = [*on_two(cluster, run), "--scenario", "serve", "--model", "gan", "--profile", "smoke", "--cpus", "1"]
-    asked += ["--ablate", "cluster-ip", "--ablate", "node-port"]
-    found = measured(asked, run)
+def test_a_pod_serves_and_one_of_another_node_asks(api: Cluster, cluster: fixture.Cluster, tmp_path: Path) -> None:
+    asked = ("--scenario", "serve", "--model", "gan", "--profile", "smoke", "--cpus", "1")
+    services = ("--ablate", "cluster-ip", "--ablate", "node-port")
+    found = measured(tmp_path / "run", *on_two(cluster), *asked, *services, timeout_s=800)
     for record in found:
         assert record.outcome.status == "ok", record.outcome
         assert record.metrics["cold-start"].value > 0
         assert [rank.role for rank in record.ranks] == ["server", "client"]
         pods = [rank.environment.pod for rank in record.ranks]
-        assert [pod.node if pod else None for pod in pods] == list(nodes)
+        assert [pod.node if pod else None for pod in pods] == list(cluster.nodes[:2])
     asked_at = {record.ablation: record.details["asked_at"] for record in found if record.ablation}
     assert set(asked_at) == {"cluster-ip", "node-port"}
     assert asked_at["cluster-ip"][0] not in {rank.address for record in found for rank in record.ranks}
     assert asked_at["node-port"][1] >= LOWEST_NODE_PORT
-    services = Cluster.connect().get("/api/v1/services", labelSelector=OWNER)
-    assert names(services) == left() == []
+    assert names(api.get("/api/v1/services", labelSelector=OWNER)) == []
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("cluster", [False], indirect=True, ids=["cpus-shared"])
 def test_a_victim_and_its_aggressor_are_pods_of_one_node(given: dict[str, str], tmp_path: Path) -> None:
-    asked = [*words(given, tmp_path / "run"), "--scenario", "shared", "--model", "alexnet", "--image-px", "64"]
-    asked += ["--aggressor", "cpu", "--cpus", "2"]
-    found = measured(asked, tmp_path / "run")
+    asked = ("--scenario", "shared", "--model", "alexnet", "--image-px", "64", "--aggressor", "cpu", "--cpus", "2")
+    found = measured(tmp_path / "run", *words(given), *asked, timeout_s=800)
     assert {each.aggressor for each in found} == {None, "cpu"}
     for record in found:
         assert record.outcome.status == "ok", record.outcome
-        assert record.environment.target is not None
-        assert record.environment.target.pod is not None
-        assert record.environment.target.pod.node == given["node"]
-    assert left() == []
+        assert some(inside(record).pod).node == given["node"]
 
 
 def test_words_input_and_exit_status_pass_through_the_api_server(pod: Node) -> None:
@@ -374,12 +275,11 @@ def test_a_job_that_wants_too_much_memory_is_killed(pod: Node) -> None:
     assert pod.run(["python3", "-c", hungry], check=False).returncode == 128 + signal.SIGKILL
 
 
-def test_a_pod_that_is_deleted_under_its_job_fails_with_the_reason(pod: Node) -> None:
+def test_a_pod_that_is_deleted_under_its_job_fails_with_the_reason(api: Cluster, pod: Node) -> None:
     process = pod.start(["sh", "-c", "echo begun; sleep 1000"])
     assert next(process.lines(30)) == "begun"
-    cluster = Cluster.connect()
     (name,) = left()
-    cluster.request("DELETE", cluster.path("pods", name), query={"gracePeriodSeconds": 0})
+    api.request("DELETE", api.path("pods", name), query={"gracePeriodSeconds": 0})
     with pytest.raises(MeasurementError, match="deleted") as error:
         process.wait(60)
     assert error.value.kind == "evicted"
@@ -415,24 +315,21 @@ def test_what_keeps_a_pod_from_starting_is_told_and_nothing_is_left(
     assert error.value.kind == "quota"
     with pytest.raises(RequestError, match="no such node"):
         opened(KUBERNETES.configured({**given, "node": "n9"}), current().digest)
-    assert left() == []
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("scenario", ["synthetic", "distributed", "serve"])
 def test_after_kill_nine_clean_removes_what_was_left(
     scenario: str, cluster: fixture.Cluster, given: dict[str, str], tmp_path: Path
 ) -> None:
     chance = random.Random(f"{scenario}/18")
     kinds = {
-        "synthetic": [*words(given, tmp_path / "run"), "--steps", "100000"],
-        "distributed": [*on_two(cluster, tmp_path / "run"), "--scenario", "distributed", "--workers", "1", *SMALL],
-        "serve": [*on_two(cluster, tmp_path / "run"), "--scenario", "serve", "--model", "gan", "--cpus", "1"],
+        "synthetic": [*words(given), "--steps", "100000"],
+        "distributed": [*on_two(cluster), "--scenario", "distributed", "--workers", "1", *SMALL],
+        "serve": [*on_two(cluster), "--scenario", "serve", "--model", "gan", "--cpus", "1"],
     }
+    asked, silent = [BENCH, "run", *kinds[scenario], "--out", str(tmp_path / "run")], subprocess.DEVNULL
     for _ in range(KILLS):
-        running = subprocess.Popen(
-            kinds[scenario], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
+        running = subprocess.Popen(asked, stdout=silent, stderr=silent, start_new_session=True)
         fixture.wait_for("pod", lambda: bool(left()))
         time.sleep(chance.uniform(0, 8))
         os.killpg(running.pid, signal.SIGKILL)
