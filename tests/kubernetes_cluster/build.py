@@ -25,10 +25,7 @@ UNDESCRIBED = ("code-generator", "sample-")
 """The parts of the source whose types are not the API's."""
 # /version is served from the second: without it clients that parse the minor version break.
 VERSIONS = ("component-base/version", "client-go/pkg/version")
-VERSION = {
-    "gitVersion": "v1.20.2",
-    "gitMajor": "1",
-    "gitMinor": "20",
+VERSION = {"gitVersion": "v1.20.2", "gitMajor": "1", "gitMinor": "20"} | {
     "gitTreeState": "clean",
     "buildDate": "2021-01-13T13:20:00Z",
 }

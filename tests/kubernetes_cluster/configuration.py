@@ -85,14 +85,11 @@ def _network(node: Node) -> dict[str, Any]:
 
 def _kubelet(node: Node, reserved_cpus: Sequence[int]) -> dict[str, Any]:
     cpus = {"cpuManagerPolicy": "static", "reservedSystemCPUs": ",".join(map(str, reserved_cpus))}
+    callers = {"anonymous": {"enabled": False}, "webhook": {"enabled": True}}
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "authentication": {
-            "anonymous": {"enabled": False},
-            "webhook": {"enabled": True},
-            "x509": {"clientCAFile": str(CA)},
-        },
+        "authentication": {**callers, "x509": {"clientCAFile": str(CA)}},
         "authorization": {"mode": "Webhook"},
         "featureGates": {"GenericEphemeralVolume": True},
         "cgroupDriver": "cgroupfs",

@@ -20,25 +20,15 @@ from tests.kubernetes_cluster.layout import (
 
 # Without them 1.20 drops ttlSecondsAfterFinished and ephemeral claims in silence.
 GATES = "--feature-gates=TTLAfterFinished=true,GenericEphemeralVolume=true"
-ETCD = [
-    f"--data-dir={RUN}/etcd",
-    f"--listen-client-urls={ETCD_CLIENTS}",
-    f"--advertise-client-urls={ETCD_CLIENTS}",
-    f"--listen-peer-urls={ETCD_PEERS}",
-    "--unsafe-no-fsync",
-]
-API_SERVER = [
-    f"--etcd-servers={ETCD_CLIENTS}",
-    f"--bind-address={HOST_ADDRESS}",
-    f"--advertise-address={HOST_ADDRESS}",
-    "--secure-port=6443",
-    f"--tls-cert-file={KEYS}/server.crt",
-    f"--tls-private-key-file={KEYS}/server.key",
-    f"--client-ca-file={CA}",
-    f"--token-auth-file={TOKENS}",
-    f"--kubelet-client-certificate={KEYS}/kubelet-client.crt",
-    f"--kubelet-client-key={KEYS}/kubelet-client.key",
-    "--kubelet-preferred-address-types=InternalIP",
+ETCD = (
+    *(f"--data-dir={RUN}/etcd", f"--listen-peer-urls={ETCD_PEERS}", "--unsafe-no-fsync"),
+    *(f"--listen-client-urls={ETCD_CLIENTS}", f"--advertise-client-urls={ETCD_CLIENTS}"),
+)
+API_SERVER = (
+    *(f"--etcd-servers={ETCD_CLIENTS}", f"--bind-address={HOST_ADDRESS}", f"--advertise-address={HOST_ADDRESS}"),
+    *("--secure-port=6443", f"--tls-cert-file={KEYS}/server.crt", f"--tls-private-key-file={KEYS}/server.key"),
+    *(f"--client-ca-file={CA}", f"--token-auth-file={TOKENS}", "--kubelet-preferred-address-types=InternalIP"),
+    *(f"--kubelet-client-certificate={KEYS}/kubelet-client.crt", f"--kubelet-client-key={KEYS}/kubelet-client.key"),
     "--service-account-issuer=https://kubernetes.default.svc",
     f"--service-account-key-file={KEYS}/service-accounts.key",
     f"--service-account-signing-key-file={KEYS}/service-accounts.key",
@@ -46,20 +36,13 @@ API_SERVER = [
     "--authorization-mode=Node,RBAC",
     "--allow-privileged=true",  # for the sweep whose plan asks for it
     "--enable-admission-plugins=NodeRestriction",
-    "--default-not-ready-toleration-seconds=10",
-    "--default-unreachable-toleration-seconds=10",
-    GATES,
-]
-CONTROLLER_MANAGER = [
-    f"--service-account-private-key-file={KEYS}/service-accounts.key",
-    f"--root-ca-file={CA}",
-    "--use-service-account-credentials=true",
-    "--node-monitor-period=1s",
-    "--node-monitor-grace-period=10s",
-    "--node-startup-grace-period=20s",
-    f"--flex-volume-plugin-dir={RUN}/volume-plugins",
-    GATES,
-]
+    *("--default-not-ready-toleration-seconds=10", "--default-unreachable-toleration-seconds=10", GATES),
+)
+CONTROLLER_MANAGER = (
+    *(f"--service-account-private-key-file={KEYS}/service-accounts.key", "--use-service-account-credentials=true"),
+    *("--node-monitor-period=1s", "--node-monitor-grace-period=10s", "--node-startup-grace-period=20s"),
+    *(f"--root-ca-file={CA}", f"--flex-volume-plugin-dir={RUN}/volume-plugins", GATES),
+)
 
 
 def start(cpus: Sequence[int], wait_for: Callable[[str, Callable[[], bool]], None]) -> None:

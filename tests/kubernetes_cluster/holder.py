@@ -36,17 +36,11 @@ def main() -> None:
 
 
 def _start_kubelet(node: Node) -> None:
-    words = [
-        f"--config={node.directory}/kubelet.json",
-        f"--kubeconfig={RUN}/{node.name}.kubeconfig",
-        f"--hostname-override={node.name}",
-        f"--node-ip={node.address}",
-        f"--root-dir={node.directory}/kubelet",
-        f"--cert-dir={node.directory}/certificates",
-        "--container-runtime=remote",
-        f"--container-runtime-endpoint=unix://{node.containerd}",
-    ]
-    _start(node, f"{PROGRAMS}/kubelet", *words)
+    config = (f"--config={node.directory}/kubelet.json", f"--kubeconfig={RUN}/{node.name}.kubeconfig")
+    places = (f"--root-dir={node.directory}/kubelet", f"--cert-dir={node.directory}/certificates")
+    names = (f"--hostname-override={node.name}", f"--node-ip={node.address}")
+    runtime = ("--container-runtime=remote", f"--container-runtime-endpoint=unix://{node.containerd}")
+    _start(node, f"{PROGRAMS}/kubelet", *config, *places, *names, *runtime)
 
 
 def _start(node: Node, *argv: str) -> None:

@@ -32,13 +32,8 @@ PODS = "10.98.0.0/16"
 SERVICES, FIRST_SERVICE = "10.99.0.0/24", "10.99.0.1"
 PAUSE = "localhost/pause:1"
 OVERMOUNTED = (
-    "/var/log/pods",
-    "/var/log/containers",
-    "/var/lib/kubelet",
-    "/var/lib/cni",
-    "/run/containerd",
-    "/run/netns",
-    "/usr/libexec/kubernetes",
+    *("/var/log/pods", "/var/log/containers", "/var/lib/kubelet", "/var/lib/cni"),
+    *("/run/containerd", "/run/netns", "/usr/libexec/kubernetes"),
 )
 """What a node would write outside its own directory: a tmpfs of its own lies over each."""
 XTABLES_LOCK = Path("/run/xtables.lock")
