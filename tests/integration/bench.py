@@ -32,13 +32,16 @@ REPOSITORY = Path(__file__).parents[2]
 BENCH = str(Path(sys.executable).with_name("bench"))
 SMALL = ("--profile", "smoke", "--steps", "1", "--warmup-steps", "0")
 RUNC = ("--engine", "runc")
-BOTH = ("--target", "bare-metal", "--target", "container", *RUNC)
 NOTHING: dict[str, list[str]] = {k: [] for k in ("processes", "groups", "files", "mounts", "ledger", "workers")}
 
 
-def on(target: str) -> tuple[str, ...]:
-    """Return the words for a target; an engine is refused where there is no container."""
-    return ("--target", target, *(RUNC if "container" in target else ()))
+def on(*targets: str) -> tuple[str, ...]:
+    """Return the words for targets; an engine is refused where there is no container."""
+    words = [word for target in targets for word in ("--target", target)]
+    return (*words, *(RUNC if any("container" in target for target in targets) else ()))
+
+
+BOTH = on("bare-metal", "container")
 
 
 def bench(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,8 @@ from provisioning.images import build
 from provisioning.images.image import Image, current
 from provisioning.nodes import IMAGE_PYTHON
 from provisioning.paths import home
+from suite.errors import CommandError
+from suite.interfaces import Node
 from suite.job.envelope import GIB, Envelope
 
 SSHD = Path("/usr/sbin/sshd")
@@ -126,3 +129,17 @@ def docker_daemon(*words: str) -> Iterator[str]:
         daemon.terminate()
         daemon.wait(120)
         shutil.rmtree(place, ignore_errors=True)
+
+
+def check_commands(node: Node) -> None:
+    """Check that words, input, output and exit status of a command pass as they are."""
+    words = ["two words", "semi;colon", "$HOME `id` $(id)", "quote\"s and 'quotes'", "new\nline", "", "*", "ümlaut"]
+    said = node.run(["printf", "%s\\0", *words]).stdout
+    assert said.removesuffix("\n").split("\0") == [*words, ""]
+    content = bytes(range(32, 127)) * 2000
+    assert node.run(["sha256sum"], stdin=content).stdout.split()[0] == sha256(content).hexdigest()
+    assert node.run(["sh", "-c", "exit 7"], check=False).returncode == 7
+    with pytest.raises(CommandError) as failure:
+        node.run(["ls", "/no/such/place"])
+    assert "/no/such/place" in failure.value.output_tail
+    assert "/no/such/place" in failure.value.command[-1]

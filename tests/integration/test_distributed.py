@@ -23,7 +23,7 @@ from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.plan import Trial
 from suite.records.record import Outcome, TrialRecord
-from tests.integration.bench import RUNC, SMALL, bench, inside, measured, on, run_plan, some
+from tests.integration.bench import SMALL, bench, inside, measured, on, run_plan, some
 from tests.integration.machine import ENVELOPE, require, require_fast_guests, require_image, wait_for, workers
 from tests.jobs import plan_of
 
@@ -196,9 +196,8 @@ def test_a_gan_is_trained_by_two_instances_whose_interfaces_carry_what_its_shape
     require("engine", "runc")
     if "vm" in targets:
         require_fast_guests()
-    words = [word for target in targets for word in ("--target", target)]
     scenario = ("--scenario", "distributed", "--strategy", strategy, "--model", "dcgan", "--lab", "nodes=2,rate=1gbit")
-    for record in measured(tmp_path / "run", *scenario, *words, *RUNC, *SMALL, "--batch", "16", timeout_s=1100):
+    for record in measured(tmp_path / "run", *scenario, *on(*targets), *SMALL, "--batch", "16", timeout_s=1100):
         # Of a split GAN the first sends gradients of images, the second images.
         for rank in record.ranks:
             sent_bytes = some(rank.sent_bytes)
@@ -212,7 +211,7 @@ def test_a_gan_is_trained_by_two_instances_whose_interfaces_carry_what_its_shape
 
 def served(out: Path, *targets: str) -> list[TrialRecord]:
     words = ("--scenario", "serve", "--profile", "smoke", "--requests", "20")
-    found = measured(out, *words, *(word for target in targets for word in on(target)))
+    found = measured(out, *words, *on(*targets))
     assert namespaces() == []
     for record in found:
         latencies = [record.metrics[f"latency-p{percent}"].value for percent in (50, 95)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.images.image import Image
+from provisioning.images.image import stamp
 from tests.integration.bench import NOTHING, RUNC, SMALL, Running, bench, inside, on, ours, records, refusal, some
 from tests.integration.machine import require, require_image, workers
 
@@ -159,14 +159,9 @@ def test_a_guest_that_cannot_start_says_why_on_its_console(tmp_path: Path) -> No
     for name in ("tree", "initrd.img", "oci.tar"):
         (other / name).symlink_to(image.file(name))
     (other / "disk.img").write_bytes(bytes(1 << 20))
-    described = json.loads(image.model_dump_json())
-    described["files"].pop("docker.img", None)
-    described["files"]["disk.img"] = {
-        "size_bytes": 1 << 20,
-        "mtime_ns": (other / "disk.img").stat().st_mtime_ns,
-        "sha256": "0" * 64,
-    }
-    (other / "image.json").write_text(Image.model_validate(described).model_dump_json())
+    files = {name: file for name, file in image.files.items() if name != "docker.img"}
+    described = image.model_copy(update={"files": {**files, "disk.img": stamp(other / "disk.img")}})
+    (other / "image.json").write_text(described.model_dump_json())
     env = {"VIRTBENCH_HOME": str(tmp_path / "home")}
     bench("run", "--target", "vm", *SMALL, "--out", str(tmp_path / "run"), env=env, code=1)
     outcome = records(tmp_path / "run")["vm"].outcome

@@ -223,14 +223,6 @@ def test_a_run_of_the_command_line_shows_up_and_is_stopped_in_either_of_two_tabs
     assert not (place / "measured" / "typed").exists()
 
 
-def test_a_run_that_fails_shows_why_with_the_end_of_its_log(browser: Tab, measuring: str) -> None:
-    browser.check_form(measuring, ("bare-metal",), blocks="1", trial_timeout="1")
-    browser.start_checked()
-    browser.wait_for("1 failed")
-    browser.wait_for("State: failed: 1 of 1")
-    assert browser.text().count("FAILED") == 1
-
-
 @pytest.fixture(scope="module")
 def report(place: Path) -> Path:
     """A page of all targets, probes, failures, and a mark that is one long word."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from suite.registries import WORKLOADS
-from tests.integration.bench import RUNC, SMALL, bench, measured, records_in, some
+from tests.integration.bench import SMALL, bench, measured, on, records_in, some
 from tests.integration.machine import require, require_fast_guests, require_image, require_root_and_image
 
 pytestmark = pytest.mark.integration
@@ -46,9 +46,7 @@ def trained(run: Path, scenario: str, models: Sequence[str], targets: Sequence[s
     require_root_and_image()
     require("engine", "runc")
     words = [word for name in models for word in ("--model", name)]
-    words += [word for target in targets for word in ("--target", target)]
-    words += RUNC if "container" in targets else ()
-    words += WORDS[scenario]
+    words += [*on(*targets), *WORDS[scenario]]
     found = measured(run, "--scenario", scenario, *words, *data, *SMALL)
     assert {(record.job.model, record.target) for record in found} == set(product(models, targets))
     for record in found:
@@ -106,8 +104,8 @@ def test_three_engines_compute_the_weights_of_bare_metal_and_a_vm_those_or_near_
     require_image()
     for engine in ("podman", "runc"):
         require("engine", engine)
-    words = [word for target in ("bare-metal", "container", "vm") for word in ("--target", target)]
-    words += ["--engine", "docker", "--ablate", "podman", "--ablate", "runc", "--model", model]
+    words = ["--target", "bare-metal", "--target", "container", "--target", "vm", "--engine", "docker"]
+    words += ["--ablate", "podman", "--ablate", "runc", "--model", model]
     # An emulated progressive GAN takes more than the profile's ten minutes.
     few = ("--steps", "4", "--profile", "smoke", "--trial-timeout", "1500")
     measured(tmp_path / "run", *words, *few, timeout_s=1700)
