@@ -13,7 +13,7 @@ import pytest
 
 from provisioning import ledger
 from provisioning.cgroup.counters import ControlGroup
-from provisioning.nodes import IMAGE_PYTHON, HostProcesses, LocalNode, WrappedNode, local_node, write_file
+from provisioning.nodes import IMAGE_PYTHON, HostProcesses, LocalNode, WrappedNode, local_node
 from provisioning.paths import state
 from provisioning.processes import TOKEN, carrying, end_all
 from provisioning.sites import reopening
@@ -24,23 +24,15 @@ from tests.provisioning.conftest import Program
 PYTHON = sys.executable
 
 
-def test_output_comes_line_by_line_and_the_last_needs_no_end(node: LocalNode) -> None:
-    process = node.start(["printf", "a\\377\\nb c\\n\\nlast"])
-    assert list(process.lines(60)) == ["a\N{REPLACEMENT CHARACTER}", "b c", "", "last"]
-    assert process.wait(60) == 0
-    assert not process.running()
-
-
-def test_standard_input_is_given_and_then_at_its_end(node: LocalNode) -> None:
-    given = os.urandom(100_000).hex().encode()
-    assert list(node.start(["cat"], stdin=given).lines(60)) == [given.decode()]
-    assert list(node.start(["cat"]).lines(60)) == []
-
-
-def test_an_exit_status_is_told_and_what_was_said_last_is_kept(node: LocalNode) -> None:
-    process = node.start(["sh", "-c", "echo first >&2; echo last >&2; exit 3"])
+def test_a_process_is_given_its_input_and_heard_line_by_line_to_its_end(node: LocalNode) -> None:
+    given = os.urandom(100_000).hex()
+    script = "cat; printf 'a\\377\\nb c\\n\\nlast'; echo first >&2; echo last >&2; exit 3"
+    process = node.start(["sh", "-c", script], stdin=f"{given}\n".encode())
+    assert list(process.lines(60)) == [given, "a\N{REPLACEMENT CHARACTER}", "b c", "", "last"]
     assert process.wait(60) == 3
     assert process.output_tail() == "first\nlast\n"
+    assert not process.running()
+    assert list(node.start(["cat"]).lines(60)) == []
 
 
 @pytest.mark.parametrize("way", ["lines", "wait"])
@@ -87,20 +79,18 @@ def test_grandchildren_that_left_the_session_are_found_and_ended(node: LocalNode
     ("program", "remedy"),
     [("docker", "package docker.io; in"), ("runc", "package runc; in"), ("no-such-program", "directory to PATH")],
 )
-def test_a_program_that_is_not_installed_is_named_with_its_package(
-    node: LocalNode, program: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+def test_a_program_that_is_not_installed_is_named_with_its_package_and_a_file_that_is_none_with_why(
+    node: LocalNode, program: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(RequestError, match=f"{program} is not installed") as caught:
         node.start([program])
     assert remedy in str(caught.value.remedy)
     assert "bench doctor" not in str(caught.value.remedy), "it shows this text itself"
-
-
-def test_a_file_that_is_no_program_is_named_with_why(node: LocalNode, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / program).touch()
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CommandError, match="Permission denied"):
-        node.start([str(tmp_path / "file")])
+        node.start([program])
 
 
 # ---- the node
@@ -180,12 +170,6 @@ def test_a_place_reached_through_words_adds_its_facts_and_substitutes(node: Loca
     assert inner.substitutes == ("outer:x", "inner:x")
     assert inner.run(["sh", "-c", "echo $WORD"]).stdout == "inner\n"
     assert list(inner.start(["printenv", "WORD"]).lines(60)) == ["inner"]
-
-
-def test_a_file_is_written_on_a_node_with_its_directory(node: LocalNode, tmp_path: Path) -> None:
-    path = tmp_path / "a b/c"
-    write_file(node, str(path), b"\0\n$x")
-    assert path.read_bytes() == b"\0\n$x"
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
