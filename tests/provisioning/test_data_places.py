@@ -175,29 +175,21 @@ def dataset(directory: Path) -> Dataset:
     )
 
 
-def test_a_machine_with_the_same_files_elsewhere_holds_the_data_set(node: LocalNode, tmp_path: Path) -> None:
+def test_a_machine_holds_the_same_files_elsewhere_or_is_refused_by_name(node: LocalNode, tmp_path: Path) -> None:
     here, _ = dataset(tmp_path / "here"), dataset(tmp_path / "there")
     check_copy(node, str(tmp_path / "there"), here)
     planned = InventoryNode(name="n1", host="n1", data="/srv/there")
     assert directory_of(planned, here) == "/srv/there"
     assert directory_of(InventoryNode(name="n2", host="n2"), here) == here.directory
-
-
-def test_a_machine_with_other_files_is_refused_by_name(node: LocalNode, tmp_path: Path) -> None:
-    here, _ = dataset(tmp_path / "here"), dataset(tmp_path / "there")
+    (tmp_path / "there/class/one.jpg").write_bytes(b"54321")
+    with pytest.raises(RequestError, match=r"of 5 bytes, and .* \(contents are compared\)") as refused:
+        check_copy(node, str(tmp_path / "there"), here)
+    assert "rsync -a --checksum --delete" in str(refused.value.remedy)
     (tmp_path / "there/class/two.jpg").write_bytes(b"1")
     with pytest.raises(RequestError, match=r"localhost has another data set in .*there: 2 files of 6 bytes"):
         check_copy(node, str(tmp_path / "there"), here)
     with pytest.raises(RequestError, match=r"localhost does not hold the data set: .*nowhere: No such file"):
         check_copy(node, str(tmp_path / "nowhere"), here)
-
-
-def test_a_machine_with_other_contents_in_files_of_equal_sizes_is_refused(node: LocalNode, tmp_path: Path) -> None:
-    here, _ = dataset(tmp_path / "here"), dataset(tmp_path / "there")
-    (tmp_path / "there/class/one.jpg").write_bytes(b"54321")
-    with pytest.raises(RequestError, match=r"of 5 bytes, and .* \(contents are compared\)") as refused:
-        check_copy(node, str(tmp_path / "there"), here)
-    assert "rsync -a --checksum --delete" in str(refused.value.remedy)
 
 
 def test_a_large_set_on_a_machine_is_compared_by_times_and_samples(
@@ -301,12 +293,9 @@ def test_docker_is_sent_nothing_that_it_holds_already(tmp_path: Path) -> None:
     DOCKER.load(holding, "a" * 64, packed)
     with pytest.raises(NotImplementedError):  # it would be sent
         DOCKER.load(other, "a" * 64, packed)
-
-
-def test_an_archive_that_is_none_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "oci.tar").write_text("nothing")
+    packed.write_text("nothing")
     with pytest.raises(RequestError, match="is no image"):
-        layers(tmp_path / "oci.tar")
+        layers(packed)
 
 
 LIST = ("iptables", "--wait", "--list-rules", "FORWARD")

@@ -80,20 +80,6 @@ def test_what_is_held_is_written_down_before_it_is_made_and_crossed_out_after_it
     assert entries(home) == []
 
 
-@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, SystemExit])
-def test_what_is_held_is_removed_when_the_body_fails(home: Path, error: type[BaseException]) -> None:
-    place = home / "thing-0123456789ab"
-
-    def fail() -> None:
-        place.mkdir(parents=True)
-        raise error
-
-    with pytest.raises(error), holding("directory", str(place)):
-        fail()
-    assert not place.exists()
-    assert entries(home) == []
-
-
 def stuck(what: str) -> None:
     raise OSError(f"{what} is busy")
 
