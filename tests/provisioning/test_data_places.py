@@ -14,7 +14,7 @@ from provisioning import data_device, volumes
 from provisioning.cgroup import limits
 from provisioning.cgroup.limits import BlockDevice, disks_under
 from provisioning.engines.docker import DOCKER, layers
-from provisioning.images.pack import add_modules, oci_archive
+from provisioning.images.pack import oci_archive
 from provisioning.machines import qemu, virtiofs
 from provisioning.machines.qemu import QEMU
 from provisioning.machines.qemu_command import takes_direct_io
@@ -120,16 +120,6 @@ def test_the_rate_of_the_tsc_is_half_the_bogomips() -> None:
     shown = "cpu MHz : 800.0\nbogomips\t: 5192.28\n"
     assert qemu._tsc_khz(fake_node({("cat",): Completed(0, shown, "")})) == 2596140
     assert qemu._tsc_khz(fake_node()) == 0
-
-
-def test_a_guest_loads_the_modules_that_its_machine_needs(tmp_path: Path) -> None:
-    needs = {"modules.dep": "virtio.ko:\nvirtio_mmio.ko: virtio.ko\nvirtio_blk.ko: virtio.ko\n"}
-    files = dict.fromkeys(("modules.builtin", "virtio.ko", "virtio_mmio.ko", "virtio_blk.ko"), "")
-    make(tmp_path / "tree/usr/lib/modules/6.1", needs | files)
-    (tmp_path / "root").mkdir()
-    add_modules(tmp_path / "tree", tmp_path / "root", ("virtio_mmio", "virtio_blk"))
-    assert (tmp_path / "root/modules.order").read_text() == "virtio.ko\nvirtio_mmio.ko\nvirtio_blk.ko\n"
-    assert len(list((tmp_path / "root/modules").iterdir())) == 3
 
 
 def test_a_directory_on_a_partition_lies_on_its_disk_and_one_without_a_disk_is_refused(
@@ -301,7 +291,10 @@ def test_docker_is_sent_nothing_that_it_holds_already(tmp_path: Path) -> None:
 LIST = ("iptables", "--wait", "--list-rules", "FORWARD")
 
 
-def test_a_machine_that_drops_what_it_forwards_passes_what_is_the_suites() -> None:
+def test_a_machine_that_drops_what_it_forwards_passes_what_is_the_suites_and_others_are_left_as_they_are() -> None:
+    for answer in (Completed(0, "-P FORWARD ACCEPT\n", ""), Completed(127, "", "no iptables")):
+        with forwarded(open_node := fake_node({LIST: answer}), ["cni0"]):
+            assert len(open_node.ran) == 1
     node = fake_node({LIST: Completed(0, "-P FORWARD DROP\n", "")})
     with forwarded(node, ["cni0"]):
         assert [" ".join(argv[2:]) for argv in node.ran[1:]] == [
@@ -309,11 +302,3 @@ def test_a_machine_that_drops_what_it_forwards_passes_what_is_the_suites() -> No
             "--insert FORWARD -o cni0 --jump ACCEPT",
         ]
     assert [argv[2:5] for argv in node.ran[3:]] == [["--delete", "FORWARD", "-o"], ["--delete", "FORWARD", "-i"]]
-
-
-@pytest.mark.parametrize("answer", [Completed(0, "-P FORWARD ACCEPT\n", ""), Completed(127, "", "no iptables")])
-def test_a_machine_that_drops_nothing_is_left_as_it_is(answer: Completed) -> None:
-    node = fake_node({LIST: answer})
-    with forwarded(node, ["cni0"]):
-        pass
-    assert len(node.ran) == 1

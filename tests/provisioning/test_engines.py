@@ -191,28 +191,17 @@ def answered(text: str) -> Completed:
     return Completed(0, text + "\n", "")
 
 
-def test_docker_runs_by_the_runtime_that_its_daemon_has() -> None:
-    said = {
-        ("docker", "version"): "28.0",
-        ("docker", "info"): RUNTIMES,
-        ("/opt/crun", "--version"): "crun version 1.8\n0",
-    }
-    node, crun = fake_node({words: answered(text) for words, text in said.items()}), DOCKER.run_by("crun")
-    assert crun.version(node) == "28.0, crun version 1.8"
-    assert DOCKER.run_by("kata").version(node) == "28.0, kata", "found by its type, it has no program to ask"
-    assert values(crun.run_argv(CONTAINER), "--runtime") == ["crun"]
+def test_a_runtime_that_an_engine_does_not_have_is_refused() -> None:
+    docker = fake_node({("docker", "version"): answered("28.0"), ("docker", "info"): answered(RUNTIMES)})
+    assert DOCKER.run_by("kata").version(docker) == "28.0, kata", "found by its type, it has no program to ask"
     with pytest.raises(RequestError, match="the docker of fake has no OCI runtime youki"):
-        DOCKER.run_by("youki").version(node)
-
-
-def test_podman_is_asked_for_the_runtime() -> None:
-    asks = ("podman", "--runtime", "crun")
-    node = fake_node({("podman", "version"): answered("4.3.1"), asks: answered("crun version 1.8\ncommit: 0")})
-    crun = PODMAN.run_by("crun")
-    assert crun.version(node) == "4.3.1, crun version 1.8"
+        DOCKER.run_by("youki").version(docker)
+    crun, asks = PODMAN.run_by("crun"), ("podman", "--runtime", "crun")
+    podman = {("podman", "version"): answered("4.3.1"), asks: answered("crun version 1.8\ncommit: 0")}
+    assert crun.version(fake_node(podman)) == "4.3.1, crun version 1.8"
     assert values(crun.run_argv(CONTAINER), "--runtime") == ["crun"]
     with pytest.raises(RequestError, match="no OCI runtime crun that works"):
-        crun.version(fake_node({("podman", "version"): answered("4.3.1"), asks: Completed(125, "", "not found")}))
+        crun.version(fake_node({**podman, asks: Completed(125, "", "not found")}))
 
 
 DENIED = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock: Get ..."
@@ -364,19 +353,6 @@ def client(lasts_s: float, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
             yield process
         finally:
             process.kill()
-
-
-@pytest.mark.parametrize("engine", ["podman", "docker"])
-def test_a_client_that_starts_the_container_is_waited_for(engine: str) -> None:
-    with client(2, engine, "run", "--detach", "--name", NAME) as starting:
-        clients.end(NAME, engine, "--name")
-        assert starting.poll() == 0
-
-
-def test_the_client_of_runc_stays_with_its_container_and_is_killed() -> None:
-    with client(60, "runc", "run", "--bundle", f"/run/{NAME}", NAME) as starting:
-        clients.end(NAME, "runc", "--bundle", "stays")
-        assert starting.wait(5) == -9
 
 
 @pytest.mark.parametrize(

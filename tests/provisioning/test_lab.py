@@ -233,15 +233,6 @@ def pair(**changes: object) -> connectivity.Pair:
     return connectivity.Pair.model_validate({**values, **changes})
 
 
-def test_where_only_published_ports_are_reached_one_of_them_is_listened_on() -> None:
-    node = Player(lambda argv: Script(["29500"]) if "listen" in argv else answering(None)(argv))
-    other = Player(answering(None))
-    first, second = connectivity.End("c1", node, "172.30.1.2", 29500), connectivity.End("c2", other, "172.30.2.2")
-    connectivity.reach([first, second])
-    assert node.started[0][0][4:6] == ["172.30.1.2", "29500"]
-    assert "172.30.1.2:29500" in other.started[1][0]
-
-
 def test_a_program_that_says_nothing_is_no_connection() -> None:
     with pytest.raises(MeasurementError, match=r"n1 does not reach n2 .*: no answer"):
         connectivity.connectivity(ends(Player(answering()), Player(answering(None))))
