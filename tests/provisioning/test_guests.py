@@ -2,10 +2,6 @@
 
 import json
 import os
-import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -111,41 +107,28 @@ def test_the_version_of_qemu_tells_what_its_emulation_has(version: str, level: s
     assert QEMU.guest_capability(machine, "kvm", "avx512") == "avx512"
 
 
-def answering(path: Path, *answers: object) -> threading.Thread:
-    """What QEMU says on its socket: a greeting, and to every command the next of the answers."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
-    listener.listen()
+class Socket(list[str]):
+    """A QEMU that says these lines, whatever it is told."""
 
-    def serve() -> None:
-        there, _ = listener.accept()
-        with listener, there, there.makefile("rw") as client:
-            client.write(json.dumps({"QMP": {}}) + "\n")
-            for answer in answers:
-                client.flush()
-                client.readline()
-                client.write(json.dumps({"event": "RESUME"}) + "\n" + json.dumps(answer) + "\n")
+    def write(self, words: str) -> int:
+        return len(words)
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    return thread
+    def flush(self) -> None: ...
 
 
-def test_the_threads_of_virtual_cpus_are_asked_of_qemu_in_their_order(node: LocalNode, tmp_path: Path) -> None:
+def test_the_answer_of_qemu_is_found_behind_events_and_one_that_refuses_or_is_gone_says_so(node: LocalNode) -> None:
+    def told(*answers: dict[str, object]) -> Any:
+        lines = [json.dumps(answer) for answer in ({"event": "RESUME"}, *answers)]
+        return qmp.ask(cast("Any", Socket(lines)), "query-cpus-fast")
+
     cpus = [{"cpu-index": 1, "thread-id": 11}, {"cpu-index": 0, "thread-id": 10}]
-    thread = answering(tmp_path / "qmp", {"return": {}}, {"return": cpus})
-    assert qemu_command.vcpu_threads(qemu_command.execute(node, str(tmp_path / "qmp"), "query-cpus-fast")) == [10, 11]
-    thread.join(10)
-
-
-def test_a_qemu_that_refuses_or_is_gone_says_so(node: LocalNode, tmp_path: Path) -> None:
-    thread = answering(tmp_path / "qmp", {"return": {}}, {"error": {"desc": "no such command"}})
-    words = [sys.executable, "-I", qmp.__file__, str(tmp_path / "qmp"), "quit"]
-    ended = subprocess.run(words, check=False, capture_output=True, text=True)
-    thread.join(10)
-    assert (ended.returncode, ended.stderr.strip()) == (1, "quit: no such command")
+    assert qemu_command.vcpu_threads(told({"return": cpus})) == [10, 11]
+    with pytest.raises(SystemExit, match="query-cpus-fast: no such command"):
+        told({"error": {"desc": "no such command"}})
+    with pytest.raises(SystemExit, match="query-cpus-fast: QEMU has ended"):
+        told()
     with pytest.raises(CommandError):
-        qemu_command.execute(node, str(tmp_path / "qmp"), "quit")
+        qemu_command.execute(node, "/no/such/socket", "quit")
 
 
 NAME = "virtbench-vm-0123456789ab"
