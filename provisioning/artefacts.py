@@ -34,12 +34,12 @@ def making(name: str, note: Callable[[str], object]) -> Iterator[None]:
 
 
 @contextmanager
-def workshop(node: Node, parent: str) -> Iterator[str]:
-    """Make a directory beside where an artefact is to be, for what is half made; at the end nothing of it is left.
+def workshop(node: Node, parent: str, prefix: str = ".making") -> Iterator[str]:
+    """Make a private directory beside where an artefact is to be, for what is half made; at the end nothing is left.
 
     On this machine it is in the ledger; another machine removes it by itself when the connection is lost.
     """
-    directory = f"{parent}/{ledger.fresh('.making')}"
+    directory = f"{parent}/{ledger.fresh(prefix)}"
     remove = ["rm", "-r", "-f", "--", directory]
     with ledger.holding("directory", directory) if node.local else undone(node, remove):
         node.run(["mkdir", "-m", "700", "--", directory])
@@ -55,7 +55,8 @@ def put(node: Node, content: str, final: str) -> None:
 
 def put_stamped(node: Node, content: str, final: str, sha256: str) -> None:
     """Put a file in its place, and a stamp with its digest beside it, for ``digest_of``."""
-    stamp = Stamp(sha256=sha256, size_bytes=int(_stat(node, content, "%s")), mtime_ns=_mtime_ns(node, content))
+    size_bytes, _, mtime_ns = _stat(node, content)
+    stamp = Stamp(sha256=sha256, size_bytes=size_bytes, mtime_ns=mtime_ns)
     write_file(node, f"{content}.stamp", stamp.model_dump_json().encode())
     put(node, content, final)
     put(node, f"{content}.stamp", f"{final}.stamp")
@@ -73,20 +74,18 @@ def digest_of(node: Node, path: str) -> str | None:
         stamp = Stamp.model_validate_json(node.run(["cat", "--", f"{path}.stamp"], check=False).stdout)
     except ValidationError:
         return None
-    if int(_stat(node, path, "%s")) != stamp.size_bytes:
+    size_bytes, mode, mtime_ns = _stat(node, path)
+    if size_bytes != stamp.size_bytes:
         return None
     ours = node.run(["test", "-O", path], check=False).returncode == 0
-    protected = ours and not int(_stat(node, path, "%a"), 8) & 0o022
-    trusted = protected and _mtime_ns(node, path) == stamp.mtime_ns
+    trusted = ours and not mode & 0o022 and mtime_ns == stamp.mtime_ns
     return stamp.sha256 if trusted or sha256_on(node, path) == stamp.sha256 else None
 
 
-def _stat(node: Node, path: str, form: str) -> str:
-    return node.run(["stat", f"--format={form}", "--", path]).stdout.strip()
-
-
-def _mtime_ns(node: Node, path: str) -> int:
-    return int(_stat(node, path, "%.9Y").replace(".", ""))
+def _stat(node: Node, path: str) -> tuple[int, int, int]:
+    """Return the size, the permissions, and the time of the last change in nanoseconds."""
+    size_bytes, mode, mtime_s = node.run(["stat", "--format=%s %a %.9Y", "--", path]).stdout.split()
+    return int(size_bytes), int(mode, 8), int(mtime_s.replace(".", ""))
 
 
 def sha256_on(node: Node, path: str) -> str:

@@ -4,13 +4,13 @@ import os
 import selectors
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import IO
 
 from suite.errors import CommandError, MeasurementError
-from suite.interfaces import Completed
+from suite.interfaces import Completed, Process
 
 LONGEST_LINE_BYTES = 32 << 20
 """One line of standard output. The longest that the worker writes holds its steps: 29 MB for 100,000 of a GAN's."""
@@ -53,19 +53,11 @@ class PipeTail(threading.Thread):
         return self._kept.decode(errors="replace")
 
 
-class BoundedProcess(ABC):
-    """A command whose output is bounded. See ``suite.interfaces.Process``."""
+class BoundedProcess(Process):
+    """A command whose output is bounded."""
 
     argv: list[str]
 
-    @abstractmethod
-    def lines(self, timeout_s: float) -> Iterator[str]: ...
-    @abstractmethod
-    def wait(self, timeout_s: float) -> int: ...
-    @abstractmethod
-    def kill(self) -> None: ...
-    @abstractmethod
-    def output_tail(self) -> str: ...
     @abstractmethod
     def close(self) -> None:
         """Kill it if it still runs, and close its output."""

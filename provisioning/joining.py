@@ -7,10 +7,11 @@ from dataclasses import replace
 from provisioning.lab import nat as translated
 from provisioning.lab import overlay as vxlan
 from provisioning.lab.connectivity import End, connectivity
-from provisioning.lab.containers import ContainerBridge, Member
+from provisioning.lab.containers import Member
+from provisioning.lab.lab import DEVICE
 from provisioning.lab.nat import nat
 from provisioning.lab.overlay import overlay
-from provisioning.layers.container import ContainerLayer, Plug
+from provisioning.layers.container import ContainerLayer
 from provisioning.sites.base import RunInputs
 from suite.interfaces import Instance, Layer, Note
 from suite.job.distributed import DistributedJob, check_memory, cpus_are_shared
@@ -21,8 +22,6 @@ from suite.request.scenario import PlannedScenario
 from suite.targets import VMS
 
 COMM_TIMEOUT_S, EMULATED_COMM_TIMEOUT_S = 60, 600
-INTERFACE = "eth0"
-"""The interface of a container that is plugged into a bridge."""
 BETWEEN_NODES = {"overlay": overlay, "bridge": nat}
 """The functions that make the bridges that containers are plugged into."""
 BRIDGES = {"overlay": vxlan.BRIDGE, "bridge": translated.BRIDGE}
@@ -73,8 +72,8 @@ def open_containers(
     containers = [layers[-1] for layers in stacks if isinstance(layers[-1], ContainerLayer)]
     if not containers:
         return tuple(places)
+    opened = []
     if job.network == "host":
-        opened = []
         for layer, lower, namespace in zip(containers, places, namespaces, strict=False):
             network = layer.engine.host_network(namespace if lower.node.local else None)
             node = stack.enter_context(replace(layer, network=network).opened(lower.node))
@@ -85,29 +84,15 @@ def open_containers(
         for number, lower in enumerate(places, start=1)
     ]
     bridges = stack.enter_context(BETWEEN_NODES[job.network](members))
-    return tuple(
-        _plugged(stack, layer, lower, bridge) for layer, lower, bridge in zip(containers, places, bridges, strict=True)
-    )
+    for layer, lower, bridge in zip(containers, places, bridges, strict=True):
+        node = stack.enter_context(replace(layer, plug=bridge).opened(lower.node))
+        port = bridge.published[0] if bridge.published else None
+        place = replace(lower, address=bridge.address, interface=DEVICE, node_address=lower.address, port=port)
+        opened.append(replace(place, node=node))
+    return tuple(opened)
 
 
-def _plugged(stack: ExitStack, layer: ContainerLayer, lower: Instance, bridge: ContainerBridge) -> Instance:
-    plug = Plug(bridge, bridge.address)
-    node = stack.enter_context(replace(layer, plug=plug).opened(lower.node))
-    return replace(
-        lower,
-        node=node,
-        address=plug.address,
-        interface=INTERFACE,
-        node_address=lower.address,
-        port=bridge.published[0] if bridge.published else None,
-    )
-
-
-def tunnelled(job: DistributedJob, stacks: Sequence[Sequence[Layer]]) -> bool:
-    return job.network == "overlay" and isinstance(stacks[0][-1], ContainerLayer)
-
-
-def linked(instances: Sequence[Instance], job: DistributedJob, *, tunnelled: bool) -> tuple[Instance, ...]:
+def linked(instances: Sequence[Instance], job: DistributedJob) -> tuple[Instance, ...]:
     """Return every instance with its links to the others. Raises MeasurementError if one does not reach another."""
     ends = [end_of(f"rank {rank}", instance) for rank, instance in enumerate(instances)]
     link = job.lab.rate_bits_per_s if job.lab else None
@@ -117,7 +102,7 @@ def linked(instances: Sequence[Instance], job: DistributedJob, *, tunnelled: boo
         measure_s=0 if emulated else RATE_WITHIN_S,
         sample_bytes=int((link or UNKNOWN_RATE_BITS_PER_S) * RATE_SAMPLE_S / 8),
         link_bits_per_s=link,
-        most_share=vxlan.MOST_SHARE if tunnelled else 1.0,
+        most_share=vxlan.MOST_SHARE if job.network == "overlay" and instances[0].node_address else 1.0,
     )
     ranks = {end.name: rank for rank, end in enumerate(ends)}
     return tuple(

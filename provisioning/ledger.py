@@ -189,6 +189,15 @@ def holding(kind: str, what: str, *, kept: bool = False) -> Iterator[str]:
                 _cross_out(path)
 
 
+@contextmanager
+def directory(parent: Path, prefix: str) -> Iterator[Path]:
+    """Make a private directory of a new name; at the end nothing of it is left."""
+    path = parent / fresh(prefix)
+    with holding("directory", str(path)):
+        path.mkdir(mode=0o700)
+        yield path
+
+
 def holds(kind: str, what: str) -> bool:
     return any(name == f"{kind} {what}" for name, _ in _HELD.values())
 

@@ -146,14 +146,10 @@ def _holder(address: str) -> _Holder:
 
 def _owner(address: str) -> tuple[int, int] | None:
     """Return the process that has a socket of this name, and its user; None if it is not one that this user sees."""
-    lines = [line.split() for line in Path("/proc/net/unix").read_text(errors="replace").splitlines()]
-    sockets = {f"socket:[{words[6]}]" for words in lines if words[-1] == address.replace("\0", "@")}
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has just ended, or is another user's
-            for file in (process / "fd").iterdir():
-                with suppress(FileNotFoundError):  # closed meanwhile
-                    if str(file.readlink()) in sockets:
-                        return int(process.name), process.stat().st_uid
+    for connection in psutil.net_connections("unix"):
+        if str(connection.laddr) == address.replace("\0", "@") and connection.pid:
+            with suppress(psutil.Error):  # it has just ended
+                return connection.pid, psutil.Process(connection.pid).uids().effective
     return None
 
 

@@ -19,8 +19,20 @@ UNDO_WITHIN_S = 10.0
 IMAGE_PYTHON = ("/usr/bin/python3", "/opt/virtbench")
 
 
+@dataclass(kw_only=True)
+class NodeState:
+    """What nodes have in common. See ``suite.interfaces.Node``."""
+
+    data: str | None = None
+    scratch: str | None = None
+    backing: Node | None = None
+    facts: Mapping[str, object] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    substitutes: tuple[str, ...] = ()
+
+
 @dataclass
-class LocalNode:
+class LocalNode(NodeState):
     """This machine. Every process it starts carries ``token``."""
 
     token: str
@@ -29,12 +41,6 @@ class LocalNode:
     name: str = "localhost"
     python: tuple[str, str] = IMAGE_PYTHON
     local: bool = True
-    data: str | None = None
-    scratch: str | None = None
-    backing: Node | None = None
-    facts: Mapping[str, object] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
-    substitutes: tuple[str, ...] = ()
     directory: str = "/"
     """The working directory of its processes. Some drop files there (conmon, when a container runs out of memory)."""
     opening: Stopwatch = field(default_factory=Stopwatch)
@@ -65,9 +71,7 @@ def local_node(
 ) -> Iterator[LocalNode]:
     """Open this machine for the length of one trial; at the end no process of it is left."""
     token = uuid.uuid4().hex
-    directory = runtime() / ledger.fresh("node")
-    with ledger.holding("directory", str(directory)), ledger.holding("processes", token):
-        directory.mkdir(mode=0o700)
+    with ledger.directory(runtime(), "node") as directory, ledger.holding("processes", token):
         facts = {"accelerator": "none", "host_cpus": list(cpus)}
         node = LocalNode(token, cpus, userland, python=python, data=data, directory=str(directory), facts=facts)
         try:
@@ -96,7 +100,7 @@ def limit_facts(host_processes: HostProcesses | None, limited: Sequence[BlockDev
 
 
 @dataclass
-class WrappedNode:
+class WrappedNode(NodeState):
     """A place reached through ``parent`` by a longer command: a chroot, a container, a guest over SSH."""
 
     parent: Node
@@ -106,14 +110,8 @@ class WrappedNode:
     cpus: tuple[int, ...] = ()
     """The CPUs of ``parent`` by default."""
     local: bool = False
-    data: str | None = None
-    scratch: str | None = None
-    backing: Node | None = None
     python: tuple[str, str] = ("", "")
     """Its interpreter and PYTHONPATH; by default those of ``parent``, or the image's if that has no worker."""
-    facts: Mapping[str, object] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
-    substitutes: tuple[str, ...] = ()
     host_processes: HostProcesses | None = None
     """None if the layer adds nothing on this machine: it is in a guest, or one process that carries the token."""
     resize: Resize | None = None

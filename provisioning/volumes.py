@@ -54,7 +54,7 @@ def volume_of(trial: Trial) -> Iterator[Volume | None]:
             room = _scratch(trial.scratch_bytes, with_disk=False)
         with (
             _data(trial.job.dataset, with_disk=with_disk) as volume,
-            _layer() if trial.properties.data_in_layer else nullcontext() as layer,
+            ledger.directory(state("scratch"), "layer") if trial.properties.data_in_layer else nullcontext() as layer,
             room as scratch,
         ):
             yield replace(volume, layer=layer, scratch=scratch.directory if scratch else None)
@@ -82,23 +82,16 @@ def _data(dataset: Dataset, *, with_disk: bool) -> Iterator[Volume]:
 
 
 @contextmanager
-def _layer() -> Iterator[Path]:
-    directory = state("scratch") / ledger.fresh("layer")
-    with ledger.holding("directory", str(directory)):
-        directory.mkdir()
-        yield directory
-
-
-@contextmanager
 def _mounted(device: str) -> Iterator[Path]:
     """Mount the user's block device read-only. Without a journal nothing is replayed onto it."""
-    directory = runtime() / ledger.fresh("data")
     options = "ro,noload,noatime,nosuid,nodev,noexec"
-    with ledger.holding("directory", str(directory)):
-        directory.mkdir(mode=0o700)
-        with ledger.holding("mount", str(directory)), local_node((), None) as node:
-            node.run(["mount", "-t", "ext4", "-o", options, device, str(directory)])
-            yield directory
+    with (
+        ledger.directory(runtime(), "data") as directory,
+        ledger.holding("mount", str(directory)),
+        local_node((), None) as node,
+    ):
+        node.run(["mount", "-t", "ext4", "-o", options, device, str(directory)])
+        yield directory
 
 
 def same_device(first: Path, second: Path) -> bool:
@@ -107,11 +100,10 @@ def same_device(first: Path, second: Path) -> bool:
 
 @contextmanager
 def _scratch(size_bytes: int, *, with_disk: bool) -> Iterator[Volume]:
-    scratch = state("scratch") / ledger.fresh("scratch")
-    with local_node((), None) as node, ledger.holding("directory", str(scratch)):
+    with local_node((), None) as node, ledger.directory(state("scratch"), "scratch") as scratch:
         check_disk_space(node, str(scratch.parent), size_bytes, "the room to write")
         directory = scratch / "directory"
-        directory.mkdir(parents=True)
+        directory.mkdir()
         disk = scratch / "disk.img" if with_disk else None
         if disk:
             filesystem(node, directory, disk, mib=mib_of(size_bytes), journal=True)

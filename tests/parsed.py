@@ -29,10 +29,11 @@ from provisioning.kubernetes.states import JobState, PodState, events_of, last_e
 from provisioning.lab import connectivity
 from provisioning.lab.lab import free_subnet
 from provisioning.remote.connection import Access, RemoteAgent
-from provisioning.remote.network import addresses, chosen
+from provisioning.remote.network import chosen
 from provisioning.sites import here
 from provisioning.timers.base import parse_schedule
 from suite.errors import BenchError, MeasurementError
+from suite.interfaces import Completed
 from suite.inventory import InventoryNode, read_inventory
 from suite.job.command import CommandJob, parse_command, parse_pattern
 from suite.job.datasets import parse_data
@@ -43,6 +44,7 @@ from suite.request.request import RunRequest
 from suite.request.scenario import scenario_of
 from suite.sweep.file import read_sweep
 from suite.units import parse_duration_s, parse_share
+from tests.provisioning.conftest import FakeNode
 from tests.sites import IMAGE
 
 TRANSCRIPT = Path(__file__).parent / "samples/parsed.txt"
@@ -65,6 +67,7 @@ LINKS: list[dict[str, Any]] = [
     {"ifname": "eth1", "addr_info": [{"local": "10.1.0.1"}]},
     {"ifname": "eth2", "addr_info": []},
 ]
+LINKED = FakeNode({("ip",): Completed(0, json.dumps(LINKS), "")})
 
 
 def told(fault: MeasurementError | None) -> object:
@@ -152,7 +155,7 @@ FORMS: Mapping[str, Callable[[Any], object]] = {
     "lab": lambda text: (spec := parse_lab(text)).nodes and (spec.nodes, spec.rate_bits_per_s, spec.delay_s),
     "stored-lab": lambda values: str(LabSpec.model_validate(values)),
     "routes": free_subnet,
-    "place": lambda words: chosen("n1", addresses(LINKS), *words),
+    "place": lambda words: chosen("n1", connectivity.places_of(LINKED), *words),
     "pod": lambda asked: state(PodState.of(asked.get("pod"), asked.get("events", ()))),
     "job": lambda asked: state(JobState.of({"metadata": {"name": "j"}, "status": asked}, asked["pods"])),
     "exit": lambda message: exit_status(json.dumps(message).encode()),

@@ -7,8 +7,8 @@ from typing import Any
 from provisioning.engines.kubernetes import Allotment
 from provisioning.gpus import Card
 from provisioning.images.image import Image
+from provisioning.lab.connectivity import Place
 from provisioning.remote.discovery import DiscoveredMachine, Discovery
-from provisioning.remote.network import Place
 from provisioning.sites.base import RunInputs, Site
 from provisioning.sites.cluster import ClusterSite, JoinedPods
 from provisioning.sites.here import Here

@@ -40,24 +40,20 @@ def build(variant: Variant, note: Note, *, rebuild: bool = False, cuda: str = ""
     ``cuda`` is the version of CUDA for which torch is built; empty for the one of its release.
     Raises RequestError when a tool or space is missing, CommandError when a step fails; nothing half-built stays.
     """
-    began_at = now()
+    began_at, needed_bytes = now(), NEEDED_BYTES_CUDA if variant == "cuda" else NEEDED_BYTES
     with artefacts.making("the image", note):
+        recipe = recipe_sha256(variant, cuda)
+        image = built_of(recipe)
         # Another bench may have built it while this one waited.
-        rebuild = rebuild and not ((image := built(variant, cuda)) and image.created_at > began_at)
-        return _build(variant, cuda, note, rebuild=rebuild)
-
-
-def _build(variant: Variant, cuda: str, note: Note, *, rebuild: bool) -> Image:
-    recipe = recipe_sha256(variant, cuda)
-    if not rebuild and (image := built(variant, cuda)):
-        note(f"image {image.digest[:12]} is up to date")
-        return image
-    with workplace(NEEDED_BYTES_CUDA if variant == "cuda" else NEEDED_BYTES) as (node, building):
-        builder = working_builder(node)
-        base = _base(node, builder, note)
-        context = _context(node, variant, cuda, note)
-        _tree(node, builder, base, context, variant, building / "tree", note, fresh=rebuild)
-        return finish(node, building, note, variant=variant, recipe=recipe, base=base)
+        if image and (not rebuild or image.created_at > began_at):
+            note(f"image {image.digest[:12]} is up to date")
+            return image
+        with workplace(needed_bytes) as (node, building):
+            builder = working_builder(node)
+            base = _base(node, builder, note)
+            context = _context(node, variant, cuda, note)
+            _tree(node, builder, base, context, variant, building / "tree", note, fresh=rebuild)
+            return finish(node, building, note, variant=variant, recipe=recipe, base=base)
 
 
 @contextmanager
@@ -84,9 +80,9 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def built(variant: Variant, cuda: str = "") -> Image | None:
+def built(variant: Variant) -> Image | None:
     """Return the image of the recipe as it is now; None if the recipe has changed or was never built."""
-    return built_of(recipe_sha256(variant, cuda))
+    return built_of(recipe_sha256(variant))
 
 
 def built_of(recipe: str) -> Image | None:

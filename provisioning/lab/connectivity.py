@@ -42,6 +42,14 @@ class End:
     """A published one where only such are reached; 0 lets the kernel choose."""
 
 
+@dataclass(frozen=True)
+class Place:
+    """The address and interface of one machine."""
+
+    address: str
+    interface: str
+
+
 class Pair(BaseModel):
     """One direction between two ends."""
 
@@ -97,14 +105,13 @@ def check_rate(pair: Pair, rate: float, link: int | None, most_share: float = 1.
 
 def reach(ends: Sequence[End]) -> tuple[Pair, ...]:
     """Open a TCP connection from each end to each other. Raises MeasurementError for the first pair that fails."""
-    source = Path(reachability.__file__).read_bytes()
     with ExitStack() as stack:
-        listeners = [_listener(stack, end, len(ends) - 1, source) for end in ends]
+        listeners = [_listener(stack, end, len(ends) - 1) for end in ends]
         targets = [[n for n in range(len(ends)) if n != me] for me in range(len(ends))]
         connecting = []
         for me, peers in zip(ends, targets, strict=True):
             words = ["connect", str(CONNECT_WITHIN_S), *(f"{ends[n].address}:{listeners[n][1]}" for n in peers)]
-            connecting.append(_started(stack, me, words, source))
+            connecting.append(_started(stack, me, words))
         return tuple(
             pair
             for me, peers, process in zip(ends, targets, connecting, strict=True)
@@ -117,14 +124,13 @@ def await_reached(sources: Sequence[End], target: End, way: str) -> None:
 
     Raises MeasurementError of kind ``network`` if it does not within a minute.
     """
-    program = Path(reachability.__file__).read_bytes()
     with ExitStack() as stack:
-        listener = _listener(stack, target, len(sources), program)
+        listener = _listener(stack, target, len(sources))
         for source in sources:
             deadline = time.monotonic() + PATIENCE_S
             while True:
                 with ExitStack() as attempt:
-                    process = _started(attempt, source, ["connect", str(CONNECT_WITHIN_S), way], program)
+                    process = _started(attempt, source, ["connect", str(CONNECT_WITHIN_S), way])
                     try:
                         list(_pairs(source, [(replace(target, address=way), listener)], process))
                         break
@@ -134,26 +140,36 @@ def await_reached(sources: Sequence[End], target: End, way: str) -> None:
                 time.sleep(LOOKED_EVERY_S)
 
 
+def places_of(node: Node) -> tuple[Place, ...]:
+    """Return every IPv4 address of the node with its interface, without those of loopback."""
+    links = json.loads(node.run(["ip", "-json", "-4", "address", "show"]).stdout or "[]")
+    return tuple(
+        Place(str(info["local"]), str(link["ifname"]))
+        for link in links
+        for info in link.get("addr_info", ())
+        if link["ifname"] != "lo" and info.get("local")
+    )
+
+
 def interface_of(node: Node, address: str) -> str:
     """Return the interface of the node that has the address. Raises MeasurementError if none has."""
-    listed = json.loads(node.run(["ip", "-json", "-4", "address", "show"]).stdout or "[]")
-    for link in listed:
-        if any(info.get("local") == address for info in link.get("addr_info", [])):
-            return str(link["ifname"])
+    for place in places_of(node):
+        if place.address == address:
+            return place.interface
     raise MeasurementError(f"no interface of {node.name} has the address {address}", kind="network", remedy=REMEDY)
 
 
 def free_port(node: Node, address: str) -> int:
     """Return a TCP port of the address that nobody listens on now."""
     with ExitStack() as stack:
-        return _listener(stack, End(node.name, node, address), 0, Path(reachability.__file__).read_bytes())[1]
+        return _listener(stack, End(node.name, node, address), 0)[1]
 
 
-def _listener(stack: ExitStack, end: End, visitors: int, source: bytes) -> _Listener:
+def _listener(stack: ExitStack, end: End, visitors: int) -> _Listener:
     # Each of the others may take all its patience to listen itself, and again to connect.
     within_s = 2 * PATIENCE_S * (visitors + 1)
     words = ["listen", end.address, str(end.port), str(visitors), str(within_s)]
-    process = _started(stack, end, words, source)
+    process = _started(stack, end, words)
     port, seen = _answer(process.lines(PATIENCE_S), PATIENCE_S)
     if not port.isdigit():
         raise MeasurementError(
@@ -173,8 +189,9 @@ def _answer(lines: Iterator[str], within_s: float) -> tuple[str, str]:
         return "", f"its program gave no answer within {within_s:.0f} s"
 
 
-def _started(stack: ExitStack, end: End, words: Sequence[str], source: bytes) -> Process:
-    process = end.node.start([end.node.python[0], "-I", "-", *words], stdin=source)
+def _started(stack: ExitStack, end: End, words: Sequence[str]) -> Process:
+    program = Path(reachability.__file__).read_bytes()
+    process = end.node.start([end.node.python[0], "-I", "-", *words], stdin=program)
     stack.callback(process.kill)
     return process
 

@@ -7,7 +7,7 @@ container's first process. On this machine, in a lab node and in a guest the com
 import json
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
@@ -76,7 +76,7 @@ def bridge_argvs(bridge: ContainerBridge) -> list[list[str]]:
     ]
 
 
-def attach_argvs(bridge: ContainerBridge, pid: int, address: str) -> list[list[str]]:
+def attach_argvs(bridge: ContainerBridge, pid: int) -> list[list[str]]:
     """Return the commands that connect the bridge to the container whose first process is ``pid``."""
     near, mtu, inside = f"veth{pid}", str(bridge.mtu), enter(f"/proc/{pid}/ns/net")
     far = ["peer", "name", DEVICE, "mtu", mtu, "netns", str(pid)]
@@ -91,7 +91,7 @@ def attach_argvs(bridge: ContainerBridge, pid: int, address: str) -> list[list[s
         ["ip", "link", "set", "dev", near, "master", bridge.name],
         ["ip", "link", "set", "dev", near, "up"],
         [*inside, "ip", "link", "set", "dev", "lo", "up"],
-        [*inside, "ip", "address", "add", bridge.cidr(address), "dev", DEVICE],
+        [*inside, "ip", "address", "add", bridge.cidr(bridge.address), "dev", DEVICE],
         [*inside, "ip", "link", "set", "dev", DEVICE, "up"],
         [*inside, "ip", "route", "add", "default", "via", bridge.gateway, "dev", DEVICE],
         *chosen,
@@ -114,13 +114,30 @@ def made(node: Node, device: str, argvs: Iterable[list[str]]) -> Iterator[None]:
 
 
 @contextmanager
-def attached(node: Node, bridge: ContainerBridge, pid: int, address: str) -> Iterator[None]:
+def changed(node: Node, argvs: Iterable[list[str]], undos: Iterable[list[str]]) -> Iterator[None]:
+    """Run the commands, each of which has one that undoes it; at the end these are run, the last first."""
+    with ExitStack() as stack:
+        for argv, undo in zip(argvs, undos, strict=True):
+            node.run(argv)
+            stack.enter_context(undone(node, undo))
+        yield
+
+
+@contextmanager
+def bridged(node: Node, bridge: ContainerBridge) -> Iterator[None]:
+    """Make the bridge for the containers of a node, which forwards for them; at the end nothing of it is left."""
+    with forwarding(node), made(node, bridge.name, bridge_argvs(bridge)):
+        yield
+
+
+@contextmanager
+def attached(node: Node, bridge: ContainerBridge, pid: int) -> Iterator[None]:
     """Plug a running container into the bridge.
 
     The cable is taken away at the end: a namespace whose connections are still closing outlives its container by
     minutes, and would keep it.
     """
-    no_ipv6, *cable = attach_argvs(bridge, pid, address)
+    no_ipv6, *cable = attach_argvs(bridge, pid)
     node.run(no_ipv6)
     with made(node, f"veth{pid}", cable):
         yield

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Network
 
-from provisioning.lab.containers import ContainerBridge, Member, bridge_argvs, check_members, forwarding, made, mtu_of
+from provisioning.lab.containers import ContainerBridge, Member, bridged, changed, check_members, mtu_of
 from provisioning.lab.lab import routes_of
-from provisioning.nodes import undone
 from suite.errors import BenchError, RequestError, option
 from suite.interfaces import Node
 
@@ -41,12 +40,9 @@ def nat(members: Sequence[Member]) -> Iterator[tuple[ContainerBridge, ...]]:
             rules = rules_for(node)
             check_free(subnet_of(member), node)
             bridge = bridge_of(member)
-            stack.enter_context(forwarding(node))
-            stack.enter_context(made(node, BRIDGE, bridge_argvs(bridge)))
+            stack.enter_context(bridged(node, bridge))
             peers = [peer for peer in members if peer is not member]
-            for argv, undo in zip(*rules(bridge, member, peers), strict=True):
-                node.run(argv)
-                stack.enter_context(undone(node, undo))
+            stack.enter_context(changed(node, *rules(bridge, member, peers)))
             bridges.append(bridge)
         yield tuple(bridges)
 

@@ -8,16 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Network
 
-from provisioning.lab.containers import (
-    ContainerBridge,
-    Member,
-    bridge_argvs,
-    check_members,
-    forwarding,
-    made,
-    mtu_of,
-    run_each,
-)
+from provisioning.lab.containers import ContainerBridge, Member, bridged, check_members, made, mtu_of, run_each
 
 VXLAN = "flannel.1"
 BRIDGE = "cni0"
@@ -68,11 +59,9 @@ def overlay(members: Sequence[Member]) -> Iterator[tuple[ContainerBridge, ...]]:
     bridges = []
     with ExitStack() as stack:
         for member in members:
-            stack.enter_context(forwarding(member.node))
             stack.enter_context(made(member.node, VXLAN, vxlan_argvs(member, mtu)))
-            bridge = ContainerBridge(BRIDGE, subnet_of(member), mtu)
-            stack.enter_context(made(member.node, BRIDGE, bridge_argvs(bridge)))
-            bridges.append(bridge)
+            bridges.append(ContainerBridge(BRIDGE, subnet_of(member), mtu))
+            stack.enter_context(bridged(member.node, bridges[-1]))
         for member in members:
             for peer in members:
                 if peer is not member:

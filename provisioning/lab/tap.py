@@ -5,12 +5,11 @@ The guest takes over the node's address, and the node has none until the guest i
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from provisioning.lab.containers import made, run_each
+from provisioning.lab.containers import changed, made, run_each
 from provisioning.lab.lab import BRIDGE_KIND, NO_IPV6, LabNode
-from provisioning.nodes import undone
 from suite.errors import MeasurementError
 from suite.interfaces import Node
 
@@ -31,13 +30,8 @@ class Tap:
 def tap(lab_node: LabNode, parent: Node) -> Iterator[Tap]:
     """Make it in the node's namespace, which QEMU must be started in; ``parent`` is what the lab node is a node of."""
     node = lab_node.node(parent)
-    begin, end = takeover_argvs(lab_node)
-    with ExitStack() as stack:
-        for argv, undo in zip(begin, end, strict=True):
-            node.run(argv)
-            stack.enter_context(undone(node, undo))
-        stack.enter_context(made(node, BRIDGE, bridge_argvs(lab_node.device)))
-        stack.enter_context(made(node, TAP, tap_argvs()))
+    bridge = made(node, BRIDGE, bridge_argvs(lab_node.device))
+    with changed(node, *takeover_argvs(lab_node)), bridge, made(node, TAP, tap_argvs()):
         yield Tap(TAP, lab_node.mac, lab_node.address, lab_node.cidr)
 
 

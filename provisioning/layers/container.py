@@ -33,14 +33,6 @@ _FACTS: Mapping[str | None, Mapping[str, str | None]] = {
 
 
 @dataclass(frozen=True)
-class Plug:
-    """The bridge that a running container with an empty network namespace is plugged into."""
-
-    bridge: ContainerBridge
-    address: str
-
-
-@dataclass(frozen=True)
 class ContainerLayer:
     """A container of the image, under the envelope."""
 
@@ -54,7 +46,8 @@ class ContainerLayer:
     """Whether the data volume may be written."""
     network: str | None = None
     """The value of ``ContainerSpec.network``."""
-    plug: Plug | None = None
+    plug: ContainerBridge | None = None
+    """The bridge that the running container, whose network namespace is empty, is plugged into."""
     layer: str | None = None
     """A directory on a disk: data is copied into the container's own layer, which some engines keep there."""
 
@@ -74,15 +67,14 @@ class ContainerLayer:
                 engine.begin(node, spec)
             if self.plug and (pid := engine.main_pid(node, spec.name)):
                 with node.opening.running("network"):
-                    stack.enter_context(attached(node, self.plug.bridge, pid, self.plug.address))
+                    stack.enter_context(attached(node, self.plug, pid))
             enter = engine.exec_argv(spec)
             host_processes = None
             if node.local and (pid := engine.main_pid(node, spec.name)):
                 # Its group is where the engine has put its first process.
                 host_processes = HostProcesses(ControlGroup.of_process(pid), pid, engine.commands_are_children)
             entered = engine.entered(node, spec)
-            about = _about(node, spec, engine, version, self.plug)
-            about = about.model_copy(update={"kernel": own_kernel(node, entered, enter)})
+            about = self.about(node, spec, version, own_kernel(node, entered, enter))
             yield WrappedNode(
                 parent=entered,
                 wrap=lambda argv: [*enter, *argv],
@@ -141,6 +133,19 @@ class ContainerLayer:
             disk_limits=limits,
         )
 
+    def about(self, node: Node, spec: ContainerSpec, version: str, kernel: OwnKernel | None) -> Engine:
+        """Return what a record says of the engine of a started container."""
+        return Engine(
+            name=self.engine.name,
+            version=version,
+            network=self.plug.name if self.plug else "host" if spec.network else self.engine.network,
+            rootfs="bind" if spec.bound_tree else self.engine.rootfs,
+            runtime=self.engine.runtime,
+            kernel=kernel,
+            platform=self.engine.platform(node),
+            seccomp_sha256=self.engine.seccomp_sha256(node, spec.tree) if spec.seccomp else None,
+        )
+
 
 def _resizing(node: Node, engine: ContainerEngine, spec: ContainerSpec) -> Resize | None:
     """Return what has the engine resize the container; None where it cannot, or may not set its CPUs."""
@@ -183,18 +188,6 @@ def own_kernel(node: Node, entered: Node, enter: Sequence[str]) -> OwnKernel | N
     if GVISOR_BUILD in version:
         return "sentry"
     return "virtual machine" if boot and boot_inside not in ("", boot) else None
-
-
-def _about(node: Node, spec: ContainerSpec, engine: ContainerEngine, version: str, plug: Plug | None) -> Engine:
-    return Engine(
-        name=engine.name,
-        version=version,
-        network=plug.bridge.name if plug else "host" if spec.network else engine.network,
-        rootfs="bind" if spec.bound_tree else engine.rootfs,
-        runtime=engine.runtime,
-        platform=engine.platform(node),
-        seccomp_sha256=engine.seccomp_sha256(node, spec.tree) if spec.seccomp else None,
-    )
 
 
 def _hard_limits(node: Node) -> tuple[tuple[str, int], ...]:

@@ -81,7 +81,7 @@ class MachineProvider(Protocol):
         return accelerator.choose_common(nodes, requested, image, note)
 
     def guest_capability(self, node: Node, accelerator: Accelerator, level: CpuCapability) -> CpuCapability:
-        """Return the vector instructions of a guest on another machine, whose own are ``own``, without booting one."""
+        """Return the vector instructions of a guest on a machine whose own are ``level``, without booting one."""
 
     def hindrance(self, properties: Properties, image: Image) -> tuple[str, str] | None:  # noqa: ARG002 (some have)
         """Return why no guest of the image can have these properties on this machine, and the remedy; None if one can.

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from provisioning import ledger
-from provisioning.nodes import local_node, undone, write_file
+from provisioning.artefacts import workshop
+from provisioning.nodes import local_node, write_file
 from provisioning.paths import runtime
 from suite.interfaces import Node
 
@@ -145,18 +145,11 @@ def connection(node: Node, access: SshAccess, timeout_s: float) -> Iterator[None
 @contextmanager
 def private_directory(node: Node) -> Iterator[PurePath]:
     """Make the directory; at the end nothing of it is left."""
-    name = ledger.fresh("vm")
-    if node.local:
-        local = runtime() / name
-        with ledger.holding("directory", str(local)):
-            local.mkdir(mode=0o700)
-            yield local
-        return
-    remote = f"{ELSEWHERE}/{name}"
-    node.run(["mkdir", "-p", "-m", "700", "--", ELSEWHERE])
-    with undone(node, ["rm", "-r", "-f", "--", remote]):
-        node.run(["mkdir", "-m", "700", "--", remote])
-        yield PurePath(remote)
+    parent = str(runtime()) if node.local else ELSEWHERE
+    if not node.local:
+        node.run(["mkdir", "-p", "-m", "700", "--", parent])
+    with workshop(node, parent, "vm") as directory:
+        yield PurePath(directory)
 
 
 @contextmanager

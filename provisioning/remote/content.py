@@ -104,8 +104,12 @@ def scratch_on(machine: Node, planned: InventoryNode, size_bytes: int) -> Iterat
         yield Volume(Path(directory), writable=True)
 
 
+def store_of(planned: InventoryNode, image: Image) -> str:
+    return f"{planned.directory}/images/{image.digest[:12]}"
+
+
 def tree_of(planned: InventoryNode, image: Image) -> str:
-    return f"{planned.directory}/images/{image.digest[:12]}/tree"
+    return f"{store_of(planned, image)}/tree"
 
 
 def sync_image(machine: Machine, image: Image, note: Callable[[str], None]) -> str:
@@ -113,31 +117,28 @@ def sync_image(machine: Machine, image: Image, note: Callable[[str], None]) -> s
 
     Raises RequestError when there is no room, MeasurementError when what has arrived is not the image.
     """
-    final = tree_of(machine.planned, image)
+    store = store_of(machine.planned, image)
+    final = f"{store}/tree"
     with artefacts.making(f"image {image.digest[:12]} on {machine.name}", note):
         hashed = machine.run(["sha256sum", "--", f"{final}/{MANIFEST}"], check=False).stdout
-        if hashed.partition(" ")[0] != image.digest:
-            _send_image(machine, image, final, note)
+        if hashed.partition(" ")[0] == image.digest:
+            return final
+        images, _, _ = store.rpartition("/")
+        machine.run(["mkdir", "-p", "-m", "700", "--", images])
+        measured = machine.carrier.run(["du", "-s", "-B1", "--", str(image.tree)], timeout_s=600.0).stdout
+        size_bytes = int(measured.split()[0])
+        check_disk_space(machine, images, size_bytes, "the image")
+        note(f"sending the image to {machine.name}: {size_bytes / 1e9:.1f} GB (once)")
+        with artefacts.workshop(machine, images) as arriving:
+            machine.run(["chmod", "755", "--", arriving])
+            machine.run(["mkdir", "-m", "755", "--", f"{arriving}/tree"])
+            _send(machine, str(image.tree), f"{arriving}/tree")
+            note(f"verifying the image on {machine.name}")
+            _verify(machine, f"{arriving}/tree", image)
+            machine.run(["sync", "--file-system", "--", arriving], timeout_s=SENT_WITHIN_S)
+            machine.run(["rm", "-r", "-f", "--", store])
+            artefacts.put(machine, arriving, store)
     return final
-
-
-def _send_image(machine: Machine, image: Image, final: str, note: Callable[[str], None]) -> None:
-    images = f"{machine.planned.directory}/images"
-    machine.run(["mkdir", "-p", "-m", "700", "--", images])
-    measured = machine.carrier.run(["du", "-s", "-B1", "--", str(image.tree)], timeout_s=600.0).stdout
-    size_bytes = int(measured.split()[0])
-    check_disk_space(machine, images, size_bytes, "the image")
-    note(f"sending the image to {machine.name}: {size_bytes / 1e9:.1f} GB (once)")
-    with artefacts.workshop(machine, images) as arriving:
-        machine.run(["chmod", "755", "--", arriving])
-        machine.run(["mkdir", "-m", "755", "--", f"{arriving}/tree"])
-        _send(machine, str(image.tree), f"{arriving}/tree")
-        note(f"verifying the image on {machine.name}")
-        _verify(machine, f"{arriving}/tree", image)
-        store = final.removesuffix("/tree")
-        machine.run(["sync", "--file-system", "--", arriving], timeout_s=SENT_WITHIN_S)
-        machine.run(["rm", "-r", "-f", "--", store])
-        artefacts.put(machine, arriving, store)
 
 
 def sync_file(machine: Machine, image: Image, name: str, note: Callable[[str], None]) -> None:
@@ -145,30 +146,26 @@ def sync_file(machine: Machine, image: Image, name: str, note: Callable[[str], N
 
     Raises RequestError when there is no room, MeasurementError when what has arrived is another file.
     """
-    final, stamp = f"{tree_of(machine.planned, image).removesuffix('/tree')}/{name}", image.files[name]
+    store, stamp = store_of(machine.planned, image), image.files[name]
     with artefacts.making(f"{name} of image {image.digest[:12]} on {machine.name}", note):
-        if artefacts.digest_of(machine, final) != stamp.sha256:
-            _send_file(machine, image, name, final, note)
-
-
-def _send_file(machine: Machine, image: Image, name: str, final: str, note: Callable[[str], None]) -> None:
-    directory, stamp = final.rpartition("/")[0], image.files[name]
-    check_disk_space(machine, directory, stamp.size_bytes, "the image")
-    note(f"sending {name} to {machine.name}: {stamp.size_bytes / 1e9:.1f} GB (once)")
-    with artefacts.workshop(machine, directory) as half_made:
-        arriving = f"{half_made}/{name}"
-        argv = ["dd", f"of={arriving}", "bs=1M", "conv=sparse", "iflag=fullblock", "status=none"]
-        with image.file(name).open("rb") as content:
-            writing = machine.start(argv, stdin=content)
-        if status := writing.wait(SENT_WITHIN_S):
-            raise CommandError(argv, status, f"{machine.name}: {writing.output_tail()}")
-        if artefacts.sha256_on(machine, arriving) != stamp.sha256:
-            raise MeasurementError(
-                f"the {name} that arrived on {machine.name} is another",
-                kind="image",
-                remedy="see that the image is whole here: bench image verify; then run again",
-            )
-        artefacts.put_stamped(machine, arriving, final, stamp.sha256)
+        if artefacts.digest_of(machine, f"{store}/{name}") == stamp.sha256:
+            return
+        check_disk_space(machine, store, stamp.size_bytes, "the image")
+        note(f"sending {name} to {machine.name}: {stamp.size_bytes / 1e9:.1f} GB (once)")
+        with artefacts.workshop(machine, store) as half_made:
+            arriving = f"{half_made}/{name}"
+            argv = ["dd", f"of={arriving}", "bs=1M", "conv=sparse", "iflag=fullblock", "status=none"]
+            with image.file(name).open("rb") as content:
+                writing = machine.start(argv, stdin=content)
+            if status := writing.wait(SENT_WITHIN_S):
+                raise CommandError(argv, status, f"{machine.name}: {writing.output_tail()}")
+            if artefacts.sha256_on(machine, arriving) != stamp.sha256:
+                raise MeasurementError(
+                    f"the {name} that arrived on {machine.name} is another",
+                    kind="image",
+                    remedy="see that the image is whole here: bench image verify; then run again",
+                )
+            artefacts.put_stamped(machine, arriving, f"{store}/{name}", stamp.sha256)
 
 
 def _send(machine: Machine, source: str, target: str) -> None:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from provisioning import processes
 from provisioning.engines.base import default_engine, get_engine
 from provisioning.isa import CPUINFO, capability, reports_hypervisor
+from provisioning.lab.connectivity import Place
 from provisioning.lab.nat import rules_for
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import DEFAULT_PROVIDER, MachineProvider, get_provider
 from provisioning.remote import content
 from provisioning.remote.machine import Machine, machine
-from provisioning.remote.network import Place, places
+from provisioning.remote.network import places
 from provisioning.sites.base import RunInputs
 from suite.errors import BenchError, RequestError, option
 from suite.host_compatibility import Host

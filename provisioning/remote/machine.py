@@ -3,13 +3,13 @@
 import base64
 import itertools
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO
 
 from provisioning.machines.ssh import SSH_FAILED
-from provisioning.nodes import LocalNode, local_node
+from provisioning.nodes import LocalNode, NodeState, local_node
 from provisioning.remote.connection import ANSWERED_WITHIN_S, PRINTED_LINES, Access, RemoteAgent, marked, root_mark
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import COMMAND_WITHIN_S, Completed, Process, Stopwatch
@@ -21,7 +21,7 @@ QUICK_BYTES = 1 << 16
 
 
 @dataclass
-class Machine:
+class Machine(NodeState):
     """See ``suite.interfaces.Node``. ``carrier`` is this machine, on which its ssh clients run."""
 
     name: str
@@ -33,14 +33,8 @@ class Machine:
     memory_bytes: int
     """The memory of the whole machine."""
     userland: str | None = None
-    backing: None = None
     python: tuple[str, str] = ("python3", "")
     local: bool = False
-    data: str | None = None
-    scratch: str | None = None
-    facts: Mapping[str, object] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
-    substitutes: tuple[str, ...] = ()
     opening: Stopwatch = field(default_factory=Stopwatch)
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 

@@ -6,12 +6,12 @@ machines must be neighbours, with no router between them. Nothing is forwarded f
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from ipaddress import IPv4Network
 
-from provisioning.lab.containers import forwarding, made, mtu_of, run_each
+from provisioning.lab.connectivity import Place, places_of
+from provisioning.lab.containers import changed, forwarding, made, mtu_of, run_each
 from provisioning.lab.tap import Tap, join
 from provisioning.nodes import undone
 from provisioning.remote.machine import Machine
@@ -25,14 +25,6 @@ NOTHING_DROPPED = ("", "-P FORWARD ACCEPT")
 NETWORK = IPv4Network("10.245.0.0/16")
 TABLE, PRIORITY = 10245, 10245
 """The table of routes for what a guest sends, and the priority of its rule: before that of the main table."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """The address and interface of one machine."""
-
-    address: str
-    interface: str
 
 
 def places(machines: Sequence[Machine]) -> tuple[Place, ...]:
@@ -58,9 +50,7 @@ def places(machines: Sequence[Machine]) -> tuple[Place, ...]:
 
 
 def _place(machine: Machine, towards: str | None) -> Place:
-    listed = machine.run(["ip", "-json", "-4", "address", "show"]).stdout
-    available = addresses(json.loads(listed or "[]"))
-    planned = machine.planned
+    available, planned = places_of(machine), machine.planned
     if planned.interface or planned.address:
         return chosen(machine.name, available, planned.interface, planned.address)
     if towards is None:
@@ -73,17 +63,6 @@ def _place(machine: Machine, towards: str | None) -> Place:
             f"{machine.name} has no route to {towards} ({answer.stderr.strip()[:200] or interface})", remedy=REMEDY
         )
     return Place(str(address), str(interface))
-
-
-def addresses(links: Sequence[Mapping[str, object]]) -> tuple[Place, ...]:
-    """Return every IPv4 address in the output of ``ip -json address show``, without those of loopback."""
-    listed = []
-    for link in links:
-        infos = link.get("addr_info")
-        for info in infos if isinstance(infos, list) else []:
-            if link["ifname"] != "lo" and info.get("local"):
-                listed.append(Place(str(info["local"]), str(link["ifname"])))
-    return tuple(listed)
 
 
 def chosen(name: str, available: Sequence[Place], interface: str | None, address: str | None) -> Place:
@@ -159,9 +138,7 @@ def routed(machines: Sequence[Instance]) -> Iterator[tuple[Tap, ...]]:
             stack.enter_context(forwarded(machine.node, [DEVICE]))
             stack.enter_context(made(machine.node, DEVICE, tap_argvs(number, mtu)))
             peers = [net for net in subnets if net != subnet(number)]
-            for argv, undo in zip(*peers_only_argvs(peers), strict=True):
-                machine.node.run(argv)
-                stack.enter_context(undone(machine.node, undo))
+            stack.enter_context(changed(machine.node, *peers_only_argvs(peers)))
             for target, peer in enumerate(machines, start=1):
                 if target != number:
                     way = (target, str(peer.address), str(machine.interface))
@@ -188,11 +165,11 @@ def forwarded(machine: Node, devices: Sequence[str]) -> Iterator[None]:
     Docker, where it runs, makes it drop what it does not know (chain FORWARD).
     """
     listed = machine.run([*TABLES, "--list-rules", "FORWARD"], check=False)
-    with ExitStack() as stack:
-        if listed.returncode == 0 and listed.stdout.strip() not in NOTHING_DROPPED:
-            for words in (["FORWARD", way, name, "--jump", "ACCEPT"] for name in devices for way in ("-i", "-o")):
-                machine.run([*TABLES, "--insert", *words])
-                stack.enter_context(undone(machine, [*TABLES, "--delete", *words]))
+    rules = [["FORWARD", way, name, "--jump", "ACCEPT"] for name in devices for way in ("-i", "-o")]
+    if listed.returncode or listed.stdout.strip() in NOTHING_DROPPED:
+        rules = []
+    begin, end = ([[*TABLES, verb, *rule] for rule in rules] for verb in ("--insert", "--delete"))
+    with changed(machine, begin, end):
         yield
 
 

@@ -413,7 +413,7 @@ class JoinedPods(ClusterSite):
                 node = stack.enter_context(replace(layer, network=network).opened(machine))
                 address = engine.address(node)
                 instances.append(Instance(node, address, interface_of(node, address)))
-            reached = linked(instances, job, tunnelled=False)
+            reached = linked(instances, job)
             if way := trial.properties.service:
                 reached = _behind_service(stack, self.placed[0], reached, way)
             yield reached

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from provisioning.joining import check_instances, joined_fields, linked, needs, open_containers, tunnelled
+from provisioning.joining import check_instances, joined_fields, linked, needs, open_containers
 from provisioning.lab.lab import LabNode, open_lab
 from provisioning.lab.nat import rules_for
 from provisioning.lab.tap import join, tap
@@ -77,7 +77,7 @@ class LabSite(Here):
                 machine = stack.enter_context(self.machine(planned.envelope, directory))
                 places.append(_lower(stack, machine, lab_node, layers))
             instances = open_containers(stack, job, places, stacks, [node.namespace for node in lab.nodes])
-            yield linked(instances, job, tunnelled=tunnelled(job, stacks))
+            yield linked(instances, job)
 
 
 def _lower(stack: ExitStack, machine: Node, lab_node: LabNode, layers: Sequence[Layer]) -> Instance:

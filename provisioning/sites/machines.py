@@ -10,7 +10,7 @@ from provisioning.engines.base import ContainerEngine, get_engine
 from provisioning.gpus import Card
 from provisioning.images.image import Image
 from provisioning.isa import CPUINFO, lowest_of, reports_hypervisor
-from provisioning.joining import BRIDGES, end_of, joined_fields, linked, needs, open_containers, tunnelled
+from provisioning.joining import BRIDGES, end_of, joined_fields, linked, needs, open_containers
 from provisioning.lab.connectivity import free_port, reach
 from provisioning.layers.container import ContainerLayer
 from provisioning.layers.vm import VmLayer
@@ -275,7 +275,7 @@ def open_on_machines(
         instances = open_containers(stack, job, places, stacks, [None] * len(places))
         port = instances[0].port or free_port(instances[0].node, str(instances[0].address))
         master = replace(instances[0], port=port)
-        yield linked((master, *instances[1:]), job, tunnelled=tunnelled(job, stacks))
+        yield linked((master, *instances[1:]), job)
 
 
 @contextmanager

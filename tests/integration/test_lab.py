@@ -246,8 +246,8 @@ def test_containers_of_different_nodes_meet_on_the_overlay(lab: Lab) -> None:
         overlay(members(lab)) as bridges,
         sandbox(lab.machine, nodes[0]) as one,
         sandbox(lab.machine, nodes[1]) as two,
-        attached(nodes[0], bridges[0], one[0], bridges[0].address),
-        attached(nodes[1], bridges[1], two[0], bridges[1].address),
+        attached(nodes[0], bridges[0], one[0]),
+        attached(nodes[1], bridges[1], two[0]),
     ):
         addresses = [bridge.address for bridge in bridges[:2]]
         assert addresses == ["10.244.1.2", "10.244.2.2"]
@@ -297,8 +297,8 @@ def test_containers_behind_translation_reach_each_other_by_the_addresses_that_th
         nat(members(lab)) as bridges,
         sandbox(lab.machine, one) as (pid1, client),
         sandbox(lab.machine, two) as (pid2, server),
-        attached(one, bridges[0], pid1, bridges[0].address),
-        attached(two, bridges[1], pid2, bridges[1].address),
+        attached(one, bridges[0], pid1),
+        attached(two, bridges[1], pid2),
     ):
         addresses = ["172.30.1.2", "172.30.2.2"]
         places = [End(f"c{n}", node, at) for n, (node, at) in enumerate(zip((client, server), addresses, strict=True))]

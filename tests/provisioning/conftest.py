@@ -11,7 +11,7 @@ import pytest
 from provisioning import ledger, nodes
 from provisioning import paths as home_module
 from provisioning.images.image import PACKED, Image, stamp
-from provisioning.nodes import LocalNode, local_node
+from provisioning.nodes import LocalNode, NodeState, local_node
 from suite import userland
 from suite.errors import CommandError
 from suite.interfaces import Completed, Process, Stopwatch
@@ -33,21 +33,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @dataclass
-class FakeNode:
+class FakeNode(NodeState):
     """Answers commands from a table by their first words; all others succeed and say nothing."""
 
     answers: Mapping[tuple[str, ...], Completed] = field(default_factory=dict)
     name: str = "fake"
     userland: str | None = "/tree"
-    backing: None = None
     python: tuple[str, str] = ("python3", "/")
     cpus: tuple[int, ...] = (0, 1)
     local: bool = False
-    data: str | None = None
-    scratch: str | None = None
-    facts: Mapping[str, object] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
-    substitutes: tuple[str, ...] = ()
     opening: Stopwatch = field(default_factory=Stopwatch)
     ran: list[list[str]] = field(default_factory=list)
 

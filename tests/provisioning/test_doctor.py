@@ -109,35 +109,32 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
     return [image, *made, *(Check(kind="target", name=name, **missing) for name in TARGETS)]
 
 
-@pytest.mark.parametrize("variant", ["cuda", "own"])
-def test_targets_are_held_against_the_image_that_a_run_takes(
-    checks: list[Check], make_image: MakeImage, variant: str
+@pytest.mark.parametrize(("variant", "taking"), [("cuda", "--device cuda"), ("own", "--image {}"), ("cpu", "vm ")])
+def test_the_only_image_of_a_machine_carries_all_targets_and_is_named_in_the_next_step(
+    checks: list[Check], make_image: MakeImage, variant: str, taking: str
 ) -> None:
     assert diagnose(checks).next_step == "run: bench image build"
     image = make_image(variant=variant)
-    found = {check.name: check.usable for check in with_image(checks, image) if check.kind == "target"}
-    assert found == dict.fromkeys(TARGETS, True)
-
-
-@pytest.mark.parametrize(("variant", "taking"), [("cuda", "--device cuda"), ("own", "--image {}"), ("cpu", "vm ")])
-def test_the_only_image_of_a_machine_is_named_in_the_next_step(
-    checks: list[Check], make_image: MakeImage, variant: str, taking: str
-) -> None:
-    image = make_image(variant=variant)
     found, check = doctor._image()
     assert (found, check.name, check.usable) == (image, variant, True)
-    step = diagnose(with_image(checks, image)).next_step
+    held = with_image(checks, image)
+    assert {check.name: check.usable for check in held if check.kind == "target"} == dict.fromkeys(TARGETS, True)
+    step = diagnose(held).next_step
     assert step.startswith("bench run --target bare-metal")
     assert taking.format(image.digest[:12]) in step
 
 
-def test_every_missing_program_names_its_package_once(node: LocalNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
+def test_every_missing_program_names_its_package_once(
+    node: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "env").symlink_to("/usr/bin/env")
+    monkeypatch.setenv("PATH", str(tmp_path))
     checks = [
         *doctor._tools([get_provider(name) for name in MACHINES.own]),
         *(
             doctor._tried("engine", name, lambda name=name: str(get_engine(name).version(node)))  # type: ignore[misc]
-            for name in ("podman", "docker", "runc")
+            for name in ENGINES.own
+            if not get_engine(name).site
         ),
     ]
     assert len(checks) > 10

@@ -1,21 +1,19 @@
-"""Guests: under libvirt, on machines of an inventory, and what is said of one that failed."""
+"""Guests: KVM, vector instructions, libvirt, machines of an inventory, and what is said of one that failed."""
 
 import json
-import socket
-import subprocess
-import sys
-import threading
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from provisioning import ledger
+from provisioning import isa, ledger
 from provisioning.hindrances import refuse_ablation
 from provisioning.images.image import Image
-from provisioning.machines import qemu_command as qemu
-from provisioning.machines import qmp
-from provisioning.machines.accelerator import PROGRAM, choose_common
+from provisioning.machines import accelerator, qemu_command, qmp
+from provisioning.machines.accelerator import PROGRAM, KvmProbe, choose, choose_common, probe_kvm
+from provisioning.machines.base import GuestSpec
 from provisioning.machines.libvirt import LIBVIRT, URI_VARIABLE, uri, virsh
 from provisioning.machines.qemu import QEMU, GuestConsole, _explained, emulated_capability
 from provisioning.nodes import LocalNode
@@ -27,7 +25,9 @@ from scenarios.synthetic import Synthetic
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Instance
 from suite.job.ablations import properties_of
-from tests.provisioning.conftest import MakeImage, fake_node
+from suite.job.envelope import GIB, Envelope
+from suite.process_identity import boot_id
+from tests.provisioning.conftest import MakeImage, Program, fake_node
 
 MTU = Completed(0, json.dumps([{"mtu": 1450}]), "")
 
@@ -107,41 +107,28 @@ def test_the_version_of_qemu_tells_what_its_emulation_has(version: str, level: s
     assert QEMU.guest_capability(machine, "kvm", "avx512") == "avx512"
 
 
-def answering(path: Path, *answers: object) -> threading.Thread:
-    """What QEMU says on its socket: a greeting, and to every command the next of the answers."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
-    listener.listen()
+class Socket(list[str]):
+    """A QEMU that says these lines, whatever it is told."""
 
-    def serve() -> None:
-        there, _ = listener.accept()
-        with listener, there, there.makefile("rw") as client:
-            client.write(json.dumps({"QMP": {}}) + "\n")
-            for answer in answers:
-                client.flush()
-                client.readline()
-                client.write(json.dumps({"event": "RESUME"}) + "\n" + json.dumps(answer) + "\n")
+    def write(self, words: str) -> int:
+        return len(words)
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    return thread
+    def flush(self) -> None: ...
 
 
-def test_the_threads_of_virtual_cpus_are_asked_of_qemu_in_their_order(node: LocalNode, tmp_path: Path) -> None:
+def test_the_answer_of_qemu_is_found_behind_events_and_one_that_refuses_or_is_gone_says_so(node: LocalNode) -> None:
+    def told(*answers: dict[str, object]) -> Any:
+        lines = [json.dumps(answer) for answer in ({"event": "RESUME"}, *answers)]
+        return qmp.ask(cast("Any", Socket(lines)), "query-cpus-fast")
+
     cpus = [{"cpu-index": 1, "thread-id": 11}, {"cpu-index": 0, "thread-id": 10}]
-    thread = answering(tmp_path / "qmp", {"return": {}}, {"return": cpus})
-    assert qemu.vcpu_threads(qemu.execute(node, str(tmp_path / "qmp"), "query-cpus-fast")) == [10, 11]
-    thread.join(10)
-
-
-def test_a_qemu_that_refuses_or_is_gone_says_so(node: LocalNode, tmp_path: Path) -> None:
-    thread = answering(tmp_path / "qmp", {"return": {}}, {"error": {"desc": "no such command"}})
-    words = [sys.executable, "-I", qmp.__file__, str(tmp_path / "qmp"), "quit"]
-    ended = subprocess.run(words, check=False, capture_output=True, text=True)
-    thread.join(10)
-    assert (ended.returncode, ended.stderr.strip()) == (1, "quit: no such command")
+    assert qemu_command.vcpu_threads(told({"return": cpus})) == [10, 11]
+    with pytest.raises(SystemExit, match="query-cpus-fast: no such command"):
+        told({"error": {"desc": "no such command"}})
+    with pytest.raises(SystemExit, match="query-cpus-fast: QEMU has ended"):
+        told()
     with pytest.raises(CommandError):
-        qemu.execute(node, str(tmp_path / "qmp"), "quit")
+        qemu_command.execute(node, "/no/such/socket", "quit")
 
 
 NAME = "virtbench-vm-0123456789ab"
@@ -150,16 +137,13 @@ NAME = "virtbench-vm-0123456789ab"
 @pytest.mark.parametrize(
     "given", ["qemu:///session", "qemu+ssh://other/system", "test:///default", "qemu:///system?x=1"]
 )
-def test_a_connection_that_leads_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+def test_a_connection_leads_to_a_daemon_of_this_machine(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    for taken in ("qemu:///system", "qemu+unix:///system?socket=/var/tmp/vb-1/libvirt-sock"):
+        monkeypatch.setenv(URI_VARIABLE, taken)
+        assert virsh()[-1] == taken
     monkeypatch.setenv(URI_VARIABLE, given)
     with pytest.raises(RequestError, match="is no connection to the system daemon of this machine"):
         uri()
-
-
-@pytest.mark.parametrize("given", ["qemu:///system", "qemu+unix:///system?socket=/var/tmp/vb-1/libvirt-sock"])
-def test_a_connection_to_a_daemon_of_this_machine_is_taken(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
-    monkeypatch.setenv(URI_VARIABLE, given)
-    assert virsh()[-1] == given
 
 
 @pytest.mark.parametrize(
@@ -189,3 +173,160 @@ def test_a_kernel_that_locked_up_is_the_reason_and_says_what_to_do(node: LocalNo
     assert error.kind == "guest-locked-up"
     assert error.message == "the guest's kernel locked up: ssh outlived its time limit"
     assert "--out" in str(error.remedy)
+
+
+Qemu = Callable[[str], Path]
+
+
+@pytest.fixture
+def qemu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Program) -> Qemu:
+    """``qemu(script)``: what the test's QEMU does, which counts its starts; a /dev/kvm opens."""
+    (tmp_path / "kvm").touch()
+    monkeypatch.setattr(accelerator, "KVM", tmp_path / "kvm")
+    monkeypatch.setattr(accelerator, "PROGRAM", "qemu-of-the-test")
+    monkeypatch.setattr(accelerator, "PROBE_WITHIN_S", 60.0)  # a script answers at once, but on a busy machine
+    return lambda script: program(accelerator.PROGRAM, f'echo >> "$0.starts"\n{script}')
+
+
+def starts(qemu: Path) -> int:
+    counted = qemu.with_name(f"{qemu.name}.starts")
+    return len(counted.read_text()) if counted.exists() else 0
+
+
+def test_where_no_guest_boots_auto_falls_to_tcg_and_kvm_is_refused_with_the_reason(qemu: Qemu) -> None:
+    program = qemu("echo first >&2; echo 'Could not access KVM' >&2; exit 1")
+    reason = "/dev/kvm opens, but QEMU ended with status 1: Could not access KVM"
+    assert choose("tcg") == ("tcg", "asked for")
+    assert starts(program) == 0, "nothing was tried"
+    assert choose("auto") == ("tcg", f"KVM is not usable: {reason}")
+    with pytest.raises(RequestError, match=f"KVM is not usable: {reason}") as caught:
+        choose("kvm")
+    assert "--accel tcg" in str(caught.value.remedy)
+
+
+def reboot(kept: Path, _: MakeImage) -> None:
+    kept.write_text(kept.read_text().replace(boot_id(), "another"))
+
+
+@pytest.mark.parametrize(
+    ("status", "change", "tried"),
+    [
+        pytest.param(33, None, 1, id="a sector that runs"),
+        pytest.param(1, None, 1, id="a sector that hangs"),
+        pytest.param(33, reboot, 2, id="another boot"),
+        pytest.param(1, reboot, 2, id="another boot of one where it hangs"),
+        pytest.param(33, lambda _, make_image: make_image(), 2, id="an image has a kernel, which may hang"),
+        pytest.param(1, lambda _, make_image: make_image(), 1, id="no kernel runs where a sector hangs"),
+        *(
+            pytest.param(33, lambda kept, _, text=text: kept.write_text(text), 2, id=text)
+            for text in ("nothing", "{}", "[]", '{"usable": true}')
+        ),
+    ],
+)
+def test_the_answer_is_kept_for_as_long_as_it_holds(
+    qemu: Qemu, make_image: MakeImage, home: Path, status: int, change: Callable[..., object] | None, tried: int
+) -> None:
+    program, kept = qemu(f"exit {status}"), home / "cache/kvm.json"
+    first = probe_kvm()
+    assert (first.usable, first.evidence) == (status == 33, "a boot sector")
+    if change:
+        change(kept, make_image)
+    second = probe_kvm()
+    assert starts(program) == tried
+    assert second == first or tried == 2
+    assert second.boot_id == boot_id()
+    assert probe_kvm() == second
+    assert KvmProbe.model_validate_json(kept.read_bytes()) == second
+
+
+def test_a_guest_that_runs_the_boot_sector_proves_kvm(qemu: Qemu, home: Path) -> None:
+    program = qemu('for word in "$@"; do echo "$word"; done > "$(dirname "$0")/said"; exit 33')
+    assert choose("auto") == choose("kvm") == ("kvm", "a guest (a boot sector) boots under it")
+    words = (program.parent / "said").read_text().splitlines()
+    assert words[:2] == ["-accel", "kvm"]
+    sector = (home / "cache/boot-sector.img").read_bytes()
+    assert (len(sector), sector[510:]) == (512, b"\x55\xaa")
+    assert any(str(home / "cache/boot-sector.img") in word for word in words)
+
+
+def test_a_guest_that_hangs_is_given_up_in_time_and_nothing_of_it_is_left(
+    qemu: Qemu, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accelerator, "PROBE_WITHIN_S", 0.3)
+    qemu("exec sleep 600")
+    probe = probe_kvm()
+    assert not probe.usable
+    assert probe.reason.startswith("/dev/kvm opens, but a guest did not boot under it within")
+    assert probe.took_s < 60
+    assert list((home / "ledger").glob("*")) == []
+
+
+def test_the_kernel_of_the_image_ends_in_order_where_the_sector_has_a_status_of_its_own(
+    qemu: Qemu, home: Path, make_image: MakeImage
+) -> None:
+    make_image()
+    qemu("exit 33")
+    assert not probe_kvm().usable, "33 is the sector's, not the kernel's"
+    qemu("exit 0")
+    (home / "cache/kvm.json").unlink()
+    assert probe_kvm().reason == "a guest (the image's kernel) boots under it"
+
+
+def test_what_a_host_lacks_is_told_and_asked_again(qemu: Qemu, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: False)
+        assert "group kvm" in probe_kvm().reason
+    assert probe_kvm().reason == "qemu-of-the-test is not installed"
+    accelerator.KVM.unlink()
+    assert "there is no " in probe_kvm().reason
+    assert not (home / "cache/kvm.json").exists()
+    accelerator.KVM.touch()
+    qemu("exit 33")
+    assert probe_kvm().usable
+
+
+ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
+AVX2 = "flags\t\t: fpu sse2 avx avx2 fma"
+AVX512 = AVX2 + " avx512f avx512bw avx512dq avx512vl"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "level"),
+    [
+        ("", "default"),
+        ("flags\t: fpu sse2", "default"),
+        (AVX2, "avx2"),
+        (AVX2.replace(" fma", ""), "default"),
+        (AVX512, "avx512"),
+        (AVX512.replace(" avx512vl", ""), "avx2"),
+        (f"{AVX512}\n\n{AVX2}", "avx2"),
+    ],
+)
+def test_a_level_is_told_by_all_the_flags_that_it_needs(cpuinfo: str, level: str) -> None:
+    assert isa.capability(f"model name\t: x\n{cpuinfo}\nbugs\t: none\n") == level
+
+
+@pytest.mark.parametrize(
+    ("targets", "level", "always", "cap"),
+    [
+        # Targets of one kind: no guest is asked.
+        (("bare-metal", "container"), None, False, None),
+        (("vm",), None, False, None),
+        (("vm", "container-vm"), None, False, None),
+        (("bare-metal", "vm"), "avx2", False, "avx2"),
+        (("bare-metal", "vm"), "avx512", False, None),
+        (("bare-metal", "container"), "avx2", True, "avx512"),
+        (("vm",), "avx2", True, "avx2"),
+        (("bare-metal", "container-vm"), "avx2", True, "avx2"),
+    ],
+)
+def test_a_host_is_capped_to_a_guest_that_has_less_and_what_is_to_be_lowered_is_known(
+    *, targets: tuple[str, ...], level: str | None, always: bool, cap: str | None, make_image: MakeImage, tmp_path: Path
+) -> None:
+    (tmp_path / "cpuinfo").write_text(AVX512 + "\n")
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isa, "CPUINFO", tmp_path / "cpuinfo")
+        patch.setattr(isa, "_of_guests", lambda *_: level or pytest.fail("a guest was asked"))
+        assert isa.shared(targets, QEMU, GuestSpec(make_image(), "tcg", ENVELOPE), said.append, always=always) == cap
+    assert always or ["avx2" in line for line in said] == ([True] if cap else [])

@@ -146,12 +146,6 @@ def test_the_suites_own_recipe_installs_what_an_image_must_hold() -> None:
 # ---- what is refused, and what is added
 
 
-def test_a_tree_with_ordinary_places_is_taken(tree: Path) -> None:
-    (tree / "var/run").symlink_to("/run")
-    (tree / "usr/bin/python").symlink_to("/elsewhere")
-    refuse_unsafe(tree, "mine")
-
-
 @pytest.mark.parametrize("place", ["etc", "var", "var/lib", "opt", "mnt", "tmp", "usr/lib"])
 def test_a_link_where_the_suite_would_write_is_refused_and_not_followed(tree: Path, tmp_path: Path, place: str) -> None:
     target = tree / place
@@ -164,7 +158,10 @@ def test_a_link_where_the_suite_would_write_is_refused_and_not_followed(tree: Pa
     assert not list((tmp_path / "of-the-host").iterdir())
 
 
-def test_directories_that_are_not_merged_with_usr_are_refused(tree: Path) -> None:
+def test_a_tree_with_ordinary_places_is_taken_and_one_that_is_not_merged_with_usr_refused(tree: Path) -> None:
+    (tree / "var/run").symlink_to("/run")
+    (tree / "usr/bin/python").symlink_to("/elsewhere")
+    refuse_unsafe(tree, "mine")
     (tree / "lib").unlink()
     (tree / "lib").mkdir()
     assert "a directory /lib, and no link" in refusal(refuse_unsafe, tree, "mine").message
@@ -251,7 +248,7 @@ def source(path: Path | str, node: FakeNode, **more: bool) -> str:
     return find_source(node, PODMAN, str(path), lambda _: None, fresh=more.get("fresh", False))  # type: ignore[arg-type]
 
 
-def test_an_archive_and_an_oci_layout_are_loaded(tmp_path: Path) -> None:
+def test_an_archive_and_an_oci_layout_are_loaded_unless_they_hold_several_images(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "image.tar", "w") as archive:
         archive.add(__file__, "manifest.json")
     make(tmp_path, {"layout/oci-layout": "{}"})
@@ -260,6 +257,10 @@ def test_an_archive_and_an_oci_layout_are_loaded(tmp_path: Path) -> None:
         assert source(tmp_path / name, node) == "abc"
         assert node.ran[0] == ["podman", "load", "--input", str(tmp_path / name)]
         assert "localhost/mine:latest" in node.ran[1]
+        several = engine(loaded="Loaded image: localhost/one:1\nLoaded image: localhost/two:2\n")
+        error = refusal(source, tmp_path / name, several)
+        assert "holds 2 images: localhost/one:1, localhost/two:2" in error.message
+        assert "--from localhost/one:1" in str(error.remedy)
 
 
 @pytest.mark.parametrize("name", [*RECIPES, "gpu.Dockerfile"])
@@ -274,7 +275,7 @@ def test_a_recipe_is_built_by_its_path_or_that_of_its_directory(tmp_path: Path, 
         assert "--no-cache" in argv
 
 
-def test_a_failing_step_is_shown_with_its_output(tmp_path: Path) -> None:
+def test_a_failing_step_is_shown_with_its_output_and_the_cause_of_a_long_error(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM scratch\nRUN make\n")
     said = Completed(
         2, "STEP 1/2: FROM scratch\nSTEP 2/2: RUN make\ncompiling\n", "no rule\nError: building at STEP: 2\n"
@@ -283,6 +284,11 @@ def test_a_failing_step_is_shown_with_its_output(tmp_path: Path) -> None:
     assert error.message.endswith("gives no image: Error: building at STEP: 2")
     assert error.output_tail == "STEP 2/2: RUN make\ncompiling\nno rule\nError: building at STEP: 2\n"
     assert error.remedy == "correct the step whose output is above"
+    long = Completed(125, "", f"STEP 1/3\nError: committing {'x' * 900}: no space left on device\n")
+    message = refusal(source, tmp_path, engine(build=long)).message
+    assert "Error: committing" in message
+    assert message.endswith("no space left on device")
+    assert len(message) < 2 * own.MOST_SAID
 
 
 def test_a_step_has_the_certificates_and_indexes_of_this_host(tmp_path: Path) -> None:
@@ -333,24 +339,6 @@ def test_what_is_no_name_of_an_image_reaches_no_engine(name: str) -> None:
     node = engine()
     assert "is no name of an image" in refusal(source, name, node).message
     assert not node.ran
-
-
-def test_of_a_long_error_the_cause_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "Dockerfile").write_text("FROM scratch\n")
-    node = engine(build=Completed(125, "", f"STEP 1/3\nError: committing {'x' * 900}: no space left on device\n"))
-    message = refusal(source, tmp_path, node).message
-    assert "Error: committing" in message
-    assert message.endswith("no space left on device")
-    assert len(message) < 2 * own.MOST_SAID
-
-
-def test_an_archive_of_several_images_is_not_chosen_from(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "image.tar", "w") as archive:
-        archive.add(__file__, "x")
-    node = engine(loaded="Loaded image: localhost/one:1\nLoaded image: localhost/two:2\n")
-    error = refusal(source, tmp_path / "image.tar", node)
-    assert "holds 2 images: localhost/one:1, localhost/two:2" in error.message
-    assert "--from localhost/one:1" in str(error.remedy)
 
 
 # ---- its name

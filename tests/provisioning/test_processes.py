@@ -1,46 +1,50 @@
-"""Real children, small ones."""
+"""Nodes: real children, small ones, and the opening, which what the suite asks for itself does not lengthen."""
+# ruff: noqa: ARG002 (fakes need few of the arguments)
 
 import os
 import pty
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import pytest
 
 from provisioning import ledger
 from provisioning.cgroup.counters import ControlGroup
-from provisioning.nodes import IMAGE_PYTHON, HostProcesses, LocalNode, WrappedNode, local_node, write_file
+from provisioning.engines.base import ContainerEngine, ContainerSpec
+from provisioning.layers.container import ContainerLayer
+from provisioning.layers.userland import OWN_USERLAND, UnlimitedLayer
+from provisioning.layers.vm import VmLayer
+from provisioning.machines.base import Guest, GuestSpec
+from provisioning.nodes import IMAGE_PYTHON, HostProcesses, LocalNode, WrappedNode, local_node
 from provisioning.paths import state
 from provisioning.processes import TOKEN, carrying, end_all
 from provisioning.sites import reopening
+from suite import interfaces
 from suite.errors import CommandError, RequestError
+from suite.interfaces import Layer, Node, Stopwatch, open_stack
+from suite.job.envelope import GIB, MEMORY_NOT_LIMITED, Envelope
 from tests.extensions.conftest import REPOSITORY
-from tests.provisioning.conftest import Program
+from tests.provisioning.conftest import MakeImage, Program
 
 PYTHON = sys.executable
 
 
-def test_output_comes_line_by_line_and_the_last_needs_no_end(node: LocalNode) -> None:
-    process = node.start(["printf", "a\\377\\nb c\\n\\nlast"])
-    assert list(process.lines(60)) == ["a\N{REPLACEMENT CHARACTER}", "b c", "", "last"]
-    assert process.wait(60) == 0
-    assert not process.running()
-
-
-def test_standard_input_is_given_and_then_at_its_end(node: LocalNode) -> None:
-    given = os.urandom(100_000).hex().encode()
-    assert list(node.start(["cat"], stdin=given).lines(60)) == [given.decode()]
-    assert list(node.start(["cat"]).lines(60)) == []
-
-
-def test_an_exit_status_is_told_and_what_was_said_last_is_kept(node: LocalNode) -> None:
-    process = node.start(["sh", "-c", "echo first >&2; echo last >&2; exit 3"])
+def test_a_process_is_given_its_input_and_heard_line_by_line_to_its_end(node: LocalNode) -> None:
+    given = os.urandom(100_000).hex()
+    script = "cat; printf 'a\\377\\nb c\\n\\nlast'; echo first >&2; echo last >&2; exit 3"
+    process = node.start(["sh", "-c", script], stdin=f"{given}\n".encode())
+    assert list(process.lines(60)) == [given, "a\N{REPLACEMENT CHARACTER}", "b c", "", "last"]
     assert process.wait(60) == 3
     assert process.output_tail() == "first\nlast\n"
+    assert not process.running()
+    assert list(node.start(["cat"]).lines(60)) == []
 
 
 @pytest.mark.parametrize("way", ["lines", "wait"])
@@ -87,32 +91,26 @@ def test_grandchildren_that_left_the_session_are_found_and_ended(node: LocalNode
     ("program", "remedy"),
     [("docker", "package docker.io; in"), ("runc", "package runc; in"), ("no-such-program", "directory to PATH")],
 )
-def test_a_program_that_is_not_installed_is_named_with_its_package(
-    node: LocalNode, program: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+def test_a_program_that_is_not_installed_is_named_with_its_package_and_a_file_that_is_none_with_why(
+    node: LocalNode, program: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(RequestError, match=f"{program} is not installed") as caught:
         node.start([program])
     assert remedy in str(caught.value.remedy)
     assert "bench doctor" not in str(caught.value.remedy), "it shows this text itself"
-
-
-def test_a_file_that_is_no_program_is_named_with_why(node: LocalNode, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / program).touch()
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CommandError, match="Permission denied"):
-        node.start([str(tmp_path / "file")])
+        node.start([program])
 
 
 # ---- the node
 
 
-def test_a_command_that_fails_is_an_error_with_its_last_words_unless_asked_otherwise(node: LocalNode) -> None:
-    argv = ["sh", "-c", "echo why >&2; exit 4"]
-    with pytest.raises(CommandError, match="sh ended with exit status 4: why") as caught:
-        node.run(argv)
-    assert caught.value.command == tuple(argv)
-    assert caught.value.returncode == 4
-    assert node.run(argv, check=False).returncode == 4
+def test_a_command_that_fails_is_an_error_with_its_last_words(node: LocalNode) -> None:
+    with pytest.raises(CommandError, match="sh ended with exit status 4: why"):
+        node.run(["sh", "-c", "echo why >&2; exit 4"])
     with pytest.raises(CommandError, match="said on stdout"):
         node.run(["sh", "-c", "echo said on stdout; exit 1"])
 
@@ -182,12 +180,6 @@ def test_a_place_reached_through_words_adds_its_facts_and_substitutes(node: Loca
     assert list(inner.start(["printenv", "WORD"]).lines(60)) == ["inner"]
 
 
-def test_a_file_is_written_on_a_node_with_its_directory(node: LocalNode, tmp_path: Path) -> None:
-    path = tmp_path / "a b/c"
-    write_file(node, str(path), b"\0\n$x")
-    assert path.read_bytes() == b"\0\n$x"
-
-
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_the_first_process_of_a_container_is_killed_while_it_is_in_its_group(node: LocalNode, elsewhere: bool) -> None:
     with subprocess.Popen(["sleep", "60"]) as first:
@@ -199,3 +191,120 @@ def test_the_first_process_of_a_container_is_killed_while_it_is_in_its_group(nod
             first.kill()
         else:
             assert first.wait(10) == -9
+
+
+STARTS_S, ASKS_S = 0.05, 0.5
+ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
+
+
+class Clock:
+    """A clock that moves only while somebody sleeps by it: a busy machine lengthens nothing."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+CLOCK = Clock()
+
+
+class Engine(ContainerEngine):
+    """Starts within 50 ms; every question of the suite's takes ten times as long."""
+
+    name, rootfs, commands_are_children = "fake", "directory", True
+
+    def version(self, node: Node) -> str:
+        CLOCK.sleep(ASKS_S)
+        return "1.0"
+
+    def begin(self, node: Node, spec: ContainerSpec) -> None:
+        with node.opening.paused():
+            CLOCK.sleep(ASKS_S)
+        CLOCK.sleep(STARTS_S)
+
+    def main_pid(self, node: Node, name: str) -> int:
+        CLOCK.sleep(ASKS_S)
+        return 1
+
+    def exec_argv(self, spec: ContainerSpec) -> list[str]:
+        del spec
+        return []
+
+    def removal(self, name: str) -> list[list[str]]:
+        del name
+        return []
+
+
+class Machines:
+    """The same of a hypervisor."""
+
+    @contextmanager
+    def booted(self, node: Node, spec: GuestSpec) -> Iterator[Guest]:
+        with node.opening.paused():
+            CLOCK.sleep(ASKS_S)
+        CLOCK.sleep(STARTS_S)
+        yield Guest(list)
+
+
+@pytest.mark.parametrize("layers", [("container",), ("vm",), ("vm", "container")])
+def test_what_the_suite_asks_for_itself_does_not_lengthen_the_opening(
+    layers: tuple[str, ...], node: LocalNode, make_image: MakeImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ledger.KINDS, "container", ledger.LedgerKind(".*", lambda _: None))
+    monkeypatch.setattr(interfaces, "time", CLOCK)
+    made: dict[str, Layer] = {
+        "container": ContainerLayer(Engine(), "f" * 64, GIB),
+        "vm": VmLayer(cast("Any", Machines()), GuestSpec(make_image(), "tcg", ENVELOPE)),
+    }
+    node.userland = "/"
+    with open_stack(node, [made[name] for name in layers]) as opened:
+        assert [{"boot": "vm"}.get(part, part) for part in opened.opening.parts] == list(layers)
+        assert opened.opening.seconds == pytest.approx(STARTS_S * len(layers))
+
+
+def test_bare_metal_opens_by_entering_it(node: LocalNode) -> None:
+    with open_stack(node, [UnlimitedLayer(ENVELOPE)]) as opened:
+        assert opened.opening is node.opening
+        assert opened.opening.seconds > 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+@pytest.mark.parametrize(
+    ("hidden", "substitutes"),
+    [
+        ((), (MEMORY_NOT_LIMITED,)),
+        (("--unshare-user", "--disable-userns"), (OWN_USERLAND, MEMORY_NOT_LIMITED)),
+        (("--dev-bind", "/dev/null", "/usr/bin/bwrap"), (OWN_USERLAND, MEMORY_NOT_LIMITED)),
+    ],
+    ids=["nothing", "user namespaces", "bubblewrap"],
+)
+def test_bare_metal_without_root_is_in_the_tree_unless_that_is_hidden_which_enters_it(
+    node: LocalNode, hidden: tuple[str, ...], substitutes: tuple[str, ...]
+) -> None:
+    words = [*("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"), *("bwrap", "--dev-bind", "/", "/")]
+    words += [*hidden, "--chdir", "/", "--"]
+    user = WrappedNode(node, lambda argv: [*words, *argv], "user", "/", node.cpus, node.local)
+    with open_stack(user, [UnlimitedLayer(ENVELOPE)]) as inside:
+        assert inside.substitutes == substitutes
+        assert inside.run(["id", "-u"]).stdout == "65534\n"
+        assert inside.run(["nproc"]).stdout == "1\n"
+        assert (inside.run(["ls", "-A", "/run"]).stdout == "") == (len(substitutes) == 1)
+
+
+def test_a_stopwatch_runs_on_after_a_pause_and_stops_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interfaces, "time", CLOCK)
+    watch = Stopwatch()
+    with suppress(KeyError), watch.running("boot"):
+        CLOCK.sleep(STARTS_S)
+        with watch.paused():
+            CLOCK.sleep(ASKS_S)
+        CLOCK.sleep(STARTS_S)
+        raise KeyError
+    stopped_s = watch.seconds
+    with watch.paused():
+        CLOCK.sleep(STARTS_S)
+    assert stopped_s == watch.seconds == pytest.approx(2 * STARTS_S)
