@@ -24,10 +24,7 @@ from functools import cache
 
 import numpy as np
 from parts.alternating_weather import ALTERNATING, FAMILIES, MEASURED, SEQUENTIAL, STEP_S, Arrangement, Logs, Weather
-from parts.simulations import blocks_until, parser
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from parts.simulations import blocks_until, parser, show
 
 from analysis.statistics.alternating import Costs, Design, choose, components
 from analysis.statistics.power import degrees_of_freedom
@@ -167,13 +164,6 @@ def arranged(design: Design) -> Arrangement:
     return replace(PILOT, burst=design.burst_steps, rounds=design.rounds, pairs=design.instances)
 
 
-def table(title: str, rows: Sequence[Row]) -> Table:
-    made = Table(*rows[0], box=box.MARKDOWN, title=title, title_justify="left")
-    for row in rows:
-        made.add_row(*(cell(value) for value in row.values()))
-    return made
-
-
 def cell(value: str | float) -> str:
     if isinstance(value, str):
         return value
@@ -198,7 +188,7 @@ def main() -> None:
         "choice": [chosen(weather, runs, seed) for weather in (*FAMILIES[:3], FAMILIES[-1])],
     }
     for title, rows in tables.items():
-        Console(width=160).print(table(title, rows))
+        show(title, rows[0], (map(cell, row.values()) for row in rows))
     if options.json:
         options.json.write_text(json.dumps({"runs": runs, "seed": seed, **tables}))
 

@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from intrusion import bare_throughput, interval, newest_tree, output, verdict_of
+from intrusion import MARGIN, bare_throughput, newest_tree, output
+from parts.pairs import interval, parsed, parser_of, verdict_of
 
 from suite.plan import balanced
 
@@ -27,15 +28,11 @@ COUNTED = ("throughput", "elapsed")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--profile", default="quick")
-    parser.add_argument("--blocks", type=int, default=20, help="at least 2 (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="random seed of the order in each block")
     parser.add_argument("--bench", default="bench", help="the suite's command, such as '.venv/bin/bench'")
-    options = parser.parse_args()
-    if options.blocks < 2:
-        parser.error("--blocks must be at least 2: one ratio has no interval")
+    options = parsed(parser, "blocks", 20)
     tree = newest_tree(options.bench.split())
     # Not counted: it says which sizes and envelope the profile means on this machine, and warms the page cache.
     record = suite_trials(options, seed=options.seed)[CONFINED]
@@ -81,7 +78,7 @@ def report(options: argparse.Namespace, found: Mapping[str, Sequence[Mapping[str
 def told(ratios: Sequence[float]) -> str:
     centre, low, high = interval(ratios)
     said = f"{centre:.4f}, 95 % interval {low:.4f} to {high:.4f}"
-    return "; ".join(filter(None, [said, verdict_of(ratios, "blocks")]))
+    return "; ".join(filter(None, [said, verdict_of(ratios, "blocks", MARGIN)]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Simulate runs ``--until decided``: how often each verdict is given, and how long the runs are.
 
-    python benchmarks/deciding.py [--runs 4000] [--seed 1]
+    python benchmarks/deciding.py [--runs 4000] [--seed 1] [--json FILE]
 
 A run has one target whose true ratio is known, and ends at the first look that decides, or after the most blocks; the
 verdict is that of ``bench compare``. On a ratio that lies on the margin both verdicts are false, and either side is to
@@ -9,16 +9,15 @@ ends undecided (the suite's until 2026), and looks after every block at 5 %, as 
 them.
 """
 
-import argparse
+import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
+from parts.simulations import parser, show
 from power import located
-from rich.console import Console
-from rich.table import Table
 from scipy import special
 
 from analysis.statistics.ratios import SIGNIFICANCE
@@ -107,18 +106,18 @@ def simulated(noise: str, truth: float, runs: int, seed: int, rules: Sequence[Ru
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=4000)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = parser(__doc__, "runs", 4000).parse_args()
     heads = (head for rule in RULES for head in (f"{rule.name}: blocks", "within", "beyond", "covers"))
-    title = f"margin {MARGIN:.0%}, deviation {DEVIATION:.0%}"
-    table = Table("noise", "truth", *heads, title=title, title_justify="left")
-    for noise in NOISES:
-        for name, truth in TRUTHS.items():
-            found = simulated(noise, truth, options.runs, options.seed)
-            table.add_row(noise, name, *(text for one in found for text in one.texts))
-    Console(width=160).print(table)
+    found = {
+        (noise, name): simulated(noise, truth, options.runs, options.seed)
+        for noise in NOISES
+        for name, truth in TRUTHS.items()
+    }
+    rows = ((*key, *(text for one in ends for text in one.texts)) for key, ends in found.items())
+    show(f"margin {MARGIN:.0%}, deviation {DEVIATION:.0%}", ("noise", "truth", *heads), rows)
+    if options.json:
+        told = [{"noise": noise, "truth": name, "ends": [*map(asdict, ends)]} for (noise, name), ends in found.items()]
+        options.json.write_text(json.dumps({"runs": options.runs, "seed": options.seed, "rows": told}))
 
 
 if __name__ == "__main__":

@@ -16,15 +16,12 @@ runs until seen    after how many runs of the new level, following 30 of the old
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from parts.simulations import parser
-from rich.console import Console
-from rich.table import Table
+from parts.simulations import parser, show
 
 from analysis.statistics.change_points import LEAST_RUNS, change_points
 
@@ -118,17 +115,18 @@ def _shares(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 
 
-def _tables(alarms: list[FalseAlarms], steps: list[Found]) -> Iterator[Table]:
-    first = Table("noise", "false, one look", "false, each night", box=None)
-    for one in alarms:
-        first.add_row(one.noise, _shares(one.one_look), _shares(one.each_night))
-    yield first
-    second = Table("noise", "change", "found", "within 1", "others", "runs until seen: half", "95 %", box=None)
-    for step in steps:
-        waits = ("never" if wait is None else str(wait) for wait in (step.half, step.most))
-        cells = (_shares(step.found), _shares(step.within_one), f"{step.others:.3f}", *waits)
-        second.add_row(step.noise, f"{step.size:g} x", *cells)
-    yield second
+def _show(alarms: list[FalseAlarms], steps: list[Found]) -> None:
+    rows = ((one.noise, _shares(one.one_look), _shares(one.each_night)) for one in alarms)
+    show("years without a change", ("noise", "false, one look", "false, each night"), rows)
+    found = (
+        (
+            *(step.noise, f"{step.size:g} x", _shares(step.found), _shares(step.within_one), f"{step.others:.3f}"),
+            *("never" if wait is None else str(wait) for wait in (step.half, step.most)),
+        )
+        for step in steps
+    )
+    heads = ("noise", "change", "found", "within 1", "others", "runs until seen: half", "95 %")
+    show("years with one", heads, found)
 
 
 def main() -> None:
@@ -140,8 +138,7 @@ def main() -> None:
     noises: tuple[NoiseName, ...] = tuple(given.noise or NOISES)
     alarms = [false_alarms(noise, given.years, given.watched, given.seed) for noise in noises]
     steps = [found(noise, size, given.years, given.seed) for noise in noises for size in given.size or SIZES]
-    for table in _tables(alarms, steps):
-        Console(width=100).print(table)
+    _show(alarms, steps)
     if given.json:
         told = {"false_alarms": [asdict(one) for one in alarms], "found": [asdict(one) for one in steps]}
         given.json.write_text(json.dumps(told, indent=1) + "\n")

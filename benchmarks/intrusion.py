@@ -9,9 +9,7 @@ Prints both medians, and the trimmed geometric mean of the pairs' ratios (suite 
 
 import argparse
 import json
-import math
 import secrets
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,51 +17,39 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from parts.pairs import paired, parsed, parser_of, ratios_of, report, verdict_of
 
-from analysis.statistics.ratios import judge, locate
 from provisioning import ledger
 from provisioning.cgroup import limits as cgroups
 from provisioning.nodes import local_node
 from scenarios.job import clean_environment
 from suite.job.envelope import Envelope, format_cpu_list
-from suite.plan import balanced
 
 MARGIN = 0.01
 BARE_LOOP = Path(__file__).with_name("parts") / "bare_loop.py"
 
 
 def main() -> None:
-    options = parse()
+    parser = parser_of(__doc__)
+    parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--profile", default="quick")
+    parser.add_argument("--bench", default="bench", help="the suite's command, such as '.venv/bin/bench'")
+    parser.add_argument("--tree", type=Path, help="the image's tree (default: that of the newest image)")
+    options = parsed(parser)
     tree = options.tree or newest_tree(options.bench.split())
     what = ("--scenario", "synthetic", "--model", options.model)
     # Not counted: it says which workload and envelope the profile means on this machine, and warms the page cache.
     record = suite_trial(options, *what)
-    ratios, bare, suite = [], [], []
-    for number in range(1, options.pairs + 1):
-        one = {}
-        for side in balanced(("bare", "suite"), number - 1, str(options.seed)):
-            trial = suite_trial(options, *what) if side == "suite" else None
-            one[side] = trial["throughput_per_s"] if trial else bare_throughput(tree, record)
-        bare.append(one["bare"])
-        suite.append(one["suite"])
-        ratios.append(one["suite"] / one["bare"])
-        print(f"pair {number}: bare {bare[-1]:.2f}, suite {suite[-1]:.2f} images/s, ratio {ratios[-1]:.4f}", flush=True)
-    report(options, bare, suite, ratios)
 
+    def rate(side: str) -> float:
+        if side == "bare":
+            return bare_throughput(tree, record)
+        return float(suite_trial(options, *what)["throughput_per_s"])
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--model", default="resnet50")
-    parser.add_argument("--profile", default="quick")
-    parser.add_argument("--pairs", type=int, default=10, help="at least 2 (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="random seed of the order in each pair")
-    parser.add_argument("--bench", default="bench", help="the suite's command, such as '.venv/bin/bench'")
-    parser.add_argument("--tree", type=Path, help="the image's tree (default: that of the newest image)")
-    options = parser.parse_args()
-    if options.pairs < 2:
-        parser.error("--pairs must be at least 2: one ratio has no interval")
-    return options
+    found = paired("suite", "bare", rate, options, "images")
+    print(f"{options.model}, profile {options.profile}, {options.pairs} pairs:")
+    report(found, "images")
+    print(verdict_of(ratios_of(found), "pairs", MARGIN))
 
 
 def newest_tree(bench: Sequence[str]) -> Path:
@@ -122,37 +108,6 @@ def output(argv: Sequence[str], given: bytes = b"") -> str:
         said = (done.stderr or done.stdout).decode(errors="replace")[-2000:]
         sys.exit(f"{argv[0]} ended with {done.returncode}:\n{said}")
     return done.stdout.decode()
-
-
-def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """Return the trimmed geometric mean of pairs, and its 95 % interval, by the suite's own estimator.
-
-    On a machine with neighbours a pair in ten is far off.
-    """
-    place = locate(np.log(ratios))
-    if place is None or place.interval is None:
-        raise SystemExit("at least 2 pairs are needed")
-    low, high = (math.exp(end) for end in place.interval)
-    return math.exp(place.centre), low, high
-
-
-def verdict_of(ratios: Sequence[float], unit: str) -> str:
-    """Return whether the ratio is within the margin, by the suite's own rules; nothing if that cannot be judged."""
-    (verdict,) = judge([locate(np.log(ratios))], MARGIN)
-    if verdict is None:
-        return ""
-    more = f", some {verdict.more_blocks} more {unit} would decide" if verdict.more_blocks else ""
-    return f"within {MARGIN:.0%}: {verdict.name}{more}"
-
-
-def report(options: argparse.Namespace, bare: list[float], suite: list[float], ratios: list[float]) -> None:
-    centre, low, high = interval(ratios)
-    print(f"{options.model}, profile {options.profile}, {options.pairs} pairs, images/s (median):")
-    print(f"  bare script          {statistics.median(bare):10.2f}")
-    print(f"  bench run bare-metal {statistics.median(suite):10.2f}")
-    print(f"  suite / bare         {centre:10.4f}   95 % interval {low:.4f} to {high:.4f}")
-    if said := verdict_of(ratios, "pairs"):
-        print(said)
 
 
 if __name__ == "__main__":

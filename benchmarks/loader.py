@@ -10,18 +10,18 @@ page cache, since no disk is to be measured here.
 
 import argparse
 import itertools
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from intrusion import interval
+from parts.pairs import paired, parsed, parser_of, report
 from torch.utils.data import DataLoader, Dataset
 
-from suite.plan import balanced
 from suite.registries import DATA_KINDS
 from worker.data.decode import DEVIATION, MEAN, Decoder, divisor, draw_crop
 from worker.data.loader import Loader, open_images
@@ -63,64 +63,50 @@ class Theirs(Dataset[tuple[torch.Tensor, int]]):
 def main() -> None:
     options = parse()
     torch.set_num_threads(options.threads)
-    ours, theirs, ratios = [], [], []
-    for number in range(1, options.pairs + 1):
-        one = {side: rate(side, options) for side in balanced(("ours", "theirs"), number - 1, str(options.seed))}
-        ours.append(one["ours"])
-        theirs.append(one["theirs"])
-        ratios.append(one["ours"] / one["theirs"])
-        print(
-            f"pair {number}: ours {ours[-1]:.0f}, theirs {theirs[-1]:.0f} images/s, ratio {ratios[-1]:.3f}", flush=True
-        )
-    report(options, ours, theirs, ratios)
+    found = paired("ours", "theirs", partial(rate, options), options, "images")
+    print(f"{options.workers} processes, {options.image_px} px, {options.pairs} pairs (theirs: torchvision, Pillow):")
+    report(found, "images")
     for image_px in (options.image_px, options.image_px // 4):
         differences(options, image_px)
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__)
     parser.add_argument("directory", help="directory of class folders with JPEG files")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1, help="threads of the process that takes the batches")
-    parser.add_argument("--pairs", type=int, default=10, help="at least 2 (default %(default)s)")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--batches", type=int, default=30, help="batches to be timed on each side of a pair")
     parser.add_argument("--image-px", type=int, default=224)
     parser.add_argument("--decoder", default="auto", choices=("auto", "simplejpeg", "pillow"))
     parser.add_argument("--compared", type=int, default=200, help="images whose pixels are compared")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parsed(parser)
     options.directory = str(Path(options.directory).resolve())
-    if options.pairs < 2:
-        parser.error("--pairs must be at least 2: one ratio has no interval")
     return options
 
 
-def rate(side: str, options: argparse.Namespace) -> float:
+def rate(options: argparse.Namespace, side: str) -> float:
     """Return the images per second, after as many batches as the processes hold ready."""
-    with_side = opened_ours if side == "ours" else opened_theirs
-    for take in with_side(options):
+    with opened_ours(options) if side == "ours" else opened_theirs(options) as take:
         for _ in range(2 * max(1, options.workers) + 1):
             take()
         begin_s = time.monotonic()
         for _ in range(options.batches):
             take()
         return float(options.batch * options.batches / (time.monotonic() - begin_s))
-    raise RuntimeError(side)
 
 
+@contextmanager
 def opened_ours(options: argparse.Namespace) -> Iterator[Take]:
     sizes = {name: getattr(options, name) for name in ("batch", "image_px", "threads", "seed")}
     place: dict[str, Any] = {"recipe": "reference", "device": "cpu", "devices": 1, "parallel": "none"}
     spec = Spec("worker.workloads.classifier:RESNET50", **sizes, **place, warmup_steps=0, steps=1)
     data = data_of(options, options.decoder)
-    loader = Loader(spec, data, open_images(data), 0, Numerics())
-    try:
+    with closing(Loader(spec, data, open_images(data), 0, Numerics())) as loader:
         yield loader.next
-    finally:
-        loader.close()
 
 
+@contextmanager
 def opened_theirs(options: argparse.Namespace) -> Iterator[Take]:
     theirs = Theirs(options.directory, options.image_px, options.seed)
     batches = iter(DataLoader(theirs, batch_size=options.batch, sampler=itertools.count(), num_workers=options.workers))
@@ -131,21 +117,13 @@ def data_of(options: argparse.Namespace, decoder: Literal["auto", "simplejpeg", 
     return Data(DATA_KINDS.place("imagefolder"), options.directory, options.workers, decoder)
 
 
-def report(options: argparse.Namespace, ours: list[float], theirs: list[float], ratios: list[float]) -> None:
-    centre, low, high = interval(ratios)
-    print(f"{options.workers} processes, {options.image_px} px, {options.pairs} pairs, images/s (median):")
-    print(f"  torchvision, Pillow  {statistics.median(theirs):8.0f}")
-    print(f"  this suite's loader  {statistics.median(ours):8.0f}")
-    print(f"  ours / theirs        {centre:8.3f}   95 % interval {low:.3f} to {high:.3f}")
-
-
 def differences(options: argparse.Namespace, image_px: int) -> None:
     """Print how far the decoders and torchvision are apart at a size; the smaller, the more images are scaled."""
     theirs = Theirs(options.directory, image_px, options.seed)
     images = open_images(data_of(options, "auto"))
     turbo, pillow = (Decoder(name, image_px, "random") for name in ("simplejpeg", "pillow"))
     order, scaled = Order(len(images), options.seed), 0
-    apart: dict[str, list[np.ndarray[Any, Any]]] = {"simplejpeg, Pillow": [], "simplejpeg, torchvision": []}
+    apart: dict[str, list[torch.Tensor]] = {"simplejpeg, Pillow": [], "simplejpeg, torchvision": []}
     for position in range(min(options.compared, len(images))):
         content, seed = images.read(order.index(0, position)), order.crop_seed(0, position)
         one, other = (torch.empty(image_px, image_px, 3, dtype=torch.uint8) for _ in range(2))
@@ -153,11 +131,12 @@ def differences(options: argparse.Namespace, image_px: int) -> None:
         pillow.crop(content, seed, other)
         reference = torch.from_numpy(np.array(theirs.image(position)[0]))
         scaled += was_scaled(images, order.index(0, position), seed, image_px)
-        apart["simplejpeg, Pillow"].append(distance(one, other))
-        apart["simplejpeg, torchvision"].append(distance(one, reference))
+        apart["simplejpeg, Pillow"].append((one.int() - other.int()).abs().ravel())
+        apart["simplejpeg, torchvision"].append((one.int() - reference.int()).abs().ravel())
     print(f"pixels at {image_px} px, {scaled} of {position + 1} images decoded at a smaller scale:")
     for name, found in apart.items():
-        print(f"  {name:24} mean {pooled(found).mean():6.3f}, p99 {np.percentile(pooled(found), 99):5.1f}")
+        distances = torch.cat(found).numpy()
+        print(f"  {name:24} mean {distances.mean():6.3f}, p99 {np.percentile(distances, 99):5.1f}")
 
 
 def was_scaled(images: Any, index: int, seed: int, image_px: int) -> bool:  # noqa: ANN401 - FileSet, checked below
@@ -167,15 +146,6 @@ def was_scaled(images: Any, index: int, seed: int, image_px: int) -> bool:  # no
         raise TypeError("a folder of images is needed")
     with Image.open(Path(images.root, images.name(index))) as image:
         return divisor(draw_crop(image.width, image.height, seed), image_px) > 1
-
-
-def distance(one: torch.Tensor, other: torch.Tensor) -> np.ndarray[Any, Any]:
-    apart: np.ndarray[Any, Any] = (one.int() - other.int()).abs().ravel().numpy()
-    return apart
-
-
-def pooled(found: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    return np.concatenate(found)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from parts.simulations import parser
+from parts.simulations import parser, show
 from parts.validity_samples import Logs
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from analysis.statistics.order import DEPENDENCE_LEVEL, dependence
 from analysis.statistics.ratios import judge, locate
@@ -101,10 +98,7 @@ def main() -> None:
         ),
     }
     for title, (heads, lines) in tables.items():
-        table = Table(*heads, box=box.MARKDOWN, title=title, title_justify="left")
-        for line in lines:
-            table.add_row(*line)
-        Console(width=140).print(table)
+        show(title, heads, lines)
     if options.json:
         options.json.write_text(json.dumps({"runs": options.runs, "seed": options.seed, **tables}))
 

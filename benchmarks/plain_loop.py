@@ -12,14 +12,12 @@ mean of the pairs' ratios with its 95 % interval.
 import argparse
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-from intrusion import interval
+from parts.pairs import paired, parsed, parser_of, ratios_of, report, verdict_of
 
-from analysis.statistics.ratios import judge, locate
 from scenarios.job import clean_environment
-from suite.plan import balanced
 
 REPOSITORY = Path(__file__).parents[1]
 PLAIN, REFERENCE, TUNED = "plain", "reference", "tuned"
@@ -39,33 +37,22 @@ def main() -> None:
         return
     unit = "tokens" if "tokens" in SIZES[options.workload] else "images"
     for own, base in PAIRS:
-        ratios = []
-        for number in range(1, options.pairs + 1):
-            found = {side: rate(side, options) for side in balanced((own, base), number - 1, f"{options.seed}/{own}")}
-            ratios.append(found[own] / found[base])
-            print(
-                f"pair {number}: {own} {found[own]:.2f}, {base} {found[base]:.2f} {unit}/s, {ratios[-1]:.3f}x",
-                flush=True,
-            )
-        told(own, base, ratios)
+        found = paired(own, base, partial(rate, options), options, unit)
+        report(found, unit)
+        print(verdict_of(ratios_of(found), "pairs", MARGIN))
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__)
     parser.add_argument("workload", choices=tuple(SIZES))
-    parser.add_argument("--pairs", type=int, default=10, help="at least 2 (default %(default)s)")
     parser.add_argument("--warmup-steps", type=int, default=1)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0, help="random seed of the order in each pair")
     parser.add_argument("--side", choices=(REFERENCE, TUNED), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.pairs < 2:
-        parser.error("--pairs must be at least 2: one ratio has no interval")
-    return options
+    return parsed(parser)
 
 
-def rate(side: str, options: argparse.Namespace) -> float:
+def rate(options: argparse.Namespace, side: str) -> float:
     """Return the units per second of a side, in a process that has the job's variables and no others."""
     threads, recipe = str(options.threads), REFERENCE if side == PLAIN else side
     counts = {"--warmup-steps": options.warmup_steps, "--steps": options.steps, "--threads": threads}
@@ -89,13 +76,6 @@ def suite_rate(options: argparse.Namespace) -> float:
     sizes, more = SIZES[options.workload], {"threads": options.threads, "recipe": options.side, "seed": SEED}
     seconds = suite_s(options.workload, "cpu", options.warmup_steps, options.steps, **sizes, **more)
     return float(sizes["batch"] * options.steps / seconds)
-
-
-def told(own: str, base: str, ratios: list[float]) -> None:
-    centre, low, high = interval(ratios)
-    (verdict,) = judge([locate(np.log(ratios))], MARGIN)
-    said = verdict.name if verdict else "undecided"
-    print(f"{own} over {base}: {centre:.3f}x ({low:.3f} to {high:.3f}), {said}")
 
 
 if __name__ == "__main__":

@@ -23,9 +23,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from parts.simulations import parser
-from rich.console import Console
-from rich.table import Table
+from parts.simulations import parser, show
 from scipy import special
 
 from analysis.compare.convergence import GROWTH, PILOT_BLOCKS
@@ -140,16 +138,17 @@ def settings() -> Iterator[Setting]:
             yield Setting("normal", 0.02, pilot=pilot, how=how)
 
 
+def _cell(name: str, value: object) -> str:
+    if name in ("power", "false_positive"):
+        return f"{value:.1%}"
+    return f"{value:.0f}" if isinstance(value, float) and value > 1 else str(value)
+
+
 def main() -> None:
     options = parser(__doc__, "runs", 4000).parse_args()
     rows = [simulated(setting, options.runs, options.seed) for setting in settings()]
-    table = Table(title=f"{options.runs} runs each; promised: a power of 80 %, at most 5 % false positives")
-    for name in rows[0]:
-        table.add_column(name, justify="right")
-    for row in rows:
-        cells = [f"{value:.1%}" if name in ("power", "false_positive") else value for name, value in row.items()]
-        table.add_row(*(f"{cell:.0f}" if isinstance(cell, float) and cell > 1 else str(cell) for cell in cells))
-    Console(width=120).print(table)
+    texts = ([_cell(name, value) for name, value in row.items()] for row in rows)
+    show(f"{options.runs} runs each; promised: a power of 80 %, at most 5 % false positives", rows[0], texts)
     if options.json:
         options.json.write_text(json.dumps({"runs": options.runs, "seed": options.seed, "rows": rows}))
 

@@ -12,8 +12,8 @@ import argparse
 import itertools
 import random
 
-from intrusion import interval
 from parts.known_server import Service, serving
+from parts.pairs import interval, parser_of
 
 from worker.serving.load import LoadRun, open_loop
 from worker.spec import LoadRequest
@@ -47,7 +47,7 @@ def measured(
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__)
     parser.add_argument("--rate", type=float, default=50.0, help="requests per second (default %(default)s)")
     parser.add_argument("--requests", type=int, default=1000, help="of each run (default %(default)s)")
     parser.add_argument("--clients", type=int, default=8, help="connections (default %(default)s)")

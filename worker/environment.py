@@ -28,15 +28,20 @@ def read(path: str | Path) -> str | None:
         return None
 
 
+def named(path: str, name: str) -> str | None:
+    """Return the word after ``name:`` in a file of /proc; None where the place hides it."""
+    found = re.search(rf"^{name}:[ \t]*(\w+)", read(path) or "", re.MULTILINE)
+    return found[1] if found else None
+
+
 def number(path: str, name: str) -> int | None:
-    """Return the number after ``name:`` in a file of /proc; None where the place hides it."""
-    found = re.search(rf"^{name}:\s*(\d+)", read(path) or "", re.MULTILINE)
-    return int(found[1]) if found else None
+    word = named(path, name)
+    return int(word) if word and word.isdigit() else None
 
 
 def collect() -> dict[str, object]:
     """Return fields of ``records.Environment``."""
-    status = _colon_pairs(read("proc/self/status"))
+    unprivileged = named("proc/self/status", "NoNewPrivs")
     cpu_model, flags = _processors()
     memory_bytes, kernel_memory_bytes = memory()
     # Its name alone: what stands behind it may be a password.
@@ -52,9 +57,9 @@ def collect() -> dict[str, object]:
         "memory_bytes": memory_bytes,
         "kernel_memory_bytes": kernel_memory_bytes,
         "cgroup_version": cgroup_version(),
-        "seccomp": _SECCOMP.get(status.get("Seccomp", "")),
-        "no_new_privileges": status["NoNewPrivs"] == "1" if "NoNewPrivs" in status else None,
-        "effective_capabilities": status.get("CapEff"),
+        "seccomp": _SECCOMP.get(named("proc/self/status", "Seccomp") or ""),
+        "no_new_privileges": unprivileged and unprivileged == "1",
+        "effective_capabilities": named("proc/self/status", "CapEff"),
         "cpu_model": cpu_model,
         "cpu_flags": flags or None,
         "hypervisor": _hypervisor(flags),
@@ -75,11 +80,6 @@ def attest() -> dict[str, object]:
     digest = userland.manifest_digest(str(ROOT))
     differences = None if digest is None else userland.differences(str(ROOT), everything=False)
     return {**collect(), "userland_sha256": digest, "userland_differences": differences}
-
-
-def _colon_pairs(text: str | None) -> dict[str, str]:
-    pairs = (line.partition(":") for line in (text or "").splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _processors() -> tuple[str | None, list[str]]:

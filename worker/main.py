@@ -4,6 +4,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from worker.environment import attest, collect, whole_usage
 from worker.members import load_member
@@ -18,17 +19,16 @@ def main(argv: Sequence[str], *, started_s: float) -> int:
     Returns the exit status: 0, 1 when the job failed, 2 when it was asked for wrongly.
     """
     events = Events(take_stdout())
+    started = partial(_started, events, started_s)
     match argv:
         case []:
-            events.emit("started", t=started_s)
             # One line: a job that takes turns reads further ones.
-            return guarded(events, lambda: _train(sys.stdin.readline(), events))
+            return started(lambda: _train(sys.stdin.readline(), events))
         case ["--attest"]:
             events.write(attest())
             return 0
         case ["--probe"]:
-            events.emit("started", t=started_s)
-            return guarded(events, lambda: _probe(events))
+            return started(lambda: _probe(events))
         case ["--aggressor"]:
             from worker.aggressors import aggressor
 
@@ -36,23 +36,18 @@ def main(argv: Sequence[str], *, started_s: float) -> int:
         case ["--command"]:
             from worker.command import run
 
-            events.emit("started", t=started_s)
-            return guarded(events, lambda: run(parsed(CommandRequest, sys.stdin.read()), events))
+            return started(lambda: run(parsed(CommandRequest, sys.stdin.read()), events))
         case ["--train", spec]:
-            events.emit("started", t=started_s)
-            return guarded(events, lambda: _train(spec, events))
+            return started(lambda: _train(spec, events))
         case ["--serve"]:
-            events.emit("started", t=started_s)
             # One line: the next one ends it.
-            return guarded(events, lambda: _serve(sys.stdin.readline(), events, sys.stdin.readline))
+            return started(lambda: _serve(sys.stdin.readline(), events, sys.stdin.readline))
         case ["--serve", spec]:
             told = threading.Event()
             signal.signal(signal.SIGTERM, lambda *_: told.set())
-            events.emit("started", t=started_s)
-            return guarded(events, lambda: _serve(spec, events, told.wait))
+            return started(lambda: _serve(spec, events, told.wait))
         case ["--load"]:
-            events.emit("started", t=started_s)
-            return guarded(events, lambda: _load(events))
+            return started(lambda: _load(events))
         case ["--page-cache", "cold" | "warm" as state, directory]:
             return _arrange_page_cache(state, directory, events)
         case ["--rank", rank, port]:
@@ -63,6 +58,11 @@ def main(argv: Sequence[str], *, started_s: float) -> int:
     known += ", --page-cache STATE DIRECTORY, --rank NUMBER PORT"
     events.error("request", f"unknown arguments {' '.join(argv)}; known are {known}")
     return REQUEST
+
+
+def _started(events: Events, started_s: float, work: Callable[[], None]) -> int:
+    events.emit("started", t=started_s)
+    return guarded(events, work)
 
 
 def _arrange_page_cache(state: str, directory: str, events: Events) -> int:

@@ -10,7 +10,7 @@ import stat
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
@@ -53,7 +53,11 @@ def write_whole(path: Path, content: Mapping[str, object], *, fsync: bool) -> No
             os.fsync(file.fileno())
     half.replace(path)
     if fsync:
-        _sync(path.parent)
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def read_tensors(path: Path) -> dict[str, Any]:
@@ -72,20 +76,8 @@ def read_tensors(path: Path) -> dict[str, Any]:
                 if archive.testzip():  # torch does not look at the checksums that it writes
                     raise ValueError("it is damaged: a checksum differs")
         file.seek(0)
-        return _tensors(file)
-
-
-def _tensors(file: IO[bytes]) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, EOFError, LookupError) as error:  # torch's text advises to run its code
-        raise ValueError("it is damaged, or holds more than numbers") from error
-    return found
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        try:
+            found: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+        except (pickle.UnpicklingError, EOFError, LookupError) as error:  # torch's text advises to run its code
+            raise ValueError("it is damaged, or holds more than numbers") from error
+        return found

@@ -8,7 +8,6 @@ batch from pinned memory, and but for one in fp32 without TF32.
 
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -17,10 +16,9 @@ import torch
 sys.path[:0] = [str(parent) for parent in Path(__file__).parents[1:3]]
 
 from parts.bare_loop import import_torchvision  # noqa: E402
-from parts.dcgan_loop import LATENT, discriminator, draw, generator  # noqa: E402
+from parts.dcgan_loop import Step, stepper  # noqa: E402
 
 SEED, CLASSES = 3, 1000
-Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def main() -> None:
@@ -46,7 +44,7 @@ def by_hand(
     """Return the seconds of the measured steps, and the loss of the last."""
     torch.manual_seed(SEED)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = side == "tf32"
-    step = {"resnet50": resnet50, "dcgan": dcgan}[model](device)
+    step = {"resnet50": resnet50, "dcgan": stepper}[model](device)
     images, labels = torch.rand(batch, 3, image_px, image_px) * 2 - 1, torch.randint(CLASSES, (batch,))
     if device == "cuda":
         images, labels = images.pin_memory(), labels.pin_memory()
@@ -75,28 +73,6 @@ def resnet50(device: str) -> Step:
         loss: torch.Tensor = criterion(model(images), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        return loss.detach()
-
-    return step
-
-
-def dcgan(device: str) -> Step:
-    """Return the step of PyTorch's example, as in ``dcgan_loop.py``."""
-    makes, judges = (network.apply(draw).to(device) for network in (generator(), discriminator()))
-    criterion = torch.nn.BCELoss()
-    by_judge, by_maker = (torch.optim.Adam(n.parameters(), lr=2e-4, betas=(0.5, 0.999)) for n in (judges, makes))
-
-    def step(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        judges.zero_grad()
-        real, fake = torch.ones(len(labels), device=device), torch.zeros(len(labels), device=device)
-        criterion(judges(images).view(-1), real).backward()
-        made = makes(torch.randn(len(labels), LATENT, 1, 1, device=device))
-        criterion(judges(made.detach()).view(-1), fake).backward()
-        by_judge.step()
-        makes.zero_grad()
-        loss: torch.Tensor = criterion(judges(made).view(-1), real)
-        loss.backward()  # type: ignore[no-untyped-call]
-        by_maker.step()
         return loss.detach()
 
     return step

@@ -7,11 +7,13 @@ of 64, Adam 2e-4).
 
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 LATENT, WIDTH, COLOURS = 100, 64, 3
+Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def draw(layer: nn.Module) -> None:
@@ -43,30 +45,38 @@ def discriminator() -> nn.Module:
     )
 
 
+def stepper(device: str) -> Step:
+    """Return the example's step on images, which needs no labels and returns the generator's loss."""
+    makes, judges = (network.apply(draw).to(device) for network in (generator(), discriminator()))
+    criterion = nn.BCELoss()
+    optimizer_d, optimizer_g = (torch.optim.Adam(n.parameters(), lr=2e-4, betas=(0.5, 0.999)) for n in (judges, makes))
+
+    def step(images: torch.Tensor, _labels: torch.Tensor) -> torch.Tensor:
+        judges.zero_grad()
+        real, fake = torch.ones(len(images), device=device), torch.zeros(len(images), device=device)
+        criterion(judges(images).view(-1), real).backward()
+        made = makes(torch.randn(len(images), LATENT, 1, 1, device=device))
+        criterion(judges(made.detach()).view(-1), fake).backward()
+        optimizer_d.step()
+        makes.zero_grad()
+        loss: torch.Tensor = criterion(judges(made).view(-1), real)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer_g.step()
+        return loss.detach()
+
+    return step
+
+
 def main() -> None:
     batch, image_px, _, warmup_steps, steps, threads, seed = map(int, sys.argv[1:])
     torch.set_num_interop_threads(1)
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
-    makes, judges = generator().apply(draw), discriminator().apply(draw)
-    criterion = nn.BCELoss()
-    optimizer_d, optimizer_g = (torch.optim.Adam(n.parameters(), lr=2e-4, betas=(0.5, 0.999)) for n in (judges, makes))
-    images = torch.rand(batch, COLOURS, image_px, image_px) * 2 - 1
-
-    for step in range(warmup_steps + steps):
-        if step == warmup_steps:
+    step, images = stepper("cpu"), torch.rand(batch, COLOURS, image_px, image_px) * 2 - 1
+    for number in range(warmup_steps + steps):
+        if number == warmup_steps:
             begin_s = time.monotonic()
-        judges.zero_grad()
-        label = torch.full((batch,), 1.0)
-        criterion(judges(images).view(-1), label).backward()
-        fake = makes(torch.randn(batch, LATENT, 1, 1))
-        label.fill_(0.0)
-        criterion(judges(fake.detach()).view(-1), label).backward()
-        optimizer_d.step()
-        makes.zero_grad()
-        label.fill_(1.0)
-        criterion(judges(fake).view(-1), label).backward()
-        optimizer_g.step()
+        step(images, images)
     print(batch * steps / (time.monotonic() - begin_s))
 
 

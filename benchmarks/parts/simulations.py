@@ -1,8 +1,12 @@
-"""Give the simulations their options, and the stop rule at work on simulated ratios."""
+"""Give the simulations their options, their tables, and the stop rule at work on simulated ratios."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
 from analysis.statistics.ratios import Samples
 from analysis.statistics.sequential import should_stop
@@ -15,6 +19,13 @@ def parser(description: str | None, repeated: str, times: int) -> argparse.Argum
     found.add_argument("--seed", type=int, default=1)
     found.add_argument("--json", type=Path, help="write the rows to this file as well")
     return found
+
+
+def show(title: str, heads: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    table = Table(*heads, box=box.MARKDOWN, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=160).print(table)
 
 
 def blocks_until(log_ratios: Mapping[str, Samples], half_width: float) -> int:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from parts.simulations import blocks_until
@@ -17,29 +17,9 @@ SIZES = (5, 10, 20, 40)
 MOST_BLOCKS = 120
 
 
-@dataclass(frozen=True)
-class Row:
-    """The shares of one family and size; of sweeps, or of the ratios in them."""
-
-    noise: str
-    size: str
-    blocks: float
-    typical_covers: float
-    expected_covers: float
-    false_verdicts: float
-    """The share of the sweeps with a verdict that is not true."""
-    differs_at_no_margin: float
-    """The share of the sweeps that call the identical target different at a margin of nothing."""
-    identical: dict[str, float]
-    """The verdicts on the identical target."""
-    slow_beyond_chance: float
-    """The share of the targets with slow trials beyond chance, each test by itself."""
-    plain_in_spite: float
-    """The share of the identical targets that are plainly ``equivalent`` in spite of slow trials beyond chance."""
-    bound_covers: float
-    """The share of the targets whose bound on slow trials is not below their true share."""
-    others: dict[str, float]
-    """The share of the sweeps in which another tool's rule calls the identical target different."""
+Row = dict[str, Any]
+"""One family and size: ``noise``, ``size``, the mean number of ``blocks``, the verdicts on the ``identical`` target,
+how often the rules of ``others`` call that one different, and the shares that ``Count`` notes."""
 
 
 class Count:
@@ -64,19 +44,19 @@ class Count:
         for name, shift, place, tail, verdict in zip(TRUTH, TRUTH.values(), places, tails, judged, strict=True):
             assert place and place.interval and tail and verdict and verdict.name  # noqa: S101, PT018
             low, high = place.interval
-            self._note("typical covers", low <= shift + typical <= high)
+            self._note("typical_covers", low <= shift + typical <= high)
             low, high = tail.expected.interval
-            self._note("expected covers", low <= shift + expected <= high)
+            self._note("expected_covers", low <= shift + expected <= high)
             false |= self._is_false(verdict.name, shift + typical, shift + expected)
             beyond = tail.slow.p <= SIGNIFICANCE
-            self._note("slow beyond chance", beyond)
-            self._note("bound covers", tail.slow.excluded >= (self.family.slow_share or 0))
+            self._note("slow_beyond_chance", beyond)  # each test by itself
+            self._note("bound_covers", tail.slow.excluded >= (self.family.slow_share or 0))
             if name == "identical":
                 self.verdicts[verdict.name] += 1
-                self._note("plain in spite", beyond and verdict.name == "equivalent")
-        self._note("false", false)
+                self._note("plain_in_spite", beyond and verdict.name == "equivalent")
+        self._note("false_verdicts", false)
         strict = judge(places, 0.0)[0]
-        self._note("no margin", strict is not None and strict.name in ("slower", "faster"))
+        self._note("differs_at_no_margin", strict is not None and strict.name in ("slower", "faster"))
 
     def _note(self, what: str, found: bool) -> None:
         self.shares.setdefault(what, []).append(bool(found))
@@ -93,53 +73,30 @@ class Count:
         }[name]
 
     def row(self, size: str, others: dict[str, float]) -> Row:
-        share = {what: float(np.mean(found)) for what, found in self.shares.items()}
-        sweeps = self.verdicts.total()
-        return Row(
-            noise=self.family.name,
-            size=size,
-            blocks=float(np.mean(self.blocks)),
-            typical_covers=share["typical covers"],
-            expected_covers=share["expected covers"],
-            false_verdicts=share["false"],
-            differs_at_no_margin=share["no margin"],
-            identical={name: count / sweeps for name, count in self.verdicts.items()},
-            slow_beyond_chance=share["slow beyond chance"],
-            plain_in_spite=share["plain in spite"],
-            bound_covers=share["bound covers"],
-            others=others,
-        )
-
-
-@dataclass(frozen=True)
-class Task:
-    """One family at one size, or ``--until`` its precision where ``blocks`` is None."""
-
-    place: int
-    blocks: int | None
-    sweeps: int
-    seed: int
-
-    def __call__(self) -> Row:
-        family = FAMILIES[self.place]
-        rng = np.random.default_rng((self.seed, self.place, self.blocks or 0))
-        count = Count(family)
-        base, own = family.blocks(rng, self.sweeps, self.blocks or MOST_BLOCKS)
-        for one, other in zip(base, own, strict=True):
-            end = self.blocks or blocks_until(
-                {name: other[:, place] - one for place, name in enumerate(TRUTH)}, family.until
-            )
-            count.add(one[:end], other[:end])
-        if self.blocks is None:
-            return count.row(f"until {family.until:.0%}", {})
-        samples = {"": (base, own[..., 0]), " in a row": family.in_a_row(rng, self.sweeps, self.blocks)}
-        others = {
-            name + order: float(rule(*both).mean()) for order, both in samples.items() for name, rule in RULES.items()
+        return {
+            "noise": self.family.name,
+            "size": size,
+            "blocks": float(np.mean(self.blocks)),
+            **{what: float(np.mean(found)) for what, found in self.shares.items()},
+            "identical": {name: count / self.verdicts.total() for name, count in self.verdicts.items()},
+            "others": others,
         }
-        others["hyperfine covers"] = 1 - float(hyperfine(*samples[""], family.expected).mean())
-        return count.row(f"{self.blocks} blocks", others)
 
 
-def row_of(task: Task) -> Row:
-    """Run a task; a pool of processes needs a function for it."""
-    return task()
+def row_of(place: int, blocks: int | None, sweeps: int, seed: int) -> Row:
+    """Simulate one family at one size, or ``--until`` its precision where ``blocks`` is None."""
+    family = FAMILIES[place]
+    rng = np.random.default_rng((seed, place, blocks or 0))
+    count = Count(family)
+    base, own = family.blocks(rng, sweeps, blocks or MOST_BLOCKS)
+    for one, other in zip(base, own, strict=True):
+        end = blocks or blocks_until({name: other[:, arm] - one for arm, name in enumerate(TRUTH)}, family.until)
+        count.add(one[:end], other[:end])
+    if blocks is None:
+        return count.row(f"until {family.until:.0%}", {})
+    samples = {"": (base, own[..., 0]), " in a row": family.in_a_row(rng, sweeps, blocks)}
+    others = {
+        name + order: float(rule(*both).mean()) for order, both in samples.items() for name, rule in RULES.items()
+    }
+    others["hyperfine covers"] = 1 - float(hyperfine(*samples[""], family.expected).mean())
+    return count.row(f"{blocks} blocks", others)

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from provisioning.machines.ssh import free_port
 from suite.registries import DATA_KINDS, WORKLOADS
 from tests.scenarios.conftest import here, observer, scripted, spec, trial
+from tests.worker.forked import worker
 from worker.data.sets import steps_of_epoch
 from worker.protocol import Events
 
@@ -80,3 +83,16 @@ class Code:
 
     def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
         return os.mkdir, (self.directory,)
+
+
+def ranks(given: dict[str, Any], strategy: str, workers: int, servers: int, **of_workers: Any) -> list[Any]:
+    """Run all ranks of a distributed job to their good ends; return the events and the standard error of each."""
+    place = {"strategy": strategy, "workers": workers, "servers": servers, "master": "127.0.0.1", "port": free_port()}
+    orders = [
+        {**given, **(of_workers if rank >= servers else {}), "distributed": {**place, "rank": rank, "interface": "lo"}}
+        for rank in range(workers + servers)
+    ]
+    with ThreadPoolExecutor(len(orders)) as pool:
+        said = [*pool.map(worker, map(json.dumps, orders))]
+    assert not any(status for status, *_ in said), said
+    return [rest for _, *rest in said]

@@ -16,7 +16,7 @@ import torch
 
 from worker.distributed import parameters
 from worker.distributed.group import RankGroup, Report, joined
-from worker.distributed.rank import opened_trainer
+from worker.distributed.rank import ReplicasWorker, Worker, trainer_of
 from worker.distributed.serve import serve
 from worker.protocol import JobError
 from worker.spec import Membership
@@ -50,75 +50,22 @@ class Given:
     def close(self) -> None: ...
 
 
-def tiny_model(seed: int = 5) -> torch.nn.Module:
+class Tiny(Workload):
     """Nothing in it makes a batch differ from its parts: no statistics of batches, no dropout."""
-    torch.manual_seed(seed)
-    return torch.nn.Sequential(
-        torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(4 * 36, 50)
-    )
+
+    def build(self, shape: Shape) -> torch.nn.Module:
+        del shape
+        return torch.nn.Sequential(
+            torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(4 * 36, 50)
+        )
 
 
-def global_batch() -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(11)
-    return torch.randn(GLOBAL_BATCH, 3, 8, 8, generator=generator), torch.randint(
-        50, (GLOBAL_BATCH,), generator=generator
-    )
-
-
-def part_of(worker: int, workers: int) -> Given:
-    images, labels = (tensor.chunk(workers)[worker] for tensor in global_batch())
-    return Given((images, labels))
-
-
-def fault(order: dict[str, Any], step: int) -> None:
-    """What the test wants to go wrong with this rank at this step."""
-    if order.get("at_step") == step:
-        happen(order)
-
-
-def happen(order: dict[str, Any]) -> None:
-    Path(order["weights"]).with_suffix(".fault").write_text(str(time.monotonic()))
-    match order["fault"]:
-        case "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "stopped":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        case "slow":
-            time.sleep(order["fault_s"])
-        case "out-of-memory":
-            raise MemoryError("no more memory in the test")
-
-
-def large_model() -> torch.nn.Module:
+class Large(Tiny):
     """Of 15 MB in few chunks: whatever happens to a rank that trains it, happens in the middle of a transfer."""
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 20_000))
 
-
-WORKLOAD = Workload(name="tiny", sizes={})
-
-
-def work(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]:
-    number, workers = group.membership.rank - group.membership.servers, group.membership.workers
-    # Workers begin from different weights: it is the first one's that all of them must train.
-    model = large_model() if order.get("large") else tiny_model(5 + number)
-    devices, numerics = [Device("cpu")] * order.get("devices", 1), Numerics(**order.get("numerics", {}))
-    batches = [part_of(number * len(devices) + part, workers * len(devices)) for part in range(len(devices))]
-    losses = []
-    parameters.CHUNK_BYTES = 8 << 20 if order.get("large") else 1024
-    replicas = "devices" in order
-    opened = opened_trainer(group, WORKLOAD, model, devices, batches, numerics, Shape(8, 3), replicas=replicas)
-    with opened as trainer:
-        samples = Samples.allocate(order["steps"], trainer.phases)
-        for step in range(order["steps"]):
-            fault(order, step)
-            trainer.step(samples, step)
-            losses.append(trainer.loss())
-    torch.save([parameter.detach().clone() for parameter in model.parameters()], order["weights"])
-    return {
-        "losses": losses,
-        "steps": samples.columns(),
-        **trainer.exchanged(),
-    }
+    def build(self, shape: Shape) -> torch.nn.Module:
+        del shape
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 20_000))
 
 
 class TwoOptimizers(Workload):
@@ -142,6 +89,9 @@ class TwoOptimizers(Workload):
 
 
 WORKLOADS = {
+    "tiny": Tiny(name="tiny", sizes={}),
+    "large": Large(name="large", sizes={}),
+    "collectives": COLLECTIVES,
     "gan": GAN,
     "gan-published": GAN_PUBLISHED,
     "dcgan": DCGAN,
@@ -149,24 +99,33 @@ WORKLOADS = {
     "own": TwoOptimizers(name="own", sizes={}, unit="images"),
     "never updates": TwoOptimizers(name="never updates", sizes={}, losses=()),
 }
-OF_IMAGES = Shape(28, 1)
+SHAPE = Shape(28, 1)
 
 
-def of_images(workload: Workload) -> torch.nn.Module:
+def network_of(name: str, seed: int = 5) -> torch.nn.Module:
     """Return its network without statistics of batches, so that a batch does not differ from its parts."""
-    torch.manual_seed(5)
-    network = workload.build(OF_IMAGES)
-    for name, module in list(network.named_modules()):
+    torch.manual_seed(seed)
+    network = WORKLOADS[name].build(SHAPE)
+    for path, module in list(network.named_modules()):
         if isinstance(module, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):
-            parent, _, child = name.rpartition(".")
+            parent, _, child = path.rpartition(".")
             setattr(network.get_submodule(parent), child, torch.nn.Identity())
     return network
 
 
-def images_of(rank: int, ranks: int) -> Given:
+def tiny_model() -> torch.nn.Module:
+    return network_of("tiny")
+
+
+def batch_of(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the batch of all ranks together; of messages, a round for each of three."""
+    if name == "collectives":
+        return torch.zeros(3), torch.zeros(3)
     generator = torch.Generator().manual_seed(11)
-    images = torch.rand(GLOBAL_BATCH, 1, 28, 28, generator=generator)
-    return Given((images.chunk(ranks)[rank], torch.zeros(GLOBAL_BATCH // ranks)))
+    if isinstance(WORKLOADS[name], Tiny):
+        images = torch.randn(GLOBAL_BATCH, 3, 8, 8, generator=generator)
+        return images, torch.randint(50, (GLOBAL_BATCH,), generator=generator)
+    return torch.rand(GLOBAL_BATCH, 1, 28, 28, generator=generator), torch.zeros(GLOBAL_BATCH)
 
 
 @contextmanager
@@ -184,34 +143,57 @@ def drawing_part(rank: int, ranks: int) -> Iterator[None]:
         yield
 
 
-def train_images(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]:
-    """Train a workload with a step of its own, on this rank's part of the batch; of a split GAN, on all of it."""
-    workload, membership = WORKLOADS[order["workload"]], group.membership
-    part = (0, 1) if membership.strategy == "split" else (membership.rank, membership.world)
-    network, batches = of_images(workload), images_of(*part)
-    with drawing_part(*part):
-        opened = opened_trainer(group, workload, network, [Device("cpu")], [batches], Numerics(), OF_IMAGES)
-        with opened as trainer:
-            samples = Samples.allocate(order["steps"], trainer.phases, trainer.parts)
-            for step in range(order["steps"]):
-                fault(order, step)
-                trainer.step(samples, step)
-    torch.save(network.state_dict(), order["weights"])
-    return {"losses": samples.lost(), "steps": samples.columns(), **trainer.exchanged()}
+def happen(order: dict[str, Any]) -> None:
+    """What the test wants to go wrong with this rank."""
+    Path(order["weights"]).with_suffix(".fault").write_text(str(time.monotonic()))
+    match order["fault"]:
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "slow":
+            time.sleep(order["fault_s"])
+        case "out-of-memory":
+            raise MemoryError("no more memory in the test")
 
 
-def exchange_messages(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]:
-    """Take steps of the workload ``collectives``, a round each."""
-    network = COLLECTIVES.build(Shape(0, 3))
-    batches = Given((torch.zeros(1), torch.zeros(1)))
-    with opened_trainer(group, COLLECTIVES, network, [Device("cpu")], [batches], Numerics(), Shape(0, 3)) as trainer:
-        own, samples = OwnMetrics(COLLECTIVES, trainer), Samples.allocate(order["steps"], trainer.phases)
-        network.get_buffer("message").fill_(group.membership.rank + 1)
+def train(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]:
+    """Train on this worker's part of the batch; of a split GAN, on all of it."""
+    membership, name = group.membership, order.get("workload", "tiny")
+    workload, device, numerics = WORKLOADS[name], Device("cpu"), Numerics(**order.get("numerics", {}))
+    is_split, rank = membership.strategy == "split", membership.rank - membership.servers
+    number, of = (0, 1) if is_split else (rank, membership.workers)
+    # Workers begin from different weights: it is the first one's that all of them must train.
+    network, devices = network_of(name, 5 + number), order.get("devices", 1)
+    parts = zip(*(tensor.chunk(of * devices) for tensor in batch_of(name)), strict=True)
+    batches = [Given(part) for part in parts][number * devices : (number + 1) * devices]
+    parameters.CHUNK_BYTES = 8 << 20 if name == "large" else 1024
+    trainer: Worker | ReplicasWorker
+    if devices > 1:
+        trainer = ReplicasWorker(workload, network, [device] * devices, batches, numerics, group)
+    else:
+        trainer = trainer_of(group, workload, network, device, batches[0], numerics, SHAPE)
+    own, samples = OwnMetrics(workload, trainer), Samples.allocate(order["steps"], trainer.phases, trainer.parts)
+    buffers = dict(network.named_buffers())
+    if workload.communicates:
+        buffers["message"].fill_(membership.rank + 1)
+    with drawing_part(number, of):
         for step in range(order["steps"]):
+            if order.get("at_step") == step:
+                happen(order)
             trainer.step(samples, step)
-            own.after_step()
-    buffers = {name: torch.unique(network.get_buffer(name)).tolist() for name in ("message", "landing")}
-    return {"steps": samples.columns(), "metrics": own.columns(samples), **buffers, **trainer.exchanged()}
+            if own.per_step:
+                own.after_step()
+    trainer.close()
+    torch.save(network.state_dict(), order["weights"])
+    return {
+        "addresses": group.addresses,
+        "losses": samples.lost(),
+        "steps": samples.columns(),
+        "metrics": own.columns(samples),
+        **{key: torch.unique(buffer).tolist() for key, buffer in buffers.items()},
+        **trainer.exchanged(),
+    }
 
 
 def take_part(order: dict[str, Any], report: Report) -> dict[str, Any]:
@@ -219,12 +201,8 @@ def take_part(order: dict[str, Any], report: Report) -> dict[str, Any]:
     with joined(membership, report=report) as group:
         if "after_s" in order:
             Timer(order["after_s"], happen, [order]).start()
-        if order.get("collectives"):
-            return exchange_messages(group, order)
-        if order.get("workload"):
-            return train_images(group, order)
         if not membership.is_server:
-            return {**work(group, order), "addresses": group.addresses}
+            return train(group, order)
         return {**serve(group, learning_rate=LEARNING_RATE, threads=1)}
 
 

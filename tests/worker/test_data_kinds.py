@@ -1,9 +1,14 @@
-"""Kinds of data sets: what is damaged is refused with a remedy, and nothing that a file asks for is called."""
+"""Files of data sets: what is damaged is refused, what lies there is listed, and what is cached is seen."""
 
+import errno
 import gzip
+import hashlib
+import mmap
 import os
 import pickle
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,8 +23,11 @@ from scenarios.datasets.writer import make
 from suite.errors import RequestError
 from suite.registries import DATA_KINDS
 from tests.worker.conftest import Code
+from tests.worker.test_worker_program import REPOSITORY, worker
+from worker.data import page_cache
 from worker.data.kinds.cifar10 import read_pickle
 from worker.data.kinds.kind import DataSetError
+from worker.data.listing import Listing, files, listing
 from worker.data.loader import open_images
 from worker.protocol import JobError
 from worker.spec import Data
@@ -152,14 +160,6 @@ def test_nothing_that_a_pickle_asks_for_is_called(protocol: int, tmp_path: Path)
     assert not Path("/tmp/pickles-were-run").exists()
 
 
-def test_the_texts_of_python_2_are_bytes(originals: Path) -> None:
-    batch = read_pickle(originals / "cifar10" / BATCH)
-    assert set(batch) == {b"batch_label", b"labels", b"data", b"filenames"}
-    assert batch[b"batch_label"] == b"training batch 2 of 5"
-    meta = read_pickle(originals / "cifar10" / META)
-    assert (meta[b"num_vis"], len(meta[b"label_names"])) == (3072, 10)
-
-
 def test_a_kind_tells_the_shape_of_its_images(originals: Path) -> None:
     for kind in ("mnist", "cifar10"):
         pixels = open_images(Data(DATA_KINDS.place(kind), str(originals / kind), 0, "auto")).read(0)
@@ -188,17 +188,13 @@ def test_frames_are_taken_in_the_order_of_their_numbers(originals: Path, tmp_pat
         path.unlink()
     for number in range(1, 21):
         (place / FRAME / f"frame{number}.jpg").write_bytes(b"x")
+    for beside in ("notes.txt", ".hidden.jpg"):
+        (place / FRAME / beside).write_bytes(b"x")
     frames = DATA_KINDS.get("frames").open(place, 5)
+    assert len(frames) == 4
     assert [frames.name(index).rpartition("/")[2] for index in range(4)] == [f"frame{n}.jpg" for n in (1, 6, 11, 16)]
     frames = DATA_KINDS.get("frames").open(originals / "frames", 1)
     assert [frames.name(index) for index in range(6)] == sorted(frames.name(index) for index in range(6))
-
-
-def test_what_lies_beside_the_frames_is_none(originals: Path, tmp_path: Path) -> None:
-    place = copy_of(originals, "frames", tmp_path)
-    for name in ("notes.txt", ".hidden.jpg"):
-        (place / FRAME / name).write_bytes(b"x")
-    assert len(DATA_KINDS.get("frames").open(place, 1)) == 6
 
 
 def test_generated_digits_can_be_told_apart_by_their_labels(tmp_path: Path) -> None:
@@ -209,3 +205,142 @@ def test_generated_digits_can_be_told_apart_by_their_labels(tmp_path: Path) -> N
     nearest = ((pixels[300:, None] - means) ** 2).sum(2).argmin(1)
     assert (nearest == labels[300:]).mean() > 0.7
     assert len(np.unique(pixels, axis=0)) == 600
+
+
+def fill(root: Path, *names: str, content: bytes = b"xy") -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+
+
+def paths(root: Path) -> list[str]:
+    return [os.fsdecode(path) for path, _ in files(root)]
+
+
+def test_the_hash_is_over_a_line_of_size_and_path_for_every_file(tmp_path: Path) -> None:
+    fill(tmp_path, "b/2.jpg", "a/1.jpg")
+    lines = b"2 a/1.jpg\n2 b/2.jpg\n"
+    assert listing(tmp_path) == Listing(hashlib.sha256(lines).hexdigest(), 2, 4)
+
+
+@given(
+    names=st.sets(
+        st.lists(
+            st.text("ab.-0\u00e9", min_size=1, max_size=4).filter(lambda n: n[0] != "."), min_size=1, max_size=3
+        ).map("/".join),
+        max_size=12,
+    )
+)
+def test_files_come_in_the_order_of_the_bytes_of_their_paths(
+    tmp_path_factory: pytest.TempPathFactory, names: set[str]
+) -> None:
+    root = tmp_path_factory.mktemp("tree")
+    wanted = {name for name in names if not any(other.startswith(f"{name}/") for other in names)}
+    fill(root, *wanted)
+    assert paths(root) == sorted(wanted, key=os.fsencode)
+
+
+def links(root: Path) -> None:
+    fill(root / ".elsewhere", "1.jpg", "c/2.jpg")
+    (root / "linked").symlink_to(".elsewhere")
+    (root / "again").symlink_to(".elsewhere")  # one directory under two names is no circle
+    (root / "one.jpg").symlink_to(".elsewhere/1.jpg")
+
+
+LISTED: dict[str, tuple[Callable[[Path], object], list[bytes]]] = {
+    "names that are no text": (lambda root: fill(root, os.fsdecode(b"\xff.jpg")), [b"\xff.jpg"]),
+    "hidden files, the manifest and the file system's own": (
+        lambda root: fill(
+            root, "manifest.json", "lost+found/#1", ".hidden", "a/.tmp", ".git/x", "a/manifest.json", "plan.json"
+        ),
+        [b"a/manifest.json", b"plan.json"],
+    ),
+    "links to files and directories": (
+        links,
+        [b"again/1.jpg", b"again/c/2.jpg", b"linked/1.jpg", b"linked/c/2.jpg", b"one.jpg"],
+    ),
+    "a pipe": (lambda root: os.mkfifo(root / "pipe"), []),
+}
+
+
+@pytest.mark.parametrize("what", LISTED)
+def test_regular_files_are_listed_and_nothing_else(what: str, tmp_path: Path) -> None:
+    make, listed = LISTED[what]
+    make(tmp_path)
+    assert list(files(tmp_path)) == [(path, 2) for path in listed]
+
+
+@pytest.mark.parametrize(
+    ("place", "link", "to", "number"),
+    [
+        *(("", "a/again", to, errno.ELOOP) for to in (".", "..", "../..", "again")),
+        ("", "again", "nowhere", errno.ENOENT),
+        ("again", None, None, errno.ENOENT),
+        ("a/again.jpg", None, None, errno.ENOTDIR),
+    ],
+)
+def test_what_cannot_be_listed_is_an_error_that_names_it(
+    place: str, link: str | None, to: str, number: int, tmp_path: Path
+) -> None:
+    fill(tmp_path / "root", "a/again.jpg")
+    if link:
+        (tmp_path / "root" / link).symlink_to(to)
+    with pytest.raises(OSError, match="again") as raised:
+        listing(tmp_path / "root" / place)
+    assert raised.value.errno == number
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Path:
+    """Some pages, a page and a byte, and nothing at all; skips where the files are memory and nothing else."""
+    device = tmp_path.stat().st_dev
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if f" {os.major(device)}:{os.minor(device)} " in line and " - tmpfs " in line:
+            pytest.skip("a file system in memory has no page cache to empty")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "large").write_bytes(os.urandom(40 * mmap.PAGESIZE))
+    (tmp_path / "a" / "small").write_bytes(os.urandom(mmap.PAGESIZE + 1))
+    (tmp_path / "empty").touch()
+    return tmp_path
+
+
+def test_cold_and_warm_are_seen_by_the_kernel(pages: Path) -> None:
+    assert page_cache.arrange("warm", str(pages))["page_cache_share"] == 1.0
+    assert page_cache.arrange("cold", str(pages))["page_cache_share"] == 0.0
+    assert page_cache.arrange("warm", str(pages))["page_cache_share"] == 1.0
+
+
+def test_the_share_is_one_of_pages(pages: Path) -> None:
+    page_cache.arrange("cold", str(pages))
+    (pages / "a" / "small").read_bytes()
+    paths = [os.fsencode(pages / "a" / name) for name in ("large", "small")]
+    assert page_cache.share(paths) == 2 / 42
+
+
+def test_nothing_has_no_share(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    assert page_cache.arrange("cold", str(tmp_path))["page_cache_share"] is None
+
+
+@pytest.mark.parametrize(("status", "told"), [("0000000000000008", True), ("0000000000000000", False), (None, False)])
+def test_a_share_that_the_kernel_hides_is_absent(
+    status: str | None, told: bool, pages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = os.geteuid()
+    monkeypatch.setattr(page_cache, "named", lambda *_: status)
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    assert (page_cache.share([os.fsencode(pages / "a" / "small")]) is not None) is told
+
+
+def test_the_worker_prints_one_object_and_imports_no_torch(pages: Path) -> None:
+    status, told, _ = worker("", "--page-cache", "cold", str(pages))
+    assert (status, told) == (0, [{**page_cache.arrange("cold", str(pages)), "page_cache_share": 0.0}])
+    program = "import sys; import worker.data.page_cache; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, check=True)
+
+
+def test_a_directory_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    status, told, errors = worker("", "--page-cache", "warm", str(tmp_path / "nowhere"))
+    assert (status, told) == (1, [])
+    assert "nowhere" in errors.splitlines()[-1]

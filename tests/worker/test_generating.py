@@ -26,7 +26,7 @@ from worker.serving.generator import BATCH, COLUMNS, Generator, Pixels, encode_p
 from worker.spec import parse_spec
 from worker.training.build import build_network
 from worker.training.checkpoint import random_states
-from worker.training.keeping import ModelKeeper
+from worker.training.measure import ModelKeeper
 from worker.weights import weights_sha256
 from worker.workloads.adversarial import GAN
 from worker.workloads.dcgan import DCGAN
@@ -49,12 +49,6 @@ def generator(name: str, seed: int = 3) -> Generator:
     px = 28 if workload.size_wanted(28) is None else 16
     shape = Shape(px, workload.channels)
     return Generator(workload, build_network(workload, shape, seed), shape)
-
-
-def test_the_workloads_that_make_images_are_those_that_generate_but_for_tokens() -> None:
-    generating = {name for name in WORKLOADS.own if WORKLOADS.get(name).generates}
-    assert generating - set(MAKING_IMAGES) == {"transformer"}
-    assert len(MAKING_IMAGES) == 6
 
 
 @pytest.mark.parametrize("name", MAKING_IMAGES)
@@ -160,15 +154,23 @@ def models_of(given: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     return [event for event in events if event["event"] == "model"], [event["event"] for event in events]
 
 
-def test_the_last_model_is_that_of_the_trained_generator(last: dict[str, Any], tmp_path: Path) -> None:
-    (model,), _ = models_of(last)
+@pytest.mark.parametrize(("name", "joined"), [("gan", False), ("gan", True), ("vae", True)])
+def test_the_last_model_is_that_of_the_trained_generator(
+    name: str, joined: bool, last: dict[str, Any], tmp_path: Path
+) -> None:
+    place = {"master": "127.0.0.1", "port": free_port(), "interface": "lo", "timeout_s": 10.0}
+    membership = {"strategy": "all-reduce", "rank": 0, "workers": 1, "servers": 0, **place}
+    given = {**last, "workload": WORKLOADS.place(name), "distributed": membership if joined else None}
+    (model,), _ = models_of(given)
     assert model["epoch"] is None
-    file = tmp_path / "model.pt"
+    file, workload = tmp_path / "model.pt", WORKLOADS.get(name)
     file.write_bytes(b64decode(model["text"], validate=True))
-    network = build_network(WORKLOADS.get("gan"), Shape(28, 1), 5).get_submodule("generator")
-    assert weights_sha256(network) != model["weights_sha256"]
-    read_model(network, file, Shape(28, 1))
-    assert weights_sha256(network) == model["weights_sha256"]
+    served = build_network(workload, Shape(28, 1), 5)
+    generator = served.get_submodule(workload.image_network)
+    assert weights_sha256(generator) != model["weights_sha256"]
+    for network, part in ((copy.deepcopy(generator), ""), (served, workload.image_network)):
+        read_model(network, file, Shape(28, 1), part)
+        assert weights_sha256(network.get_submodule(part)) == model["weights_sha256"], "a service takes it, too"
 
 
 def test_each_epoch_has_a_model_of_its_own(epochs: dict[str, Any]) -> None:
@@ -178,22 +180,6 @@ def test_each_epoch_has_a_model_of_its_own(epochs: dict[str, Any]) -> None:
     training_s = [model["training_s"] for model in models]
     assert training_s == sorted(training_s)
     assert names.index("measured") < names.index("model"), "while steps are measured nothing is said"
-
-
-@pytest.mark.parametrize("name", ["gan", "vae"])
-def test_a_distributed_job_keeps_a_generator_too(name: str, last: dict[str, Any], tmp_path: Path) -> None:
-    place = {"master": "127.0.0.1", "port": free_port(), "interface": "lo", "timeout_s": 10.0}
-    membership = {"strategy": "all-reduce", "rank": 0, "workers": 1, "servers": 0, **place}
-    (model,), _ = models_of({**last, "workload": WORKLOADS.place(name), "distributed": membership})
-    file = tmp_path / "model.pt"
-    file.write_bytes(b64decode(model["text"]))
-    workload = WORKLOADS.get(name)
-    generator = build_network(workload, Shape(28, 1), 5).get_submodule(workload.image_network)
-    read_model(generator, file, Shape(28, 1))
-    assert weights_sha256(generator) == model["weights_sha256"]
-    served = build_network(workload, Shape(28, 1), 6)
-    read_model(served, file, Shape(28, 1), workload.image_network)
-    assert weights_sha256(served.get_submodule(workload.image_network)) == model["weights_sha256"], "a service takes it"
 
 
 def keeper(last: dict[str, Any], network: torch.nn.Module, **changes: Any) -> ModelKeeper:

@@ -81,13 +81,6 @@ def test_the_published_networks_keep_their_mistakes() -> None:
     assert judge(torch.zeros(2, 3, 28, 28)).shape == (2, 1)
 
 
-def test_the_cross_entropy_of_logits_made_by_hand() -> None:
-    logits = torch.tensor([0.0, math.log(3.0)])
-    # Probabilities of 1/2 and 3/4.
-    assert float(cross_entropy(logits, real=True)) == pytest.approx(-(math.log(1 / 2) + math.log(3 / 4)) / 2)
-    assert float(cross_entropy(logits, real=False)) == pytest.approx(-(math.log(1 / 2) + math.log(1 / 4)) / 2)
-
-
 def test_the_divergence_of_a_gaussian_made_by_hand() -> None:
     mean, log_variance = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, math.log(4.0)]])
     assert float(gaussian_divergence(mean, log_variance)) == pytest.approx(0.5 + 0.5 * (4 - 1 - math.log(4)))
@@ -174,7 +167,7 @@ def test_the_published_step_takes_the_mean_of_both_halves_and_new_noise() -> Non
         torch.testing.assert_close(mine, its)
 
 
-def test_the_gradient_penalty_is_that_of_finite_differences() -> None:
+def test_the_gradient_penalty_is_that_of_the_closed_form() -> None:
     torch.manual_seed(2)
     weights = torch.randn(12, dtype=torch.float64)
 
@@ -186,16 +179,9 @@ def test_the_gradient_penalty_is_that_of_finite_differences() -> None:
     found = gradient_penalty(critic, real, fake)
     torch.manual_seed(7)
     mixed = torch.lerp(real, fake, torch.rand(3, 1, 1, 1, dtype=torch.float64))
-    tiny, norms = 1e-6, []
-    for image in mixed:
-        slopes = []
-        for place in range(12):
-            step = torch.zeros(12, dtype=torch.float64)
-            step[place] = tiny
-            step = step.view(1, 3, 2, 2)
-            slopes.append(float((critic(image[None] + step) - critic(image[None] - step)) / (2 * tiny)))
-        norms.append(math.hypot(*slopes))
-    assert float(found.detach()) == pytest.approx(sum((norm - 1) ** 2 for norm in norms) / 3, rel=1e-6)
+    # Of the critic sin(w x) the gradient is w cos(w x).
+    norms = (mixed.flatten(1) @ weights).cos().abs() * weights.norm()
+    assert float(found.detach()) == pytest.approx(float((norms - 1).square().mean()))
 
 
 def test_the_penalty_teaches_the_critic_and_not_the_generator() -> None:
@@ -245,21 +231,6 @@ def test_the_averaged_generator_follows_slowly() -> None:
     move_average(average, network, 0.999)
     for found, each in zip(average.parameters(), wanted, strict=True):
         torch.testing.assert_close(found, each)
-
-
-@pytest.mark.parametrize(
-    ("workload", "shape"), [(VAE, GREY), pytest.param(PROGRESSIVE_GAN, Shape(8, 3), marks=pytest.mark.thorough)]
-)
-def test_a_training_goes_on_from_its_checkpoint_bit_for_bit(workload: Workload, shape: Shape) -> None:
-    images = images_of(workload, shape, 4)
-    one, other = training_of(workload, shape), training_of(workload, shape, seed=9)
-    workload.step(one, images, torch.zeros(4))
-    workload.restore(other, copy.deepcopy(workload.checkpoint(one)))
-    for each in (one, other):
-        torch.manual_seed(5)
-        workload.step(each, images, torch.zeros(4))
-    for mine, its in zip(one.network.parameters(), other.network.parameters(), strict=True):
-        assert torch.equal(mine, its)
 
 
 @pytest.mark.parametrize("recipe", ["reference", "tuned"])

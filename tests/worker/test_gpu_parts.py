@@ -1,4 +1,4 @@
-"""Parts that run on GPUs alone, with events that are played: their clock goes on by a second at each record."""
+"""Parts whose clock is played: events of GPUs, whose clock goes on by a second at each record, and injuries."""
 
 import itertools
 import json
@@ -10,14 +10,18 @@ import torch
 from msgspec.structs import replace
 
 from tests.worker.conftest import saying
+from tests.worker.distributed_rank import Given
 from worker.protocol import JobError
-from worker.spec import parse_spec
+from worker.spec import StepInjury, parse_spec
 from worker.training import device as devices
-from worker.training import job, settle, step
+from worker.training import job, step
 from worker.training.build import build_network, opened_batches
-from worker.training.device import Device, numerics_of, torch_facts
+from worker.training.device import Device, Numerics, numerics_of, torch_facts
+from worker.training.injury import CHUNK_BYTES, Injector
 from worker.training.measure import measure
+from worker.training.step import Samples, Training
 from worker.training.trainer import Single
+from worker.workloads.workload import Workload
 
 SMALL_GAN = {"workload": "worker.workloads.adversarial:GAN", "batch": 4, "image_px": 28, "warmup_steps": 2, "steps": 3}
 
@@ -111,8 +115,8 @@ CPU = Device("cpu")
 @pytest.fixture
 def trained(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Any], dict[str, Any]]]:
     """Trains, and returns the events and the other fields of ``done``; windows are short, and as level as needed."""
-    monkeypatch.setattr(settle, "WINDOW_S", 0.02)
-    monkeypatch.setattr(settle, "LEVEL", 1e9)
+    monkeypatch.setattr(job, "WINDOW_S", 0.02)
+    monkeypatch.setattr(job, "LEVEL", 1e9)
 
     def _trained(**changes: Any) -> tuple[list[Any], dict[str, Any]]:
         with saying() as (events, said):
@@ -131,7 +135,7 @@ def test_what_settles_the_device_changes_nothing_that_is_trained_and_is_no_step_
     assert settled["drawn"] == ended["drawn"]
     assert ended["settled"] is None
     assert settled["settled"]["seconds"] >= 0.2
-    assert settled["settled"]["steps"] >= settle.WINDOWS
+    assert settled["settled"]["steps"] >= job.WINDOWS
     built, warmup = (next(one["t"] for one in settled_events if one["event"] == name) for name in ("built", "warmup"))
     assert warmup - built >= 0.2, "the time counts as warm-up"
 
@@ -147,12 +151,12 @@ def test_what_settles_the_device_changes_nothing_that_is_trained_and_is_no_step_
     ],
 )
 def test_steps_are_level_when_the_last_windows_agree(means_s: list[float], expected: bool) -> None:
-    assert settle.level(means_s) is expected
+    assert job.level(means_s) is expected
 
 
 def test_a_device_that_never_settles_fails_the_trial(trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settle, "MOST_S", 0.1)
-    monkeypatch.setattr(settle, "LEVEL", -0.5)
+    monkeypatch.setattr(job, "MOST_S", 0.1)
+    monkeypatch.setattr(job, "LEVEL", -0.5)
     with pytest.raises(JobError, match=r"steps are not level after 0\.1 s: the last took .* ms") as caught:
         trained(settle_s=0.01)
     assert caught.value.kind == "unsettled"
@@ -165,3 +169,111 @@ def test_steps_that_took_too_little_time_fail_with_the_number_that_is_enough(
         trained(least_s=1000)
     assert caught.value.kind == "short"
     assert int(str(caught.value.remedy).split()[2]) > spec["steps"]
+
+
+STEP_S = 0.05
+
+
+class Slow(torch.nn.Module):
+    """A network that takes its time by the test's clock."""
+
+    def __init__(self, wait: Callable[[float], None]) -> None:
+        super().__init__()
+        self.layer, self.wait = torch.nn.Linear(3, 1000), wait
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.wait(STEP_S)
+        scores: torch.Tensor = self.layer(images)
+        return scores
+
+
+READY = Given((torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)))
+
+
+class Clock:
+    """A clock that goes on in sleeps alone, and a little whenever it is asked: what is busy takes time, too."""
+
+    now_s = 100.0
+
+    def monotonic(self) -> float:
+        self.now_s += 1e-6
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    for module in ("worker.training.injury", "worker.training.trainer"):
+        monkeypatch.setattr(f"{module}.time", made)
+    return made
+
+
+class Several(Workload):
+    """One whose step asks two networks, one of them twice."""
+
+    def step(self, training: Training, images: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        del labels
+        networks = training.network
+        assert isinstance(networks, torch.nn.ModuleDict)
+        scores = [networks[name](images).mean() for name in ("first", "second", "first")]
+        return {"loss": scores[0]}
+
+
+TINY = Workload(name="tiny", sizes={})
+
+
+def train(injury: StepInjury, clock: Clock, workload: Workload = TINY) -> tuple[Samples, dict[str, Any]]:
+    """Train 4 warm-up steps and 10 measured ones."""
+    injector = Injector(injury, 4)
+    network: torch.nn.Module = Slow(clock.sleep)
+    if isinstance(workload, Several):
+        network = torch.nn.ModuleDict({"first": network, "second": torch.nn.Linear(3, 1)})
+    trainer = Single(workload, network, Device("cpu"), injector.batches([READY])[0], Numerics())
+    injector.attach(trainer.network)
+    scratch, samples = Samples.allocate(1, ()), Samples.allocate(10, ())
+    for _ in range(4):
+        trainer.step(scratch, 0)
+    assert injector.report()["seconds"] == 0
+    for index in range(10):
+        trainer.step(samples, index)
+    return samples, injector.report()
+
+
+def test_late_steps_are_late_while_they_compute_and_only_those_whose_turn_it_is(clock: Clock) -> None:
+    samples, told = train(StepInjury("late-step", share=0.2, every=5), clock)
+    late = [index for index, seconds in enumerate(samples.compute) if seconds > 1.5 * STEP_S]
+    assert late == [4, 9]
+    assert told["seconds"] == pytest.approx(0.2 * 10 * STEP_S, rel=0.01)
+    assert told["seconds"] == pytest.approx(sum(samples.elapsed) - 10 * STEP_S, rel=0.01)
+    assert max(samples.data) < 0.01 * STEP_S
+
+
+def test_a_step_of_several_networks_is_late_once(clock: Clock) -> None:
+    samples, told = train(StepInjury("late-step", share=0.2, every=5), clock, Several(name="several", sizes={}))
+    late = [index for index, seconds in enumerate(samples.compute) if seconds > 2.5 * STEP_S]
+    assert late == [4, 9]
+    assert told["steps"] == 2
+    assert told["seconds"] == pytest.approx(0.2 * 10 * 2 * STEP_S, rel=0.01), "its step takes the first network twice"
+
+
+def test_late_batches_are_waited_for(clock: Clock) -> None:
+    samples, told = train(StepInjury("late-batch", share=0.1, every=2), clock)
+    assert sum(samples.data) == pytest.approx(told["seconds"], rel=0.01)
+    assert told["steps"] == 5
+    assert max(samples.compute) == pytest.approx(STEP_S, rel=0.01)
+
+
+def test_pages_are_faulted_in_for_as_long_as_was_asked_and_counted(clock: Clock) -> None:
+    samples, told = train(StepInjury("page-faults", share=0.001), clock)
+    assert told["steps"] == 10
+    assert told["pages"] >= 10 * CHUNK_BYTES // 4096
+    assert sum(samples.compute) > 10 * STEP_S
+
+
+def test_held_memory_adds_no_time(clock: Clock) -> None:
+    samples, told = train(StepInjury("held-memory", held_bytes=1 << 20), clock)
+    assert (told["held_bytes"], told["seconds"]) == (1 << 20, 0.0)
+    assert max(samples.elapsed) == pytest.approx(STEP_S, rel=0.01)

@@ -29,26 +29,6 @@ from worker.spec import QualitySpec, parse_spec, parsed
 from worker.training.device import import_torchvision
 
 
-def whitened(rng: np.random.Generator, count: int, size: int) -> np.ndarray[Any, Any]:
-    """Return features with a mean of exactly zero and a covariance of exactly one."""
-    drawn = rng.normal(size=(count, size))
-    centred = drawn - drawn.mean(0)
-    root = np.linalg.cholesky(np.linalg.inv(np.cov(centred, rowvar=False)))
-    whole: np.ndarray[Any, Any] = centred @ root
-    return whole
-
-
-def test_the_distance_of_gaussians_is_the_closed_form() -> None:
-    rng = np.random.default_rng(1)
-    one, other = whitened(rng, 500, 6), whitened(rng, 700, 6)
-    assert frechet_distance(one, one) == pytest.approx(0, abs=1e-9)
-    assert frechet_distance(one, other) == pytest.approx(0, abs=1e-9)
-    shift = np.arange(6.0)
-    assert frechet_distance(one, other + shift) == pytest.approx(float(shift @ shift))
-    deviations = np.array([1, 2, 3, 0.5, 1, 0])
-    assert frechet_distance(one, other * deviations) == pytest.approx(float(((deviations - 1) ** 2).sum()))
-
-
 @pytest.mark.parametrize(
     ("logits", "expected"),
     [
@@ -119,16 +99,6 @@ def test_models_are_measured_refused_or_told_apart(measure: Measure, model: tupl
     assert found["numbers"]["own-score"] >= 1
     assert found["numbers"]["own-frechet"] > 0
     assert 0 <= found["numbers"]["accuracy"] <= 1
-    whole = file.read_bytes()
-    for content, why in (
-        (whole[: len(whole) // 2], "cannot be served"),
-        (pickle.dumps(Code(RAN)), "cannot be served"),
-        (b"", "cannot be served"),
-    ):
-        file.write_bytes(content)
-        assert why in measure(digest, file)[-1]["message"]
-    assert not Path(RAN).exists(), "no code of a file is run"
-    file.write_bytes(whole)
     assert "it was changed" in measure("ab" * 32, file)[-1]["message"]
 
 
@@ -219,6 +189,7 @@ def test_the_own_formulas_are_those_of_torch_fidelity(fidelity: Any) -> None:
     sides = (fidelity.metric_fid.fid_features_to_statistics(torch.from_numpy(each)) for each in (one, other))
     by_hand = fidelity.metric_fid.fid_statistics_to_metric(*sides, verbose=False)
     assert frechet_distance(one, other) == pytest.approx(by_hand[fidelity.KEY_METRIC_FID])
+    assert frechet_distance(one, one) == pytest.approx(0, abs=1e-9)
     logits = rng.normal(size=(300, 10)) * 4
     by_hand = fidelity.metric_isc.isc_features_to_metric(torch.from_numpy(logits), splits=1)
     assert score(logits) == pytest.approx(by_hand[fidelity.KEY_METRIC_ISC_MEAN])

@@ -20,7 +20,6 @@ from suite.records.environment import Environment
 from tests.worker.conftest import saying
 from tests.worker.distributed_rank import Given, tiny_model
 from tests.worker.test_worker_program import REPOSITORY
-from worker.data.batches import SyntheticBatches
 from worker.protocol import JobError, kind_of
 from worker.spec import Spec, parse_spec
 from worker.training.build import build_network, build_trainer, opened_batches
@@ -93,14 +92,10 @@ def test_replicas_with_the_parameters_on_the_cpu_train_as_one_process_does(repli
         assert not torch.equal(one, start)
 
 
-def test_the_seed_decides_the_weights_and_the_data(parsed: Spec) -> None:
+def test_the_seed_decides_the_weights() -> None:
     one, same, other = (build_network(ALEXNET, Shape(64, 3), seed).state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert not all(torch.equal(one[name], other[name]) for name in one)
-    first, again = (SyntheticBatches(parsed, 0, Numerics()).next()[0] for _ in range(2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, SyntheticBatches(parsed, 1, Numerics()).next()[0])
-    assert not torch.equal(first, SyntheticBatches(replace(parsed, seed=4), 0, Numerics()).next()[0])
 
 
 def test_the_reference_recipe_is_torch_as_it_comes_and_the_tuned_one_compiles_and_pins_on_cuda_only() -> None:
@@ -108,14 +103,7 @@ def test_the_reference_recipe_is_torch_as_it_comes_and_the_tuned_one_compiles_an
     usual = {"bfloat16": True, "channels_last": True, "sparing": True}
     assert numerics_of("tuned", "cpu") == Numerics(**usual)
     assert numerics_of("tuned", "cuda") == Numerics(**usual, compiled=True, overlapped=True, tf32=True)
-
-
-def test_tuned_data_and_weights_are_channels_last(parsed: Spec) -> None:
-    numerics = numerics_of("tuned", "cpu")
-    assert SyntheticBatches(parsed, 0, numerics).next()[0].is_contiguous(memory_format=torch.channels_last)
-    weight = next(numerics.place(tiny_model(), CPU).parameters())
-    assert weight.is_contiguous(memory_format=torch.channels_last)
-    with numerics.autocast(CPU):
+    with numerics_of("tuned", "cpu").autocast(CPU):
         assert torch.nn.functional.linear(torch.ones(2, 2), torch.ones(2, 2)).dtype is torch.bfloat16
 
 
@@ -134,19 +122,6 @@ def test_channels_last_trains_to_the_same_weights_in_another_layout(parallel: An
     for usual, other in zip(*weights, strict=True):
         torch.testing.assert_close(usual, other, rtol=1e-3, atol=1e-4)
         assert usual.dtype is other.dtype is torch.float32
-
-
-@pytest.mark.parametrize("recipe", ["reference", "tuned"])
-@pytest.mark.parametrize(("parallel", "devices"), [("none", 1), ("parameter-cpu", 2)])
-def test_every_way_of_training_changes_the_loss(recipe: Any, parallel: Any, devices: int, parsed: Spec) -> None:
-    spec = replace(parsed, recipe=recipe, parallel=parallel, devices=devices)
-    with opened_batches(spec) as batches:
-        trainer = build_trainer(spec, [CPU] * devices, batches)
-        train(trainer, 1)
-        first = trainer.loss()
-        train(trainer, 1)
-    assert math.isfinite(first)
-    assert trainer.loss() != first
 
 
 def test_warm_up_steps_are_not_among_the_samples(parsed: Spec) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from scenarios.serve import Serve
@@ -19,6 +18,7 @@ from suite.job.profiles import PROFILES, check_sizes
 from suite.job.serving import LOADS, TOKEN_LOADS, Serving
 from suite.registries import WORKLOADS
 from suite.request.request import RunRequest
+from tests.analysis.test_benchmarks import benchmark
 from tests.worker.test_serving import listening, load
 from worker.data.batches import SyntheticBatches
 from worker.protocol import JobError
@@ -47,65 +47,27 @@ def language(spec: dict[str, Any]) -> Spec:
     return parse_spec(json.dumps({**own, **sizes, "workload": WORKLOADS.place("transformer")}))
 
 
-class PlainBlock(nn.Module):
-    """A block as a script would have it: attention by its definition, with a mask."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.ln_1, self.c_attn, self.c_proj = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.ln_2, self.c_fc, self.out = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.heads = heads
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        n, t, c = x.shape
-        q, k, v = (
-            each.view(n, t, self.heads, -1).transpose(1, 2) for each in self.c_attn(self.ln_1(x)).split(c, dim=2)
-        )
-        scores = (q @ k.transpose(-2, -1)) / (k.shape[-1] ** 0.5)
-        scores = scores.masked_fill(torch.ones(t, t).tril() == 0, float("-inf")).softmax(-1)
-        x = x + self.c_proj((scores @ v).transpose(1, 2).reshape(n, t, c))
-        added: torch.Tensor = x + self.out(nn.functional.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
-        return added
-
-
-class PlainModel(nn.Module):
-    """GPT-2, its parameters in the order of the suite's."""
-
-    def __init__(self, depth: int, tokens: int) -> None:
-        super().__init__()
-        width = 64 * depth
-        self.wte, self.wpe = nn.Embedding(FEW, width), nn.Embedding(tokens, width)
-        self.h, self.ln_f = nn.ModuleList([PlainBlock(width, depth) for _ in range(depth)]), nn.LayerNorm(width)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
-        for block in self.h:
-            x = block(x)
-        logits: torch.Tensor = self.ln_f(x) @ self.wte.weight.T
-        return logits
-
-
-NAMES = {
-    "tokens": "wte",
-    "positions": "wpe",
-    "blocks": "h",
-    "norm": "ln_f",
+PLAIN = {
+    "tokens": "words",
+    "positions": "places",
     "attention_norm": "ln_1",
     "layers_norm": "ln_2",
-    "attention": "c_attn",
-    "projection": "c_proj",
+    "attention": "attend",
+    "projection": "project",
 }
+"""The names of the plain script by those of the suite."""
 
 
 def plain_name(name: str) -> str:
-    name = name.replace("layers.0", "c_fc").replace("layers.2", "out")
-    return ".".join(NAMES.get(part, part) for part in name.split("."))
+    return ".".join(PLAIN.get(part, part) for part in name.split("."))
 
 
 @pytest.mark.usefixtures("double")
 def test_a_step_is_that_of_a_plain_script(language: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformer, "VOCABULARY", FEW)
-    plain = PlainModel(SMOKE.depth or 0, SMOKE.tokens or 0)
+    script = benchmark("parts/transformer_loop")
+    monkeypatch.setattr(script, "VOCABULARY", FEW)
+    plain = script.Model(SMOKE.depth or 0, SMOKE.tokens or 0)
     first = build_network(TRANSFORMER, language.shape, language.seed).state_dict()
     plain.load_state_dict({plain_name(name): tensor for name, tensor in first.items()})
     batches = SyntheticBatches(language, 0, Numerics())

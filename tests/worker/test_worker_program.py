@@ -1,4 +1,4 @@
-"""The worker as a program: specification in, JSON lines out, whatever happens."""
+"""The worker as a program: JSON lines out, whatever happens, and each specification that it refuses."""
 
 import hashlib
 import json
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from scenarios.synthetic import Synthetic
 from suite.errors import MeasurementError
@@ -21,6 +22,9 @@ from suite.records.environment import Environment
 from suite.records.record import Steps
 from suite.records.usage import Usage
 from suite.registries import WORKLOADS
+from worker.protocol import SpecError
+from worker.spec import parse_spec
+from worker.workloads.workload import Workload
 
 REPOSITORY = Path(__file__).parents[2]
 ORDER = ["started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done"]
@@ -116,24 +120,20 @@ def test_an_error_in_a_workload_names_file_line_and_step_and_folds_what_is_not_t
     assert "\n  worker/training/measure.py:" in others
 
 
-def test_a_network_that_returns_no_tensor_is_named_by_the_line_of_its_forward(spec: dict[str, Any]) -> None:
-    network = """
-        class Both(nn.Linear):
-            def forward(self, tokens):
-                return tokens, None
+def test_a_network_that_returns_no_tensor_is_named_by_the_line_of_its_forward() -> None:
+    class Both(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, None]:
+            return images, None
 
-        return Both(4, 9)"""
-    head, _, rest = TOKENS.replace(
-        "        return nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))", network[1:]
-    ).partition("    def loss")
-    source = head + rest[rest.index("TOKENS = ") :]
-    line = 1 + source.splitlines().index("            def forward(self, tokens):")
-    _, events, _ = worker(json.dumps({**spec, **own_workload(source, batch=16)}))
-    assert f"TypeError: forward (tokens.py, line {line}) returns a tuple: return a tensor" in events[-1]["message"]
+    line, nothing = Both.forward.__code__.co_firstlineno, torch.zeros(1)
+    told = rf"forward \({Path(__file__).name}, line {line}\) returns a tuple: return a tensor"
+    with pytest.raises(TypeError, match=told):
+        Workload(name="both", sizes={}).loss(Both(), nothing, nothing)
 
 
-def test_the_phases_of_a_step_make_up_the_whole(spec: dict[str, Any]) -> None:
-    _, events, _ = worker(json.dumps({**spec, "devices": 2, "parallel": "parameter-cpu"}))
+@pytest.mark.parametrize("recipe", ["reference", "tuned"])
+def test_the_phases_of_a_step_make_up_the_whole(recipe: str, spec: dict[str, Any]) -> None:
+    _, events, _ = worker(json.dumps({**spec, "devices": 2, "parallel": "parameter-cpu", "recipe": recipe}))
     steps = Steps.model_validate(events[-2]["steps"])
     assert steps.communicate_s is not None
     columns = (column or [] for column in (steps.elapsed_s, steps.data_s, steps.compute_s, steps.communicate_s))
@@ -165,7 +165,6 @@ def test_the_same_job_gives_the_same_measurement_through_a_node(
 
 
 def test_a_job_that_needs_a_missing_device_says_so(trial: Trial, here: Any, observer: Any) -> None:
-    torch = pytest.importorskip("torch")
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     missing = trial.with_job(devices=Devices(device="cuda", devices=there + 1, parallel="parameter-cpu"))
     with pytest.raises(MeasurementError, match="CUDA devices asked for") as raised:
@@ -203,7 +202,9 @@ def test_the_attestation_is_one_environment_without_torch() -> None:
     assert status == 0
     seen = Environment.model_validate(lines[0])
     assert len(lines) == 1
-    assert seen.kernel is not None
+    assert (seen.kernel, seen.cpus) == (os.uname().release, sorted(os.sched_getaffinity(0)))
+    assert seen.memory_bytes is not None
+    assert seen.libc is not None
     assert seen.torch is None
 
 
@@ -216,3 +217,103 @@ def test_what_a_library_prints_does_not_reach_the_protocol() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=REPOSITORY, check=True)
     assert json.loads(done.stdout)["event"] == "done"
     assert done.stderr == "from Python\nfrom a child\n"
+
+
+DATA = {
+    "kind": "worker.data.kinds.imagefolder:IMAGEFOLDER",
+    "directory": "/mnt/data",
+    "loader_workers": 1,
+    "decoder": "auto",
+}
+PLACE = {"strategy": "all-reduce", "rank": 0, "workers": 2, "servers": 0, "master": "", "port": 1, "interface": "lo"}
+SEVERAL = {"devices": 2, "threads": 2, "distributed": PLACE}
+DDP = {"parallel": "ddp", "devices": 2, "threads": 2}
+IN_TURNS = {"steps": 6, "turns": {"rounds": 3, "burst_steps": 2}}
+GAN = {"workload": WORKLOADS.place("gan"), "batch": 4, "image_px": 28, "channels": 1, "generate": 8}
+REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "spec": [
+        ({"batch": 0}, "batch is 0: expected `int` >= 1"),
+        ({"steps": True}, "steps is True: expected `int`, got `bool`"),
+        ({"threads": "2"}, "threads is '2': expected `int`, got `str`"),
+        ({"workload": "vgg"}, "workload is 'vgg'; it must be module:attribute, of the worker or of the plugin"),
+        ({"workload": "os.path:join"}, "workload is 'os.path:join'; it must be module:attribute"),
+        ({"workload": "worker.workloads.vae:FLOPPY"}, "has no attribute 'FLOPPY'"),
+        ({"workload": "worker.workloads.vgg:VGG"}, "workload worker.workloads.vgg:VGG cannot be imported"),
+        ({"workload": "worker.probes.computing:CPU"}, "computing:CPU, a Probe; it must be a Workload"),
+        (
+            {"plugin": {"module": "vgg", "source": "", "sha256": "ab", "file": "vgg.py"}},
+            "the source of the plugin vgg has the SHA-256 e3b0",
+        ),
+        (
+            {"plugin": {"module": "vgg"}},
+            "plugin: object missing required field `source`; known are module, source, sha256",
+        ),
+        ({"recipe": []}, "recipe is []; it can be reference, tuned"),
+        ({"devices": 2}, "several need 'parameter-cpu' or 'ddp'"),
+        ({"devices": 2, "parallel": "ddp"}, "one for each of its 2 processes"),
+        ({**SEVERAL, "parallel": "ddp"}, "parallel is 'ddp' in a distributed job; there it is 'parameter-cpu'"),
+        ({**SEVERAL, "parallel": "parameter-cpu"}, "there it is 'parameter-cpu', with parameter servers"),
+        ({"colour": "red"}, "unknown field `colour`; known are workload, batch, warmup_steps"),
+        ({"data": "/mnt/data"}, "data is '/mnt/data': expected `object | null`"),
+        (
+            {"data": {}},
+            "data: object missing required field `kind`; known are kind, directory, loader_workers, decoder",
+        ),
+        ({"data": {**DATA, "kind": "coco"}}, "kind is 'coco'; it must be module:attribute"),
+        ({"data": {**DATA, "decoder": "opencv"}}, "data.decoder is 'opencv'; it can be auto, pillow, simplejpeg"),
+        ({"data": {**DATA, "loader_workers": -1}}, "data.loader_workers is -1: expected `int` >= 0"),
+        ({"data": {**DATA, "directory": "data"}}, "directory is 'data'; it must be an absolute path"),
+        ({"data": {**DATA, "shuffle": True}}, "data: object contains unknown field `shuffle`"),
+        ({**IN_TURNS, "steps": 5}, "steps is 5; 3 rounds of 2 steps are 6"),
+        ({"turns": {"rounds": 0, "burst_steps": 2}}, "turns.rounds is 0: expected `int` >= 1"),
+        ({**IN_TURNS, **DDP}, "the processes of ddp take none"),
+        ({**IN_TURNS, "sync": "span", "device": "cuda"}, "only one GPU that takes its steps in one piece"),
+        ({**IN_TURNS, "settle_s": 5}, "settle_s is 5.0"),
+        ({"parallel": "ddp", "settle_s": 5}, "settle_s is 5.0"),
+        ({"injury": {"kind": "broken-leg"}}, "late-step"),
+        ({"injury": ["late-step"]}, "expected `object | null`"),
+        ({"injury": {"kind": "late-step", "share": 0.1}, "warmup_steps": 2}, "3 or more"),
+        ({"injury": {"kind": "held-memory"}, "parallel": "ddp"}, "one device"),
+        ({"workload": WORKLOADS.place("alexnet"), "generate": 8}, "ALEXNET makes no images"),
+        ({"workload": WORKLOADS.place("transformer"), "generate": 8}, "TRANSFORMER makes no images"),
+        ({"devices": 2, "parallel": "parameter-cpu", "generate": 8}, "only a job of one device"),
+        ({**GAN, "turns": {"rounds": 1, "burst_steps": 2}}, "takes turns"),
+        ({**GAN, "generate": 0}, "generate is 0: expected `int` >= 1"),
+    ],
+    "last": [
+        ({"keep_model": "each"}, "keep_model is 'each'; only a job of whole epochs"),
+        ({"workload": WORKLOADS.place("alexnet"), "image_px": 64, "channels": None}, "keep_model last"),
+    ],
+    "epochs": [
+        ({"steps": 31}, "they must be 3 epochs"),
+        ({"data": None}, "only a job that reads a data set or writes checkpoints"),
+        ({"epochs": None, "checkpoint": {"mode": "on"}}, "only a job of whole epochs"),
+        ({"checkpoint": {"mode": "off"}}, "mode is 'off'; it can be fsync, on"),
+        ({"steps": 0}, "steps is 0; only a job that writes a model"),
+        ({"steps": 0, "model_file": "/m", "data": None, "epochs": None}, "steps is 0; only a job that writes a model"),
+        ({"steps": 0, "model_file": "/m", "epochs": None}, "steps is 0; only a job that writes a model"),
+    ],
+}
+"""Changes of a specification that can be run, by the fixture that makes it, and what their refusal says."""
+
+
+@pytest.mark.parametrize(
+    ("fixture", "change", "says"), [(name, *case) for name, cases in REFUSED.items() for case in cases]
+)
+def test_a_wrong_specification_names_the_key_and_what_would_do(
+    fixture: str, change: dict[str, Any], says: str, request: pytest.FixtureRequest
+) -> None:
+    right = request.getfixturevalue(fixture)
+    parse_spec(json.dumps(right))
+    with pytest.raises(SpecError) as refused:
+        parse_spec(json.dumps({**right, **change}))
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [("", "not JSON"), ("[1]", "expected `object`, got `array`"), ("{}", "missing required field `workload`")],
+)
+def test_what_is_no_specification_is_refused(given: str, says: str) -> None:
+    with pytest.raises(SpecError, match=says.replace("[", r"\[")):
+        parse_spec(given)

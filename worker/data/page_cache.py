@@ -7,12 +7,11 @@ both states and on every target alike, since listing the set reads all of it. Ne
 import ctypes
 import mmap
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import asdict
 
 from worker.data.listing import files, summary
-from worker.environment import read
+from worker.environment import named
 
 _CHUNK_BYTES = 1 << 20
 _CAP_FOWNER = 1 << 3
@@ -42,8 +41,7 @@ def arrange(state: str, directory: str) -> dict[str, object]:
 def share(paths: Iterable[bytes]) -> float | None:
     """Resident pages over all pages of files that are not empty; None without any, or where the kernel hides it."""
     libc = ctypes.CDLL(None, use_errno=True)
-    capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)", read("proc/self/status") or "", re.MULTILINE)
-    owns_all = bool(capabilities and int(capabilities[1], 16) & _CAP_FOWNER)
+    owns_all = bool(int(named("proc/self/status", "CapEff") or "0", 16) & _CAP_FOWNER)
     resident = pages = 0
     for path in paths:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (bytes)

@@ -1,10 +1,9 @@
 """One rank of a distributed job: a parameter server, or a worker with the exchange of its strategy in each step."""
 
-import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -47,7 +46,7 @@ def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], even
             served = serve(workers, learning_rate=LEARNING_RATE, threads=spec.threads)
         events.emit("done", usage=whole_usage(), exchanged=served)
         return
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         # Each worker draws from a seed of its own the order of the data, noise and dropout: with one for all, more
         # workers would train with no more images. Its devices have the seeds up to that of the next worker. The
         # generator of a split GAN has its images from the other rank.
@@ -58,18 +57,20 @@ def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], even
         network = build_network(workload, spec.shape, spec.seed)
         torch.manual_seed(own_seed)
         group = stack.enter_context(joined(membership, spec.device, report=report))
-        replicas = spec.parallel != "none"
-        with opened_trainer(
-            group, workload, network, devices, batches, numerics, spec.shape, replicas=replicas
-        ) as trainer:
-            events.emit("built")
-            before = interface_bytes(membership.interface)
-            if spec.turns:
-                take_turns(spec, spec.turns, trainer, events, sys.stdin)
-            else:
-                measure(spec, trainer, events)
-            after = interface_bytes(membership.interface)
-            drawn = [drawn_sha256([each.taken_sha256() for each in batches], network, devices[0].torch)]
+        trainer: Worker | ReplicasWorker
+        if spec.parallel == "none":
+            trainer = trainer_of(group, workload, network, devices[0], batches[0], numerics, spec.shape)
+        else:
+            trainer = ReplicasWorker(workload, network, devices, batches, numerics, group)
+        events.emit("built")
+        before = interface_bytes(membership.interface)
+        if spec.turns:
+            take_turns(spec, spec.turns, trainer, events, sys.stdin)
+        else:
+            measure(spec, trainer, events)
+        after = interface_bytes(membership.interface)
+        drawn = [drawn_sha256([each.taken_sha256() for each in batches], network, devices[0].torch)]
+        trainer.close()
         uses = [use for each in batches if (use := each.close())]
     data_use = asdict(together(uses)) if uses else None
     exchanged = trainer.exchanged() | {name: after[name] - before[name] for name in after if name in before}
@@ -87,15 +88,25 @@ class Worker(OneDevice):
         """Return ``bytes_sent`` and ``bytes_received`` since the beginning; nothing where no training sends them."""
         return {}
 
+    def close(self) -> None:
+        """Tell the servers, if there are any, that this worker makes no more steps."""
+
 
 @dataclass(eq=False)
 class ParameterServerWorker(Worker):
     """A step has ended when the updated parameters are there."""
 
-    exchange: Exchange
+    group: RankGroup
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.exchange = Exchange(self.group, Parameters(self.network), parameters.CHUNK_BYTES)
 
     def exchanged(self) -> dict[str, int]:
         return self.exchange.exchanged()
+
+    def close(self) -> None:
+        self.exchange.close()
 
     def train(self, batch: Batch) -> float:
         self.exchange.begin()
@@ -118,6 +129,9 @@ class ReplicasWorker(ParameterCpu):
 
     def exchanged(self) -> dict[str, int]:
         return self.exchange.exchanged()
+
+    def close(self) -> None:
+        self.exchange.close()
 
     def update(self) -> float:
         self.exchange.begin()
@@ -261,41 +275,26 @@ class LastGradient:
             self._events[0].record()
 
 
-@contextmanager
-def opened_trainer(
+def trainer_of(
     group: RankGroup,
     workload: Workload,
     network: torch.nn.Module,
-    devices: Sequence[Device],
-    batches: Sequence[Batches],
+    device: Device,
+    batches: Batches,
     numerics: Numerics,
     shape: Shape,
-    *,
-    replicas: bool = False,
-) -> Iterator[Worker | ReplicasWorker]:
-    """Open the trainer of a worker's rank, of its first device or, with ``replicas``, of all.
-
-    Its servers are told of the end, unless the body failed.
-    """
-    if replicas:
-        trainer = ReplicasWorker(workload, network, devices, batches, numerics, group)
-        yield trainer
-        trainer.exchange.close()
-        return
-    placed, membership = numerics.place(network, devices[0]), group.membership
-    compiled = numerics.compile(placed) if workload.compiles else placed
-    of_device = devices[0], batches[0], numerics
+) -> Worker:
+    """Return the trainer of a worker's rank on one device, by strategy and workload."""
+    membership, placed = group.membership, numerics.place(network, device)
+    given = workload, numerics.compile(placed) if workload.compiles else placed, device, batches, numerics
     if membership.servers:
-        exchange = Exchange(group, Parameters(placed), parameters.CHUNK_BYTES)
-        yield ParameterServerWorker(workload, compiled, *of_device, exchange)
-        exchange.close()
-    elif workload.communicates:
-        yield MessagesWorker(workload, placed, *of_device)
-    elif membership.generates:
-        yield GeneratorWorker(workload, compiled, *of_device, shape)
-    elif membership.strategy == SPLIT:
-        yield OwnStepWorker(workload, compiled, *of_device, partial(split.SplitTraining, shape=shape))
-    elif workload.one_loss:
-        yield AllReduceWorker(workload, compiled, *of_device, membership.world)
-    else:
-        yield OwnStepWorker(workload, compiled, *of_device, partial(AveragedTraining, membership=membership))
+        return ParameterServerWorker(*given, group)
+    if workload.communicates:
+        return MessagesWorker(*given)
+    if membership.generates:
+        return GeneratorWorker(*given, shape)
+    if membership.strategy == SPLIT:
+        return OwnStepWorker(*given, partial(split.SplitTraining, shape=shape))
+    if workload.one_loss:
+        return AllReduceWorker(*given, membership.world)
+    return OwnStepWorker(*given, partial(AveragedTraining, membership=membership))

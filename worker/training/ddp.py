@@ -45,7 +45,7 @@ class DeviceGroup:
     def others(self, spec: Spec) -> Iterator[tuple[LoaderUse | None, str]]:
         """Yield what each of the other ranks has read, and the digest of what it has drawn, once it has ended."""
         for rank in range(1, spec.devices):
-            use, drawn = loads(self.store.get(_end_key(rank)))
+            use, drawn = loads(self.store.get(f"end/{rank}"))
             yield LoaderUse(**use) if use else None, drawn
 
 
@@ -100,14 +100,10 @@ def run_rank(spec: Spec, rank: int, port: int) -> int:
     except JobError as error:
         print(f"rank {rank}: {error}", file=sys.stderr)
         return DATA_FAILED if error.kind == "data" else 1
-    store.set(_end_key(rank), dumps((use and asdict(use), drawn)))
+    store.set(f"end/{rank}", dumps((use and asdict(use), drawn)))
     distributed.barrier()
     distributed.destroy_process_group()
     return 0
-
-
-def _end_key(rank: int) -> str:
-    return f"end/{rank}"
 
 
 def _join(spec: Spec, rank: int, store: TCPStore) -> None:

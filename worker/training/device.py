@@ -45,11 +45,6 @@ class Device:
         copied, self._copied = self._copied, False
         return float(self._begin.elapsed_time(self._end)) / 1e3 if copied else 0.0
 
-    def end_step(self) -> None:
-        """Wait for the end of a step, if steps are timed."""
-        if self.timed:
-            self.synchronize()
-
     def synchronize(self) -> None:
         """Wait until the device has done all it was given."""
         if self.is_cuda:

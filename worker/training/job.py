@@ -1,19 +1,22 @@
 """One job: from the specification to the measured steps. The first module that imports torch."""
 
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from msgspec.structs import replace
 
 from worker import environment
 from worker.data.batches import LoaderUse, together, watching_loaders
 from worker.drawn import drawn_sha256
 from worker.environment import whole_usage
-from worker.protocol import Events
+from worker.protocol import Events, JobError
 from worker.serving.generator import Generator, write_model
 from worker.spec import Spec
 from worker.training import checkpoint, ddp
@@ -21,8 +24,14 @@ from worker.training.build import build_trainer, opened_batches
 from worker.training.device import Device, numerics_of, open_devices, set_threads, torch_facts, torchvision_version
 from worker.training.injury import Injector
 from worker.training.measure import measure, take_turns
-from worker.training.settle import settle
+from worker.training.step import Samples
 from worker.training.trainer import Single
+
+WINDOW_S, WINDOWS = 1.0, 3
+LEVEL = 0.05
+"""Steps are level when the means of the last windows lie within this share of each other."""
+MOST_S = 60.0
+"""A GPU that is throttled or shared would never be level."""
 
 
 def run(spec: Spec, events: Events) -> None:
@@ -59,7 +68,7 @@ def run(spec: Spec, events: Events) -> None:
 
 def _train(spec: Spec, data: object, devices: list[Device], events: Events) -> tuple[list[LoaderUse], dict[str, Any]]:
     """Train on this instance. Returns what its loaders have read, and the other fields of ``done``."""
-    settled = _settled(spec, devices, events)
+    settled = _settle(spec, devices, events)
     with ExitStack() as stack:
         checkpoints = stack.enter_context(checkpoint.opened(spec.checkpoint, spec))
         batches = stack.enter_context(opened_batches(spec, epoch=checkpoints.epochs if checkpoints else 0))
@@ -67,9 +76,10 @@ def _train(spec: Spec, data: object, devices: list[Device], events: Events) -> t
         trainer = build_trainer(spec, devices, injector.batches(batches) if injector else batches)
         if injector:
             injector.attach(trainer.network)
-        if checkpoints and isinstance(trainer, Single):
-            checkpoints.attach(trainer)
-        _emit_built(events, settled)
+        if checkpoints:
+            checkpoints.attach(cast(Single, trainer))  # only a job of one device has checkpoints
+        if not settled:  # the training that settled the devices was built before
+            events.emit("built")
         facts: dict[str, Any] = {}
         if spec.turns:
             take_turns(spec, spec.turns, trainer, events, sys.stdin)
@@ -81,16 +91,6 @@ def _train(spec: Spec, data: object, devices: list[Device], events: Events) -> t
         trained = _use_trained(spec, trainer.network, events, {**facts, "data": data})
         injected = injector.report() if injector else None
         return uses, {"injected": injected, "settled": settled, "trained": trained, "drawn": drawn}
-
-
-def _settled(spec: Spec, devices: list[Device], events: Events) -> dict[str, float] | None:
-    return settle(spec, spec.settle_s, devices, events) if spec.settle_s else None
-
-
-def _emit_built(events: Events, settled: Mapping[str, float] | None) -> None:
-    """Emit ``built``, unless the training that settled the devices was built before."""
-    if not settled:
-        events.emit("built")
 
 
 def _use_trained(spec: Spec, network: torch.nn.Module, events: Events, facts: Mapping[str, Any]) -> object:
@@ -107,3 +107,40 @@ def _use_trained(spec: Spec, network: torch.nn.Module, events: Events, facts: Ma
         with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
             events.emit("generated", **generator.measured(spec.generate, spec.seed))
     return facts if spec.model_file else None
+
+
+def _settle(spec: Spec, devices: list[Device], events: Events) -> dict[str, float] | None:
+    """Emit ``built``, and train on drawn data until steps are level. Returns the steps, their time, and the last mean.
+
+    The network and its data are forgotten, and the measured training is built anew from the seed: however long this
+    takes on a target, all targets take the same steps afterwards. Raises JobError if the steps do not become level.
+    """
+    if not spec.settle_s:
+        return None
+    drawn = replace(spec, data=None, epochs=None, checkpoint=None)  # nothing is read, or kept in a page cache
+    steps, means_s = 0, list[float]()
+    with opened_batches(drawn) as batches:
+        trainer = build_trainer(drawn, devices, batches)
+        scratch = Samples.allocate(1, trainer.phases, trainer.parts)
+        events.emit("built")
+        begin_s = end_s = time.monotonic()
+        while end_s - begin_s < spec.settle_s or not level(means_s):
+            if end_s - begin_s > MOST_S:
+                last_ms = ", ".join(f"{1e3 * mean_s:.3g}" for mean_s in means_s[-WINDOWS:])
+                message = f"steps are not level after {MOST_S:g} s: the last took {last_ms} ms"
+                raise JobError(message, kind="unsettled", remedy="see what else uses or throttles the GPU (nvidia-smi)")
+            window_s = end_s
+            for taken in count(1):
+                events.step = f"step {steps + taken} before the training"
+                trainer.step(scratch, 0)
+                trainer.synchronize()
+                if (end_s := time.monotonic()) - window_s >= WINDOW_S:
+                    break
+            steps += taken
+            means_s.append((end_s - window_s) / taken)
+    return {"steps": steps, "seconds": end_s - begin_s, "step_s": means_s[-1]}
+
+
+def level(means_s: list[float]) -> bool:
+    last = means_s[-WINDOWS:]
+    return len(last) == WINDOWS and max(last) <= (1 + LEVEL) * min(last)

@@ -1,23 +1,32 @@
 """The measured steps of a job: in one piece, or in turns with other jobs."""
 
 import gc
+import io
 import math
 import time
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, TextIO
 
+import torch
+
 from worker.environment import between, usage
 from worker.probes.probe import Reading, median
 from worker.protocol import Events, JobError
+from worker.serving.generator import model_content
 from worker.spec import Spec, Turns
 from worker.training.checkpoint import CheckpointStore
-from worker.training.keeping import ModelKeeper
 from worker.training.step import ALL, Samples
 from worker.training.trainer import Trainer
 from worker.turns import come_to_rest, each_turn, live_children
 from worker.weights import weights_sha256
 from worker.workloads.workload import Workload
+
+LONGEST_TEXT_BYTES, MOST_TEXT_BYTES = 31 << 20, 60 << 20
+"""The bounds of one line and of all that a job says, less what stands around a model."""
+_STEP_TEXT_BYTES = 320
+"""The text of one step with all its phases and losses."""
 
 
 def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: CheckpointStore | None = None) -> dict[str, Any]:
@@ -51,8 +60,7 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     events.emit("measured", t=end_s)
     unfinished_s = come_to_rest(lambda: bool(live_children() - children))
     training_s = math.fsum(epochs_s) or end_s - begun_s
-    if not begun:  # the rest of a training is as short as it likes
-        _check_length(spec, training_s)
+    _check_length(spec, begun, training_s)
     if keeper:
         keeper.keep_last(training_s)
     events.step = "after the last step"
@@ -61,7 +69,7 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     if not spec.model_file:  # nobody analyses its single steps, and those of 50 epochs would fill the log of a pod
         events.emit(
             "steps",
-            steps=_columns(spec, samples, taken),
+            steps={} if spec.sync else samples.columns(taken),  # without times where the host has not waited
             losses=losses,
             weights_sha256=weights_sha256(trainer.network),
             unfinished_s=unfinished_s,
@@ -75,14 +83,9 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     return {"epoch_s": epochs_s, "training_s": training_s, "steps": spec.steps, "losses": losses}
 
 
-def _columns(spec: Spec, samples: Samples, taken: slice) -> dict[str, Any]:
-    """Return the times of the steps; none where the host has ordered steps and not waited for them."""
-    return {} if spec.sync else samples.columns(taken)
-
-
-def _check_length(spec: Spec, training_s: float) -> None:
+def _check_length(spec: Spec, begun: int, training_s: float) -> None:
     """Raise JobError for measured steps that took less time than they must."""
-    if spec.least_s and training_s < spec.least_s:
+    if spec.least_s and not begun and training_s < spec.least_s:  # the rest of a training is as short as it likes
         longer = 1.1 * spec.least_s / training_s
         name, count = ("--epochs", spec.epochs) if spec.epochs else ("--steps", spec.steps)
         message = f"{spec.steps} steps took {training_s:.3g} s, and the profile measures {spec.least_s:g} s or more"
@@ -98,7 +101,7 @@ def _take_step(trainer: Trainer, samples: Samples, index: int, events: Events, o
 
 
 def _between_epochs(
-    spec: Spec, checkpoints: CheckpointStore | None, keeper: ModelKeeper | None, epochs_s: list[float]
+    spec: Spec, checkpoints: CheckpointStore | None, keeper: "ModelKeeper | None", epochs_s: list[float]
 ) -> None:
     """Collect the garbage of an epoch, which is not done during it, write the checkpoint, and keep the model.
 
@@ -177,6 +180,50 @@ class OwnMetrics:
             )
         if wrong := [name for name, value in values.items() if not (math.isfinite(value) and value > 0)]:
             raise JobError(f"{called} measures {wrong[0]} as {values[wrong[0]]}; it must be above zero", kind="metrics")
+
+
+class ModelKeeper:
+    """Keeps the network that makes the images, as it is at the end of a training or of each epoch. Raises JobError.
+
+    The copies, in the format of ``serving.generator.write_model``, stay in memory while steps are measured, and are
+    said after the last, each in one line of the protocol.
+    """
+
+    def __init__(self, spec: Spec, network: torch.nn.Module) -> None:
+        self._spec, self._copies = spec, list[dict[str, Any]]()
+        self._network = network.get_submodule(spec.load_workload().image_network)
+        size_bytes, count = len(self._text()), (spec.epochs or 1) if self.each else 1
+        room_bytes = MOST_TEXT_BYTES - _STEP_TEXT_BYTES * spec.steps
+        if size_bytes > LONGEST_TEXT_BYTES or count * size_bytes > room_bytes:
+            message = (
+                f"{count} models of {size_bytes / 2**20:.1f} MiB are {count * size_bytes / 2**20:.1f} MiB as text; one "
+                f"may have {LONGEST_TEXT_BYTES >> 20} MiB, and all beside {spec.steps} steps {room_bytes >> 20} MiB"
+            )
+            raise JobError(message, kind="model", remedy="keep the last one, or train smaller images or fewer epochs")
+
+    @property
+    def each(self) -> bool:
+        return self._spec.keep_model == "each"
+
+    def keep(self, epoch: int | None, training_s: float) -> None:
+        """Copy the network as it is after so many epochs and seconds of training."""
+        weights = weights_sha256(self._network)
+        self._copies.append({"epoch": epoch, "training_s": training_s, "weights_sha256": weights, "text": self._text()})
+
+    def keep_last(self, training_s: float) -> None:
+        """Copy the network after the last step, unless that of each epoch is kept."""
+        if not self.each:
+            self.keep(self._spec.epochs, training_s)
+
+    def emit(self, events: Events) -> None:
+        """Say every copy, the first epoch's first."""
+        for copy in self._copies:
+            events.emit("model", **copy)
+
+    def _text(self) -> str:
+        file = io.BytesIO()
+        torch.save(model_content(self._spec.shape, self._network), file)
+        return b64encode(file.getvalue()).decode()
 
 
 def take_turns(spec: Spec, turns: Turns, trainer: Trainer, events: Events, orders: TextIO) -> None:

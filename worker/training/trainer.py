@@ -102,7 +102,8 @@ class Single(OneDevice):
         images, labels = self.placed(batch)
         losses = self.workload.step(self.training, images, labels)
         # A step has ended when its result is there, as a session's run in tf_cnn_benchmarks.
-        self.device.end_step()
+        if self.device.timed:
+            self.device.synchronize()
         self._losses = {name: loss.detach() for name, loss in losses.items()}
         self._parts_s = self.training.phase.seconds()
         return self._parts_s.pop(COMMUNICATE, 0.0)

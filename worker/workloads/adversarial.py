@@ -17,27 +17,43 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adversarial(Workload):
+class Generative(Workload):
+    """A workload whose ``image_network`` makes images."""
+
+    latent: int
+    """The numbers, drawn from N(0, 1), that an image is made of."""
+    scenarios: tuple[str, ...] = ("synthetic", "real", "shared", "distributed")
+    channels: int | None = 1
+    smallest_batch: int = 2
+    crop: Literal["random", "centre"] = "centre"
+    pixels: Literal["imagenet", "signed", "unit"] = "signed"
+
+    def noise(self, count: int, device: "torch.device") -> "torch.Tensor":
+        import torch
+
+        return torch.randn(count, self.latent, device=device)
+
+    def generate(self, network: "torch.nn.Module", count: int) -> "torch.Tensor":
+        generator = network.get_submodule(self.image_network)
+        images: torch.Tensor = generator(self.noise(count, next(generator.parameters()).device))
+        return images
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adversarial(Generative):
     """Binary cross entropy for the discriminator, and the non-saturating loss for the generator.
 
     Each step updates the discriminator, on real and on generated images in passes of their own, and then the generator.
     A subclass gives the two networks.
     """
 
-    latent: int
-    """The numbers, drawn from N(0, 1), that an image is made of."""
     learning_rate: float
     betas: tuple[float, float]
     published: bool = False
     """Whether the step is that of the published notebooks: the discriminator's loss is the mean of both halves, not
     their sum, and the generator is updated with images of its own, not with those that the discriminator has seen."""
-    scenarios: tuple[str, ...] = ("synthetic", "real", "shared", "distributed")
     splits: bool = True
     image_network: str = "generator"
-    channels: int | None = 1
-    smallest_batch: int = 2
-    crop: Literal["random", "centre"] = "centre"
-    pixels: Literal["imagenet", "signed", "unit"] = "signed"
     phases: tuple[str, ...] = (
         *("discriminator-real", "discriminator-fake", "discriminator-update"),
         *("generator", "generator-update"),
@@ -101,17 +117,6 @@ class Adversarial(Workload):
             # What its own update left there is the generator's, and no gradient of the discriminator's loss.
             training.optimizers["discriminator"].zero_grad()
         return dict(zip(self.losses, (on_real, on_fake, loss, deviation(fake)), strict=True))
-
-    def noise(self, count: int, device: "torch.device") -> "torch.Tensor":
-        """Return what so many images are made of."""
-        import torch
-
-        return torch.randn(count, self.latent, device=device)
-
-    def generate(self, network: "torch.nn.Module", count: int) -> "torch.Tensor":
-        generator = network.get_submodule(self.image_network)
-        images: torch.Tensor = generator(self.noise(count, next(generator.parameters()).device))
-        return images
 
 
 def cross_entropy(logits: "torch.Tensor", *, real: bool) -> "torch.Tensor":

@@ -6,17 +6,16 @@ first of which it is faded in, as in the paper. Warm-up steps are of the full si
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from worker.workloads.adversarial import deviation
-from worker.workloads.workload import Losses, Shape, Workload
+from worker.workloads.adversarial import Generative, deviation
+from worker.workloads.workload import Losses, Shape
 
 if TYPE_CHECKING:
     import torch
 
     from worker.training.step import Training
 
-LATENT = 512
 PENALTY, DRIFT = 10.0, 1e-3
 """The weights of the gradient penalty, and of what keeps the scores of real images near zero."""
 KEPT = 0.999
@@ -24,14 +23,13 @@ KEPT = 0.999
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgressiveGan(Workload):
-    """A generator, a critic with the loss of WGAN-GP, and the generator averaged over the steps."""
+class ProgressiveGan(Generative):
+    """A generator, a critic with the loss of WGAN-GP, and the generator averaged over the steps.
 
-    scenarios: tuple[str, ...] = ("synthetic", "real", "shared", "distributed")
+    The generator's first layer normalises the noise to points of a sphere.
+    """
+
     channels: int | None = 3
-    smallest_batch: int = 2
-    crop: Literal["random", "centre"] = "centre"
-    pixels: Literal["imagenet", "signed", "unit"] = "signed"
     phases: tuple[str, ...] = ("critic", "penalty", "critic-update", "generator", "generator-update", "average")
     losses: tuple[str, ...] = ("critic", "penalty", "generator", "generated-deviation")
     image_network: str = "average"
@@ -57,7 +55,7 @@ class ProgressiveGan(Workload):
 
         from worker.training.growing import Critic, GrowingGenerator
 
-        generator = GrowingGenerator(shape, LATENT)
+        generator = GrowingGenerator(shape, self.latent)
         average = copy.deepcopy(generator).requires_grad_(requires_grad=False)
         return nn.ModuleDict({"generator": generator, "critic": Critic(shape), "average": average})
 
@@ -107,17 +105,7 @@ class ProgressiveGan(Workload):
             move_average(average, generator, KEPT)
         return dict(zip(self.losses, (distance, penalty, loss, deviation(fake)), strict=True))
 
-    def noise(self, count: int, device: "torch.device") -> "torch.Tensor":
-        """Return points of a sphere: the generator's first layer normalises them."""
-        import torch
 
-        return torch.randn(count, LATENT, device=device)
-
-    def generate(self, network: "torch.nn.Module", count: int) -> "torch.Tensor":
-        """Return so many images of the averaged generator, in full size."""
-        average = network.get_submodule(self.image_network)
-        images: torch.Tensor = average(self.noise(count, next(average.parameters()).device))
-        return images
-
-
-PROGRESSIVE_GAN = ProgressiveGan(name="progressive-gan", sizes={"paper": (16, 128), "quick": (4, 32), "smoke": (2, 16)})
+PROGRESSIVE_GAN = ProgressiveGan(
+    name="progressive-gan", sizes={"paper": (16, 128), "quick": (4, 32), "smoke": (2, 16)}, latent=512
+)

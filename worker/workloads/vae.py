@@ -4,26 +4,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from worker.workloads.adversarial import deviation
-from worker.workloads.workload import Losses, Shape, Workload
+from worker.workloads.adversarial import Generative, deviation
+from worker.workloads.workload import Losses, Shape
 
 if TYPE_CHECKING:
     import torch
 
     from worker.training.step import Training
 
-_HIDDEN, _LATENT = 400, 20
+_HIDDEN = 400
 _LEARNING_RATE = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vae(Workload):
+class Vae(Generative):
     """Two linear layers that encode an image as a distribution, and two that decode a draw from it."""
 
-    scenarios: tuple[str, ...] = ("synthetic", "real", "shared", "distributed")
-    channels: int | None = 1
-    smallest_batch: int = 2
-    crop: Literal["random", "centre"] = "centre"
     pixels: Literal["imagenet", "signed", "unit"] = "unit"
     phases: tuple[str, ...] = ("forward", "backward", "update")
     image_network: str = "decoder"
@@ -35,11 +31,11 @@ class Vae(Workload):
 
         elements = shape.channels * shape.px * shape.px
         encoder = nn.Sequential(
-            nn.Flatten(), nn.Linear(elements, _HIDDEN), nn.ReLU(inplace=True), nn.Linear(_HIDDEN, 2 * _LATENT)
+            nn.Flatten(), nn.Linear(elements, _HIDDEN), nn.ReLU(inplace=True), nn.Linear(_HIDDEN, 2 * self.latent)
         )
         unflatten = nn.Unflatten(1, (shape.channels, shape.px, shape.px))
         decoder = nn.Sequential(
-            nn.Linear(_LATENT, _HIDDEN), nn.ReLU(inplace=True), nn.Linear(_HIDDEN, elements), unflatten
+            nn.Linear(self.latent, _HIDDEN), nn.ReLU(inplace=True), nn.Linear(_HIDDEN, elements), unflatten
         )
         return nn.ModuleDict({"encoder": encoder, "decoder": decoder})
 
@@ -71,12 +67,7 @@ class Vae(Workload):
         return dict(zip(self.losses, (reconstruction, divergence, deviation(pixels.sigmoid())), strict=True))
 
     def generate(self, network: "torch.nn.Module", count: int) -> "torch.Tensor":
-        """Return so many images, decoded from draws of the prior."""
-        import torch
-
-        decoder = network.get_submodule(self.image_network)
-        pixels: torch.Tensor = decoder(torch.randn(count, _LATENT, device=next(decoder.parameters()).device))
-        return pixels.sigmoid()
+        return super().generate(network, count).sigmoid()
 
 
 def gaussian_divergence(mean: "torch.Tensor", log_variance: "torch.Tensor") -> "torch.Tensor":
@@ -85,4 +76,4 @@ def gaussian_divergence(mean: "torch.Tensor", log_variance: "torch.Tensor") -> "
     return -0.5 * terms.sum(dim=1).mean()
 
 
-VAE = Vae(name="vae", sizes={"paper": (128, 28), "quick": (128, 28), "smoke": (4, 28)})
+VAE = Vae(name="vae", latent=20, sizes={"paper": (128, 28), "quick": (128, 28), "smoke": (4, 28)})

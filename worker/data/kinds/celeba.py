@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.data.kinds.kind import MOST_LIST_BYTES, DataKind, DataSetError, DrawnSet, held_out, read_bounded
+from worker.data.kinds.kind import DataKind, DataSetError, DrawnSet, held_out, read_list
 from worker.data.kinds.pictures import jpeg, scene
 from worker.data.sets import FileSet
 
@@ -29,13 +29,8 @@ class CelebA(DataKind):
         partition = root / LIST
         if not partition.is_file() or not (root / IMAGES).is_dir():
             raise DataSetError(f"{root} lacks {IMAGES}/ or {LIST}", remedy=_REMEDY)
-        parts: dict[str, int] = {}
-        text = read_bounded(partition, _REMEDY, MOST_LIST_BYTES).decode(errors="replace")
-        for number, line in enumerate(text.split("\n"), start=1):
-            if match := _LINE.fullmatch(line.strip()):
-                parts[match[1]] = int(match[2])
-            elif line.strip():
-                raise DataSetError(f"{partition}:{number}: {line[:60]!r} is not NAME 0, 1 or 2", remedy=_REMEDY)
+        lines = read_list(partition, _LINE.fullmatch, "NAME 0, 1 or 2", _REMEDY)
+        parts = {line[1]: int(line[2]) for line in lines}
         missing = parts.keys() - set(os.listdir(root / IMAGES))
         if missing:
             lacking = f"{partition} names {len(missing)} images that {IMAGES}/ does not hold, such as {min(missing)}"

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.data.kinds.kind import MOST_LIST_BYTES, DataKind, DataSetError, DrawnSet, held_out, read_bounded
+from worker.data.kinds.kind import DataKind, DataSetError, DrawnSet, held_out, read_list
 from worker.data.kinds.pictures import jpeg, scene
 from worker.data.sets import IMAGE_SUFFIXES, FileSet
 from worker.workloads.workload import CLASSES
@@ -79,14 +79,12 @@ class Frames(DataKind):
 
 def _videos(path: Path) -> list[tuple[str, int]]:
     """Return each video without its suffix, and its label from 0 up; the list's begin with 1."""
-    found = []
-    text = read_bounded(path, _REMEDY, MOST_LIST_BYTES).decode(errors="replace")
-    for number, line in enumerate(text.split("\n"), start=1):
-        match = _LINE.fullmatch(line.strip())
-        if match and 1 <= int(match[2]) <= CLASSES:
-            found.append((match[1], int(match[2]) - 1))
-        elif line.strip():
-            raise DataSetError(f"{path}:{number}: {line[:60]!r} is not CLASS/VIDEO.avi LABEL", remedy=_REMEDY)
+
+    def parse(line: str) -> tuple[str, int] | None:
+        match = _LINE.fullmatch(line)
+        return (match[1], int(match[2]) - 1) if match and 1 <= int(match[2]) <= CLASSES else None
+
+    found = read_list(path, parse, "CLASS/VIDEO.avi LABEL", _REMEDY)
     if not found:
         raise DataSetError(f"{path} names no videos", remedy=_REMEDY)
     return found

@@ -6,10 +6,10 @@ torch. A kind of another package is one module, of which the text is sent into t
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from worker.data.sets import ImageSet
@@ -29,6 +29,7 @@ MOST_LIST_BYTES = 1 << 25
 """The largest list of names, ten times CelebA's."""
 _LEAST_ALLOCATED = 0.01
 """The share of a file that is on a disk, at least: a compressing file system keeps several percent."""
+_Item = TypeVar("_Item")
 PictureSize = Literal["imagenet", "small"]
 PICTURE_SIZES: tuple[PictureSize, ...] = ("imagenet", "small")
 
@@ -48,6 +49,18 @@ def read_bounded(path: Path, remedy: str, most_bytes: int = MOST_BYTES) -> bytes
             sparse = f"{path} is sparse: of its {info.st_size} bytes {allocated} are on the disk"
             raise DataSetError(sparse, remedy=remedy)
         return file.read(most_bytes)
+
+
+def read_list(path: Path, parse: Callable[[str], _Item | None], form: str, remedy: str) -> list[_Item]:
+    """Return what each line of a list holds, without the empty ones. Raises DataSetError for one of another form."""
+    found = []
+    text = read_bounded(path, remedy, MOST_LIST_BYTES).decode(errors="replace")
+    for number, line in enumerate(text.split("\n"), start=1):
+        if item := parse(line.strip()):
+            found.append(item)
+        elif line.strip():
+            raise DataSetError(f"{path}:{number}: {line[:60]!r} is not {form}", remedy=remedy)
+    return found
 
 
 class DrawnSet(Protocol):
