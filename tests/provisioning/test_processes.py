@@ -16,7 +16,7 @@ from provisioning.cgroup.counters import ControlGroup
 from provisioning.nodes import IMAGE_PYTHON, HostProcesses, LocalNode, WrappedNode, local_node, write_file
 from provisioning.paths import state
 from provisioning.processes import TOKEN, carrying, end_all
-from provisioning.sites import reopening
+from provisioning.sites import here
 from suite.errors import CommandError, RequestError
 from tests.extensions.conftest import REPOSITORY
 from tests.provisioning.conftest import Program
@@ -193,7 +193,7 @@ def test_the_first_process_of_a_container_is_killed_while_it_is_in_its_group(nod
     with subprocess.Popen(["sleep", "60"]) as first:
         group = ControlGroup({"cpu": "/another"}) if elsewhere else ControlGroup.of_process(first.pid)
         inside = WrappedNode(node, list, "container", "/", host_processes=HostProcesses(group, first.pid))
-        reopening._kill(inside)
+        here._kill(inside)
         if elsewhere:
             assert first.poll() is None
             first.kill()
