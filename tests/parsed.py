@@ -74,7 +74,7 @@ def told(fault: MeasurementError | None) -> object:
     return fault and (fault.kind, fault.message, fault.remedy)
 
 
-def state(now: PodState | JobState) -> object:
+def state(now: PodState) -> object:
     faults = {"failure": now.failure, "hindrance": now.hindrance}
     return now.state, now.reason, now.begun, {name: told(fault) for name, fault in faults.items() if fault}
 
@@ -157,7 +157,7 @@ FORMS: Mapping[str, Callable[[Any], object]] = {
     "routes": free_subnet,
     "place": lambda words: chosen("n1", connectivity.places_of(LINKED), *words),
     "pod": lambda asked: state(PodState.of(asked.get("pod"), asked.get("events", ()))),
-    "job": lambda asked: state(JobState.of({"metadata": {"name": "j"}, "status": asked}, asked["pods"])),
+    "job": lambda asked: state(JobState.of_job({"metadata": {"name": "j"}, "status": asked}, asked["pods"])),
     "exit": lambda message: exit_status(json.dumps(message).encode()),
     "gpus": gpus,
     "parallel": parallel,

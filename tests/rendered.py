@@ -54,7 +54,7 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.lab import parse_lab
 from suite.job.properties import Properties
 from tests.provisioning.conftest import FakeNode
-from tests.provisioning.test_cronjobs import CLAIM, ENGINE, planned
+from tests.provisioning.test_timers import CLAIM, ENGINE, planned
 
 TRANSCRIPT = Path(__file__).parent / "samples/rendered.txt"
 VM = QemuSpec(

@@ -62,7 +62,7 @@ def cluster(
     if fakes := [*(engines or {}).values(), *joined]:
         choices.__dict__["container_engine"] = fakes[0]
         site.__dict__["pods"] = engines or {"container": fakes[0]}
-        site.__dict__["placed"] = joined
+        site.__dict__["engines"] = joined
     return site
 
 
@@ -82,4 +82,5 @@ def pods(
         check_gpus=lambda _: None,
         most_cpus=lambda: whole_cpus,
         guest_store=None,
+        site="cluster",
     )

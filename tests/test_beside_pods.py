@@ -20,6 +20,7 @@ from provisioning.nodes import local_node
 from provisioning.remote.discovery import DiscoveredMachine, Discovery
 from provisioning.sites.base import site_of
 from provisioning.sites.cluster import ClusterSite
+from provisioning.sites.here import Here
 from scenarios.datasets.resolve import resolve
 from suite.errors import RequestError
 from suite.interfaces import Completed, Instance
@@ -194,7 +195,8 @@ def test_a_job_has_the_data_set_and_the_stored_request_the_claim(
     monkeypatch.setattr(KubernetesEngine, "_cluster", pod.cluster)
     usual = site_of_pods()
     request = RunRequest.of({**WORDS, "data": "imagefolder:sets/pets"})
-    site = ClusterSite.of_pods(inputs_of(request), usual.choices, ("container",), lambda *_: usual)
+    monkeypatch.setattr(Here, "with_guests", lambda *_: usual)
+    site = ClusterSite.resolve(inputs_of(request))
     digest = resolve(f"imagefolder:{pictures}", pictures)[1].sha256
     assert site.data
     assert site.data.sha256 == digest
@@ -208,7 +210,7 @@ def test_a_job_has_the_data_set_and_the_stored_request_the_claim(
 
 def test_no_disk_of_a_guest_is_packed_for_a_pod_on_a_virtual_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("provisioning.sites.here.prepare_disk", pytest.fail)
-    monkeypatch.setattr("provisioning.sites.here.load", lambda *_: None)
+    monkeypatch.setattr("provisioning.sites.cluster.load", lambda *_: None)
     both = ("container", "container-vm")
     dataset = Dataset(kind="mnist", sha256="ab" * 32, images=60, size_bytes=4000)
     site = site_of_pods(both, vm_node="n2", engines=dict.fromkeys(both, pods((1,))))

@@ -1,7 +1,7 @@
 """A pipeline from up to down on a server that keeps objects as a real one does, and what its faults say."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -40,30 +40,13 @@ def kinds(server: Namespace) -> list[str]:
     return [place.split("/")[-2] for place in server.objects]
 
 
-DATA = ("--data", "mnist:sets/digits", "--data", "cifar10:sets", "--epochs", "2")
-
-
-@pytest.fixture
-def claimed(server: Namespace) -> Namespace:
-    """The server, with a claim of the user's."""
-    server.objects[server.path("persistentvolumeclaims", "sets")] = {"metadata": {"name": "sets", "labels": {}}}
-    return server
-
-
 @pytest.mark.parametrize("last", ["no JSON", "{}", '{"event": "done", "trained": {"steps": -1}}'])
-def test_a_job_whose_log_is_gone_or_garbage_has_no_times(claimed: Namespace, last: str) -> None:
-    claimed.pod[JOB], claimed.log[:] = {"phase": "Succeeded"}, [last]
-    up()
-    assert "Job pipeline-train-gan-synthetic: complete\n" in bench("status").stdout
-
-
-def test_a_job_that_exceeds_its_deadline_says_what_would_help(claimed: Namespace) -> None:
-    late = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "Job was active longer"}
-    claimed.status[JOB] = {"conditions": [late]}
-    done = up(*DATA)
-    assert done.exit_code == 1
-    assert "Job pipeline-train-gan-mnist: Job was active longer" in done.stderr
-    assert "give it fewer --epochs or more --deadline" in done.stderr
+def test_a_job_whose_log_is_gone_or_garbage_has_no_times(server: Namespace, last: str) -> None:
+    server.pod[JOB], server.log[:] = {"phase": "Succeeded"}, [last]
+    assert "there is no claim sets in the namespace lab" in up("--data", "mnist:sets/digits").stderr
+    server.objects[server.path("persistentvolumeclaims", "sets")] = {"metadata": {"name": "sets", "labels": {}}}
+    up("--data", "mnist:sets/digits")
+    assert "Job pipeline-train-gan-mnist: complete\n" in bench("status").stdout
 
 
 @pytest.mark.usefixtures("server")
@@ -95,70 +78,47 @@ def test_down_removes_what_has_its_labels_and_the_claim_only_when_asked(server: 
     assert len(kinds(server)) == 5, "the other pipeline is whole"
 
 
-def container(**state: Object) -> Object:
+def container(phase: str = "Running", **state: Object) -> Object:
     """Return the status of a pod whose container is in this state."""
-    return {"containerStatuses": [{"state": state}], "phase": "Running"}
+    return {"containerStatuses": [{"state": state}], "phase": phase}
 
 
-def failing(server: Namespace, *, status: Object, pod: Object) -> Result:
-    server.status[JOB], server.pod[JOB] = status, pod
+LATE = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "Job was active longer"}
+CRASHED = container(waiting={"reason": "CrashLoopBackOff"})
+CRASHED["containerStatuses"][0]["lastState"] = {"terminated": {"reason": "Error", "exitCode": 2}}
+FAULTS: dict[str, tuple[str, Object | None, Object | None, str, str]] = {
+    "late": (JOB, {"conditions": [LATE]}, None, "Job was active longer", "fewer --epochs or more --deadline"),
+    "ended": (
+        *(JOB, FAILED, container("Failed", terminated={"reason": "Error", "exitCode": 1})),
+        *("the pod has ended: Error: exit code 1", "fix the cause, remove the pipeline with bench kubernetes pipel"),
+    ),
+    "without an image": (
+        *(JOB, {}, container(waiting={"reason": "ImagePullBackOff", "message": "no such host"})),
+        *("ImagePullBackOff: no such host", "push it there"),
+    ),
+    "nowhere": (JOB, {}, NOWHERE, "the pod cannot be scheduled: 0/2 nodes: Insufficient cpu", "free what is missing"),
+    "killed": (JOB, {}, container(terminated={"reason": "OOMKilled"}), "than its limit", "give it more with --memory"),
+    "without a pod": (JOB, {}, None, "no pod was made: FailedCreate: exceeded quota: q", "free some of it"),
+    "a server that crashes": (DEPLOYMENT, {}, CRASHED, "ends again and again: Error, exit code 2", "fix the cause"),
+}
+
+
+@pytest.mark.parametrize(("kind", "status", "pod", "said", "remedy"), FAULTS.values(), ids=FAULTS)
+def test_what_does_not_go_on_is_told_with_its_reason_its_last_lines_and_what_to_do(
+    server: Namespace, kind: str, status: Object, pod: Object | None, said: str, remedy: str
+) -> None:
+    server.status[kind] = status
+    server.pod.update({kind: pod} if pod else {})
+    server.happened.append({"reason": "FailedCreate", "message": "exceeded quota: q"})
+    server.log.extend(f"line {number}" for number in range(30))
     done = up()
     assert done.exit_code == 1, done.output
-    assert "deployments" not in kinds(server), "nothing is served that was not trained"
-    return done
-
-
-def test_a_job_that_failed_is_told_with_its_reason_and_its_last_lines(server: Namespace) -> None:
-    ended = container(terminated={"reason": "Error", "exitCode": 1}) | {"phase": "Failed"}
-    server.log.extend(f"line {number}" for number in range(30))
-    done = failing(server, status=FAILED, pod=ended)
-    assert "Job pipeline-train-gan-synthetic: the pod has ended: Error: exit code 1" in done.stderr
-    assert "line 29" in done.stderr
-    assert "line 9\n" not in done.stderr
-    assert "what to do: fix the cause, remove the pipeline with bench kubernetes pipeline down" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("pod", "said", "remedy"),
-    [
-        (
-            container(waiting={"reason": "ImagePullBackOff", "message": "no such host"}),
-            "ImagePullBackOff: no such host",
-            "push it there",
-        ),
-        (NOWHERE, "the pod cannot be scheduled: 0/2 nodes: Insufficient cpu", "free what is missing"),
-        (
-            container(terminated={"reason": "OOMKilled"}),
-            "it wanted more memory than its limit",
-            "give it more with --memory",
-        ),
-    ],
-)
-def test_a_pod_that_does_not_come_is_told_with_what_to_do(
-    server: Namespace, pod: Object, said: str, remedy: str
-) -> None:
-    done = failing(server, status={}, pod=pod)
-    assert said in done.stderr
+    named = "Job pipeline-train-gan-synthetic: " if kind == JOB else "Deployment pipeline-serve: "
+    assert said in done.stderr.partition(f"bench: {named}")[2]
     assert remedy in done.stderr.partition("what to do:")[2]
-
-
-def test_a_job_that_gets_no_pod_is_told_with_the_last_event(server: Namespace) -> None:
-    server.status[JOB] = {}
-    server.happened.append({"reason": "FailedCreate", "message": "exceeded quota: q"})
-    done = up()
-    assert done.exit_code == 1
-    assert "Job pipeline-train-gan-synthetic: no pod was made: FailedCreate: exceeded quota: q" in done.stderr
-
-
-def test_a_server_that_ends_again_and_again_is_a_failure(server: Namespace) -> None:
-    server.status[DEPLOYMENT] = {}
-    server.pod[DEPLOYMENT] = container(waiting={"reason": "CrashLoopBackOff"})
-    (crashed,) = server.pod[DEPLOYMENT]["containerStatuses"]
-    crashed["lastState"] = {"terminated": {"reason": "Error", "exitCode": 2}}
-    done = up()
-    assert done.exit_code == 1
-    assert "Deployment pipeline-serve: the container ends again and again: Error, exit code 2" in done.stderr
-    assert "it does not answer" in bench("status").stdout
+    assert ("line 29" in done.stderr, "line 9\n" in done.stderr) == (pod is not None, False)
+    assert (kind == DEPLOYMENT) == ("deployments" in kinds(server)), "nothing is served that was not trained"
+    assert (kind == JOB) or "it does not answer" in bench("status").stdout
 
 
 def test_a_claim_of_another_access_mode_and_a_job_of_another_model_are_refused(server: Namespace) -> None:
@@ -169,7 +129,10 @@ def test_a_claim_of_another_access_mode_and_a_job_of_another_model_are_refused(s
     done = up("--model", "dcgan")
     assert done.exit_code == 2
     assert "Deployment pipeline-serve exists already, and differs from the request: spec.template.spec" in done.stderr
+    assert "bench kubernetes pipeline down" in done.stderr.partition("what to do:")[2]
     assert len(kinds(server)) == 5, "nothing is trained that could not be served"
+    next(each for place, each in server.objects.items() if "/services/" in place)["spec"]["type"] = "LoadBalancer"
+    assert 'spec.type: "LoadBalancer" instead of "ClusterIP"' in up().stderr
 
 
 @pytest.mark.parametrize("command", ["status", "down"])
@@ -178,27 +141,6 @@ def test_a_name_with_a_line_break_is_a_wrong_request(command: str, server: Names
     done = bench(command, "--name", "pipeline\n")
     assert (done.exit_code, "is not a name of a pipeline" in done.stderr) == (2, True)
     assert len(kinds(server)) == 5
-
-
-@pytest.mark.parametrize(
-    ("kind", "change", "said"),
-    [
-        ("networkpolicies", lambda spec: spec["ingress"].append({}), "spec.ingress: "),
-        ("services", lambda spec: spec.update(type="LoadBalancer"), 'spec.type: "LoadBalancer" instead of "ClusterIP"'),
-        ("networkpolicies", lambda spec: spec["ingress"][0].update(more=1), "spec.ingress[0].more: 1 instead of null"),
-        ("jobs", lambda spec: spec["template"]["spec"].update(hostPID=True), "spec.template.spec.hostPID: true"),
-    ],
-)
-def test_an_object_of_its_name_that_somebody_else_has_made_is_refused_with_what_differs(
-    kind: str, change: Callable[[Object], object], said: str, server: Namespace
-) -> None:
-    up()
-    change(next(each for place, each in server.objects.items() if f"/{kind}/" in place)["spec"])
-    done = up()
-    assert done.exit_code == 2, done.output
-    assert "exists already, and differs from the request: " in done.stderr
-    assert said in done.stderr
-    assert "bench kubernetes pipeline down" in done.stderr.partition("what to do:")[2]
 
 
 def test_an_object_without_the_labels_is_refused_and_said_to_be_of_somebody_else(server: Namespace) -> None:
@@ -249,13 +191,11 @@ def test_every_single_change_of_a_specification_is_found(server: Namespace) -> N
     assert tried > 300
 
 
-def test_a_namespace_that_is_missing_is_a_wrong_request(server: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: object, **__: object) -> Object:
-        raise ApiError('the namespace is missing: namespaces "lab" not found', 404, kind="namespace", remedy="create")
-
-    monkeypatch.setattr(Namespace, "create", missing)
+def test_a_namespace_that_is_missing_is_a_wrong_request(server: Namespace) -> None:
+    missing = 'the namespace is missing: namespaces "lab" not found'
+    server.refusals["persistentvolumeclaims"] = ApiError(missing, 404, kind="namespace", remedy="create it")
     done = up()
-    assert (done.exit_code, 'namespaces "lab" not found' in done.stderr) == (2, True)
+    assert (done.exit_code, missing in done.stderr) == (2, True)
     assert not server.objects
 
 
@@ -280,21 +220,12 @@ def test_ctrl_c_leaves_the_training_and_says_how_to_go_on(server: Namespace, mon
     assert "jobs" in kinds(server)
 
 
-def test_an_answer_that_is_no_image_is_an_error_and_a_path_that_is_barred_is_none(
-    server: Namespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_is_no_image_is_an_error_and_a_path_that_is_barred_is_none(server: Namespace) -> None:
     server.image["text"] = "<html>"
     done = up()
     assert done.exit_code == 1
     assert "Service pipeline-serve: no image, but <html>" in done.stderr
-    asked = Namespace.request
-
-    def barred(self: Namespace, method: str, path: str, *more: Any, **others: Any) -> Object:
-        if path.endswith("proxy/generate"):
-            raise ApiError("cannot create resource services/proxy", 403)
-        return asked(self, method, path, *more, **others)
-
-    monkeypatch.setattr(Namespace, "request", barred)
+    server.refusals["proxy/generate"] = ApiError("cannot create resource services/proxy", 403)
     done = up()
     assert done.exit_code == 0
     assert "not reachable from here: cannot create resource services/proxy" in done.stderr

@@ -25,11 +25,6 @@ def asked(*words: str) -> Result:
     return CliRunner().invoke(cli.main, ["kubernetes", "pipeline", "up", "--image", IMAGE, *words])
 
 
-def objects(*words: str) -> dict[str, Any]:
-    """Return the objects by their kind."""
-    return {each["kind"]: each for each in listed(*words)}
-
-
 def listed(*words: str) -> list[dict[str, Any]]:
     result = asked("--dry-run", *words)
     assert result.exit_code == 0, result.output
@@ -55,16 +50,20 @@ def test_every_object_is_valid_for_todays_api_and_for_1_20(words: tuple[str, ...
 
 
 def test_a_job_for_each_pair_reads_its_claim_and_the_service_has_all_models() -> None:
-    made = listed(*SETS, "--deadline", "1h30m", "--cpus", "2")
+    made = listed(*SETS, "--deadline", "1h30m", "--cpus", "2", "--seed", "7")
     jobs = [each for each in made if each["kind"] == "Job"]
     (deployment,) = (each for each in made if each["kind"] == "Deployment")
     pairs = [(data, model) for data in ("mnist", "cifar10") for model in ("gan", "dcgan")]
     assert [job["metadata"]["name"] for job in jobs] == [f"pipeline-train-{model}-{data}" for data, model in pairs]
     service = parsed(ServeSpec, container_of(deployment)["command"][4])
+    assert container_of(deployment)["command"][3] == "--serve"
+    assert (service.port, service.load_workload().generates) == (5000, True)
     trainings = []
     for job, (data, model) in zip(jobs, pairs, strict=True):
         pod, container = job["spec"]["template"]["spec"], container_of(job)
+        assert container["command"][3] == "--train"
         training = parse_spec(container["command"][4])
+        assert (training.threads, training.seed) == (2, 7)
         trainings.append((data, model, training.workload, training.model_file, training.shape))
         assert (training.epochs, training.steps, training.warmup_steps, training.within_s) == (50, 0, 0, 5400)
         assert job["spec"]["activeDeadlineSeconds"] == 5400
@@ -90,7 +89,8 @@ def test_names_are_labels_of_their_own(name: str, kind: str) -> None:
 
 
 def test_a_data_set_without_epochs_is_read_for_the_steps_of_the_profile() -> None:
-    training = parse_spec(container_of(objects("--data", "mnist:digits", "--profile", "smoke")["Job"])["command"][4])
+    (job,) = (each for each in listed("--data", "mnist:digits", "--profile", "smoke") if each["kind"] == "Job")
+    training = parse_spec(container_of(job)["command"][4])
     assert (training.steps, training.warmup_steps, training.epochs) == (2, 1, None)
 
 
@@ -101,49 +101,16 @@ def test_a_generator_that_cannot_take_a_data_set_is_refused(monkeypatch: pytest.
     assert "--model dcgan cannot be trained on mnist: dcgan cannot take images of 30 px" in result.output
 
 
-def test_the_worker_understands_what_the_pods_tell_it_and_both_mean_one_file() -> None:
-    made = objects("--model", "dcgan", "--profile", "smoke", "--cpus", "3", "--seed", "7")
-    (*trains, trained), (*serves, served) = (container_of(made[kind])["command"] for kind in ("Job", "Deployment"))
-    assert [trains[-1], serves[-1]] == ["--train", "--serve"]
-    training, service = parse_spec(trained), parsed(ServeSpec, served)
-    assert training.model_file == service.model_file
-    assert (training.workload, training.shape, training.threads) == (service.workload, service.shape, 3)
-    assert (training.seed, service.model, service.port) == (7, "dcgan", 5000)
-    assert service.load_workload().generates
-
-
 def test_a_path_on_a_claim_has_no_line_break() -> None:
     result = asked("--data", "mnist:a\n")
     assert (result.exit_code, "is not a data set on a claim" in result.output) == (2, True)
 
 
-def pod(**container: Any) -> dict[str, Any]:
-    containers = [{"name": "c", "image": "i", **container}]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": containers}}
-
-
-@pytest.mark.parametrize(
-    ("manifest", "found"),
-    [
-        (pod(ports=[{"containerPort": 80}], resources={"limits": {"cpu": "1"}}), []),
-        (
-            pod(imagePullPolice="Never"),
-            [f"Pod.spec.containers[0].imagePullPolice is unknown {when}" for when in ("to 1.20", "today")],
-        ),
-        (
-            {"apiVersion": "batch/v1beta1", "kind": "CronJob", "metadata": {"name": 1}, "spec": {"schedule": "@daily"}},
-            ["CronJob.metadata.name: 1 is no string", "CronJob.spec.jobTemplate is missing"],
-        ),
-    ],
-)
-def test_the_schemas_find_misspelt_and_missing_fields_and_wrong_types(
-    manifest: dict[str, Any], found: list[str]
-) -> None:
-    assert invalid(manifest) == found
-
-
-@pytest.mark.parametrize("kind", ["RoleBinding", "ClusterRoleBinding"])
-def test_a_missing_field_is_found(kind: str) -> None:
-    manifest = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": "r"}}
+def test_the_schemas_find_misspelt_and_missing_fields_and_wrong_types() -> None:
+    containers = [{"name": "c", "image": "i", "imagePullPolice": "Never"}]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": containers}}
+    assert [line.rpartition(" is ")[2] for line in invalid(pod)] == ["unknown to 1.20", "unknown today"]
+    cron = {"apiVersion": "batch/v1beta1", "kind": "CronJob", "metadata": {"name": 1}, "spec": {"schedule": "@daily"}}
+    assert invalid(cron) == ["CronJob.metadata.name: 1 is no string", "CronJob.spec.jobTemplate is missing"]
     with pytest.raises(ValueError, match="roleRef"):  # the client's own word for it
-        invalid(manifest)
+        invalid({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "r"}})

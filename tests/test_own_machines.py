@@ -102,7 +102,7 @@ def test_every_machine_is_sent_and_loads_what_its_own_targets_need(
     def engine(name: str) -> Any:
         store = SimpleNamespace(make=pytest.fail)
         return SimpleNamespace(
-            name=name, guest_store=store, load=lambda node, *_: done.append(f"{name} loads on {node.name}")
+            name=name, site=None, guest_store=store, load=lambda node, *_: done.append(f"{name} loads on {node.name}")
         )
 
     def machine(planned: Any) -> Any:

@@ -93,12 +93,12 @@ def test_what_pods_of_several_nodes_cannot_have_is_refused(options: dict[str, An
 
 def test_options_with_commas_are_one_for_each_node() -> None:
     site = cluster(node="n1,n2", containerd="/a,/b", context="c")
-    placed = JoinedPods(site.choices, beside=site).placed
-    assert [engine.settings for engine in placed] == [
+    engines = JoinedPods(site.choices, beside=site).engines
+    assert [engine.settings for engine in engines] == [
         {"node": "n1", "containerd": "/a", "context": "c"},
         {"node": "n2", "containerd": "/b", "context": "c"},
     ]
-    assert len(JoinedPods(cluster().choices, beside=site).placed) == 1
+    assert len(JoinedPods(cluster().choices, beside=site).engines) == 1
 
 
 CARD = Card("0", "H100", "580.1", "GPU-00000000", (9, 0))

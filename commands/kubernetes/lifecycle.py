@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from statistics import median
 from typing import Literal
 
@@ -17,7 +17,7 @@ from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, Cluster, Object
 from provisioning.kubernetes.opening import SCHEDULED_WITHIN_S
 from provisioning.kubernetes.owned import find, remove_selected
 from provisioning.kubernetes.refusals import ApiError, AwayError, fault, refused_as_request
-from provisioning.kubernetes.states import JobState, condition, events_of
+from provisioning.kubernetes.states import JobState, State, condition, events_of
 from suite.errors import MeasurementError, RequestError
 from suite.part import Count, Seconds
 from suite.units import count
@@ -31,7 +31,6 @@ KINDS = {
     "PersistentVolumeClaim": "v1/persistentvolumeclaims",
 }
 """The kinds of a pipeline's objects, in the order in which they are removed."""
-State = Literal["waiting", "running", "ready", "complete", "failed"]
 
 
 class TrainedModel(BaseModel):
@@ -60,7 +59,7 @@ class PipelinePart(BaseModel):
 
     kind: str
     name: str
-    state: State
+    state: Literal["waiting", "running", "ready", "complete", "failed"]
     """``ready`` is a claim with a volume, a Deployment that answers, or an object that is simply there."""
     reason: str = ""
     """The node, what it waits for, or why it failed."""
@@ -68,23 +67,13 @@ class PipelinePart(BaseModel):
     """The training of a complete Job; None if its log is gone."""
 
 
-@dataclass(frozen=True)
-class FollowedPart:
-    """A part as it is followed."""
-
-    part: PipelinePart
-    fault: MeasurementError | None = None
-    """What keeps it from going on; if it waits, another look may find that gone."""
-    pod: str | None = None
-    """The newest pod behind it."""
-
-
 def parts_of(cluster: Cluster, name: str) -> Iterator[PipelinePart]:
     for kind, path in KINDS.items():
         for live in cluster.listed(path, labels_of(name)):
-            followed = seen(cluster, name, kind, live)
-            complete = followed.pod if followed.part.state == "complete" else None
-            yield followed.part.model_copy(update={"trained": complete and _trained(cluster, complete)})
+            now = seen(cluster, name, kind, live)
+            trained = _trained(cluster, now.pod) if now.pod and now.state == "complete" else None
+            about = {"kind": kind, "name": now.name, "state": now.state, "reason": now.reason}
+            yield PipelinePart.model_validate({**about, "trained": trained})
 
 
 def _trained(cluster: Cluster, pod: str) -> TrainedModel | None:
@@ -102,26 +91,21 @@ _CLAIMS: dict[str, State] = {"Bound": "ready", "Lost": "failed"}
 """The states of claims by their phases; all others wait."""
 
 
-def seen(cluster: Cluster, name: str, kind: str, live: Object) -> FollowedPart:
+def seen(cluster: Cluster, name: str, kind: str, live: Object) -> JobState:
     """Return the state of an object of the pipeline ``name``."""
-    about, status = {"kind": kind, "name": live["metadata"]["name"]}, live.get("status", {})
+    own_name, status = live["metadata"]["name"], live.get("status", {})
     if kind == "PersistentVolumeClaim":
         phase = status.get("phase", "Pending")
-        return FollowedPart(PipelinePart(**about, state=_CLAIMS.get(phase, "waiting"), reason=phase))
-    if kind not in ("Job", "Deployment"):
-        return FollowedPart(PipelinePart(**about, state="ready"))
-    own = {"job-name": about["name"]} if kind == "Job" else {COMPONENT: "serve"}
-    pods = cluster.listed("v1/pods", {**labels_of(name), **own})
-    if kind == "Deployment" and status.get("readyReplicas"):
-        return FollowedPart(PipelinePart(**about, state="ready"))
+        return JobState(_CLAIMS.get(phase, "waiting"), phase, name=own_name)
+    if kind not in ("Job", "Deployment") or (kind == "Deployment" and status.get("readyReplicas")):
+        return JobState("ready", "", name=own_name)
     if kind == "Deployment" and (refused := condition(live, "ReplicaFailure")):
-        return FollowedPart(
-            PipelinePart(**about, state="failed", reason=refused["message"]), fault("engine", refused["message"])
-        )
+        return JobState("failed", refused["message"], fault("engine", refused["message"]), name=own_name)
+    own = {"job-name": own_name} if kind == "Job" else {COMPONENT: "serve"}
+    pods = cluster.listed("v1/pods", {**labels_of(name), **own})
     # A Deployment has neither of a Job's two ends: until it answers, its pod decides as that of a Job does.
-    job = JobState.of(live, pods, [] if pods else events_of(cluster, about["name"]))
-    part = PipelinePart(**about, state="failed" if job.failure else job.state, reason=job.reason)
-    return FollowedPart(part, job.failure or job.hindrance, job.pod)
+    job = JobState.of_job(live, pods, [] if pods else events_of(cluster, own_name))
+    return replace(job, state="failed") if job.failure else job
 
 
 RIGHTS = {
@@ -212,33 +196,33 @@ def follow(cluster: Cluster, name: str, manifest: Object, note: Callable[[str], 
     Raises MeasurementError for what has failed, and for what keeps it waiting over ``SCHEDULED_WITHIN_S``.
     """
     kind, path = manifest["kind"], f"{cluster.path_of(manifest)}/{manifest['metadata']['name']}"
-    shown, well_s = None, time.monotonic()
+    shown, well_s = "", time.monotonic()
     while True:
         now = seen(cluster, name, kind, cluster.request("GET", path, patience_s=AWAY_AT_MOST_S))
-        part, now_s = now.part, time.monotonic()
-        if part != shown and part.state != "failed":
-            shown = part
-            note(f"{part.kind} {part.name}: {part.state} {part.reason}".rstrip())
-        if part.state in ("complete", "ready"):
+        words, fault, now_s = f"{now.state} {now.reason}".rstrip(), now.failure or now.hindrance, time.monotonic()
+        if words != shown and now.state != "failed":
+            shown = words
+            note(f"{kind} {now.name}: {words}")
+        if now.state in ("complete", "ready"):
             return
-        if now.fault is None:
+        if fault is None:
             well_s = now_s
-        elif part.state == "failed" or now_s - well_s > SCHEDULED_WITHIN_S:
-            raise _failure(cluster, now, now.fault)
+        elif now.state == "failed" or now_s - well_s > SCHEDULED_WITHIN_S:
+            raise _failure(cluster, kind, now, fault)
         time.sleep(LOOKED_EVERY_S)
 
 
-def _failure(cluster: Cluster, followed: FollowedPart, fault: MeasurementError) -> MeasurementError:
-    """Return why a part does not go on, with the end of its log."""
+def _failure(cluster: Cluster, kind: str, now: JobState, fault: MeasurementError) -> MeasurementError:
+    """Return why an object does not go on, with the end of its log."""
     output: deque[str] = deque(maxlen=SAID_LINES)
-    if followed.pod:
+    if now.pod:
         try:
-            output.extend(cluster.log_lines(followed.pod, CONTAINERS[followed.part.kind], SAID_WITHIN_S))
+            output.extend(cluster.log_lines(now.pod, CONTAINERS[kind], SAID_WITHIN_S))
         except MeasurementError:  # a container that was never started has no log
             output.clear()
     fault = _reported(output) or fault
     return MeasurementError(
-        f"{followed.part.kind} {followed.part.name}: {fault.message}",
+        f"{kind} {now.name}: {fault.message}",
         kind=fault.kind,
         output_tail="\n".join(output),
         remedy=_REMEDIES.get(fault.kind) or fault.remedy or _AGAIN,

@@ -1,7 +1,7 @@
 """The state of a pod, and of the Job behind it: what the server and its events report, and why it does not run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
@@ -12,6 +12,8 @@ from suite.errors import BenchError, MeasurementError
 
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 """The annotation with the name of the container that a pod was made for."""
+State = Literal["waiting", "running", "ended", "ready", "complete", "failed"]
+"""A pod has one of the first three, an object behind pods all but ``ended``."""
 PATIENCE_S = 90.0
 """How long to wait for the server when a pod is lost: the server may be away, and the pod fine."""
 _NEVER_STARTS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
@@ -22,7 +24,7 @@ _NEVER_STARTS = ("CreateContainerConfigError", "CreateContainerError", "RunConta
 class PodState:
     """How far a pod has come."""
 
-    state: Literal["waiting", "running", "ended"]
+    state: State
     reason: str
     """The node, what it waits for, or why it ended."""
     failure: MeasurementError | None = None
@@ -53,38 +55,30 @@ class PodState:
 
 
 @dataclass(frozen=True)
-class JobState:
-    """How far a Job has come."""
+class JobState(PodState):
+    """How far a Job has come, by its own conditions and the newest pod behind it."""
 
-    name: str
-    state: Literal["waiting", "running", "complete", "failed"]
-    reason: str
+    name: str = ""
     pod: str | None = None
     """The newest pod behind it; None before there is one."""
-    begun: bool = False
-    """Whether that pod has a log."""
-    failure: MeasurementError | None = None
-    """Why the Job, or the pod that it has now, will not run any more."""
-    hindrance: MeasurementError | None = None
-    """What keeps the pod from running; it may go away."""
 
     @classmethod
-    def of(cls, job: Object, pods: Sequence[Object], events: Sequence[Object] = ()) -> Self:
+    def of_job(cls, job: Object, pods: Sequence[Object], events: Sequence[Object] = ()) -> Self:
         """Derive the state from the live Job, the pods that it has made, and without a pod from its events."""
         pod = max(pods, key=lambda each: str(each["metadata"].get("creationTimestamp")), default=None)
         now = PodState.of(pod, events)
-        about = {"name": job["metadata"]["name"], "pod": pod["metadata"]["name"] if pod else None, "begun": now.begun}
+        found = cls(**vars(now), name=job["metadata"]["name"], pod=pod["metadata"]["name"] if pod else None)
         end = condition(job, "Complete", "Failed")
         if end and end["type"] == "Complete":
-            return cls(**about, state="complete", reason="")
+            return replace(found, state="complete", reason="", failure=None, hindrance=None)
         if end:
             late = end.get("reason") == "DeadlineExceeded"  # its pods are removed then
             ended = fault("timeout" if late else "engine", str(end.get("message", "no pod says why")))
             why = ended if late else now.failure or ended
-            return cls(**about, state="failed", reason=why.message, failure=why)
+            return replace(found, state="failed", reason=why.message, failure=why, hindrance=None)
         if now.state == "ended":  # the Job decides whether there is another pod
-            return cls(**about, state="waiting", reason=now.reason)
-        return cls(**about, state=now.state, reason=now.reason, failure=now.failure, hindrance=now.hindrance)
+            return replace(found, state="waiting", failure=None, hindrance=None)
+        return found
 
 
 def condition(live: Object, *names: str, status: str | None = "True") -> Object | None:
@@ -100,7 +94,7 @@ def container_status(pod: Object) -> Mapping[str, Any]:
     return next((status for status in statuses if status.get("name") == name), statuses[0])
 
 
-def _progress(pod: Object, *, begun: bool) -> tuple[Literal["waiting", "running", "ended"], str]:
+def _progress(pod: Object, *, begun: bool) -> tuple[State, str]:
     """Return the state of a pod that nothing hinders, and its reason."""
     container, node = container_status(pod).get("state") or {}, pod.get("spec", {}).get("nodeName")
     if container.get("terminated"):

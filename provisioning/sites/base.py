@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from provisioning import isa
 from provisioning.doctor import Check
-from provisioning.engines.base import ContainerEngine
 from provisioning.images.image import Image
 from provisioning.nodes import LocalNode, local_node
 from provisioning.targets import Choices, is_limited, layers
@@ -196,17 +195,10 @@ class Site(ABC):
         return plan.job.envelope.cpus
 
     @abstractmethod
-    def prepare(
-        self,
-        plan: Plan,
-        note: Note,
-        refuse_changed: Callable[[], None] = lambda: None,
-        engines: Iterable[ContainerEngine] | None = None,
-    ) -> None:
+    def prepare(self, plan: Plan, note: Note, refuse_changed: Callable[[], None] = lambda: None) -> None:
         """Make what is kept between runs: images in the stores of engines, the data set as a disk of guests.
 
-        ``refuse_changed`` raises when the data set is no longer the one that is prepared. ``engines`` are those that
-        load the image in place of the run's.
+        ``refuse_changed`` raises when the data set is no longer the one that is prepared.
         """
 
     @abstractmethod

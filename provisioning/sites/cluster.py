@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioning import isa
-from provisioning.engines.base import ContainerEngine, get_engine
+from provisioning.engines.base import get_engine
 from provisioning.engines.kubernetes import KubernetesEngine
 from provisioning.engines.options import nodes_of
 from provisioning.gpus import Card
@@ -20,7 +20,7 @@ from provisioning.lab.connectivity import await_reached, free_port, interface_of
 from provisioning.nodes import local_node
 from provisioning.sites.base import NO_SERVICE, Capacity, RunInputs, Site, joined_job
 from provisioning.sites.cards import check_gpus
-from provisioning.sites.here import Here, choices_of, refuse_adopted
+from provisioning.sites.here import Here, choices_of, load, refuse_adopted
 from provisioning.sites.machines import Machines, listed_for
 from provisioning.targets import Choices
 from provisioning.volumes import Volume
@@ -70,30 +70,20 @@ class ClusterSite(Here):
     @classmethod
     def resolve(cls, inputs: RunInputs) -> "ClusterSite":
         kind = JoinedPods if traits_of(inputs.request.scenario).joined else cls
-        request, booted = inputs.request, cls.boots(inputs.request)
-        if not request.joining.inventory:
-            here = Here.with_guests(inputs, booted)
-            return kind.of_pods(inputs, here.choices, here.targets, lambda _, choices: replace(here, choices=choices))
-        targets = request.targets.target
-        refuse_adopted(inputs.image)
-        if inputs.scenario.joined:
-            raise RequestError(
-                f"{option('engine')} {request.targets.engine}: pods are opened from this machine only",
-                remedy=f"leave {option('inventory')} out",
-            )
-
-        def machines(inputs: RunInputs, choices: Choices) -> Site:
-            inventory = listed_for((*ON_REAL_MACHINES, *booted), request.joining.inventory or Path())
-            check = choices.container_engine.check_machine
-            return Machines.of_targets(inputs, inventory, (BASELINE,), check, choices)
-
-        choices = choices_of(request, (), targets, inputs.image, inputs.note, booted)
-        return kind.of_pods(inputs, choices, targets, machines)
-
-    @classmethod
-    def of_pods(
-        cls, inputs: RunInputs, choices: Choices, targets: tuple[str, ...], beside: Callable[[RunInputs, Choices], Site]
-    ) -> "ClusterSite":
+        request, booted, path = inputs.request, cls.boots(inputs.request), inputs.request.joining.inventory
+        if path:
+            refuse_adopted(inputs.image)
+            if inputs.scenario.joined:
+                raise RequestError(
+                    f"{option('engine')} {request.targets.engine}: pods are opened from this machine only",
+                    remedy=f"leave {option('inventory')} out",
+                )
+        here = None if path else Here.with_guests(inputs, booted)
+        if here:
+            targets, choices = here.targets, here.choices
+        else:
+            targets = request.targets.target
+            choices = choices_of(request, (), targets, inputs.image, inputs.note, booted)
         nodes = nodes_of(choices.engine_options["node"]) if "node" in choices.engine_options else {}
         if nodes:
             choices = replace(choices, engine_options={**choices.engine_options, "node": nodes["container"]})
@@ -103,8 +93,13 @@ class ClusterSite(Here):
         if claimed := ClaimedData.of(inputs.request.data.data):
             choices, dataset = _with_claim(inputs, choices, claimed)
             inputs = replace(inputs, dataset=dataset)
-        vm_node = nodes.get("container-vm")
-        return cls(choices, targets, beside=beside(inputs, choices), vm_node=vm_node, data=inputs.dataset)
+        if here:
+            beside: Site = replace(here, choices=choices)
+        else:
+            listed = listed_for((*ON_REAL_MACHINES, *booted), path or Path())
+            check = choices.container_engine.check_machine
+            beside = Machines.of_targets(inputs, listed, (BASELINE,), check, choices)
+        return kind(choices, targets, beside=beside, vm_node=nodes.get("container-vm"), data=inputs.dataset)
 
     def dataset(self, inputs: RunInputs) -> Dataset | None:  # noqa: ARG002 (it may be one that pods alone see)
         return self.data
@@ -248,18 +243,13 @@ class ClusterSite(Here):
     def here_cpus(self, plan: Plan) -> tuple[int, ...]:
         return self.beside.here_cpus(plan)
 
-    def prepare(
-        self,
-        plan: Plan,
-        note: Note,
-        refuse_changed: Callable[[], None] = lambda: None,
-        engines: Iterable[ContainerEngine] | None = None,
-    ) -> None:
-        # The image came to nodes that are other machines when their CPUs were tried. No guest is booted for pods.
-        at_hand = self.engines if self.local else ()
+    def prepare(self, plan: Plan, note: Note, refuse_changed: Callable[[], None] = lambda: None) -> None:
+        # No guest is booted for pods. The image came to nodes that are other machines when their CPUs were tried.
         others = tuple(target for target in plan.targets if target != "container-vm" or not self.vm_node)
-        plan = plan.model_copy(update={"targets": others})
-        self.beside.prepare(plan, note, refuse_changed, at_hand if engines is None else engines)
+        self.beside.prepare(plan.model_copy(update={"targets": others}), note, refuse_changed)
+        if self.local:
+            with local_node((), None) as node:
+                load(node, self.engines, self.choices.image)
 
     def volume(self, trial: Trial) -> AbstractContextManager[Volume | None]:
         return nullcontext() if "claim" in self.choices.engine_options else super().volume(trial)
@@ -317,7 +307,7 @@ class JoinedPods(ClusterSite):
     no_turns = "a node of a cluster holds one job at a time"
 
     @cached_property
-    def placed(self) -> tuple[KubernetesEngine, ...]:
+    def engines(self) -> tuple[KubernetesEngine, ...]:
         """The engine for each of the nodes that its options name, with commas between them."""
         options = {name: value.split(",") for name, value in self.choices.engine_options.items()}
         count = max((len(parts) for parts in options.values()), default=1)
@@ -326,10 +316,6 @@ class JoinedPods(ClusterSite):
             engine.configured({name: parts[number % len(parts)] for name, parts in options.items()})
             for number in range(count)
         )
-
-    @property
-    def engines(self) -> Iterable[KubernetesEngine]:
-        return self.placed
 
     def refuse(self, inputs: RunInputs, scratch_bytes: dict[str, int]) -> None:
         super().refuse(inputs, scratch_bytes)
@@ -369,7 +355,7 @@ class JoinedPods(ClusterSite):
         envelope, note = self.envelopes(inputs)[0], inputs.note
         nodes, allotted = self.choices.engine_options["node"].split(","), []
         computing, cards = list(self.computing(inputs)), list[Card]()
-        for node, engine, computes in zip(nodes, self.placed, computing, strict=True):
+        for node, engine, computes in zip(nodes, self.engines, computing, strict=True):
             note(f"trying which CPUs a pod gets on {node}")
             gpus = self._gpus(inputs.request) if computes else 0
             given = engine.allotment(self.choices.image, len(envelope.cpus), envelope.memory_bytes, 1, gpus)
@@ -406,7 +392,7 @@ class JoinedPods(ClusterSite):
         idle = "server" if job.strategy else "client"
         with ExitStack() as stack:
             instances = []
-            for engine, planned in zip(self.placed, trial.instances, strict=True):
+            for engine, planned in zip(self.engines, trial.instances, strict=True):
                 layer = self.pod(engine, trial, planned.envelope, computes=planned.role != idle)
                 network = engine.host_network(None) if job.network == "host" else None
                 machine = stack.enter_context(self.machine(planned.envelope, None))
@@ -415,7 +401,7 @@ class JoinedPods(ClusterSite):
                 instances.append(Instance(node, address, interface_of(node, address)))
             reached = linked(instances, job)
             if way := trial.properties.service:
-                reached = _behind_service(stack, self.placed[0], reached, way)
+                reached = _behind_service(stack, self.engines[0], reached, way)
             yield reached
 
 

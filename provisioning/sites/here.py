@@ -1,28 +1,31 @@
 """This machine: one instance of a target, or several that share it."""
 
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
 import psutil
 
 from provisioning import doctor, isa
+from provisioning.cgroup.counters import ControlGroup
 from provisioning.doctor import Check
 from provisioning.engines.base import ContainerEngine, default_engine, get_engine
 from provisioning.gpus import Card, chosen, examined
 from provisioning.images.image import Image
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import GuestSpec, get_provider
-from provisioning.nodes import local_node
+from provisioning.metrics.footprint import lowest_processes
+from provisioning.nodes import LocalNode, WrappedNode, local_node
+from provisioning.processes import carrying
 from provisioning.sites.base import Capacity, RunInputs, Site
 from provisioning.sites.cards import check_gpus, workers_here
-from provisioning.sites.reopening import reopenable
 from provisioning.targets import Choices
 from provisioning.volumes import Volume, check_disk_space, disk_of, packed_bytes, prepare_disk, volume_of
 from suite.errors import RequestError, option
-from suite.interfaces import Instance, Node, Note, open_stack
+from suite.interfaces import Instance, Layer, Node, Note, open_stack
 from suite.job.ablations import properties_of
 from suite.job.envelope import Envelope
 from suite.job.job import CpuCapability
@@ -69,15 +72,9 @@ class Here(Site):
         guest = GuestSpec(self.choices.image, self.choices.accelerator, envelope)
         return isa.shared(self.targets, get_provider(self.choices.provider), guest, note, always=always)
 
-    def prepare(
-        self,
-        plan: Plan,
-        note: Note,
-        refuse_changed: Callable[[], None] = lambda: None,
-        engines: Iterable[ContainerEngine] | None = None,
-    ) -> None:
+    def prepare(self, plan: Plan, note: Note, refuse_changed: Callable[[], None] = lambda: None) -> None:
         targets, dataset, image = plan.targets, plan.job.dataset, self.choices.image
-        engine, switched = self.choices.container_engine, list(map(properties_of, plan.ablations))
+        engine = self.choices.container_engine
         if engine.guest_store and "container-vm" in targets:
             engine.guest_store.make(image, note)
         with local_node((), None) as node:
@@ -85,8 +82,8 @@ class Here(Site):
                 prepare_disk(node, dataset.directory, str(disk_of(dataset)), dataset, note, refuse_changed)
             if "container" not in targets:
                 return
-            load(node, [*([engine] if engines is None else engines), *switched_engines(plan)], image)
-            if dataset and any(properties.data_in_layer for properties in switched):
+            load(node, loading_engines(engine, plan), image)
+            if dataset and any(properties_of(ablation).data_in_layer for ablation in plan.ablations):
                 check_disk_space(node, engine.layers_at(node), packed_bytes(dataset), "the layer of the data set")
 
     def volume(self, trial: Trial) -> AbstractContextManager[Volume | None]:
@@ -117,14 +114,48 @@ class Here(Site):
             yield node
 
 
+class KilledError(Exception):
+    """The instance was killed. Layers clean up as after any error: a guest, for one, is not shut down in order."""
+
+
+@contextmanager
+def reopenable(machine: Node, layers: Sequence[Layer]) -> Iterator[Instance]:
+    """Open the layers on the machine. ``Instance.reopen`` kills them, and opens them anew."""
+    with ExitStack() as opened:
+        node = opened.enter_context(open_stack(machine, layers))
+
+        def reopen() -> Node:
+            nonlocal node
+            killed = KilledError()
+            opened.__exit__(type(killed), killed, None)
+            node = opened.enter_context(open_stack(machine, layers))
+            return node
+
+        resize = node.resize if isinstance(node, WrappedNode) else None
+        yield Instance(node, reopen=reopen, kill=lambda: _kill(node), resize=resize)
+
+
+def _kill(node: Node) -> None:
+    """Kill a container's first process, with which the kernel ends its namespace, or the hypervisor of a guest."""
+    lowest, bottom = lowest_processes(node)
+    with suppress(OSError, psutil.Error):
+        if lowest is None and isinstance(bottom, LocalNode):
+            for process in carrying(bottom.token):
+                if process.name().startswith("qemu"):
+                    process.kill()
+        elif lowest and lowest.main_pid and ControlGroup.of_process(lowest.main_pid) == lowest.group:
+            os.kill(lowest.main_pid, signal.SIGKILL)
+
+
 def load(node: Node, engines: Iterable[ContainerEngine], image: Image) -> None:
     for engine in engines:
         engine.load(node, image.digest, image.file("oci.tar"))
 
 
-def switched_engines(plan: Plan) -> list[ContainerEngine]:
-    """Return the engines that ablations of the plan put in the place of the run's."""
-    return [get_engine(name) for ablation in plan.ablations if (name := properties_of(ablation).engine)]
+def loading_engines(engine: ContainerEngine, plan: Plan) -> list[ContainerEngine]:
+    """Return the engines that load the image: the run's, unless it is its site's to load, and those of ablations."""
+    switched = [get_engine(name) for ablation in plan.ablations if (name := properties_of(ablation).engine)]
+    return switched if engine.site else [engine, *switched]
 
 
 def carried(

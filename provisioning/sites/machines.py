@@ -1,12 +1,12 @@
 """The machines of an inventory, reached by SSH: those that are listed for targets, or those of a joined job."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from provisioning.engines.base import ContainerEngine, get_engine
+from provisioning.engines.base import get_engine
 from provisioning.gpus import Card
 from provisioning.images.image import Image
 from provisioning.isa import CPUINFO, lowest_of, reports_hypervisor
@@ -21,7 +21,7 @@ from provisioning.remote.machine import Machine, machine
 from provisioning.remote.network import forwarded, joined, routed
 from provisioning.sites.base import Capacity, RunInputs, Site, joined_job
 from provisioning.sites.cards import check_gpus
-from provisioning.sites.here import load, refuse_adopted, switched_engines
+from provisioning.sites.here import load, loading_engines, refuse_adopted
 from provisioning.targets import Choices
 from provisioning.volumes import disk_under, prepare_disk
 from suite.errors import MeasurementError, RequestError, option
@@ -130,10 +130,9 @@ class Machines(Site):
         plan: Plan,
         note: Note,
         refuse_changed: Callable[[], None] = lambda: None,  # noqa: ARG002 (their copies were compared)
-        engines: Iterable[ContainerEngine] | None = None,
     ) -> None:
         engine, image, dataset = self.choices.container_engine, self.choices.image, plan.job.dataset
-        loading = [*([engine] if engines is None else engines), *switched_engines(plan)]
+        loading = loading_engines(engine, plan)
         if engine.guest_store and "container-vm" in map(self.opened_as, plan.targets):
             engine.guest_store.make(image, note)
         for planned in self.inventory.nodes:

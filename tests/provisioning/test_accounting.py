@@ -128,39 +128,31 @@ GROUP = {**NOTHING, "cpu_s": 11.0, "minor_faults": 4, "disk_written_bytes": None
 BEFORE = FootprintReading(NOTHING, {}, [], [])
 
 
-def test_without_a_group_children_and_the_living_are_added() -> None:
-    before = FootprintReading(NOTHING, {1: {**NOTHING, "cpu_s": 2.0}}, [], [])
-    after = FootprintReading(USED, {1: {**NOTHING, "cpu_s": 5.0}}, [], [])
-    used = Footprint([], []).usage(before, after)
-    assert (used.cpu_s, used.minor_faults, used.disk_written_bytes) == (13.0, 3, 5)
+BUSY = FootprintReading(NOTHING, {1: {**NOTHING, "cpu_s": 2.0}}, [], [])
+UNKNOWN = dict.fromkeys(NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("by_children", "before", "after", "sums"),
+    [
+        (None, BUSY, FootprintReading(USED, {1: {**NOTHING, "cpu_s": 5.0}}, [], []), (13.0, 3, 5, None, None)),
+        (True, replace(BEFORE, groups=[NOTHING]), FootprintReading(USED, {}, [GROUP], []), (11.0, 3, 5, None, None)),
+        (
+            *(False, replace(BEFORE, groups=[NOTHING], networks=[(10, 20)])),
+            *(FootprintReading(USED, {}, [GROUP], [(30, 70)]), (21.0, 7, None, 20, 50)),
+        ),
+        (True, replace(BEFORE, groups=[UNKNOWN]), FootprintReading(USED, {}, [UNKNOWN], []), (10.0, 3, 5, None, None)),
+    ],
+    ids=["children and the living", "children are not counted twice", "a daemon's beside the client", "hidden group"],
+)
+def test_what_serves_a_target_is_added_up_and_a_sum_with_an_unknown_part_is_unknown(
+    tmp_path: Path, by_children: bool | None, before: FootprintReading, after: FootprintReading, sums: tuple[Any, ...]
+) -> None:
+    groups = [] if by_children is None else [HostProcesses(ControlGroup({}, tmp_path), by_children=by_children)]
+    used = Footprint([], groups).usage(before, after)
+    network = used.network_received_bytes, used.network_sent_bytes
+    assert (used.cpu_s, used.minor_faults, used.disk_written_bytes, *network) == sums
     assert used.peak_memory_bytes is None, "of what has ended nobody knows it"
-    assert used.network_sent_bytes is None
-
-
-def test_a_group_whose_processes_are_children_is_not_counted_twice(tmp_path: Path) -> None:
-    host_processes = HostProcesses(ControlGroup({}, tmp_path), by_children=True)
-    after = FootprintReading(USED, {}, [GROUP], [])
-    used = Footprint([], [host_processes]).usage(replace(BEFORE, groups=[NOTHING]), after)
-    assert (used.cpu_s, used.minor_faults, used.disk_written_bytes) == (11.0, 3, 5)
-
-
-def test_a_group_whose_processes_are_a_daemons_is_added_to_the_client(tmp_path: Path) -> None:
-    host_processes = HostProcesses(ControlGroup({}, tmp_path), by_children=False)
-    after = FootprintReading(USED, {}, [GROUP], [(30, 70)])
-    used = Footprint([], [host_processes]).usage(replace(BEFORE, groups=[NOTHING], networks=[(10, 20)]), after)
-    assert (used.cpu_s, used.minor_faults) == (21.0, 7)
-    assert used.disk_written_bytes is None, "a sum of which a part is unknown"
-    assert (used.network_received_bytes, used.network_sent_bytes) == (20, 50)
-
-
-def test_a_group_that_cannot_be_read_leaves_the_children(tmp_path: Path) -> None:
-    unknown = dict.fromkeys(NOTHING)
-    host_processes = HostProcesses(ControlGroup({}, tmp_path))
-    used = Footprint([], [host_processes]).usage(
-        replace(BEFORE, groups=[unknown]), FootprintReading(USED, {}, [unknown], [])
-    )
-    assert used.cpu_s == 10.0
-    assert used.peak_memory_bytes is None
 
 
 def test_the_peak_of_a_container_is_its_groups_and_its_shims(tmp_path: Path) -> None:

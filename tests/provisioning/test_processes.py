@@ -25,7 +25,7 @@ from provisioning.machines.base import Guest, GuestSpec
 from provisioning.nodes import IMAGE_PYTHON, HostProcesses, LocalNode, WrappedNode, local_node
 from provisioning.paths import state
 from provisioning.processes import TOKEN, carrying, end_all
-from provisioning.sites import reopening
+from provisioning.sites import here
 from suite import interfaces
 from suite.errors import CommandError, RequestError
 from suite.interfaces import Layer, Node, Stopwatch, open_stack
@@ -185,7 +185,7 @@ def test_the_first_process_of_a_container_is_killed_while_it_is_in_its_group(nod
     with subprocess.Popen(["sleep", "60"]) as first:
         group = ControlGroup({"cpu": "/another"}) if elsewhere else ControlGroup.of_process(first.pid)
         inside = WrappedNode(node, list, "container", "/", host_processes=HostProcesses(group, first.pid))
-        reopening._kill(inside)
+        here._kill(inside)
         if elsewhere:
             assert first.poll() is None
             first.kill()

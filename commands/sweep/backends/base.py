@@ -69,19 +69,16 @@ class Backend(ABC):
     def dry_run(self, request: SweepRequest) -> None:
         """Show what ``run`` would do, without starting or writing anything. Raises RequestError as ``run`` would."""
 
-    def queue(self, sweep: Sweep, directory: Path) -> list[str]:
+    def queue(self, sweep: Sweep, directory: Path) -> list[str]:  # noqa: ARG002 (others look at them)
         """Return what waits to be run, for ``bench sweep status``."""
-        del sweep, directory
         return []
 
-    def stop(self, sweep: Sweep, directory: Path) -> list[str]:
+    def stop(self, sweep: Sweep, directory: Path) -> list[str]:  # noqa: ARG002 (others look at them)
         """Begin no further block, let running ones end, and return what was done."""
-        del sweep, directory
         return []
 
-    def cancel(self, sweep: Sweep, directory: Path) -> list[str]:
+    def cancel(self, sweep: Sweep, directory: Path) -> list[str]:  # noqa: ARG002 (others look at them)
         """End what runs on other machines now, and return what was done."""
-        del sweep, directory
         return []
 
 

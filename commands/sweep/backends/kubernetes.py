@@ -178,7 +178,7 @@ def jobs(cluster: Cluster, labels: Mapping[str, str]) -> list[BlockJob]:
     for job in live:
         name, uid = job["metadata"]["name"], job["metadata"]["uid"]
         its = [pod for pod in pods if any(owner["uid"] == uid for owner in pod["metadata"].get("ownerReferences", []))]
-        states.append(BlockJob.of(job, its, [] if its else events_of(cluster, name)))
+        states.append(BlockJob.of_job(job, its, [] if its else events_of(cluster, name)))
     return states
 
 
@@ -224,7 +224,7 @@ class JobProcess:
         """
         self._cluster, self._poll_s = cluster, poll_s
         self._labels = {name: job["metadata"]["labels"][name] for name in (SWEEP_LABEL, BLOCK_LABEL)}
-        self._job = BlockJob(job["metadata"]["name"], "waiting", "")
+        self._job = BlockJob("waiting", "", name=job["metadata"]["name"])
         self._log = logs / f"kubernetes-{self._job.block:03d}.log"
         self._output: dict[str, list[str]] = {}
         """The lines of each pod so far, those of files left empty."""

@@ -59,6 +59,8 @@ class Namespace(Cluster):
     breaks: list[int] = field(default_factory=list)
     """After how many lines the log breaks off, once each."""
     happened: list[Object] = field(default_factory=list)
+    refusals: dict[str, ApiError] = field(default_factory=dict)
+    """What is answered in place of anything else, by the end of a path."""
 
     def request(
         self,
@@ -70,6 +72,8 @@ class Namespace(Cluster):
         within_s: float = 0.0,  # noqa: ARG002
         query: Mapping[str, object] = MappingProxyType({}),
     ) -> Object:
+        if refused := [error for end, error in self.refusals.items() if path.endswith(end)]:
+            raise refused[0]
         if path.endswith("selfsubjectaccessreviews"):
             asked = (body or {})["spec"]["resourceAttributes"]
             return {"status": {"allowed": (asked["verb"], asked["resource"]) not in self.denied}}

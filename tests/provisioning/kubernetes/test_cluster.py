@@ -7,22 +7,25 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
 
 from provisioning import ledger
 from provisioning.engines.kubernetes import KUBERNETES
-from provisioning.kubernetes import owned
+from provisioning.kubernetes import owned, refusals
 from provisioning.kubernetes.cluster import OWNER, Cluster, labels
 from provisioning.kubernetes.execution import PodProcess
-from provisioning.kubernetes.refusals import ApiError, AwayError
+from provisioning.kubernetes.opening import Opening
+from provisioning.kubernetes.refusals import ApiError, AwayError, refused_as_request
 from suite.errors import MeasurementError, RequestError
+from suite.interfaces import Stopwatch
 from suite.job.ablations import properties_of
 from suite.records.course import failed
 from tests.provisioning.kubernetes.conftest import Answer, Server
 
-PODS = "/api/v1/namespaces/lab/pods"
+PODS, EVENTS = "/api/v1/namespaces/lab/pods", "/api/v1/namespaces/lab/events"
 NAME = "virtbench-0123456789ab"
 REVIEW = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -71,7 +74,9 @@ def test_without_the_client_it_is_said_how_to_install_it(monkeypatch: pytest.Mon
     assert error.value.remedy == "pip install 'virtbench[kubernetes]'"
 
 
-def test_a_right_that_is_missing_is_named_with_its_verb(server: Server, cluster: Cluster) -> None:
+def test_a_right_that_is_missing_is_named_with_its_verb(
+    server: Server, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.answers[REVIEW] = 201, {"status": {"allowed": False}}
     with pytest.raises(RequestError, match="may not create pods/exec in lab"):
         cluster.demand({"pods/exec": ("create",)})
@@ -82,6 +87,9 @@ def test_a_right_that_is_missing_is_named_with_its_verb(server: Server, cluster:
         ("", "pods", "exec"),
         ("batch", "jobs", ""),
     ]
+    monkeypatch.setenv("KUBECONFIG", cluster.kubeconfig)
+    with pytest.raises(RequestError, match="may not create services in lab"):
+        KUBERNETES.configured({"context": "here"}).hindrance(properties_of("node-port"))
 
 
 PAGE = "<!DOCTYPE html><title>Sign in</title>"
@@ -183,13 +191,6 @@ def test_an_entry_without_a_name_of_the_suites_is_left_alone(cluster: Cluster) -
         raise AssertionError("it must not be held")
 
 
-def test_a_missing_right_to_services_is_told(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBECONFIG", server.kubeconfig(tmp_path / "config"))
-    server.answers = {REVIEW: (201, {"status": {"allowed": False}})}
-    with pytest.raises(RequestError, match="may not create services in lab"):
-        KUBERNETES.configured({"context": "here"}).hindrance(properties_of("node-port"))
-
-
 Start = Callable[..., PodProcess]
 GONE = MeasurementError("it is gone", kind="evicted")
 
@@ -256,3 +257,64 @@ def test_a_stream_that_ends_before_its_command_says_why(server: Server, start: S
     with pytest.raises(MeasurementError, match="it is gone") as error:
         process.wait(10)
     assert error.value.kind == "evicted"
+
+
+POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {}}
+
+
+def test_a_runtime_class_that_its_node_lacks_is_called_so_at_the_first_event(server: Server, cluster: Cluster) -> None:
+    said = 'rpc error: failed to get sandbox runtime: no runtime for "kata" is configured'
+    server.answers |= {f"POST {PODS}": (201, POD), f"GET {PODS}": (200, "")}
+    event = {"type": "Warning", "reason": "FailedCreatePodSandBox", "message": said}
+    server.answers[f"GET {EVENTS}"] = 200, json.dumps({"type": "ADDED", "object": event})
+    with pytest.raises(MeasurementError, match="does not have this runtime class: FailedCreatePodSandBox") as raised:
+        Opening(cluster, "p", Stopwatch()).open(POD)
+    assert "--runtime-class" in str(raised.value.remedy)
+
+
+FORBIDDEN = 'pods "p" is forbidden: '
+
+
+def test_what_is_refused_is_a_wrong_request_and_remedies_name_the_keys_of_a_plan(
+    server: Server, cluster: Cluster
+) -> None:
+    server.answers[f"POST {PODS}"] = 403, {"message": f"{FORBIDDEN}maximum cpu usage per Pod is 16, but request is 17"}
+    with pytest.raises(RequestError, match="maximum cpu usage per Pod is 16") as refused, refused_as_request():
+        cluster.create(POD)
+    assert refused.value.exit_code == 2
+    for cause in refusals._CAUSES:
+        remedy = str(RequestError("", remedy=cause.remedy).spelled(lambda name: f"options.{name}").remedy)
+        assert "--" not in remedy.replace("--image of a pipeline", ""), cause.kind
+
+
+def test_a_pod_that_cannot_be_opened_before_the_plan_names_node_and_cpus(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", server.kubeconfig(tmp_path / "config"))
+    info = {"bootID": "b1", "kubeletVersion": "v1.36.0", "containerRuntimeVersion": "containerd://2"}
+    node = {"metadata": {"name": "n1"}, "status": {"nodeInfo": info, "allocatable": {"cpu": "2"}}}
+    unplaced = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu"}
+    live = POD | {"status": {"conditions": [unplaced]}}
+    server.answers |= {
+        REVIEW: (201, {"status": {"allowed": True}}),
+        "GET /api/v1/nodes": (200, {"items": [node]}),
+        f"POST {PODS}": lambda: (201, json.loads(server.sent[-1])),
+        f"GET {PODS}": (200, {"type": "ADDED", "object": POD, "items": []}),  # the answer to a watch, and to a list
+        f"GET {EVENTS}": (200, ""),
+    }
+    monkeypatch.setattr("provisioning.kubernetes.opening.SCHEDULED_WITHIN_S", 0.01)
+    get = Cluster.get
+    monkeypatch.setattr(
+        Cluster, "get", lambda self, path, **query: live if "/pods/" in path else get(self, path, **query)
+    )
+    image: Any = SimpleNamespace(digest="f" * 64, tree=tmp_path, file=lambda name: tmp_path / name)
+    engine = KUBERNETES.configured({"context": "here", "registry": "registry.example.org"})
+    with pytest.raises(RequestError, match=r"a pod of 2 CPUs on the node n1, 2 whole ones.*: Insufficient"):
+        engine.allotment(image, 2, 1 << 30)
+    server.answers[f"POST {PODS}"] = 403, {"message": f'{FORBIDDEN}pod rejected: RuntimeClass "kata" not found'}
+    with pytest.raises(RequestError, match=r"node n1.*does not have this runtime class"):
+        engine.allotment(image, 2, 1 << 30)
+    server.answers["GET /apis/storage.k8s.io/v1/storageclasses"] = 200, {"items": [{"metadata": {"name": "fast"}}]}
+    with pytest.raises(RequestError, match="the cluster has no storage class slow") as raised:
+        KUBERNETES.configured({**engine.settings, "storage_class": "slow"}).allotment(image, 2, 1 << 30)
+    assert raised.value.remedy == "choose --storage-class from: fast"

@@ -1,7 +1,10 @@
-"""The pod that is sent, held against the list of what makes pods comparable; and what admission does to it."""
+"""The pod that is sent, what makes pods comparable, and what admission does; the node's bench, started from one."""
 
 import copy
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +12,10 @@ import pytest
 from provisioning.engines.base import ContainerSpec
 from provisioning.engines.kubernetes import KUBERNETES
 from provisioning.engines.options import PodOptions
+from provisioning.kubernetes.bench_pod import ALL_OF_THE_NODE, run_outside
 from provisioning.kubernetes.opening import changed, refuse_unfair
 from provisioning.kubernetes.pod import Placement, manifest
-from suite.errors import MeasurementError
+from suite.errors import MeasurementError, RequestError
 from suite.job.ablations import properties_of
 from suite.job.envelope import GIB, parse_bytes
 from suite.registries import ENGINES
@@ -38,11 +42,6 @@ def live(sent: dict[str, Any]) -> dict[str, Any]:
     return {**found, "status": {"qosClass": "Guaranteed"}}
 
 
-def test_the_servers_defaults_are_no_changes() -> None:
-    sent = manifest(SPEC, PLACE)
-    assert refuse_unfair(sent, live(sent)) == []
-
-
 @pytest.mark.parametrize(
     ("given", "written"),
     [("4G", "4294967296"), ("3000M", "3145728k"), ("2000000000", "2G"), ("1500000K", "1536M"), ("2G", "2Gi")],
@@ -56,7 +55,7 @@ def test_a_quantity_is_the_same_in_any_spelling_of_the_server(given: str, writte
         assert len(changed(sent, found)) == differences, cpu
 
 
-def test_harmless_changes_are_shown() -> None:
+def test_harmless_changes_are_shown_and_the_servers_defaults_are_none() -> None:
     sent = manifest(replace(SPEC, gpus=1), PLACE)
     found = live(sent)
     found["metadata"]["annotations"]["sidecar.istio.io/inject"] = "true"
@@ -85,3 +84,57 @@ def test_a_change_that_breaks_the_comparison_is_refused_with_the_reason(change: 
         refuse_unfair(sent, found)
     assert said in error.value.message
     assert (error.value.kind, bool(error.value.remedy)) == ("admission", True)
+
+
+POPEN = subprocess.Popen
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that were started, of which the words after ``--`` run on this machine."""
+    found: list[list[str]] = []
+
+    def start(argv: list[str], **options: Any) -> Any:
+        found.append(argv)
+        return POPEN(["env", *argv[argv.index("--") + 1 :]], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    return found
+
+
+def test_the_lines_are_its_input_and_its_status_is_passed_on(started: list[list[str]], tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    script = f"import os, sys; open({str(said)!r}, 'w').write(sys.stdin.readline() + os.environ['HOME']); sys.exit(3)"
+    assert run_outside(sys.executable, ["-c", script], ["first", "second"]) == 3
+    assert said.read_text() == "first\n/root"
+    (argv,) = started
+    assert argv[: argv.index("--")] == ["nsenter", "--target", "1", *ALL_OF_THE_NODE]
+
+
+def test_its_input_stays_open_while_it_runs(started: list[list[str]]) -> None:
+    script = "import select, sys; sys.stdin.readline(); sys.exit(bool(select.select([sys.stdin], [], [], 0.2)[0]))"
+    assert run_outside(sys.executable, ["-c", script], ["only"]) == 0
+    assert len(started) == 1
+
+
+@pytest.mark.usefixtures("started")
+def test_interrupted_it_waits_for_the_far_sides_end_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    wait, waits = POPEN.wait, iter([KeyboardInterrupt])
+
+    def interrupted(process: Any, *timeout: Any) -> int:
+        for error in waits:
+            raise error
+        return int(wait(process, *timeout))
+
+    monkeypatch.setattr(POPEN, "wait", interrupted)
+    ended = tmp_path / "ended"
+    script = f"import sys, time; sys.stdin.read(); time.sleep(0.5); open({str(ended)!r}, 'w').close()"
+    with pytest.raises(KeyboardInterrupt):
+        run_outside(sys.executable, ["-c", script], ["line"])
+    assert ended.exists()
+
+
+@pytest.mark.usefixtures("started")
+def test_a_node_without_this_command_is_refused() -> None:
+    with pytest.raises(RequestError, match="cannot start /opt/missing/bench"):
+        run_outside("/opt/missing/bench", ["sweep"], ["line"] * 100)

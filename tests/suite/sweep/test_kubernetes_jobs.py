@@ -214,7 +214,7 @@ OTHERS: list[dict[str, Any]] = [
     {**BENCH_POD, "name": "bench-4", "uid": "5", "labels": {**LABELS, BLOCK_LABEL: "4"}},
     {**OPENED, "name": "virtbench-2", "ownerReferences": [{"uid": "5"}]},
 ]
-BLOCK_3 = kubernetes.BlockJob(f"{SWEEP}-003", "running", "on n1", "bench-3", begun=True)
+BLOCK_3 = kubernetes.BlockJob("running", "on n1", begun=True, name=f"{SWEEP}-003", pod="bench-3")
 
 
 def test_removal_waits_until_pods_of_the_blocks_and_those_they_opened_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
