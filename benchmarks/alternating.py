@@ -51,7 +51,7 @@ from commands.run.prepare import Ready, observing, ready
 from commands.selftest.command import measure
 from provisioning.metrics.accounting import HostMeter
 from scenarios.events import Silent
-from scenarios.synthetic import Synthetic
+from scenarios.training import Synthetic
 from suite.interfaces import Turn, TurnTaker
 from suite.job.ablations import properties_of
 from suite.plan import Trial, balanced

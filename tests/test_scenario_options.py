@@ -11,10 +11,9 @@ from provisioning.sites.cluster import JoinedPods
 from provisioning.targets import Choices
 from scenarios.distributed import Distributed
 from scenarios.probe import Probing
-from scenarios.real import Real
 from scenarios.serve import Serve
 from scenarios.shared import Shared
-from scenarios.synthetic import Synthetic
+from scenarios.training import Real, Synthetic
 from suite.errors import RequestError
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB, Envelope

@@ -13,7 +13,7 @@ from provisioning.cgroup import limits as cgroups
 from provisioning.nodes import WrappedNode, write_file
 from provisioning.sites.here import Here
 from provisioning.targets import Choices
-from scenarios.synthetic import Synthetic
+from scenarios.training import Synthetic
 from suite.interfaces import Instance
 from suite.job.envelope import Envelope
 from suite.job.profiles import Sizes

@@ -11,8 +11,7 @@ import pytest
 
 from scenarios.job import run_job, worker_argv
 from scenarios.reading import data_of
-from scenarios.real import Real
-from scenarios.synthetic import Synthetic
+from scenarios.training import Real, Synthetic
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Completed, Instance
 from suite.job.datasets import Dataset
