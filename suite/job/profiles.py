@@ -76,7 +76,10 @@ class Profile(Part):
             **{declared.extent: extent},
             channels=declared.channels,
             depth=declared.depth.get(name),
-            **self.model_dump(include={"warmup_steps", "steps", "settle_s", "least_s"}),
+            warmup_steps=self.warmup_steps,
+            steps=self.steps,
+            settle_s=self.settle_s,
+            least_s=self.least_s,
         )
 
 

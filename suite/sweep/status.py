@@ -132,8 +132,8 @@ def _counts(
 ) -> dict[str, TrialCounts]:
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for trial in trials:
-        arm = arm_name(trial.target, trial.replica, trial.ablation, trial.aggressor, trial.job.design)
-        counts[arm]["running" if trial.trial_id in running else states.get(trial.trial_id, "missing")] += 1
+        state = "running" if trial.trial_id in running else states.get(trial.trial_id, "missing")
+        counts[arm_name(*trial.arm, trial.job.design)][state] += 1
     return {name: TrialCounts(**counts[name]) for name in sorted(counts)}
 
 

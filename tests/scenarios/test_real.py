@@ -108,17 +108,6 @@ def test_the_record_says_what_was_read_and_in_which_state(planned: Trial, used: 
     assert timeout_s == planned.trial_timeout_s
 
 
-@pytest.mark.parametrize(
-    ("data", "filesystem"), [("/nowhere", "ext4"), ("/mnt/database", "tmpfs"), ("/mnt/data2/sub", "overlay")]
-)
-def test_the_file_system_is_that_of_the_innermost_mount(
-    data: str, filesystem: str, planned: Trial, observer: Any, reading: Any
-) -> None:
-    warm, node = planned.with_job(page_cache="warm"), reading(data=data, page_cache_share=1)
-    measured: Any = Real().measure(warm, [Instance(node)], observer, nullcontext())
-    assert measured.environment.filesystem == measured.data_use.filesystem == filesystem
-
-
 @pytest.mark.parametrize("behind", [False, True])
 def test_what_stays_in_memory_is_not_taken_for_cold(behind: bool, failure: Any, reading: Any) -> None:
     """On tmpfs nothing can be evicted; of ZFS the page cache holds nothing, and its own cache all."""
@@ -317,6 +306,7 @@ def test_the_first_epoch_the_others_and_the_checkpoints_are_apart(planned: Trial
     found = measured(of_epochs(planned, 3), observer, epochs_s=[2.0, 1.0, 0.5], checkpoints=CHECKPOINTS)
     assert found.epochs.scaled_share is None
     assert found.epochs.checkpoints.filesystem == "ext4", "that of /tmp, where the target has no other"
+    assert found.environment.filesystem == found.data_use.filesystem == "ext4"
     values = {name: metric.value for name, metric in found.metrics.items()}
     assert values == {"first-epoch": 2.0, "epoch": 0.75, "checkpoint": 0.1875}
     assert found.metrics["epoch"].samples == [1.0, 0.5]
